@@ -326,8 +326,8 @@ static __always_inline _Bool is_posted(struct kvm_lapic *apic)
 
 /*
  * A vCPU's virtual APIC accepts an interrupt from KVM, in any thread or interrupt context, including interrupts that a
- * CPU with APICv or AVIC then delivers by itself. KVM's tracepoint kvm_apic_accept_irq is in this function, but does not
- * report which vCPU's APIC it is.
+ * CPU with APICv or AVIC then delivers by itself. KVM's tracepoint kvm_apic_accept_irq is in this function, but does
+ * not report which vCPU's APIC it is.
  */
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accepts, struct kvm_lapic *apic, int mode, int vector)

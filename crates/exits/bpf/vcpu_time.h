@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * A vCPU thread's time by state: a state machine whose times add up to the wall clock, because each event ends one state
- * and begins the next at the same moment. It reads no clock and accesses only its arguments, so tests run it in user
- * space.
+ * A vCPU thread's time by state: a state machine whose times add up to the wall clock, because each event ends one
+ * state and begins the next at the same moment. It reads no clock and accesses only its arguments, so tests run it in
+ * user space.
  */
 #ifndef LATPATH_VCPU_TIME_H
 #define LATPATH_VCPU_TIME_H

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Samples what each CPU does, with its call chain; and adds up how long each thread ran, by the scheduler's own switches. The times are
- * exact, and add up to the wall clock of each CPU; samples only say how a thread's time is shared among its call chains.
+ * Samples each CPU's activity with its call chain, and accumulates each thread's run time from the scheduler's
+ * switches. The times are exact and add up to the wall clock of each CPU; samples only give the shares of a thread's
+ * call chains.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -27,7 +28,7 @@ struct {
 	__uint(max_entries, 4096);
 } samples SEC(".maps");
 
-/* A sample is too long for the stack. */
+/* A sample is too large for the stack. */
 MAP(scratch, PERCPU_ARRAY, 1, __u32, struct sample);
 
 /* Processes whose system calls are counted. */
@@ -35,10 +36,12 @@ MAP(called_by, HASH, 1, __u32, __u32);
 MAP(calls, HASH, 1, struct call, struct call_time);
 MAP(open_calls, HASH, 1, __u32, struct open_call);
 
-/* Of vCPUs' threads, which user space names. */
+/* Guest times of vCPU threads; user space inserts the threads. */
 MAP(guest_times, HASH, 1, __u32, struct guest_time);
 
-/* vCPUs' threads that are not in their guest, since `from`; 0: it is in it, or nothing is known yet. User space names the threads. */
+/*
+ * vCPU threads outside their guest, since `from`; 0: in the guest, or still unknown. User space inserts the threads.
+ */
 MAP(absent, HASH, 1, __u32, struct absence);
 
 struct {
@@ -68,7 +71,7 @@ static __always_inline void names_of(struct task_struct *task, char *comm, char 
 	bpf_probe_read_kernel(process, 16, task->group_leader->comm);
 }
 
-/* Adds what the CPU's time has grown by to the thread that had it. Interrupts are off: nothing else of this CPU comes in between. */
+/* Adds the CPU's time since the last call to its current thread. Interrupts are off: nothing on this CPU intervenes. */
 static __always_inline void account(struct here *here, struct task_struct *task, __u32 cpu, __u64 now)
 {
 	struct thread key = { .tid = task->pid };
@@ -100,7 +103,7 @@ static __always_inline void account(struct here *here, struct task_struct *task,
 		__sync_fetch_and_add(&shared.threads, 1);
 }
 
-/* A vCPU's thread is in its guest no more. Before its first event, that it leaves it, it was in it all the time. */
+/* A vCPU's thread leaves its guest. If this is its first event, it was in the guest from the start. */
 static __always_inline void leave_guest(struct here *here, __u32 tid, __u64 now)
 {
 	struct guest_time *time = bpf_map_lookup_elem(&guest_times, &tid);
@@ -128,7 +131,7 @@ int BPF_PROG(switched, _Bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!here)
 		return 0;
-	/* KVM on AMD before Linux 6.5 and on ARM says only afterwards that the guest was left. */
+	/* KVM on AMD before Linux 6.5 and on ARM reports the exit only afterwards. */
 	if (here->inside)
 		leave_guest(here, here->inside, bpf_ktime_get_ns());
 	if (!here->watched)
@@ -138,7 +141,7 @@ int BPF_PROG(switched, _Bool preempt, struct task_struct *prev, struct task_stru
 	return 0;
 }
 
-/* The clock of each CPU (PERF_COUNT_SW_CPU_CLOCK), some 99 times a second. */
+/* The clock of each CPU (PERF_COUNT_SW_CPU_CLOCK), about 99 times per second. */
 SEC("perf_event")
 int sampled(struct bpf_perf_event_data *event)
 {
@@ -151,7 +154,7 @@ int sampled(struct bpf_perf_event_data *event)
 
 	if (!here || !s)
 		return 0;
-	/* Also where nothing else ever runs, each CPU's time is known up to here. */
+	/* Updates the CPU's time even if no switch ever occurs. */
 	account(here, task, cpu, now);
 	here->tid = task->pid;
 	if (now < shared.from || now >= shared.until)
@@ -163,7 +166,7 @@ int sampled(struct bpf_perf_event_data *event)
 	s->flags = flags_of(task);
 	names_of(task, s->comm, s->process);
 	s->kernel = s->user = 0;
-	/* In a guest: what the registers say is only where KVM serves this interrupt. */
+	/* In a guest, the registers only show where KVM handles this interrupt. */
 	if (!(s->flags & GUEST)) {
 		got = bpf_get_stack(event, s->frames, (FRAMES - 1) * 8, 0);
 		frames = got > 0 ? (__u32)got / 8 : 0;
@@ -178,7 +181,7 @@ int sampled(struct bpf_perf_event_data *event)
 	frames = s->kernel + s->user;
 	BOUND(frames, 2 * FRAMES);
 	size = __builtin_offsetof(struct sample, frames) + frames * 8;
-	/* User space comes by itself: a wakeup for each sample would be seen in the profile. */
+	/* User space polls: a wakeup for each sample would show in the profile. */
 	if (bpf_ringbuf_output(&samples, s, size, BPF_RB_NO_WAKEUP))
 		here->lost++;
 	return 0;
@@ -207,7 +210,7 @@ int BPF_PROG(call_begins, void *regs, long nr)
 
 	if (!bpf_map_lookup_elem(&called_by, &tgid))
 		return 0;
-	/* An ioctl's request tells KVM_RUN from others. */
+	/* An ioctl's request distinguishes KVM_RUN from others. */
 	if (nr == IOCTL)
 		call.nr |= SECOND_ARGUMENT(regs) << 16;
 	call.since = bpf_ktime_get_ns();
@@ -234,7 +237,7 @@ int BPF_PROG(call_ends, void *regs, long ret)
 	took = open->since < shared.from ? 0 : now - open->since;
 	key.nr = open->nr;
 	bpf_map_delete_elem(&open_calls, &tid);
-	/* Only calls that are in the window as a whole. */
+	/* Counts only calls entirely in the window. */
 	if (!took || now >= shared.until)
 		return 0;
 	time = bpf_map_lookup_elem(&calls, &key);
@@ -257,7 +260,7 @@ int BPF_PROG(call_ends, void *regs, long ret)
 	return 0;
 }
 
-/* A thread that ends is in exit or exit_group, which do not return: its number may soon be another thread's. */
+/* An ending thread is in exit or exit_group, which do not return; its number may soon be reused. */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(caller_ends)
 {

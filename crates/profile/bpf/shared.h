@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What the programs and user space share. */
+/* Types shared by the programs and user space. */
 #ifndef LATPATH_PROFILE_SHARED_H
 #define LATPATH_PROFILE_SHARED_H
 
-#define FRAMES 128 /* of a call chain, in the kernel and in user space each; a power of two, one more than the kernel gives */
+/* Maximum frames, of the kernel and of user space each; a power of two, one more than the kernel returns. */
+#define FRAMES 128
 #define GUEST 1    /* the vCPU's thread ran its guest */
 #define KERNEL_THREAD 2
 
 /* One CPU. */
 struct here {
-	__u64 since;        /* until then its time is added up */
-	__u64 unattributed; /* ns of threads for which there was no room */
+	__u64 since;        /* time until which its time is accounted */
+	__u64 unattributed; /* ns of threads for which the table had no room */
 	__u64 lost;         /* samples for which the ring had no room */
-	__u32 tid;          /* who runs there */
+	__u32 tid;          /* the running thread */
 	__u32 watched;
 	__u64 pad[3];
-	__u32 inside; /* the vCPU's thread that is in its guest here */
+	__u32 inside; /* the vCPU thread in its guest on this CPU */
 	__u32 more;
 };
 
-/* A thread; idle threads have all the same number, so each is told by its CPU. */
+/* A thread. All idle threads have the number 0, so `cpu` distinguishes them. */
 struct thread {
 	__u32 tid;
-	__u32 cpu; /* of an idle thread; 0 of any other */
+	__u32 cpu; /* for idle threads; otherwise 0 */
 };
 
-/* What a thread is, and for how long it ran. */
+/* Identity and run time of a thread. */
 struct thread_time {
 	__u64 ns;
 	__u32 tgid;
 	__u32 flags;
 	char comm[16];
-	char process[16]; /* the name of its process's first thread */
+	char process[16]; /* name of the process's main thread */
 };
 
 struct sample {
@@ -40,33 +41,34 @@ struct sample {
 	__u32 tid;
 	__u32 tgid;
 	__u32 flags;
-	__u32 kernel; /* frames in the kernel, innermost first; none: it ran in user space */
-	__u32 user;   /* frames in user space, behind those */
+	__u32 kernel; /* number of kernel frames, innermost first; 0: in user space */
+	__u32 user;   /* number of user-space frames, after the kernel's */
 	char comm[16];
 	char process[16];
 	__u64 frames[2 * FRAMES];
 };
 
 struct shared {
-	__u64 from; /* the window; nothing is counted before user space sets it */
+	__u64 from; /* the window; no counting before user space sets it */
 	__u64 until;
 	__u32 threads; /* entries of the table of threads */
 	__u32 calls; /* entries of the table of system calls */
-	__u64 absences_lost; /* for which the ring had no room */
+	__u64 absences_lost; /* absences for which the ring had no room */
 	__u64 calls_lost; /* system calls for which the table had no room */
 };
 
-/* How long a vCPU was in its guest. */
+/* Guest time of a vCPU. */
 struct guest_time {
 	__u64 ns;
-	__u64 since; /* it is in it; 0: it is not, or no event of it has come */
-	__u32 seen;  /* an event of it has come */
+	__u64 since; /* time of the entry; 0: outside the guest, or no event yet */
+	__u32 seen;  /* whether an event was seen */
 	__u32 pad;
 };
 
-#define SHORTEST_ABSENCE (5000) /* ns; clocks are rarely known so well that a shorter one says anything */
+/* Minimum recorded absence, ns: guests' clocks are rarely precise enough to check shorter ones. */
+#define SHORTEST_ABSENCE (5000)
 
-/* A time in which a vCPU was not in its guest. */
+/* An interval in which a vCPU was outside its guest. */
 struct absence {
 	__u64 from;
 	__u64 until;
@@ -74,11 +76,11 @@ struct absence {
 	__u32 pad;
 };
 
-/* A system call of a thread. A thread's number may be that of an ended thread of another process. */
+/* A system call of a thread. A thread's number may be reused by another process. */
 struct call {
 	__u32 tid;
 	__u32 tgid;
-	__u32 nr; /* an ioctl's: its request << 16 | its number */
+	__u32 nr; /* for an ioctl: request << 16 | number */
 };
 
 struct call_time {
@@ -89,7 +91,7 @@ struct call_time {
 	char comm[16];
 };
 
-/* One that has not returned. */
+/* A system call that has not returned. */
 struct open_call {
 	__u64 since;
 	__u32 nr;

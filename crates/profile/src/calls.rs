@@ -1,4 +1,4 @@
-//! System calls of processes: how often and for how long each thread was in each of them.
+//! System calls of processes: number and duration, by thread and call.
 
 use crate::layout::{Call, CallTime, Shared};
 use crate::sampler::text;
@@ -11,33 +11,36 @@ use std::mem::offset_of;
 use std::path::Path;
 use syscalls::Sysno;
 
-/// Entries of the kernel's table: one for each thread and call.
+/// Maximum entries of the kernel's table, one for each thread and call.
 pub(crate) const MAX_CALLS: u32 = 1 << 15;
-/// Sums of ended threads' calls, each of a process, a thread's name and a call.
+/// Maximum sums of ended threads' calls, each of a process, a thread's name and a call.
 const MAX_ENDED: usize = 1 << 15;
 
 /// The number of `ioctl`.
 const IOCTL: usize = Sysno::ioctl as usize;
 
-/// Requests of KVM's that threads of a VM make while it runs (include/uapi/linux/kvm.h): the low half has type and
-/// number.
+/// KVM requests that threads of a running VM make (include/uapi/linux/kvm.h): their low half, with type and number.
 const KVM_REQUESTS: [(u32, &str); 4] =
     [(0xae80, "KVM_RUN"), (0xaea5, "KVM_SIGNAL_MSI"), (0xae61, "KVM_IRQ_LINE"), (0xae67, "KVM_IRQ_LINE_STATUS")];
 
-/// How long a thread of a process was in one system call, all calls together.
+/// Totals of one system call in one thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFigures {
+    /// The process.
     pub tgid: u32,
-    /// 0: all threads of this name that have ended, together.
+    /// The thread; 0: all ended threads of this name together.
     pub tid: u32,
+    /// The thread's name.
     pub comm: String,
+    /// The call's name; for an ioctl with its request.
     pub call: String,
     /// Calls that began and ended in the window.
     pub count: u64,
-    /// Their time, also asleep.
+    /// Time in these calls, sleep included, ns.
     pub ns: Ns,
+    /// Duration of the longest call, ns.
     pub longest_ns: Ns,
-    /// Those that returned an error.
+    /// Calls that returned an error.
     pub failed: u64,
 }
 
@@ -63,7 +66,7 @@ impl CallFigures {
     }
 }
 
-/// The kernel's table of system calls, and sums of those of threads that have ended.
+/// The kernel's table of system calls, and sums of the calls of ended threads.
 pub(crate) struct Calls {
     table: MapHandle,
     ended: Ended,
@@ -74,7 +77,7 @@ impl Calls {
         Self { table, ended: Ended::default() }
     }
 
-    /// Takes entries of ended threads out of the table once it is half full: a pool starts threads as long as its process lives.
+    /// Moves entries of ended threads out of the table once it is half full: a pool may start threads without end.
     pub fn make_room(&mut self, shared: &Mapped<Shared>) {
         if shared.field::<u32>(0, offset_of!(Shared, calls)) <= MAX_CALLS / 2 {
             return;
@@ -85,7 +88,7 @@ impl Calls {
                 left += 1;
                 continue;
             }
-            // A thread that is gone makes no more calls: its entry does not change.
+            // An ended thread makes no more calls: its entry does not change.
             let Ok(Some(last)) = self.table.lookup(bytes_of(&key), MapFlags::ANY) else { continue };
             if self.table.delete(bytes_of(&key)).is_ok() {
                 from_bytes(&last).iter().for_each(|time| self.ended.take(&CallFigures::of(&key, time)));
@@ -100,13 +103,13 @@ impl Calls {
         of_table.chain(self.ended.sums.values().cloned()).collect()
     }
 
-    /// Calls that one of the two tables had no room for.
+    /// Calls for which one of the two tables had no room.
     pub fn lost(&self, shared: &Mapped<Shared>) -> u64 {
         shared.field::<u64>(0, offset_of!(Shared, calls_lost)) + self.ended.lost
     }
 }
 
-/// Calls of threads that have ended, by process, thread's name and call.
+/// Calls of ended threads, by process, thread's name and call.
 #[derive(Default)]
 struct Ended {
     sums: HashMap<(u32, String, String), CallFigures>,
@@ -124,7 +127,7 @@ impl Ended {
     }
 }
 
-/// The name of a call: the lower half is its number; the upper half is an ioctl's request.
+/// The name of a call. The lower half of `packed` is its number, the upper half an ioctl's request.
 fn name(packed: u32) -> String {
     let (number, request) = ((packed & 0xffff) as usize, packed >> 16);
     let name = Sysno::new(number).map_or_else(|| Cow::Owned(format!("syscall {number}")), |call| call.name().into());

@@ -1,30 +1,30 @@
-//! Holds a guest's samples against what its host knows of its vCPUs, as both come in.
+//! Checks a guest's samples against the host's record of its vCPUs, as both arrive.
 
 use latpath_model::{Causality, Ns};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum absences of a vCPU that are kept: some seconds of a vCPU that leaves its guest all the time.
+/// Maximum recorded absences per vCPU: a few seconds of a vCPU that exits continually.
 const MAX_ABSENCES: usize = 1 << 16;
-/// Maximum samples of a guest that wait for the host's record of that time.
+/// Maximum samples of a guest that wait for the host's record of their time.
 const MAX_WAITING: usize = 1 << 16;
 
-/// A time in which a vCPU's thread was not in its guest, in the host's `CLOCK_MONOTONIC`.
+/// An interval in which a vCPU's thread was not in its guest, in the host's `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Absence {
     /// The vCPU's thread.
     pub tid: u32,
-    /// When it left its guest.
+    /// Time of the exit.
     pub from: Ns,
-    /// When it was in it again; `None`: it is not yet.
+    /// Time of the next entry; `None` while the vCPU is outside the guest.
     pub until: Option<Ns>,
 }
 
-/// A moment at which a guest's CPU took a sample.
+/// Time and CPU of a guest's sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// The host's `CLOCK_MONOTONIC`.
+    /// Time in the host's `CLOCK_MONOTONIC`.
     pub t: Ns,
-    /// How wrong that can be.
+    /// Error bound of that time, ns.
     pub error_bound_ns: Ns,
     /// The guest's CPU.
     pub cpu: u32,
@@ -33,31 +33,31 @@ pub struct Moment {
 #[derive(Debug, Default)]
 struct Vcpu {
     absences: VecDeque<(Ns, Ns)>,
-    /// Absences that began before this time are not kept.
+    /// Absences that began before this time may be missing.
     known_from: Ns,
     /// Time of the exit, while the vCPU is outside the guest.
     absent_since: Option<Ns>,
 }
 
-/// Checks the samples of one guest as they come, in bounded memory.
+/// Checks the samples of one guest as they arrive, in bounded memory.
 #[derive(Debug, Default)]
 pub struct CausalityCheck {
     vcpus: BTreeMap<u32, Vcpu>,
-    /// Guest's CPUs, by the threads that are their vCPUs.
+    /// The guest's CPUs, by vCPU thread.
     threads: BTreeMap<u32, u32>,
     waiting: VecDeque<Moment>,
     figures: Causality,
 }
 
 impl CausalityCheck {
-    /// Checks a guest with these vCPUs (thread and number), whose absences are known from `from` on.
+    /// Creates a check for a guest with these vCPUs (thread and number), whose absences are known from `from`.
     pub fn new(vcpus: impl IntoIterator<Item = (u32, u32)>, from: Ns) -> Self {
         let threads: BTreeMap<u32, u32> = vcpus.into_iter().collect();
         let vcpu = |number: &u32| (*number, Vcpu { known_from: from, ..Vcpu::default() });
         Self { vcpus: threads.values().map(vcpu).collect(), threads, ..Self::default() }
     }
 
-    /// Takes absences of its vCPUs, in the order in which they ended; those of other threads are not its own.
+    /// Adds absences of its vCPUs, in the order in which they ended; absences of other threads are ignored.
     pub fn absences(&mut self, absences: &[Absence]) {
         self.vcpus.values_mut().for_each(|vcpu| vcpu.absent_since = None);
         for absence in absences {
@@ -75,7 +75,7 @@ impl CausalityCheck {
         }
     }
 
-    /// Takes moments at which the guest took samples; of too many at once the first are not checked.
+    /// Adds the times of the guest's samples; if there are too many at once, the oldest remain unchecked.
     pub fn moments(&mut self, moments: impl IntoIterator<Item = Moment>) {
         for moment in moments {
             if self.waiting.len() == MAX_WAITING {
@@ -85,7 +85,7 @@ impl CausalityCheck {
         }
     }
 
-    /// Checks the samples up to a moment, up to which all absences are there.
+    /// Checks the samples before `until`; all absences before it must have been added.
     pub fn check_until(&mut self, until: Ns) {
         let mut later = VecDeque::new();
         for moment in std::mem::take(&mut self.waiting) {
@@ -100,14 +100,14 @@ impl CausalityCheck {
         self.waiting = later;
     }
 
-    /// The result; `None` where no sample could be checked.
+    /// The result; `None` if no sample could be checked.
     pub fn figures(&self) -> Option<Causality> {
         Some(self.figures).filter(|figures| figures.checked > 0)
     }
 }
 
 impl Vcpu {
-    /// The latest time in which it was out of its guest that began before this moment.
+    /// The latest absence that began at or before `t`.
     fn absence_at(&self, t: Ns) -> Option<(Ns, Ns)> {
         let since = self.absent_since.filter(|since| *since <= t).map(|since| (since, Ns::MAX));
         let after = self.absences.partition_point(|(from, _)| *from <= t);
@@ -136,8 +136,8 @@ mod tests {
     fn samples_where_their_vcpu_was_not_in_the_guest_are_counted_beyond_the_bound() {
         let mut check = CausalityCheck::new([(101, 0), (102, 1)], 1000);
         check.absences(&[absence(101, 2000, 2100), absence(102, 2000, 9000), absence(7, 0, 9000)]);
-        // In the guest; at an absence's edges, within the bound; in the middle of it; before anything is known; a CPU
-        // without a vCPU.
+        // In the guest; within the bound at an absence's edges; in its middle; before the first record; a CPU without a
+        // vCPU.
         check.moments([
             moment(0, 1500),
             moment(0, 2009),
@@ -158,7 +158,7 @@ mod tests {
         check.absences(&[absence(101, 1000, None)]);
         check.check_until(8000);
         assert_eq!(of(&check), (2, 1), "the last one waits");
-        // It was back in time.
+        // The vCPU returned before the sample.
         check.absences(&[absence(101, 1000, 7000)]);
         check.check_until(9000);
         assert_eq!(of(&check), (3, 1));
@@ -185,8 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// A vCPU that is in its guest and out of it in turns: samples by a clock that is right within its bound are
-        /// never violations; samples by a clock that is always wrong are.
+        /// A vCPU that alternates between guest and host: samples by a clock within its bound are never violations;
+        /// samples by a clock that is always wrong are.
         #[test]
         fn a_clock_within_its_bound_violates_nothing(
             turns in prop::collection::vec((1i64..500, 1i64..500), 1..40), at in prop::collection::vec((0usize..40, 0i64..500), 1..60),

@@ -1,4 +1,4 @@
-//! Where a process has code.
+//! The code mappings of a process.
 
 use crate::slice::MAX_NAME;
 use latpath_model::text::{cut, printable};
@@ -7,18 +7,18 @@ use std::io::{BufRead, BufReader};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Maximum mappings of code of one process: the kernel's limit of mappings of all kinds, unless `vm.max_map_count` is raised.
+/// Maximum code mappings of one process: the kernel's default limit for mappings of all kinds (`vm.max_map_count`).
 const MAX_MAPPINGS: usize = 1 << 16;
-/// Minimum time between two readings of a process's mappings; or this multiple of the time that reading took, if longer.
+/// Minimum interval between readings of a process's mappings; or this multiple of the reading's duration, if longer.
 const READ_EVERY: Duration = Duration::from_millis(100);
 const READ_SHARE: u32 = 20;
 
-/// Mappings of code, in order of their addresses.
+/// Code mappings, in order of address.
 #[derive(Default)]
 pub(crate) struct CodeMap {
     mappings: Vec<Code>,
     is_cut: bool,
-    /// The address that these mappings were read for, where they do not contain it.
+    /// The address for which these mappings were read, if they do not contain it.
     absent: Option<u64>,
     read_again: Option<Instant>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct CodeMap {
 pub(crate) struct Code {
     pub from: u64,
     pub until: u64,
-    /// Where the mapping begins in its file.
+    /// Offset of the mapping in its file.
     pub offset: u64,
     /// `[libc.so.6]`
     pub file: Rc<str>,
@@ -39,12 +39,13 @@ pub(crate) enum Kind {
     File,
     /// Code that the kernel maps into each process (vdso(7)).
     Vdso,
-    /// Memory without a file: a compiler at run time.
+    /// Memory without a file, as from a JIT compiler.
     Memory,
 }
 
 impl CodeMap {
-    /// Reads the mappings again where this address is in none, unless it was looked for in them, or they were read just now.
+    /// Reads the mappings again if they do not contain this address, unless they were read for this address or very
+    /// recently.
     pub fn look_for(&mut self, tgid: u32, address: u64) {
         let is_early = self.read_again.is_some_and(|at| Instant::now() < at);
         if self.find(address).is_some() || is_early || self.absent == Some(address) {
@@ -57,7 +58,7 @@ impl CodeMap {
         self.absent = self.find(address).is_none().then_some(address);
     }
 
-    /// Whether an address is in no mapping, as far as is known.
+    /// Whether the mappings were read for this address and do not contain it.
     pub fn is_absent(&self, address: u64) -> bool {
         self.absent == Some(address)
     }
@@ -71,18 +72,18 @@ impl CodeMap {
         self.mappings.len()
     }
 
-    /// Also where the process has ended.
+    /// Whether no mapping is known; also true after the process has ended.
     pub fn is_empty(&self) -> bool {
         self.mappings.is_empty()
     }
 
-    /// Whether the process has more mappings of code than are read.
+    /// Whether the process has more code mappings than the maximum.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 }
 
-/// Mappings of code in `/proc/PID/maps`, and whether there are more than are read.
+/// Code mappings in `/proc/PID/maps`, and whether there are more than the maximum.
 fn mappings(maps: impl BufRead) -> (Vec<Code>, bool) {
     let mut mappings: Vec<Code> = Vec::new();
     for text in maps.split(b'\n').map_while(Result::ok) {
@@ -96,7 +97,7 @@ fn mappings(maps: impl BufRead) -> (Vec<Code>, bool) {
     (mappings, false)
 }
 
-/// `55d0c0a00000-55d0c0a28000 r-xp 00000000 fe:00 123   /usr/bin/cat`, if it may be run.
+/// Parses `55d0c0a00000-55d0c0a28000 r-xp 00000000 fe:00 123   /usr/bin/cat`; `None` if it is not executable.
 fn mapping(line: &str, last: Option<Rc<str>>) -> Option<Code> {
     let (from, rest) = line.split_once('-')?;
     let mut words = rest.splitn(5, ' ');

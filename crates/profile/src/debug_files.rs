@@ -1,6 +1,6 @@
-//! Names for functions of stripped programs, by the build-ids of their files: from separate debugging information on
-//! this machine, and from the servers of `DEBUGINFOD_URLS`. A guest's functions are named here too: it needs neither
-//! the files nor a network.
+//! Names for functions of stripped programs, by build-id: from separate debugging information on this machine, and from
+//! the servers of `DEBUGINFOD_URLS`. A guest's functions are named here too, so the guest needs neither the files nor a
+//! network.
 
 use crate::debuginfod::{self, FetchError};
 use crate::reader::Reader;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 /// Folders of separate debugging information.
 const FOLDERS: [&str; 2] = ["/usr/lib/debug/.build-id", "/lib/debug/.build-id"];
-/// Maximum wait for servers, all files together.
+/// Maximum wait for servers, for all files together.
 pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
-/// Time in which the client may notice a cancellation; then it is left behind.
+/// Time for the client to react to a cancellation; after it, the client is abandoned.
 const GRACE: Duration = Duration::from_secs(5);
-/// A file is fetched if it has at least one of this many samples.
+/// A file is fetched if it has at least one in this number of all samples.
 const LEAST_SHARE: u64 = 100;
-/// Maximum files that a note names.
+/// Maximum files named in a note.
 const MOST_NAMED: usize = 3;
 
-/// Whether there is anything here that could name what a machine cannot name by itself.
+/// Whether this machine has a source of names for stripped programs.
 pub fn has_debug_files() -> bool {
     debuginfod::is_requested() || FOLDERS.iter().any(|folder| Path::new(folder).is_dir())
 }
@@ -39,19 +39,19 @@ struct Stripped {
     places: Vec<(usize, u32, u64)>,
 }
 
-/// Gives functions the names that are unknown on the machines themselves, as far as debugging information is found.
-/// Where `DEBUGINFOD_URLS` is set, it is fetched, [`FETCH_WITHIN`] at most and until `stop` is set; `begins` is
-/// called before, with the number of files. Returns notes on files that were not found.
+/// Names functions that are unknown on their own machines, as far as debugging information is found. If
+/// `DEBUGINFOD_URLS` is set, it is fetched, for at most [`FETCH_WITHIN`] or until `stop` is set; `begins` is called
+/// before the fetch, with the number of files. Returns notes on files that were not found.
 pub fn name_by_debug_files(
     machines: &mut [&mut Samples],
     stop: &AtomicBool,
     begins: impl FnOnce(usize),
 ) -> Vec<String> {
     let mut files = stripped(machines);
-    // Guests and servers send build-ids and files, which may be anything.
+    // Build-ids and files from guests and servers are untrusted.
     let mut reader = Reader::default();
     files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, &mut reader, file, &path)));
-    // The names of files, and the number of samples in them, come from a guest.
+    // File names and sample counts come from guests.
     let all: u64 = machines.iter().map(|samples| samples.samples).sum();
     files.retain(|file| file.samples.saturating_mul(LEAST_SHARE) >= all);
     if files.is_empty() || !debuginfod::is_requested() {
@@ -76,8 +76,7 @@ pub fn name_by_debug_files(
     fetched.notes(ended, stop.load(Ordering::SeqCst))
 }
 
-/// Fetches files one after the other, in a thread of its own: this returns in time whatever the servers and the
-/// client do.
+/// Fetches files one by one in a separate thread, so that this function returns in time even if the client hangs.
 fn fetch(
     build_ids: Vec<Vec<u8>>,
     stop: &AtomicBool,
@@ -88,7 +87,7 @@ fn fetch(
         debuginfod::with_client(|client| {
             for (number, build_id) in build_ids.iter().enumerate() {
                 let result = client.debug_file(build_id);
-                // One that failed is not asked again and again: each time may last.
+                // After a failure no further files are requested: each request may take long.
                 let is_last = matches!(result, Err(FetchError::Server(_)));
                 if debuginfod::is_stopped() || sender.send((number, result)).is_err() || is_last {
                     return;
@@ -115,14 +114,14 @@ fn fetch(
     Ok(())
 }
 
-/// What became of files that were to be fetched.
+/// Results of fetching.
 #[derive(Default)]
 struct Fetched {
-    /// The servers have none.
+    /// Files that the servers do not have.
     not_there: Vec<String>,
-    /// Files for which the server sent something else than their debugging information.
+    /// Files for which the server sent no usable debugging information.
     useless: Vec<String>,
-    /// Why the servers are not asked any more.
+    /// Error after which fetching stopped.
     failure: Option<io::Error>,
     not_fetched: usize,
 }
@@ -161,7 +160,7 @@ impl Fetched {
     }
 }
 
-/// The debugging information of a build-id that is on this machine.
+/// Debugging information of a build-id on this machine.
 fn local(build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let mut name = format!("{first:02x}/");
@@ -169,7 +168,7 @@ fn local(build_id: &[u8]) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| Path::new(folder).join(&name).with_extension("debug")).find(|path| path.is_file())
 }
 
-/// Files of all machines that have functions without a name, those with most samples first.
+/// Files with unnamed functions, of all machines, by number of samples in descending order.
 fn stripped(machines: &[&mut Samples]) -> Vec<Stripped> {
     let mut files: BTreeMap<&[u8], Stripped> = BTreeMap::new();
     for (machine, samples) in machines.iter().enumerate() {
@@ -190,7 +189,7 @@ fn stripped(machines: &[&mut Samples]) -> Vec<Stripped> {
     files
 }
 
-/// How many samples have each of the names that are no function's.
+/// Number of samples with each substitute name.
 fn samples_of(samples: &Samples) -> HashMap<u32, u64> {
     let mut counts: HashMap<u32, u64> = samples.unnamed().iter().map(|place| (place.name, 0)).collect();
     for ((_, _, _, stack), times) in &samples.counts {
@@ -203,10 +202,10 @@ fn samples_of(samples: &Samples) -> HashMap<u32, u64> {
     counts
 }
 
-/// Names the places in a file by its debugging information; false where that names none of them.
+/// Names the places in a file by its debugging information. Returns false if no place gets a name.
 fn give_names(machines: &mut [&mut Samples], reader: &mut Reader, file: &Stripped, path: &Path) -> bool {
     let addresses: Vec<u64> = file.places.iter().map(|(_, _, address)| *address).collect();
-    // Only the file's symbol table is read: other debugging information may be compressed, and claim any size.
+    // Reads only the file's symbol table: other debugging information may be compressed, and claim any size.
     let names = reader.names_in(path, &file.build_id, &addresses);
     let mut has_named = false;
     for ((machine, number, _), name) in file.places.iter().zip(names.unwrap_or_default()) {

@@ -1,6 +1,6 @@
-//! Debugging information by build-id from the servers of `DEBUGINFOD_URLS`, by elfutils' own library where it is
-//! installed: then cache, timeouts, proxies and certificates are those of gdb and perf on the same machine, and
-//! latpath itself speaks no HTTP and no TLS.
+//! Fetches debugging information by build-id from the servers of `DEBUGINFOD_URLS`, with elfutils' library if it is
+//! installed: cache, timeouts, proxies and certificates are then those of gdb and perf on the same machine, and latpath
+//! itself implements neither HTTP nor TLS.
 
 use libc::{c_char, c_int, c_long, c_uchar, c_void};
 use std::ffi::CStr;
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::Mutex;
 
 const LIBRARY: &CStr = c"libdebuginfod.so.1";
-/// Maximum bytes that are fetched for one profile: a guest names the files.
+/// Maximum bytes fetched for one profile; guests choose the files.
 pub(crate) const MOST_BYTES: c_long = 2 << 30;
-/// Bytes that were fetched, and bytes of the file in progress.
+/// Bytes of fetched files, and bytes of the file in progress.
 static FETCHED: AtomicI64 = AtomicI64::new(0);
 static UNDER_WAY: AtomicI64 = AtomicI64::new(0);
 
@@ -27,21 +27,21 @@ pub(crate) fn is_requested() -> bool {
     std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.as_bytes().trim_ascii().is_empty())
 }
 
-/// Why there is no file.
+/// Reasons for which no file is available.
 #[derive(Debug)]
 pub(crate) enum FetchError {
-    /// The servers have none.
+    /// The servers do not have the file.
     NotThere,
-    /// The servers do not answer as they should.
+    /// A server failed.
     Server(io::Error),
 }
 
-/// Cancels the fetch that is in progress in this process.
+/// Whether fetching is cancelled in this process.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// One client at a time: an earlier one may still hang.
+/// Held by the only client: an earlier client may still hang.
 static CLIENT: Mutex<()> = Mutex::new(());
 
-/// Cancels the fetch in progress and all that would follow.
+/// Cancels the fetch in progress and all later ones.
 pub(crate) fn stop() {
     STOP.store(true, Ordering::SeqCst);
 }
@@ -51,10 +51,10 @@ pub(crate) fn is_stopped() -> bool {
     STOP.load(Ordering::SeqCst)
 }
 
-/// Fetches from now on.
+/// Runs `work` with a client.
 ///
 /// # Errors
-/// If the library is missing, or too old.
+/// If the library is missing or too old.
 pub(crate) fn with_client<T>(work: impl FnOnce(&Client) -> T) -> Result<T, String> {
     let Ok(_one) = CLIENT.try_lock() else { return Err("an earlier request to the servers has not ended".into()) };
     STOP.store(false, Ordering::SeqCst);
@@ -75,7 +75,7 @@ type Find = unsafe extern "C" fn(*mut c_void, *const c_uchar, c_int, *mut *mut c
 type Progress = extern "C" fn(*mut c_void, c_long, c_long) -> c_int;
 type SetProgress = unsafe extern "C" fn(*mut c_void, Progress);
 
-/// The library calls it once a second or more while it waits: other than 0 ends that.
+/// The library's callback, called at least once per second while it waits; a nonzero result cancels the fetch.
 extern "C" fn progress(_: *mut c_void, bytes: c_long, of: c_long) -> c_int {
     UNDER_WAY.store(bytes.max(of), Ordering::SeqCst);
     (is_stopped() || is_too_much()).into()
@@ -84,7 +84,7 @@ extern "C" fn progress(_: *mut c_void, bytes: c_long, of: c_long) -> c_int {
 impl Client {
     fn open() -> Result<Self, String> {
         let said = || {
-            // SAFETY: it returns a string that lives until the next call of this thread, or null.
+            // SAFETY: returns a string that is valid until this thread's next call, or null.
             let text = unsafe { libc::dlerror() };
             match text.is_null() {
                 true => "no reason given".to_owned(),
@@ -92,13 +92,13 @@ impl Client {
                 false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
             }
         };
-        // SAFETY: the name is a C string; the library's constructors are those of any program that is linked with it.
+        // SAFETY: the name is a C string; the library's constructors run in any program linked with it.
         let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
             return Err(said());
         }
         let symbol = |name: &CStr| {
-            // SAFETY: the library stays loaded as long as the process lives.
+            // SAFETY: the library stays loaded until the process ends.
             let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
             if symbol.is_null() {
                 Err(said())
@@ -110,7 +110,7 @@ impl Client {
         let end = symbol(c"debuginfod_end")?;
         let find = symbol(c"debuginfod_find_debuginfo")?;
         let set_progress = symbol(c"debuginfod_set_progressfn")?;
-        // SAFETY: elfutils/debuginfod.h declares them so, since 0.178.
+        // SAFETY: the types are those of elfutils/debuginfod.h, since 0.178.
         let (begin, end, find, set_progress) = unsafe {
             (
                 std::mem::transmute::<*mut c_void, Begin>(begin),
@@ -119,44 +119,44 @@ impl Client {
                 std::mem::transmute::<*mut c_void, SetProgress>(set_progress),
             )
         };
-        // SAFETY: no condition.
+        // SAFETY: the function has no preconditions.
         let client = unsafe { begin() };
         if client.is_null() {
             return Err(format!("{}: no memory", LIBRARY.to_string_lossy()));
         }
-        // SAFETY: the client was just made; the function lives for ever.
+        // SAFETY: the client was just created; the function is static.
         unsafe { set_progress(client, progress) };
         Ok(Self { client, find, end })
     }
 
     /// The file of a build-id, from the cache or from a server.
     pub fn debug_file(&self, build_id: &[u8]) -> Result<PathBuf, FetchError> {
-        // Of no bytes the library would take it for a string that ends with a 0.
+        // The library interprets a length of 0 as a hexadecimal string that ends with a NUL.
         if build_id.is_empty() {
             return Err(FetchError::NotThere);
         }
         let mut path: *mut c_char = std::ptr::null_mut();
-        // SAFETY: the client lives; the bytes and the place for the path do during the call.
+        // SAFETY: the client is valid; the bytes and the path's variable outlive the call.
         let fd = unsafe { (self.find)(self.client, build_id.as_ptr(), build_id.len() as c_int, &mut path) };
         if !is_too_much() {
             FETCHED.fetch_add(UNDER_WAY.swap(0, Ordering::SeqCst), Ordering::SeqCst);
         }
         if fd < 0 {
             return Err(match -fd {
-                // The client returns the same error for a fetch that was cancelled.
+                // The client returns the same error for any cancelled fetch.
                 _ if is_too_much() => FetchError::Server(io::ErrorKind::FileTooLarge.into()),
                 libc::ENOENT => FetchError::NotThere,
                 error => FetchError::Server(io::Error::from_raw_os_error(error)),
             });
         }
-        // SAFETY: it is ours now.
+        // SAFETY: the descriptor is ours.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         if path.is_null() {
             return Err(FetchError::NotThere);
         }
-        // SAFETY: a string that malloc made for us.
+        // SAFETY: a string from malloc, owned by the caller.
         let owned = unsafe { CStr::from_ptr(path) }.to_bytes().to_owned();
-        // SAFETY: as above; it is not used any more.
+        // SAFETY: as above; the string is not used afterwards.
         unsafe { libc::free(path.cast()) };
         Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&owned)))
     }
@@ -164,7 +164,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: made by debuginfod_begin, and ended once.
+        // SAFETY: created by debuginfod_begin, and ended only here.
         unsafe { (self.end)(self.client) };
     }
 }

@@ -1,4 +1,4 @@
-//! The clock that samples: a perf event of each CPU.
+//! The sampling clock: a perf event on each CPU.
 
 use libbpf_sys::{perf_event_attr, PERF_COUNT_SW_CPU_CLOCK, PERF_TYPE_SOFTWARE};
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// `PERF_FLAG_FD_CLOEXEC`
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
-/// Opens the clock of a CPU. It needs no counter of the hardware, so virtual machines have it too.
+/// Opens the clock of a CPU. It needs no hardware counter, so virtual machines have it too.
 pub(crate) fn cpu_clock(cpu: u32, frequency: u32) -> io::Result<OwnedFd> {
     let mut attr = perf_event_attr {
         type_: PERF_TYPE_SOFTWARE,
@@ -17,12 +17,13 @@ pub(crate) fn cpu_clock(cpu: u32, frequency: u32) -> io::Result<OwnedFd> {
     };
     attr.__bindgen_anon_1.sample_freq = frequency.into();
     attr.set_freq(1);
-    // SAFETY: the kernel reads the struct, whose size is in it, and keeps no part of it; the rest are plain numbers.
+    // SAFETY: the kernel reads the struct, which contains its size, and keeps no pointer to it; the rest are plain
+    // numbers.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &attr, -1 as libc::pid_t, cpu as libc::c_int, -1, CLOSE_ON_EXEC)
     };
     match fd {
-        // SAFETY: a fresh descriptor that nothing else owns.
+        // SAFETY: a fresh descriptor, owned by nothing else.
         fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,5 +1,5 @@
-//! Profiles as text: a line for each call chain, as flame graphs take it (`process;outer;inner_[k] NS`). The file
-//! that is kept has one line more, its header, which such tools skip.
+//! Profiles as text: a line for each call chain, in the format of flame graphs (`process;outer;inner_[k] NS`). A stored
+//! file also has a header line, which such tools skip.
 
 use crate::model::{Frame, Kind, Profile, Window};
 use latpath_model::text::printable;
@@ -10,31 +10,31 @@ use std::{collections::HashMap, path::Path};
 
 /// Beginning of the header.
 const MAGIC: &str = "# latpath profile 1 ";
-/// The mark of the kernel's functions.
+/// Suffix of the kernel's functions.
 const IN_KERNEL: &str = "_[k]";
 /// Beginning of a guest's frame.
 const GUEST: &str = "[guest";
 /// Maximum length of a file, bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Why a file is no profile.
+/// Reasons for which a file cannot be read as a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum BadProfile {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: {why}")]
     File { file: String, why: io::Error },
-    /// It is something else.
+    /// The file is not a profile.
     #[error("{0}: not a profile of latpath's (latpath profile -o FILE makes one)")]
     Other(String),
     #[error("{file}, line {line}: not a call chain and its time")]
     Line {
         file: String,
-        /// The line, from 1 on.
+        /// Number of the line, from 1.
         line: usize,
     },
 }
 
-/// A frame as in a line.
+/// A frame in the format of a line.
 pub fn folded_name(frame: &Frame) -> String {
     match frame.kind {
         Kind::Kernel => format!("{}{IN_KERNEL}", frame.name),
@@ -51,10 +51,10 @@ impl Profile {
         })
     }
 
-    /// The whole of it.
+    /// Writes the profile with its header.
     ///
     /// # Errors
-    /// As the writer has.
+    /// If the writer fails.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{MAGIC}{}", serde_json::to_string(&self.window())?)?;
         self.folded().try_for_each(|line| writeln!(out, "{line}"))?;
@@ -64,32 +64,32 @@ impl Profile {
     /// Reads a profile from its file.
     ///
     /// # Errors
-    /// If the file cannot be read, or is no profile.
+    /// If the file cannot be read or is not a profile.
     pub fn read(path: &Path) -> Result<Self, BadProfile> {
         let file = path.display().to_string();
         let open = std::fs::File::open(path).map_err(|why| BadProfile::File { file: file.clone(), why })?;
         Self::parse(io::BufReader::new(open.take(MOST_BYTES)), &file)
     }
 
-    /// The whole of it, as [`Self::write`] writes it to files.
+    /// The output of [`Self::write`].
     pub fn kept(&self) -> String {
         let mut bytes = Vec::new();
-        // Memory takes all.
+        // Writing to memory cannot fail.
         let _ = self.write(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Reads a profile; errors call it `file`.
+    /// Reads a profile; `file` is its name in errors.
     ///
     /// # Errors
-    /// Where it is no profile.
+    /// If the input cannot be read or is not a profile.
     pub fn parse(input: impl BufRead, file: &str) -> Result<Self, BadProfile> {
         let mut lines = input.lines();
         let mut next = || lines.next().transpose().map_err(|why| BadProfile::File { file: file.into(), why });
         let other = || BadProfile::Other(file.into());
         let first = match next() {
             Ok(first) => first.ok_or_else(other)?,
-            // Not text.
+            // The first line is not UTF-8.
             Err(BadProfile::File { why, .. }) if why.kind() == io::ErrorKind::InvalidData => return Err(other()),
             Err(e) => return Err(e),
         };
@@ -117,7 +117,7 @@ impl Profile {
     }
 }
 
-/// Each name once.
+/// Shares equal names.
 #[derive(Default)]
 struct Names(HashMap<String, Arc<str>>);
 
@@ -131,7 +131,7 @@ impl Names {
                 None if text.starts_with(GUEST) => (text, Kind::Guest),
                 None => (text, Kind::User),
             };
-            // Inside a guest its processes come first again.
+            // Inside a guest, the first frame is again a process.
             is_process = kind == Kind::Guest;
             let name = printable(name);
             Frame { name: self.0.entry(name).or_insert_with_key(|name| name.as_str().into()).clone(), kind }

@@ -1,4 +1,4 @@
-//! What user space and the programs share. The types come from the programs' own type information (bpf/shared.h).
+//! Types shared by user space and the programs, generated from the programs' BTF (bpf/shared.h).
 
 pub(crate) use crate::skel::types::{
     absence as RawAbsence, call as Call, call_time as CallTime, guest_time as RawGuestTime, here as Here,
@@ -11,7 +11,7 @@ mod constants {
 
 /// The vCPU's thread ran its guest.
 pub(crate) const GUEST: u32 = constants::GUEST as u32;
-/// A thread of the kernel.
+/// The thread is a kernel thread.
 pub(crate) const KERNEL_THREAD: u32 = constants::KERNEL_THREAD as u32;
 
 latpath_bpf::plain!(RawAbsence, Call, CallTime, RawGuestTime, Here, RawSample, RawTime, Shared, ThreadKey);

@@ -1,12 +1,12 @@
-//! Where CPUs spend their time, by call chain; a host's and its guests' in one profile.
+//! CPU time by call chain, of a host and its guests in one profile.
 //!
-//! Times are exact: the scheduler's switches give the run time of each thread, so that all threads and idle CPUs together
-//! have the number of CPUs times the wall clock. Samples, some 99 a second on each CPU, give the share of each call chain
-//! in a thread's time.
+//! Times are exact: the scheduler's switches give the run time of each thread, so that the times of all threads and
+//! idle CPUs add up to the number of CPUs times the wall clock. Samples, about 99 per second on each CPU, give the
+//! share of each call chain in a thread's time.
 //!
-//! A [`Recorder`] runs on the host and, by the agent, in guests. It gives [`Slice`]s, which [`Samples`] adds up.
-//! [`weigh`] makes one [`Profile`] of a host's samples and those of its guests: the guest time of a vCPU's thread is
-//! shared among the call chains that the guest reports for it.
+//! A [`Recorder`] runs on the host and, through the agent, in guests. It produces [`Slice`]s, which [`Samples`]
+//! accumulates. [`weigh`] combines the samples of a host and its guests into one [`Profile`]: it distributes the guest
+//! time of a vCPU's thread among the call chains that the guest reports for it.
 //!
 //! Times are in ns.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits

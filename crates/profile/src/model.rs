@@ -7,56 +7,62 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Kinds of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A process, or threads of the kernel with the same task.
+    /// A process, or kernel threads with the same task.
     Process,
     /// A function of a program.
     User,
+    /// A function of the kernel.
     Kernel,
     /// A guest: the frames inside it are the guest's.
     Guest,
 }
 
-/// One step of a call chain.
+/// A frame of a call chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frame {
-    /// Its name: no control character, no `;`.
+    /// Its name, without control characters and `;`.
     pub name: Arc<str>,
+    /// Its kind.
     pub kind: Kind,
 }
 
 impl Frame {
-    /// From a name that comes from this machine, or has been checked.
+    /// Creates a frame from a name of this machine, or from a checked name.
     pub fn new(name: &str, kind: Kind) -> Self {
         Self { name: name.into(), kind }
     }
 }
 
-/// Kinds of CPU time, as the kernel accounts it.
+/// Kinds of CPU time, as in the kernel's accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Spent {
     /// In the host's kernel.
     HostSys,
+    /// In programs of the host.
     HostUsr,
     /// In a guest's kernel.
     GuestSys,
+    /// In programs of a guest.
     GuestUsr,
-    /// In a guest into which nobody looked.
+    /// In a guest that was not sampled from inside.
     GuestUnseen,
-    /// By threads without a sample.
+    /// In threads without a sample.
     NotSampled,
 }
 
 impl Spent {
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::HostSys, Self::HostUsr, Self::GuestSys, Self::GuestUsr, Self::GuestUnseen, Self::NotSampled];
 }
 
-/// The only frame of threads that ran too shortly for a sample.
+/// The only frame of threads whose run time was too short for a sample.
 pub const NOT_SAMPLED: &str = "[not sampled]";
 
-/// What a profile is of.
+/// Metadata of a profile.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Header {
@@ -64,36 +70,36 @@ pub struct Header {
     pub latpath: String,
     /// The kernel's release.
     pub kernel: String,
-    /// Begin of the window, UTC.
+    /// Start of the window, UTC, ns.
     pub utc_ns: Ns,
-    /// The CPUs that were watched.
+    /// The sampled CPUs.
     #[schemars(with = "String")]
     pub cpus: Cpus,
-    /// Samples a second.
+    /// Samples per second, on each CPU.
     pub frequency: u32,
-    /// Time in which CPUs had nothing to do.
+    /// Idle time of the CPUs, ns.
     pub idle_ns: Ns,
     /// Samples.
     pub samples: u64,
-    /// Samples that met a program, not the kernel.
+    /// Samples in programs, rather than in the kernel.
     pub user_samples: u64,
-    /// Those of them whose call chain is one function: programs that were built without frame pointers.
+    /// Samples in programs whose call chain is a single function: the programs were built without frame pointers.
     pub user_samples_without_callers: u64,
-    /// Time of threads for which there was no room in the table of threads: it is not in the call chains.
+    /// Time of threads for which the table of threads had no room, ns; not part of the call chains.
     pub unattributed_ns: Ns,
     /// Guests that were sampled from inside.
     pub guests: Vec<GuestHeader>,
 }
 
-/// What a profile is of, with its window.
+/// Metadata of a profile, with its window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Window {
-    /// Length of the window.
+    /// Length of the window, ns.
     pub window_ns: Ns,
-    /// Samples that were lost; times are exact also without them.
+    /// Lost samples; times are exact even without them.
     pub lost: u64,
-    /// What it is of.
+    /// Metadata.
     #[serde(flatten)]
     pub header: Header,
 }
@@ -106,35 +112,36 @@ pub struct GuestHeader {
     pub name: String,
     /// Samples.
     pub samples: u64,
-    /// Samples that were lost.
+    /// Lost samples.
     pub lost: u64,
-    /// Samples that met a program, not the kernel.
+    /// Samples in programs, rather than in the kernel.
     pub user_samples: u64,
-    /// Those of them whose call chain is one function: programs that were built without frame pointers.
+    /// Samples in programs whose call chain is a single function: the programs were built without frame pointers.
     pub user_samples_without_callers: u64,
-    /// Its clock's error bound on the host's timeline.
+    /// Error bound of its clock on the host's timeline, ns.
     pub clock_error_ns: Ns,
-    /// Samples from times at which their vCPU was not in the guest; `null` where that could not be checked.
+    /// Samples from times at which their vCPU was not in the guest; `null` if they could not be checked.
     pub causality: Option<Causality>,
-    /// Why it ended early, if it did.
+    /// Reason for an early end, if any.
     pub fault: Option<String>,
 }
 
-/// Time by call chain, outermost frame first; the first one is a process. The sum of all, with idle and
-/// unattributed time, is the number of CPUs times the window.
+/// Time by call chain, outermost frame first; the first frame is a process. All times, with idle and unattributed time,
+/// add up to the number of CPUs times the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
+    /// Metadata.
     pub header: Header,
-    /// Length of the window.
+    /// Length of the window, ns.
     pub window_ns: Ns,
-    /// Samples that were lost; times are exact also without them.
+    /// Lost samples; times are exact even without them.
     pub lost: u64,
     /// Time of each call chain, ns.
     pub stacks: BTreeMap<Vec<Frame>, Ns>,
 }
 
 impl Profile {
-    /// What it is of, with its window.
+    /// Metadata with the window.
     pub fn window(&self) -> Window {
         Window { window_ns: self.window_ns, lost: self.lost, header: self.header.clone() }
     }
@@ -146,18 +153,18 @@ impl Profile {
         }
     }
 
-    /// All time that CPUs worked.
+    /// Busy time of the CPUs, ns.
     pub fn busy(&self) -> Ns {
         self.stacks.values().sum::<Ns>() + self.header.unattributed_ns
     }
 
-    /// All time: the CPUs times the window.
+    /// Total time: the number of CPUs times the window, ns.
     pub fn total(&self) -> Ns {
         self.busy() + self.header.idle_ns
     }
 }
 
-/// How a call chain's time counts.
+/// Kind of a call chain's time.
 pub fn spent(frames: &[Frame]) -> Spent {
     let in_guest = frames.iter().any(|frame| frame.kind == Kind::Guest);
     match frames.last() {

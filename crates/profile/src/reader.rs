@@ -1,6 +1,6 @@
-//! Reading files of observed processes: symbols of their programs, their perf maps, a program's version. The files may be anything, and
-//! their owners hostile, so two processes do it. One only opens files; the other parses them, and has no rights
-//! ([`latpath_linux::confine`]). A file that breaks them costs names, not the profile.
+//! Reads files of observed processes: symbols of their programs, their perf maps, a program's version. The files are
+//! untrusted and their owners may be hostile, so two separate processes read them. One only opens files; the other
+//! parses them, without privileges ([`latpath_linux::confine`]). A file that crashes them costs names, not the profile.
 
 mod elf;
 mod messages;
@@ -26,34 +26,34 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(5);
 /// Maximum duration of all failing requests together.
 const FAIL_WITHIN: Duration = Duration::from_secs(30);
-/// Maximum reading processes that a file system keeps in the kernel; then no more are started.
+/// Maximum reading processes blocked in the kernel by a file system; beyond it, no more are started.
 const MAX_STUCK: usize = 8;
 /// Beginning of the text with which QEMU prints its version.
 const QEMU_VERSION: &str = "QEMU emulator version ";
 
-/// Why there are no names.
+/// Reasons for which no names are available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
     /// The process has ended.
     Gone,
     /// Its files cannot be read.
     Unreadable,
-    /// A reading process did not survive them, or did not end in time.
+    /// A reading process crashed or timed out.
     Failed,
 }
 
-/// The file that a process has mapped at some addresses.
+/// A mapping of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
     File {
         from: u64,
         until: u64,
     },
-    /// Code of the kernel, at this address.
+    /// The kernel's code (vDSO).
     Vdso,
 }
 
-/// Names of functions, and what the file is where it does not name them all.
+/// Names of functions, and the file's identity if it does not name all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub names: Vec<Option<String>>,
@@ -64,10 +64,10 @@ pub(crate) struct Names {
 pub(crate) struct Reader {
     processes: Option<Processes>,
     pending: Option<Pending>,
-    /// Duration of all requests that failed.
+    /// Total duration of failed requests.
     failed: Duration,
     within: Duration,
-    /// Processes that were ended and are not gone.
+    /// Killed processes that still exist.
     ending: Vec<libc::pid_t>,
 }
 
@@ -92,10 +92,10 @@ impl Default for Reader {
 }
 
 impl Reader {
-    /// Asks for the names at some offsets in what a process has mapped.
+    /// Requests the names at some offsets in a mapping of a process.
     ///
     /// # Errors
-    /// Where there is nobody to ask.
+    /// If the reading processes are unavailable or busy.
     pub fn ask_mapped(&mut self, tgid: u32, mapped: Mapped, offsets: Vec<u64>) -> Result<(), Unread> {
         let open = match mapped {
             Mapped::File { from, until } => Open::Mapping { tgid, from, until },
@@ -104,15 +104,15 @@ impl Reader {
         self.ask(tgid, open, Query::Offsets(offsets))
     }
 
-    /// Asks for the names of code that a process made at run time.
+    /// Requests the names of code that a process generated at run time.
     ///
     /// # Errors
-    /// Where there is nobody to ask.
+    /// If the reading processes are unavailable or busy.
     pub fn ask_perf_map(&mut self, tgid: u32, addresses: Vec<u64>) -> Result<(), Unread> {
         self.ask(tgid, Open::PerfMap { tgid }, Query::PerfMap(addresses))
     }
 
-    /// The answer to the last request, `None` while it is pending; waits for it, but not longer than `wait`.
+    /// The answer to the last request, after waiting for at most `wait`; `None` while it is pending.
     pub fn answer(&mut self, wait: Duration) -> Option<Result<Names, Unread>> {
         let pending = self.pending.as_ref()?;
         let left = self.within.saturating_sub(pending.since.elapsed());
@@ -138,7 +138,8 @@ impl Reader {
         })
     }
 
-    /// Names of the functions at addresses of a file of this machine, if it has this build-id; `None` where it has not, or cannot be read.
+    /// Names of the functions at addresses of a file of this machine; `None` if its build-id differs or it cannot be
+    /// read.
     pub fn names_in(&mut self, path: &Path, build_id: &[u8], addresses: &[u64]) -> Option<Vec<Option<String>>> {
         let query = Query::Addresses { build_id: build_id.into(), addresses: addresses.into() };
         let found = self.wait_for(Open::Path(path.into()), query)?;
@@ -186,10 +187,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Ends both processes; their successors begin with nothing of what these had read.
+    /// Ends both processes; their successors share no state with them.
     fn end(&mut self) {
         if let Some(processes) = self.processes.take() {
-            // SAFETY: our children, which nobody has waited for: the numbers are their own.
+            // SAFETY: our children, not yet waited for, so their numbers are not reused.
             processes.pids.iter().for_each(|pid| unsafe { _ = libc::kill(*pid, libc::SIGKILL) });
             self.ending.extend(processes.pids);
         }
@@ -201,9 +202,9 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.end();
         for pid in std::mem::take(&mut self.ending) {
-            // One that a file system keeps may never end: a thread waits for it, and nobody for the thread.
+            // A process blocked by a file system may never end: a detached thread waits for it.
             let wait = move || {
-                // SAFETY: numbers; of our child no status is needed.
+                // SAFETY: plain numbers; a null status pointer is allowed.
                 unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
             };
             let _ = std::thread::Builder::new().name("lp-reap".into()).spawn(wait);
@@ -211,9 +212,9 @@ impl Drop for Reader {
     }
 }
 
-/// Takes a child that has ended from the kernel's table.
+/// Reaps a child if it has ended.
 fn has_ended(pid: libc::pid_t) -> bool {
-    // SAFETY: numbers; of our child no status is needed.
+    // SAFETY: plain numbers; a null status pointer is allowed.
     unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) != 0 }
 }
 
@@ -221,14 +222,14 @@ fn clean(name: Option<String>) -> Option<String> {
     name.map(|name| cut(&latpath_model::text::printable(&name), MAX_NAME).to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Whether a process exists, and not only its number, which its parent still keeps.
+/// Whether a process is alive, rather than a zombie.
 fn is_running(tgid: u32) -> bool {
     let first = std::fs::File::open(format!("/proc/{tgid}/maps")).and_then(|mut maps| maps.read(&mut [0]));
     first.is_ok_and(|bytes| bytes > 0)
 }
 
-/// The version of the QEMU that a process runs, as its file contains it; `None` where it contains none, or cannot be read. Nothing of the
-/// file is executed.
+/// The version of QEMU in a process's program file; `None` if the file contains none or cannot be read. The file is not
+/// executed.
 pub fn qemu_version(pid: u32) -> Option<String> {
     let found = Reader::default().wait_for(Open::Program { tgid: pid }, Query::Text(QEMU_VERSION.into()))?;
     clean(found.text)
@@ -253,7 +254,7 @@ impl Processes {
         match opener {
             Ok(opener) => Ok(Self { pids: [opener, parser], requests, answers, answer: Vec::new() }),
             Err(e) => {
-                // SAFETY: our child, which nobody has waited for.
+                // SAFETY: our child, not yet waited for.
                 unsafe {
                     libc::kill(parser, libc::SIGKILL);
                     libc::waitpid(parser, std::ptr::null_mut(), 0);
@@ -268,7 +269,7 @@ impl Processes {
         send(&mut self.requests, request, None)
     }
 
-    /// The answer, once all of it has come.
+    /// The answer, once it is complete.
     fn receive(&mut self, wait: Duration) -> io::Result<Option<Answer>> {
         let until = Instant::now() + wait;
         loop {
@@ -301,15 +302,16 @@ impl Processes {
     }
 }
 
-/// Does this in a process of its own; returns its number.
+/// Runs `work` in a child process; returns its number.
 fn fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t> {
-    // SAFETY: the child calls nothing but `work`, and ends with it. Of what other threads may hold at this moment it needs the allocator
-    // alone, which glibc and musl make usable in the child; where it hangs all the same it is ended like any that hangs.
+    // SAFETY: the child calls nothing but `work`, and ends with it. Of the locks that other threads may hold now it
+    // needs only the allocator's, which glibc and musl make usable in the child; a child that hangs nevertheless is
+    // killed like any other.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             let _ = catch_unwind(AssertUnwindSafe(work));
-            // SAFETY: ends this process, without what the parent has left to be done at its end.
+            // SAFETY: ends this process without running the parent's exit handlers.
             unsafe { libc::_exit(0) }
         }
         pid => Ok(pid),
@@ -324,7 +326,7 @@ mod tests {
         (std::process::id(), std::env::current_exe().unwrap())
     }
 
-    /// Asks for a name in this program's own file, and waits.
+    /// Requests a name in this program's own file, and waits.
     fn ask(reader: &mut Reader) -> Result<Names, Unread> {
         let mut code = crate::code::CodeMap::default();
         let here = ask as *const () as u64;
@@ -351,7 +353,7 @@ mod tests {
         assert!(name.contains("reader::tests::ask"), "{name}");
         for which in [0, 1] {
             let pid = reader.processes.as_ref().unwrap().pids[which];
-            // SAFETY: it is our own child.
+            // SAFETY: our own child.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             assert_eq!(ask(&mut reader).map(drop), Err(Unread::Failed));
             assert!(ask(&mut reader).is_ok());
@@ -376,7 +378,7 @@ mod tests {
         if nix::unistd::geteuid().is_root() {
             assert!(status(parser, "Uid").starts_with("65534"), "{}", status(parser, "Uid"));
         }
-        // CAP_NET_ADMIN and CAP_SYS_MODULE, of all that root has.
+        // CAP_NET_ADMIN and CAP_SYS_MODULE, of root's capabilities.
         let kept = u64::from_str_radix(&status(opener, "CapEff"), 16).unwrap();
         assert_eq!(kept & (1 << 12 | 1 << 16), 0);
     }
@@ -388,7 +390,7 @@ mod tests {
             reader.within = WITHIN;
             ask(&mut reader).unwrap();
             let pid = reader.processes.as_ref().unwrap().pids[1];
-            // SAFETY: it is our own child.
+            // SAFETY: our own child.
             unsafe { libc::kill(pid, libc::SIGSTOP) };
             reader.within = Duration::from_millis(50);
             assert_eq!(ask(&mut reader).map(drop), Err(Unread::Failed));
@@ -397,7 +399,7 @@ mod tests {
         reader.failed = FAIL_WITHIN;
         assert_eq!(ask(&mut reader).map(drop), Err(Unread::Unreadable));
         assert!(reader.processes.is_none());
-        // One that a file system keeps in the kernel: nothing is asked of a number that is no child's.
+        // A full list of killed processes, none of which is a child any more.
         reader.failed = Duration::ZERO;
         reader.ending = vec![0; MAX_STUCK];
         assert!(ask(&mut reader).is_ok(), "those that have ended are forgotten");

@@ -1,4 +1,4 @@
-//! Makes slices of the sampler's records: addresses become names, call chains and threads become numbers.
+//! Turns the sampler's records into slices: addresses become names; call chains and threads become numbers.
 
 use crate::calls::CallFigures;
 use crate::causality::Absence;
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 const NAMES_WITHIN: Duration = Duration::from_millis(10);
 /// Maximum time for looking up names after the window's end.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// Samples that wait for their names, beside those in the kernel's ring.
+/// Maximum samples that wait for their names, in addition to those in the kernel's ring.
 const MAX_WAITING: usize = 1 << 13;
 /// Samples between two readings of the kernel's ring.
 const BATCH: usize = 256;
 
-/// Maximum duration of one step, so that its caller can see that the window is over. The next step continues with the samples
-/// that wait.
+/// Maximum duration of one step, so that its caller can check for the window's end. The next step continues with the
+/// waiting samples.
 const STEP: Duration = Duration::from_millis(100);
 
 /// Length of a slice, ns.
@@ -33,7 +33,7 @@ const SLICE: Ns = 1_000_000_000;
 /// Replaces all call chains for which there was no room.
 const TOO_MANY: &str = "[too many call chains]";
 
-/// Records until it is dropped. It belongs to the thread that made it.
+/// Records until it is dropped. Bound to the thread that created it.
 pub struct Recorder {
     sampler: Sampler,
     symbols: Symbols,
@@ -41,19 +41,19 @@ pub struct Recorder {
     slice: Slice,
     /// Samples that wait for their names.
     waiting: VecDeque<RawSample>,
-    /// By thread (its number, and an idle thread's CPU): its number in slices, and how long it had run.
+    /// By thread (its number, and an idle thread's CPU): its number in slices, and its run time so far, ns.
     threads: HashMap<(u32, u32), (u32, u64)>,
     lost: u64,
     unattributed: Ns,
 }
 
-/// Numbers of names, threads and call chains that earlier slices had.
+/// Numbers of the names, threads and call chains of earlier slices.
 #[derive(Default)]
 struct Interned {
     names: HashMap<String, u32>,
     name_bytes: usize,
     unnamed: HashMap<Place, u32>,
-    /// All names, also those of places.
+    /// Number of all names, including those of places.
     count: u32,
     threads: HashMap<Thread, u32>,
     stacks: HashMap<Stack, u32>,
@@ -66,7 +66,7 @@ impl Interned {
             return Some(*number);
         }
         let name = cut(name, MAX_NAME);
-        // Room for the last one is kept.
+        // Room is reserved for TOO_MANY.
         let is_full = self.name_bytes + name.len() > MAX_NAME_BYTES - MAX_NAME || self.count as usize >= MAX_NAMES - 1;
         if is_full && name != TOO_MANY {
             return None;
@@ -83,8 +83,8 @@ impl Interned {
         self.count - 1
     }
 
-    /// The number of a function of a program. One without a name has a number of its own, as far as there is room: it
-    /// may get one.
+    /// The number of a program's function. A function without a name has its own number, as far as there is room,
+    /// because it may be named later.
     fn function(&mut self, function: &UserFunction, slice: &mut Slice) -> Option<u32> {
         let Some(place) = &function.place else { return self.name(&function.name, &mut slice.names) };
         if let Some(number) = self.unnamed.get(place) {
@@ -101,7 +101,7 @@ impl Interned {
         Some(number)
     }
 
-    /// A frame of the function with this number; without room for its name it has none.
+    /// A frame of the function with this number; `None`: there was no room for its name.
     fn frame(&mut self, number: Option<u32>, in_kernel: bool, slice: &mut Slice) -> FrameId {
         let number = number.or_else(|| self.name(TOO_MANY, &mut slice.names));
         FrameId::new(number.expect("there is room for it"), in_kernel)
@@ -150,12 +150,12 @@ impl Interned {
 }
 
 impl Recorder {
-    /// Begins; returns when the window has begun.
+    /// Starts recording; returns when the window has begun.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace or sample.
+    /// If the kernel or the user's rights do not allow tracing or sampling.
     pub fn start(options: &Options) -> Result<Self, StartError> {
-        // The kernel's names take some tenths of a second.
+        // Reading the kernel's names takes a few tenths of a second.
         let symbols = Symbols::new(options.places);
         let sampler = Sampler::start(options)?;
         let from = sampler.from;
@@ -171,21 +171,22 @@ impl Recorder {
         })
     }
 
-    /// When the window began, `CLOCK_MONOTONIC`.
+    /// Start of the window, `CLOCK_MONOTONIC`.
     pub fn from(&self) -> Ns {
         self.sampler.from
     }
 
+    /// The sampled CPUs.
     pub fn cpus(&self) -> &Cpus {
         &self.sampler.cpus
     }
 
-    /// What this kernel does not offer.
+    /// Hooks that this kernel lacks.
     pub fn missing(&self) -> &[Missing] {
         &self.sampler.missing
     }
 
-    /// Counts the system calls of these processes too, where that was asked for.
+    /// Also counts the system calls of these processes, if counting was requested.
     pub fn count_calls_of(&self, tgids: impl Iterator<Item = u32>) {
         self.sampler.count_calls_of(tgids);
     }
@@ -195,29 +196,29 @@ impl Recorder {
         self.sampler.calls()
     }
 
-    /// When the vCPUs that were named were not in their guest, since the last call: complete up to the moment that is
-    /// returned. `None` where this kernel does not show it.
+    /// Absences of the named vCPUs from their guests since the last call, complete up to the returned time. `None` if
+    /// this kernel does not report them.
     pub fn absences(&mut self) -> Option<(Vec<Absence>, Ns)> {
         self.sampler.sees_guests.then(|| self.sampler.absences())
     }
 
-    /// How long a vCPU that was named was in its guest since the window's begin, up to now or the window's end: exactly, from each of KVM's
-    /// entries to the exit. `None` where this kernel does not show it.
+    /// Time that a named vCPU spent in its guest since the window's start, until now or the window's end, ns. The time
+    /// is exact, from each of KVM's entries to the exit. `None` if this kernel does not report it.
     pub fn guest_time(&self, tid: u32) -> Option<Ns> {
         self.sampler.guest_time(tid)
     }
 
-    /// System calls for which there was no room.
+    /// System calls for which the tables had no room.
     pub fn calls_lost(&self) -> u64 {
         self.sampler.calls_lost()
     }
 
-    /// Those that were lost.
+    /// Absences for which the ring had no room.
     pub fn absences_lost(&self) -> u64 {
         self.sampler.absences_lost()
     }
 
-    /// Frames whose processes were gone before their names were looked up.
+    /// Frames of processes that ended before their names were looked up.
     pub fn too_late(&self) -> u64 {
         self.symbols.too_late
     }
@@ -227,13 +228,13 @@ impl Recorder {
         self.symbols.unreadable
     }
 
-    /// Processes with more mappings of code than are read: their call chains may end early.
+    /// Processes with more code mappings than the maximum: their call chains may be cut short.
     pub fn cut_maps(&self) -> usize {
         self.symbols.cut()
     }
 
-    /// Takes the samples that have come, some twenty times a second: a process's names can be found as long as it is there. A
-    /// slice, once a second.
+    /// Processes new samples; call it about twenty times a second, because names can only be found while their process
+    /// exists. Returns a slice once per second.
     pub fn step(&mut self) -> Option<Slice> {
         self.sampler.make_room_for_calls();
         self.take_samples(STEP);
@@ -241,7 +242,8 @@ impl Recorder {
         (now - self.slice.from >= SLICE).then(|| self.close(now, None))
     }
 
-    /// Ends the window, and gives the last slice. Names of functions are looked up for 10 s, or until `stop` is set.
+    /// Ends the window and returns the last slice. Names of functions are looked up for up to 10 s, or until `stop` is
+    /// set.
     pub fn end(&mut self, stop: &AtomicBool) -> Slice {
         let until = self.sampler.end();
         let ended = Instant::now();
@@ -253,7 +255,8 @@ impl Recorder {
         self.close(until, Some(until))
     }
 
-    /// Takes samples; true if there are no more. While the names of one are being read, those behind it are taken from the kernel's ring.
+    /// Processes samples; returns true if none remain. While the names of one sample are being read, later samples are
+    /// moved out of the kernel's ring.
     fn take_samples(&mut self, within: Duration) -> bool {
         let began = Instant::now();
         while began.elapsed() < within {
@@ -303,7 +306,7 @@ impl Recorder {
         std::mem::replace(&mut self.slice, Slice { from: now, ..Slice::default() })
     }
 
-    /// The number of a thread, also where it has just got this name.
+    /// The number of a thread with this name; a renamed thread gets a new number.
     fn thread(&mut self, (tid, cpu): (u32, u32), (tgid, flags): (u32, u32), names: (String, String)) -> Option<u32> {
         let (comm, process) = names;
         let thread = Thread { tid, tgid, cpu, comm, process, is_kernel: flags & KERNEL_THREAD != 0 };
@@ -312,7 +315,7 @@ impl Recorder {
         Some(number)
     }
 
-    /// Takes a sample; false while the names of its functions are being read.
+    /// Processes a sample; returns false while the names of its functions are being read.
     fn take(&mut self, raw: &RawSample) -> bool {
         let kernel = &raw.frames[..(raw.kernel as usize).min(raw.frames.len())];
         let user = &raw.frames[kernel.len()..(kernel.len() + raw.user as usize).min(raw.frames.len())];
@@ -332,7 +335,7 @@ impl Recorder {
         if raw.flags & GUEST != 0 {
             return Some(interned.stack(Stack { mode: Mode::Guest, frames: Vec::new() }, slice));
         }
-        // A caller's address is its return address: behind the call, which may be the next function.
+        // A caller's address is the return address, after the call, which may be in the next function.
         let calls = |addresses: &[u64]| -> Vec<u64> {
             addresses.iter().enumerate().map(|(at, address)| address.saturating_sub((at > 0).into())).collect()
         };
@@ -355,8 +358,8 @@ impl Recorder {
     }
 }
 
-/// Whether a kernel function is on the way from an interrupt to its handler: a CPU that is in one is not idle, also
-/// where no thread had it.
+/// Whether a kernel function is on the path from an interrupt to its handler: a CPU in such a function is not idle,
+/// even if its idle thread is current.
 pub(crate) fn is_interrupt(function: &str) -> bool {
     const EXACTLY: [&str; 8] = [
         "handle_softirqs",

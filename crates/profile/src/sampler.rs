@@ -1,4 +1,4 @@
-//! The attached programs: samples with addresses, and how long each thread ran.
+//! The attached programs: samples with addresses, and the run time of each thread.
 
 use crate::calls::{CallFigures, Calls, MAX_CALLS};
 use crate::causality::Absence;
@@ -21,16 +21,16 @@ use std::rc::Rc;
 use std::time::Duration;
 use std::{io, thread::sleep};
 
-/// Maximum threads whose times are kept in the kernel. Ended threads are removed before the table is full.
+/// Maximum threads in the kernel's table. Ended threads are removed before the table is full.
 const THREADS: u32 = 1 << 16;
-/// Size of the ring of absences, bytes: some tenths of a second of several vCPUs.
+/// Size of the ring of absences, bytes: a few tenths of a second of several vCPUs.
 const ABSENCES: u32 = 1 << 20;
 /// Maximum processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
-/// `BPF_PERF_EVENT`, a kind of link.
+/// `BPF_PERF_EVENT`, a link type.
 const BPF_PERF_EVENT: u32 = 41;
 
-/// Samples a second. 99 is not in step with periodic work at 100 Hz.
+/// Samples per second. 99 is not in phase with periodic work at 100 Hz.
 pub const FREQUENCY: u32 = 99;
 
 const NEEDED: &str = "sched_switch";
@@ -47,7 +47,7 @@ static HOOKS: [Hook; 6] = [
     module_hook("guest_left", LEFT, "kvm", GUESTS_SHOWN),
 ];
 
-/// Why nothing is sampled.
+/// Errors at the start of sampling.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The programs cannot be attached.
@@ -61,12 +61,12 @@ pub enum StartError {
         /// The kernel's error.
         why: io::Error,
     },
-    /// None of the CPUs that were asked for.
+    /// None of the requested CPUs is online.
     #[error("none of the CPUs {0} is online (online: {1})")]
     NoCpu(Cpus, Cpus),
 }
 
-/// The kernel has a limit.
+/// Names the kernel's limit if the frequency exceeds it.
 fn advice(frequency: u32) -> String {
     let most = proc::line("/proc/sys/kernel/perf_event_max_sample_rate");
     match most.parse::<u32>() {
@@ -75,19 +75,20 @@ fn advice(frequency: u32) -> String {
     }
 }
 
+/// Options of sampling.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Samples a second, of each CPU.
+    /// Samples per second, on each CPU.
     pub frequency: u32,
-    /// These CPUs alone; all that are online otherwise.
+    /// The CPUs to sample; `None`: all online CPUs.
     pub cpus: Option<Cpus>,
-    /// System calls of these processes are counted; `None`: of none, and the programs for it are not attached.
+    /// Processes whose system calls are counted; `None`: the programs for system calls are not attached.
     pub calls_of: Option<Vec<u32>>,
-    /// Threads of vCPUs whose time in the guest is added up; where there are none, the programs for it are not attached.
+    /// vCPU threads whose guest time is measured; if empty, the programs for guest time are not attached.
     pub vcpus: Vec<u32>,
-    /// Those of them whose absences from the guest are recorded one by one.
+    /// vCPU threads whose absences from the guest are recorded individually; a subset of `vcpus`.
     pub absences_of: Vec<u32>,
-    /// Reports the file and address of functions without a name, so that others may name them.
+    /// Whether to report the file and address of functions without a name, so that they can be named elsewhere.
     pub places: bool,
 }
 
@@ -104,12 +105,12 @@ impl Default for Options {
     }
 }
 
-/// How long a thread ran since the window's begin.
+/// Run time of a thread since the window's start.
 pub(crate) struct ThreadTime {
     pub tid: u32,
     pub cpu: u32,
     pub info: RawTime,
-    /// It has ended, and its time was taken out: another one of the same number begins from 0.
+    /// Whether the thread has ended and its entry was removed: a later thread with the same number starts from 0.
     pub taken_out: bool,
 }
 
@@ -122,7 +123,7 @@ pub(crate) struct Sampler {
     absences: Rc<RefCell<Vec<RawAbsence>>>,
     absent: MapHandle,
     guest_times: MapHandle,
-    /// Whether it is known when vCPUs are in their guests.
+    /// Whether the kernel reports guest entries and exits.
     pub sees_guests: bool,
     here: Mapped<Here>,
     shared: Mapped<Shared>,
@@ -137,13 +138,13 @@ pub(crate) struct Sampler {
 
 const PURPOSE: Purpose = Purpose("profile this machine");
 
-/// Sets the sizes of the programs' tables, and switches on the one that the clocks call.
+/// Sets the sizes of the programs' tables, and loads the program that the clocks call.
 fn configure(open: &mut OpenProfileSkel<'_>, options: &Options, cpus: usize) -> libbpf_rs::Result<()> {
     let (callers, calls) = match options.calls_of {
         Some(_) => (CALLERS, MAX_CALLS),
         None => (1, 1),
     };
-    // Four seconds of samples that fill all their frames: the first look into a large program takes its time.
+    // Four seconds of samples with all frames: the first lookup in a large program takes a while.
     let bytes = cpus * size_of::<RawSample>() * (options.frequency as usize).max(64) * 4;
     let bytes = bytes.next_power_of_two().clamp(1 << 20, 1 << 27);
     let vcpus = options.vcpus.len().max(1) as u32;
@@ -259,25 +260,25 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Counts the system calls of these processes too.
+    /// Also counts the system calls of these processes.
     pub fn count_calls_of(&self, tgids: impl Iterator<Item = u32>) {
         for tgid in tgids {
-            // The table is full: the calls of these processes are missing.
+            // An error means that the table is full: the calls of these processes are not counted.
             let _ = self.called_by.update(bytes_of(&tgid), bytes_of(&1u32), MapFlags::ANY);
         }
     }
 
     /// Samples since the last call.
     pub fn samples(&mut self) -> Vec<RawSample> {
-        // Fails only where the callback does.
+        // Fails only if the callback fails.
         let _ = self.ring.consume();
         self.came.take()
     }
 
-    /// When vCPUs were not in their guest, since the last call: complete up to the moment that is returned.
+    /// Absences of vCPUs from their guests since the last call, complete up to the returned time.
     pub fn absences(&mut self) -> (Vec<Absence>, Ns) {
         let now = monotonic();
-        // One that ends from here on is in the ring, too.
+        // An absence that ends after this point is in the ring, too.
         let open = entries::<u32, RawAbsence>(&self.absent).into_iter().map(|(_, absence)| absence);
         let open: Vec<Absence> = open.filter(|absence| absence.from > 0).map(|absence| of(&absence, None)).collect();
         let _ = self.ring.consume();
@@ -285,13 +286,14 @@ impl Sampler {
         (ended.iter().map(|absence| of(absence, Some(absence.until as Ns))).chain(open).collect(), now)
     }
 
-    /// How long a vCPU that was named was in its guest since the window's begin, up to now or the window's end; `None` where that is not known.
+    /// Time that a named vCPU spent in its guest since the window's start, until now or the window's end, ns; `None` if
+    /// unknown.
     pub fn guest_time(&self, tid: u32) -> Option<Ns> {
         if !self.sees_guests {
             return None;
         }
         let read = || from_bytes::<RawGuestTime>(&self.guest_times.lookup(bytes_of(&tid), MapFlags::ANY).ok()??);
-        // The program changes both numbers, one after the other.
+        // The program updates the fields one after another: reads until two readings agree.
         let same = |a: &RawGuestTime, b: &RawGuestTime| (a.ns, a.since, a.seen) == (b.ns, b.since, b.seen);
         let mut time = read()?;
         for _ in 0..READINGS {
@@ -302,7 +304,7 @@ impl Sampler {
         }
         let now = monotonic().min(self.shared.field::<u64>(0, offset_of!(Shared, until)) as Ns);
         let inside = match (time.since as Ns, time.seen) {
-            // Without an event it has been in its present state all the time.
+            // Without an event, the vCPU has been in its present state throughout.
             (_, 0) if is_in_guest(tid) => now - self.from,
             (0, _) => 0,
             (since, _) => now - since.max(self.from),
@@ -314,15 +316,15 @@ impl Sampler {
         self.shared.field(0, offset_of!(Shared, absences_lost))
     }
 
-    /// Ends the window: each CPU's time is known up to its end when this returns.
+    /// Ends the window; on return, each CPU's time is known up to the window's end.
     pub fn end(&mut self) -> Ns {
-        // The clock of each CPU ticks again within a period.
+        // Each CPU's clock ticks again within one period.
         let period = 1_000_000_000 / u64::from(self.frequency.max(1));
         let once_more = || sleep(Duration::from_nanos(period));
         end_window(|until| self.shared.set_field(0, offset_of!(Shared, until), until), once_more).0
     }
 
-    /// How long threads have run; `until` is the window's end, once it has one.
+    /// Run times of threads; `until` is the window's end, if it has ended.
     pub fn times(&mut self, until: Option<Ns>) -> Vec<ThreadTime> {
         let all = entries(&self.threads).into_iter();
         let mut times: Vec<ThreadTime> =
@@ -330,7 +332,7 @@ impl Sampler {
         if self.shared.field::<u32>(0, offset_of!(Shared, threads)) > THREADS / 2 {
             self.take_out_ended(&mut times);
         }
-        // A CPU whose clock did not come any more: it went offline, or its hypervisor did not run it.
+        // Covers CPUs whose clock stopped ticking: the CPU went offline, or its hypervisor did not run it.
         for (cpu, until) in until.into_iter().flat_map(|until| self.cpus.iter().map(move |cpu| (cpu, until as u64))) {
             let here = self.here.get(cpu as usize);
             let rest = until.saturating_sub(here.since.max(self.from as u64));
@@ -344,7 +346,7 @@ impl Sampler {
         times
     }
 
-    /// A thread that has ended never runs again: its entry does not change any more.
+    /// Removes ended threads from the table. They never run again, so their entries no longer change.
     fn take_out_ended(&self, times: &mut [ThreadTime]) {
         let is_gone = |time: &&mut ThreadTime| time.tid != 0 && !Path::new(&format!("/proc/{}", time.tid)).exists();
         for time in times.iter_mut().filter(is_gone) {
@@ -358,7 +360,7 @@ impl Sampler {
         self.shared.set_field(0, offset_of!(Shared, threads), left);
     }
 
-    /// Samples that were lost, and time of threads without room.
+    /// Lost samples, and time of threads for which the table had no room, ns.
     pub fn losses(&self) -> (u64, Ns) {
         self.cpus.iter().fold((0, 0), |(lost, ns), cpu| {
             let here = self.here.get(cpu as usize);
@@ -366,7 +368,7 @@ impl Sampler {
         })
     }
 
-    /// System calls for which there was no room.
+    /// System calls for which the tables had no room.
     pub fn calls_lost(&self) -> u64 {
         self.calls.lost(&self.shared)
     }
@@ -376,13 +378,13 @@ impl Sampler {
         self.calls.figures()
     }
 
-    /// Keeps room in the table of system calls for threads that are yet to start.
+    /// Keeps room in the table of system calls for new threads.
     pub fn make_room_for_calls(&mut self) {
         self.calls.make_room(&self.shared);
     }
 }
 
-/// Maximum attempts to read a vCPU's time that changes meanwhile.
+/// Maximum attempts to read a vCPU's time consistently.
 const READINGS: usize = 8;
 
 /// Whether a vCPU's thread is in its guest.
@@ -391,7 +393,7 @@ fn is_in_guest(tid: u32) -> bool {
     stat.is_some_and(|stat| stat.flags & proc::PF_VCPU != 0)
 }
 
-/// The text of a field of the kernel's, as a terminal may show it.
+/// The printable text of a kernel field.
 pub(crate) fn text(field: &[i8; 16]) -> String {
     latpath_model::text::printable(&latpath_model::text::of_field(&field.map(|c| c as u8)))
 }
@@ -418,12 +420,12 @@ fn ring<'m, T: Plain>(
     Ok(())
 }
 
-/// Has the program run when the clock comes.
+/// Attaches the program to the clock.
 fn link(program: i32, clock: i32) -> io::Result<OwnedFd> {
     // SAFETY: both descriptors are open, and options may be null.
     let fd = unsafe { libbpf_sys::bpf_link_create(program, clock, BPF_PERF_EVENT, std::ptr::null()) };
     match fd {
-        // SAFETY: a fresh descriptor that nothing else owns.
+        // SAFETY: a fresh descriptor, owned by nothing else.
         fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         error => Err(io::Error::from_raw_os_error(-error)),
     }

@@ -1,18 +1,18 @@
-//! All slices of one machine, added up. They may come from another machine: everything is checked, and bounded.
+//! The sum of all slices of one machine. Slices of other machines are untrusted: everything is checked and bounded.
 
 use crate::slice::*;
 use latpath_model::text::{cut, printable};
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Maximum slices of a machine: a day of them.
+/// Maximum slices of a machine: more than a day.
 const MAX_SLICES: usize = 1 << 17;
-/// Maximum samples that are distinguished by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
+/// Maximum entries by slice, CPU, thread and call chain: of this machine, and of another machine, which is untrusted.
 const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 17];
-/// Maximum samples whose time is kept, likewise.
+/// Maximum samples stored with their times: of this machine, and of another machine.
 const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 
-/// The slice cannot be, or holds more than anything needs.
+/// The slice is invalid or exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TooMuch(pub &'static str);
@@ -26,45 +26,47 @@ pub struct Samples {
     pub(crate) threads: Vec<Thread>,
     pub(crate) stacks: Vec<Stack>,
     frames: usize,
-    /// Slices' times.
+    /// Start and end of each slice.
     pub(crate) spans: Vec<(Ns, Ns)>,
-    /// How often it was seen: by slice, CPU, thread and call chain.
+    /// Number of samples, by slice, CPU, thread and call chain.
     pub(crate) counts: HashMap<(u32, u32, u32, u32), u32>,
-    /// How long threads ran.
+    /// Run time of threads, ns.
     pub(crate) times: HashMap<u32, Ns>,
-    /// All of these together.
+    /// Sum of all run times, ns.
     total: Ns,
-    /// Samples one by one, where that was asked for.
+    /// Individual samples, if requested.
     raw: Option<Vec<Seen>>,
-    /// Samples whose time there was no room for.
+    /// Samples whose times were not stored for lack of room.
     pub raw_left_out: u64,
+    /// Number of samples.
     pub samples: u64,
-    /// Samples that were lost.
+    /// Lost samples.
     pub lost: u64,
-    /// Time of threads for which there was no room.
+    /// Time of threads for which the table had no room, ns.
     pub unattributed: Ns,
-    /// Why no more slices are taken.
+    /// Error after which no more slices are accepted.
     refused: Option<TooMuch>,
     is_of_another: bool,
 }
 
 impl Samples {
-    /// None yet. With `one_by_one` the time of each sample is kept too, of some four million (of another machine, one million).
+    /// Creates an empty collection. With `one_by_one`, it also stores the times of individual samples, about four
+    /// million at most (of another machine, one million).
     pub fn new(one_by_one: bool) -> Self {
         Self { raw: one_by_one.then(Vec::new), ..Self::default() }
     }
 
-    /// The same of another machine, which may send anything: they take less memory.
+    /// Creates an empty collection for another machine, which is untrusted: its memory limits are lower.
     pub fn of_another(one_by_one: bool) -> Self {
         Self { is_of_another: true, ..Self::new(one_by_one) }
     }
 
-    /// Samples with their times, where they are kept.
+    /// Individual samples; empty if not requested.
     pub fn raw(&self) -> &[Seen] {
         self.raw.as_deref().unwrap_or_default()
     }
 
-    /// Samples that met a program, not the kernel; and those of them whose call chain is one function.
+    /// Number of samples in programs rather than in the kernel, and of those whose call chain is a single function.
     pub fn of_programs(&self) -> (u64, u64) {
         self.counts.iter().fold((0, 0), |(all, alone), ((_, _, _, stack), count)| match self.stack(*stack) {
             Stack { mode: Mode::User, frames } => {
@@ -74,24 +76,24 @@ impl Samples {
         })
     }
 
-    /// Functions whose names the machine did not know.
+    /// Functions without a name on their machine.
     pub fn unnamed(&self) -> &[Unnamed] {
         &self.unnamed
     }
 
-    /// Gives a function another name.
+    /// Renames a function.
     pub(crate) fn rename(&mut self, number: u32, name: &str) {
         if let Some(known) = self.names.get_mut(number as usize) {
             *known = name.replace(';', ":");
         }
     }
 
-    /// A thread that a sample names.
+    /// The thread with this number, from a sample.
     pub fn thread(&self, number: u32) -> &Thread {
         &self.threads[number as usize]
     }
 
-    /// A call chain that a sample names.
+    /// The call chain with this number, from a sample.
     pub fn stack(&self, number: u32) -> &Stack {
         &self.stacks[number as usize]
     }
@@ -101,16 +103,17 @@ impl Samples {
         &self.names[frame.name()]
     }
 
-    /// Begin of the first slice, and end of the last.
+    /// Start of the first slice, and end of the last.
     pub fn span(&self) -> Option<(Ns, Ns)> {
         Some((self.spans.first()?.0, self.spans.last()?.1))
     }
 
-    /// Adds a slice. Where samples would take too much memory, those of two slices become those of one: they are shared among times that
-    /// are twice as long.
+    /// Adds a slice. If the samples would take too much memory, adjacent slices are merged in pairs, which halves the
+    /// resolution of time.
     ///
     /// # Errors
-    /// If it is impossible or too large; then neither it nor any later slice is taken: later ones refer to its numbers.
+    /// If the slice is invalid or too large; then no later slice is accepted either, because it may refer to its
+    /// numbers.
     pub fn take(&mut self, slice: Slice) -> Result<(), TooMuch> {
         if self.refused.is_none() {
             let most = MAX_COUNTS[usize::from(self.is_of_another)];
@@ -123,7 +126,7 @@ impl Samples {
             return Err(why.clone());
         }
         for name in slice.names {
-            // Folded stacks have one line each, and `;` between frames.
+            // Folded stacks are one line each, with `;` between frames.
             let name = printable(&name).replace(';', ":");
             self.name_bytes += name.len();
             self.names.push(name);
@@ -200,7 +203,7 @@ impl Samples {
         let length = slice.until - slice.from;
         let is_late = |seen: &Seen| !(slice.from - SLACK..=slice.until + SLACK).contains(&seen.t);
         refuse(slice.seen.iter().any(is_late), "its profile has a sample of another time")?;
-        // A thread has one CPU at a time; its time is read some ms after the slice's end.
+        // A thread runs on one CPU at a time; its time is read a few ms after the slice's end.
         let is_time = |(thread, ns): &(u32, Ns)| is_known(*thread) && (0..=length.saturating_add(SLACK)).contains(ns);
         let sum: i128 = slice.times.iter().map(|(_, ns)| i128::from(*ns)).sum();
         let is_time = slice.times.iter().all(is_time) && i128::from(self.total) + sum < i128::from(Ns::MAX / 8);
@@ -209,8 +212,8 @@ impl Samples {
     }
 }
 
-/// Maximum time after a slice's end of a sample in it, or of a thread's time: the reader may have waited for its
-/// CPU.
+/// Maximum distance of a sample, or of the reading of a thread's time, from its slice, ns: the reader may have waited
+/// for its CPU.
 const SLACK: Ns = 60_000_000_000;
 
 #[cfg(test)]
@@ -279,7 +282,7 @@ mod tests {
             spoil(&mut bad);
             let refused = samples.take(bad).expect_err(why);
             assert!(refused.0.contains(why), "{refused} {why}");
-            // Later slices refer to numbers of the refused one: they would have wrong names.
+            // Later slices refer to numbers of the refused slice: their names would be wrong.
             assert_eq!(samples.take(slice(200)), Err(refused.clone()));
             assert_eq!(samples, Samples { refused: Some(refused), ..before });
         }
@@ -330,7 +333,7 @@ mod tests {
         let whole =
             (0..).zip(&samples.spans).all(|(n, (from, until))| of_spans(n) == (until - from) / 100 * each as Ns);
         assert!(whole && samples.spans.len() < 9, "{:?}", samples.spans);
-        // What cannot be joined any more is refused.
+        // Samples that cannot be merged further are refused.
         let seen = vec![Seen { t: 2_000, cpu: 2, thread: 0, stack: 0 }; MAX_COUNTS[1]];
         let refused = samples.take(Slice { from: 2_000, until: 2_100, seen, ..Slice::default() });
         assert_eq!(refused, Err(TooMuch("its profile has too many samples")));

@@ -1,15 +1,15 @@
-//! What a sampler hands on: about once a second, one slice of time with all that was seen in it. The same for this
-//! machine and another.
+//! The output of a sampler: about once a second, one slice of time with its samples. The format is the same for this
+//! machine and others.
 
 use latpath_model::Ns;
 
 /// Maximum bytes of a name.
 pub const MAX_NAME: usize = 256;
-/// Maximum names: an empty one has no byte, and takes memory too.
+/// Maximum names: even an empty name takes memory.
 pub const MAX_NAMES: usize = 1 << 18;
 /// Maximum bytes of all names, those of threads and processes included.
 pub const MAX_NAME_BYTES: usize = 16 << 20;
-/// Maximum threads; each name of a thread counts.
+/// Maximum threads; a renamed thread counts again.
 pub const MAX_THREADS: usize = 1 << 16;
 /// Maximum different call chains.
 pub const MAX_STACKS: usize = 1 << 17;
@@ -24,37 +24,43 @@ pub const MAX_UNNAMED: usize = 1 << 14;
 /// Maximum bytes of a build-id.
 pub const MAX_BUILD_ID: usize = 64;
 
-/// What a CPU did at a sample.
+/// Mode of a CPU at a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
+    /// Idle.
     Idle,
-    /// It ran a program.
+    /// Running a program.
     User,
+    /// Running in the kernel.
     Kernel,
+    /// Running a guest.
     Guest,
 }
 
 impl Mode {
-    /// All of them, in order of their numbers.
+    /// All modes, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Idle, Self::User, Self::Kernel, Self::Guest];
 }
 
-/// A thread. One that changes its name becomes another. It is sent as it is.
+/// A thread; a renamed thread is a new thread. Sent unchanged, as a protobuf message.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Thread {
-    /// Its number; 0 of a CPU's idle thread.
+    /// Its number; 0 for a CPU's idle thread.
     #[prost(uint32, tag = "1")]
     pub tid: u32,
+    /// Its process.
     #[prost(uint32, tag = "2")]
     pub tgid: u32,
-    /// The CPU, of an idle thread.
+    /// The CPU of an idle thread; otherwise 0.
     #[prost(uint32, tag = "3")]
     pub cpu: u32,
+    /// Its name.
     #[prost(string, tag = "4")]
     pub comm: String,
+    /// Name of its process's main thread.
     #[prost(string, tag = "5")]
     pub process: String,
-    /// Whether it is the kernel's own.
+    /// Whether it is a kernel thread.
     #[prost(bool, tag = "6")]
     pub is_kernel: bool,
 }
@@ -64,23 +70,27 @@ pub struct Thread {
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// Makes it of a name's number below 2^31.
+    /// Creates a frame from a name's number, which must be below 2^31.
     pub fn new(name: u32, in_kernel: bool) -> Self {
         Self(name << 1 | u32::from(in_kernel))
     }
 
+    /// Restores a frame from [`Self::raw`].
     pub fn of_raw(raw: u32) -> Self {
         Self(raw)
     }
 
+    /// Representation for messages.
     pub fn raw(self) -> u32 {
         self.0
     }
 
+    /// Number of the function's name.
     pub fn name(self) -> usize {
         (self.0 >> 1) as usize
     }
 
+    /// Whether the function is in the kernel.
     pub fn in_kernel(self) -> bool {
         self.0 & 1 == 1
     }
@@ -89,55 +99,61 @@ impl FrameId {
 /// A call chain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stack {
-    /// What the CPU did.
+    /// Mode of the CPU.
     pub mode: Mode,
     /// Functions, innermost first.
     pub frames: Vec<FrameId>,
 }
 
+/// One sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// When, in the machine's `CLOCK_MONOTONIC`.
+    /// Time in the machine's `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
+    /// The CPU.
     pub cpu: u32,
+    /// Number of the thread.
     pub thread: u32,
     /// Number of the call chain.
     pub stack: u32,
 }
 
-/// A function whose name its machine does not know, because its file has no symbols. It is sent as it is.
+/// A function without a name on its machine, because its file has no symbols. Sent unchanged, as a protobuf message.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Unnamed {
-    /// Number of its substitute name, which is the file's.
+    /// Number of its substitute name, the file's name.
     #[prost(uint32, tag = "1")]
     pub name: u32,
     /// The file's build-id.
     #[prost(bytes = "vec", tag = "2")]
     pub build_id: Vec<u8>,
-    /// Its address, as the file's symbols have it.
+    /// Its address in the address space of the file's symbols.
     #[prost(uint64, tag = "3")]
     pub address: u64,
 }
 
-/// Samples from one time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a
-/// slice brings the new ones.
+/// The samples of an interval. Names, threads and call chains are numbered from 0 in order of appearance; a slice
+/// contains only the new ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
-    /// Its begin, in the machine's `CLOCK_MONOTONIC`: the end of the one before.
+    /// Start in the machine's `CLOCK_MONOTONIC`, ns: the end of the previous slice.
     pub from: Ns,
+    /// End, ns.
     pub until: Ns,
-    /// Functions whose numbers are new.
+    /// New names of functions.
     pub names: Vec<String>,
-    /// Those of these names that are substitutes for places in files without symbols, where requested.
+    /// New places in files without symbols, which have substitute names in `names`; only if requested.
     pub unnamed: Vec<Unnamed>,
+    /// New threads.
     pub threads: Vec<Thread>,
     /// New call chains.
     pub stacks: Vec<Stack>,
+    /// Samples.
     pub seen: Vec<Seen>,
-    /// How long threads ran in it, exactly, by their numbers.
+    /// Exact run times of threads in the slice, by their numbers, ns.
     pub times: Vec<(u32, Ns)>,
-    /// Samples that were lost.
+    /// Lost samples.
     pub lost: u64,
-    /// Time of threads for which there was no room, ns.
+    /// Time of threads for which the table had no room, ns.
     pub unattributed: Ns,
 }

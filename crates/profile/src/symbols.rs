@@ -1,4 +1,4 @@
-//! Names for addresses: functions of the kernel, of programs and their libraries, of code that was made at run time
+//! Names for addresses: functions of the kernel, of programs and their libraries, and of code generated at run time
 //! (perf-PID.map).
 
 use crate::code::{Code, CodeMap, Kind};
@@ -9,40 +9,40 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Maximum addresses of a process whose names are kept.
+/// Maximum cached addresses per process.
 const MOST_OF_PROCESS: usize = 1 << 16;
-/// Maximum processes whose addresses are kept.
+/// Maximum cached processes.
 const MOST_PROCESSES: usize = 1 << 10;
-/// Maximum mappings that are kept, of all processes.
+/// Maximum cached mappings, of all processes.
 const MAX_CODE: usize = 1 << 20;
 
-/// Name of a function whose name nobody knows.
+/// Name of functions without any known name or file.
 pub const UNKNOWN: &str = "[unknown]";
 
-/// Whether a frame's name is a function's: not an address, nor the file that contains it.
+/// Whether a frame's name is a function's, rather than an address or a file's name.
 pub fn is_named(name: &str) -> bool {
     !name.starts_with('[') && !name.starts_with("0x")
 }
 
-/// Finds names, and caches them.
+/// Finds and caches names.
 pub(crate) struct Symbols {
     kernel: Functions,
     reader: Reader,
-    /// The request whose answer is awaited.
+    /// The pending request.
     asked: Option<Asked>,
-    /// No more files are read.
+    /// Whether reading of files has ended.
     is_closed: bool,
-    /// Processes whose files could not be read.
+    /// Owners whose files are no longer read.
     given_up: HashSet<Owner>,
-    /// By process and its name: a process that starts another program has other functions.
+    /// By process and its name: a process that executes another program has other functions.
     known: HashMap<Key, Known>,
-    /// Places of functions without a name are looked up too.
+    /// Whether places of functions without a name are looked up too.
     places: bool,
-    /// Addresses of processes that were gone before their names were looked up.
+    /// Addresses of processes that ended before their names were looked up.
     pub too_late: u64,
     /// Addresses of processes whose files could not be read.
     pub unreadable: u64,
-    /// Processes with more code mappings than are read.
+    /// Processes with more code mappings than the maximum.
     cut: HashSet<u32>,
 }
 
@@ -54,7 +54,7 @@ struct Known {
     functions: HashMap<u64, UserFunction>,
 }
 
-/// A request: first the file that is mapped, then the process's perf map for what the file does not name.
+/// A request: first to the mapped file, then to the process's perf map for addresses that the file does not name.
 struct Asked {
     key: Key,
     owner: Owner,
@@ -99,24 +99,24 @@ impl Symbols {
         }
     }
 
-    /// The kernel's function at an address; none of modules that were loaded since.
+    /// The kernel's function at an address; functions of modules loaded since the start are unknown.
     pub fn kernel(&self, address: u64) -> &str {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
 
-    /// Processes with more code mappings than are read.
+    /// Processes with more code mappings than the maximum.
     pub fn cut(&self) -> usize {
         self.cut.len()
     }
 
-    /// Reads no more files: functions that are not known by now stay without a name.
+    /// Ends the reading of files: functions still unknown remain without a name.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// A process's functions, for each address up to the first that is no code: further addresses are values that a program without
-    /// frame pointers left in the register. `None` while their names are being read; each such call waits for them, but not longer than
-    /// `wait`.
+    /// A process's functions, for each address up to the first that is not code: further addresses are values that a
+    /// program without frame pointers left in the register. `None` while their names are being read; each such call
+    /// waits for at most `wait`.
     pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64], wait: Duration) -> Option<Vec<UserFunction>> {
         let key = (tgid, process.to_owned());
         loop {
@@ -124,7 +124,7 @@ impl Symbols {
             let chain = self.chain(&key, addresses);
             let functions = &self.known[&key].functions;
             let new: BTreeSet<u64> = chain.iter().copied().filter(|a| !functions.contains_key(a)).collect();
-            // The process's mappings were read just now, and are read again soon.
+            // The process's mappings were read very recently; they will be read again soon.
             let is_open = |first: &u64| {
                 let code = &self.known[&key].code;
                 new.contains(first) && code.find(*first).is_none() && !code.is_absent(*first)
@@ -139,7 +139,7 @@ impl Symbols {
         }
     }
 
-    /// The addresses up to the first that is no code.
+    /// The addresses before the first that is not code.
     fn chain<'a>(&mut self, key: &Key, addresses: &'a [u64]) -> &'a [u64] {
         if self.known.len() > MOST_PROCESSES
             || self.known.values().map(|known| known.code.len()).sum::<usize>() > MAX_CODE
@@ -150,7 +150,7 @@ impl Symbols {
         if known.functions.len() > MOST_OF_PROCESS {
             known.functions.clear();
         }
-        // A library that was loaded since has its code where there was none.
+        // A library loaded since the last reading has code at addresses that had none.
         if addresses.first().is_some_and(|first| !known.functions.contains_key(first)) {
             known.code.look_for(key.0, addresses[0]);
             if known.code.is_cut() {
@@ -162,7 +162,7 @@ impl Symbols {
         &addresses[..end]
     }
 
-    /// Requests the names of those of these addresses that are in the file of the first.
+    /// Requests the names of the addresses that are in the same mapping as the first.
     fn ask(&mut self, key: &Key, new: BTreeSet<u64>) {
         let tgid = key.0;
         let known = &self.known[key];
@@ -174,7 +174,7 @@ impl Symbols {
             None => Err(Unread::Gone),
         };
         let Some(code) = known.code.find(first) else {
-            // No code, or not any more: nothing has a name for it.
+            // No code, or no longer: the address has no name.
             return self.fail(key, vec![first], owner.err().filter(|why| *why == Unread::Gone));
         };
         let owner = match owner {
@@ -197,7 +197,7 @@ impl Symbols {
         }
     }
 
-    /// Takes the answers to all requests. `None` while an answer is pending.
+    /// Processes the answers to all requests. Returns `None` while an answer is pending.
     fn take_answers(&mut self, wait: Duration) -> Option<()> {
         while let Some(asked) = self.asked.take() {
             if self.is_closed {
@@ -250,7 +250,8 @@ impl Symbols {
         }
     }
 
-    /// Of users whose files could not be read once, and of such a process of root's, no more are read: each time may last.
+    /// After a failed reading, no more files of that user (for root: of that process) are read, because each failure
+    /// may take long.
     fn fail_of(&mut self, owner: Owner, key: &Key, addresses: Vec<u64>, why: Unread) {
         if why == Unread::Failed {
             self.given_up.insert(owner);
@@ -269,10 +270,10 @@ impl Symbols {
     }
 }
 
-/// The user whose files are read.
+/// Owner of the files being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// A process of root's.
+    /// One process of root.
     Root(u32),
     User(u32),
 }
@@ -286,7 +287,7 @@ impl Owner {
     }
 }
 
-/// Substitute for a function without a name: its file, and its place there if that is known.
+/// Substitute for a function without a name: its file, and its place in the file if known.
 fn without_name(code: &CodeMap, address: u64, image: Option<&Image>) -> UserFunction {
     let Some(code) = code.find(address) else { return UserFunction::unknown() };
     let Code { from, offset, file, .. } = code;
@@ -326,12 +327,12 @@ mod tests {
     #[test]
     fn code_without_a_name_is_no_fault() {
         let mut symbols = Symbols::new(true);
-        // SAFETY: a page of its own, which nobody uses.
+        // SAFETY: a new page that nothing else uses.
         let page = unsafe {
             let rights = libc::PROT_READ | libc::PROT_EXEC;
             libc::mmap(std::ptr::null_mut(), 4096, rights, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
-        // SAFETY: no condition. The kernel's code in this process begins with a header, which is no function.
+        // SAFETY: the function has no preconditions. The vDSO begins with a header, which is not a function.
         let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
         let functions = symbols.wait_for(std::process::id(), &[page as u64 + 8, here(), vdso]);
         let names: Vec<_> = functions.iter().map(|function| function.name.as_str()).collect();

@@ -1,5 +1,5 @@
-//! Shares exact times among samples: each thread's among its own, each vCPU's guest time among what its guest did in
-//! that second.
+//! Distributes exact times among samples: each thread's time among its own samples, each vCPU's guest time among its
+//! guest's samples of the same second.
 
 use crate::model::{Frame, GuestHeader, Header, Kind, Profile, NOT_SAMPLED};
 use crate::samples::Samples;
@@ -9,24 +9,25 @@ use latpath_vms::{Role, Vm};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Samples below which a thread shares its time with others of its name that have few: a process of 2 ms has a sample
-/// in one of five cases.
+/// Number of samples below which a thread is pooled with other such threads of the same process name: a process of 2 ms
+/// has a sample in one of five cases.
 const FEW: u64 = 8;
 
-/// How long a vCPU's thread had run its guest, over the window.
+/// Guest time of a vCPU's thread over the window.
 #[derive(Clone, Debug, Default)]
 pub struct GuestTime {
+    /// The vCPU's thread.
     pub tid: u32,
     /// The VM's process.
     pub pid: u32,
     /// Number of the vCPU, and of the guest's CPU.
     pub vcpu: Option<u32>,
-    /// Readings with their times, in order.
+    /// Readings in order: time of the reading, and guest time, ns.
     pub readings: Vec<(Ns, Ns)>,
 }
 
 impl GuestTime {
-    /// Guest time from the first reading to a moment.
+    /// Guest time from the first reading to `t`, interpolated, ns.
     fn at(&self, t: Ns) -> Ns {
         let after = self.readings.partition_point(|(at, _)| *at <= t);
         let base = self.readings.first().map_or(0, |(_, ns)| *ns);
@@ -42,7 +43,7 @@ impl GuestTime {
     }
 }
 
-/// `whole` × `n` / `of`, also where that is more than 63 bits; nothing of nothing.
+/// `whole` × `n` / `of`, without overflow of the product; 0 if `of` is 0.
 fn part(whole: Ns, n: Ns, of: Ns) -> Ns {
     match of {
         0 => 0,
@@ -50,7 +51,7 @@ fn part(whole: Ns, n: Ns, of: Ns) -> Ns {
     }
 }
 
-/// Shares a time in proportion; the shares' sum is the time, to the ns.
+/// Distributes a time in proportion to weights; the shares add up to the time, to the ns.
 fn share(whole: Ns, of: impl Iterator<Item = Ns> + Clone) -> impl Iterator<Item = Ns> {
     let sum: i128 = of.clone().map(i128::from).sum();
     let (mut before, mut given) = (0i128, 0);
@@ -66,15 +67,15 @@ fn share(whole: Ns, of: impl Iterator<Item = Ns> + Clone) -> impl Iterator<Item 
 pub struct Guest {
     /// The VM's process on the host.
     pub pid: u32,
-    /// What its agent sent.
+    /// Samples from its agent.
     pub samples: Samples,
-    /// The guest's clock minus the host's.
+    /// The guest's clock minus the host's, ns.
     pub offset_ns: Ns,
-    /// How wrong that can be.
+    /// Error bound of the offset, ns.
     pub error_bound_ns: Ns,
-    /// How its samples agree with the times when its vCPUs were in it, where that was checked.
+    /// Result of checking its samples against its vCPUs' guest times, if checked.
     pub causality: Option<Causality>,
-    /// Why it ended early, if it did.
+    /// Reason for an early end, if any.
     pub fault: Option<String>,
 }
 
@@ -83,13 +84,13 @@ pub struct Guest {
 struct Weights {
     /// By slice, CPU, thread and call chain, in this order.
     entries: BTreeMap<(u32, u32, u32, u32), Ns>,
-    /// Time of threads without a sample.
+    /// Time of threads without a sample, ns.
     not_sampled: BTreeMap<u32, Ns>,
-    /// Guest time, by the vCPU's thread.
+    /// Guest time, by the vCPU's thread, ns.
     guest: BTreeMap<u32, Ns>,
 }
 
-/// A thread, whatever it was called.
+/// A thread under all its names.
 #[derive(Default)]
 struct OneThread {
     number: u32,
@@ -111,7 +112,7 @@ impl Weights {
         let mut counts: Vec<_> = samples.counts.iter().map(|(at, count)| (*at, Ns::from(*count))).collect();
         counts.sort_unstable();
         for (at, count) in counts {
-            // A sample whose thread has no time of its own: it ended between both.
+            // The thread of a sample may have no time: it ended between the two readings.
             threads.entry(key(at.2)).or_default().counts.push((at, count));
         }
         let mut weights = Self::default();
@@ -141,7 +142,7 @@ impl Weights {
         weights
     }
 
-    /// Shares a thread's time among its samples.
+    /// Distributes a thread's time among its samples.
     fn give(&mut self, thread: &OneThread) {
         if thread.counts.is_empty() {
             *self.not_sampled.entry(thread.number).or_default() += thread.ns;
@@ -153,12 +154,11 @@ impl Weights {
     }
 }
 
-/// Makes a profile of a host's samples and those of its guests.
+/// Combines the samples of a host and its guests into a profile.
 ///
-/// The profile's total is exact: the times of `host`'s threads are shared among their call chains, without
-/// additions. The guest time of a vCPU is shared, second by second, among the guest's threads on that CPU; time without
-/// work in the guest is its idle loop. Where a guest's samples do not reach, or there are none, it is one frame
-/// by vCPU.
+/// The profile's total is exact: the times of `host`'s threads are distributed among their call chains, and nothing is
+/// added. The guest time of a vCPU is distributed, second by second, among the guest's threads on that CPU; time
+/// without work in the guest is its idle loop. Guest time not covered by samples of the guest is one frame per vCPU.
 pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], header: Header) -> Profile {
     let mut names = Names { vms, known: HashMap::new() };
     let by_thread: HashMap<u32, Ns> = times.iter().map(|time| (time.tid, time.whole())).collect();
@@ -235,11 +235,11 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
     profile
 }
 
-/// The guest on a CPU without work, while the vCPU is in the guest: it polls, or is about to halt.
+/// Frame of a guest's idle CPU while the vCPU is in the guest: the guest polls, or is about to halt.
 const IDLE_LOOP: &str = "idle loop";
 
-/// Shares a vCPU's guest time (`whole` of it) among the guest's threads and call chains on that CPU, second by second,
-/// and its idle loop. Times without a report of the guest are not shared.
+/// Distributes a vCPU's guest time, `whole`, among the guest's threads and call chains on that CPU, second by second,
+/// and its idle loop. Time without a report from the guest is not distributed.
 fn on_vcpu(
     guest: &Guest,
     weights: &Weights,
@@ -248,7 +248,7 @@ fn on_vcpu(
     window: (Ns, Ns),
     whole: Ns,
 ) -> Vec<(Option<(u32, u32)>, Ns)> {
-    // By slice: guest time by the host's account, and the guest's own samples of work.
+    // By slice: guest time according to the host, and the guest's own samples of work.
     let mut spans: BTreeMap<u32, (Ns, Vec<((u32, u32), Ns)>)> = BTreeMap::new();
     let accounted = time.whole();
     let mut work = 0;
@@ -275,7 +275,7 @@ fn on_vcpu(
             *shared.entry(Some(*what)).or_default() += ns;
         }
     };
-    // Of a second in which no sample met the guest at work, the next second's.
+    // Busy time of a second without a sample of work is carried over to the next second.
     let (mut pending, mut idle) = (0, 0);
     for (had_then, did) in spans.values() {
         let busy = part(*had_then, work.min(had), had);
@@ -294,7 +294,7 @@ fn on_vcpu(
     shared.into_iter().collect()
 }
 
-/// Frames, each name once.
+/// Frames with shared names.
 struct Names<'v> {
     vms: &'v [Vm],
     known: HashMap<String, Arc<str>>,
@@ -325,7 +325,7 @@ impl Names<'_> {
         }
     }
 
-    /// A thread's process on the host: a VM by its name, its vhost workers by whom they serve.
+    /// Frame of a thread's process on the host: a VM by its name, vhost workers by the VM that they serve.
     fn process(&mut self, thread: &Thread) -> Frame {
         let serves = |vm: &&Vm| vm.threads.iter().any(|known| known.tid == thread.tid && known.role == Role::Vhost);
         let vhost = self.vms.iter().find(serves).map(|vm| vm.pid);
@@ -342,7 +342,7 @@ impl Names<'_> {
     }
 }
 
-/// What a VM's process is called in a profile, and the VM itself.
+/// Name of a VM's process in a profile, and of the VM itself.
 fn vm_names(vm: &Vm) -> (String, String) {
     let name = latpath_model::text::printable(&vm.name).replace(';', ":");
     (format!("{name} ({})", vm.program), name)
@@ -352,13 +352,13 @@ fn vhost_of(name: &str) -> String {
     format!("vhost of {name}")
 }
 
-/// Whether a profile's process is one of a VM's: its own, or its vhost workers.
+/// Whether a profile's process belongs to a VM: its own process, or its vhost workers.
 pub fn is_of_vm(process: &Frame, vm: &Vm) -> bool {
     let (own, name) = vm_names(vm);
     *process.name == *own || *process.name == *vhost_of(&name)
 }
 
-/// A process's name; of the kernel's own threads, the common part of their names: `kworker/1:2-events` is a kworker.
+/// A process's name; for kernel threads, the common part of their names: `kworker/1:2-events` becomes `kworker`.
 fn process_name(thread: &Thread) -> &str {
     let name = match thread.process.as_str() {
         "" => "?",
