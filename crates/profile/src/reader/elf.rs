@@ -1,5 +1,5 @@
-//! Functions of an ELF file, from its symbol tables. The file may contain anything: each length and offset in it is checked, and each
-//! read is of a bounded number of bytes.
+//! Functions of an ELF file, from its symbol tables. The file is untrusted: each length and offset in it is checked,
+//! and each read has a bounded size.
 
 use crate::slice::{MAX_BUILD_ID, MAX_NAME};
 use latpath_model::text::{cut, printable};
@@ -18,11 +18,11 @@ const MAX_SEGMENTS: usize = 64;
 const MAX_NOTES: u64 = 64 << 10;
 /// Maximum bytes of a name before it is demangled.
 const MAX_MANGLED: usize = 4096;
-/// Maximum symbols with the same beginning that are compared.
+/// Maximum symbols with the same start address that are compared.
 const MAX_ALIASES: usize = 16;
-/// Maximum functions before an address among which the one around it is searched.
+/// Maximum functions before an address that are searched for the function around it.
 const MAX_NESTED: usize = 64;
-/// Bytes read at once.
+/// Size of one read, bytes.
 const CHUNK: usize = 1 << 20;
 
 const PT_LOAD: u64 = 1;
@@ -33,15 +33,15 @@ const SHT_DYNSYM: u64 = 11;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// A program or library: its build-id, and the places of its segments.
+/// Identity of a program or library: its build-id and segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Image {
-    /// Empty where the file has none.
+    /// The build-id; empty if the file has none.
     pub build_id: Vec<u8>,
     pub segments: Vec<Segment>,
 }
 
-/// A part of a file that is loaded.
+/// A loaded segment of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     pub offset: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Segment {
 }
 
 impl Image {
-    /// Whether a correct parser can have made it.
+    /// Whether a correct parser could have produced it.
     pub fn is_sound(&self) -> bool {
         (1..=MAX_BUILD_ID).contains(&self.build_id.len()) && self.segments.len() <= MAX_SEGMENTS
     }
@@ -63,14 +63,14 @@ impl Image {
     }
 }
 
-/// Where an ELF file is read from.
+/// Source of an ELF file.
 pub(super) enum Source {
     File(File),
     Memory(Vec<u8>),
 }
 
 impl Source {
-    /// Fills the buffer from an offset.
+    /// Reads from an offset until the buffer is full.
     pub fn read(&self, into: &mut [u8], at: u64) -> io::Result<()> {
         match self {
             Self::File(file) => file.read_exact_at(into, at),
@@ -82,7 +82,7 @@ impl Source {
         }
     }
 
-    /// Bytes from an offset, fewer at the file's end.
+    /// Reads `most` bytes from an offset, fewer at the file's end.
     fn some(&self, at: u64, most: usize) -> Vec<u8> {
         let mut bytes = vec![0; most];
         let length = match self {
@@ -99,13 +99,13 @@ impl Source {
     }
 }
 
-/// Places of the fields in headers and symbols, as of 32 or of 64 bits.
+/// Offsets of the fields in headers and symbols, of 32-bit or 64-bit files.
 struct Class {
     is_64: bool,
 }
 
 impl Class {
-    /// A field of 4 bytes at one offset of 32-bit files, or 8 at another of 64-bit files.
+    /// A field of 4 bytes at one offset in 32-bit files, of 8 bytes at another in 64-bit files.
     fn word(&self, bytes: &[u8], at_32: usize, at_64: usize) -> u64 {
         if self.is_64 {
             number::<8>(bytes, at_64)
@@ -120,25 +120,25 @@ impl Class {
     }
 }
 
-/// A number of the file, which has this machine's order of bytes.
+/// A number in the file, in this machine's byte order.
 fn number<const BYTES: usize>(from: &[u8], at: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes[..BYTES].copy_from_slice(&from[at..at + BYTES]);
     u64::from_le_bytes(bytes)
 }
 
-/// A file whose functions are known.
+/// A file with its functions.
 pub(super) struct Elf {
     source: Source,
     pub image: Image,
     functions: Vec<Function>,
     /// Offset and length of the names.
     strings: (u64, u64),
-    /// The symbols are those that are linked against alone: a symbol without a size does not reach up to the next one.
+    /// Whether only dynamic symbols are known: then a symbol without a size does not extend to the next symbol.
     is_dynamic: bool,
 }
 
-/// In the order of their begins; the longest of those with one begin last.
+/// A function; ordered by start address, and among equal ones the longest last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Function {
     begin: u64,
@@ -148,7 +148,7 @@ struct Function {
 }
 
 impl Elf {
-    /// Reads a file; `None` where it is no ELF file of this machine's order of bytes.
+    /// Reads a file; `None` if it is not an ELF file in this machine's byte order.
     pub fn read(source: Source) -> Option<Self> {
         const LITTLE_ENDIAN: u8 = 1;
         let mut header = [0; 64];
@@ -181,7 +181,7 @@ impl Elf {
         let aliases = self.functions[..behind].iter().rev().skip_while(|function| **function != found);
         let aliases = aliases.take_while(|alias| (alias.begin, alias.size) == (found.begin, found.size));
         let names = aliases.take(MAX_ALIASES).filter_map(|alias| Some((alias.is_global, self.string(alias.name)?)));
-        // Of the names of one function the public one: `write` rather than `__write`.
+        // Among the names of one function, prefers the public name: `write` rather than `__write`.
         let underscores = |name: &str| name.bytes().take_while(|byte| *byte == b'_').count();
         let is_mangled = |name: &str| name.starts_with("_Z") || name.starts_with("_R");
         let rank = |(is_global, name): &(bool, String)| {
@@ -196,7 +196,7 @@ impl Elf {
         let bytes = self.source.some(offset.checked_add(at.into())?, MAX_MANGLED.min(left as usize));
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         let name = std::str::from_utf8(&bytes[..end]).ok()?;
-        // A version that is not the name's: `write@@GLIBC_2.2.5`.
+        // The version is not part of the name: `write@@GLIBC_2.2.5`.
         let name = name.split_once('@').map_or(name, |(name, _)| name);
         (!name.is_empty()).then(|| name.to_owned())
     }
@@ -223,7 +223,8 @@ fn image(source: &Source, class: &Class, header: &[u8]) -> Option<Image> {
     Some(image)
 }
 
-/// The build-id among notes: lengths of owner and content, kind, owner, content; both padded to 4 bytes.
+/// The build-id among notes. A note has the lengths of owner and content, kind, owner and content; the last two are
+/// padded to 4 bytes.
 fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     while notes.len() >= 12 {
         let word = |at| number::<4>(notes, at) as usize;
@@ -240,7 +241,7 @@ fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
 
 type Functions = (Vec<Function>, (u64, u64), bool);
 
-/// The functions of the file's symbol table or, where it has none, of the one that it is linked against.
+/// The functions of the file's symbol table, or of its dynamic symbol table if it has no other.
 fn functions(source: &Source, class: &Class, header: &[u8]) -> Option<Functions> {
     let table = class.word(header, 0x20, 0x28);
     let (length, count) = (class.half(header, 0x2e, 0x3a), class.half(header, 0x30, 0x3c));
@@ -251,7 +252,7 @@ fn functions(source: &Source, class: &Class, header: &[u8]) -> Option<Functions>
         Some(bytes)
     };
     let place = |bytes: &[u8]| (class.word(bytes, 0x10, 0x18), class.word(bytes, 0x14, 0x20));
-    // Files with very many sections keep their number in the first.
+    // Files with very many sections store their number in the first section.
     let count = if count == 0 && table != 0 { place(&section(0)?).1 } else { count };
     let sections: Vec<[u8; 64]> = (0..count.min(MAX_HEADERS)).map_while(section).collect();
     let of_kind = |kind: u64| sections.iter().find(|bytes| number::<4>(&bytes[..], 4) == kind);
@@ -294,7 +295,7 @@ fn symbols(source: &Source, class: &Class, (mut at, bytes): (u64, u64)) -> Vec<F
     functions
 }
 
-/// A name as in the program's source.
+/// The name in the program's source.
 pub(super) fn demangled(name: &str) -> String {
     let rust = || rustc_demangle::try_demangle(name).ok().map(|name| format!("{name:#}"));
     let cpp = || cpp_demangle::Symbol::new(name).ok()?.demangle().ok();
@@ -315,7 +316,7 @@ mod tests {
         std::hint::black_box(here as *const () as u64)
     }
 
-    /// A file with these symbols, begin, size and name, all global.
+    /// A file with these global symbols: start, size and name.
     fn file(symbols: &[(u64, u64, &str)]) -> Vec<u8> {
         let mut bytes = vec![0u8; 64];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -1,4 +1,5 @@
-//! Messages between latpath and the two processes that open and parse files: messages with their length in front, some with an open file.
+//! Messages between latpath and the two processes that open and parse files. Each is preceded by its length; some carry
+//! an open file.
 
 use super::elf::Image;
 use latpath_linux::confine::ends_with;
@@ -14,31 +15,31 @@ use std::path::PathBuf;
 /// Maximum length of a message, bytes: 2^14 names of 256 bytes, as JSON.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
 
-/// A file to be opened.
+/// A file to open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Open {
-    /// What a process has mapped from one address to another.
+    /// A process's mapping between two addresses.
     Mapping { tgid: u32, from: u64, until: u64 },
-    /// Names of code that a process made at run time (`perf-PID.map`, tools/perf/Documentation/jit-interface.txt).
+    /// Names of code generated at run time (`perf-PID.map`, tools/perf/Documentation/jit-interface.txt).
     PerfMap { tgid: u32 },
     /// The program that a process runs.
     Program { tgid: u32 },
-    /// A file of this machine, named by its user.
+    /// A file of this machine, named by the user.
     Path(PathBuf),
-    /// No file: the code that the kernel maps into each process (vdso(7)).
+    /// No file: the kernel's code in each process (vdso(7)).
     Vdso,
 }
 
-/// The content to be read from it.
+/// Content to read from the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Query {
     /// Functions at these offsets in an ELF file.
     Offsets(Vec<u64>),
-    /// Functions at these addresses of an ELF file, if this is its build-id.
+    /// Functions at these addresses of an ELF file, if its build-id matches.
     Addresses { build_id: Vec<u8>, addresses: Vec<u64> },
     /// Functions at these addresses of a process, in its perf map.
     PerfMap(Vec<u64>),
-    /// The line of text that begins so.
+    /// The line of text with this beginning.
     Text(String),
 }
 
@@ -48,39 +49,40 @@ pub(super) struct Request {
     pub query: Query,
 }
 
-/// A request whose file is open, as the parser gets it.
+/// A request with an open file, for the parser.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Opened {
     pub query: Query,
-    /// Device, inode, length and time of the last change: another file, or other contents, differ in it. `None` where nothing could be opened.
+    /// Device, inode, length and time of the last change, which identify file and contents; `None` if the file could
+    /// not be opened.
     pub file: Option<[i64; 5]>,
     pub is_vdso: bool,
 }
 
-/// The result. `None` where the file could not be opened, or is another than the requested one.
+/// The result; `None` if the file could not be opened or is not the requested file.
 pub(super) type Answer = Option<Found>;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Found {
     /// In the order of the query.
     pub names: Vec<Option<String>>,
-    /// What file it is, where a name is missing.
+    /// Identity of the file, if a name is missing.
     pub image: Option<Image>,
     pub text: Option<String>,
 }
 
-/// Sends a message, with an open file.
+/// Sends a message, optionally with an open file.
 pub(super) fn send(to: &mut UnixStream, message: &impl Serialize, file: Option<&File>) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?.to_le_bytes();
     let fds: Vec<RawFd> = file.iter().map(|file| file.as_raw_fd()).collect();
     let with: Vec<ControlMessage> = fds.iter().map(|_| ControlMessage::ScmRights(&fds)).collect();
-    // Four bytes are sent whole or not at all.
+    // Four bytes are sent completely or not at all.
     sendmsg::<UnixAddr>(to.as_raw_fd(), &[IoSlice::new(&length)], &with, MsgFlags::MSG_NOSIGNAL, None)?;
     to.write_all(&bytes)
 }
 
-/// Waits for a message; `None` at the end.
+/// Waits for a message; `None` at the end of the stream.
 pub(super) fn receive<T: for<'de> Deserialize<'de>>(from: &mut UnixStream) -> io::Result<Option<(T, Option<File>)>> {
     let mut length = [0; 4];
     let mut space = cmsg_space!(RawFd);
@@ -91,7 +93,7 @@ pub(super) fn receive<T: for<'de> Deserialize<'de>>(from: &mut UnixStream) -> io
             ControlMessageOwned::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        // SAFETY: the kernel has just made the descriptor for this process.
+        // SAFETY: the kernel has just created the descriptor for this process.
         let mut files = fds.flatten().map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
         (got.bytes, files.next())
     };
@@ -108,21 +110,21 @@ pub(super) fn receive<T: for<'de> Deserialize<'de>>(from: &mut UnixStream) -> io
     Ok(Some((serde_json::from_slice(&bytes)?, file)))
 }
 
-/// Begins a process of latpath's own: without its files but for these two, without a life beyond its parent's, and with a name.
+/// Sets up one of latpath's own child processes: it keeps only these two files, ends with its parent, and gets a name.
 pub(super) fn settle(name: &std::ffi::CStr, parent: libc::pid_t, kept: [UnixStream; 2]) -> io::Result<[UnixStream; 2]> {
     let done = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // Above all that is closed or taken; the two stay open until the process ends.
+    // Moved above the descriptors that are reused below; the two stay open until the process ends.
     let kept = kept.map(|stream| {
-        // SAFETY: a number; the descriptor is nobody else's.
+        // SAFETY: a plain number; nothing else owns the descriptor.
         let fd = unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD, 64) };
         std::mem::forget(stream);
         fd
     });
-    // SAFETY: numbers, and names that live for ever. What is closed belongs to the parent, none of whose objects is dropped here; /dev/null
-    // takes the place of what a panic would be printed to.
+    // SAFETY: numbers and static names. The closed descriptors belong to the parent's objects, none of which is dropped
+    // here; /dev/null replaces the output of panics.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-        // Ctrl-C is the parent's.
+        // Ctrl-C is for the parent.
         libc::setpgid(0, 0);
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         done(null.into())?;
@@ -133,6 +135,6 @@ pub(super) fn settle(name: &std::ffi::CStr, parent: libc::pid_t, kept: [UnixStre
         done(libc::syscall(libc::SYS_close_range, 5, libc::c_uint::MAX, 0))?;
     }
     ends_with(parent)?;
-    // SAFETY: made above, and owned by nothing else.
+    // SAFETY: created above, and owned by nothing else.
     Ok([3, 4].map(|fd| unsafe { UnixStream::from_raw_fd(fd) }))
 }

@@ -1,5 +1,6 @@
-//! The process that opens files of observed processes, and does nothing else with them: a file system that does not answer, as another
-//! user's FUSE, blocks it and not latpath. Requests name files by numbers from the kernel; no name from inside a file is opened.
+//! The process that opens files of observed processes, and does nothing else with them: an unresponsive file system,
+//! such as another user's FUSE, blocks this process and not latpath. Requests identify files by numbers from the
+//! kernel; names from inside files are never opened.
 
 use super::messages::{receive, send, Open, Opened, Request};
 use latpath_linux::proc::field;
@@ -12,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Opens what is requested, until there are no more requests, and gives it to the parser.
+/// Opens the requested files and passes them to the parser, until there are no more requests.
 pub(super) fn serve(mut requests: UnixStream, mut parser: UnixStream) -> io::Result<()> {
     while let Some((Request { open, query }, _)) = receive(&mut requests)? {
         let is_vdso = open == Open::Vdso;
@@ -29,7 +30,7 @@ fn identity(found: &Metadata) -> [i64; 5] {
 
 fn open_file(open: &Open) -> io::Result<(File, Metadata)> {
     match open {
-        // Also a file that was deleted since, or that a container has.
+        // Also opens files that were deleted since, or that are in a container.
         Open::Mapping { tgid, from, until } => regular(&path(format!("/proc/{tgid}/map_files/{from:x}-{until:x}"))?),
         Open::Program { tgid } => regular(&path(format!("/proc/{tgid}/exe"))?),
         Open::Path(named) => regular(&path(named)?),
@@ -42,7 +43,7 @@ fn path(path: impl AsRef<Path>) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_PATH).open(path)
 }
 
-/// Opens what a descriptor of a path names, if it is a regular file: to open a device, a FIFO or a socket may do something.
+/// Reopens an `O_PATH` descriptor if it is a regular file: opening a device, a FIFO or a socket may have side effects.
 fn regular(found: &File) -> io::Result<(File, Metadata)> {
     if !found.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -53,11 +54,11 @@ fn regular(found: &File) -> io::Result<(File, Metadata)> {
     Ok((file, found))
 }
 
-/// A process's perf map, where it is a file of the process's own user: anybody can make a file in `/tmp`.
+/// A process's perf map, if the process's own user owns it: any user can create files in `/tmp`.
 fn perf_map(tgid: u32) -> io::Result<(File, Metadata)> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let status = fs::read_to_string(format!("/proc/{tgid}/status"))?;
-    // Its number in its own namespace is the last.
+    // The last number is that in its own namespace.
     let number =
         field(&status, "NSpid").and_then(|numbers| numbers.split_whitespace().next_back()).ok_or_else(wrong)?;
     let number: u32 = number.parse().map_err(|_| wrong())?;
@@ -71,19 +72,19 @@ fn perf_map(tgid: u32) -> io::Result<(File, Metadata)> {
     }
 }
 
-/// A path below a root that is another's: links there lead to what the root's owner sees, never outside.
+/// Opens a path below another process's root: links are resolved within that root, never outside.
 fn below(root: &File, path: &str) -> io::Result<File> {
     let path = CString::new(Path::new(path).as_os_str().as_bytes())?;
-    // SAFETY: the struct is plain numbers.
+    // SAFETY: the struct consists of plain numbers.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
     how.flags = (libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW) as u64;
     how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
     let bytes = size_of::<libc::open_how>();
-    // SAFETY: the path and the struct live during the call.
+    // SAFETY: the path and the struct outlive the call.
     let fd = unsafe { libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &how, bytes) };
     match fd {
         ..0 => Err(io::Error::last_os_error()),
-        // SAFETY: the kernel has just made it for this process.
+        // SAFETY: the kernel has just created it for this process.
         fd => Ok(unsafe { File::from_raw_fd(fd as libc::c_int) }),
     }
 }

@@ -1,4 +1,4 @@
-//! The process that parses files of those who are watched. It is confined: it has no file but those that it is given.
+//! The process that parses files of observed processes. It is confined: it has access only to the files passed to it.
 
 use super::elf::{Elf, Source};
 use super::messages::{receive, send, Answer, Found, Opened, Query};
@@ -12,20 +12,20 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
-/// Bytes of memory that the process may take beside the memory of its parent.
+/// Maximum memory of the process beyond its parent's, bytes.
 const MAX_MEMORY: u64 = 1 << 30;
-/// Maximum bytes of a perf map that are read.
+/// Maximum bytes read from a perf map.
 const MAX_PERF_MAP: u64 = 64 << 20;
 /// Maximum functions of a perf map.
 const MAX_PERF_FUNCTIONS: usize = 1 << 19;
-/// Maximum files whose functions are kept.
+/// Maximum files with cached functions.
 const MAX_FILES: usize = 64;
-/// Maximum functions of all files that are kept.
+/// Maximum cached functions of all files.
 const MAX_FUNCTIONS: usize = 8 << 20;
-/// Maximum bytes of a file that are searched for a text.
+/// Maximum bytes of a file searched for a text.
 const MAX_SEARCHED: u64 = 512 << 20;
 
-/// Answers until there is nobody to ask.
+/// Answers requests until the requesting side closes the stream.
 pub(super) fn serve(mut files: UnixStream, mut answers: UnixStream, parent: libc::pid_t) -> io::Result<()> {
     let vdso = vdso().and_then(|bytes| Elf::read(Source::Memory(bytes)));
     limit_memory()?;
@@ -39,14 +39,14 @@ pub(super) fn serve(mut files: UnixStream, mut answers: UnixStream, parent: libc
 
 fn limit_memory() -> io::Result<()> {
     let statm = fs::read_to_string("/proc/self/statm")?;
-    // SAFETY: takes a number, returns one.
+    // SAFETY: takes and returns a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
     let data = statm.split(' ').nth(5).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * page;
     setrlimit(Resource::RLIMIT_DATA, data + MAX_MEMORY, data + MAX_MEMORY)?;
     Ok(())
 }
 
-/// The kernel's code in this process, which is that of all processes of its kind.
+/// The kernel's code in this process, identical in all processes of the same kind.
 fn vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
@@ -60,12 +60,12 @@ fn vdso() -> Option<Vec<u8>> {
 
 struct Parser {
     vdso: Option<Elf>,
-    /// By device, inode, length and time of change; `None` where the file is no ELF file.
+    /// By device, inode, length and time of change; `None` if the file is not an ELF file.
     elves: HashMap<[i64; 5], Option<Elf>>,
     perf_maps: HashMap<[i64; 5], PerfMap>,
 }
 
-/// Functions by begin: end, and name.
+/// End and name of functions, by start.
 type PerfMap = BTreeMap<u64, (u64, String)>;
 
 impl Parser {
@@ -112,7 +112,7 @@ impl Parser {
 
     fn perf_map(&mut self, (identity, file): ([i64; 5], File)) -> &PerfMap {
         if !self.perf_maps.contains_key(&identity) {
-            // A map grows: its earlier states are of no use.
+            // A map grows: its earlier states are obsolete.
             self.perf_maps.retain(|known, _| known[..2] != identity[..2]);
             if self.perf_maps.len() >= MAX_FILES {
                 self.perf_maps.clear();

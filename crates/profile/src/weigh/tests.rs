@@ -11,7 +11,7 @@ fn thread(tid: u32, tgid: u32, process: &str, is_kernel: bool) -> Thread {
     Thread { tid, tgid, process: process.into(), comm: process.into(), is_kernel, ..Thread::default() }
 }
 
-/// Names 0 and 1; threads as given; call chains: 0 idle, 1 user, 2 kernel under user, 3 guest.
+/// A slice with names 0 and 1, the given threads, and the call chains 0 idle, 1 user, 2 kernel under user, 3 guest.
 fn slice(threads: Vec<Thread>) -> Slice {
     let (user, kernel) = (FrameId::new(0, false), FrameId::new(1, true));
     let stack = |mode, frames: &[FrameId]| Stack { mode, frames: frames.to_vec() };
@@ -106,7 +106,8 @@ fn without_an_agent_a_guest_is_one_frame_by_vcpu() {
     );
 }
 
-/// A guest whose clock is an hour ahead. Its work is `did` of threads 1 and 2, by second; the rest of each second it was idle.
+/// A guest whose clock is an hour ahead. `did`: work of threads 1 and 2, by second; the guest is idle for the rest of
+/// each second.
 fn guest(did: &[(Ns, Ns)]) -> Guest {
     const HOUR: Ns = 3600 * SECOND;
     let idle = thread(0, 0, "swapper/0", true);
