@@ -1,11 +1,12 @@
-//! A guest with latpath's agent and an application that receives a stream, behind a bridge and a tap, until its standard input ends:
+//! Runs a guest with latpath's agent and an application that receives a stream, behind a bridge and a tap, until
+//! standard input ends:
 //!
 //! ```text
 //! cargo run --release -p latpath-lab --example guest -- LATPATH SVID
 //! ```
 //!
-//! LATPATH is the program to put into it. Prints one line: the publisher's network namespace, its device, the hypervisor's namespace,
-//! the agent's address, and QEMU's process.
+//! LATPATH is the executable to copy into the guest. Prints one line: the publisher's network namespace and device, the
+//! hypervisor's namespace, the agent's address, and QEMU's process id.
 
 use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
 use std::io::Read;

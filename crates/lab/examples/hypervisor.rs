@@ -1,15 +1,15 @@
-//! Runs a script of yours in the lab's hypervisor: this machine's root and files on another kernel, with modules, Open
-//! vSwitch and KVM, and nothing that it does reaches this machine but what it writes to `/out`.
+//! Runs your script in the lab's hypervisor: this machine's root and files on another kernel, with modules, Open
+//! vSwitch and KVM. Only what the script writes to `/out` reaches this machine.
 //!
 //! ```text
 //! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [ARGUMENT...]
 //! ```
 //!
-//! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt; arm64: Linux 6.12 with a small userland of its own, this machine's files in
-//! /host). The script is run by bash; what it prints is shown as it comes. The
-//! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed. With --igb its two NICs are igb
-//! instead of e1000e; with --stamping-nics the script finds in $STAMPING_NICS a module to load by insmod, which brings lpn0 and lpn1;
-//! with --slow-idle in $SLOW_IDLE one that brings idle states.
+//! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt; arm64: Linux 6.12 with a small userland of its own, this
+//! machine's files in /host). Bash runs the script; its output is shown as it is printed. The exit status is the
+//! script's, 124 after its time limit (600 s), or 125 if the hypervisor failed. With --igb, the two NICs are igb
+//! instead of e1000e. With --stamping-nics, $STAMPING_NICS names a module for insmod that adds lpn0 and lpn1; with
+//! --slow-idle, $SLOW_IDLE names one that adds idle states.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, KERNELS};
@@ -133,7 +133,7 @@ fn run(request: &Request) -> Result<i32, Box<dyn std::error::Error>> {
     }
 }
 
-/// Prints a growing file until its writer has ended.
+/// Prints a growing file until its writer ends.
 fn show(file: &Path, limit: Duration, ended: impl Fn() -> bool) {
     let until = Instant::now() + limit;
     let mut opened: Option<File> = None;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What differs between kernels, from 6.1 on. */
+/* Differences between kernels, from 6.1 on. */
 #ifndef LATPATH_LAB_KERNELS_H
 #define LATPATH_LAB_KERNELS_H
 
@@ -8,14 +8,14 @@
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
-/* What ethtool asks for. */
+/* ethtool's query of timestamping capabilities. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 #define TS_INFO struct kernel_ethtool_ts_info
 #else
 #define TS_INFO struct ethtool_ts_info
 #endif
 
-/* How stamping is switched on: the driver's own two functions, which may change the filter, put into net_device_ops. */
+/* Switching stamps on and off: the driver's two functions, which may change the filter, in net_device_ops. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
 
 #define STAMPING_OPS .ndo_hwtstamp_set = stamping_set, .ndo_hwtstamp_get = stamping_get

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Two NICs with a cable between them, lpn0 and lpn1, that stamp every frame by a clock of their own, for tests of what reads
- * such stamps: what they should say is known beforehand, and they can be made to misbehave as real ones do.
+ * Two NICs with a cable between them, lpn0 and lpn1, that stamp every frame by their own clocks. They test readers of
+ * such stamps: the correct stamps are known, and the NICs can be made to misbehave as real ones do.
  *
- * A frame that one sends at t, by its clock, the other receives at t + wire_ns, exactly, and gives to the stack no earlier.
+ * The other NIC receives a frame sent at t, by the sender's clock, at exactly t + wire_ns, and passes it to the stack no
+ * earlier.
  *
- * A parameter with two values has one for each NIC (tx_lost=0,3). All but those of the clocks can be changed at any time, in
- * /sys/module/stamping_nics/parameters. What the NICs did with stamps `ethtool -S` counts.
+ * A parameter with two values has one for each NIC (tx_lost=0,3). All except those of the clocks can be changed at any
+ * time, in /sys/module/stamping_nics/parameters. `ethtool -S` counts stamps made, lost and late.
  */
 #include <linux/etherdevice.h>
 #include <linux/ethtool.h>
@@ -55,14 +56,14 @@ struct nic {
 	int nr;
 	int tx_type;
 	int rx_filter;
-	u64 tx_asked;	/* frames whose sender asked for a stamp */
-	u64 rx_asked;	/* frames that came while stamping was on */
+	u64 tx_asked;	/* frames whose sender requested a stamp */
+	u64 rx_asked;	/* frames received while stamping was on */
 	u64 counts[COUNTED];
 	struct sk_buff_head late;
 	struct delayed_work give_late;
 };
 
-/* What a frame carries in its control block whose stamp comes later. */
+/* Control block of a frame whose stamp is delivered later. */
 struct late {
 	u64 due;	/* in jiffies */
 	u64 stamp;
@@ -103,7 +104,7 @@ static void give_late_stamps(struct work_struct *work)
 	}
 }
 
-/* A frame has left: its sender gets the stamp, now or later, or never. Takes the frame. */
+/* Delivers the stamp of a sent frame to its sender: now, later or never. Consumes the frame. */
 static void stamp_sent(struct nic *nic, struct sk_buff *skb, u64 stamp)
 {
 	uint late_ms = READ_ONCE(tx_late_ms[nic->nr]);
@@ -144,12 +145,12 @@ static void stamp_received(struct nic *nic, struct sk_buff *skb, u64 stamp)
 	}
 }
 
-/* Takes a frame off the cable. */
+/* Receives a frame from the cable. */
 static void receive(struct nic *nic, struct sk_buff *skb, u64 stamp)
 {
 	nic->dev->stats.rx_packets++;
 	nic->dev->stats.rx_bytes += skb->len;
-	/* Whatever the sender's stack noted about it does not pass a cable. */
+	/* Metadata of the sender's stack does not cross a cable. */
 	skb_scrub_packet(skb, true);
 	skb->protocol = eth_type_trans(skb, nic->dev);
 	if (nic->rx_filter != HWTSTAMP_FILTER_NONE)
@@ -183,7 +184,7 @@ static netdev_tx_t nic_start_xmit(struct sk_buff *skb, struct net_device *dev)
 		stamp_sent(nic, skb, left);
 	else
 		consume_skb(skb);
-	/* By the stamps' own clock: nothing arrives before its stamp. */
+	/* By the clock of the stamps: no frame arrives before its stamp. */
 	while (ktime_get_ns() < now + wire)
 		cpu_relax();
 	receive(peer, arriving, arrived);
@@ -197,7 +198,7 @@ static int set_stamping(struct net_device *dev, int tx_type, int *rx_filter)
 
 	if (tx_type != HWTSTAMP_TX_OFF && tx_type != HWTSTAMP_TX_ON)
 		return -ERANGE;
-	/* A NIC may stamp more than it was asked to, and says so. */
+	/* A NIC may stamp more than requested, and reports it. */
 	if (*rx_filter != HWTSTAMP_FILTER_NONE && (filters & BIT(HWTSTAMP_FILTER_ALL)))
 		*rx_filter = HWTSTAMP_FILTER_ALL;
 	if (*rx_filter < 0 || *rx_filter > 31 || !(filters & BIT(*rx_filter)))
@@ -217,7 +218,7 @@ static void get_stamping(struct net_device *dev, int *tx_type, int *rx_filter)
 
 DEFINE_STAMPING(set_stamping, get_stamping)
 
-/* There is a link while both are up. */
+/* The link exists while both NICs are up. */
 static int nic_open(struct net_device *dev)
 {
 	struct nic *nic = netdev_priv(dev);
@@ -320,7 +321,7 @@ static void nics_end(void)
 {
 	int i;
 
-	/* Neither goes while the other may still send to it. */
+	/* Neither NIC is freed while the other may still send to it. */
 	for (i = 0; i < NICS; i++)
 		if (nics[i] && nics[i]->dev->reg_state == NETREG_REGISTERED)
 			unregister_netdev(nics[i]->dev);
@@ -363,6 +364,6 @@ failed:
 
 module_init(nics_begin);
 module_exit(nics_end);
-/* Of the two licences above, the one that the kernel takes. */
+/* The one of the two licences above that the kernel accepts. */
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("two NICs whose hardware timestamps are known, for latpath's tests");

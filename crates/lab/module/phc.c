@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Clocks that count CLOCK_MONOTONIC's nanoseconds, but for what they are set to be ahead, to drift, to be slewed or stepped:
- * where such a clock stands is known exactly.
+ * Clocks that count CLOCK_MONOTONIC's nanoseconds plus a configured offset, drift, slew and steps: the time of such a
+ * clock is known exactly.
  */
 #include <linux/math64.h>
 #include <linux/moduleparam.h>
@@ -35,16 +35,16 @@ struct phc {
 	struct ptp_clock *ptp;
 	spinlock_t lock;
 	int nr;
-	u64 began;	/* at this moment of CLOCK_MONOTONIC ... */
+	u64 began;	/* at this time of CLOCK_MONOTONIC ... */
 	u64 base;	/* ... it showed this */
-	long slew;	/* scaled ppm, as adjfine has it: 65536 are 1 ppm */
-	long drift;	/* the same */
-	u64 shown;	/* its last reading, which a frozen clock shows again */
+	long slew;	/* scaled ppm, as in adjfine: 65536 is 1 ppm */
+	long drift;	/* likewise */
+	u64 shown;	/* its last reading, which a frozen clock repeats */
 };
 
 static struct phc clocks[NICS];
 
-/* What it would show, were it not frozen. */
+/* The clock's time if it were not frozen. */
 static u64 phc_at(const struct phc *phc, u64 monotonic)
 {
 	long rate = phc->slew + phc->drift;
@@ -88,7 +88,7 @@ static int phc_gettimex(struct ptp_clock_info *info, struct timespec64 *ts, stru
 	return 0;
 }
 
-/* The clock and the system's at one instant. */
+/* This clock and the system's clock at the same instant. */
 static int phc_getcrosststamp(struct ptp_clock_info *info, struct system_device_crosststamp *at)
 {
 	struct system_time_snapshot now;
@@ -151,7 +151,7 @@ static int phc_begin(struct phc *phc, int nr)
 	phc->nr = nr;
 	phc->drift = (long)div_s64((s64)drift_ppb[nr] * 65536, 1000);
 	phc->began = ktime_get_ns();
-	/* Of the same moment: two clocks with no offset show the same. */
+	/* Read at the same time: two clocks without an offset show the same. */
 	phc->base = ktime_to_ns(ktime_mono_to_real(ns_to_ktime(phc->began))) + offset_ns[nr];
 	phc->shown = phc->base;
 	phc->ptp = ptp_clock_register(&phc->info, NULL);
@@ -191,7 +191,7 @@ int phc_index(const struct phc *phc)
 	return ptp_clock_index(phc->ptp);
 }
 
-/* For tests: a moment of CLOCK_MONOTONIC, and what each clock would show then if it were not frozen. */
+/* For tests: a time of CLOCK_MONOTONIC, and the time of each clock at it if it were not frozen. */
 static int truth_get(char *buffer, const struct kernel_param *kp)
 {
 	u64 now = ktime_get_ns();

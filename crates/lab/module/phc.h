@@ -9,17 +9,17 @@
 
 struct phc;
 
-/* Makes the clocks that the parameters ask for. */
+/* Creates the clocks that the parameters describe. */
 int phcs_begin(void);
 void phcs_end(void);
 
 /* The clock of a NIC. */
 struct phc *phc_of_nic(int nr);
 
-/* Its number N, as in /dev/ptpN. */
+/* The clock's number N, as in /dev/ptpN. */
 int phc_index(const struct phc *phc);
 
-/* What it shows at a moment of CLOCK_MONOTONIC, which may be a little ahead of now. */
+/* The clock's reading at a time of CLOCK_MONOTONIC, which may be slightly in the future. */
 u64 phc_show(struct phc *phc, u64 monotonic);
 
 #endif

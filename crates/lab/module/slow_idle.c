@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Idle states for machines that have none: LP-HALT, which a CPU leaves at once, and LP-SLOW, for which it takes exit_us from
- * whatever wakes it until it does anything, interrupts included: as with deep states of real CPUs, and for tests of what
- * looks for them. That is some hundred times what LP-SLOW promises.
+ * Idle states for machines that have none, for tests: a CPU leaves LP-HALT at once, and LP-SLOW exit_us after it is woken,
+ * before it does anything, interrupts included, as with deep states of real CPUs. That is some hundred times the exit
+ * latency that LP-SLOW claims.
  *
- * LP-SLOW is off in the beginning; /sys/devices/system/cpu/cpuN/cpuidle/stateM/disable switches states of a CPU on and off. When
- * CPUs left LP-SLOW is known: `exits` in /sys/module/slow_idle/parameters.
+ * LP-SLOW is initially disabled; /sys/devices/system/cpu/cpuN/cpuidle/stateM/disable switches a CPU's states on and off.
+ * `exits` in /sys/module/slow_idle/parameters lists the times at which CPUs left LP-SLOW.
  */
 #include <linux/atomic.h>
 #include <linux/cpuidle.h>
@@ -23,7 +23,7 @@ static uint exit_us = 40000;
 module_param(exit_us, uint, 0644);
 MODULE_PARM_DESC(exit_us, "how long a CPU takes to leave LP-SLOW; at most 200 ms");
 
-/* A line of `exits` is less than 64 bytes, and all of them go into a page. */
+/* Recorded exits: a line of `exits` is shorter than 64 bytes, and all lines must fit into a page. */
 #define KEPT 60
 
 struct exit {
@@ -74,7 +74,7 @@ static void keep(int cpu, u64 woken, u64 left)
 	smp_store_release(&kept[at].left, left);
 }
 
-/* What this CPU's local APIC holds back while interrupts are off. */
+/* Whether this CPU's local APIC has a pending interrupt while interrupts are off. */
 static bool is_interrupt_pending(void)
 {
 	u32 i, pending = 0;
@@ -96,8 +96,8 @@ static int enter_halt(struct cpuidle_device *dev, struct cpuidle_driver *drv, in
 }
 
 /*
- * Interrupts stay off, as in states that MWAIT enters: what wakes the CPU is served when it has left. It also says that
- * it looks whether it is to run something, so that others wake it without an interrupt.
+ * Interrupts stay off, as in states entered by MWAIT: the interrupt that wakes the CPU is served after the exit. The CPU
+ * also sets its polling flag, so that other CPUs wake it without an interrupt.
  */
 static int enter_slow(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
@@ -120,7 +120,7 @@ static int enter_slow(struct cpuidle_device *dev, struct cpuidle_driver *drv, in
 
 static struct cpuidle_driver slow_idle = {
 	.name = "slow_idle",
-	/* Without an owner, so that the module can be removed while it is in use: that waits until no CPU is in a state of it. */
+	/* No owner, so that the module can be removed while in use: removal waits until no CPU is in one of its states. */
 	.states = {
 		{
 			.name = "LP-HALT",
@@ -153,6 +153,6 @@ static void __exit slow_idle_end(void)
 
 module_init(slow_idle_begin);
 module_exit(slow_idle_end);
-/* Of the two licences above, the one that the kernel takes. */
+/* The one of the two licences above that the kernel accepts. */
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("an idle state that is slow to leave, for latpath's tests");

@@ -1,18 +1,18 @@
-//! What accelerates a virtual machine: found by trying, since a `/dev/kvm` that exists may still not run a kernel (nested, or
-//! restricted), and remembered for this boot.
+//! Acceleration of virtual machines: found by trying, since an existing `/dev/kvm` may still fail to run a kernel
+//! (nested or restricted), and remembered until the next boot.
 
 use crate::files::remembered;
 use latpath_linux::proc::boot_id;
 use std::{fmt, fs, time::Duration};
 
-/// What runs the guest's instructions and its network.
+/// The acceleration of a guest's CPU and network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceleration {
-    /// Hardware virtualisation, the network served by the host's kernel.
+    /// Hardware virtualisation; the host's kernel serves the network.
     KvmVhost,
-    /// Hardware virtualisation, the network served by QEMU.
+    /// Hardware virtualisation; QEMU serves the network.
     Kvm,
-    /// Emulation: for function, order, counts and causes; its times say nothing about real machines.
+    /// Emulation: tests function, order, counts and causes; its times do not represent real machines.
     Tcg,
 }
 
@@ -29,7 +29,8 @@ impl fmt::Display for Acceleration {
 impl Acceleration {
     const ALL: [Self; 3] = [Self::KvmVhost, Self::Kvm, Self::Tcg];
 
-    /// What to try, best first: what worked earlier in this boot, or all that the machine's devices promise.
+    /// The accelerations to try, best first: from the one that worked earlier in this boot, or all that the machine's
+    /// devices offer.
     pub(crate) fn to_try() -> Vec<Self> {
         let all = Self::ALL.into_iter();
         if let Some(known) = recall() {
@@ -45,14 +46,14 @@ impl Acceleration {
         .collect()
     }
 
-    /// How long a guest may take to boot with it. KVM boots in a second or two, or not at all.
+    /// Maximum boot time of a guest. KVM boots in a second or two, or not at all.
     pub(crate) fn boot_limit(self) -> Duration {
         Duration::from_secs(if self == Self::Tcg { 120 } else { 20 })
     }
 
-    /// Remembers, until the next boot of this machine, that this one worked.
+    /// Remembers this acceleration as a working one until this machine's next boot.
     pub(crate) fn remember(self) {
-        // Not remembered is only slower.
+        // A failed write only makes the next boot of a guest slower.
         let _ = fs::write(remembered("acceleration"), format!("{} {self:?}", boot_id()));
     }
 }

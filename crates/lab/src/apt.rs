@@ -1,5 +1,5 @@
-//! Debian packages without installing any: resolved and fetched by the machine's own apt, unpacked into a cache. The
-//! machine's package lists and its dpkg state stay as they are.
+//! Debian packages, not installed: the machine's own apt resolves and fetches them, and they are unpacked into a cache.
+//! The machine's package lists and dpkg state do not change.
 
 use crate::{
     arch::Arch,
@@ -15,11 +15,11 @@ use std::{
     time::Duration,
 };
 
-/// Where root keeps these files if its environment names another user's folder, as with `sudo -E`.
+/// The cache of root if its environment names another user's folder, as with `sudo -E`.
 const ROOTS: &str = "/var/cache/latpath";
 
-/// Where files that outlive a run are kept: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`. Programs and kernels of
-/// it are run: no other user may be able to change them.
+/// The folder of files that outlive a run: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`. No other
+/// user may be able to change it, because its programs and kernels are run.
 pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(folder) = set("LATPATH_CACHE") {
@@ -34,10 +34,10 @@ pub(crate) fn cache() -> Result<PathBuf> {
     }
 }
 
-/// Makes the folder, or takes it if no other user can change it or what is in it.
+/// Creates the folder, or accepts an existing one if no other user can change it or its contents.
 fn own_folder(folder: &Path) -> Result<PathBuf> {
     let is_unsafe = |why: String| Error::Unsafe { folder: folder.into(), why };
-    // Before anything is made in another user's folder.
+    // Checked before anything is created in another user's folder.
     let existing = folder.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
     let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
     let reading = || format!("read folder {}", folder.display());
@@ -61,8 +61,8 @@ fn own_folder(folder: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that depends on.
-/// The rest (sound, graphics, file systems) is nine tenths of it.
+/// Files kept of a kernel's package: networking, virtual machines and tracing, with their dependencies. The rest
+/// (sound, graphics, file systems) is nine tenths of the package.
 pub(crate) const KEPT_OF_A_KERNEL: [&str; 22] = [
     "*/boot/vmlinuz-*",
     "*/boot/config-*",
@@ -88,25 +88,25 @@ pub(crate) const KEPT_OF_A_KERNEL: [&str; 22] = [
     "*/kernel/drivers/i2c/algos/*",
 ];
 
-/// The first program that fetching needs and that is not here: its name and its package.
+/// The first missing program that fetching needs: its name and its package.
 pub(crate) fn lacks() -> Option<(&'static str, &'static str)> {
     let needed = [("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("tar", "tar")];
     needed.into_iter().find(|(program, _)| crate::path_of(program).is_none())
 }
 
-/// With which package lists apt answers.
+/// The package lists that apt uses.
 pub(crate) struct View {
     options: Vec<String>,
     lists: Option<PathBuf>,
 }
 
 impl View {
-    /// The machine's own lists, as old as they may be.
+    /// The machine's own lists, however old.
     pub(crate) fn machine() -> Self {
         Self { options: Vec::new(), lists: None }
     }
 
-    /// The machine's sources, with fresh lists of our own; they go with this value.
+    /// The machine's sources with fresh private lists, which are removed when this value is dropped.
     fn private(work: &Work, more: Vec<String>, stop: Stop) -> Result<Self> {
         let lists = work.folder().join("apt-lists");
         fs::create_dir_all(lists.join("partial")).doing(format!("make folder {}", lists.display()))?;
@@ -122,8 +122,8 @@ impl View {
         Ok(view)
     }
 
-    /// These suites (`bookworm-backports`) of the Debian mirror that the machine's sources name, and nothing else; what is in the
-    /// first is taken from there. Of another architecture, nothing counts as installed here.
+    /// Only these suites (`bookworm-backports`) of the Debian mirror in the machine's sources; the first one has
+    /// priority. For another architecture, no package counts as installed.
     pub(crate) fn suites(work: &Work, suites: &[&str], arch: Arch, stop: Stop) -> Result<Self> {
         let mirror = mirror(work, stop)?;
         let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -143,7 +143,7 @@ impl View {
         Self::private(work, options, stop)
     }
 
-    /// Asks with the machine's own lists, and where it has none, or old ones, with fresh ones.
+    /// Calls `ask` with the machine's own lists, and with fresh lists if that fails.
     pub(crate) fn own_or_fresh<T>(
         work: &Work,
         progress: Progress,
@@ -166,8 +166,9 @@ impl View {
         Ok(text.lines().filter_map(|l| l.trim().strip_prefix("Depends: ")).map(str::to_owned).collect())
     }
 
-    /// Downloads the kernel that a meta package stands for: the first that it depends on whose name goes on with a number, which
-    /// changes with every security update. Of a name that ends in a dot (`linux-image-6.18.`): the newest one that begins so.
+    /// Downloads the kernel of a meta package: its first dependency whose name continues with a number, which changes
+    /// with every security update. If the name ends in a dot (`linux-image-6.18.`): the newest package whose name
+    /// begins with it.
     pub(crate) fn download_kernel(&self, name: &str, arch: Arch, work: &Work, stop: Stop) -> Result<PathBuf> {
         let numbered =
             |p: &String| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
@@ -181,25 +182,25 @@ impl View {
         self.download_all(&[&package], work, stop)?.into_iter().next().ok_or_else(none)
     }
 
-    /// The packages whose names begin so.
+    /// The packages whose names have this prefix.
     fn named(&self, begin: &str, work: &Work, stop: Stop) -> Result<String> {
         let names = self.apt("apt-cache", &["pkgnames", begin], work, stop)?;
         Ok(String::from_utf8_lossy(&names).into_owned())
     }
 
-    /// Downloads packages, and nothing that they need.
+    /// Downloads packages without their dependencies.
     pub(crate) fn download_all(&self, packages: &[&str], work: &Work, stop: Stop) -> Result<Vec<PathBuf>> {
         self.apt("apt-get", &[&["download", "-q"], packages].concat(), work, stop)?;
         packages_in(work.folder())
     }
 
-    /// Downloads what an installation of these packages would bring onto this machine: they, and what they need and it
-    /// has not.
+    /// Downloads the packages that their installation would add to this machine: these packages and their missing
+    /// dependencies.
     pub(crate) fn download_lacking(&self, packages: &[&str], work: &Work, stop: Stop) -> Result<Vec<PathBuf>> {
         let folder = work.folder().join("archives");
         fs::create_dir_all(folder.join("partial")).doing(format!("make folder {}", folder.display()))?;
         let archives = format!("Dir::Cache::archives={}", folder.display());
-        // Nothing is installed: dpkg's lock is not needed.
+        // Nothing is installed, so dpkg's lock is not needed.
         let mut words = vec!["-o", &archives, "-o", "Debug::NoLocking=1", "-q", "-y", "--no-install-recommends"];
         words.extend(["--download-only", "install"]);
         words.extend(packages);
@@ -209,11 +210,11 @@ impl View {
 
     fn apt(&self, program: &str, words: &[&str], work: &Work, stop: Stop) -> Result<Vec<u8>> {
         let mut command = Command::new(program);
-        // apt's own user may not write to root's cache.
+        // apt's sandbox user may not write to root's cache.
         command.args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=20"]);
         command.args(self.options.iter().flat_map(|o| ["-o", o])).args(words).current_dir(work.folder());
         process::run(&mut command, Duration::from_secs(600), stop).map_err(|error| match error {
-            // The options above would only hide what matters.
+            // The error omits the options above, which would hide the relevant words.
             Error::Command { why, .. } => Error::Command { command: format!("{program} {}", words.join(" ")), why },
             other => other,
         })
@@ -228,7 +229,7 @@ impl Drop for View {
     }
 }
 
-/// The Debian mirror of the machine's own sources: where its release comes from.
+/// The Debian mirror of the machine's release, from its own sources.
 fn mirror(work: &Work, stop: Stop) -> Result<String> {
     let words = ["indextargets", "--format", "$(COMPONENT) $(RELEASE) $(REPO_URI)", "Created-By: Packages"];
     let targets = View::machine().apt("apt-get", &words, work, stop)?;
@@ -236,7 +237,7 @@ fn mirror(work: &Work, stop: Stop) -> Result<String> {
     pick_mirror(&String::from_utf8_lossy(&targets)).ok_or_else(none)
 }
 
-/// A release's own archive (`bookworm`), not its security archive nor somebody else's: those name no plain suite with a
+/// The archive of a release (`bookworm`), not its security archive or a third party's: those have no plain suite with a
 /// component main.
 fn pick_mirror(targets: &str) -> Option<String> {
     let lines = targets.lines().filter_map(|l| l.strip_prefix("main "));
@@ -246,7 +247,8 @@ fn pick_mirror(targets: &str) -> Option<String> {
     Some(uri.to_owned())
 }
 
-/// Of kernels' packages, one a line, that with the highest number after `begin`; those of other flavours (`-rt`, `-cloud`) are left out.
+/// The kernel package with the highest number after `begin`, from a list with one name per line. Other flavours (`-rt`,
+/// `-cloud`) are omitted.
 fn newest(names: &str, begin: &str, arch: &str) -> Option<String> {
     let number = |name: &str| {
         let rest = name.strip_prefix(begin)?.strip_suffix(arch)?.strip_suffix('-')?;
@@ -261,16 +263,16 @@ fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|f| f.extension().is_some_and(|e| e == "deb")).collect())
 }
 
-/// Unpacks packages whole, into one root.
+/// Unpacks whole packages into one root.
 pub(crate) fn unpack_all(packages: &[PathBuf], work: &Work, stop: Stop) -> Result<PathBuf> {
     let root = work.folder().join("root");
-    // There may be nothing to unpack.
+    // The list of packages may be empty.
     fs::create_dir_all(&root).doing(format!("make folder {}", root.display()))?;
     packages.iter().try_for_each(|package| unpack(package, &root, &[], stop))?;
     Ok(root)
 }
 
-/// Unpacks what of a package matches the patterns; all of it where there are none.
+/// Unpacks the files of a package that match the patterns, or all files without patterns.
 pub(crate) fn unpack(package: &Path, to: &Path, kept: &[&str], stop: Stop) -> Result<()> {
     fs::create_dir_all(to).doing(format!("make folder {}", to.display()))?;
     let tar = to.with_extension("tar");
@@ -288,14 +290,14 @@ pub(crate) fn unpack(package: &Path, to: &Path, kept: &[&str], stop: Stop) -> Re
     let unpacked = process::run(&mut command, Duration::from_secs(300), stop).map(drop);
     let _ = fs::remove_file(&tar);
     match unpacked {
-        // tar also fails when one of the patterns matched nothing, which differs between kernels; whether the
-        // kernel will do is decided by what came out.
+        // tar also fails if a pattern matches nothing, which differs between kernels. The unpacked files decide
+        // whether the kernel is usable.
         Err(Error::Command { .. }) if to.join("boot").is_dir() => Ok(()),
         other => other,
     }
 }
 
-/// A folder for the work in progress, on the cache's own file system so that the result can be renamed into place.
+/// A folder for work in progress, on the cache's file system so that the result can be renamed into place.
 pub(crate) struct Work(PathBuf);
 
 impl Work {
@@ -309,10 +311,10 @@ impl Work {
         &self.0
     }
 
-    /// Moves a finished folder to where it is kept.
+    /// Moves a finished folder to its place in the cache.
     pub(crate) fn keep(&self, made: &Path, target: &Path) -> Result<()> {
         match fs::rename(made, target) {
-            // Another latpath fetched the same one in between.
+            // Another latpath has fetched the same files meanwhile.
             Err(_) if target.is_dir() => Ok(()),
             other => other.doing(format!("keep {}", target.display())),
         }

@@ -1,4 +1,4 @@
-//! The architectures of the lab's machines: this machine's own, and another one that is emulated on it.
+//! Architectures of the lab's machines: this machine's own, and another one, which is emulated.
 
 /// Architecture of a machine's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// This machine's.
+    /// This machine's architecture.
     pub const OWN: Self = if cfg!(target_arch = "aarch64") { Self::Arm } else { Self::X86 };
 
     pub(crate) const fn emulator(self) -> &'static str {
@@ -20,7 +20,7 @@ impl Arch {
         }
     }
 
-    /// Debian's package of that.
+    /// Debian's package of the emulator.
     pub(crate) const fn package(self) -> &'static str {
         match self {
             Self::X86 => "qemu-system-x86",
@@ -28,7 +28,7 @@ impl Arch {
         }
     }
 
-    /// The machine that the emulator makes where nothing more is asked for.
+    /// QEMU's machine type, except for machines that run nested guests.
     pub(crate) fn machine(self) -> &'static str {
         match self {
             Self::X86 => "q35",
@@ -36,7 +36,7 @@ impl Arch {
         }
     }
 
-    /// The machine and the CPU that can run guests of its own in emulation.
+    /// QEMU's machine and CPU types that can run nested guests in emulation.
     pub(crate) fn nesting(self) -> (&'static str, &'static str) {
         match self {
             Self::X86 => ("q35", "EPYC,+svm,+npt"),
@@ -51,7 +51,7 @@ impl Arch {
         }
     }
 
-    /// Debian's name of it.
+    /// Debian's name of the architecture.
     pub(crate) fn debian(self) -> &'static str {
         match self {
             Self::X86 => "amd64",

@@ -1,4 +1,4 @@
-//! A guest of some twenty bytes, whose exits are known beforehand: KVM without a hypervisor's process around it.
+//! A guest of some twenty bytes of code, whose exits are known in advance: KVM without a hypervisor process.
 
 use latpath_linux::Map;
 use std::{
@@ -24,27 +24,27 @@ const KVM_EXIT_IO: u32 = 2;
 const KVM_EXIT_HLT: u32 = 5;
 
 const PAGE: usize = 4096;
-/// Where the guest's code lies.
+/// Guest address of the code.
 const CODE: u64 = 0x1000;
 
-/// What [`BareGuest::interrupt`] sends.
+/// Interrupts that [`BareGuest::interrupt`] sends.
 #[derive(Clone, Copy, Debug)]
 pub enum Interrupt {
     Vector(u8),
-    /// A non-maskable one.
+    /// A non-maskable interrupt.
     Nmi,
 }
 
 pub struct BareGuest {
     vm: File,
     vcpu: File,
-    // Shared with KVM and the guest. While a vCPU's is mapped, its VM lives on.
+    // `run` and `code` are shared with KVM and the guest. A mapped vCPU keeps its VM alive.
     run: Map,
     code: Map,
 }
 
 fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<RawFd> {
-    // SAFETY: callers pass what the request takes: a number, or the address of a structure that lives.
+    // SAFETY: callers pass the argument of the request: a number, or the address of a live structure.
     match unsafe { libc::ioctl(fd, request, argument) } {
         -1 => Err(Error::last_os_error()),
         fd => Ok(fd),
@@ -52,18 +52,19 @@ fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Resu
 }
 
 impl BareGuest {
-    /// Makes it, with one vCPU.
+    /// Creates a guest with one vCPU.
     ///
     /// # Errors
-    /// Where this machine or user has no KVM.
+    /// If KVM is not available to this machine or user.
     pub fn new() -> io::Result<Self> {
         Self::make(false)
     }
 
-    /// The same, with interrupt controllers in the kernel: KVM handles its halts, so it is only [entered](Self::enter).
+    /// Creates a guest with interrupt controllers in the kernel. KVM handles its halts, so it can only be
+    /// [entered](Self::enter).
     ///
     /// # Errors
-    /// Where this machine or user has no KVM.
+    /// If KVM is not available to this machine or user.
     pub fn with_apic() -> io::Result<Self> {
         Self::make(true)
     }
@@ -71,12 +72,12 @@ impl BareGuest {
     fn make(has_apic: bool) -> io::Result<Self> {
         let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm")?;
         let file = |fd: RawFd| {
-            // SAFETY: a fresh descriptor that nothing else owns.
+            // SAFETY: a new descriptor without another owner.
             unsafe { File::from_raw_fd(fd) }
         };
         let vm = file(ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0)?);
         let code = Map::new(PAGE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)?;
-        // struct kvm_userspace_memory_region: slot and flags, guest address, size, our address.
+        // struct kvm_userspace_memory_region: slot and flags, guest address, size, host address.
         let region: [u64; 4] = [0, CODE, PAGE as u64, code.at().as_ptr() as u64];
         ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong)?;
         if has_apic {
@@ -84,8 +85,8 @@ impl BareGuest {
         }
         let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0)?);
         if has_apic {
-            // struct kvm_lapic_state: the registers. An APIC that no software has switched on (in its spurious vector register) is sent
-            // no messages.
+            // struct kvm_lapic_state: the registers. An APIC that is not software-enabled (in its spurious vector
+            // register) receives no messages.
             let mut registers = [0_u32; 256];
             ioctl(vcpu.as_raw_fd(), KVM_GET_LAPIC, registers.as_mut_ptr() as libc::c_ulong)?;
             registers[0xf0 / 4] |= 1 << 8;
@@ -96,10 +97,11 @@ impl BareGuest {
         Ok(Self { vm, vcpu, run, code })
     }
 
-    /// Runs code that writes to an I/O port and executes CPUID so many times, and halts. Returns how often KVM_RUN came back.
+    /// Runs code that writes to an I/O port `outs` times, executes CPUID `cpuids` times, and halts. Returns the number
+    /// of returns from KVM_RUN.
     ///
     /// # Errors
-    /// What KVM says.
+    /// If KVM reports an error.
     pub fn run(&mut self, outs: u16, cpuids: u16) -> io::Result<u32> {
         self.load(outs, cpuids)?;
         for returns in 1.. {
@@ -112,10 +114,10 @@ impl BareGuest {
         unreachable!("it returns when the guest halts")
     }
 
-    /// Runs it until it writes to its I/O port for the first time: from now on its vCPU is this thread's.
+    /// Runs the guest until its first write to the I/O port: from then on, the vCPU belongs to this thread.
     ///
     /// # Errors
-    /// What KVM says.
+    /// If KVM reports an error.
     pub fn enter(&mut self) -> io::Result<()> {
         self.load(1, 1)?;
         match self.go_on()? {
@@ -124,10 +126,10 @@ impl BareGuest {
         }
     }
 
-    /// Sends its vCPU an interrupt as a device does, by a message.
+    /// Sends the vCPU an interrupt as a device does, by a message.
     ///
     /// # Errors
-    /// What KVM says.
+    /// If KVM reports an error.
     pub fn interrupt(&self, interrupt: Interrupt) -> io::Result<()> {
         let data = match interrupt {
             Interrupt::Vector(vector) => u32::from(vector),
@@ -140,11 +142,11 @@ impl BareGuest {
 
     fn go_on(&mut self) -> io::Result<u32> {
         ioctl(self.vcpu.as_raw_fd(), KVM_RUN, 0)?;
-        // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
+        // SAFETY: struct kvm_run, filled by the kernel: exit_reason is at byte 8.
         Ok(unsafe { self.run.at().as_ptr().add(8).cast::<u32>().read_volatile() })
     }
 
-    /// Puts the code into the stopped guest, at whose begin it goes on.
+    /// Writes the code into the stopped guest, and sets the instruction pointer to its start.
     fn load(&mut self, outs: u16, cpuids: u16) -> io::Result<()> {
         let [o, c] = [outs, cpuids].map(u16::to_le_bytes);
         // mov dx, 0x3f8; mov cx, outs; out dx, al; loop; mov si, cpuids; cpuid; dec si; jnz; hlt

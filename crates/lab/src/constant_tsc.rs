@@ -1,6 +1,6 @@
-//! Linux built for real time refuses KVM on a CPU whose TSC may change its rate (kvm_arch_init in
-//! arch/x86/kvm/x86.c), and QEMU cannot emulate one that promises otherwise. So the promise is written into the machine's
-//! memory, where its kernel keeps what it knows of its CPU, before KVM is loaded. It is good for function and for nothing else.
+//! A constant TSC for emulated real-time kernels. PREEMPT_RT refuses KVM on a CPU whose TSC may change its rate
+//! (kvm_arch_init in arch/x86/kvm/x86.c), and QEMU cannot emulate a CPU with a constant TSC. So the feature bit is set
+//! in the machine's memory, in its kernel's `boot_cpu_data`, before KVM is loaded. This serves tests of function only.
 
 use crate::{
     debugger::Debugger,
@@ -13,7 +13,8 @@ use std::path::Path;
 const BYTE: u64 = (3 * 32 + 8) / 8;
 const BIT: u8 = 1 << (8 % 8);
 
-/// Sets it, by QEMU's debugger socket. `boot_cpu` is where `boot_cpu_data` is, `types` a copy of the kernel's BTF.
+/// Sets the bit by QEMU's debugger socket. `boot_cpu` is the address of `boot_cpu_data`, `types` a copy of the kernel's
+/// BTF.
 pub(crate) fn promise(debugger: &Path, boot_cpu: u64, types: &Path) -> Result<()> {
     let address = boot_cpu + capabilities(types)? + BYTE;
     let mut debugger = Debugger::connect(debugger)?;
@@ -39,7 +40,7 @@ fn capabilities(types: &Path) -> Result<u64> {
     Ok(u64::from(bits / 8))
 }
 
-/// A member's offset in bits, in a structure or in the nameless ones within it.
+/// A member's offset in bits, in a structure or its anonymous members.
 fn offset(btf: &Btf, within: TypeId, name: &str) -> Option<u32> {
     let composite: types::Composite = btf.type_by_id(within)?;
     (0..composite.len()).filter_map(|n| composite.get(n)).find_map(|member| {

@@ -1,4 +1,4 @@
-//! QEMU's debugger, in GDB's remote serial protocol: what a machine cannot be asked itself.
+//! A client of QEMU's debugger stub (GDB's remote serial protocol), for state that a machine cannot report itself.
 
 use crate::error::{Doing, Error, Result};
 use std::{
@@ -12,7 +12,7 @@ fn fail(why: String) -> Error {
     Error::Command { command: "ask QEMU's debugger".into(), why }
 }
 
-/// A connection to it. The machine stands still until [`Debugger::leave`].
+/// A connection to the stub. The machine is stopped until [`Debugger::leave`].
 pub(crate) struct Debugger {
     stream: UnixStream,
     pending: Vec<u8>,
@@ -28,7 +28,7 @@ impl Debugger {
         Ok(debugger)
     }
 
-    /// A byte of the machine's memory, by the addresses of its running program.
+    /// A byte of the machine's memory at a virtual address of its running program.
     pub(crate) fn read(&mut self, address: u64) -> Result<u8> {
         let answer = self.ask(&format!("m{address:x},1"))?;
         u8::from_str_radix(&answer, 16)
@@ -42,12 +42,12 @@ impl Debugger {
         }
     }
 
-    /// Lets the machine run on.
+    /// Resumes the machine.
     pub(crate) fn leave(mut self) -> Result<()> {
         self.ask("D").map(drop)
     }
 
-    /// Where one of its CPUs is, counted from 1: its instruction pointer.
+    /// The instruction pointer of one of the machine's CPUs, counted from 1.
     pub(crate) fn instruction(&mut self, cpu: u32) -> Result<u64> {
         let bad = |answer: &str| fail(format!("CPU {cpu} has no registers: {answer:?}"));
         match self.ask(&format!("Hg{cpu:x}"))?.as_str() {
@@ -55,7 +55,7 @@ impl Debugger {
             answer => return Err(bad(answer)),
         }
         let all = self.ask("g")?;
-        // rip is the seventeenth of 64 bits; bytes come as they are in memory.
+        // rip is the 17th 64-bit register; its bytes are in memory order.
         let digits = all.get(16 * 16..17 * 16).ok_or_else(|| bad(&all))?;
         u64::from_str_radix(digits, 16).map(u64::swap_bytes).map_err(|_| bad(digits))
     }
@@ -64,7 +64,7 @@ impl Debugger {
         self.stream.write_all(&packet(request)).doing("write to the debugger")?;
         loop {
             let answer = self.packet()?;
-            // The machine may report its stop at any time; that answers only the question for it.
+            // The machine may report its stop at any time; only the request `?` takes that as its answer.
             if request == "?" || !answer.starts_with('T') {
                 return Ok(answer);
             }
@@ -96,7 +96,7 @@ fn packet(content: &str) -> Vec<u8> {
     format!("${content}#{sum:02x}").into_bytes()
 }
 
-/// The first whole packet in these bytes, and where it ends; acknowledgements before it are passed by.
+/// The first complete packet in these bytes, and its end; acknowledgements before it are skipped.
 fn first_packet(bytes: &[u8]) -> Option<(String, usize)> {
     let start = bytes.iter().position(|b| *b == b'$')?;
     let end = start + bytes[start..].iter().position(|b| *b == b'#')?;

@@ -2,7 +2,7 @@
 
 /// The publisher's device.
 pub const PUBLISHER: &str = "lp-pub";
-/// Other end of the publisher's cable: what stands for the host's NIC.
+/// Other end of the publisher's cable, in the role of the host's NIC.
 pub const NIC: &str = "nic0";
 /// The host's bridge.
 pub const BRIDGE: &str = "br0";
@@ -14,7 +14,7 @@ pub const VETH: &str = "veth0";
 pub const APPLICATION: &str = "lp-app";
 /// The guest's device, in the guest.
 pub const GUEST_DEVICE: &str = "eth0";
-/// The publisher's address, where it has one (IPv4; for documentation, RFC 5737).
+/// The publisher's address, if it has one (IPv4, reserved for documentation: RFC 5737).
 pub const PUBLISHER_ADDRESS: &str = "192.0.2.1";
 /// The guest's address, likewise.
 pub const GUEST_ADDRESS: &str = "192.0.2.2";

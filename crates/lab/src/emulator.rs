@@ -1,6 +1,6 @@
-//! Which QEMU runs a machine: this machine's own, or a newer one of Debian's, fetched once. The kernel rewrites its own code wherever
-//! a program is attached, while other CPUs run it. Emulation before QEMU 8.1 now and then keeps what was there in between, a breakpoint,
-//! and the CPU that meets it goes round in circles for ever.
+//! The QEMU that runs a machine: this machine's own, or a newer one of Debian's, fetched once. The kernel patches its
+//! own code wherever a program is attached, while other CPUs run it. Emulation before QEMU 8.1 sometimes keeps the
+//! temporary breakpoint, and a CPU that reaches it loops forever.
 
 use crate::{
     acceleration::Acceleration,
@@ -16,26 +16,27 @@ use std::{
     time::Duration,
 };
 
-/// The first QEMU that translates no page that another CPU is writing to. The lab's igb is younger than 7.2 as well.
+/// The first QEMU version that does not translate a page while another CPU writes to it. The lab's igb also needs a
+/// newer version than 7.2.
 const SOUND: (u32, u32) = (8, 1);
 
-/// Where the newer one comes from, and what it takes for granted that is not in this suite.
+/// The suite of the newer QEMU, and the suite of its dependencies.
 const NEWER: [&str; 2] = ["bookworm-backports", "bookworm"];
 
 #[derive(Clone, Debug)]
 pub(crate) struct Emulator {
     program: PathBuf,
-    /// Where it was unpacked, if it is not where it was built to look for its parts.
+    /// The root that it was unpacked into; `None` if it is installed.
     root: Option<PathBuf>,
 }
 
 impl Emulator {
-    /// This machine's own.
+    /// This machine's own QEMU.
     pub(crate) fn own() -> Self {
         Self { program: Arch::OWN.emulator().into(), root: None }
     }
 
-    /// One whose emulation is sound: this machine's own, the one in the cache, or one fetched into it.
+    /// A QEMU with sound emulation: this machine's own, or the cached one, which is fetched if missing.
     pub(crate) fn sound(progress: Progress, stop: Stop) -> Result<Self> {
         let own = Self::own();
         if own.version(stop)? >= SOUND {
@@ -44,7 +45,7 @@ impl Emulator {
         Self::newer(Arch::OWN, progress, stop)
     }
 
-    /// Debian's newer one: the one in the cache, or fetched into it.
+    /// Debian's newer QEMU from the cache, which is fetched if missing.
     pub(crate) fn newer(arch: Arch, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = layers::cache()?;
         let root = match arch == Arch::OWN {
@@ -58,7 +59,8 @@ impl Emulator {
         Ok(Self { program: root.join("usr/bin").join(arch.emulator()), root: Some(root) })
     }
 
-    /// The best to be had for a machine that runs so. Without a network an emulated one may have to do with this machine's own.
+    /// The best available QEMU for this acceleration. Without a network, an emulated machine may have to use this
+    /// machine's own QEMU.
     pub(crate) fn fit_for(acceleration: Acceleration, progress: Progress, stop: Stop) -> Result<Self> {
         if acceleration != Acceleration::Tcg {
             return Ok(Self::own());
@@ -75,7 +77,7 @@ impl Emulator {
         }
     }
 
-    /// Begins a command line of it.
+    /// The beginning of its command line.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(root) = &self.root {

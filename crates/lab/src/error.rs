@@ -1,8 +1,8 @@
-//! What can go wrong while a lab is laid, said so that the user knows the next step.
+//! Errors of a lab, worded so that the user knows the next step.
 
 use std::{io, path::PathBuf};
 
-/// Why a lab could not be laid or used.
+/// Why a lab could not be set up or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Namespaces and taps need privileges.
@@ -12,73 +12,73 @@ pub enum Error {
     #[error("{program}: not installed; try: apt-get install {package}")]
     Missing {
         program: &'static str,
-        /// Debian's package that has it.
+        /// Debian's package of the program.
         package: &'static str,
     },
     /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
-        /// What was being done, to what.
+        /// The operation and its object.
         doing: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The network could not be read or changed.
     #[error(transparent)]
     Network(#[from] latpath_net::Error),
-    /// The lab cannot be noted in the journal, from which its rests are removed after a kill.
+    /// The lab cannot be recorded in the journal, by which its remains are removed after a kill.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
-    /// A program that was run failed.
+    /// A command failed.
     #[error("{command}: {why}")]
     Command {
         command: String,
-        /// Its own words, or its exit status.
+        /// The command's error message, or its exit status.
         why: String,
     },
-    /// No kernel for the guest, here or from the package mirror.
+    /// There is no kernel for the guest on this machine or the package mirror.
     #[error("no kernel for the guest: {0}")]
     NoKernel(String),
-    /// What is kept could be changed by another user, who could so run programs as this one.
+    /// Another user could change the cache, and so run programs as this user.
     #[error("{}: {why}; programs that are kept there are run: set LATPATH_CACHE to a folder that no other user can change", folder.display())]
     Unsafe { folder: PathBuf, why: String },
-    /// A part of the lab cannot be fetched from the package mirror.
+    /// A part of the lab could not be fetched from the package mirror.
     #[error("{what}: not in the cache, and cannot be fetched ({why}); connect this machine to a Debian mirror")]
     Fetch {
         what: String,
-        /// Why it could not.
+        /// The reason.
         why: String,
     },
-    /// The guest did not come up.
+    /// The guest did not boot.
     #[error("the guest did not boot ({why}); the end of its console:\n{console}")]
     Boot {
-        /// Each try and how it ended.
+        /// Each attempt and its result.
         why: String,
-        /// Last lines of the serial console.
+        /// The last lines of the serial console.
         console: String,
     },
-    /// The guest answered wrongly or no longer answers.
+    /// The guest sent an invalid answer, or stopped answering.
     #[error("guest {guest}: {why}")]
     Guest {
         /// The guest's name.
         guest: String,
         why: String,
     },
-    /// A machine does not answer, and has not ended.
+    /// A machine runs but does not answer.
     #[error("guest {guest}: no answer in time")]
     Silent {
         /// The machine's name.
         guest: String,
     },
-    /// The user asked to stop while the lab was being laid.
+    /// The user requested a stop while the lab was being set up.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Shorthand for this crate.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Gives an I/O error the words that it lacks: what was being done.
+/// Adds the failed operation to an I/O error.
 pub(crate) trait Doing<T> {
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }

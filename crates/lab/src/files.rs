@@ -8,12 +8,12 @@ use std::{
 /// Sockets, consoles and images of running labs.
 pub(crate) use latpath_linux::RUN_DIRECTORY as FOLDERS;
 
-/// Where the remembered findings of this boot are kept, beside the labs' folders.
+/// File of a finding that is remembered for this boot, next to the labs' folders.
 pub(crate) fn remembered(what: &str) -> PathBuf {
     Path::new(FOLDERS).join(what)
 }
 
-/// The last lines of a file that may not be there, without empty ones.
+/// The last non-empty lines of a file that may not exist.
 pub(crate) fn last_lines(file: &Path, lines: usize) -> Vec<String> {
     let bytes = fs::read(file).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -21,7 +21,7 @@ pub(crate) fn last_lines(file: &Path, lines: usize) -> Vec<String> {
     all[all.len().saturating_sub(lines)..].iter().map(|line| line.to_string()).collect()
 }
 
-/// The same for a person.
+/// The last lines of a file as text for the user.
 pub(crate) fn tail(file: &Path, lines: usize) -> String {
     match last_lines(file, lines) {
         none if none.is_empty() => "(nothing)".into(),

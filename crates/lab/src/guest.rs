@@ -1,4 +1,4 @@
-//! The guest: booted, asked to run scripts, and gone with its handle.
+//! The guest: boots on a path's tap, runs scripts, and ends when its handle is dropped.
 
 use crate::{
     acceleration::Acceleration,
@@ -21,44 +21,44 @@ use std::{
     time::Duration,
 };
 
-/// A guest that only one acceleration may boot is given this long: its host may itself be emulated.
+/// Maximum boot time of a guest with a fixed acceleration: its host may itself be emulated.
 const PATIENT: Duration = Duration::from_secs(180);
 
-/// What a guest needs for a vsock, and the hypervisor's clock with it.
+/// Modules for a vsock and the hypervisor's clock.
 const VSOCK: [&str; 2] = ["vmw_vsock_virtio_transport", "ptp_kvm"];
 
-/// By which means a guest's packets and interrupts go.
+/// The service of a guest's NIC: who moves its packets and interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NicService {
-    /// vhost with MSI where the acceleration has it, else QEMU.
+    /// vhost with MSI if the acceleration has it, else QEMU.
     #[default]
     Default,
-    /// QEMU, also where vhost could.
+    /// QEMU, even if vhost is available.
     Qemu,
-    /// The same, by packed rings.
+    /// QEMU with packed rings.
     Packed,
-    /// As the default, without MSI: QEMU relays vhost's interrupts.
+    /// Like the default, but without MSI: QEMU relays vhost's interrupts.
     Relayed,
 }
 
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
-    /// Its name: in QEMU's thread names and in the names of its files.
+    /// The guest's name, used in QEMU's thread names and in file names.
     pub name: String,
-    /// Programs to put into it: the file here, the path there. Their shared libraries come along.
+    /// Programs to copy into the guest, with their shared libraries: file on the host, path in the guest.
     pub programs: Vec<(PathBuf, String)>,
     pub cpus: u32,
-    /// Memory beside that for its root.
+    /// Memory in MiB, in addition to that of its root file system.
     pub memory_mib: u64,
-    /// Only this, tried twice; `None` takes what this machine can do.
+    /// The only acceleration to try, twice; `None` tries those of this machine.
     pub acceleration: Option<Acceleration>,
-    /// Its context id on a vsock served by the host's kernel; needs vhost_vsock.
+    /// The context id of its vsock, which the host's kernel serves; needs vhost_vsock.
     pub vsock: Option<u32>,
-    /// By which means its NIC's packets and interrupts go.
+    /// The service of its NIC.
     pub service: NicService,
-    /// Where its serial console is written; `None` is a file that goes with the lab.
+    /// The file of its serial console; `None` for a file in the lab's folder.
     pub console: Option<PathBuf>,
-    /// Its kernel; `None` takes this machine's, or Debian's.
+    /// Its kernel; `None` for this machine's, or Debian's.
     pub kernel: Option<LabKernel>,
 }
 
@@ -78,7 +78,7 @@ impl Default for GuestPlan {
     }
 }
 
-/// A running guest. It ends with this value.
+/// A running guest, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct Guest {
     machine: Machine,
@@ -86,7 +86,7 @@ pub struct Guest {
     monitor: PathBuf,
     acceleration: Acceleration,
     failed_boot: Option<String>,
-    // Holds the folder of its sockets.
+    // Keeps the folder of its sockets.
     _lab: Lab,
 }
 
@@ -104,8 +104,8 @@ impl DerefMut for Guest {
 }
 
 impl Guest {
-    /// Boots a guest on the path's tap. Acceleration is tried first; a guest that does not come up is tried once more,
-    /// with the kernel's messages on.
+    /// Boots a guest on the path's tap, with the best acceleration first. If the last one fails, it is tried again with
+    /// the kernel's messages enabled.
     pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan, progress: Progress, stop: Stop) -> Result<Self> {
         let kernel = match plan.kernel {
             Some(kernel) => Layers::of(kernel, progress, stop)?.kernel()?,
@@ -142,7 +142,7 @@ impl Guest {
                 kernel: &kernel.image,
                 initramfs: &initramfs,
                 cpus: plan.cpus,
-                // The archive and what is unpacked from it are both in memory for a while.
+                // The archive and its unpacked files are temporarily both in memory.
                 memory_mib: plan.memory_mib + 2 * image_mib,
                 append: "ipv6.disable=1",
                 devices: devices(plan, acceleration),
@@ -157,7 +157,7 @@ impl Guest {
                     }
                     let _ = fs::remove_file(&initramfs);
                     let Files { agent, monitor, .. } = files;
-                    // Only a second attempt is verbose.
+                    // Only the second attempt is verbose.
                     let failed_boot = failures.pop().filter(|_| verbose);
                     return Ok(Self { machine, agent, monitor, acceleration, failed_boot, _lab: lab.clone() });
                 }
@@ -175,7 +175,7 @@ impl Guest {
         self.acceleration
     }
 
-    /// Why it did not come up when it was booted first, if it had to be booted a second time by the same means.
+    /// Why the first boot failed, if the guest was booted again with the same acceleration.
     pub fn failed_boot(&self) -> Option<&str> {
         self.failed_boot.as_deref()
     }
@@ -185,13 +185,13 @@ impl Guest {
         &self.agent
     }
 
-    /// The unix socket at which its QEMU is asked, in QEMU's machine protocol (QMP), by one at a time.
+    /// The unix socket of QEMU's machine protocol (QMP), for one client at a time.
     pub fn monitor_socket(&self) -> &Path {
         &self.monitor
     }
 
-    /// Gives the publisher of the path and the guest addresses ([`PUBLISHER_ADDRESS`], [`GUEST_ADDRESS`]), so that neither asks for the other's.
-    /// Returns their MAC addresses.
+    /// Sets addresses and neighbour entries of the path's publisher and the guest ([`PUBLISHER_ADDRESS`],
+    /// [`GUEST_ADDRESS`]), so that neither sends ARP requests. Returns their MAC addresses.
     pub fn lay_addresses(&mut self, publisher: &Namespace, stop: Stop) -> Result<[&'static str; 2]> {
         let [host, guest] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
         let address = |text: &str| text.parse().expect("an address of the lab");
@@ -208,8 +208,11 @@ impl Guest {
         Ok([host, guest])
     }
 
-    /// Starts a command line that goes on after this call, under a name by which [`Guest::end`] and
-    /// [`Guest::file`] find it. With `again` it is started again whenever it ends.
+    /// Starts a command line in the background, under a name for [`Guest::end`] and [`Guest::file`]. With `again`, it
+    /// is restarted whenever it ends.
+    ///
+    /// # Errors
+    /// If the guest does not answer, or the command does not start within 5 s.
     pub fn start(&mut self, name: &str, command: &str, again: bool, stop: Stop) -> Result<()> {
         let around = if again { ("while :; do", "sleep 1; done") } else { ("", "") };
         let script = format!(
@@ -222,8 +225,11 @@ impl Guest {
         self.expect(&script, stop).map(drop)
     }
 
-    /// Ends what [`Guest::start`] started, by SIGTERM, and gives what it printed on stdout and its exit status. Its
-    /// stderr is in [`Guest::file`] `/run/NAME.err`.
+    /// Ends a command of [`Guest::start`] by SIGTERM, and returns its standard output and exit status. Its standard
+    /// error is in [`Guest::file`] `/run/NAME.err`.
+    ///
+    /// # Errors
+    /// If the guest does not answer.
     pub fn end(&mut self, name: &str, limit: Duration, stop: Stop) -> Result<Output> {
         let tenths = limit.as_millis() / 100;
         let script = format!(
@@ -236,11 +242,18 @@ impl Guest {
         self.run(&script, limit + Duration::from_secs(30), stop)
     }
 
+    /// Reads a text file of the guest.
+    ///
+    /// # Errors
+    /// If the file does not exist, or the guest does not answer.
     pub fn file(&mut self, path: &str, stop: Stop) -> Result<String> {
         self.expect(&format!("cat {path}"), stop)
     }
 
-    /// Its kernel's counters of its device: packets, drops and errors.
+    /// The guest kernel's counters of its device: packets, drops and errors.
+    ///
+    /// # Errors
+    /// If the guest does not answer.
     pub fn counters(&mut self, stop: Stop) -> Result<Statistics> {
         let names = ["rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors"];
         let text =
@@ -253,7 +266,7 @@ impl Guest {
     }
 }
 
-/// Its NIC on the path's tap, the agent's port, and a vsock where the plan has one.
+/// QEMU's options: the NIC on the path's tap, the agent's port, and a vsock if the plan has one.
 fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
     let is_vhost =
         acceleration == Acceleration::KvmVhost && !matches!(plan.service, NicService::Qemu | NicService::Packed);

@@ -1,6 +1,5 @@
-//! A whole hypervisor in a virtual machine: a Debian kernel with all its modules on a throw-away layer over this machine's
-//! root, so that every tool and file of this machine is there, and KVM inside. Nothing that happens in it reaches this
-//! machine but what is written to `/out`.
+//! A whole hypervisor in a virtual machine: a Debian kernel with all its modules and KVM, on a temporary layer over
+//! this machine's root, so that all its tools and files are available. Only files written to `/out` reach this machine.
 
 use crate::{
     acceleration::Acceleration,
@@ -27,12 +26,12 @@ use std::{
 
 const CPUS: u32 = 2;
 const MEMORY_MIB: u64 = 3072;
-/// Loaded once it is up; the kernel finds others by itself.
+/// Modules loaded after the boot; the kernel loads others itself.
 const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
-/// The console is looked through for warnings; what only says that the emulation is slow shall not be among them.
+/// Kernel parameters. The console is searched for warnings, so warnings about slow emulation are disabled.
 const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 
-/// A running one. It ends with this value.
+/// A running hypervisor, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct Hypervisor {
     machine: Machine,
@@ -41,9 +40,9 @@ pub struct Hypervisor {
     acceleration: Acceleration,
     out: PathBuf,
     debugger: PathBuf,
-    /// Bytes of the console that were checked.
+    /// Number of console bytes already checked.
     checked: usize,
-    // Holds the folder of its sockets.
+    // Keeps the folder of its sockets.
     _lab: Lab,
 }
 
@@ -61,7 +60,10 @@ impl DerefMut for Hypervisor {
 }
 
 impl Hypervisor {
-    /// Boots it and loads what a hypervisor needs; fetches what is not in the cache.
+    /// Boots a hypervisor and loads its modules. Fetches parts that are not in the cache.
+    ///
+    /// # Errors
+    /// If a part cannot be fetched, or no acceleration boots it.
     pub fn boot(lab: &Lab, kernel: LabKernel, nics: Nics, progress: Progress, stop: Stop) -> Result<Self> {
         let layers = Layers::of(kernel, progress, stop)?;
         let found = layers.kernel()?;
@@ -105,7 +107,7 @@ impl Hypervisor {
             });
             match booted {
                 Ok(hypervisor) => {
-                    // Only a guest shows which of the two with KVM is best.
+                    // Only a guest shows which of the two KVM variants is best.
                     if acceleration == Acceleration::Tcg && !is_foreign {
                         acceleration.remember();
                     }
@@ -135,7 +137,7 @@ impl Hypervisor {
             constant_tsc::promise(&self.debugger, boot_cpu, &types)?;
             let _ = fs::remove_file(types);
         }
-        // On ARM it is no module.
+        // On ARM, KVM is not a module.
         self.expect(
             "[ -e /dev/kvm ] || modprobe kvm_amd nested=1 || modprobe kvm_intel nested=1; [ -e /dev/kvm ]",
             stop,
@@ -162,17 +164,20 @@ impl Hypervisor {
         self.acceleration
     }
 
-    /// The folder that it has as `/out`: what is written there stays until the lab goes.
+    /// The folder mounted as `/out`; it exists until the lab is dropped.
     pub fn out(&self) -> &Path {
         &self.out
     }
 
-    /// Watches, from now on, whether it gets the CPU time that it wants.
+    /// Starts to measure whether the machine gets the CPU time that it needs.
     pub fn watch(&self) -> Watch {
         Watch::new(self.pid())
     }
 
-    /// Where its CPUs are, when it no longer answers: addresses of its kernel, which lies where it was linked to.
+    /// Instruction pointers of its CPUs, for a machine that does not answer. Its kernel is not relocated (nokaslr).
+    ///
+    /// # Errors
+    /// If QEMU's debugger does not answer.
     pub fn stands_at(&self) -> Result<Vec<u64>> {
         let mut debugger = Debugger::connect(&self.debugger)?;
         let addresses = (1..=CPUS).map(|cpu| debugger.instruction(cpu)).collect();
@@ -180,7 +185,7 @@ impl Hypervisor {
         addresses
     }
 
-    /// What its kernel has complained of since this was last asked; see [`complaints`].
+    /// The kernel's complaints since the last call: see [`complaints`].
     pub fn complaints(&mut self) -> Vec<String> {
         let console = fs::read(self.console()).unwrap_or_default();
         let new = console.get(self.checked..).unwrap_or_default();
@@ -189,12 +194,12 @@ impl Hypervisor {
     }
 }
 
-/// How long it may take to boot. KVM does it in some seconds, or not at all; an emulated machine on a busy one takes its time.
+/// Maximum boot time. KVM boots in some seconds, or not at all; an emulated machine on a busy host takes longer.
 fn limit(acceleration: Acceleration) -> Duration {
     Duration::from_secs(if acceleration == Acceleration::Tcg { 180 } else { 60 })
 }
 
-/// Its own network is not used: what is left of the accelerations is KVM and emulation.
+/// The accelerations to try: KVM and emulation, since the hypervisor's own network is not used.
 fn accelerations(is_foreign: bool) -> Vec<Acceleration> {
     if is_foreign {
         return vec![Acceleration::Tcg];
@@ -206,7 +211,8 @@ fn accelerations(is_foreign: bool) -> Vec<Acceleration> {
     tries
 }
 
-/// This machine's root and the layers over it, read-only; a folder to write to; a debugger's socket; the NICs.
+/// QEMU's options: this machine's root and the layers over it, read-only; the folder for output; the debugger's socket;
+/// the NICs.
 fn devices(layers: &Layers, nics: Nics, out: &Path, files: &Files) -> Vec<String> {
     let share = |tag: &str, path: &Path, options: &str| {
         format!("-virtfs local,path={},mount_tag={tag},security_model=none,multidevs=remap{options}", comma(path))
@@ -221,11 +227,11 @@ fn devices(layers: &Layers, nics: Nics, out: &Path, files: &Files) -> Vec<String
     ]
 }
 
-/// What a machine's init says on its console when it is up.
+/// The line that a machine's init prints on the console after the boot.
 const UP: &str = "latpath: up";
 
-/// The lines of a console by which a kernel says that something is wrong with itself: oopses, warnings, panics. What it has
-/// to say of an emulated CPU while it boots is no complaint, if it came up.
+/// The lines of a console that report a fault of the kernel: oopses, warnings, panics. If the machine has booted, those
+/// before the end of the boot are omitted: they concern its emulated CPU.
 pub fn complaints(console: &str) -> Vec<String> {
     const SIGNS: [&str; 8] = [
         "BUG: ",

@@ -1,5 +1,5 @@
-//! What the guest's root holds: busybox, the modules, the programs asked for with their shared libraries, and an init
-//! that offers a shell on a virtio-serial port.
+//! The guest's root: busybox, modules, the requested programs with their shared libraries, and an init that offers a
+//! shell on a virtio-serial port.
 
 use crate::{
     error::{Doing, Error, Result},
@@ -18,10 +18,11 @@ use std::{
 const INIT: &str = concat!(include_str!("init.sh"), include_str!("shell.sh"));
 const FIRST: &str = include_str!("hypervisor.sh");
 const SECOND: &str = concat!(include_str!("second.sh"), include_str!("shell.sh"));
-/// Loaded where the kernel has them; nothing fails without.
+/// Optional modules, loaded if the kernel has them.
 const WELCOME: [&str; 2] = ["8021q", "virtio_rng"];
 
-/// Builds the guest's archive. `programs`: file here, path in the guest. `modules`: beside those that each guest needs.
+/// Builds the guest's archive. `programs`: file on the host, path in the guest. `modules`: in addition to those of
+/// every guest.
 pub(crate) fn build(kernel: &Kernel, modules: &[&str], programs: &[(PathBuf, String)]) -> Result<Vec<u8>> {
     let mut names = [&MODULES, modules].concat();
     names.extend(WELCOME.iter().filter(|m| kernel.modules.has(m)));
@@ -37,8 +38,8 @@ pub(crate) fn build(kernel: &Kernel, modules: &[&str], programs: &[(PathBuf, Str
     Ok(image.finish())
 }
 
-/// Builds the hypervisor's: it only lays another root, on which its second stage runs: this machine's, or the userland's among the
-/// tools, under which this machine's is then `/host`.
+/// Builds the hypervisor's archive. It only mounts the root for the second stage: this machine's root, or the userland
+/// among the tools, in which this machine's root is `/host`.
 pub(crate) fn build_hypervisor(kernel: &Kernel, busybox: &Path, has_own_userland: bool) -> Result<Vec<u8>> {
     let names = ["virtio_pci", "virtio_console", "virtio_rng", "9pnet_virtio", "9p", "overlay"];
     let mut image = small_root(kernel, &names, FIRST, busybox)?;
@@ -59,13 +60,13 @@ fn small_root(kernel: &Kernel, modules: &[&str], init: &str, busybox: &Path) -> 
     image.file("/bin/busybox", 0o755, &read(busybox)?);
     image.link("/bin/sh", "busybox");
     for (n, module) in kernel.modules.load(modules)?.iter().enumerate() {
-        // The shell's `*` gives them in this order.
+        // The shell's `*` lists the files in this order.
         image.file(&format!("/modules/{n:02}-{}.ko", module.name), 0o644, &module.bytes);
     }
     Ok(image)
 }
 
-/// A busybox that needs no libraries.
+/// A statically linked busybox.
 pub(crate) fn busybox() -> Result<PathBuf> {
     let missing = Error::Missing { program: "busybox (static)", package: "busybox-static" };
     let found = crate::path_of("busybox").ok_or(missing)?;
@@ -75,11 +76,11 @@ pub(crate) fn busybox() -> Result<PathBuf> {
     }
 }
 
-/// The shared libraries that a program of this machine's loader would load, the loader among them.
+/// The shared libraries that this machine's loader would load for a program, and the loader.
 fn libraries_of(program: &Path) -> Result<Vec<String>> {
     match process::run(Command::new("ldd").arg(program), Duration::from_secs(20), &|| false) {
         Ok(printed) => read_ldd(&String::from_utf8_lossy(&printed), program),
-        // It says so on stderr, and fails, when a program has none.
+        // For a static program, ldd fails with this message.
         Err(Error::Command { why, .. }) if why.contains("not a dynamic executable") => Ok(Vec::new()),
         Err(e) => Err(e),
     }

@@ -1,6 +1,5 @@
-//! An initramfs as the kernel unpacks it: a cpio archive in the "newc" format
-//! (Documentation/driver-api/early-userspace/buffer-format.rst). It is not compressed: an emulated guest would take
-//! longer to unpack it than QEMU takes to read it.
+//! An initramfs: a cpio archive in the "newc" format (Documentation/driver-api/early-userspace/buffer-format.rst). It
+//! is not compressed, because an emulated guest would take longer to decompress it than QEMU takes to read it.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -18,7 +17,7 @@ pub(crate) struct Initramfs {
 }
 
 impl Initramfs {
-    /// A file with these permissions; folders above it are made.
+    /// Adds a file with these permissions, and the folders above it.
     pub(crate) fn file(&mut self, path: &str, permissions: u32, content: &[u8]) {
         self.parents(path);
         self.entry(path, FILE | permissions, (0, 0), content);
@@ -29,7 +28,7 @@ impl Initramfs {
         self.entry(path, LINK, (0, 0), to.as_bytes());
     }
 
-    /// A folder, and those above it.
+    /// Adds a folder, and the folders above it.
     pub(crate) fn folder(&mut self, path: &str) {
         let path = path.trim_start_matches('/');
         self.parents(path);
@@ -84,7 +83,7 @@ impl Initramfs {
 mod tests {
     use super::*;
 
-    /// Mode, size and name of each entry, as a reader of the format finds them.
+    /// Mode, size and name of each entry, parsed from the archive.
     fn list(archive: &[u8]) -> Vec<(u32, usize, String)> {
         let number = |at: usize| u32::from_str_radix(std::str::from_utf8(&archive[at..at + 8]).unwrap(), 16).unwrap();
         let (mut at, mut found) = (0, Vec::new());
@@ -120,7 +119,7 @@ mod tests {
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);
         assert_eq!(&bytes[..6], b"070701");
-        // header 110 + "x\0" = 112, content 1 padded to 4: the next entry's magic stands at 116.
+        // header 110 + "x\0" = 112, content 1 padded to 4: the next entry's magic is at 116.
         assert_eq!(&bytes[116..122], b"070701");
     }
 }

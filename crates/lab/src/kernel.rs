@@ -1,5 +1,5 @@
-//! The guest's kernel: one that is installed here, or Debian's own, fetched by apt into a cache and unpacked there.
-//! Nothing is installed, and apt's own lists stay as they are.
+//! The guest's kernel: an installed one, or Debian's, which apt fetches into a cache, where it is unpacked. Nothing is
+//! installed, and apt's own lists do not change.
 
 use crate::{
     apt::{self, View, Work},
@@ -13,18 +13,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Without these a guest has no NIC, no serial ports and no packet sockets.
+/// Required modules: the guest's NIC, serial ports and packet sockets.
 pub(crate) const MODULES: [&str; 4] = ["virtio_pci", "virtio_net", "virtio_console", "af_packet"];
 
-/// A kernel that the guest can boot.
+/// A bootable kernel of a guest.
 pub(crate) struct Kernel {
-    /// As `uname -r` says it.
+    /// The output of `uname -r`.
     pub(crate) release: String,
     pub(crate) image: PathBuf,
     pub(crate) modules: Modules,
 }
 
-/// Finds a kernel on this machine or in the cache, and fetches one when there is none.
+/// Finds a kernel on this machine or in the cache, and otherwise fetches one.
 pub(crate) fn find(progress: Progress, stop: Stop) -> Result<Kernel> {
     if let Some(kernel) = newest(Path::new("/boot"), Path::new("/lib/modules")) {
         return Ok(kernel);
@@ -37,7 +37,7 @@ pub(crate) fn find(progress: Progress, stop: Stop) -> Result<Kernel> {
     kept_in(&kept).ok_or_else(|| Error::NoKernel(format!("the one fetched to {} lacks virtio", kept.display())))
 }
 
-/// The newest kernel in the cache. Each has a folder of its own, laid out as its package is.
+/// The newest kernel in the cache. Each kernel has its own folder, laid out like its package.
 fn kept_in(kept: &Path) -> Option<Kernel> {
     let folders = fs::read_dir(kept).ok()?.flatten().filter(|e| !e.file_name().to_string_lossy().starts_with('.'));
     let kernels = folders.filter_map(|e| {
@@ -48,7 +48,7 @@ fn kept_in(kept: &Path) -> Option<Kernel> {
     kernels.max_by_key(|k| by_number(&k.release))
 }
 
-/// The running kernel, else the newest, of those that have an image, modules, and all that a guest needs.
+/// The running kernel, otherwise the newest, among those with an image and all modules that a guest needs.
 pub(crate) fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
     let running = latpath_linux::proc::kernel_release();
     let names = fs::read_dir(boot).ok()?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
@@ -61,7 +61,7 @@ pub(crate) fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
     })
 }
 
-/// Orders `6.1.0-9` before `6.1.0-10`: the numbers in a release, as numbers.
+/// The numbers in a release, as a sort key: `6.1.0-9` precedes `6.1.0-10`.
 fn by_number(release: &str) -> Vec<u64> {
     release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }

@@ -1,5 +1,5 @@
-//! What the lab's hypervisor has beside this machine's own root: a kernel of the matrix with its modules, and tools that
-//! nobody wants on his machine for the lab's sake. Each is a folder in the cache, laid out as a root, fetched once.
+//! Layers over this machine's root for the lab's hypervisor: a kernel of the matrix with its modules, and tools that
+//! need not be installed on this machine. Each is a folder in the cache, laid out as a root and fetched once.
 
 use crate::{
     apt::{self, View, Work},
@@ -18,10 +18,10 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabKernel {
     pub name: &'static str,
-    /// Debian's package that depends on the newest one; ending in a dot, the begin of the packages of one version.
+    /// Debian's meta package of the newest kernel; if it ends in a dot, the prefix of the packages of one version.
     package: &'static str,
     pub(crate) suite: &'static str,
-    /// Built with PREEMPT_RT.
+    /// Whether it is built with PREEMPT_RT.
     pub real_time: bool,
     pub arch: Arch,
 }
@@ -40,10 +40,11 @@ const fn x86(name: &'static str, package: &'static str, suite: &'static str) -> 
     LabKernel { name, package, suite, real_time: false, arch: Arch::X86 }
 }
 
-/// Packages unpacked for the hypervisor, with what they need and this machine lacks.
+/// Packages unpacked for the hypervisor, with their dependencies that this machine lacks.
 const TOOLS: [&str; 7] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower", "iperf3"];
 
-/// All of a small userland of another architecture, with a QEMU that runs guests by KVM. Nothing of this machine's runs there.
+/// Packages of a small userland of another architecture, with a QEMU that runs guests by KVM. This machine's programs
+/// do not run there.
 const USERLAND: [&str; 14] = [
     "base-files",
     "bash",
@@ -66,23 +67,26 @@ impl LabKernel {
         KERNELS.into_iter().find(|k| k.name == name)
     }
 
-    /// Makes sure that it and the tools are in the cache. Once they are, this needs no network and no time.
+    /// Fetches this kernel and the tools into the cache, unless they are there already.
+    ///
+    /// # Errors
+    /// If the package mirror cannot be reached, or does not have them.
     pub fn fetch(self, progress: Progress, stop: Stop) -> Result<()> {
         Layers::of(self, progress, stop).map(drop)
     }
 }
 
-/// Folders to lay over this machine's root.
+/// Folders to mount over this machine's root.
 pub(crate) struct Layers {
     pub(crate) kernel: PathBuf,
     pub(crate) tools: PathBuf,
 }
 
 impl Layers {
-    /// From the cache, or fetched into it.
+    /// The layers from the cache, fetched if missing.
     pub(crate) fn of(kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = cache()?;
-        // Other tools are another folder.
+        // Each list of tools has its own folder.
         let own_tools = cache.join(TOOLS.join("+"));
         if !own_tools.is_dir() {
             progress("fetching tools for the lab's hypervisor (5 MB, once)");
@@ -114,7 +118,7 @@ impl Layers {
     }
 }
 
-/// Where what belongs to hypervisors is kept.
+/// The cache folder of hypervisors.
 pub(crate) fn cache() -> Result<PathBuf> {
     let cache = apt::cache()?.join("hypervisor");
     fs::create_dir_all(&cache).doing(format!("make folder {}", cache.display()))?;
@@ -134,7 +138,7 @@ fn tools(work: &Work, target: &Path, progress: Progress, stop: Stop) -> Result<(
     let packages = View::own_or_fresh(work, progress, stop, |view| view.download_lacking(&TOOLS, work, stop))?;
     let root = apt::unpack_all(&packages, work, stop)?;
     merge_usr(&root)?;
-    // Debian's alternatives make this link when the package is installed.
+    // Debian's alternatives create this link when the package is installed.
     if root.join("usr/lib/openvswitch-switch/ovs-vswitchd").is_file() {
         let link = root.join("usr/sbin/ovs-vswitchd");
         std::os::unix::fs::symlink("../lib/openvswitch-switch/ovs-vswitchd", &link).doing("link ovs-vswitchd")?;
@@ -142,7 +146,7 @@ fn tools(work: &Work, target: &Path, progress: Progress, stop: Stop) -> Result<(
     work.keep(&root, target)
 }
 
-/// A root of another architecture that stands by itself.
+/// Fetches a complete root of another architecture.
 fn userland(arch: Arch, work: &Work, target: &Path, stop: Stop) -> Result<()> {
     let view = View::suites(work, &["bookworm"], arch, stop)?;
     let root = apt::unpack_all(&view.download_lacking(&USERLAND, work, stop)?, work, stop)?;
@@ -173,12 +177,12 @@ fn one_kernel(
     work.keep(&root, target)
 }
 
-/// Without its tables modprobe, and the kernel itself, find no module.
+/// Writes the module tables, without which modprobe and the kernel find no module.
 fn depmod(root: &Path, release: &str, work: &Work, tools: &Path, stop: Stop) -> Result<()> {
     let program = match crate::path_of("depmod") {
         Some(own) => own,
         None => {
-            // kmod does what it is called.
+            // kmod acts by the name that it is called by.
             let link = work.folder().join("depmod");
             std::os::unix::fs::symlink(tools.join("usr/bin/kmod"), &link).doing("link depmod")?;
             link
@@ -191,10 +195,10 @@ fn depmod(root: &Path, release: &str, work: &Work, tools: &Path, stop: Stop) -> 
     process::run(&mut command, Duration::from_secs(120), stop).map(drop)
 }
 
-/// Folders of a root that are links into /usr.
+/// Root folders that are links into /usr.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 
-/// Packages unpack to /bin, /lib and /sbin, which are links into /usr on the root that they are laid over.
+/// Moves /bin, /lib and /sbin of unpacked packages into /usr, because they are links in the root below.
 fn merge_usr(root: &Path) -> Result<()> {
     for name in MERGED {
         let from = root.join(name);

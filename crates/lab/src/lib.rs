@@ -1,8 +1,8 @@
-//! A path to measure, on one machine: publisher ─ veth ─ bridge ─ tap ─ QEMU guest, made of network namespaces that this
-//! process owns and a guest that boots in seconds from Debian's own kernel and a root made of a few files.
+//! A path to measure, on one machine: publisher ─ veth ─ bridge ─ tap ─ QEMU guest. It consists of network namespaces
+//! that this process owns, and a guest that boots in seconds from Debian's kernel and a root of a few files.
 //!
-//! Nothing is left behind: namespaces, processes and files go when their handles go, when the process dies the kernel
-//! ends its children, and what a killed process could not remove the next latpath does ([`Labs`]).
+//! Nothing remains afterwards: namespaces, processes and files are removed with their handles; the kernel ends the
+//! children of a process that dies; and the next latpath removes what a killed process has left ([`Labs`]).
 //!
 //! ```text
 //!  namespace pub          namespace hyp                     guest
@@ -59,14 +59,14 @@ pub use shell::Output;
 pub use starvation::{Starvation, Watch};
 pub use undo::{Labs, Step};
 
-/// Asked during every wait: whether the user wants to stop.
+/// Returns whether the user has requested a stop; called during every wait.
 pub type Stop<'a> = &'a dyn Fn() -> bool;
 
-/// Gets one line at each step that takes time.
+/// Receives one line at the start of each step that takes time.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// The first thing that this machine lacks for a lab, said as an error; `None` when all is there. Being offline shows
-/// only when a kernel has to be fetched.
+/// The first requirement of a lab that this machine lacks, as an error; `None` if it has all. A missing network is only
+/// noticed when a kernel has to be fetched.
 pub fn missing(application: Application) -> Option<Error> {
     if !nix::unistd::geteuid().is_root() {
         return Some(Error::NotRoot);
@@ -82,7 +82,7 @@ pub fn missing(application: Application) -> Option<Error> {
     image::busybox().err()
 }
 
-/// Where a program is, by `PATH` and the folders of root's programs.
+/// The path of a program, searched in `PATH` and the folders of root's programs.
 pub fn path_of(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(Into::into));

@@ -1,4 +1,4 @@
-//! A machine that QEMU runs and that offers a shell: a guest, or the hypervisor that boots guests itself.
+//! A machine that runs in QEMU and offers a shell: a guest, or the hypervisor, which boots guests itself.
 
 use crate::{
     error::{Error, Result},
@@ -18,13 +18,13 @@ use std::{
 
 const TICK: Duration = Duration::from_millis(50);
 
-/// It runs until this value goes.
+/// A running machine, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct Machine {
     qemu: Running,
     shell: Shell,
     name: String,
-    /// What QEMU says is written here.
+    /// The file of QEMU's own messages.
     messages: PathBuf,
     console: PathBuf,
     release: String,
@@ -32,7 +32,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts QEMU and waits until the machine's shell answers, at most `limit`.
+    /// Starts QEMU and waits until the machine's shell answers, for at most `limit`.
     pub(crate) fn boot(start: &Start, limit: Duration, stop: Stop) -> Result<Self> {
         let began = Instant::now();
         let until = began + limit;
@@ -59,7 +59,7 @@ impl Machine {
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
-                // The socket closes a moment before the process has ended and said why.
+                // The socket closes shortly before QEMU has written its last message and ended.
                 qemu.wait(Duration::from_millis(500))?;
                 alive(&mut qemu)?;
                 Err(error)
@@ -67,12 +67,12 @@ impl Machine {
         }
     }
 
-    /// Its kernel, as `uname -r` says it.
+    /// The release of its kernel, as in `uname -r`.
     pub fn release(&self) -> &str {
         &self.release
     }
 
-    /// From QEMU's start until its shell answered.
+    /// Time from QEMU's start to the first answer of the shell.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -82,25 +82,34 @@ impl Machine {
         self.qemu.pid()
     }
 
-    /// How its QEMU ended, if it has.
+    /// QEMU's exit status, if it has ended.
+    ///
+    /// # Errors
+    /// If the process cannot be waited for.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.qemu.ended()
     }
 
-    /// Runs a shell script in it and waits for its end. Only one runs at a time; in a guest, what shall go on is put into the background
-    /// ([`Guest::start`](crate::Guest::start)).
+    /// Runs a shell script in the machine and waits for its end. Only one script runs at a time; in a guest,
+    /// [`Guest::start`](crate::Guest::start) runs a command in the background.
+    ///
+    /// # Errors
+    /// If the script exceeds `limit`, the machine ends or does not answer, or the user requests a stop.
     pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
         let ran = self.shell.run(script, limit, stop);
         self.or_how_it_ended(ran)
     }
 
-    /// [`Machine::run`] for a script that must succeed; returns what it printed.
+    /// [`Machine::run`] for a script that must succeed; returns its output.
+    ///
+    /// # Errors
+    /// Like [`Machine::run`], and if the script fails.
     pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
         let printed = self.shell.expect(script, stop);
         self.or_how_it_ended(printed)
     }
 
-    /// The shell of a machine that is gone only stops answering.
+    /// Replaces the error of a silent shell with the exit status of the machine, if it has ended.
     fn or_how_it_ended<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(Error::Guest { .. }) = result {
             self.qemu.wait(Duration::from_millis(500))?;
@@ -109,12 +118,12 @@ impl Machine {
         result
     }
 
-    /// An error with its name.
+    /// An error with the machine's name.
     pub(crate) fn fail(&self, why: String) -> Error {
         self.shell.fail(why)
     }
 
-    /// The file that its serial console writes.
+    /// The file of its serial console.
     pub fn console(&self) -> &Path {
         &self.console
     }
@@ -125,11 +134,11 @@ impl Machine {
     }
 }
 
-/// Whether the machine's QEMU still runs; an error that says how it ended, if it has.
+/// Checks that QEMU still runs; otherwise returns an error with its exit status.
 fn is_alive(qemu: &mut Running, name: &str, messages: &Path) -> Result<()> {
     match qemu.ended()? {
         Some(status) => {
-            // That emulation lacks a feature of a CPU ends nothing.
+            // Warnings about CPU features that the emulation lacks are not the reason of an end.
             let lines = last_lines(messages, 10).into_iter().filter(|line| !line.contains(": warning: "));
             let why = std::iter::once(format!("QEMU ended, {status}")).chain(lines);
             Err(Error::Guest { guest: name.into(), why: why.collect::<Vec<_>>().join("; ") })

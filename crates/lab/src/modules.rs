@@ -1,6 +1,5 @@
-//! Kernel modules: which files hold them, what they depend on, in which order they load. Read from the modules
-//! themselves (`depends=` in their `.modinfo`, include/linux/module.h), so that neither depmod's tables nor kmod are needed:
-//! an unpacked kernel package has none.
+//! Kernel modules: their files, dependencies and load order, read from the modules themselves (`depends=` in their
+//! `.modinfo`, include/linux/module.h). Neither kmod nor depmod's tables are needed: an unpacked kernel package has none.
 
 use crate::{
     error::{Doing, Error, Result},
@@ -20,14 +19,14 @@ pub(crate) struct Modules {
     builtin: HashSet<String>,
 }
 
-/// One module, ready to be loaded.
+/// One module, ready to load.
 pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Modules {
-    /// Looks through `/lib/modules/RELEASE`.
+    /// Lists the modules of `/lib/modules/RELEASE`.
     pub(crate) fn of(folder: &Path) -> Result<Self> {
         let mut files = HashMap::new();
         let mut folders = vec![folder.join("kernel")];
@@ -41,13 +40,13 @@ impl Modules {
                 }
             }
         }
-        // A kernel without this list has nothing to say about what is built in: then all must be found as files.
+        // Without this list, no module counts as built in, so all must exist as files.
         let list = fs::read_to_string(folder.join("modules.builtin")).unwrap_or_default();
         let builtin = list.lines().filter_map(|line| name_of(Path::new(line))).collect();
         Ok(Self { files, builtin })
     }
 
-    /// These modules and all they depend on, each after what it needs.
+    /// These modules and all their dependencies, each after those that it needs.
     pub(crate) fn load(&self, names: &[&str]) -> Result<Vec<Module>> {
         let mut order = Vec::new();
         let mut seen = HashSet::new();
@@ -57,7 +56,7 @@ impl Modules {
         Ok(order)
     }
 
-    /// Whether a module of this name is there, as a file or built in.
+    /// Whether a module of this name exists, as a file or built in.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.builtin.contains(name) || self.files.contains_key(name)
     }
@@ -76,7 +75,7 @@ impl Modules {
     }
 }
 
-/// The module's name: the file's, without `.ko` and its compression, and with `_` for `-` as the kernel has it.
+/// The module's name: the file's without `.ko` and compression suffix, with `_` for `-`, as in the kernel.
 fn name_of(file: &Path) -> Option<String> {
     let name = file.file_name()?.to_str()?;
     let (stem, rest) = name.split_once(".ko")?;
@@ -96,7 +95,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     process::run(Command::new(program).arg("-dc").arg(file), Duration::from_secs(30), &|| false)
 }
 
-/// The names after `depends=`, a NUL-ended string of the module's `.modinfo`.
+/// The names after `depends=`, a NUL-terminated string of the module's `.modinfo`.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|w| w == KEY) else { return Vec::new() };

@@ -1,4 +1,5 @@
-//! Network namespaces of a lab: named after the process that made them, gone with it, or removed by the next latpath after a kill.
+//! Network namespaces of a lab, named after the process that created them. They are removed with it, or by the next
+//! latpath after a kill.
 
 use crate::{
     error::{Error, Result},
@@ -22,7 +23,7 @@ use std::{
 
 const QUICK: Duration = Duration::from_secs(20);
 
-/// Which process a lab belongs to: `latpath-PID-START-N`. Two labs never share one.
+/// Unique id of a lab, with the process that owns it: `latpath-PID-START-N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LabId {
     pid: u32,
@@ -44,7 +45,7 @@ impl fmt::Display for LabId {
     }
 }
 
-/// A network namespace that goes when its last handle goes.
+/// A network namespace, which is removed when its last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     inner: Arc<Inner>,
@@ -55,19 +56,19 @@ struct Inner {
     name: String,
     netns: Netns,
     file: Arc<File>,
-    // Goes last.
+    // Dropped last.
     _journal: Arc<LabEntry>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // What cannot be removed now is removed at the next start.
+        // If this fails, the next start removes it.
         let _ = Netns::delete(&self.name);
     }
 }
 
 impl Namespace {
-    /// Makes it, with IPv6 off on everything in it: no frame shall pass but those that the lab sends.
+    /// Creates a namespace with IPv6 disabled on all its devices, so that only the lab's own frames pass.
     pub(crate) fn new(id: LabId, role: &str, journal: &Arc<LabEntry>) -> Result<Self> {
         let name = format!("{id}-{role}");
         journal.add(Step::Namespace { role: role.into() })?;
@@ -80,7 +81,7 @@ impl Namespace {
             }
         };
         let space = Self { inner: Arc::new(Inner { name, netns, file, _journal: journal.clone() }) };
-        // A kernel without IPv6 has no such files, and nothing to switch off.
+        // A kernel without IPv6 has no such files.
         space.inside(|| {
             for scope in ["all", "default"] {
                 let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
@@ -90,45 +91,55 @@ impl Namespace {
         Ok(space)
     }
 
-    /// Its name, as `ip netns` shows it.
+    /// The namespace's name, as in `ip netns`.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Starts a command in it. When this process dies, the kernel sends `on_parent_death` to the command.
+    /// Starts a command in the namespace. When this process dies, the kernel sends `on_parent_death` to the command.
+    ///
+    /// # Errors
+    /// If the command cannot be started.
     pub fn start(&self, command: Command, on_parent_death: Signal) -> Result<Running> {
         Running::start(command, Some(&self.inner.file), on_parent_death)
     }
 
-    /// Calls a function in it: sockets that the function opens belong to this namespace. Runs in a thread of its own.
+    /// Calls a function in the namespace, on a separate thread: sockets that the function opens belong to this
+    /// namespace.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {
         Ok(self.inner.netns.inside(call)?)
     }
 
-    /// The namespace as the system names it.
+    /// Handle of the namespace in the crate `net`.
     pub fn netns(&self) -> &Netns {
         &self.inner.netns
     }
 
-    /// Changes its devices, addresses and queueing disciplines.
+    /// Opens a socket that changes its devices, addresses and queueing disciplines.
     ///
     /// # Errors
-    /// Where it cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn network(&self) -> Result<Rtnetlink> {
         Ok(Rtnetlink::open(&self.inner.netns)?)
     }
 
-    /// Runs `ip -n <this> WORDS…`; the words are parted at spaces.
+    /// Runs `ip -n <this> WORDS…`; the words are separated by spaces.
+    ///
+    /// # Errors
+    /// If the command fails.
     pub fn ip(&self, words: &str) -> Result<Vec<u8>> {
         let mut all = vec!["-n", &self.inner.name];
         all.extend(words.split(' '));
         ip(&all)
     }
 
-    /// The kernel's counters of each device in it, by the device's name.
+    /// The kernel's counters of each device in the namespace, by device name.
     ///
     /// # Errors
-    /// Where the kernel does not list the devices.
+    /// If the kernel does not list the devices.
     pub fn counters(&self) -> Result<BTreeMap<String, Statistics>> {
         let all = interfaces(&self.inner.netns)?;
         Ok(all.into_iter().map(|device| (device.name, device.statistics)).collect())
@@ -137,7 +148,7 @@ impl Namespace {
     /// The kernel's counters of one device.
     ///
     /// # Errors
-    /// Where there is no such device.
+    /// If the device does not exist.
     pub fn counters_of(&self, device: &str) -> Result<Statistics> {
         let all = interfaces(&self.inner.netns)?;
         let names = all.iter().map(|device| device.name.as_str()).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! Open vSwitch of a lab's own: its database server and daemon run in the hypervisor's namespace, with all their files in
-//! the lab's folder. An Open vSwitch that the machine itself runs is neither used nor disturbed.
+//! A lab's own Open vSwitch: its database server and daemon run in the hypervisor's namespace, with all their files in
+//! the lab's folder. An Open vSwitch of the machine is neither used nor disturbed.
 
 use crate::{
     devices::BRIDGE,
@@ -16,33 +16,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The programs of this lab, and Debian's package that has them.
+/// The programs of Open vSwitch that a lab runs.
 pub(crate) const PROGRAMS: [&str; 5] = ["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"];
 pub(crate) const PACKAGE: &str = "openvswitch-switch";
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const QUICK: Duration = Duration::from_secs(60);
-/// Started in a machine's first ten seconds, Open vSwitch 3.1 makes no thread for upcalls and loses them all.
+/// Minimum uptime of the machine, s: in its first ten seconds, Open vSwitch 3.1 starts no thread for upcalls and loses
+/// them all.
 const UPTIME: f64 = 11.0;
 
-/// A running Open vSwitch with one bridge on the kernel's datapath. It ends with this value, its datapath too.
+/// A running Open vSwitch with one bridge on the kernel's datapath. Both end when this value is dropped.
 #[derive(Debug)]
 pub struct OpenVswitch {
     daemon: Running,
     database: Running,
     folder: PathBuf,
-    // Holds that folder.
+    // Keeps the folder.
     _lab: Lab,
 }
 
-/// What the datapath counted since it was made (`ovs-appctl dpctl/show`).
+/// Counters of the datapath since its creation (`ovs-appctl dpctl/show`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
-    /// Packets for which a flow was there.
+    /// Packets that matched a flow.
     pub hit: u64,
-    /// Packets for which none was: each one an upcall.
+    /// Packets without a matching flow: each causes an upcall.
     pub missed: u64,
-    /// Upcalls that found their queue full; they are among the missed.
+    /// Upcalls dropped because their queue was full; `missed` includes them.
     pub lost: u64,
 }
 
@@ -60,7 +61,7 @@ impl OpenVswitch {
             let mut command = Command::new(program);
             command.args(arguments).args(["-vconsole:off", "--no-chdir"]).arg(format!("--log-file={}", file(program)));
             command.arg(format!("--unixctl={}", file(&format!("{program}.ctl"))));
-            // Where it makes the sockets of its bridges.
+            // The folder of its bridges' sockets.
             command.envs([("OVS_RUNDIR", &folder), ("OVS_LOGDIR", &folder), ("OVS_DBDIR", &folder)]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             namespace.start(command, Signal::SIGKILL)
@@ -81,19 +82,29 @@ impl OpenVswitch {
         Ok(started)
     }
 
-    /// `ovs-vsctl WORDS…`; returns when the daemon has done it.
+    /// Runs `ovs-vsctl WORDS…`; returns when the daemon has made the change.
+    ///
+    /// # Errors
+    /// If the command fails.
     pub fn vsctl(&self, words: &str) -> Result<String> {
         let socket = self.folder.join("db.sock");
         self.program("ovs-vsctl", &[&format!("--db=unix:{}", socket.display()), "--timeout=30"], words)
     }
 
-    /// `ovs-appctl WORDS…`, asked of the daemon.
+    /// Runs `ovs-appctl WORDS…` on the daemon.
+    ///
+    /// # Errors
+    /// If the command fails.
     pub fn appctl(&self, words: &str) -> Result<String> {
         let socket = self.folder.join("ovs-vswitchd.ctl");
         self.program("ovs-appctl", &[&format!("--target={}", socket.display()), "--timeout=30"], words)
     }
 
-    /// `ovs-ofctl COMMAND BRIDGE [ARGUMENT]`: the bridge's OpenFlow rules, as in `ofctl("add-flow", "in_port=1,actions=2")`.
+    /// Runs `ovs-ofctl COMMAND BRIDGE [ARGUMENT]`, for the bridge's OpenFlow rules: `ofctl("add-flow",
+    /// "in_port=1,actions=2")`.
+    ///
+    /// # Errors
+    /// If the command fails.
     pub fn ofctl(&self, command: &str, argument: &str) -> Result<String> {
         let bridge = format!("unix:{}", self.folder.join(format!("{BRIDGE}.mgmt")).display());
         let mut words = vec![command, &bridge];
@@ -102,24 +113,33 @@ impl OpenVswitch {
     }
 
     /// Makes a device of the hypervisor's namespace a port of the bridge.
+    ///
+    /// # Errors
+    /// If Open vSwitch rejects the device.
     pub fn add_port(&self, device: &str) -> Result<()> {
         self.vsctl(&format!("add-port {BRIDGE} {device}")).map(drop)
     }
 
-    /// What the datapath counted.
+    /// Reads the datapath's counters.
+    ///
+    /// # Errors
+    /// If the daemon does not report them.
     pub fn lookups(&self) -> Result<Lookups> {
         let shown = self.appctl("dpctl/show")?;
         let unread = || Error::Command { command: "ovs-appctl dpctl/show".into(), why: format!("unreadable: {shown}") };
         read_lookups(&shown).ok_or_else(unread)
     }
 
-    /// Makes the daemon take its flows out of the datapath: the next packet of each takes the upcall. (Deleting them from the
-    /// datapath alone leaves the daemon in the belief that they are there, and it installs none for a while.)
+    /// Makes the daemon remove its flows from the datapath, so that the next packet of each causes an upcall. (If they
+    /// are deleted from the datapath alone, the daemon assumes that they still exist, and installs none for a while.)
+    ///
+    /// # Errors
+    /// If the command fails.
     pub fn forget_flows(&self) -> Result<()> {
         self.appctl("revalidator/purge").map(drop)
     }
 
-    /// Where its sockets are: `OVS_RUNDIR`, to those who run its programs as they are.
+    /// The folder of its sockets, as `OVS_RUNDIR` for callers that run its programs directly.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -138,7 +158,7 @@ impl OpenVswitch {
 
 impl Drop for OpenVswitch {
     fn drop(&mut self) {
-        // Without this the kernel's datapath, which is no process, stays.
+        // Otherwise the kernel's datapath, which is not a process, remains.
         let _ = self.appctl("exit --cleanup");
         let _ = self.daemon.end(Signal::SIGTERM, Duration::from_secs(5));
         let _ = self.database.end(Signal::SIGTERM, Duration::from_secs(5));

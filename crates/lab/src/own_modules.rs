@@ -1,5 +1,5 @@
-//! Kernel modules of our own (crates/lab/module), built for a kernel of the matrix by this machine's compiler and Debian's
-//! headers, which are unpacked in the cache. They are loaded in the hypervisor alone, never here.
+//! The lab's own kernel modules (crates/lab/module), built for a kernel of the matrix by this machine's compiler with
+//! Debian's headers, which are unpacked in the cache. Only the hypervisor loads them, never this machine.
 
 use crate::{
     apt::{self, View, Work},
@@ -24,19 +24,19 @@ const SOURCES: [(&str, &str); 6] = [
     ("slow_idle.c", include_str!("../module/slow_idle.c")),
 ];
 
-/// A kernel module of the lab's own.
+/// One of the lab's own kernel modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnModule {
-    /// Two NICs with a cable between them, whose stamps are known.
+    /// Two NICs with a cable between them and known stamps.
     StampingNics,
-    /// Idle states, of which one is slow to leave.
+    /// Idle states, one of them with a long exit latency.
     SlowIdle,
 }
 
 impl OwnModule {
     pub const ALL: [Self; 2] = [Self::StampingNics, Self::SlowIdle];
 
-    /// As the kernel calls it.
+    /// The module's name in the kernel.
     pub fn name(self) -> &'static str {
         match self {
             Self::StampingNics => "stamping_nics",
@@ -50,8 +50,10 @@ impl OwnModule {
 }
 
 impl LabKernel {
-    /// A module of ours for this kernel: a file to give to `insmod` in its hypervisor. Fetches and builds what is not in
-    /// the cache.
+    /// The file of a module for this kernel, for `insmod` in its hypervisor. Fetches and builds what the cache lacks.
+    ///
+    /// # Errors
+    /// If the headers cannot be fetched, or the module cannot be built.
     pub fn own_module(self, module: OwnModule, progress: Progress, stop: Stop) -> Result<PathBuf> {
         let cache = layers::cache()?;
         let release = Layers::of(self, progress, stop)?.kernel()?.release;
@@ -69,9 +71,9 @@ impl LabKernel {
     }
 }
 
-/// What modules of a kernel are built with.
+/// The headers that modules of a kernel are built with.
 struct Headers {
-    /// Laid out as a root.
+    /// A folder laid out as a root.
     root: PathBuf,
     release: String,
 }
@@ -81,7 +83,7 @@ impl Headers {
         let headers = Self { root: cache.join(format!("headers-{release}")), release: release.into() };
         if !headers.root.is_dir() {
             progress(&format!("fetching the headers of Linux {release} (15 MB, once)"));
-            // The mirror has those of its newest kernel; the one in the cache may be older.
+            // The mirror only has headers of its newest kernel; the cached kernel may be older.
             let what = format!("{}; or, for the mirror's newest kernel, remove {}", headers.package(), kernel.name);
             layers::fetch(cache, |work| headers.fetch(kernel, work, stop), &what)?;
         }
@@ -95,13 +97,13 @@ impl Headers {
     fn fetch(&self, kernel: LabKernel, work: &Work, stop: Stop) -> Result<()> {
         let view = View::suites(work, &[kernel.suite], kernel.arch, stop)?;
         let package = self.package();
-        // Not the compiler that it depends on, nor the kernel.
+        // The dependencies on the compiler and the kernel are omitted.
         let mut all = view.depends(&package, work, stop)?;
         all.retain(|p| p.starts_with("linux-headers-") || p.starts_with("linux-kbuild-"));
         all.push(package);
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let root = apt::unpack_all(&view.download_all(&all, work, stop)?, work, stop)?;
-        // They include each other where they would be installed.
+        // The makefile includes others by their installed paths.
         let makefile = root.join("usr/src").join(self.package()).join("Makefile");
         let text = fs::read_to_string(&makefile).doing(format!("read {}", makefile.display()))?;
         let moved = text.replace("/usr/src/", &format!("{}/usr/src/", self.root.display()));
@@ -114,7 +116,7 @@ fn build(headers: &Headers, folder: &Path, stop: Stop) -> Result<()> {
     for (name, text) in SOURCES {
         fs::write(folder.join(name), text).doing(format!("write {name}"))?;
     }
-    // The one that made the kernel, if it is here.
+    // The compiler that built the kernel is preferred.
     let compilers = ["gcc-12", "gcc"].into_iter().find(|c| crate::path_of(c).is_some());
     let compiler = compilers.ok_or(Error::Missing { program: "gcc", package: "gcc" })?;
     crate::path_of("make").ok_or(Error::Missing { program: "make", package: "make" })?;

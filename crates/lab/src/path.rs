@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-/// Where the application at the path's end runs.
+/// Place of the application at the end of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Application {
     /// In a QEMU guest behind a tap.
@@ -25,16 +25,16 @@ pub enum Application {
     Namespace,
 }
 
-/// What joins the host's NIC and the guest's tap.
+/// The switch between the host's NIC and the guest's tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Switch {
     /// The kernel's own bridge.
     LinuxBridge,
-    /// An Open vSwitch of the lab's own, on the kernel's datapath, that learns addresses as the bridge does.
+    /// The lab's own Open vSwitch on the kernel's datapath, which learns addresses like the bridge.
     OpenVswitch,
 }
 
-/// One lab of this process; any number may run at once, in this process and in others.
+/// A lab of this process. Any number of labs may exist at once, in this process and others.
 #[derive(Clone, Debug)]
 pub struct Lab {
     id: LabId,
@@ -47,16 +47,16 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed now is removed at the next start.
+        // If this fails, the next start removes it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 impl Lab {
-    /// Starts an empty lab.
+    /// Creates an empty lab.
     ///
     /// # Errors
-    /// Where this process is not root, or cannot note the lab in the journal and make its folder.
+    /// If this process is not root, or cannot record the lab in the journal or create its folder.
     pub fn new() -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Error::NotRoot);
@@ -70,22 +70,29 @@ impl Lab {
         Ok(Self { id, folder: Arc::new(Folder(folder)), journal })
     }
 
-    /// This lab's folder; gone with the lab.
+    /// This lab's folder, which is removed with the lab.
     pub fn folder(&self) -> &Path {
         &self.folder.0
     }
 
-    /// Makes a namespace of this lab; `role` is the end of its name. It goes with its last handle.
+    /// Creates a namespace of this lab, which is removed with its last handle; `role` is the end of its name.
+    ///
+    /// # Errors
+    /// If the namespace cannot be recorded in the journal or created.
     pub fn namespace(&self, role: &str) -> Result<Namespace> {
         Namespace::new(self.id, role, &self.journal)
     }
 
-    /// Lays the path up to the application's socket: namespaces, cables and the bridge, or its tap.
+    /// Sets up the path through the kernel's bridge, to the application's device or the guest's tap.
+    ///
+    /// # Errors
+    /// If the kernel rejects a namespace or a device.
     pub fn lay(&self, application: Application) -> Result<LabPath> {
         self.lay_through(Switch::LinuxBridge, application)
     }
 
-    /// A program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
+    /// A copy of a program without debugging information, which an emulated guest unpacks sooner; the program itself if
+    /// it cannot be stripped.
     pub fn stripped(&self, whole: PathBuf, name: &str) -> PathBuf {
         let small = self.folder().join(name);
         match Command::new("strip").arg("-g").arg("-o").arg(&small).arg(&whole).status() {
@@ -94,7 +101,10 @@ impl Lab {
         }
     }
 
-    /// [`Lab::lay`], through a switch of your choice.
+    /// [`Lab::lay`], with a choice of the switch.
+    ///
+    /// # Errors
+    /// Like [`Lab::lay`], and if Open vSwitch does not start.
     pub fn lay_through(&self, switch: Switch, application: Application) -> Result<LabPath> {
         let publisher = self.namespace("pub")?;
         let hypervisor = self.namespace("hyp")?;
@@ -138,20 +148,20 @@ impl Lab {
     }
 }
 
-/// A laid path. Its devices go with it.
+/// A path. Its devices are removed with it.
 #[derive(Clone, Debug)]
 pub struct LabPath {
-    /// The switch behind [`BRIDGE`], where it is not the kernel's own.
+    /// The switch behind [`BRIDGE`], unless it is the kernel's bridge.
     pub open_vswitch: Option<Arc<OpenVswitch>>,
-    /// Where packets are made: holds [`PUBLISHER`].
+    /// The namespace of the packets' source, with [`PUBLISHER`].
     pub publisher: Namespace,
-    /// The host: holds [`NIC`], [`BRIDGE`] and [`TAP`] or [`VETH`].
+    /// The host's namespace, with [`NIC`], [`BRIDGE`] and [`TAP`] or [`VETH`].
     pub hypervisor: Namespace,
-    /// Without a guest, where the application runs: holds [`APPLICATION`].
+    /// Without a guest: the application's namespace, with [`APPLICATION`].
     pub application: Option<Namespace>,
 }
 
-/// A veth pair with an end in each namespace. It never shows in any other.
+/// Creates a veth pair with an end in each namespace, directly and without passing through another one.
 fn cable(left: &Namespace, left_device: &str, right: &Namespace, right_device: &str) -> Result<()> {
     let other_end = NewDevice::Veth { peer: right_device, netns: Some(right.netns()) };
     Ok(left.network()?.add_device(left_device, other_end)?)

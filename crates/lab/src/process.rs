@@ -1,5 +1,5 @@
-//! Processes that live no longer than the lab: started in a network namespace, in a process group of their own (so that
-//! a terminal's Ctrl-C reaches them only through us), and signalled by the kernel when their parent dies.
+//! Processes that end with the lab: started in a network namespace and in their own process group (so that a terminal's
+//! Ctrl-C reaches them only through this process), and signalled by the kernel when their parent dies.
 
 use crate::{
     error::{Doing, Error, Result},
@@ -20,10 +20,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a wait looks again.
+/// Interval of polls during a wait.
 const TICK: Duration = Duration::from_millis(20);
 
-/// A child that is ended, at the latest, when this value goes.
+/// A child process, which is ended when this value is dropped, if not before.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -31,8 +31,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts `command` in `namespace` (or where we are). When this process dies, however it dies, the kernel sends
-    /// `on_parent_death` to the child.
+    /// Starts `command` in `namespace`, by default this process's own. When this process dies, for any reason, the
+    /// kernel sends `on_parent_death` to the child.
+    ///
+    /// # Errors
+    /// If the command cannot be started.
     pub fn start(command: Command, namespace: Option<&Arc<File>>, on_parent_death: Signal) -> Result<Self> {
         let what = command.get_program().to_string_lossy().into_owned();
         let child = spawn(command, namespace.cloned(), on_parent_death).doing(format!("start {what}"))?;
@@ -44,21 +47,29 @@ impl Running {
         self.child.id()
     }
 
+    /// The child, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
+    /// The child's exit status, if it has ended.
+    ///
+    /// # Errors
+    /// If the child cannot be waited for.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().doing(format!("wait for {}", self.what))
     }
 
-    /// Sends a signal; a child that is gone already is no error.
+    /// Sends a signal; no effect on a child that has ended.
     pub fn signal(&self, signal: Signal) {
         // The child is not reaped before `ended` or drop, so its id cannot have been reused.
         let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
     }
 
-    /// Waits until it ends, at most `limit`; `None` when it still runs then.
+    /// Waits for the child's end, for at most `limit`; `None` if it still runs.
+    ///
+    /// # Errors
+    /// If the child cannot be waited for.
     pub fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let until = Instant::now() + limit;
         loop {
@@ -72,7 +83,10 @@ impl Running {
         }
     }
 
-    /// Asks it to end by `signal`, and kills it when it has not after `limit`. `None`: it had to be killed.
+    /// Sends `signal`, and kills a child that still runs after `limit`. Returns `None` if it had to be killed.
+    ///
+    /// # Errors
+    /// If the child cannot be waited for.
     pub fn end(&mut self, signal: Signal, limit: Duration) -> Result<Option<ExitStatus>> {
         if self.ended()?.is_none() {
             self.signal(signal);
@@ -95,8 +109,8 @@ impl Drop for Running {
     }
 }
 
-/// The kernel ties the parent-death signal to the thread that forked, not to the process. One thread that never ends
-/// therefore forks for all.
+/// Starts a command on a thread that never ends and forks for all, because the kernel ties the parent-death signal to
+/// the forking thread, not to the process.
 fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal) -> io::Result<Child> {
     type Job = (Command, mpsc::Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
@@ -115,7 +129,7 @@ fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal
     let before_exec = move || {
         nix::sys::prctl::set_pdeathsig(on_parent_death)?;
         if getppid() != parent {
-            // It died between fork and prctl: no signal would come any more.
+            // The parent died between fork and prctl, so no signal would arrive.
             return Err(io::Error::from(io::ErrorKind::Interrupted));
         }
         if let Some(namespace) = &namespace {
@@ -123,7 +137,7 @@ fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe system calls are made, and nothing is allocated: an
+    // SAFETY: between fork and exec, only async-signal-safe system calls are made and nothing is allocated: an
     // `io::Error` made from an errno or a kind does not allocate.
     unsafe { command.pre_exec(before_exec) };
     let (reply, answer) = mpsc::channel();
@@ -132,7 +146,7 @@ fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal
     answer.recv().map_err(|_| gone())?
 }
 
-/// Runs a short command to its end and returns what it printed; a failure carries the command's own last words.
+/// Runs a short command to its end and returns its output; an error has the command's last messages.
 pub(crate) fn run(command: &mut Command, limit: Duration, stop: Stop) -> Result<Vec<u8>> {
     let output = output(command, limit, stop)?;
     if output.status.success() {
@@ -180,7 +194,7 @@ fn output(command: &mut Command, limit: Duration, stop: Stop) -> Result<Output> 
     Ok(Output { status, stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() })
 }
 
-/// A command line as a person would type it.
+/// The command line as text.
 fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")

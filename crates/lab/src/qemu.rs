@@ -1,4 +1,4 @@
-//! QEMU: how a machine is started in it.
+//! Starting a machine in QEMU.
 
 use crate::{
     acceleration::Acceleration,
@@ -18,23 +18,23 @@ use std::{
 pub(crate) struct Start<'a> {
     pub(crate) emulator: &'a Emulator,
     pub(crate) name: &'a str,
-    /// Where it runs; `None`: where we are.
+    /// Network namespace of QEMU; `None` for this process's own.
     pub(crate) namespace: Option<&'a Namespace>,
     pub(crate) acceleration: Acceleration,
     pub(crate) arch: Arch,
-    /// The machine and the CPU to emulate, where it is not the usual one and QEMU's most capable.
+    /// QEMU's machine and CPU types, if not the default machine with QEMU's most capable CPU.
     pub(crate) nesting: Option<(&'a str, &'a str)>,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u64,
-    /// More words for the kernel's command line.
+    /// Further kernel parameters.
     pub(crate) append: &'a str,
-    /// More options, parted at spaces.
+    /// Further options, separated by spaces.
     pub(crate) devices: Vec<String>,
-    /// Its sockets, its console and its own messages.
+    /// Files of its sockets, its console and its messages.
     pub(crate) files: &'a Files,
-    /// The kernel's messages on the console, for a boot that failed silently.
+    /// Whether the console shows the kernel's messages, for the second attempt after a silent failure.
     pub(crate) verbose: bool,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Files {
     pub(crate) shell: PathBuf,
     pub(crate) console: PathBuf,
     pub(crate) messages: PathBuf,
-    /// Where a debugger may connect, for those that have such a device.
+    /// Socket of the debugger stub, for machines that have one.
     pub(crate) debugger: PathBuf,
-    /// Where QEMU itself is asked, in its machine protocol (QMP).
+    /// Socket of QEMU's machine protocol (QMP).
     pub(crate) monitor: PathBuf,
 }
 
@@ -59,7 +59,7 @@ impl Files {
 }
 
 impl Start<'_> {
-    /// Starts it; it dies with this process.
+    /// Starts QEMU, which dies with this process.
     pub(crate) fn start(&self) -> Result<Running> {
         let Files { agent, shell, console, messages: _, debugger, monitor } = self.files;
         for file in [agent, shell, console, debugger, monitor] {
@@ -83,11 +83,11 @@ impl Start<'_> {
         };
         let mut append = format!("console={} panic=-1 mitigations=off {}", self.arch.console(), self.append);
         if !self.verbose {
-            // Warnings and worse.
+            // Warnings and errors.
             append.push_str(" loglevel=5");
         }
         if self.acceleration == Acceleration::Tcg && self.arch == Arch::X86 {
-            // Without it Linux 6.1 finds the emulated TSC unstable and reads the slow HPET instead.
+            // Otherwise Linux 6.1 finds the emulated TSC unstable and reads the slow HPET.
             append.push_str(" tsc=reliable");
         }
         let Files { agent, shell, console, monitor, .. } = self.files;
@@ -113,7 +113,7 @@ impl Start<'_> {
     }
 }
 
-/// QEMU parts its options at commas; one in a path is written twice.
+/// A path as an option of QEMU, where a comma is doubled.
 pub(crate) fn comma(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

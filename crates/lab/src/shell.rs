@@ -1,5 +1,5 @@
-//! The shell of a machine that QEMU runs: scripts over a virtio-serial port, their output and exit status back. The other
-//! end is shell.sh. What answers is not trusted: lines and outputs are bounded, and every wait has an end.
+//! The shell of a machine in QEMU: sends scripts over a virtio-serial port, and receives their output and exit status.
+//! The other end is shell.sh. It is not trusted: lines and outputs are bounded, and every wait has a limit.
 
 use crate::{
     error::{Doing, Error, Result},
@@ -13,17 +13,17 @@ use std::{
 };
 
 const TICK: Duration = Duration::from_millis(50);
-/// More than any script of ours prints; a machine that sends more is refused.
+/// Maximum output of a script, bytes: more is an error.
 const MOST_OUTPUT: usize = 64 << 20;
-/// A line of the shell's protocol.
+/// Maximum line of the shell's protocol, bytes.
 const MOST_LINE: usize = 4096;
 
-/// What a script in a machine came to.
+/// Result of a script in a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status; 128 and the signal's number when it was killed.
+    /// Exit status; 128 plus the signal's number if a signal ended the script.
     pub status: i32,
-    /// What it printed, on stdout and stderr.
+    /// Standard output and standard error.
     pub text: String,
 }
 
@@ -36,14 +36,14 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// Takes a connected stream; `machine` is for messages.
+    /// A shell over a connected stream; `machine` is the name in messages.
     pub(crate) fn new(machine: &str, stream: UnixStream) -> Result<Self> {
         stream.set_read_timeout(Some(TICK)).doing("set a time limit on the machine's shell")?;
         stream.set_write_timeout(Some(Duration::from_secs(10))).doing("set a time limit on the machine's shell")?;
         Ok(Self { machine: machine.into(), stream, pending: Vec::new(), requests: 0 })
     }
 
-    /// Waits for its first line, and returns the release of its kernel.
+    /// Waits for the shell's first line, and returns the release of the kernel.
     pub(crate) fn ready(&mut self, until: Instant, stop: Stop) -> Result<String> {
         let ready = self.line(until, stop)?;
         let mut words = ready.split(' ');
@@ -53,7 +53,7 @@ impl Shell {
         }
     }
 
-    /// Runs a shell script in it and waits for its end. Only one runs at a time.
+    /// Runs a shell script in the machine and waits for its end. Only one script runs at a time.
     pub(crate) fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
         self.requests += 1;
         let id = self.requests;
@@ -70,14 +70,14 @@ impl Shell {
                 return Err(bad());
             }
             let bytes = self.bytes(length, until, stop)?;
-            // An answer to an earlier script whose time was over is passed by.
+            // The answer of an earlier script that exceeded its limit is skipped.
             if answered == id {
                 return Ok(Output { status, text: String::from_utf8_lossy(&bytes).into_owned() });
             }
         }
     }
 
-    /// [`Shell::run`] for a script that must succeed; returns what it printed.
+    /// [`Shell::run`] for a script that must succeed; returns its output.
     pub(crate) fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
         let output = self.run(script, Duration::from_secs(60), stop)?;
         match output.status {
@@ -104,7 +104,7 @@ impl Shell {
         }
     }
 
-    /// The next so many bytes from the shell.
+    /// The next `count` bytes from the shell.
     fn bytes(&mut self, count: usize, until: Instant, stop: Stop) -> Result<Vec<u8>> {
         while self.pending.len() < count {
             self.more(until, stop)?;

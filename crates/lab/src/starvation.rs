@@ -1,4 +1,5 @@
-//! Whether a machine that QEMU runs got the CPU time that it needed: an emulated one that did not is slow as no real one is.
+//! Measures whether a machine in QEMU got the CPU time that it needed: a starved emulated machine is slower than any
+//! real one.
 
 use std::{
     fmt, fs,
@@ -11,14 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a thread of ours looks whether it still gets the CPU.
+/// Interval at which a thread of this process checks that it still gets the CPU.
 const TICK: Duration = Duration::from_millis(10);
-/// From here on a machine is starved: its CPUs wait for more than this share of the time in which they would run, …
+/// Maximum share of its CPUs' runnable time that a machine may wait for a CPU without being starved.
 const MOST_WAITING: f64 = 0.3;
-/// … or nothing ran for so long.
+/// Maximum delay of a wake-up in this process without starvation.
 const LONGEST_GAP: Duration = Duration::from_millis(700);
 
-/// Watches a QEMU from its making to [`Watch::end`].
+/// A measurement of one QEMU process, from its creation to [`Watch::end`].
 pub struct Watch {
     pid: u32,
     before: Times,
@@ -27,17 +28,17 @@ pub struct Watch {
     ticking: Option<thread::JoinHandle<()>>,
 }
 
-/// What the machine got.
+/// Result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Starvation {
-    /// Share of the time, in which its CPUs ran or were ready to, in which they were only ready.
+    /// Share of the CPUs' runnable time in which they waited for a CPU, 0 to 1.
     pub waiting: f64,
-    /// The longest time by which a sleeping thread of ours woke too late.
+    /// Maximum delay of a sleeping thread's wake-up in this process.
     pub gap: Duration,
 }
 
 impl Starvation {
-    /// Whether a failure may come of it.
+    /// Whether the starvation may cause a test to fail.
     pub fn is_severe(&self) -> bool {
         self.waiting > MOST_WAITING || self.gap > LONGEST_GAP
     }
@@ -64,10 +65,10 @@ impl Watch {
         Self { pid, before: Times::of(pid), stop, gap_ns, ticking: Some(ticking) }
     }
 
-    /// What it got since.
+    /// Ends the measurement.
     pub fn end(self) -> Starvation {
         let now = Times::of(self.pid);
-        // A process that is gone has no times any more.
+        // The times of a process that has ended are 0.
         let (ran, waited) = ((now.ran - self.before.ran).max(0.0), (now.waited - self.before.waited).max(0.0));
         let waiting = if ran + waited > 0.0 { waited / (ran + waited) } else { 0.0 };
         Starvation { waiting, gap: Duration::from_nanos(self.gap_ns.load(Ordering::Relaxed)) }
@@ -83,7 +84,7 @@ impl Drop for Watch {
     }
 }
 
-/// Times of the threads that are the machine's CPUs, in seconds.
+/// Times of the machine's vCPU threads, s.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
     ran: f64,
@@ -95,7 +96,7 @@ impl Times {
         Self::in_folder(Path::new(&format!("/proc/{pid}/task")))
     }
 
-    /// A kernel without schedstat, or a process that is gone, gives nothing.
+    /// Sums the times of the threads; 0 without schedstat in the kernel, or if the process has ended.
     fn in_folder(threads: &Path) -> Self {
         let folders = fs::read_dir(threads).into_iter().flatten().flatten().map(|thread| thread.path());
         let cpus = folders.filter(|f| fs::read_to_string(f.join("comm")).is_ok_and(|name| name.starts_with("CPU ")));

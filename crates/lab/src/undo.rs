@@ -1,4 +1,4 @@
-//! Labs in the journal: what a killed process leaves of one is removed.
+//! Labs in the journal: removes the remains of a killed process's lab.
 
 use crate::{error::Result, files::FOLDERS, namespace::LabId};
 use latpath_net::Netns;
@@ -10,7 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Something that a lab makes. Its name begins with the lab's.
+/// An object that a lab creates. Its name begins with the lab's name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -18,12 +18,12 @@ pub enum Step {
     Folder,
     /// A network namespace.
     Namespace {
-        /// The end of its name.
+        /// The end of the namespace's name.
         role: String,
     },
 }
 
-/// Removes what labs of processes that are gone have left.
+/// Removes the remains of labs whose processes have ended.
 pub struct Labs;
 
 impl Undo for Labs {
@@ -48,14 +48,14 @@ impl Undo for Labs {
     }
 }
 
-/// Whether a name is that of a lab: `latpath-PID-START-N`.
+/// Whether a name is a lab's: `latpath-PID-START-N`.
 fn is_lab(name: &str) -> bool {
     let numbers = name.strip_prefix("latpath-").map(|rest| rest.split('-').collect::<Vec<_>>()).unwrap_or_default();
     let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     numbers.len() == 3 && numbers.iter().all(is_number)
 }
 
-/// Removes one thing; returns its name if it was there.
+/// Removes one object; returns its name if it existed.
 fn remove(lab: &str, step: &Step) -> std::result::Result<Option<String>, String> {
     match step {
         Step::Folder => match fs::remove_dir_all(Path::new(FOLDERS).join(lab)) {
@@ -73,7 +73,7 @@ fn remove(lab: &str, step: &Step) -> std::result::Result<Option<String>, String>
     }
 }
 
-/// The entry of one lab of this process. When the last part of the lab drops it, whatever is left goes.
+/// The entry of one lab of this process. When the lab's last part drops it, all remaining objects are removed.
 #[derive(Debug)]
 pub(crate) struct LabEntry(Mutex<Entry<Step>>);
 
@@ -83,7 +83,7 @@ impl LabEntry {
         Ok(Self(Mutex::new(turn.begin::<Labs>(&id.to_string(), Lifetime::Process, "a lab of namespaces")?)))
     }
 
-    /// Notes what is about to be made.
+    /// Records an object that is about to be created.
     pub(crate) fn add(&self, step: Step) -> Result<()> {
         Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).add(step)?)
     }
@@ -91,7 +91,7 @@ impl LabEntry {
 
 impl Drop for LabEntry {
     fn drop(&mut self) {
-        // What cannot be removed now is removed at the next start.
+        // If this fails, the next start removes them.
         let _ = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).leave(&Labs);
     }
 }

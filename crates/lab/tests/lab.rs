@@ -1,5 +1,5 @@
-//! What the lab promises, on the real machine: packets pass, the guest boots and answers, and nothing stays behind, not
-//! even when the process that made the lab is killed.
+//! Labs on the real machine: packets pass, the guest boots and answers, and nothing remains afterwards, even if the
+//! process that created the lab is killed.
 
 use latpath_lab::{
     Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Labs, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP,
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// With this word the test program is the process that is killed in the middle of its work.
+/// Argument with which the test program runs as the process that is killed during its work.
 const VICTIM: &str = "--victim";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The hypervisor's kernel must be fetched first.
+/// Fetches the hypervisor's kernel; the error, if that fails.
 fn lacks_hypervisor() -> Lack {
     if cfg!(not(target_arch = "x86_64")) {
         return Some("the lab's hypervisor is x86-64".into());
@@ -52,7 +52,7 @@ fn lacks_hypervisor() -> Lack {
     KERNELS[0].fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string())
 }
 
-/// Lays a lab, prints its name and what it made, and waits to be killed.
+/// Sets up a lab, prints its namespace, folder and child, and waits to be killed.
 fn victim(with_guest: bool) {
     let lab = Lab::new().unwrap();
     let application = if with_guest { Application::Guest } else { Application::Namespace };
@@ -88,7 +88,7 @@ fn there(name: &str) -> bool {
     Path::new("/run/netns").join(name).exists()
 }
 
-/// `192.0.2.1` on the publisher's side, fixed neighbours: no ARP disturbs the counts.
+/// Sends echo requests from the publisher to 192.0.2.2.
 fn ping(from: &latpath_lab::Namespace, times: u64) -> Result<(), Failed> {
     let mut ping = Command::new("busybox");
     ping.args(["ping", "-c", &times.to_string(), "-W", "10", "192.0.2.2"]).stdout(Stdio::null());
@@ -159,7 +159,7 @@ fn killed_and_swept(what: &str) -> Result<(), Failed> {
     victim.wait()?;
     let process = Path::new("/proc").join(child);
     until(&format!("process {child} ends with its parent"), || !process.exists())?;
-    // A latpath that another test starts may sweep before this test does.
+    // Another test's latpath may sweep before this one.
     Journal::of_this_machine().sweep(&[&Labs]);
     assert!(!there(name) && !Path::new(folder).exists());
     Ok(())
@@ -174,7 +174,7 @@ fn guest_answers() -> Result<(), Failed> {
     assert_eq!(guest.expect("echo one; echo two >&2; printf %s 'th ree'", NEVER)?, "one\ntwo\nth ree");
     let output = guest.run("echo no; exit 3", Duration::from_secs(30), NEVER)?;
     assert_eq!((output.status, output.text.as_str()), (3, "no\n"));
-    // A script whose time is over costs an error; its late answer is not taken for the next one's.
+    // A script that exceeds its limit is an error; its late answer is not taken for that of the next script.
     assert!(guest.run("sleep 2; echo late", Duration::from_millis(300), NEVER).is_err());
     assert_eq!(guest.expect("echo next", NEVER)?, "next\n");
     let long = guest.expect("head -c 3000000 /dev/zero | tr '\\0' x", NEVER)?;
@@ -220,7 +220,7 @@ fn hypervisor() -> Result<(), Failed> {
     let mut hypervisor = Hypervisor::boot(&lab, KERNELS[0], Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
     assert_eq!(hypervisor.expect("uname -r", NEVER)?.trim(), hypervisor.release());
 
-    // This machine's files are there; what is written to them is not here, but for /out.
+    // This machine's files are visible; writes do not reach this machine, except for /out.
     let me = std::env::current_exe()?;
     let trace = me.with_extension("trace");
     hypervisor.expect(&format!("[ -x '{}' ] && touch '{}' /out/brought", me.display(), trace.display()), NEVER)?;
@@ -233,11 +233,11 @@ fn hypervisor() -> Result<(), Failed> {
     }
     hypervisor.expect("ovs-vswitchd --version && ip link add lpd0 type dummy", NEVER)?;
 
-    // A debugger looks at it, and it runs on.
+    // The machine resumes after the debugger has read its state.
     assert_eq!(hypervisor.stands_at()?.len(), 2);
     hypervisor.expect("true", NEVER)?;
 
-    // Its end is reported at once, with the reason.
+    // The machine's end is reported at once, with the reason.
     assert_eq!(hypervisor.complaints(), Vec::<String>::new());
     let error = hypervisor.run("echo c >/proc/sysrq-trigger; sleep 100", Duration::from_secs(60), NEVER).unwrap_err();
     assert_eq!(error.to_string(), "guest hypervisor-6.1: QEMU ended, exit status: 0");
