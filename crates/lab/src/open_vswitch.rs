@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The programs of Open vSwitch that a lab runs.
+/// The programs of Open vSwitch that a lab runs, and Debian's package of them.
 pub(crate) const PROGRAMS: [&str; 5] = ["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"];
 pub(crate) const PACKAGE: &str = "openvswitch-switch";
 

@@ -1,5 +1,5 @@
-//! A program that is busy for a known part of the time, by its own CPU clock: what a profile has to find. A test's own executable is that
-//! program where the environment says so.
+//! A program that is busy for a known share of the time, by its own CPU clock, for tests of profiles. A test's own
+//! executable acts as the program if the environment requests it.
 
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 
 const ASKED: &str = "LATPATH_TEST_BUSY";
 const REALTIME: &str = "realtime";
-/// In each of these it works once, and sleeps once.
+/// Period of work and sleep.
 const CYCLE: Duration = Duration::from_millis(20);
 
-/// Has this executable be busy for so many percent of a CPU, as process `busyPERCENT`; see [`run_if_asked`].
+/// The command that runs this executable busy for `percent` % of a CPU, as process `busyPERCENT`: see [`run_if_asked`].
 pub fn command(percent: u32, seconds: u32) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0(format!("busy{percent}")).env(ASKED, words(percent, seconds));
     Ok(command)
 }
 
-/// The same for a shell that has this executable as `program`.
+/// The same command as a shell script; `program` is the path of this executable.
 pub fn script(program: &str, percent: u32, seconds: u32) -> String {
     format!("{ASKED}={} {program}", words(percent, seconds))
 }
 
-/// The same with a real-time priority (SCHED_FIFO).
+/// The same script with a real-time priority (SCHED_FIFO).
 pub fn realtime_script(program: &str, percent: u32, seconds: u32) -> String {
     format!("{ASKED}={}:{REALTIME} {program}", words(percent, seconds))
 }
@@ -32,8 +32,8 @@ fn words(percent: u32, seconds: u32) -> String {
     format!("{percent}:{seconds}")
 }
 
-/// Call it first in a test's `main`. Where the environment asks for it, this process is busy, prints the CPU time that it took and the time
-/// that passed, in ns, and ends.
+/// Runs the busy program, if the environment requests it: prints its CPU time and the elapsed time, ns, and exits the
+/// process. Call it first in a test's `main`.
 pub fn run_if_asked() {
     let Ok(asked) = std::env::var(ASKED) else { return };
     let mut words = asked.split(':');
@@ -41,12 +41,12 @@ pub fn run_if_asked() {
     let (percent, seconds) = (number(), u64::from(number()));
     if words.next() == Some(REALTIME) {
         let priority = libc::sched_param { sched_priority: 10 };
-        // SAFETY: the struct lives during the call.
+        // SAFETY: the struct outlives the call.
         let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) };
         assert_eq!(failed, 0, "a real-time priority: {}", std::io::Error::last_os_error());
     }
     let name = std::ffi::CString::new(format!("busy{percent}")).expect("a name");
-    // SAFETY: the name lives during the call.
+    // SAFETY: the name outlives the call.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
     let work = match percent {
         ..35 => busy_twenty,
@@ -65,7 +65,7 @@ pub fn run_if_asked() {
 }
 
 fn cpu_time() -> Duration {
-    // SAFETY: the struct is plain numbers, and lives during the call.
+    // SAFETY: the struct consists of integers, and outlives the call.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time);
@@ -74,8 +74,8 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The functions that a profile has to name; they differ, lest the compiler makes them one. They rarely ask for the time, which is not
-/// theirs.
+/// The functions that a profile must find. They differ, so that the compiler does not merge them, and rarely read the
+/// clock, because that time is not attributed to them.
 #[inline(never)]
 fn busy_twenty(until: Duration) {
     while cpu_time() < until {

@@ -1,7 +1,7 @@
-//! What the tests of all crates share: what a machine must offer for a test to run, the tier that a test belongs to, a testbed of
-//! network namespaces, and waits.
+//! Shared parts of all crates' tests: a test's requirements of the machine, its tier, a testbed of network namespaces,
+//! and waits.
 //!
-//! A program of such tests has `harness = false`, because Rust's own harness cannot skip:
+//! A test program has `harness = false`, because Rust's own harness cannot skip tests:
 //!
 //! ```ignore
 //! fn main() -> ExitCode {
@@ -36,7 +36,10 @@ pub use space::Space;
 pub use testbed::{bench, boot, latpath, program, start, start_on_terminal, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};
 
-/// Fails unless two values are the same.
+/// Compares two values.
+///
+/// # Errors
+/// If the values differ.
 pub fn equal<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), Failed> {
     match got == want {
         true => Ok(()),

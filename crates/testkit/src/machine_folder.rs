@@ -1,15 +1,14 @@
-//! A machine laid out in a folder: what `/proc`, `/sys` and `/etc` say of a host with four CPUs, a NIC, a bridge and a
-//! guest.
+//! A machine laid out in a folder: `/proc`, `/sys` and `/etc` of a host with four CPUs, a NIC, a bridge and a guest.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The folder of a machine. Each of its files can be written again, for a machine that is set otherwise.
+/// The folder of a machine. Tests overwrite files for other settings.
 #[derive(Debug)]
 pub struct MachineFolder(PathBuf);
 
-/// Files with their texts; `*` stands for each CPU.
+/// Files and their contents; `*` is replaced by each CPU's number.
 const FILES: &[(&str, &str)] = &[
     ("proc/sys/kernel/osrelease", "6.12.0-rt"),
     ("proc/sys/kernel/version", "#1 SMP PREEMPT_RT Debian 6.12.1 (2026-01-01)"),
@@ -115,16 +114,16 @@ const KERNEL_THREADS: [(u32, &str, u32, u32); 5] = [
     (90, "irq/45-eth0-rx-", 1, 50),
 ];
 
-/// The control group of the guest's vCPU.
+/// Control group of the guest's vCPU.
 pub const VCPU_GROUP: &str = "/machine.slice/machine-qemu\\x2d1\\x2dguest7.scope/libvirt/vcpu0";
 
 impl MachineFolder {
-    /// The guest's process.
+    /// Process id of the guest.
     pub const QEMU: u32 = 5600;
-    /// The thread of its vCPU 0.
+    /// Thread id of the guest's vCPU 0.
     pub const VCPU: u32 = 6154;
 
-    /// Lays the machine out in a folder.
+    /// Writes the machine's files into a folder.
     pub fn lay_out(folder: &Path) -> Self {
         let machine = Self(folder.to_owned());
         for (path, text) in FILES {
@@ -149,12 +148,12 @@ impl MachineFolder {
         machine
     }
 
-    /// The place of a file of the machine.
+    /// The path of one of the machine's files.
     pub fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
 
-    /// Writes a file of the machine; `*` in its path stands for each CPU.
+    /// Writes a file of the machine; `*` in its path is replaced by each CPU's number.
     pub fn write(&self, path: &str, text: &str) {
         let cpus = if path.contains('*') { 4 } else { 1 };
         for cpu in 0..cpus {
@@ -164,12 +163,12 @@ impl MachineFolder {
         }
     }
 
-    /// Makes a link of the machine.
+    /// Creates a symbolic link of the machine.
     pub fn link(&self, path: &str, to: &str) {
         symlink(to, self.path(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 
-    /// Makes a thread of the kernel, or gives it another priority.
+    /// Creates a kernel thread, or changes its priority.
     pub fn kernel_thread(&self, number: u32, name: &str, policy: u32, priority: u32) {
         // proc_pid_stat(5): flags are field 9, nice 19, priority 40, policy 41.
         let mut fields = vec!["0".to_owned(); 50];

@@ -1,9 +1,10 @@
-//! Names that nobody else on this machine uses at the same time.
+//! Names that are unique on this machine.
 
 use nix::time::{clock_gettime, ClockId};
 use std::sync::OnceLock;
 
-/// An svID of this test program alone: probes see all namespaces, also those of containers that number their processes alike.
+/// An svID that is unique to this test program: probes see all namespaces, including containers with the same process
+/// ids.
 pub fn own(name: &str) -> String {
     static SINCE: OnceLock<i64> = OnceLock::new();
     let now = || clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.tv_sec() * 1_000_000 + t.tv_nsec() / 1000);

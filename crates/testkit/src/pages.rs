@@ -1,22 +1,22 @@
-//! Tables in the pages of `docs` that are made of the program's own tables: a test compares them, and writes them where
-//! the environment asks for it.
+//! Tables in the pages of `docs` that are generated from the program's tables: a test compares them, and writes them if
+//! the environment requests it.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Set to anything, it makes [`holds_table`] write the table instead of failing.
+/// Environment variable that, with any value, makes [`holds_table`] write the table instead of failing.
 pub const WRITE: &str = "LATPATH_WRITE_PAGES";
 
-/// The path of a file of the repository.
+/// The path of a file in the repository.
 pub fn path(file: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(file)
 }
 
-/// Fails unless the page has this table: the line `| head … |`, the line below it, and these rows, each a line without its
-/// first and last `|`.
+/// Checks that the page has this table: the line `| head … |`, the line below it, and these rows, each a line without
+/// its first and last `|`.
 ///
 /// # Panics
-/// With the command that writes the table, where the page differs; and where the page has no such head.
+/// If the page differs, with the command that writes the table; and if the page has no such head.
 pub fn holds_table(page: &str, head: &str, rows: &[String], test: &str) {
     let file = path(page);
     let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));

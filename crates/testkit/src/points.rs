@@ -1,11 +1,11 @@
-//! Points of runs and captures that tests make.
+//! Points of the tests' runs and captures.
 
 use latpath_model::{Link, PointInfo};
 
-/// The point with this name, at a network card in the first of the test's namespaces.
+/// The point with this name, at a NIC in the first of the test's namespaces.
 ///
 /// # Panics
-/// If the name is not that of a point.
+/// If no point has this name.
 pub fn point(name: &str) -> PointInfo {
     PointInfo {
         point: name.parse().expect("a point's name"),

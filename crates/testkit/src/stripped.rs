@@ -1,26 +1,30 @@
-//! A program without symbols, and the debugging information that it was built with: what a profile has to bring together again. It needs
-//! gcc, objcopy and readelf.
+//! A program without symbols, and its separate debugging information, for tests of profiles. Needs gcc, objcopy and
+//! readelf.
 
 use libtest_mimic::Failed;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program's file, and so its process.
+/// Name of the program's file and process.
 pub const NAME: &str = "stripped";
-/// The function in which it is busy for most of its time; only its debugging information has the name.
+/// The function in which the program spends most of its time; only the debugging information has the name.
 pub const FUNCTION: &str = "hidden_work";
 
+/// A stripped program.
 pub struct Stripped {
     pub program: PathBuf,
-    /// Its debugging information.
+    /// File of its debugging information.
     pub debug_file: PathBuf,
-    /// What both have in common, in hexadecimal digits.
+    /// Build id of both files, in hexadecimal digits.
     pub build_id: String,
 }
 
 impl Stripped {
-    /// Builds it in a folder. It sleeps 500 us after each call of its function, or as long as its argument says.
+    /// Builds the program in a folder. After each call of its function, it sleeps 500 µs, or its argument in µs.
+    ///
+    /// # Errors
+    /// If a tool is missing or fails.
     pub fn build(folder: &Path) -> Result<Self, Failed> {
         let (program, source, debug_file) = (folder.join(NAME), folder.join("program.c"), folder.join("debug"));
         let text = format!(
@@ -39,7 +43,7 @@ impl Stripped {
         Ok(Self { build_id: build_id.trim().to_owned(), program, debug_file })
     }
 
-    /// Where a machine keeps its debugging information, below `/usr/lib/debug`.
+    /// The path at which a machine keeps its debugging information, below `/usr/lib/debug`.
     pub fn place(&self) -> String {
         let (first, rest) = self.build_id.split_at(2);
         format!(".build-id/{first}/{rest}.debug")

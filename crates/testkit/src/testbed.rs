@@ -1,4 +1,4 @@
-//! A testbed of network namespaces, and commands that run in it.
+//! A testbed of network namespaces, and the commands that run in it.
 
 use crate::{retried, Failed};
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath, Namespace, Running};
@@ -18,10 +18,10 @@ use std::{
     time::Duration,
 };
 
-/// Where the program under test is, when it is not where cargo put it.
+/// Environment variable with the path of the program under test, if it is not the one that cargo built.
 pub const PROGRAM: &str = "LATPATH_UNDER_TEST";
 
-/// The program under test: cargo builds it beside the folder that this test program is in.
+/// The path of the program under test: cargo builds it next to the folder of this test program.
 pub fn program() -> PathBuf {
     env::var_os(PROGRAM).map(PathBuf::from).unwrap_or_else(|| {
         let me = env::current_exe().expect("this program has a file");
@@ -32,25 +32,31 @@ pub fn program() -> PathBuf {
 /// The command under test.
 pub fn latpath(words: &str) -> Command {
     let mut command = Command::new(program());
-    // No test asks servers that this machine's owner has set.
+    // Tests do not contact servers that this machine's owner has configured.
     command.args(words.split_whitespace()).env_remove("DEBUGINFOD_URLS");
     command
 }
 
-/// A lab with its path laid, on which several of our commands can run at once.
+/// A lab with a path, on which several commands can run at once.
 pub struct Bench {
     pub lab: Lab,
     pub path: LabPath,
 }
 
-/// Lays a lab without a guest.
+/// Sets up a lab without a guest.
+///
+/// # Errors
+/// If the lab cannot be set up.
 pub fn bench() -> Result<Bench, Failed> {
     let lab = Lab::new()?;
     let path = lab.lay(Application::Namespace)?;
     Ok(Bench { lab, path })
 }
 
-/// Boots a guest on a path's tap. That one had to be booted a second time is reported as a retry.
+/// Boots a guest on a path's tap. A second boot is reported as a retry.
+///
+/// # Errors
+/// If the guest does not boot.
 pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan) -> latpath_lab::Result<Guest> {
     let guest = Guest::boot(lab, path, plan, &mut |line| eprintln!("{line}"), &|| false)?;
     if let Some(why) = guest.failed_boot() {
@@ -60,11 +66,15 @@ pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan) -> latpath_lab::Result<
 }
 
 impl Bench {
+    /// The application's namespace.
     pub fn application(&self) -> &Namespace {
         self.path.application.as_ref().expect("a bench has no guest")
     }
 
-    /// Starts a command in a namespace; what it prints is kept until [`Started::finish`].
+    /// Starts a command in a namespace, and keeps its output until [`Started::finish`].
+    ///
+    /// # Errors
+    /// If the command cannot be started.
     pub fn start(&self, space: &Namespace, command: Command) -> Result<Started, Failed> {
         start(&self.lab, space, command)
     }
@@ -74,26 +84,32 @@ impl Bench {
     }
 }
 
-/// Starts a command in a namespace of a lab; what it prints is kept until [`Started::finish`].
+/// Starts a command in a namespace of a lab, and keeps its output until [`Started::finish`].
+///
+/// # Errors
+/// If the command cannot be started.
 pub fn start(lab: &Lab, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
     let (stdout, stderr) = outputs(lab)?;
     command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
     Ok(Started { running: space.start(command, Signal::SIGKILL)?, stdout, stderr, terminal: None })
 }
 
-/// The same with a terminal as its standard input and output.
+/// Starts a command with a terminal as its standard input and output.
+///
+/// # Errors
+/// If the terminal cannot be opened, or the command cannot be started.
 pub fn start_on_terminal(lab: &Lab, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
     let (stdout, stderr) = outputs(lab)?;
     let (mut ours, its) = terminal()?;
     let mut kept = File::create(&stdout)?;
     command.env("TERM", "xterm").stdin(its.try_clone()?).stdout(its).stderr(File::create(&stderr)?);
     let running = space.start(command, Signal::SIGKILL)?;
-    // Reading fails once nobody has the other side any more.
+    // Reading fails when the other side is closed.
     let terminal = thread::spawn(move || drop(io::copy(&mut ours, &mut kept)));
     Ok(Started { running, stdout, stderr, terminal: Some(terminal) })
 }
 
-/// Files for what a command prints and says.
+/// Files for a command's standard output and standard error.
 fn outputs(lab: &Lab) -> io::Result<(PathBuf, PathBuf)> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let folder = lab.folder().join(format!("command-{}", STARTED.fetch_add(1, Ordering::Relaxed)));
@@ -101,43 +117,43 @@ fn outputs(lab: &Lab) -> io::Result<(PathBuf, PathBuf)> {
     Ok((folder.join("stdout"), folder.join("stderr")))
 }
 
-/// A terminal of 120 columns: our side of it and a program's. Commands that other tests start do not inherit it.
+/// A terminal of 120 columns: this side and the program's. Commands that other tests start do not inherit it.
 fn terminal() -> io::Result<(File, File)> {
     let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
     let size = libc::winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
     let unlocked: libc::c_int = 0;
     let done = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
-    // SAFETY: the requests read what is pointed to, an int and a winsize (ioctl_tty(2)).
+    // SAFETY: the requests read an int and a winsize through the pointers (ioctl_tty(2)).
     done(unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) })?;
     done(unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSWINSZ, &size) })?;
-    // SAFETY: it takes flags of open(2), and returns a new file descriptor, which nobody else owns.
+    // SAFETY: the request takes flags of open(2), and returns a new file descriptor without another owner.
     let its = done(unsafe {
         libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC)
     })?;
     Ok((ours, unsafe { File::from_raw_fd(its) }))
 }
 
-/// A command that runs.
+/// A running command.
 pub struct Started {
     running: Running,
     stdout: PathBuf,
     stderr: PathBuf,
-    /// Keeps what comes on its terminal.
+    /// Thread that stores the terminal's output.
     terminal: Option<JoinHandle<()>>,
 }
 
-/// A command that has ended.
+/// A finished command.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code; `None` when a signal ended it.
+    /// Exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
     pub stdout: String,
-    /// What it had to say.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Started {
-    /// Asks it to end, as Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub fn interrupt(&self) {
         self.running.signal(Signal::SIGINT);
     }
@@ -156,17 +172,20 @@ impl Started {
         matches!(self.running.ended(), Ok(None))
     }
 
-    /// What it has said on stderr so far.
+    /// Its standard error so far.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.stderr).unwrap_or_default()
     }
 
-    /// What it has printed on stdout so far.
+    /// Its standard output so far.
     pub fn printed(&self) -> String {
         fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
-    /// Waits for its end. One that still runs after `limit` is killed, and that is a failure.
+    /// Waits for the command's end, and kills it after `limit`.
+    ///
+    /// # Errors
+    /// If the command still runs after `limit`, or its output cannot be read.
     pub fn finish(mut self, limit: Duration) -> Result<Finished, Failed> {
         let status = self.running.wait(limit)?;
         if let Some(terminal) = self.terminal.take().filter(|_| status.is_some()) {
@@ -182,7 +201,10 @@ impl Started {
 }
 
 impl Finished {
-    /// Its stdout as one JSON value, if it succeeded.
+    /// The standard output as one JSON value.
+    ///
+    /// # Errors
+    /// If the exit code is not 0, or the output is not JSON.
     pub fn json(&self) -> Result<serde_json::Value, Failed> {
         if self.code != Some(0) {
             return Err(format!("exit code {:?}: {}", self.code, self.stderr).into());

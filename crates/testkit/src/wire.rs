@@ -1,4 +1,5 @@
-//! Protobuf by hand, for tests that say what no honest end of the agent's protocol would: its tags never change their meaning.
+//! Hand-written protobuf, for tests that send messages which no valid end of the agent's protocol would send. The
+//! protocol's tags never change their meaning.
 
 fn varint(mut n: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -10,27 +11,27 @@ fn varint(mut n: u64) -> Vec<u8> {
     bytes
 }
 
-/// A signed number.
+/// A signed number in zigzag encoding.
 pub fn zigzag(n: i64) -> u64 {
     ((n << 1) ^ (n >> 63)) as u64
 }
 
-/// A field with a number.
+/// A field with one number.
 pub fn number(tag: u64, n: u64) -> Vec<u8> {
     [varint(tag << 3), varint(n)].concat()
 }
 
-/// A field with bytes, text or a message.
+/// A field with bytes, a text or a message.
 pub fn bytes(tag: u64, of: &[u8]) -> Vec<u8> {
     [varint(tag << 3 | 2), varint(of.len() as u64), of.to_vec()].concat()
 }
 
-/// A field with numbers.
+/// A field with packed numbers.
 pub fn list(tag: u64, of: &[u64]) -> Vec<u8> {
     bytes(tag, &of.iter().flat_map(|n| varint(*n)).collect::<Vec<_>>())
 }
 
-/// The tag of a message's first field, and the rest.
+/// The tag of a message's first field, and the bytes after it.
 pub fn tag(mut message: &[u8]) -> Option<(u64, &[u8])> {
     let mut key = 0;
     for shift in (0..64).step_by(7) {

@@ -1,4 +1,5 @@
-//! CONTRIBUTING.md says what is so: it lists every crate, each below those that it uses, and the files that it names are there.
+//! CONTRIBUTING.md is correct: it lists every crate, each below the crates that it uses, and the files that it names
+//! exist.
 
 use latpath_model::{Passage, PointKind, StreamSpec};
 use latpath_protocols::ProtocolId;
@@ -14,11 +15,11 @@ fn read(file: impl AsRef<Path>) -> String {
     fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
 }
 
-/// The crates of the table, in its order.
+/// The crates of the page's table, in order.
 fn listed() -> Vec<String> {
     let page = read("CONTRIBUTING.md");
     let row = |line: &str| Some(line.strip_prefix("| `crates/")?.split_once('`')?.0.to_owned());
-    // The sections on extending have tables of files.
+    // Rows with a path belong to the tables of the sections on extensions.
     page.lines().filter_map(row).filter(|name| !name.contains('/')).collect()
 }
 
@@ -53,14 +54,14 @@ fn the_files_that_it_names_are_there() {
     let quoted = page.split('`').skip(1).step_by(2);
     let top = ["crates/", "docs/", "scripts/", "fuzz/", ".ci/"];
     for path in quoted.filter(|text| top.iter().any(|folder| text.starts_with(folder))) {
-        // A NAME in capitals is the reader's to fill in.
+        // A NAME in capitals is a placeholder.
         let known = path.split('/').take_while(|part| !part.chars().take(4).all(|c| c.is_ascii_uppercase()));
         let path = known.collect::<Vec<_>>().join("/");
         assert!(root().join(&path).exists(), "{path} is not there");
     }
 }
 
-/// The dependencies of what cargo builds by these options, with their features.
+/// The dependencies that cargo builds with these options, and their features.
 fn built(options: &[&str]) -> BTreeSet<String> {
     let words = ["tree", "--offline", "--prefix", "none", "--format", "{p} {f}"];
     let cargo =
@@ -70,7 +71,8 @@ fn built(options: &[&str]) -> BTreeSet<String> {
     printed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).filter(|line| !line.is_empty()).collect()
 }
 
-/// Who builds the program and then its tests waits for no dependency twice: crates/latpath/Cargo.toml asks for the features that tests add.
+/// Building the program and then its tests builds no dependency twice: crates/latpath/Cargo.toml enables the features
+/// that tests add.
 #[test]
 fn what_the_program_shares_with_tests_is_built_once() {
     let program = built(&["-p", "latpath", "-e", "normal,no-proc-macro"]);
@@ -79,7 +81,7 @@ fn what_the_program_shares_with_tests_is_built_once() {
     assert!(program.len() > 50 && twice.is_empty(), "with other features in tests: {twice:?}");
 }
 
-/// All files of tests, and of what tests share.
+/// All Rust files below a folder.
 fn tests(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         match entry.path() {
@@ -104,7 +106,7 @@ fn a_test_waits_for_what_it_must_see_and_never_for_a_while() {
             text.match_indices(call).any(is_call)
         })
     };
-    // clippy.toml says the same of whatever else a sleep may be called.
+    // clippy.toml forbids other forms of a sleep.
     files.retain(|path| !path.ends_with("testkit/src/waits.rs") && sleeps(path));
     assert!(
         files.is_empty(),
@@ -126,7 +128,7 @@ fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// The code of a file: no comments, no unit tests.
+/// The code of a file without comments and unit tests.
 fn code(path: &Path) -> String {
     let text = read(path);
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -142,7 +144,7 @@ fn files_that_say(words: &[&str]) -> BTreeSet<String> {
     files.iter().filter(|path| says(path)).map(short).collect()
 }
 
-/// The files that the section "To add a … NAME" tells a newcomer to write, with a member's name in the place of NAME.
+/// The files to write according to the section "To add a … NAME", with a member's name in place of NAME.
 fn files_to_write(section: &str, name: &str) -> BTreeSet<String> {
     let page = read("CONTRIBUTING.md");
     let (_, text) = page.split_once(&format!("\n## To add {section}\n")).unwrap_or_else(|| panic!("no {section:?}"));
@@ -151,7 +153,7 @@ fn files_to_write(section: &str, name: &str) -> BTreeSet<String> {
     let rows = rows.take_while(|line| line.starts_with("| `"));
     let files: BTreeSet<String> = rows.filter_map(|row| Some(row.split('`').nth(1)?.replace("NAME", name))).collect();
     assert!((1..=3).contains(&files.len()), "{section} takes {} files", files.len());
-    // The tests that it tells to run are there.
+    // The tests that the section names exist.
     for command in text.lines().filter(|line| line.starts_with("    ") && line.contains("cargo test")) {
         let words: Vec<&str> = command.split('#').next().unwrap_or_default().split_whitespace().collect();
         let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1).copied());
@@ -183,7 +185,7 @@ fn a_protocol_takes_the_files_that_the_page_names() {
 
 #[test]
 fn a_point_takes_the_files_that_the_page_names() {
-    // On the route, optional, and at its end. `latpath path` names what it saw itself, and XDP has programs of its own.
+    // On the route, optional, and at its end. `latpath path` names its own points, and XDP has its own programs.
     for (kind, lost) in [
         (PointKind::VmRead, "\"vm-read and app-read\""),
         (PointKind::OvsSlow, "\"ovs-upcall and ovs-slow\""),
@@ -204,7 +206,7 @@ fn a_cause_takes_the_files_that_the_page_names() {
     for (name, id) in [("QdiscHeld", "qdisc-held"), ("Stopped", "stopped"), ("SoftirqWait", "softirq-wait")] {
         let mut named = files_that_name(&format!("Cause::{name}"));
         named.extend(files_that_say(&[&format!("{name} \"{id}\"")]));
-        // A rule may ask for its own cause again; what is printed of a queueing discipline is its kinds.
+        // A rule may query its own cause again; the printed text of a queueing discipline is its kinds.
         named.retain(|file| !file.contains("/explain/") && !file.ends_with("cause/src/cross_machine.rs"));
         let is_listed = |file: &String| files.iter().any(|listed| file.starts_with(listed.trim_end_matches('/')));
         let others: Vec<_> = named.iter().filter(|file| !is_listed(file)).collect();
@@ -228,17 +230,17 @@ fn an_exporter_takes_the_files_that_the_page_names() {
     assert!(others.is_empty() && !named.is_empty(), "to add jsonl: {others:?} beside {files:?}");
 }
 
-/// The text of all files of a crate's folder, comments and unit tests left out.
+/// The text of all files in a crate's folder, without comments and unit tests.
 fn text_of(folder: &str) -> String {
     let mut files = Vec::new();
     sources(&root().join(folder), &mut files);
     files.iter().map(|path| code(path)).collect::<Vec<_>>().join("\n")
 }
 
-/// The test that says what to do where a page differs.
+/// The command that runs these tests, for messages about a differing page.
 const THIS_TEST: &str = "cargo test --release -p latpath-testkit --test contributing";
 
-/// The name of a kind as the kernel's programs write it: `OVS_SLOW` of `ovs-slow`.
+/// The name of a kind in the kernel programs: `OVS_SLOW` for `ovs-slow`.
 fn in_c(kind: PointKind) -> String {
     kind.name().replace('-', "_").to_uppercase()
 }
@@ -269,7 +271,7 @@ fn the_pages_of_streams_have_the_table_of_protocols() {
     pages::holds_table("docs/streams.md", "| protocol | its own fields |", &rows, THIS_TEST);
 }
 
-/// Sentences that list protocols are made of the table, or do not list them.
+/// Only tables list all protocols; sentences link to them.
 #[test]
 fn no_sentence_of_a_page_lists_the_protocols_by_hand() {
     let pages = fs::read_dir(root().join("docs")).expect("the pages").flatten().map(|page| page.path());
@@ -304,16 +306,16 @@ fn each_kind_of_point_has_a_program_and_a_test_that_sees_it() {
 
 #[test]
 fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
-    // Those of queues are made by macros of their own.
+    // Macros make the programs of queues.
     for name in ["exits", "flight", "probe", "profile"] {
         let (programs, loader) = (text_of(&format!("crates/{name}/bpf")), text_of(&format!("crates/{name}/src")));
-        // The interrupt vectors are the same for all.
+        // The crate `bpf` names the programs of interrupt vectors.
         let loader = loader + &text_of("crates/bpf/src");
         let names = programs.split("int BPF_PROG(").skip(1).filter_map(|rest| rest.split([',', ')']).next());
-        // A program that takes its context as it is.
+        // Programs that take an untyped context.
         let plain =
             programs.split("\nSEC(\"").skip(1).filter_map(|rest| rest.split_once("\nint ")?.1.split('(').next());
-        // That of perf events is loaded by itself.
+        // The program of perf events is loaded separately.
         let plain = plain.filter(|plain| *plain != "BPF_PROG" && name != "profile");
         let names: Vec<_> = names.chain(plain).filter(|name| !name.contains('#') && *name != "name").collect();
         assert!(!names.is_empty(), "{name} has no programs");
@@ -323,12 +325,12 @@ fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
     }
 }
 
-/// What only makes points: from the kernel's table, of what `latpath path` saw, of samples.
+/// Files that create points: from the kernel's table, from the events of `latpath path`, from samples.
 const MAKERS: [&str; 3] = ["crates/journey/src/sampling.rs", "crates/path/src/packet.rs", "crates/probe/src/points.rs"];
-/// The programs of points.
+/// Files with the programs of points.
 const PROGRAMS: [&str; 2] = ["crates/probe/bpf/probe.bpf.c", "crates/probe/bpf/xdp.h"];
 
-/// The files whose code has this word: more letters behind it make another one.
+/// The files whose code has this whole word.
 fn files_that_name(word: &str) -> BTreeSet<String> {
     let has = |file: &String| {
         let code = code(&root().join(file));
@@ -340,7 +342,7 @@ fn files_that_name(word: &str) -> BTreeSet<String> {
 
 #[test]
 fn nothing_decides_by_the_name_of_a_kind_of_point() {
-    // Each kind by itself: on the route, beside it, optional, at its end.
+    // Every kind: on the route, off it, optional, at its end.
     for kind in PointKind::ALL {
         for (word, allowed) in
             [(format!("PointKind::{kind:?}"), &MAKERS[..]), (format!("POINT_{}", in_c(kind)), &PROGRAMS)]
@@ -356,7 +358,7 @@ fn nothing_decides_by_the_name_of_a_kind_of_point() {
     assert_eq!(files_that_say(&["use PointKind::", "PointKind::{", "PointKind::*"]), BTreeSet::new());
 }
 
-/// Code with what strings and comments say left out.
+/// Code without the contents of strings and comments.
 fn without_texts(code: &str) -> String {
     let mut out = String::with_capacity(code.len());
     let mut rest = code;
@@ -373,7 +375,7 @@ fn without_texts(code: &str) -> String {
                 (at + 1).min(rest.len())
             }
             '\'' if rest[1..].starts_with('\\') => 2 + rest[2..].char_indices().nth(1).map_or(0, |(at, _)| at) + 1,
-            // A character, and not a lifetime.
+            // A character, not a lifetime.
             '\'' if rest.chars().nth(2) == Some('\'') => ends("'"),
             _ => 0,
         };
@@ -382,7 +384,7 @@ fn without_texts(code: &str) -> String {
                 out.push(c);
                 rest = &rest[c.len_utf8()..];
             }
-            // Where a character boundary is missed, the rest is code again.
+            // A skip that ends within a character leaves no rest.
             skip => rest = rest.get(skip..).unwrap_or_default(),
         }
     }
@@ -394,7 +396,7 @@ fn arms(code: &str) -> Vec<Vec<String>> {
     let starts = code.match_indices("match ").filter(|(at, _)| !code[..*at].ends_with(|c: char| c.is_alphanumeric()));
     let of_match = |(at, _): (usize, &str)| {
         let (mut depth, mut open, mut patterns) = (0_i32, None, Vec::new());
-        // From here on a pattern; `None` in the value of an arm.
+        // Start of the current pattern; `None` within the value of an arm.
         let mut pattern: Option<usize> = None;
         let mut before = ' ';
         for (i, c) in code[at..].char_indices().map(|(i, c)| (at + i, c)) {
@@ -432,7 +434,7 @@ fn arms_are_found() {
     assert_eq!(without_texts("a(\"{\\\"\", '{', '\\n', &'a str) // {\nb"), "a(, , , &'a str) \nb");
 }
 
-/// Lists that grow: their members must be named where something is decided about all of them.
+/// Enums that grow: a match on their members must name all of them.
 const GROWING: [&str; 11] = [
     "PointKind",
     "Passage",
@@ -454,7 +456,7 @@ fn no_arm_decides_for_points_causes_and_protocols_that_are_to_come() {
     let mut matches = 0;
     for path in files.iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
         for patterns in arms(&without_texts(&code(path))) {
-            // A guard may ask for one of them.
+            // A guard may test for a member.
             let before_guard = |pattern: &String| pattern.split(" if ").next().unwrap_or_default().to_owned();
             let bare: Vec<String> = patterns.iter().map(before_guard).collect();
             let names = |list: &&str| bare.iter().any(|pattern| pattern.contains(&format!("{list}::")));
@@ -479,7 +481,7 @@ fn lines_of_pages_wrap_at_120_columns() {
     let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page));
     let mut long = Vec::new();
     for path in pages.chain(top) {
-        // A row of a table is one line, and so are a heading and what a program prints.
+        // Rows of tables, headings and output of programs do not wrap.
         let mut is_quoted = false;
         for (at, line) in read(&path).lines().enumerate() {
             is_quoted ^= line.trim_start().starts_with("```");

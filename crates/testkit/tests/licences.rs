@@ -1,4 +1,4 @@
-//! What is passed on with the program: the licences of all that it contains.
+//! The licences that are distributed with the program cover all its parts.
 
 use std::collections::BTreeSet;
 use std::{fs, path::Path, process::Command};
@@ -13,24 +13,24 @@ fn read(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
 
-/// Packages of others that the program is built of here, by name and version.
+/// Third-party packages of the program as built here, by name and version.
 fn contained() -> Packages {
     let words = ["tree", "--offline", "-p", "latpath", "-e", "normal", "--prefix", "none", "--format", "{p}"];
     let cargo = Command::new(env!("CARGO")).current_dir(root()).args(words).output().expect("cargo tree");
     assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
     let package = |line: &str| {
         let (name, rest) = line.split_once(" v")?;
-        // Those of the workspace name their folder.
+        // Packages of the workspace show their folder.
         (!rest.contains("(/")).then(|| (name.to_owned(), rest.split(' ').next().unwrap_or_default().to_owned()))
     };
     String::from_utf8_lossy(&cargo.stdout).lines().filter_map(package).collect()
 }
 
-/// Packages that THIRD-PARTY.txt names: below the name of each licence.
+/// Packages that THIRD-PARTY.txt lists below the name of each licence.
 fn listed() -> Packages {
     let text = read("THIRD-PARTY.txt");
     let rule = format!("\n{}\n", "-".repeat(80));
-    // Such a line may be in a licence too.
+    // A licence may contain such a line too.
     let parts = text.split(&rule).filter(|part| part.lines().next().is_some_and(|name| name.ends_with(')')));
     let packages = parts.flat_map(|part| part.split("\n\n").nth(1).unwrap_or_default().lines());
     let words = packages.filter(|line| line.starts_with("  ")).map(|line| line.split_whitespace().map(str::to_owned));
@@ -67,7 +67,7 @@ fn texts_that_the_notice_names_are_there() {
     let texts: BTreeSet<_> = named.filter(|word| word.starts_with("licences/")).collect();
     assert_eq!(texts.len(), 2, "{texts:?}");
     texts.iter().for_each(|text| assert!(!read(text).is_empty()));
-    // What is linked statically is what the notice is about.
+    // The notice concerns the statically linked libraries.
     let features = read("Cargo.toml");
     assert!(features.contains("\"static-libelf\", \"static-zlib\""), "then NOTICE must say how libelf is linked");
 }

@@ -1,4 +1,4 @@
-//! What the scripts around cargo do.
+//! Tests of the scripts around cargo.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn sections(program: &Path) -> String {
     ran(Command::new("readelf").args(["-S", "--wide"]).arg(program))
 }
 
-/// In place of cargo: "builds" the program and "runs" one test.
+/// A substitute for cargo that "builds" the program and "runs" one test.
 const CARGO: &str = r#"#!/bin/sh
 case $1 in
 --version) echo "cargo 99.0.0 (of a test)" ;;
