@@ -1,4 +1,4 @@
-//! Open vSwitch's datapaths in the kernel, asked by generic netlink: none of its programs is needed.
+//! Open vSwitch's datapaths in the kernel, read by generic netlink: none of its programs is needed.
 
 use latpath_model::text::of_field;
 use latpath_net::{
@@ -22,25 +22,28 @@ const OVS_HEADER: usize = 4;
 const NAME: u16 = 1;
 const STATISTICS: u16 = 3;
 
-/// What a datapath counted since it was made (struct ovs_dp_stats).
+/// Counters of a datapath since its creation (struct ovs_dp_stats).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Datapath {
-    /// Its own device: `ovs-system`.
+    /// The datapath's own device: `ovs-system`.
     pub name: String,
-    /// Packets for which a flow was there.
+    /// Packets that matched a flow.
     pub hit: u64,
-    /// Packets for which none was: each one an upcall.
+    /// Packets without a matching flow: each causes an upcall.
     pub missed: u64,
-    /// Upcalls, also those of a flow's action, that did not reach ovs-vswitchd: its queue was full, or nobody listens.
-    /// Packets in them are lost.
+    /// Upcalls, including those of a flow's action, that did not reach ovs-vswitchd, because its queue was full or no
+    /// process listens. Their packets are lost.
     pub lost: u64,
     pub flows: u64,
 }
 
-/// The datapaths of a namespace; none where the kernel has no Open vSwitch.
+/// The datapaths of a namespace; empty without Open vSwitch in the kernel.
+///
+/// # Errors
+/// If the namespace cannot be entered, or the kernel does not list them.
 pub fn datapaths(netns: &Netns) -> Result<Vec<Datapath>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkGeneric, WHAT)?;
-    // All families are listed: asked for one by name, the kernel would load its module.
+    // All families are listed, because a request for one by name would make the kernel load its module.
     let families = socket.list(CONTROL, &generic(GET_FAMILY, 2))?;
     let Some(id) = families.iter().find_map(|m| family(&m.payload)) else { return Ok(Vec::new()) };
     let mut question = generic(GET_DATAPATH, 2);
@@ -49,7 +52,7 @@ pub fn datapaths(netns: &Netns) -> Result<Vec<Datapath>> {
     Ok(answer.iter().filter(|m| m.kind == id).filter_map(|m| datapath(&m.payload)).collect())
 }
 
-/// The number of Open vSwitch's family, if this message is about it.
+/// The number of Open vSwitch's family, if this message describes it.
 fn family(payload: &[u8]) -> Option<u16> {
     let all = || payload.get(GENERIC_HEADER..).map(attributes).into_iter().flatten();
     all().find(|(kind, value)| *kind == FAMILY_NAME && *value == FAMILY)?;
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_namespace_without_open_vswitch_has_no_datapath() {
-        // This machine may well run one; then it has a name.
+        // This machine may have datapaths, which then have names.
         assert!(datapaths(&Netns::own().unwrap()).unwrap().iter().all(|d| !d.name.is_empty()));
     }
 }

@@ -1,4 +1,4 @@
-//! What the kernel itself counts, in every network namespace: latpath checks the losses that it sees against it.
+//! The kernel's own counters in every network namespace, against which latpath checks the losses that it observes.
 //!
 //! ```no_run
 //! use latpath_counters::Snapshot;
@@ -9,8 +9,8 @@
 //! println!("the kernel counted {:?}", counted.device(netns, ifindex));
 //! ```
 //!
-//! A namespace is named by its inode number (`/proc/PID/ns/net`), as in latpath's points. It is entered by a thread of its own;
-//! the caller's thread stays where it is. Nothing is changed, and no module is loaded.
+//! A namespace is identified by its inode number (`/proc/PID/ns/net`), as in latpath's points. A separate thread enters
+//! it; the caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
 
 mod datapath;
 mod qdisc;

@@ -1,25 +1,24 @@
-//! The queueing disciplines of a namespace's devices: what kinds they are, and what they dropped.
+//! The queueing disciplines of a namespace's devices: their kinds and drops.
 
 use latpath_net::{qdiscs, Netns, Result, INGRESS, ROOT};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Where packets wait for a device or come from it: what kinds of queueing disciplines there are, and what was dropped. The kernel counts
-/// in 32 bits, which wrap.
+/// Kinds and drops of a device's queueing disciplines, in both directions. The kernel's 32-bit counters wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queueing {
-    /// The kind of the device's queueing discipline, then those below it, each once: `mq`, `fq_codel`. Of some time, those that the device
-    /// had during it.
+    /// The kind of the device's root queueing discipline, then the kinds below it, each once: `mq`, `fq_codel`. In a
+    /// difference, the kinds at either time.
     #[serde(default)]
     pub kinds: Vec<String>,
-    /// By the queueing discipline, with all that are below it.
+    /// Packets dropped by the queueing discipline and those below it.
     pub dropped: u32,
-    /// By filters and actions at ingress (and egress, of clsact).
+    /// Packets dropped by filters and actions at ingress (for clsact, also at egress).
     pub ingress_dropped: u32,
 }
 
 impl Queueing {
-    /// What was dropped since `earlier`, and the kinds at both times.
+    /// Drops since `earlier`, and the kinds at either time.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut kinds = self.kinds.clone();
@@ -32,13 +31,16 @@ impl Queueing {
     }
 }
 
-/// By device index. Devices without a queueing discipline are missing.
+/// Queueing disciplines by device index. Devices without one are missing.
+///
+/// # Errors
+/// If the namespace cannot be entered, or the kernel does not list them.
 pub fn queueing(netns: &Netns) -> Result<HashMap<u32, Queueing>> {
     let mut found: HashMap<u32, Queueing> = HashMap::new();
     for qdisc in qdiscs(netns)? {
         let of_device = found.entry(qdisc.ifindex).or_default();
         match (qdisc.parent, qdisc.dropped) {
-            // A root's count has its children's in it.
+            // A root's count includes its children's.
             (ROOT, dropped) => {
                 of_device.dropped = dropped.unwrap_or(0);
                 let below = std::mem::take(&mut of_device.kinds);

@@ -1,4 +1,4 @@
-//! All counters at one moment, and what was counted between two.
+//! All counters at one time, and differences of two snapshots.
 
 use crate::{
     datapath::{datapaths, Datapath},
@@ -12,19 +12,19 @@ use latpath_net::{interfaces, Inode, Interface, Netns, Statistics};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
-/// The kernel's counters at one moment; the parts are read one after the other, within milliseconds.
+/// The kernel's counters at one time. The parts are read one after the other, within milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// When, in `CLOCK_MONOTONIC`.
+    /// Time of the snapshot, `CLOCK_MONOTONIC`.
     pub t_ns: Ns,
-    /// The namespaces that were looked at, by inode number.
+    /// The namespaces that were read, by inode number.
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
-    /// What the hypervisor of this machine took of each CPU since boot, ns, in steps of a clock tick.
+    /// Time that this machine's hypervisor took from each CPU since boot, ns, in steps of a clock tick.
     #[serde(default)]
     pub stolen: BTreeMap<u32, Ns>,
-    /// What could not be read, and why.
+    /// Counters that could not be read, with the reasons.
     pub unread: Vec<String>,
 }
 
@@ -36,42 +36,42 @@ pub struct Namespace {
     pub sockets: Sockets,
 }
 
-/// A device's counters; in a [`Difference`], what was counted in between.
+/// A device's counters; in a [`Difference`], their increments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
     pub name: String,
     pub kind: Option<String>,
-    /// Its own counters.
+    /// The device's own counters.
     pub statistics: Statistics,
-    /// How often its link went down: it has no carrier then, or was set down.
+    /// Times that its link went down: it lost its carrier, or was set down.
     #[serde(default)]
     pub link_downs: u32,
-    /// Its queueing discipline's; `None` where it has none.
+    /// Counters of its queueing disciplines; `None` if it has none.
     pub queueing: Option<Queueing>,
 }
 
-/// What the kernel counted between two snapshots.
+/// The difference of two snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Time between them.
+    /// Time between the snapshots.
     pub elapsed_ns: Ns,
-    /// By namespace. Devices and datapaths that were not there at the beginning are counted from nought, as they were
-    /// made in between.
+    /// Increments by namespace. Devices and datapaths that only the later snapshot has count from 0, because they were
+    /// created between the snapshots.
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
-    /// What the hypervisor of this machine took of each CPU, ns; CPUs of which it took nothing are left out.
+    /// Time that this machine's hypervisor took from each CPU, ns; CPUs with 0 are omitted.
     #[serde(default)]
     pub stolen: BTreeMap<u32, Ns>,
-    /// Devices that are gone, with what they had counted last: what they counted since is not known.
+    /// Devices that were removed, with their counters of the earlier snapshot: later increments are unknown.
     pub gone: Vec<(Inode, DeviceCounters)>,
-    /// What could not be read at either time, and why.
+    /// Counters that could not be read for either snapshot, with the reasons.
     pub unread: Vec<String>,
 }
 
 impl Snapshot {
-    /// Reads the counters of all devices in all namespaces that can be found from here: a measurement may begin before it is
-    /// known which devices matter. Never fails: what cannot be read is said in [`Snapshot::unread`].
+    /// Reads the counters of all devices in all namespaces that this process can find, because a measurement may begin
+    /// before its devices are known. Never fails: [`Snapshot::unread`] lists counters that could not be read.
     pub fn everywhere() -> Self {
         let mut snapshot = Self { t_ns: latpath_linux::monotonic(), ..Self::default() };
         match Softnet::read() {
@@ -109,12 +109,12 @@ impl Snapshot {
         self.namespaces.insert(netns.inode(), space);
     }
 
-    /// The kinds of queueing disciplines that each device has: see [`Difference::qdiscs`].
+    /// The kinds of each device's queueing disciplines: see [`Difference::qdiscs`].
     pub fn qdiscs(&self) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
         qdiscs(&self.namespaces)
     }
 
-    /// What was counted since `earlier`.
+    /// Increments since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Difference {
         let nothing = Namespace::default();
@@ -143,7 +143,7 @@ impl Snapshot {
     }
 }
 
-/// A device without queue has a queueing discipline of this kind.
+/// Kind of the queueing discipline of a device without a queue.
 const NO_QUEUE: &str = "noqueue";
 
 fn qdiscs(namespaces: &BTreeMap<Inode, Namespace>) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
@@ -201,17 +201,18 @@ impl Difference {
         self.namespaces.get(&netns)?.devices.get(&ifindex)
     }
 
-    /// The kinds of queueing disciplines that each device had, by its namespace and index; devices without one are missing.
+    /// The kinds of each device's queueing disciplines, by namespace and index; devices without one are missing.
     pub fn qdiscs(&self) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
         qdiscs(&self.namespaces)
     }
 
-    /// Upcalls that were lost in a namespace, of all its datapaths; `None` where it was not looked at.
+    /// Lost upcalls of all datapaths of a namespace; `None` if the namespace was not read.
     pub fn upcalls_lost(&self, netns: Inode) -> Option<u64> {
         Some(self.namespaces.get(&netns)?.datapaths.iter().map(|datapath| datapath.lost).sum())
     }
 
-    /// Packets for which a socket had no room, in a namespace: UDP's and packet sockets'. `None` where it was not looked at.
+    /// Packets dropped in a namespace because the buffer of a UDP or packet socket was full; `None` if the namespace
+    /// was not read.
     pub fn sockets_full(&self, netns: Inode) -> Option<u64> {
         let sockets = &self.namespaces.get(&netns)?.sockets;
         let packets: u64 = sockets.packet.iter().flatten().map(|socket| u64::from(socket.dropped)).sum();

@@ -1,4 +1,4 @@
-//! What sockets of a namespace dropped: of UDP all together, of packet sockets (AF_PACKET) each.
+//! Drops of a namespace's sockets: the sum of all UDP sockets, and each packet socket (AF_PACKET).
 
 use latpath_net::{
     netlink::{attributes, u16_at, u32_at, Socket},
@@ -19,34 +19,37 @@ const MEMORY: u16 = 6;
 /// SK_MEMINFO_DROPS
 const DROPS: usize = 8;
 
-/// What sockets dropped since they or the namespace were made.
+/// Drops of sockets since the creation of the namespace, or of the packet socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sockets {
-    /// Datagrams for which a UDP socket had no room (RcvbufErrors, IPv4 and IPv6).
+    /// Datagrams dropped because a UDP socket's buffer was full (RcvbufErrors, IPv4 and IPv6).
     pub udp_buffer_full: u64,
-    /// Datagrams for a port at which nobody listens (NoPorts).
+    /// Datagrams for a port without a listener (NoPorts).
     pub udp_no_listener: u64,
     /// Datagrams with a wrong checksum (InCsumErrors).
     pub udp_checksum: u64,
-    /// Each packet socket; `None` where the kernel does not say: its module packet_diag is missing, or is not loaded
-    /// (latpath loads none).
+    /// The packet sockets; `None` if the kernel does not report them, because its module packet_diag is missing or not
+    /// loaded (latpath loads no module).
     pub packet: Option<Vec<PacketSocket>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketSocket {
-    /// Its inode number: `socket:[N]` in `/proc/PID/fd`.
+    /// The socket's inode number: `socket:[N]` in `/proc/PID/fd`.
     pub inode: u32,
-    /// Ethertype that it takes; 3 for all.
+    /// Ethertype that the socket receives; 3 for all.
     pub protocol: u16,
-    /// Index of the device that it is bound to, 0 for all.
+    /// Index of the device that the socket is bound to; 0 for all.
     pub ifindex: u32,
-    /// Packets for which it had no room. Mapped rings (PACKET_RX_RING) count elsewhere, for their owner alone
-    /// (PACKET_STATISTICS).
+    /// Packets dropped because its buffer was full. Mapped rings (PACKET_RX_RING) have a separate counter that only
+    /// their owner can read (PACKET_STATISTICS).
     pub dropped: u32,
 }
 
-/// Reads them.
+/// Reads the drops of a namespace's sockets.
+///
+/// # Errors
+/// If the namespace cannot be entered, or the kernel does not list its sockets.
 pub fn sockets(netns: &Netns) -> Result<Sockets> {
     let [v4, v6] =
         netns.inside(|| ["snmp", "snmp6"].map(|f| fs::read_to_string(format!("/proc/thread-self/net/{f}"))))?;
@@ -60,7 +63,7 @@ pub fn sockets(netns: &Netns) -> Result<Sockets> {
     })
 }
 
-/// Whether asking for packet sockets would make the kernel load a module: it is there, and not loaded.
+/// Whether a request for packet sockets would make the kernel load a module: it exists and is not loaded.
 fn would_load() -> bool {
     const MODULE: &str = "packet_diag";
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -81,7 +84,7 @@ fn packet_sockets(netns: &Netns) -> Result<Vec<PacketSocket>> {
     Ok(answer.iter().filter(|m| m.kind == BY_FAMILY).filter_map(|m| packet_socket(&m.payload)).collect())
 }
 
-/// struct packet_diag_msg and its attributes.
+/// Parses struct packet_diag_msg and its attributes.
 fn packet_socket(payload: &[u8]) -> Option<PacketSocket> {
     let mut found = PacketSocket { inode: u32_at(payload, 4)?, protocol: u16_at(payload, 2)?, ifindex: 0, dropped: 0 };
     for (kind, value) in attributes(payload.get(MESSAGE..)?) {
@@ -94,7 +97,7 @@ fn packet_socket(payload: &[u8]) -> Option<PacketSocket> {
     Some(found)
 }
 
-/// `/proc/net/snmp`: a line of names, then one of numbers.
+/// A counter of `/proc/net/snmp`: a line of names, then a line of numbers.
 fn column(text: &str, group: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
     let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return 0 };
@@ -102,7 +105,7 @@ fn column(text: &str, group: &str, name: &str) -> u64 {
     found.and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
 }
 
-/// `/proc/net/snmp6`: a name and a number each line.
+/// A counter of `/proc/net/snmp6`: a name and a number per line.
 fn line(text: &str, name: &str) -> u64 {
     let mut words = text.lines().map(str::split_ascii_whitespace);
     let found = words.find_map(|mut line| (line.next() == Some(name)).then(|| line.next())?);

@@ -1,8 +1,8 @@
-//! What the CPUs' input queues dropped (`/proc/net/softnet_stat`). They are the machine's, not a namespace's.
+//! Drops of the CPUs' input queues (`/proc/net/softnet_stat`). The queues belong to the machine, not to a namespace.
 
 use serde::{Deserialize, Serialize};
 
-/// What each CPU's part of the network stack counted since boot. The kernel counts in 32 bits, which wrap.
+/// Counters of each CPU's network stack since boot. The kernel's 32-bit counters wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Softnet {
     pub cpus: Vec<SoftnetCpu>,
@@ -11,11 +11,11 @@ pub struct Softnet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftnetCpu {
     pub cpu: u32,
-    /// Packets that passed.
+    /// Packets processed.
     pub processed: u32,
-    /// Packets dropped: the CPU's queue was full (`netdev_max_backlog`), or one flow had too much of it.
+    /// Packets dropped because the CPU's queue was full (`netdev_max_backlog`), or one flow exceeded its share.
     pub dropped: u32,
-    /// Times that the softirq stopped for lack of budget or time, with work left.
+    /// Times that the softirq stopped with work left, because its budget or time was exhausted.
     pub squeezed: u32,
 }
 
@@ -24,7 +24,8 @@ impl Softnet {
         Some(Self::parse(&std::fs::read_to_string("/proc/net/softnet_stat").ok()?))
     }
 
-    /// net/core/net-procfs.c, softnet_seq_show: hexadecimal columns; the CPU's number is the 13th, from 5.14 on.
+    /// Parses hexadecimal columns (net/core/net-procfs.c, softnet_seq_show). The 13th is the CPU's number, from 5.14
+    /// on.
     fn parse(text: &str) -> Self {
         let cpu = |(place, line): (usize, &str)| {
             let columns: Vec<u32> = line.split(' ').map_while(|word| u32::from_str_radix(word, 16).ok()).collect();
@@ -40,7 +41,7 @@ impl Softnet {
         Self { cpus: text.lines().enumerate().filter_map(cpu).collect() }
     }
 
-    /// What was counted since `earlier`; a CPU that came online in between counts from 0.
+    /// Increments since `earlier`; a CPU that came online in between counts from 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let cpu = |now: &SoftnetCpu| {

@@ -1,18 +1,18 @@
-//! The counters of devices, by their places.
+//! The counters of devices, by namespace and index.
 
 use latpath_net::{interfaces, Inode, Netns, Statistics};
 use std::collections::{BTreeSet, HashMap};
 
-/// What devices have counted, by their namespaces and their indexes in them.
+/// Counters of devices, by namespace and index.
 pub type DeviceStatistics = HashMap<(Inode, u32), Statistics>;
 
-/// What devices counted since `earlier`; those that are new, since they were made.
+/// Increments since `earlier`; new devices count from 0.
 pub fn since(now: &DeviceStatistics, earlier: &DeviceStatistics) -> DeviceStatistics {
     let nothing = Statistics::default();
     now.iter().map(|(place, now)| (*place, now.since(earlier.get(place).unwrap_or(&nothing)))).collect()
 }
 
-/// What the devices of some namespaces have counted since they were made; nothing of namespaces that are gone.
+/// Counters of the devices in some namespaces; namespaces that no longer exist are omitted.
 pub fn statistics(namespaces: impl IntoIterator<Item = Inode>) -> DeviceStatistics {
     let namespaces: BTreeSet<Inode> = namespaces.into_iter().collect();
     let of_namespace = |inode: Inode| {

@@ -1,4 +1,4 @@
-//! What the kernel says of each drop (tracepoint `skb:kfree_skb`), and the place that it means.
+//! Compares the kernel's event of each drop (tracepoint `skb:kfree_skb`) with the place of the drop.
 
 use crate::space::{
     pair, send_frames, send_frames_to, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, SV,
@@ -17,14 +17,14 @@ use std::{
     thread,
 };
 
-/// The kernel's tracing, mounted for the calling thread alone, with one instance of ours.
+/// An instance of tracefs, mounted only for the calling thread.
 struct Trace {
     mount: tempfile::TempDir,
     instance: PathBuf,
 }
 
 impl Trace {
-    /// For a thread that ends soon: it gets a mount namespace of its own.
+    /// Mounts tracefs. The thread gets its own mount namespace, so it should end soon.
     fn start() -> nix::Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         const NONE: Option<&str> = None;
@@ -40,7 +40,7 @@ impl Trace {
         fs::write(self.instance.join(file), value).map_err(|e| format!("{file}: {e}").into())
     }
 
-    /// Function and reason of each drop of Sampled Values or UDP while `call` runs.
+    /// Function and reason of each drop of Sampled Values or UDP during `call`.
     fn drops(&self, call: impl FnOnce()) -> Result<Vec<(String, String)>, Failed> {
         self.set("trace", "")?;
         self.set("events/skb/kfree_skb/enable", "1")?;
@@ -69,7 +69,7 @@ fn drop_event(line: &str) -> Option<(String, String)> {
     [SV, 0x0800].contains(&protocol).then(|| (function.to_owned(), reason.trim().to_owned()))
 }
 
-/// Kernels up to 6.4 or so print an address instead of a function.
+/// Requires function names in drop events: kernels up to about 6.4 print an address.
 pub fn no_drop_events() -> latpath_testkit::Lack {
     let format = |trace: Trace| fs::read_to_string(trace.mount.path().join("events/skb/kfree_skb/format"));
     let format = thread::spawn(move || Trace::start().ok().and_then(|trace| format(trace).ok())).join().ok().flatten();
@@ -82,14 +82,14 @@ pub fn no_drop_events() -> latpath_testkit::Lack {
     }
 }
 
-/// Makes each kind of drop, and compares what the kernel says of it.
+/// Causes each kind of drop, and checks the kernel's event.
 pub fn places() -> Result<(), Failed> {
     let seen = thread::scope(|scope| scope.spawn(drops_of_all_kinds).join());
     seen.map_err(|_| Failed::from("a panic"))?
 }
 
 fn drops_of_all_kinds() -> Result<(), Failed> {
-    // Made before this thread has mounts of its own, in which those of others are not seen.
+    // Created before this thread has its own mounts, which do not show those of others.
     let (of_tap, joined, queued) = (Space::new("place-tap")?, Space::new("place-net")?, Space::new("place-qdisc")?);
     let trace = Trace::start()?;
     let check = |what: &str, expected: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {
@@ -142,7 +142,7 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
         slow_qdisc(space, "lpv0")?;
         let drops = trace.drops(|| space.inside(|| send_frames("lpv0", 100)))?;
         let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == DropPlace::QueueingDiscipline).count();
-        // Ten wait; one may have gone, to where nobody listens.
+        // Ten frames are queued; one may have been sent, and dropped without a receiver.
         equal("drops of the queueing discipline", here == 89 || here == 90, true)
             .map_err(|_| Failed::from(format!("{here} drops of 100 at the queueing discipline; seen: {drops:?}")))?;
     }

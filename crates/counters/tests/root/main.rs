@@ -1,4 +1,4 @@
-//! The kernel's counters against what was sent: queues and buffers that nobody reads, in namespaces of their own.
+//! The kernel's counters equal the packets sent to queues and buffers without a reader, in separate namespaces.
 //!
 //! Needs root, `ip` and `/dev/net/tun`.
 
@@ -50,14 +50,14 @@ fn lack() -> Lack {
     need_root().or_else(|| need_tool("ip")).or_else(tun)
 }
 
-/// The kernel makes `/dev/tapN` by itself only there.
+/// Requires devtmpfs, where the kernel creates `/dev/tapN`.
 fn no_device_files() -> Lack {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let there = mounts.lines().any(|line| line.contains(" /dev devtmpfs "));
     (!there).then(|| "needs /dev to be a devtmpfs, for /dev/tapN".into())
 }
 
-/// docs/drops.md: without the module the kernel does not say, and latpath loads none.
+/// Requires the module packet_diag, which latpath does not load (docs/drops.md).
 fn no_packet_diag() -> Lack {
     let own = Netns::own().ok()?.inode();
     let taken = Snapshot::everywhere();
@@ -68,7 +68,7 @@ fn no_packet_diag() -> Lack {
 fn full_tap() -> Result<(), Failed> {
     let space = Space::new("tap")?;
     let _reader = tap(&space, "lptap0");
-    // Without a queueing discipline: all that the tap refuses is refused by the tap.
+    // Without a queueing discipline, so that the tap itself makes all drops.
     for words in ["link set lptap0 txqueuelen 16", "link set lptap0 up"] {
         space.ip(words)?;
     }
@@ -87,7 +87,7 @@ fn full_tap() -> Result<(), Failed> {
 fn full_macvtap() -> Result<(), Failed> {
     let space = Space::new("macvtap")?;
     pair(&space)?;
-    // The only one on its device, so that it gets everything.
+    // The only macvtap on its device, so that it receives all frames.
     for words in
         ["link add link lpv1 name lpm1 type macvtap mode passthru", "link set lpm1 txqueuelen 16", "link set lpm1 up"]
     {
@@ -136,7 +136,7 @@ fn full_udp_socket() -> Result<(), Failed> {
             let sender = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
             for (port, count) in [(7400, 100), (7401, 7)] {
                 for _ in 0..count {
-                    // A port without listener is reported at the next call.
+                    // The next call reports a port without a listener.
                     while sender.send_to(&[0; 100], ("127.0.0.1", port)).is_err() {}
                 }
             }
@@ -166,7 +166,7 @@ fn full_qdisc() -> Result<(), Failed> {
     let queueing = device.queueing.clone().ok_or("it has a queueing discipline")?;
     equal("its kinds", queueing.kinds, vec!["tbf".to_owned()])?;
     let dropped = queueing.dropped;
-    // One may have gone at once, ten wait.
+    // One frame may have been sent at once; ten are queued.
     let sent = device.statistics.tx_packets;
     equal("dropped, sent and waiting", u64::from(dropped) + sent + 1200 / 120, 100)?;
     equal("the place", DropPlace::QueueingDiscipline.counted(&difference, space.inode(), ifindex), Some(dropped.into()))
@@ -204,7 +204,7 @@ fn unnamed() -> Result<(), Failed> {
         let mut command = Command::new("sleep");
         command.arg("60");
         let enter = move || setns(&file, CloneFlags::CLONE_NEWNET).map_err(Into::into);
-        // SAFETY: setns is one system call, which is allowed between fork and exec.
+        // SAFETY: setns is a system call, which is allowed between fork and exec.
         unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, enter) };
         command.spawn()?
     };

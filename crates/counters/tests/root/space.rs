@@ -1,4 +1,4 @@
-//! What loses packets in a namespace, and what sends them.
+//! Sources and causes of lost packets in a namespace.
 
 use latpath_counters::{Difference, Snapshot};
 use latpath_linux::net::open_tun;
@@ -14,7 +14,7 @@ use std::{
     process::Command,
 };
 
-/// What is counted while `call` runs.
+/// The increments of the counters during `call`.
 pub fn counted(space: &Space, call: impl FnOnce() -> Result<(), Failed>) -> Result<Difference, Failed> {
     let before = Snapshot::everywhere();
     call()?;
@@ -40,7 +40,7 @@ fn address(protocol: u16, ifindex: u32) -> LinkAddr {
         sll_addr: [0; 8],
     };
     let length = size_of_val(&all) as u32;
-    // SAFETY: `all` is a whole sockaddr_ll, of the length given.
+    // SAFETY: `all` is a complete sockaddr_ll of the given length.
     unsafe { LinkAddr::from_raw((&raw const all).cast(), Some(length)) }.expect("it is a link address")
 }
 
@@ -48,7 +48,7 @@ fn bind(fd: &OwnedFd, protocol: u16, ifindex: u32) {
     nix::sys::socket::bind(fd.as_raw_fd(), &address(protocol, ifindex)).expect("root may");
 }
 
-/// Sends so many frames by a device of the calling thread's namespace. What is refused on the way is sent all the same.
+/// Sends `count` frames by a device of the calling thread's namespace, and continues after drops.
 pub fn send_frames(device: &str, count: u64) {
     send_frames_to([1, 0x0c, 0xcd, 4, 0, 1], device, count);
 }
@@ -65,12 +65,12 @@ pub fn send_frames_to(destination: [u8; 6], device: &str, count: u64) {
     }
 }
 
-/// A tap held open by a file of ours, as QEMU does it.
+/// A tap that this process holds open, as QEMU does.
 pub fn tap(space: &Space, name: &str) -> File {
     space.inside(|| open_tun(Path::new("/dev/net/tun"), name, nix::libc::IFF_TAP)).expect("root may")
 }
 
-/// A veth pair: what is sent by lpv0 arrives at lpv1, at once, in the sender's context.
+/// A veth pair: frames sent by lpv0 arrive at lpv1 at once, in the sender's context.
 pub fn pair(space: &Space) -> Result<(), Failed> {
     space.ip("link add lpv0 type veth peer name lpv1")?;
     space.ip("link set lpv0 up")?;
@@ -78,7 +78,7 @@ pub fn pair(space: &Space) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A socket for frames that come in by a device, with room for a few.
+/// A packet socket for a device's received frames, with a buffer for a few of them.
 pub fn small_packet_socket(space: &Space, ifindex: u32) -> OwnedFd {
     space.inside(|| {
         let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None).expect("root may");
@@ -88,14 +88,14 @@ pub fn small_packet_socket(space: &Space, ifindex: u32) -> OwnedFd {
     })
 }
 
-/// A UDP socket with room for a few datagrams.
+/// A UDP socket with a buffer for a few datagrams.
 pub fn small_udp_socket(space: &Space, address: &str) -> OwnedFd {
     let socket = space.inside(|| UdpSocket::bind(address).expect("lo is up"));
     setsockopt(&socket, sockopt::RcvBuf, &4096).expect("a small buffer is allowed");
     socket.into()
 }
 
-/// A queueing discipline that sends a frame every 12 s and has room for ten: what is not queued is dropped.
+/// Adds a queueing discipline that sends a frame every 12 s, queues ten, and drops further ones.
 pub fn slow_qdisc(space: &Space, device: &str) -> Result<(), Failed> {
     let words = format!("-n {} qdisc add dev {device} root tbf rate 80bit burst 130 limit 1200", space.name());
     let output = Command::new("tc").args(words.split(' ')).output()?;
@@ -105,7 +105,7 @@ pub fn slow_qdisc(space: &Space, device: &str) -> Result<(), Failed> {
     }
 }
 
-/// What has been received and waits, counted.
+/// Number of received packets in the socket's buffer; reads them.
 pub fn waiting(fd: &OwnedFd) -> u64 {
     let mut buffer = [0; 2048];
     std::iter::from_fn(|| recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()).count() as u64
