@@ -1,4 +1,4 @@
-//! What a device claims to stamp, and what it is set to.
+//! A device's claimed stamps, and its current setting.
 
 use crate::config::{Config, RxFilter, Settable, TxType};
 use crate::kernel::{driver, ts_info};
@@ -7,11 +7,11 @@ use latpath_linux::net::Device;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// What a NIC is set to now, as far as its driver says.
+/// A NIC's current setting, as its driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Current {
     Set(Config),
-    /// It does not say, for this reason.
+    /// The setting is unknown, for this reason.
     Unknown(String),
 }
 
@@ -19,38 +19,38 @@ pub enum Current {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RxHardware {
     AllFrames,
-    /// These kinds alone, all of them of PTP or NTP.
+    /// Only these kinds, all of PTP or NTP.
     Only(Vec<RxFilter>),
     /// None.
     Nothing,
 }
 
-/// What a device claims to stamp. Some claim more than they do.
+/// Stamps that a device claims to make. Some devices claim more than they make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caps {
     pub device: String,
-    /// Its index in this network namespace.
+    /// The device's index in this network namespace.
     pub ifindex: u32,
     pub up: bool,
     pub running: bool,
     pub driver: Option<String>,
-    /// Where it sits (`0000:01:00.0`), where that means something.
+    /// The device's bus address (`0000:01:00.0`), if it has one.
     pub bus: Option<String>,
-    /// Number of its clock: `/dev/ptpN`.
+    /// Number of the device's clock: `/dev/ptpN`.
     pub phc: Option<u32>,
-    /// `SOF_TIMESTAMPING_…` flags that its driver names.
+    /// `SOF_TIMESTAMPING_…` flags that the driver reports.
     pub socket_flags: u32,
-    /// Bit n: it can be set to `TxType(n)`.
+    /// Bit n: the device can be set to `TxType(n)`.
     pub tx_types: u32,
-    /// Bit n: it can be set to `RxFilter(n)`.
+    /// Bit n: the device can be set to `RxFilter(n)`.
     pub rx_filters: u32,
     pub current: Current,
 }
 
-/// The kernel reports a link a moment after a device was brought up.
+/// Maximum wait for a link: the kernel reports it shortly after a device is brought up.
 const LINK: Duration = Duration::from_millis(100);
 
-/// The device's flags, once it has its link.
+/// The device's flags, after the wait for its link.
 fn settled(device: &Device) -> io::Result<i32> {
     let limit = Instant::now() + LINK;
     loop {
@@ -63,7 +63,11 @@ fn settled(device: &Device) -> io::Result<i32> {
 }
 
 impl Caps {
-    /// Asks a device of this network namespace. Needs no rights. One that is up and has no link is given 100 ms to get it.
+    /// Queries a device of this network namespace. Needs no privileges. Waits up to 100 ms for the link of a device
+    /// that is up.
+    ///
+    /// # Errors
+    /// If the device does not exist, or the kernel does not report its capabilities.
     pub fn of(device: &str) -> Result<Self, StampError> {
         let failed = |doing, cause| StampError::of(device, doing, cause);
         let asked = Device::named(device).map_err(|e| failed("opening a socket", e))?;
@@ -96,13 +100,14 @@ impl Caps {
         self.socket_flags & flag != 0
     }
 
-    /// The NIC claims to stamp sent packets.
+    /// Whether the NIC claims to stamp sent packets.
     pub fn tx_nic(&self) -> bool {
         let flags = self.has(libc::SOF_TIMESTAMPING_TX_HARDWARE) && self.has(libc::SOF_TIMESTAMPING_RAW_HARDWARE);
         flags && self.tx_types & (1 << TxType::ON.0) != 0
     }
 
-    /// The driver stamps sent packets as it hands them to the NIC. (Before the queueing discipline every Linux stamps.)
+    /// Whether the driver stamps sent packets as it passes them to the NIC. (Every Linux stamps before the queueing
+    /// discipline.)
     pub fn tx_driver(&self) -> bool {
         self.has(libc::SOF_TIMESTAMPING_TX_SOFTWARE)
     }

@@ -1,21 +1,21 @@
-//! What a NIC can be set to stamp.
+//! Settings of a NIC's stamps.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, io};
 
-/// Which sent packets a NIC stamps: a value of `enum hwtstamp_tx_types` (linux/net_tstamp.h).
+/// Sent packets that a NIC stamps: a value of `enum hwtstamp_tx_types` (linux/net_tstamp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TxType(pub i32);
 
 impl TxType {
     /// None.
     pub const OFF: Self = Self(0);
-    /// Those whose sender asks for it.
+    /// Packets whose sender requests a stamp.
     pub const ON: Self = Self(1);
 
-    /// Packets whose sender asks for it are stamped.
+    /// Whether packets whose sender requests a stamp are stamped.
     pub fn stamps(self) -> bool {
-        // The kinds beyond (one-step PTP) stamp them too, all but certain PTP packets.
+        // The other types (one-step PTP) also stamp them, except for certain PTP packets.
         (1..=3).contains(&self.0)
     }
 }
@@ -26,7 +26,7 @@ impl fmt::Display for TxType {
     }
 }
 
-/// Which received packets a NIC stamps: a value of `enum hwtstamp_rx_filters` (linux/net_tstamp.h).
+/// Received packets that a NIC stamps: a value of `enum hwtstamp_rx_filters` (linux/net_tstamp.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RxFilter(pub i32);
 
@@ -67,14 +67,14 @@ fn named(f: &mut fmt::Formatter<'_>, value: i32, names: &[&str]) -> fmt::Result 
     }
 }
 
-/// What a NIC is set to stamp (`struct hwtstamp_config`).
+/// A NIC's setting of stamps (`struct hwtstamp_config`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Stamps of sent packets.
     pub tx_type: TxType,
     /// Stamps of received packets.
     pub rx_filter: RxFilter,
-    /// `HWTSTAMP_FLAG_…`; kept as it is found.
+    /// `HWTSTAMP_FLAG_…`; never changed.
     pub flags: i32,
 }
 
@@ -89,10 +89,10 @@ impl fmt::Display for Config {
     }
 }
 
-/// What of a device is asked and set: the device itself, or a test's.
+/// A device's setting: of a real device, or of a test's.
 pub(crate) trait Settable {
     fn config(&self) -> io::Result<Config>;
-    /// Sets it; returns what came of it.
+    /// Changes the setting; returns the one that the driver made of it.
     fn set_config(&self, config: Config) -> io::Result<Config>;
 }
 

@@ -1,12 +1,13 @@
-//! Stamps and errors in what comes beside a packet: pure functions over the bytes of a `msghdr`'s control data.
+//! Stamps and errors in a packet's control messages: pure functions over the bytes of a `msghdr`'s control data.
 //!
-//! The bytes are the kernel's; they are read as if they were anybody's.
+//! The kernel writes the bytes; they are parsed as untrusted input.
 
 use latpath_linux::net::control_messages;
 use latpath_model::Ns;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `SO_TIMESTAMPING_NEW` of `asm-generic/socket.h`: its stamps have 64 bits everywhere, as the older ones have on 64-bit machines.
+/// `SO_TIMESTAMPING_NEW` of `asm-generic/socket.h`: its stamps have 64 bits on all machines, like the older ones on 64-bit
+/// machines.
 const SCM_TIMESTAMPING_NEW: i32 = 65;
 /// `PACKET_TX_TIMESTAMP` of `linux/if_packet.h`.
 const PACKET_TX_TIMESTAMP: i32 = 16;
@@ -14,35 +15,35 @@ const PACKET_TX_TIMESTAMP: i32 = 16;
 const TSTAMP_SND: u32 = 0;
 const TSTAMP_SCHED: u32 = 1;
 
-/// When a packet was received.
+/// Stamps of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxStamps {
-    /// By the kernel, `CLOCK_REALTIME`.
+    /// The kernel's stamp; `CLOCK_REALTIME`.
     pub kernel: Option<Ns>,
-    /// By the NIC, its own clock.
+    /// The NIC's stamp, by its own clock.
     pub nic: Option<Ns>,
 }
 
-/// Where a sent packet was stamped.
+/// The place at which a sent packet was stamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TxKind {
     /// Before the queueing discipline; `CLOCK_REALTIME`.
     Sched,
-    /// As the driver hands it to the NIC; `CLOCK_REALTIME`.
+    /// As the driver passes it to the NIC; `CLOCK_REALTIME`.
     Driver,
     /// As the NIC sends it; the NIC's clock.
     Nic,
 }
 
-/// When a packet was sent.
+/// A stamp of a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxStamp {
     pub kind: TxKind,
-    /// The time, in the clock that the kind says.
+    /// Time, by the clock of the kind.
     pub time: Ns,
 }
 
-/// The stamps that came with a received packet. A stamp that is zero, impossible or cut off is none.
+/// The stamps of a received packet. A stamp that is zero, impossible or truncated counts as missing.
 pub fn rx_stamps(control: &[u8]) -> RxStamps {
     let is_stamp = |kind| matches!(kind, (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING | SCM_TIMESTAMPING_NEW));
     let last = control_messages(control).filter(|(kind, _)| is_stamp(*kind)).last();
@@ -50,18 +51,19 @@ pub fn rx_stamps(control: &[u8]) -> RxStamps {
     RxStamps { kernel, nic }
 }
 
-/// Where a datagram was sent to: this machine's address in it (`IP_PKTINFO`, `IPV6_RECVPKTINFO`), where the socket asked for it.
+/// The destination of a datagram: this machine's address (`IP_PKTINFO`, `IPV6_RECVPKTINFO`), if the socket requested
+/// it.
 pub fn local_address(control: &[u8]) -> Option<IpAddr> {
     control_messages(control).find_map(|(kind, data)| match kind {
-        // struct in_pktinfo: index, the address to answer from, the address in the packet.
+        // struct in_pktinfo: device index, source address for answers, destination in the packet.
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => data.get(4..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => data.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
         _ => None,
     })
 }
 
-/// What a packet of the error queue (`MSG_ERRQUEUE`) of a UDP socket (IPv4, IPv6) or a packet socket says. `None` where it is
-/// no stamp of a packet sent (an error of an earlier send, say), or where the stamp in it is none.
+/// The stamp in a message of the error queue (`MSG_ERRQUEUE`) of a UDP socket (IPv4, IPv6) or packet socket. `None` if
+/// the message does not have a valid stamp of a sent packet, but for example the error of an earlier send.
 pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
     let (mut software, mut raw, mut info) = (None, None, None);
     for (kind, data) in control_messages(control) {
@@ -75,7 +77,8 @@ pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
             _ => {}
         }
     }
-    // One of the two: the kernel leaves the NIC's out of a message with the driver's (net/socket.c, skb_is_swtx_tstamp).
+    // Only one of the two: the kernel omits the NIC's stamp from a message with the driver's (net/socket.c,
+    // skb_is_swtx_tstamp).
     let (kind, time) = match (info?, software, raw) {
         (TSTAMP_SCHED, Some(time), _) => (TxKind::Sched, time),
         (TSTAMP_SND, Some(time), _) => (TxKind::Driver, time),
@@ -85,18 +88,18 @@ pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
     Some(TxStamp { kind, time })
 }
 
-/// The type of a stamp, in a `struct sock_extended_err` of `linux/errqueue.h` that is no error.
+/// The type of a stamp in a `struct sock_extended_err` (`linux/errqueue.h`); `None` for an error.
 fn stamp_info(bytes: &[u8]) -> Option<u32> {
     let is_stamp = u32_at(bytes, 0)? == libc::ENOMSG as u32 && *bytes.get(4)? == libc::SO_EE_ORIGIN_TIMESTAMPING;
     u32_at(bytes, 8).filter(|_| is_stamp && bytes.len() >= 16)
 }
 
-/// `struct scm_timestamping`: three times, of which the second is no longer used.
+/// Parses `struct scm_timestamping`: three times; the second is obsolete.
 fn software_and_raw(bytes: &[u8]) -> (Option<Ns>, Option<Ns>) {
     (time(bytes, 0), time(bytes, 32))
 }
 
-/// A timespec of two 64-bit numbers. All zeros means that there is none.
+/// A timespec of two 64-bit numbers. Zero means no stamp.
 fn time(bytes: &[u8], at: usize) -> Option<Ns> {
     let word = |at| Some(i64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let (sec, nsec) = (word(at)?, word(at + 8)?);
@@ -188,10 +191,10 @@ mod tests {
             (libc::EMSGSIZE, libc::SO_EE_ORIGIN_LOCAL),
             (libc::ENOMSG, libc::SO_EE_ORIGIN_LOCAL),
             (libc::ECANCELED, libc::SO_EE_ORIGIN_TIMESTAMPING),
-            // SO_EE_ORIGIN_ZEROCOPY: a send has ended, well.
+            // SO_EE_ORIGIN_ZEROCOPY: a send has completed.
             (0, 5),
         ] {
-            // An error's message carries the packet's own stamps as well.
+            // A message of an error also has the packet's own stamps.
             let error = said(errno, origin, 0, 0);
             let control = [message(STAMPS, &times((3, 0), (3, 0))), message(V4, &error)].concat();
             assert_eq!(from_error_queue(&control), None);
@@ -224,7 +227,7 @@ mod tests {
             from_error_queue(&bytes);
         }
 
-        /// Random bytes hardly ever make a message; a spoilt one goes deeper.
+        /// Random bytes are rarely a message; a corrupted message reaches more code.
         #[test]
         fn any_spoilt_message_is_survived(
             info in 0u32..4, software in any::<(i64, i64)>(), raw in any::<(i64, i64)>(),

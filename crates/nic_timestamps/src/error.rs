@@ -1,4 +1,4 @@
-//! What goes wrong with a device.
+//! Errors of devices.
 
 use latpath_net::devices_here_and_elsewhere;
 use std::io;
@@ -6,48 +6,48 @@ use std::io;
 /// Why a device's stamps cannot be read or set.
 #[derive(Debug, thiserror::Error)]
 pub enum StampError {
-    /// There is none of this name.
+    /// No device has this name.
     #[error("{device}: no such device (devices here: {here})")]
     NoDevice {
         device: String,
-        /// Those that there are.
+        /// The existing devices.
         here: String,
     },
-    /// A right is missing.
+    /// A privilege is missing.
     #[error("{device}: {doing} needs root or CAP_NET_ADMIN; try with sudo")]
     NotAllowed {
         device: String,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
     },
-    /// What is set now cannot be read.
+    /// The current setting cannot be read.
     #[error("{device}: its hardware stamps stay as they are, since they could not be put back: what is set now cannot be read ({why})")]
     NoWayBack {
         device: String,
-        /// Why it cannot be read.
+        /// The reason.
         why: String,
     },
-    /// What it is set to cannot be noted in the journal, from which a killed latpath's changes are undone.
+    /// The setting cannot be recorded in the journal, by which the changes of a killed latpath are undone.
     #[error("{device}: its hardware stamps stay as they are: {cause}")]
     NotNoted {
         /// The device.
         device: String,
-        /// Why not.
+        /// The journal's error.
         cause: latpath_undo::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{device}: {doing}: {cause}")]
     Os {
         device: String,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
 
 impl StampError {
-    /// What an answer of the kernel about a device means.
+    /// The meaning of the kernel's error for a device.
     pub(crate) fn of(device: &str, doing: &'static str, cause: io::Error) -> Self {
         let device = device.to_string();
         match cause.raw_os_error() {

@@ -1,5 +1,5 @@
-//! The kernel's interfaces that have no safe wrapper: requests about a device's stamps, messages with control data. All unsafe
-//! code of this crate is here, each block with its reason.
+//! Kernel interfaces without a safe wrapper: requests for a device's stamps, and messages with control data. This
+//! module has all unsafe code of this crate; each block states why it is sound.
 #![allow(unsafe_code)]
 
 use crate::config::{Config, Settable};
@@ -50,29 +50,29 @@ struct HwtstampConfig {
     rx_filter: i32,
 }
 
-/// The driver's name, and where the device sits (`0000:01:00.0`; empty where that means nothing).
+/// The driver's name, and the device's bus address (`0000:01:00.0`; empty if it has none).
 pub(crate) fn driver(device: &Device) -> io::Result<(String, String)> {
-    // SAFETY: all zeros is a valid drvinfo, which is integers only.
+    // SAFETY: all zeros is a valid drvinfo, which consists of integers.
     let mut info: DriverInfo = unsafe { zeroed() };
     info.cmd = ETHTOOL_GDRVINFO;
-    // SAFETY: the struct is the one of this command.
+    // SAFETY: the struct is that of this command.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     let text = |bytes: &[u8]| of_field(bytes).escape_debug().to_string();
     Ok((text(&info.driver), text(&info.bus_info)))
 }
 
-/// What the driver says that it can stamp.
+/// The driver's report of its stamps.
 pub(crate) fn ts_info(device: &Device) -> io::Result<TsInfo> {
     let mut info = TsInfo { cmd: ETHTOOL_GET_TS_INFO, ..TsInfo::default() };
-    // SAFETY: the struct is the one of this command.
+    // SAFETY: the struct is that of this command.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     Ok(info)
 }
 
-/// `SIOCGHWTSTAMP` or `SIOCSHWTSTAMP`.
+/// Calls `SIOCGHWTSTAMP` or `SIOCSHWTSTAMP`.
 fn hwtstamp(device: &Device, code: libc::c_ulong, config: Config) -> io::Result<Config> {
     let mut c = HwtstampConfig { flags: config.flags, tx_type: config.tx_type.0, rx_filter: config.rx_filter.0 };
-    // SAFETY: the struct is the one of these two requests.
+    // SAFETY: the struct is that of both requests.
     unsafe { device.ask(code, &mut c) }?;
     Ok(Config { flags: c.flags, tx_type: crate::TxType(c.tx_type), rx_filter: crate::RxFilter(c.rx_filter) })
 }
@@ -87,16 +87,16 @@ impl Settable for Device {
     }
 }
 
-/// Room for what comes beside a packet: stamps, the device, an error with the address that caused it.
+/// Buffer for a packet's control messages: stamps, the device, an error with the address that caused it.
 #[derive(Clone, Debug)]
 #[repr(C, align(16))]
 pub struct Control([u8; Control::ROOM]);
 
 impl Control {
-    /// Bytes of room; all messages that this crate asks for take some 250.
+    /// Size of the buffer, bytes; all messages that this crate requests take some 250.
     const ROOM: usize = 512;
 
-    /// Empty room.
+    /// An empty buffer.
     pub const fn new() -> Self {
         Self([0; Self::ROOM])
     }
@@ -111,18 +111,18 @@ impl Default for Control {
 /// A packet that [`receive`] has read.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'c> {
-    /// Bytes of the packet in the caller's buffer.
+    /// Number of the packet's bytes in the caller's buffer.
     pub len: usize,
-    /// The packet was longer than the buffer, and is cut.
+    /// Whether the packet was longer than the buffer and is truncated.
     pub cut: bool,
-    /// What came beside it, for [`rx_stamps`](crate::rx_stamps) or [`from_error_queue`](crate::from_error_queue).
+    /// The control messages, for [`rx_stamps`](crate::rx_stamps) or [`from_error_queue`](crate::from_error_queue).
     pub control: &'c [u8],
-    /// The sender's address, where it came by IP.
+    /// The sender's address, for a packet received by IP.
     pub from: Option<SocketAddr>,
 }
 
-/// Reads one packet. `flags` are those of recvmsg(2), as `MSG_DONTWAIT` and `MSG_ERRQUEUE`. A packet of the error queue comes
-/// with all its headers from the link layer's on: what the program had sent are its **last** bytes.
+/// Reads one packet. `flags` are those of recvmsg(2), such as `MSG_DONTWAIT` and `MSG_ERRQUEUE`. A packet of the error
+/// queue has all its headers from the link layer's on: the bytes that the program sent are its **last** ones.
 pub fn receive<'c>(
     fd: BorrowedFd<'_>,
     data: &mut [u8],
@@ -138,8 +138,8 @@ pub fn receive<'c>(
     header.msg_iovlen = 1;
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = Control::ROOM as _;
-    // SAFETY: the header points to an address, one vector over `data` and to all of `control`, which outlive the call; the
-    // kernel writes no more than their lengths.
+    // SAFETY: the header points to an address, one vector over `data` and all of `control`, which outlive the call; the
+    // kernel writes at most their lengths.
     let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, flags) };
     let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
     Ok(Received {
@@ -150,18 +150,18 @@ pub fn receive<'c>(
     })
 }
 
-/// Reads one packet without control messages, which costs less than [`receive`]: its length, and its sender where it came by IP.
-/// `flags` are those of recvfrom(2).
+/// Reads one packet without control messages, which costs less than [`receive`]. Returns its length, and its sender if
+/// it was received by IP. `flags` are those of recvfrom(2).
 ///
 /// # Errors
-/// The kernel's answer; `EAGAIN` where there is no packet.
+/// If the kernel reports an error; `EAGAIN` without a packet.
 #[inline]
 pub fn receive_from(fd: BorrowedFd<'_>, data: &mut [u8], flags: i32) -> io::Result<(usize, Option<SocketAddr>)> {
     // SAFETY: all zeros is a valid address.
     let mut from: SockaddrStorage = unsafe { zeroed() };
     let mut room = size_of_val(&from) as libc::socklen_t;
     let address = std::ptr::from_mut(&mut from).cast();
-    // SAFETY: the kernel writes no more than `data.len()` bytes to `data` and `room` bytes to `from`; both outlive the call.
+    // SAFETY: the kernel writes at most `data.len()` bytes to `data` and `room` bytes to `from`; both outlive the call.
     let len =
         unsafe { libc::recvfrom(fd.as_raw_fd(), data.as_mut_ptr().cast(), data.len(), flags, address, &mut room) };
     let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };

@@ -1,5 +1,5 @@
-//! What was changed on the devices of this machine and by whom it is still needed: the last one out puts it back, also when those
-//! before it were killed.
+//! Changes of this machine's devices, and the processes that need them: the last process restores the setting, even if
+//! earlier ones were killed.
 
 use crate::config::{Config, Settable};
 use crate::StampError;
@@ -9,7 +9,7 @@ use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Turn, Undo};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// One device among all that the machine may have had since it booted.
+/// Identity of a device among all that the machine has had since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) device: String,
@@ -19,7 +19,7 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    /// Its name in the journal.
+    /// The device's name in the journal.
     fn subject(&self) -> String {
         format!("{}-{}", self.netns, self.ifindex)
     }
@@ -34,7 +34,7 @@ pub struct Step {
     after: Option<Config>,
 }
 
-/// A device as an undoer finds it.
+/// Result of the search for a device to restore.
 pub(crate) enum Found<'a> {
     Here(Box<dyn Settable + 'a>),
     /// No device of this name and index is in its namespace.
@@ -43,7 +43,7 @@ pub(crate) enum Found<'a> {
     OutOfReach,
 }
 
-/// Puts devices back that `find` finds.
+/// Restores the devices that the function finds.
 struct PutBack<'a>(&'a dyn Fn(&Who) -> Found<'a>);
 
 impl Undo for PutBack<'_> {
@@ -66,7 +66,7 @@ impl Undo for PutBack<'_> {
     }
 }
 
-/// Sets a device to what it was, unless somebody else has set it since.
+/// Restores a device's setting, unless another program has changed it since.
 fn put_back(name: &str, before: Config, after: Option<Config>, device: &dyn Settable) -> io::Result<Outcome> {
     let now = device.config()?;
     if now == before {
@@ -80,7 +80,7 @@ fn put_back(name: &str, before: Config, after: Option<Config>, device: &dyn Sett
     Ok(Outcome::undone(format!("{name}: hardware stamps put back to {before}, which an earlier run could not do")))
 }
 
-/// Puts devices of this machine back, in all its network namespaces.
+/// Restores devices of this machine, in all its network namespaces.
 pub struct NicTimestamps;
 
 impl Undo for NicTimestamps {
@@ -95,7 +95,7 @@ impl Undo for NicTimestamps {
 fn of_this_machine(who: &Who) -> Found<'static> {
     let Ok(netns) = Netns::find(who.netns) else { return Found::OutOfReach };
     let find = || match nix::net::if_::if_nametoindex(who.device.as_str()) {
-        // A device of that name that is another one now was never changed.
+        // Another device with this name has not been changed.
         Ok(ifindex) if ifindex == who.ifindex => Device::named(&who.device).ok(),
         _ => None,
     };
@@ -106,7 +106,7 @@ fn of_this_machine(who: &Who) -> Found<'static> {
     }
 }
 
-/// The journal's entries of NICs.
+/// The journal with its entries of NICs.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger(pub(crate) Journal);
 
@@ -114,13 +114,14 @@ pub(crate) struct Ledger(pub(crate) Journal);
 pub(crate) type Share = Entry<Step>;
 
 impl Ledger {
-    /// The machine's own.
+    /// The machine's own journal.
     pub(crate) fn of_this_machine() -> Self {
         Self(Journal::of_this_machine())
     }
 
-    /// Sets a device so that it does at least what `wider` makes of its present setting, and notes what it was. `wider` returns
-    /// `None` where the present one will do. Returns the device's setting, and a share unless nothing was or is changed.
+    /// Changes a device to the setting that `wider` makes of its current one, and records the previous setting. `wider`
+    /// returns
+    /// `None` if the current setting suffices. Returns the device's setting, and a share of its change, if there is one.
     pub(crate) fn join(
         &self,
         who: &Who,
@@ -130,7 +131,7 @@ impl Ledger {
         let failed = |doing, cause| StampError::of(&who.device, doing, cause);
         let noting = |cause| StampError::NotNoted { device: who.device.clone(), cause };
         let turn = self.0.turn().map_err(noting)?;
-        // Others that need a change, or the note of those that are gone.
+        // The entry of processes that need a change. An entry without such a process is undone first.
         let mut share = turn.needed(&PutBack(&|_| Found::Here(Box::new(device))), &who.subject()).map_err(noting)?;
         let now = device.config().map_err(|e| failed("reading what it is set to (SIOCGHWTSTAMP)", e))?;
         if let Some(share) = &mut share {
@@ -148,7 +149,7 @@ impl Ledger {
         share.add_within(&turn, step(None)).map_err(noting)?;
         match device.set_config(requested) {
             Ok(after) => {
-                // As it will be read when it is to be put back.
+                // The value that a later read returns when the setting is restored.
                 let after = device.config().unwrap_or(after);
                 share.add_within(&turn, step(Some(after))).map_err(noting)?;
                 Ok((after, Some(share)))
@@ -162,7 +163,7 @@ impl Ledger {
         }
     }
 
-    /// Ends a share; the last one out puts the device back.
+    /// Ends a share; the end of the last share restores the device.
     pub(crate) fn leave(&self, mut share: Share, device: &dyn Settable) -> latpath_undo::Result<Outcome> {
         share.leave(&PutBack(&|_| Found::Here(Box::new(device))))
     }
@@ -212,7 +213,7 @@ pub(crate) mod tests {
         Outcome::undone(format!("lp0: hardware stamps put back to {before}, which an earlier run could not do"))
     }
 
-    /// The kernel ends a process that is killed, and does no more.
+    /// Ends a share as a kill does: without any undo.
     fn killed(share: Option<Share>) {
         share.unwrap().abandon().unwrap();
     }
@@ -293,7 +294,7 @@ pub(crate) mod tests {
         assert_eq!(nic.0.get(), Config::OFF);
     }
 
-    /// A machine with one device of index 4, as far as it can be reached.
+    /// A machine with one device of index 4, and whether the device can be reached.
     struct Machine<'a>(&'a Nic, bool);
 
     impl Undo for Machine<'_> {
@@ -365,7 +366,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A device that stays as it is.
+    /// A device that rejects every change.
     struct Refuses(Config, i32);
 
     impl Settable for Refuses {

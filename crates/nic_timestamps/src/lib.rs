@@ -1,12 +1,14 @@
-//! Timestamps of packets: what a NIC and its driver can make, what of it is true, and how a program gets them.
+//! Timestamps of packets: the stamps that a NIC and its driver claim, which of them are real, and how a program gets
+//! them.
 //!
-//! * [`Caps`] says what a device claims to stamp, and what it is set to.
-//! * [`HardwareStamps`] switches the NIC's stamps on, without narrowing what another program has set, and puts everything back.
-//! * [`verify`] finds out what of it is true.
-//! * [`ask_for`] and [`BusyPoll`] set a socket's options; [`receive`] reads a packet with what comes beside it.
-//! * [`rx_stamps`] and [`from_error_queue`] find the stamps in there. They are pure functions over bytes.
+//! * [`Caps`] reports a device's claimed stamps and its current setting.
+//! * [`HardwareStamps`] switches the NIC's stamps on, without narrowing another program's setting, and restores it.
+//! * [`verify`] tests the claims.
+//! * [`ask_for`] and [`BusyPoll`] set a socket's options; [`receive`] reads a packet with its control messages.
+//! * [`rx_stamps`] and [`from_error_queue`] find the stamps in control messages. They are pure functions over bytes.
 //!
-//! Stamps of the kernel are `CLOCK_REALTIME`; those of the NIC are of its own clock (`latpath_clock::phc`), raw.
+//! Stamps of the kernel are `CLOCK_REALTIME`; those of the NIC are raw readings of its own clock
+//! (`latpath_clock::phc`).
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a socket is asked for: stamps, and to poll the NIC itself.
+//! Options of a socket: stamps, and busy polling of the NIC.
 
 use latpath_linux::net::set_option;
 use std::io;
@@ -8,21 +8,21 @@ use std::time::Duration;
 /// Why a socket option cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A right is missing.
+    /// A privilege is missing.
     #[error("{0} needs root or CAP_NET_ADMIN; try with sudo")]
     NotAllowed(&'static str),
-    /// The kernel has no such option.
+    /// The kernel does not have the option.
     #[error("{what}: this kernel does not have it ({needs})")]
     Missing {
         what: &'static str,
         /// Kernel or configuration that has it.
         needs: &'static str,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{what}: {cause}")]
     Os {
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
@@ -37,12 +37,12 @@ impl SocketError {
     }
 }
 
-/// Which stamps a socket is to get. What the device does not make does not come, and that is no error here.
+/// Stamps that a socket requests. Stamps that the device does not make are missing, which is not an error here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
     /// Before the queueing discipline; `CLOCK_REALTIME`.
     pub tx_sched: bool,
-    /// As the driver hands the packet to the NIC; `CLOCK_REALTIME`.
+    /// As the driver passes the packet to the NIC; `CLOCK_REALTIME`.
     pub tx_driver: bool,
     /// As the NIC sends it; the NIC's clock.
     pub tx_nic: bool,
@@ -54,13 +54,13 @@ pub struct Stamps {
 
 impl Stamps {
     pub const ALL: Self = Self { tx_sched: true, tx_driver: true, tx_nic: true, rx_kernel: true, rx_nic: true };
-    /// The kernel's own.
+    /// All of the kernel's stamps.
     pub const SOFTWARE: Self = Self { tx_nic: false, rx_nic: false, ..Self::ALL };
 
     /// The flags of `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst).
     ///
-    /// No `OPT_ID`: its counter restarts and skips; nor `OPT_TSONLY`, so that a sent packet comes back with its bytes, which say
-    /// which it was. `OPT_TX_SWHW`: the driver's stamp comes beside the NIC's.
+    /// Without `OPT_ID`, whose counter restarts and skips, and without `OPT_TSONLY`, so that a sent packet is returned
+    /// with its bytes, which identify it. `OPT_TX_SWHW`: the driver's stamp is delivered in addition to the NIC's.
     fn flags(self) -> u32 {
         let each = [
             (self.tx_sched, libc::SOF_TIMESTAMPING_TX_SCHED),
@@ -76,31 +76,38 @@ impl Stamps {
     }
 }
 
-/// Asks a socket for these stamps, and no others, from now on.
+/// Sets the stamps that a socket requests from now on.
 ///
-/// The kernel's stamps of received packets begin a moment later where nobody else has them: it switches them on in the background,
-/// and packets that arrive before that bear none.
+/// The kernel's stamps of received packets may begin shortly afterwards: if no other socket has requested them, the
+/// kernel enables them in the background, and packets that arrive before that have none.
 ///
-/// A packet that was sent comes back on the error queue with its bytes. Where an administrator has forbidden that
-/// (sysctl net.core.tstamp_allow_data) none comes to a program without CAP_NET_RAW.
+/// A sent packet is returned on the error queue with its bytes. If an administrator has disabled that (sysctl
+/// net.core.tstamp_allow_data), a program without CAP_NET_RAW receives none.
+///
+/// # Errors
+/// If a privilege is missing, or the kernel does not have the option.
 pub fn ask_for(fd: BorrowedFd<'_>, stamps: Stamps) -> Result<(), SocketError> {
     let set = set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(stamps.flags() as i32));
     set.map_err(|cause| SocketError::of("timestamps (SO_TIMESTAMPING)", "Linux 5.15", cause))
 }
 
-/// How a socket polls the NIC itself, instead of waiting for its interrupt.
+/// Busy polling: the socket polls the NIC itself, instead of waiting for its interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// Poll this long in a blocking call, in whole µs; `None` leaves it as it is (sysctl net.core.busy_read).
+    /// Duration of polling in a blocking call, in whole µs; `None` for the default (sysctl net.core.busy_read).
     pub time: Option<Duration>,
-    /// The kernel leaves the NIC's interrupts off as long as the program polls (needs `napi_defer_hard_irqs` and
-    /// `gro_flush_timeout` of the device to be set).
+    /// Whether the kernel keeps the NIC's interrupts off while the program polls (`napi_defer_hard_irqs` and
+    /// `gro_flush_timeout` of the device must be set).
     pub prefer: bool,
-    /// Packets that one round may take.
+    /// Maximum packets per round.
     pub budget: Option<u16>,
 }
 
 impl BusyPoll {
+    /// Sets these options of a socket.
+    ///
+    /// # Errors
+    /// If a privilege is missing, or the kernel does not have an option.
     pub fn set(self, fd: BorrowedFd<'_>) -> Result<(), SocketError> {
         const NEEDS: &str = "CONFIG_NET_RX_BUSY_POLL";
         const NEWER: &str = "Linux 5.11 with CONFIG_NET_RX_BUSY_POLL";
@@ -128,7 +135,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
     use std::os::fd::AsFd;
 
-    /// Sends a packet to itself over lo; returns what the error queue and the socket have to say of it.
+    /// Sends a packet to itself over lo; returns its stamps from the error queue and the socket.
     fn to_itself(socket: &UdpSocket) -> (Vec<(TxKind, usize)>, crate::RxStamps) {
         ask_for(socket.as_fd(), Stamps::ALL).unwrap();
         socket.connect(socket.local_addr().unwrap()).unwrap();
@@ -151,7 +158,7 @@ mod tests {
         let mut tried = 0;
         for socket in sockets.into_iter().flatten() {
             let (queued, mut rx) = to_itself(&socket);
-            // The kernel begins to stamp what is received a moment after it was asked to.
+            // The kernel begins to stamp received packets shortly after the request.
             let limit = std::time::Instant::now() + Duration::from_secs(10);
             while rx.kernel.is_none() && std::time::Instant::now() < limit {
                 rx = to_itself(&socket).1;

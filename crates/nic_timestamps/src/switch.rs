@@ -1,4 +1,4 @@
-//! Switching a NIC's stamps on, and back.
+//! Switching a NIC's stamps on, and restoring its setting.
 
 use crate::caps::{Caps, Current, RxHardware};
 use crate::config::{Config, RxFilter, TxType};
@@ -8,13 +8,14 @@ use latpath_linux::net::Device;
 use latpath_net::Netns;
 use latpath_undo::Outcome;
 
-/// A NIC that stamps packets for as long as this lives.
+/// A NIC that stamps packets until this value is dropped.
 ///
-/// Only what is missing is switched on, and nothing that another program has set (ptp4l, say) is narrowed. When this is dropped, the
-/// NIC is put back to what it was, unless another latpath still needs it, or another program has set it since; what a killed
-/// latpath has left is put back by [`crate::NicTimestamps`].
+/// Only missing stamps are switched on, and a setting of another program (such as ptp4l) is never narrowed. The drop
+/// restores the NIC's setting, unless another latpath still needs it or another program has changed it since. After a
+/// kill, [`crate::NicTimestamps`] restores it.
 ///
-/// Some drivers restart their queues when this changes, and lose packets while they do: switch on before anything is measured.
+/// Some drivers restart their queues at a change and lose packets meanwhile, so switch the stamps on before a
+/// measurement.
 #[derive(Debug)]
 pub struct HardwareStamps {
     device: Device,
@@ -24,9 +25,12 @@ pub struct HardwareStamps {
 }
 
 impl HardwareStamps {
-    /// Switches on what the NIC claims to have and is not on yet: stamps of packets sent, and of all packets received where it
-    /// offers those. `Ok(None)` where it claims neither. Fails where its driver does not say what is set now, since that could
-    /// not be put back.
+    /// Switches on the stamps that the NIC claims and are still off: those of sent packets, and those of all received
+    /// packets if it offers them. Returns `Ok(None)` if it claims neither.
+    ///
+    /// # Errors
+    /// If the driver does not report the current setting, which then could not be restored; if the journal cannot be
+    /// written; or if the driver rejects the change.
     pub fn switch_on(caps: &Caps) -> Result<Option<Self>, StampError> {
         Self::switch_on_in(Ledger::of_this_machine(), caps)
     }
@@ -45,25 +49,25 @@ impl HardwareStamps {
         let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
         let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
         let (config, share) = match join(rx) {
-            // Offered, but not to be had; the stamps of packets sent may be.
+            // Stamps of received packets are claimed but rejected; those of sent packets may work.
             Err(StampError::Os { .. }) if tx && rx => join(false)?,
             joined => joined?,
         };
         Ok(Some(Self { device, config, share, ledger }))
     }
 
-    /// Packets sent are stamped.
+    /// Whether sent packets are stamped.
     pub fn tx(&self) -> bool {
         self.config.tx_type.stamps()
     }
 
-    /// All packets received are stamped.
+    /// Whether all received packets are stamped.
     pub fn rx(&self) -> bool {
         self.config.rx_filter == RxFilter::ALL
     }
 
-    /// Ends this process's share. Reports what stays as it is. A device that is gone needs no more; else the note stays, and the
-    /// next latpath tries again.
+    /// Ends this process's share. Returns reports of settings that were not restored; after an error, the entry remains
+    /// and the next latpath tries again. A device that no longer exists needs no restoring.
     fn leave(&mut self) -> Vec<String> {
         let Some(share) = self.share.take() else { return Vec::new() };
         let stay =
@@ -83,7 +87,7 @@ impl Drop for HardwareStamps {
     }
 }
 
-/// What a NIC must be set to, so that it also stamps what is requested; `None` where it does already.
+/// The setting with which a NIC also makes the requested stamps; `None` if it already does.
 fn wider(now: Config, tx: bool, rx: bool) -> Option<Config> {
     let tx_type = if tx && !now.tx_type.stamps() { TxType::ON } else { now.tx_type };
     let rx_filter = if rx { RxFilter::ALL } else { now.rx_filter };
@@ -118,7 +122,7 @@ mod tests {
         let who = Who { device: "lo".into(), ifindex: 1, netns: 77 };
         let (config, share) = ledger.join(&who, &nic, &|now| wider(now, true, true)).unwrap();
         let device = Device::named("lo").unwrap();
-        // A loopback says nothing of stamps.
+        // A loopback device does not report stamps.
         let said = HardwareStamps { device, config, share, ledger }.leave().join("\n");
         assert!(said.starts_with("hardware stamps stay switched on"), "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the note is for the next latpath");

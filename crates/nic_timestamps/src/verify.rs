@@ -1,4 +1,4 @@
-//! Whether a device does what it claims. Some promise every stamp and make none; the clock of some stands still.
+//! Tests of a device's claims. Some devices claim every stamp and make none; the clocks of some do not run.
 
 use crate::caps::{Caps, RxHardware};
 use crate::control::{from_error_queue, rx_stamps, TxKind};
@@ -14,73 +14,75 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
-/// Between two readings of the NIC's clock.
+/// Time between two readings of the NIC's clock.
 const PAUSE: Duration = Duration::from_millis(25);
-/// A stamp that has not come after this does not come.
+/// Maximum wait for a stamp.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Test frames at most: a NIC that is busy with another's stamp may leave one out.
+/// Maximum number of test frames: a NIC that is busy with the stamp of another frame may omit one.
 const TRIES: u8 = 3;
-/// IEEE Std 802 - Local Experimental Ethertype 1.
+/// Ethertype of test frames: IEEE Std 802, Local Experimental Ethertype 1.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xB5];
-/// The nearest bridge's group address (IEEE 802.1Q, 8.6.3): no bridge passes it on.
+/// The nearest bridge's group address (IEEE 802.1Q, 8.6.3), which no bridge forwards.
 const NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xC2, 0, 0, 0x0E];
 
-/// What became of a claim.
+/// Result of the test of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
     Works,
-    /// It is not, for this reason.
+    /// The claim is false, for this reason.
     Failed(String),
-    /// It could not be tried, for this reason.
+    /// The claim could not be tested, for this reason.
     Untried(String),
-    /// There is no such claim.
+    /// The device does not make the claim.
     NotOffered,
 }
 
 impl Check {
-    /// It is claimed, and nothing speaks against it.
+    /// Whether the device makes the claim, and no test has failed.
     pub fn hopeful(&self) -> bool {
         matches!(self, Self::Works | Self::Untried(_))
     }
 }
 
-/// How a NIC's clock was read.
+/// A reading of a NIC's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockRead {
-    /// Its name, as its driver gives it.
+    /// The clock's name, from its driver.
     pub name: Option<String>,
     pub method: Method,
     pub reading: Reading,
 }
 
+/// Extent of the tests of a device; the default only reads the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trial {
-    /// Switch the NIC's stamps on for a moment, and send up to three frames that no bridge passes on (ethertype 0x88B5).
+    /// Whether to switch the NIC's stamps on briefly, and send up to three frames that no bridge forwards (ethertype
+    /// 0x88B5).
     pub send: bool,
-    /// Listen at most this long for frames that come by themselves, to see whether they bear the NIC's stamps.
+    /// Maximum time to listen for arriving frames, to see whether they have the NIC's stamps.
     pub listen: Duration,
 }
 
-/// What a device really does.
+/// Results of a device's tests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// The NIC's clock runs.
+    /// Whether the NIC's clock runs.
     pub clock: Check,
-    /// How it was read, where it could be.
+    /// Reading of the clock, if it could be read.
     pub clock_read: Option<ClockRead>,
     /// Stamps before the queueing discipline.
     pub tx_sched: Check,
     pub tx_driver: Check,
-    /// Stamps of the NIC on what is sent.
+    /// Stamps of the NIC on sent packets.
     pub tx_nic: Check,
-    /// Stamps of the NIC on all that is received.
+    /// Stamps of the NIC on all received packets.
     pub rx_nic: Check,
-    /// What else the user should know.
+    /// Further notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Verified {
-    /// The stamps worth asking for: those that came, and those that are claimed and could not be tried.
+    /// The stamps worth requesting: those that work, and claimed ones that could not be tested.
     pub fn worth_asking(&self) -> Stamps {
         Stamps {
             tx_sched: self.tx_sched.hopeful(),
@@ -92,7 +94,7 @@ impl Verified {
     }
 }
 
-/// Tries a device: within half a second and the time to listen, whatever it does.
+/// Tests a device. Takes at most half a second plus the time to listen.
 pub fn verify(caps: &Caps, trial: Trial) -> Verified {
     let (clock, clock_read, mut phc) = try_clock(caps);
     let untried = || Check::Untried("not asked for".into());
@@ -113,7 +115,7 @@ pub fn verify(caps: &Caps, trial: Trial) -> Verified {
         verified.set_all(&Check::Untried(why));
         return verified;
     }
-    // Kept to the end: what is switched on here is put back then.
+    // Kept until the end, where the drop restores the setting.
     let switched_on = HardwareStamps::switch_on(caps);
     let on = match &switched_on {
         Ok(Some(on)) => (on.tx(), on.rx()),
@@ -153,7 +155,7 @@ fn said(e: io::Error, doing: &str) -> String {
     }
 }
 
-/// Why a device sends and receives nothing.
+/// Why a device can neither send nor receive; `None` if it can.
 fn no_use(caps: &Caps) -> Option<String> {
     match (caps.up, caps.running) {
         (false, _) => Some(format!("the device is down; bring it up with: ip link set {} up", caps.device)),
@@ -217,7 +219,7 @@ fn try_clock(caps: &Caps) -> (Check, Option<ClockRead>, Option<Phc>) {
     }
 }
 
-/// Whether a clock runs at something like the speed of time; and its second reading.
+/// Whether a clock runs at roughly the speed of time, and its second reading.
 fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Reading)> {
     let first = phc.read()?;
     pause();
@@ -227,7 +229,7 @@ fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Readin
     let unsure = first.uncertainty_ns.saturating_add(second.uncertainty_ns);
     let check = match ran {
         0 => Check::Failed("it stands still".into()),
-        // Half as fast or twice as fast is beyond all drift; a servo that sets it just now shows likewise.
+        // Half or twice the speed exceeds any drift; a step by a servo between the readings looks the same.
         _ if ran < (passed / 2).saturating_sub(unsure) || ran > passed.saturating_mul(2).saturating_add(unsure) => {
             Check::Failed(format!("it ran {ran} ns while {passed} ns passed"))
         }
@@ -236,14 +238,15 @@ fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Readin
     Ok((check, second))
 }
 
-/// What came of the test frames.
+/// Results of the test frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Came {
     sent: u8,
     sched: Option<Ns>,
     driver: Option<Ns>,
     nic: Option<Ns>,
-    /// The NIC's clock before the frame that it stamped was sent, and after the stamp came, widened by how wrong that can be.
+    /// The NIC's clock before the stamped frame was sent, and after its stamp arrived, widened by the uncertainty of
+    /// the readings.
     clock: Option<(Ns, Ns)>,
 }
 
@@ -264,7 +267,7 @@ fn frame(source: [u8; 6], number: u8) -> [u8; 60] {
     frame
 }
 
-/// A packet socket on the device that hears nothing yet.
+/// A packet socket on the device, which receives no frames yet.
 fn open(caps: &Caps) -> io::Result<PacketSocket> {
     let socket = PacketSocket::open(libc::SOCK_NONBLOCK)?;
     socket.bind(caps.ifindex, 0)?;
@@ -287,7 +290,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
         let limit = Instant::now() + PATIENCE;
         loop {
             let left = limit.saturating_duration_since(Instant::now());
-            // The last look comes after the end of the wait: this thread may have stood still.
+            // Read once after the end of the wait, because this thread may have been preempted.
             stamps_of(&socket, &frame, &mut came)?;
             if came.all(caps, nic) || left.is_zero() {
                 break;
@@ -308,7 +311,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
     Ok(came)
 }
 
-/// Waits for the error queue, and for what else is asked.
+/// Waits for the error queue and for `events`.
 fn wait(socket: &PacketSocket, events: PollFlags, at_most: Duration) -> io::Result<()> {
     let timeout = PollTimeout::try_from(at_most + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
     match poll(&mut [PollFd::new(socket.as_fd(), events)], timeout) {
@@ -317,7 +320,7 @@ fn wait(socket: &PacketSocket, events: PollFlags, at_most: Duration) -> io::Resu
     }
 }
 
-/// Takes in what stands in the error queue of this frame.
+/// Reads this frame's stamps from the error queue.
 fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result<()> {
     let (mut data, mut control) = ([0; 256], Control::new());
     let mut any = false;
@@ -326,7 +329,7 @@ fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result
             Ok(got) => {
                 any = true;
                 let Some(stamp) = from_error_queue(got.control) else { continue };
-                // An earlier one's, late.
+                // A late stamp of an earlier frame.
                 if !data[..got.len].ends_with(frame) {
                     continue;
                 }
@@ -340,7 +343,7 @@ fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result
             Err(e) => return Err(e),
         }
     }
-    // Woken, and nothing there: an error of the socket itself, which would wake for ever.
+    // A wake-up without a message is an error of the socket itself, which would wake it forever.
     match nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::SocketError) {
         Ok(error) if !any && error != 0 => Err(io::Error::from_raw_os_error(error)),
         _ => Ok(()),

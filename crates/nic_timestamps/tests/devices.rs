@@ -1,5 +1,5 @@
-//! What is found out of devices that every machine has or can make. Needs root for packet sockets and namespaces; counts as
-//! skipped without.
+//! Tests with devices that every machine has or can create. They need root for packet sockets and namespaces, and are
+//! otherwise skipped.
 
 use latpath_nic_timestamps::{verify, Caps, Check, Trial};
 use latpath_testkit::{need_root, trial, waits::until, Failed};
@@ -21,7 +21,7 @@ fn main() -> std::process::ExitCode {
 }
 
 const SEND: Trial = Trial { send: true, listen: Duration::ZERO };
-/// Longer than any test waits.
+/// Time to listen that exceeds any test's wait.
 const LISTEN: Duration = Duration::from_secs(3600);
 
 fn is(check: &Check, expected: &Check) -> Result {
@@ -38,7 +38,7 @@ fn untried(check: &Check, because: &str) -> Result {
     }
 }
 
-/// A namespace of one test, entered by its thread; its devices go with it.
+/// Enters a new namespace with the test's thread; its devices are removed with it.
 fn enter() -> Result {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
     ip("link set lo up")
@@ -52,7 +52,7 @@ fn ip(words: &str) -> Result {
     }
 }
 
-/// A device once the kernel reports that it has its link, or none: a moment later, or more.
+/// Waits until the kernel reports that the device has its link, or has none.
 fn with_link(device: &str, running: bool) -> std::result::Result<Caps, Failed> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -82,7 +82,7 @@ fn veth() -> Result {
     ip("link set lpb up")?;
     let caps = with_link("lpa", true)?;
     let verifying = thread::spawn(move || verify(&caps, Trial { listen: LISTEN, ..SEND }));
-    // There is nothing to listen for.
+    // No frames can arrive.
     until("it is verified long before it has listened", || verifying.is_finished())?;
     let verified = verifying.join().map_err(|_| "a panic")?;
     is(&verified.tx_sched, &Check::Works)?;
@@ -110,7 +110,7 @@ fn no_ethernet() -> Result {
     enter()?;
     ip("tuntap add mode tun lptun")?;
     ip("link set lptun up")?;
-    // A tun without a program has no link; that it had one must not matter.
+    // A tun device without a program has no link; an earlier link must not matter.
     let linked = Caps { running: true, ..Caps::of("lptun")? };
     untried(&verify(&linked, SEND).tx_sched, "no MAC address")
 }
