@@ -1,4 +1,4 @@
-//! The entry of one subject, while this process changes it.
+//! The entry of one subject, for a process that changes it.
 
 use crate::{
     journal::{Journal, Turn},
@@ -8,11 +8,11 @@ use crate::{
 use serde::{de::DeserializeOwned, Serialize};
 use serde_json::Value;
 
-/// What was changed of one subject. Dropped without [`Entry::leave`], it stays for as long as this process runs, and then for the
-/// next sweep.
+/// The changes of one subject. If it is dropped without [`Entry::leave`], the changes remain until this process ends,
+/// and the next sweep undoes them.
 #[derive(Debug)]
 pub struct Entry<S> {
-    /// `None` where the journal cannot be written: then a kill leaves the change.
+    /// `None` if the journal cannot be written: then a change remains after a kill.
     journal: Option<Journal>,
     header: Header,
     steps: Vec<S>,
@@ -29,31 +29,32 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(Self { journal: Some(journal.clone()), header: record.header, steps })
     }
 
-    /// An entry that no file holds, for a user who may not write the journal: [`Entry::leave`] undoes it, a kill does not.
+    /// An entry without a file, for a user who may not write the journal: [`Entry::leave`] undoes it, but a change
+    /// remains after a kill.
     pub fn in_memory<U: Undo<Step = S>>(subject: &str, reason: &str) -> Self {
         let header = Header::new(U::KIND.name(), subject, Lifetime::Process, reason);
         Self { journal: None, header, steps: Vec::new() }
     }
 
-    /// Its subject, owners and reason.
+    /// The entry's subject, owners and reason.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What was changed, in order.
+    /// The changes, in order.
     pub fn steps(&self) -> &[S] {
         &self.steps
     }
 
-    /// The journal that holds it, if one does.
+    /// The journal with the entry's file, if it has one.
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
     }
 
-    /// Adds a step, which is on the disk when this returns. Call it before the change.
+    /// Adds a step, which is synced to disk when this returns. Call it before the change.
     ///
     /// # Errors
-    /// Where the step cannot be written: then do not make the change.
+    /// If the step cannot be written; the change must not be made then.
     pub fn add(&mut self, step: S) -> Result<()> {
         match self.journal.clone() {
             Some(journal) => self.add_within(&journal.turn()?, step),
@@ -64,35 +65,36 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         }
     }
 
-    /// [`Entry::add`], for a process that has the journal locked.
+    /// [`Entry::add`] for a process that holds the journal's lock.
     ///
     /// # Errors
-    /// As [`Entry::add`].
+    /// Like [`Entry::add`].
     pub fn add_within(&mut self, turn: &Turn, step: S) -> Result<()> {
         let text = line(&step).map_err(|e| self.failed(e))?;
         let is_there = turn.append(&self.name(), &text)?;
         self.steps.push(step);
         match is_there {
             true => Ok(()),
-            // Somebody has removed the file.
+            // Another program has removed the file.
             false => turn.write(&self.record(&self.steps)?),
         }
     }
 
-    /// Makes this process one more of those that need the entry.
+    /// Adds this process to the entry's owners.
     ///
     /// # Errors
-    /// Where that cannot be written.
+    /// If the entry cannot be written.
     pub fn join(&mut self, turn: &Turn) -> Result<()> {
         self.header.owners.retain(Owner::is_alive);
         self.header.owners.push(Owner::this());
         turn.write(&self.record(&self.steps)?)
     }
 
-    /// Ends this process's share. If no other process needs the entry, and it is to last no longer, it is undone and goes.
+    /// Ends this process's share. An entry that no other process needs is undone and removed, unless its lifetime is
+    /// longer.
     ///
     /// # Errors
-    /// Where the journal cannot be read or written. The next sweep undoes the entry.
+    /// If the journal cannot be read or written; the next sweep then undoes the entry.
     pub fn leave<U: Undo<Step = S>>(&mut self, undoer: &U) -> Result<Outcome> {
         let Some(journal) = self.journal.clone() else {
             return Ok(undoer.undo(&self.header.subject, &std::mem::take(&mut self.steps)));
@@ -114,10 +116,11 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(outcome)
     }
 
-    /// Ends this process's share and undoes nothing, as a kill does: the next sweep undoes the entry, if no other process needs it.
+    /// Ends this process's share without any undo, as a kill does: the next sweep undoes the entry if no other process
+    /// needs it.
     ///
     /// # Errors
-    /// Where that cannot be written.
+    /// If the entry cannot be read or written.
     pub fn abandon(mut self) -> Result<()> {
         let Some(journal) = self.journal.clone() else { return Ok(()) };
         let turn = journal.turn()?;
@@ -125,7 +128,8 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         turn.write(&self.record(&self.steps)?)
     }
 
-    /// Reads the entry again, as others may have added steps or removed its file, and takes one share of this process off it.
+    /// Reads the entry again, since other processes may have added steps or removed its file, and removes one share of
+    /// this process.
     fn give_up(&mut self, turn: &Turn) -> Result<()> {
         match turn.read(&self.name())? {
             Some(entry) => *self = entry,
@@ -139,10 +143,10 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(())
     }
 
-    /// Forgets all steps: what they describe was not done.
+    /// Removes all steps, because their changes were not made.
     ///
     /// # Errors
-    /// Where that cannot be written.
+    /// If the entry cannot be written.
     pub fn forget(&mut self) -> Result<()> {
         self.steps.clear();
         match &self.journal {

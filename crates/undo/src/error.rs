@@ -1,56 +1,56 @@
-//! Why the journal could not be used.
+//! Errors of the journal.
 
 use std::{io, path::PathBuf};
 
 /// Why the journal could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its directory cannot be made, or belongs to another user.
+    /// The journal's directory cannot be created, or belongs to another user.
     #[error("{}: {source}; changes of this machine are noted there, to be undone after a kill", path.display())]
     Folder {
         /// The directory.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process keeps the journal locked.
+    /// Another process holds the journal's lock.
     #[error("{}: another process has locked it for {seconds} s (fuser names the process)", path.display())]
     Locked {
         /// The directory.
         path: PathBuf,
-        /// How long this process has waited.
+        /// Time that this process has waited, s.
         seconds: u64,
     },
     /// An entry cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Its file.
+        /// The entry's file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// An entry that latpath did not write, or that was damaged since.
+    /// An entry was not written by latpath, or was damaged since.
     #[error("{}: damaged ({why}); nothing of it is undone: undo by hand what it says, then remove it", path.display())]
     Damaged {
-        /// Its file.
+        /// The entry's file.
         path: PathBuf,
         /// The first fault.
         why: String,
     },
-    /// A subject whose name cannot be a file's.
+    /// A subject's name cannot be part of a file name.
     #[error(
         "{0:?}: not a subject of the journal: 1 to 200 characters without / and line ends, not beginning with a dot"
     )]
     Subject(String),
-    /// What an earlier process changed could not be undone, so that it cannot be changed again.
+    /// The changes of an earlier process could not be undone, so the subject cannot be changed again.
     #[error("{subject}: left by a latpath that was killed; {}", problems.join("; "))]
     NotUndone {
         /// The kind and the subject.
         subject: String,
-        /// Why each part could not be undone.
+        /// The reasons, one for each part.
         problems: Vec<String>,
     },
 }
 
-/// Shorthand for this crate.
+/// Result of this crate's functions.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,4 +1,4 @@
-//! The directory of entries, which one process at a time changes.
+//! The directory of entries. Only one process at a time changes it.
 
 use crate::{
     record::{file_name, Record},
@@ -21,15 +21,15 @@ use std::{
 
 /// Name of the directory below [`RUN_DIRECTORY`].
 const NAME: &str = "journal";
-/// A file that is being written. It is whole once it is renamed.
+/// Name of a file that is being written; it is renamed when complete.
 const UNFINISHED: &str = ".unfinished";
-/// Upper bound of an entry's file, bytes.
+/// Maximum size of an entry's file, bytes.
 const MAX_BYTES: u64 = 4 << 20;
-/// Longest wait for another process. Undoing may take seconds: a driver may bring its link up again.
+/// Maximum wait for another process. An undo may take seconds: a driver may bring its link up again.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What latpath has changed on a machine.
+/// The changes that latpath has made on a machine.
 #[derive(Clone, Debug)]
 pub struct Journal(PathBuf);
 
@@ -44,18 +44,18 @@ impl Journal {
         Self(directory.into())
     }
 
-    /// Its directory.
+    /// The journal's directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Locks it, and makes its directory where there is none.
+    /// Locks the journal. Creates its directory if it does not exist.
     ///
     /// # Errors
-    /// Where the directory cannot be made or belongs to another user, or another process keeps the lock.
+    /// If the directory cannot be created or belongs to another user, or another process holds the lock for too long.
     pub fn turn(&self) -> Result<Turn> {
         let failed = |source| Error::Folder { path: self.0.clone(), source };
-        // Only the machine's own journal lies below a directory that latpath makes.
+        // Only the machine's own journal is in a directory that latpath creates.
         if let Some(above) = self.0.parent().filter(|above| *above == Path::new(RUN_DIRECTORY)) {
             private_directory(above).map_err(failed)?;
         }
@@ -76,15 +76,17 @@ impl Journal {
         }
     }
 
-    /// Undoes what processes left that do not run any more. Returns what it undid and what it could not undo, as a user is shown it.
+    /// Undoes the changes of processes that have ended. Returns messages for the user: changes that it undid and could
+    /// not undo.
     pub fn sweep(&self, undoers: &[&dyn Undoer]) -> Vec<String> {
         self.undo(undoers, |header| header.lifetime == Lifetime::Process && !header.is_needed())
     }
 
-    /// Undoes the entries that are selected, on behalf of a user: also those of other processes, and those that were to stay until
-    /// then; none that lasts until the machine boots. Returns what it undid and what it could not undo, as a user is shown it.
+    /// Undoes the selected entries at a user's request, including those of other processes and of
+    /// [`Lifetime::Request`], but not those of [`Lifetime::Boot`]. Returns messages for the user: changes that it undid
+    /// and could not undo.
     pub fn undo(&self, undoers: &[&dyn Undoer], selects: impl Fn(&Header) -> bool) -> Vec<String> {
-        // Without a lock: an entry's file is replaced as a whole, and mostly there is nothing to undo.
+        // Without a lock: files of entries are replaced as a whole, and usually there is nothing to undo.
         let Ok(directory) = Directory::open(&self.0) else { return Vec::new() };
         let selects = |header: &Header| header.lifetime != Lifetime::Boot && selects(header);
         let is_due = |name: &OsString| match read(&directory, name) {
@@ -103,7 +105,7 @@ impl Journal {
         due.iter().flat_map(|name| turn.undo(name, undoers, selects)).collect()
     }
 
-    /// The headers of all entries, and why others cannot be read.
+    /// The headers of all entries, or the errors of unreadable ones.
     pub fn entries(&self) -> Vec<Result<Header>> {
         let Ok(directory) = Directory::open(&self.0) else { return Vec::new() };
         let read = |name: OsString| Ok(read(&directory, &name)?.map(|record| record.header));
@@ -111,7 +113,7 @@ impl Journal {
     }
 }
 
-/// The journal, locked. Nothing else changes it meanwhile.
+/// The locked journal, which no other process can change.
 pub struct Turn {
     journal: Journal,
     directory: Directory,
@@ -119,11 +121,11 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The entry of a subject that a running process needs; this one does not share it yet. An entry that nobody needs any more is
-    /// undone first.
+    /// The entry of a subject, if a running process needs it or its lifetime is longer. The caller does not share it
+    /// yet. An entry that is no longer needed is undone first.
     ///
     /// # Errors
-    /// Where the entry cannot be read, or cannot be undone.
+    /// If the entry cannot be read, or cannot be undone.
     pub fn needed<U: Undo>(&self, undoer: &U, subject: &str) -> Result<Option<Entry<U::Step>>> {
         let Some(entry) = self.find::<U>(subject)? else { return Ok(None) };
         if !entry.header().is_of_this_boot() {
@@ -142,10 +144,10 @@ impl Turn {
         }
     }
 
-    /// The entry of a subject as it lies there, needed or not.
+    /// The entry of a subject, needed or not.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If the entry cannot be read.
     pub fn find<U: Undo>(&self, subject: &str) -> Result<Option<Entry<U::Step>>> {
         self.read(&self.name::<U>(subject)?)
     }
@@ -155,10 +157,10 @@ impl Turn {
         Entry::read(&self.journal, record).map(Some).map_err(|why| self.damaged(OsStr::new(name), why))
     }
 
-    /// Begins the entry of a subject, which this process needs. Add each step before its change.
+    /// Begins the entry of a subject, with this process as its owner. Add each step before its change.
     ///
     /// # Errors
-    /// Where it cannot be written, or the subject's name cannot be a file's.
+    /// If the entry cannot be written, or the subject's name cannot be part of a file name.
     pub fn begin<U: Undo>(&self, subject: &str, lifetime: Lifetime, reason: &str) -> Result<Entry<U::Step>> {
         self.name::<U>(subject)?;
         let header = Header::new(U::KIND.name(), subject, lifetime, reason);
@@ -171,7 +173,7 @@ impl Turn {
         file_name(U::KIND.name(), subject).ok_or_else(|| Error::Subject(subject.into()))
     }
 
-    /// Undoes one entry if it still is selected.
+    /// Undoes one entry if it is still selected.
     fn undo(&self, name: &OsStr, undoers: &[&dyn Undoer], selects: impl Fn(&Header) -> bool) -> Vec<String> {
         let Record { header, steps } = match read(&self.directory, name) {
             Ok(Some(record)) => record,
@@ -199,7 +201,7 @@ impl Turn {
         }
     }
 
-    /// Writes a whole entry, in place of the one that there is.
+    /// Writes a whole entry, and replaces an existing one.
     pub(crate) fn write(&self, record: &Record) -> Result<()> {
         let name = format!("{}-{}", record.header.kind, record.header.subject);
         let write = || -> io::Result<()> {
@@ -212,7 +214,7 @@ impl Turn {
         write().map_err(|source| self.failed(&name, source))
     }
 
-    /// Adds a line to an entry; `false` where somebody has removed its file.
+    /// Adds a line to an entry; `false` if its file was removed.
     pub(crate) fn append(&self, name: &str, line: &str) -> Result<bool> {
         let append = || -> io::Result<bool> {
             match self.directory.open_file(name) {
@@ -251,7 +253,7 @@ fn names(directory: &Directory) -> Vec<OsString> {
     names
 }
 
-/// Reads the entry of this name; `None` where there is none.
+/// Reads the entry of this name; `None` if it does not exist.
 fn read(directory: &Directory, name: &OsStr) -> Result<Option<Record>> {
     let path = || directory.join(name);
     let read = || -> io::Result<Vec<u8>> {

@@ -1,13 +1,14 @@
-//! Kinds of changes, and what undoes each.
+//! Kinds of changes, and the undo of each.
 
 use crate::Header;
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 use serde_json::Value;
 
-/// Defines [`Kind`], with all kinds in a list.
+/// Defines [`Kind`] and the list of all kinds.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
-        /// A kind of change. Who undoes all kinds matches on it, so that a new kind does not compile until it is undone.
+        /// A kind of change. The code that undoes all kinds matches on it, so a new kind does not compile without its
+        /// undo.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Kind {
             $($(#[$doc])* $kind,)*
@@ -17,7 +18,7 @@ macro_rules! kinds {
             /// All kinds.
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$kind),*];
 
-            /// Its name in the journal.
+            /// The kind's name in the journal.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
@@ -28,37 +29,37 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Instances of tracefs, made or changed. The subject is an instance's name.
+    /// Created or changed instances of tracefs. The subject is an instance's name.
     Tracefs = "tracefs",
-    /// Timestamps of a NIC, switched on. The subject is NAMESPACE-IFINDEX.
+    /// Enabled timestamps of a NIC. The subject is NAMESPACE-IFINDEX.
     NicTimestamps = "nic-timestamps",
     /// Namespaces and files of a lab. The subject is the lab's name.
     Lab = "lab",
 }
 
-/// What became of an entry.
+/// Result of an entry's undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing of it is left to undo.
+    /// Nothing remains to be undone.
     Undone {
-        /// What was undone, as a user is shown it.
+        /// Messages for the user: changes that were undone.
         done: Vec<String>,
-        /// What stays as it is because another program has set it since.
+        /// Messages for the user: settings that were not restored, because another program has changed them since.
         left_alone: Vec<String>,
     },
-    /// Why it could not be undone. The entry stays, and the next start tries again.
+    /// The reasons of a failure. The entry remains, and the next start tries again.
     Failed(Vec<String>),
-    /// Its target cannot be reached from here. The entry stays.
+    /// The target cannot be reached from this process. The entry remains.
     OutOfReach,
 }
 
 impl Outcome {
-    /// Something was undone.
+    /// The outcome after one change was undone.
     pub fn undone(what: impl Into<String>) -> Self {
         Self::Undone { done: vec![what.into()], left_alone: Vec::new() }
     }
 
-    /// There was nothing to undo.
+    /// The outcome without changes to undo.
     pub fn nothing() -> Self {
         Self::Undone { done: Vec::new(), left_alone: Vec::new() }
     }
@@ -69,11 +70,11 @@ pub trait Undo {
     /// The kind.
     const KIND: Kind;
 
-    /// One change, with the old value and the value set.
+    /// One change, with the old and the new value.
     type Step: Serialize + DeserializeOwned;
 
-    /// Undoes the steps of an entry, the last one first. The process that made them may have been killed before, during or after
-    /// the last change. The subject and the steps are input: check that they name a target of this kind.
+    /// Undoes the steps of an entry, the last one first. The process that made them may have been killed before, during
+    /// or after the last change. The subject and the steps are input: check that they name a target of this kind.
     fn undo(&self, subject: &str, steps: &[Self::Step]) -> Outcome;
 }
 
@@ -82,10 +83,10 @@ pub trait Undoer: Sync {
     /// The kind.
     fn kind(&self) -> Kind;
 
-    /// Undoes an entry whose steps were read.
+    /// Undoes an entry after its steps were read.
     ///
     /// # Errors
-    /// Where a step is none of this kind.
+    /// If a step is not of this kind.
     fn undo_read(&self, header: &Header, steps: &[Value]) -> serde_json::Result<Outcome>;
 }
 

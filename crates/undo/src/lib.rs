@@ -1,9 +1,9 @@
-//! The journal of what latpath changes on this machine: a change that a killed latpath leaves is undone by the next one.
+//! The journal of latpath's changes on this machine: after a kill, the next latpath undoes the remaining changes.
 //!
-//! One directory, `/run/latpath/journal`, holds one file per subject: a tracefs instance, a NIC, a lab. Its first line names the
-//! processes that need the change, the boot, the [`Lifetime`] and the reason; each further line is one [`Undo::Step`], written and
-//! synced *before* the change that it describes. An entry names a [`Kind`] and a subject that the kind checks. It never names a
-//! file to write: an undoer finds its targets by itself.
+//! One directory, `/run/latpath/journal`, holds one file per subject: a tracefs instance, a NIC, a lab. Its first line
+//! names the processes that need the change, the boot, the [`Lifetime`] and the reason; each further line is one
+//! [`Undo::Step`], written and synced *before* the change that it describes. An entry names a [`Kind`] and a subject
+//! that the kind checks. It never names a file to write: an undoer finds its targets itself.
 //!
 //! ```no_run
 //! use latpath_undo::{Journal, Kind, Lifetime, Outcome, Undo};

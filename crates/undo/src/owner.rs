@@ -1,4 +1,4 @@
-//! Who needs a change: a process, named so that no later one is taken for it.
+//! Owners of changes: processes, identified so that no later process is taken for one.
 
 use latpath_linux::proc::{start_ticks, Root};
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,11 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 /// A process of this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Its number, as /proc shows it.
+    /// Process id, as in /proc.
     pub pid: u32,
-    /// When it started, clock ticks since boot: a later process with the same number has another start.
+    /// Start time, clock ticks since boot: distinguishes later processes with the same id.
     pub start_ticks: u64,
-    /// Inode number of the PID namespace in which the number counts.
+    /// Inode number of the id's PID namespace.
     pub pid_namespace: u64,
 }
 
@@ -23,7 +23,7 @@ impl Owner {
         Self { pid, start_ticks: started(pid).unwrap_or(0), pid_namespace: own_pid_namespace() }
     }
 
-    /// Whether it still runs. A process of another PID namespace cannot be seen from here, and counts as running.
+    /// Whether the process still runs. A process of another PID namespace cannot be checked, and counts as running.
     pub fn is_alive(&self) -> bool {
         self.pid_namespace != own_pid_namespace() || started(self.pid) == Some(self.start_ticks)
     }

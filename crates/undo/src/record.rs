@@ -1,4 +1,4 @@
-//! The file of an entry: a header, and one line for each step.
+//! The file of an entry: a header, then one line for each step.
 
 use crate::Owner;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use serde_json::Value;
 
 /// Version of the format.
 const VERSION: u32 = 1;
-/// Longest subject, bytes: a file's name has 255.
+/// Maximum length of a subject, bytes: a file name has 255.
 const MAX_SUBJECT: usize = 200;
-/// Upper bound of the processes that need one entry.
+/// Maximum number of an entry's owners.
 const MAX_OWNERS: usize = 4096;
 
-/// How long a change is meant to last.
+/// Intended lifetime of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lifetime {
-    /// Until the last process that needs it ends. The next start undoes what a kill leaves.
+    /// Until the last process that needs it ends. After a kill, the next start undoes it.
     Process,
-    /// Until somebody asks to undo it.
+    /// Until a user requests its undo.
     Request,
-    /// Until the machine boots. The entry only tells what was changed.
+    /// Until the machine boots. The entry only documents the change.
     Boot,
 }
 
@@ -31,13 +31,13 @@ pub struct Header {
     pub kind: String,
     /// The target, as the kind names it.
     pub subject: String,
-    /// How long the change is meant to last.
+    /// Intended lifetime of the change.
     pub lifetime: Lifetime,
-    /// The boot in which it was changed: its settings are gone with that boot.
+    /// Id of the boot in which the change was made: a reboot discards it.
     pub boot: String,
     /// Processes that need the change; a process is listed once for each of its shares.
     pub owners: Vec<Owner>,
-    /// Why it was changed, for a reader.
+    /// Reason of the change, for a reader.
     pub reason: String,
 }
 
@@ -59,27 +59,28 @@ impl Header {
         self.owners.iter().any(Owner::is_alive)
     }
 
-    /// Whether it was changed since the machine started.
+    /// Whether the change was made since the machine booted.
     pub fn is_of_this_boot(&self) -> bool {
         self.boot == latpath_linux::proc::boot_id()
     }
 }
 
-/// A whole entry, its steps not yet of any kind.
+/// A whole entry; its steps are not yet parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
     pub(crate) header: Header,
     pub(crate) steps: Vec<Value>,
 }
 
-/// Name of an entry's file. `None` where the subject cannot be part of one.
+/// Name of an entry's file; `None` if the subject cannot be part of one.
 pub(crate) fn file_name(kind: &str, subject: &str) -> Option<String> {
     let fits = (1..=MAX_SUBJECT).contains(&subject.len());
     (fits && !subject.starts_with('.') && !subject.contains(['/', '\0', '\n'])).then(|| format!("{kind}-{subject}"))
 }
 
 impl Record {
-    /// Reads the text of the file of this name. A last line without its end was not synced: what it describes was not done.
+    /// Parses the text of the file with this name. A last line without its end was not synced, so its change was not
+    /// made.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.split('\n');

@@ -1,4 +1,5 @@
-//! The journal after `kill -9` at every step, beside other processes and other programs, damaged, and of other boots.
+//! The journal after `kill -9` at every step, with concurrent processes and other programs, damaged, and from other
+//! boots.
 
 use latpath_testkit::{equal, trial, Failed};
 use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Owner, Turn, Undo, Undoer};
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A file that stands for a setting.
+/// A file in the role of a setting.
 struct Setting(PathBuf);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,7 +61,7 @@ impl Undo for Setting {
         if now == first.before {
             return Outcome::nothing();
         }
-        // Killed before the last change, it has the value before that.
+        // After a kill before the last change, the setting has the previous value.
         if !ours(last) {
             return Outcome::Undone { done: vec![], left_alone: vec![format!("setting: stays {now}")] };
         }
@@ -71,7 +72,7 @@ impl Undo for Setting {
     }
 }
 
-/// A machine of one setting.
+/// A machine with one setting.
 struct Machine(TempDir);
 
 impl Machine {
@@ -105,7 +106,7 @@ impl Machine {
         self.journal().entries().len()
     }
 
-    /// Starts a process that changes the setting twice, and waits until it has done so many steps.
+    /// Starts a process that changes the setting twice, and waits until it has reached step `stop_at`.
     fn victim(&self, stop_at: u32) -> Result<Child, Failed> {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(FOLDER, self.0.path()).env(STOP_AT, stop_at.to_string());
@@ -116,12 +117,12 @@ impl Machine {
         Ok(child)
     }
 
-    /// An entry whose process was killed after its change.
+    /// Leaves an entry whose process was killed after its change.
     fn left(&self) -> Result<(), Failed> {
         kill(self.victim(LAST)?)
     }
 
-    /// Changes the entry's file.
+    /// Edits the header in the entry's file.
     fn edit(&self, edit: impl FnOnce(Value) -> Value) -> Result<(), Failed> {
         let text = fs::read_to_string(self.file())?;
         let (header, steps) = text.split_once('\n').ok_or("no header")?;
@@ -139,7 +140,7 @@ fn kill(mut child: Child) -> Result<(), Failed> {
 /// The last step of a victim.
 const LAST: u32 = 6;
 
-/// Changes the setting step by step, and stops at one of them.
+/// Changes the setting step by step, and stops at one of the steps.
 fn victim(folder: &Path, stop_at: u32) {
     let setting = Setting(folder.join("value"));
     let mut at = 0;
@@ -166,10 +167,10 @@ fn victim(folder: &Path, stop_at: u32) {
     step(); // 2: begun
     for (before, set) in [("old", "new"), ("new", "newer")] {
         entry.add_within(&turn, Step { before: before.into(), set: set.into() }).unwrap();
-        step(); // 3, 5: noted, and not changed
+        step(); // 3, 5: recorded, not yet changed
         fs::write(&setting.0, set).unwrap();
         if set == "newer" {
-            // Others may have their turn.
+            // Other processes may lock the journal.
             drop(turn);
             step(); // 6: changed
             unreachable!("it is killed before");
@@ -280,7 +281,7 @@ fn damaged() -> Test {
         let turn = machine.journal().turn()?;
         equal("nobody goes on with it", turn.needed(&machine.setting(), SUBJECT).is_err(), true)?;
     }
-    // What is no file is not opened.
+    // A path that is not a regular file is not opened.
     let machine = Machine::new()?;
     machine.left()?;
     fs::remove_file(machine.file())?;
