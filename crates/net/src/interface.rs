@@ -1,4 +1,4 @@
-//! The devices of a namespace, as rtnetlink lists them: their kinds, their places, their counters.
+//! The devices of a namespace, as listed by rtnetlink: their kinds, topology and counters.
 
 use crate::{
     netlink::{attribute, attributes, u32_at, u64_at, Socket},
@@ -33,47 +33,47 @@ const INFO_PORT_KIND: u16 = 4;
 /// A network device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its index in its namespace.
+    /// The device's index in its namespace.
     pub ifindex: u32,
     /// Its name.
     pub name: String,
-    /// What kind it is, where it is a virtual one: `tun`, `macvtap`, `veth`, `bridge`, `openvswitch`.
+    /// Link kind of a virtual device: `tun`, `macvtap`, `veth`, `bridge`, `openvswitch`.
     pub kind: Option<String>,
     /// Its flags (`IFF_UP` …).
     #[serde(skip)]
     pub flags: u32,
-    /// Its own address, as bytes.
+    /// The device's own link-layer address.
     pub address: Vec<u8>,
     /// The index of the bridge, bond or Open vSwitch datapath (`ovs-system`) that it is a port of.
     pub master: Option<u32>,
-    /// What kind of port it is: `bridge`, `openvswitch`.
+    /// Kind of port: `bridge`, `openvswitch`.
     pub port_kind: Option<String>,
-    /// The index of the device below it (macvtap, VLAN) or at its other end (veth); it may be in another namespace.
+    /// The index of the device below it (macvtap, VLAN) or at its other end (veth), which may be in another namespace.
     pub lower: Option<u32>,
-    /// The namespace of `lower`, by the number that this namespace has for it; `None` where it is this one.
+    /// The namespace of `lower`, by its number in this namespace; `None` for this namespace.
     #[serde(skip)]
     pub lower_netnsid: Option<i32>,
-    /// Packets that its queue holds (`txqueuelen`); for a tap, what the guest may leave unread.
+    /// Maximum packets in its queue (`txqueuelen`); for a tap, packets that the guest has not read.
     pub tx_queue_len: u32,
-    /// Times that its link went down since it was made.
+    /// Times that its link went down since its creation.
     pub link_downs: u32,
-    /// Its counters since it was made.
+    /// The device's counters since its creation.
     pub statistics: Statistics,
 }
 
 impl Interface {
-    /// Whether it is switched on (`IFF_UP`).
+    /// Whether the device is up (`IFF_UP`).
     pub fn is_up(&self) -> bool {
         self.flags & nix::libc::IFF_UP as u32 != 0
     }
 
-    /// Whether it is the loopback.
+    /// Whether the device is the loopback device.
     pub fn is_loopback(&self) -> bool {
         self.flags & nix::libc::IFF_LOOPBACK as u32 != 0
     }
 }
 
-/// A device's counters (struct rtnl_link_stats64): packets, unless the name says bytes.
+/// A device's counters (struct rtnl_link_stats64), in packets unless named otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Packets received.
@@ -84,22 +84,22 @@ pub struct Statistics {
     pub rx_bytes: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Received with an error.
+    /// Packets received with an error.
     pub rx_errors: u64,
-    /// Failed to be sent.
+    /// Packets that could not be sent.
     pub tx_errors: u64,
-    /// Received and dropped for lack of room or of a receiver.
+    /// Packets received and dropped without a buffer or a receiver.
     pub rx_dropped: u64,
-    /// To be sent, and dropped: a tap's full queue counts here.
+    /// Packets dropped before sending, including those dropped by a tap's full queue.
     pub tx_dropped: u64,
-    /// Missed by the NIC for lack of descriptors.
+    /// Packets missed by the NIC without free descriptors.
     pub rx_missed: u64,
-    /// Received while the device has no network handler: a port that is not active.
+    /// Packets received on a device without a network handler: an inactive port.
     pub rx_no_handler: u64,
 }
 
 impl Statistics {
-    /// Counters of lost packets, as `ip -s -s -j link` names it.
+    /// Counters of lost packets, with their names in `ip -s -s -j link`.
     pub fn losses(&self) -> [(&'static str, u64); 6] {
         [
             ("rx_dropped", self.rx_dropped),
@@ -111,7 +111,7 @@ impl Statistics {
         ]
     }
 
-    /// Each counter, with its place in struct rtnl_link_stats64.
+    /// Each counter, with its index in struct rtnl_link_stats64.
     fn counters(&mut self) -> [(usize, &mut u64); 10] {
         [
             (0, &mut self.rx_packets),
@@ -127,7 +127,7 @@ impl Statistics {
         ]
     }
 
-    /// What was counted since `earlier`. A counter that went back (a device made again) counts from 0.
+    /// Increments since `earlier`. A counter that decreased (a recreated device) counts from 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (mut since, mut earlier) = (*self, *earlier);
@@ -137,7 +137,7 @@ impl Statistics {
         since
     }
 
-    /// Counters that an older kernel does not send are 0.
+    /// Parses the counters; those that an older kernel does not send are 0.
     fn read(bytes: &[u8]) -> Self {
         let mut read = Self::default();
         read.counters().into_iter().for_each(|(place, count)| *count = u64_at(bytes, 8 * place).unwrap_or(0));
@@ -148,18 +148,18 @@ impl Statistics {
 /// The devices of a namespace, in the kernel's order.
 ///
 /// # Errors
-/// Where the namespace cannot be entered, or the kernel does not list them.
+/// If the namespace cannot be entered, or the kernel does not list them.
 pub fn interfaces(netns: &Netns) -> Result<Vec<Interface>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
     let answer = socket.list(GET_LINK, &[0; INFO_MESSAGE])?;
     Ok(answer.iter().filter(|m| m.kind == NEW_LINK).filter_map(|m| interface(&m.payload)).collect())
 }
 
-/// Finds the namespace to which another one has given this number: see [`Interface::lower_netnsid`].
+/// Finds the namespace that has this number in another one: see [`Interface::lower_netnsid`].
 pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, "ask for a namespace's number (rtnetlink)").ok()?;
     let is_it = |other: &Netns| {
-        // The file must stay open while the kernel is asked.
+        // The file must stay open during the request.
         let file = other.open().ok()?;
         let payload = [&[0; 4][..], &attribute(NSID_FD, &file.as_raw_fd().to_ne_bytes())].concat();
         let answer = socket.get(GET_NSID, &payload).ok()?;
@@ -169,7 +169,7 @@ pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
     Netns::all().into_values().find(|other| is_it(other) == Some(true)).map(|other| other.inode())
 }
 
-/// Reads one RTM_NEWLINK.
+/// Parses one RTM_NEWLINK.
 pub(crate) fn interface(payload: &[u8]) -> Option<Interface> {
     let mut found = Interface { ifindex: u32_at(payload, 4)?, flags: u32_at(payload, 8)?, ..Interface::default() };
     for (kind, value) in attributes(payload.get(INFO_MESSAGE..)?) {

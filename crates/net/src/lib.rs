@@ -9,8 +9,8 @@
 //! # Ok::<(), latpath_net::Error>(())
 //! ```
 //!
-//! A namespace is named by its inode number (`/proc/PID/ns/net`), as in latpath's points. A thread of its own enters it; the
-//! caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
+//! A namespace is identified by its inode number (`/proc/PID/ns/net`), as in latpath's points. A separate thread enters
+//! it; the caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
 
 mod error;
 mod interface;

@@ -1,4 +1,5 @@
-//! Netlink: one request, all messages of the answer. The kernel is trusted, but nothing is read past the end of an answer.
+//! Netlink: sends one request and receives all messages of its answer. The kernel is trusted, but nothing is read
+//! beyond the end of an answer.
 
 use crate::{Error, Netns, Result};
 use latpath_linux::net::set_option;
@@ -32,13 +33,13 @@ pub const CREATE_NEW: u16 = 0x600;
 /// Flag of a request: creates the object that it names, or replaces it (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 pub const CREATE_OR_REPLACE: u16 = 0x500;
 
-/// Timeout of an answer, s. The kernel answers from memory.
+/// Timeout of an answer, s: the kernel answers from memory.
 const TIMEOUT_S: i64 = 1;
 /// Timeout of a change, s: a driver may reset its device.
 const CHANGE_TIMEOUT_S: i64 = 30;
-/// Number of attempts at a dump that changes while it is made.
+/// Maximum attempts at a dump that the kernel flags as inconsistent.
 const TRIES: u32 = 5;
-/// Upper bound of an answer, bytes: more than a machine with ten thousand devices sends.
+/// Maximum size of an answer, bytes: sufficient for ten thousand devices.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// A netlink socket of one network namespace.
@@ -47,11 +48,11 @@ pub struct Socket {
     what: &'static str,
 }
 
-/// One message of an answer: its type and the payload behind the header.
+/// One message of an answer.
 pub struct Message {
     /// Type of the message: `RTM_NEWLINK` and the like.
     pub kind: u16,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub payload: Vec<u8>,
 }
 
@@ -59,13 +60,13 @@ impl Socket {
     /// Opens a socket in a namespace; `what` names it in errors.
     ///
     /// # Errors
-    /// Where the namespace cannot be entered, or the kernel has no such protocol.
+    /// If the namespace cannot be entered, or the kernel does not have the protocol.
     pub fn open(netns: &Netns, protocol: SockProtocol, what: &'static str) -> Result<Self> {
         let open = move || -> std::io::Result<OwnedFd> {
             let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
             bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
             setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_S, 0))?;
-            // Refused requests come back with the kernel's own words, and without the request.
+            // Errors have the kernel's message, and omit the request.
             for option in [CAP_ACK, EXT_ACK] {
                 let _ = set_option(fd.as_fd(), SOL_NETLINK, option, &1i32);
             }
@@ -78,7 +79,7 @@ impl Socket {
     /// Lists all objects of a kind.
     ///
     /// # Errors
-    /// Where the kernel refuses, does not answer in time, or sends bytes that are no message.
+    /// If the kernel rejects the request, does not answer in time, or sends an invalid message.
     pub fn list(&self, kind: u16, payload: &[u8]) -> Result<Vec<Message>> {
         for sequence in 1..=TRIES {
             if let Some(answer) = self.once(kind, payload, sequence)? {
@@ -114,10 +115,10 @@ impl Socket {
         }
     }
 
-    /// Reads one object: the answer is one message.
+    /// Reads one object, whose answer is one message.
     ///
     /// # Errors
-    /// Where the object does not exist, or the kernel does not answer in time.
+    /// If the object does not exist, or the kernel does not answer in time.
     pub fn get(&self, kind: u16, payload: &[u8]) -> Result<Message> {
         self.send(kind, REQUEST, payload, 1)?;
         let mut buffer = vec![0; 8 << 10];
@@ -133,7 +134,7 @@ impl Socket {
     /// Changes one object; `doing` names the change in errors. `flags` are [`CREATE_NEW`], [`CREATE_OR_REPLACE`] or 0.
     ///
     /// # Errors
-    /// Where the kernel refuses: with its reason, where it gives one.
+    /// If the kernel rejects the change; with its reason, if it reports one.
     pub fn change(&self, kind: u16, flags: u16, payload: &[u8], doing: &str) -> Result<()> {
         setsockopt(&self.fd, sockopt::ReceiveTimeout, &TimeVal::new(CHANGE_TIMEOUT_S, 0))
             .map_err(|e| self.failed(e))?;
@@ -148,7 +149,7 @@ impl Socket {
         }
     }
 
-    /// Returns `None` where the list changed while the kernel made it.
+    /// Requests a dump once; `None` if the list changed during the dump.
     fn once(&self, kind: u16, payload: &[u8], sequence: u32) -> Result<Option<Vec<Message>>> {
         self.send(kind, REQUEST | DUMP, payload, sequence)?;
         let (mut answer, mut changed, mut total) = (Vec::new(), false, 0);
@@ -162,7 +163,7 @@ impl Socket {
             while !rest.is_empty() {
                 let (header, body, after) = message(rest).ok_or(Error::Answer(self.what))?;
                 rest = after;
-                // The end of an abandoned answer.
+                // The remainder of an abandoned answer.
                 if header.sequence != sequence {
                     continue;
                 }
@@ -186,7 +187,7 @@ struct Header {
     sequence: u32,
 }
 
-/// The first message of a buffer: its header, its payload, the bytes behind it.
+/// The first message of a buffer: its header, its payload, and the bytes after it.
 fn message(bytes: &[u8]) -> Option<(Header, &[u8], &[u8])> {
     let length = u32_at(bytes, 0)? as usize;
     let header = Header { kind: u16_at(bytes, 4)?, flags: u16_at(bytes, 6)?, sequence: u32_at(bytes, 8)? };
@@ -194,13 +195,13 @@ fn message(bytes: &[u8]) -> Option<(Header, &[u8], &[u8])> {
     Some((header, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// The error of an `NLMSG_ERROR`, and the kernel's reason; `None` where it acknowledges the request.
+/// The error of an `NLMSG_ERROR` and the kernel's reason; `None` for an acknowledgement.
 fn refusal(header: &Header, body: &[u8]) -> Option<(nix::Error, Option<String>)> {
     let code = u32_at(body, 0).map_or(0, |code| code as i32);
     if code == 0 {
         return None;
     }
-    // The request is repeated before the reason where the kernel does not cap it.
+    // Without NETLINK_CAP_ACK, the message repeats the request before the reason.
     let repeated = if header.flags & CAPPED != 0 { HEADER } else { u32_at(body, 4).map_or(HEADER, |n| n as usize) };
     let at = 4usize.saturating_add(repeated.next_multiple_of(4));
     let reason = attributes(body.get(at..).unwrap_or_default()).find(|(kind, _)| *kind == ERROR_MESSAGE);
@@ -208,7 +209,8 @@ fn refusal(header: &Header, body: &[u8]) -> Option<(nix::Error, Option<String>)>
     Some((nix::Error::from_raw(code.saturating_neg()), reason))
 }
 
-/// The attributes in a payload: type (without its flag bits) and value. Ends at the first attribute whose length is impossible.
+/// The attributes in a payload: type (without its flag bits) and value. Ends at the first attribute whose length is
+/// impossible.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (length, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)?);
@@ -223,7 +225,7 @@ pub fn find_attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-/// An attribute, as the kernel sends and reads it.
+/// Encodes an attribute.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + value.len());
     bytes.extend((4 + value.len() as u16).to_ne_bytes());
@@ -233,32 +235,32 @@ pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An attribute that holds a number of 32 bits.
+/// Encodes an attribute with a 32-bit number.
 pub fn number(kind: u16, value: u32) -> Vec<u8> {
     attribute(kind, &value.to_ne_bytes())
 }
 
-/// An attribute that holds a text, which the kernel wants to end with a zero byte.
+/// Encodes an attribute with a text, terminated by a zero byte as the kernel requires.
 pub fn text(kind: u16, value: &str) -> Vec<u8> {
     attribute(kind, &[value.as_bytes(), &[0]].concat())
 }
 
-/// An attribute that holds others.
+/// Encodes an attribute that contains others.
 pub fn nested(kind: u16, inner: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NESTED, &inner.concat())
 }
 
-/// The 16-bit number at a place, in the machine's byte order.
+/// The 16-bit number at an offset, in the machine's byte order.
 pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 
-/// The 32-bit number at a place, in the machine's byte order.
+/// The 32-bit number at an offset, in the machine's byte order.
 pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// The 64-bit number at a place, in the machine's byte order.
+/// The 64-bit number at an offset, in the machine's byte order.
 pub fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }

@@ -1,4 +1,4 @@
-//! Network namespaces: found by inode number, entered by threads of their own, made and deleted by name.
+//! Network namespaces: found by inode number, entered by separate threads, created and deleted by name.
 
 use crate::{Error, Result};
 use latpath_linux::{net::owner_of, proc::Mount};
@@ -17,12 +17,12 @@ use std::{
     thread,
 };
 
-/// A network namespace's inode number, as `/proc/PID/ns/net` shows it.
+/// A network namespace's inode number, as in `/proc/PID/ns/net`.
 pub type Inode = u32;
 
-/// Where `ip netns` mounts namespaces.
+/// Directories in which `ip netns` mounts namespaces.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
-/// Upper bound of the named namespaces that are looked at.
+/// Maximum number of named namespaces that are read.
 const MAX_NAMED: usize = 4096;
 /// Inode number of the first user namespace (include/linux/proc_ns.h, PROC_USER_INIT_INO).
 const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
@@ -32,7 +32,8 @@ const OWN: &str = "/proc/thread-self/ns/net";
 #[derive(Clone, Debug)]
 pub struct Netns {
     inode: Inode,
-    /// Where it was found; `None` for the calling thread's own. A machine may have more namespaces than a process may have files.
+    /// Path of the namespace's file; `None` for the calling thread's own. The file is not kept open, because a machine
+    /// may have more namespaces than a process may have open files.
     path: Option<PathBuf>,
 }
 
@@ -40,16 +41,17 @@ impl Netns {
     /// The namespace of the calling thread.
     ///
     /// # Errors
-    /// Where /proc does not show it.
+    /// If /proc does not show the namespace.
     pub fn own() -> Result<Self> {
         let inode = inode_of(Path::new(OWN)).map_err(|source| Error::Ask { what: OWN, source })?;
         Ok(Self { inode, path: None })
     }
 
-    /// The namespace with this number: ours, one that is mounted somewhere (`ip netns`, containers), or some process's.
+    /// The namespace with this number: this process's own, a mounted one (`ip netns`, containers), or another
+    /// process's.
     ///
     /// # Errors
-    /// Where nothing leads to it.
+    /// If no process, mount or name refers to the namespace.
     pub fn find(inode: Inode) -> Result<Self> {
         match Self::own() {
             Ok(own) if own.inode == inode => Ok(own),
@@ -60,43 +62,44 @@ impl Netns {
         }
     }
 
-    /// Its number.
+    /// The namespace's inode number.
     pub fn inode(&self) -> Inode {
         self.inode
     }
 
-    /// The name that `ip netns` has for it, where it has one.
+    /// The namespace's name in `ip netns`, if it has one.
     pub fn name(&self) -> Option<&str> {
         let path = self.path.as_deref()?;
         let name = NAMED.iter().find_map(|folder| path.strip_prefix(folder).ok())?;
         name.to_str().filter(|name| !name.is_empty() && !name.contains('/'))
     }
 
-    /// Where it was found; `None` for our own.
+    /// Path of the namespace's file; `None` for the own namespace.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Whether it belongs to the system's first user namespace: not to one that some user has made, as for a rootless container.
+    /// Whether the namespace belongs to the system's first user namespace, and not to one that a user has created, as
+    /// for a rootless container.
     pub fn is_of_first_user_namespace(&self) -> bool {
-        // Where the kernel does not say, nobody else can have made it.
+        // A kernel that does not report the owner does not let users create namespaces.
         self.open().map_or(true, |file| owner_of(&file).map_or(true, |owner| owner == FIRST_USER_NAMESPACE))
     }
 
-    /// Opens its file, which setns(2) takes.
+    /// Opens the namespace's file, for setns(2).
     ///
     /// # Errors
-    /// Where it is gone, or another namespace has its place.
+    /// If the namespace no longer exists, or another one has its path.
     pub fn open(&self) -> Result<File> {
         let file = open(self.path.as_deref().unwrap_or(Path::new(OWN)), self.inode);
         file.ok_or(Error::NoNamespace(self.inode))
     }
 
-    /// Calls a function in it: sockets that the function opens belong to this namespace, and so does
-    /// `/proc/thread-self/net`. Another thread calls it, unless the namespace is the caller's own.
+    /// Calls a function in the namespace: sockets that the function opens belong to it, as does
+    /// `/proc/thread-self/net`. A separate thread calls the function, unless the namespace is the caller's own.
     ///
     /// # Errors
-    /// Where the namespace is gone, or may not be entered.
+    /// If the namespace no longer exists, or this process may not enter it.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {
         if self.path.is_none() {
             return Ok(call());
@@ -109,20 +112,20 @@ impl Netns {
         entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
     }
 
-    /// The namespace that `ip netns` has under this name.
+    /// The namespace with this name in `ip netns`.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If no namespace has this name.
     pub fn named(name: &str) -> Result<Self> {
         let path = named_path(name)?;
         let inode = inode_of(&path).map_err(|source| refused(format!("find network namespace {name}"), source))?;
         Ok(Self { inode, path: Some(path) })
     }
 
-    /// Makes a namespace with this name, as `ip netns add` does: a file in /run/netns on which it is mounted.
+    /// Creates a namespace with this name, as `ip netns add` does: mounts it on a file in /run/netns.
     ///
     /// # Errors
-    /// Where the name is taken, or this process may not mount.
+    /// If the name exists, or this process may not mount.
     pub fn create(name: &str) -> Result<Self> {
         let path = named_path(name)?;
         let make = || -> io::Result<()> {
@@ -144,22 +147,21 @@ impl Netns {
         Self::named(name)
     }
 
-    /// Takes a namespace's name away. The namespace goes with the last process and descriptor that use it.
+    /// Removes a namespace's name. The namespace itself ends with the last process and descriptor that use it.
     ///
     /// # Errors
-    /// Where there is none of this name, or this process may not unmount it.
+    /// If no namespace has this name, or this process may not unmount it.
     pub fn delete(name: &str) -> Result<()> {
         let path = named_path(name)?;
         let delete = || match umount2(&path, MntFlags::MNT_DETACH) {
-            // A file on which nothing was mounted.
+            // A file without a mount.
             Ok(()) | Err(Errno::EINVAL) => fs::remove_file(&path),
             Err(error) => Err(error.into()),
         };
         delete().map_err(|source| refused(format!("delete network namespace {name}"), source))
     }
 
-    /// All namespaces that can be found from here, ours among them. One that goes in between is not found any more when it
-    /// is entered.
+    /// All namespaces that this process can find, including its own. Entering one that has ended meanwhile is an error.
     pub fn all() -> BTreeMap<Inode, Netns> {
         let mut all = BTreeMap::new();
         all.extend(Self::own().ok().map(|own| (own.inode, own)));
@@ -170,7 +172,7 @@ impl Netns {
     }
 }
 
-/// Names of network namespaces by their numbers, as `ip netns` has them; this process's own namespace has the empty name.
+/// Names of network namespaces in `ip netns`, by inode number; this process's own namespace has the empty name.
 pub fn namespace_names() -> HashMap<Inode, String> {
     let entries = fs::read_dir(NAMED[0]).into_iter().flatten().flatten().take(MAX_NAMED);
     let named = entries.filter_map(|entry| Some((inode_of(&entry.path()).ok()?, entry.file_name())));
@@ -184,15 +186,15 @@ fn refused(doing: String, source: io::Error) -> Error {
     Error::Refused { doing, source, reason: None }
 }
 
-/// The place of a namespace of this name.
+/// The path of a namespace with this name.
 fn named_path(name: &str) -> Result<PathBuf> {
     let is_name = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     let invalid = || refused(format!("network namespace {name:?}"), io::ErrorKind::InvalidInput.into());
     is_name.then(|| Path::new(NAMED[0]).join(name)).ok_or_else(invalid)
 }
 
-/// Makes the directory of named namespaces where there is none, and a mount of it that all mount namespaces share. Locked, so that
-/// it is mounted once, also beside `ip netns`.
+/// Creates the directory of named namespaces if it does not exist, with a mount that all mount namespaces share. Locks
+/// it, so that it is mounted only once, even with a concurrent `ip netns`.
 fn mounted_directory() -> io::Result<Flock<File>> {
     let folder = NAMED[0];
     DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
@@ -200,7 +202,7 @@ fn mounted_directory() -> io::Result<Flock<File>> {
     let none = None::<&str>;
     let share = || mount(none, folder, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
     match share() {
-        // It is no mount yet.
+        // The directory is not yet a mount.
         Err(Errno::EINVAL) => {
             mount(Some(folder), folder, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
             share()?;
@@ -215,24 +217,24 @@ fn inode_of(path: &Path) -> io::Result<Inode> {
     fs::metadata(path).map(|meta| meta.ino() as Inode)
 }
 
-/// Opens the file of a namespace, if the namespace still has this number.
+/// Opens a namespace's file, if the namespace at this path still has this number.
 fn open(path: &Path, inode: Inode) -> Option<File> {
     let file = File::open(path).ok()?;
     (file.metadata().ok()?.ino() as Inode == inode).then_some(file)
 }
 
-/// `net:[4026531840]`, as links and mounts of namespaces read.
+/// Parses `net:[4026531840]`, the text of namespaces' links and mounts.
 fn inode_in(text: &str) -> Option<Inode> {
     text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Network namespaces that are mounted as files.
+/// Mounted network namespaces.
 fn mounts() -> Vec<(Inode, PathBuf)> {
     let mounts = Mount::all_of("thread-self").into_iter();
     mounts.filter_map(|mount| Some((inode_in(&mount.root)?, mount.at))).collect()
 }
 
-/// Namespaces and where they were found, the mounted ones first.
+/// Namespaces and their paths, the mounted ones first.
 fn found() -> impl Iterator<Item = (Inode, PathBuf)> {
     let of_processes = processes().filter_map(|folder| {
         let path = folder.join("ns/net");

@@ -1,4 +1,4 @@
-//! Queueing disciplines: their kinds, parameters and drops, as the kernel lists and takes them.
+//! Queueing disciplines: their kinds, parameters and drops, in the kernel's format.
 
 use crate::{
     netlink::{attribute, attributes, find_attribute, nested, number, text, u16_at, u32_at, u64_at, Socket},
@@ -20,28 +20,28 @@ const QUEUE: u16 = 3;
 
 /// Parent of a device's own queueing discipline.
 pub const ROOT: u32 = 0xffff_ffff;
-/// Parent of what filters packets that come in (`ingress`, `clsact`).
+/// Parent of the queueing disciplines that filter received packets (`ingress`, `clsact`).
 pub const INGRESS: u32 = 0xffff_fff1;
 
 /// One queueing discipline of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Qdisc {
-    /// Index of its device.
+    /// Index of the device.
     pub ifindex: u32,
-    /// Its own number, `major << 16`. 0 is a default of the kernel's: it comes back when another one is deleted.
+    /// Its own number, `major << 16`; 0 for a default of the kernel, which returns when another one is deleted.
     pub handle: u32,
     /// [`ROOT`], [`INGRESS`], or the number of the class that it belongs to.
     pub parent: u32,
-    /// Its kind, as tc(8) names it.
+    /// Kind, as in tc(8).
     pub kind: String,
-    /// Its parameters, as the kernel sent them. The kernel takes them back: see [`Shaping::Other`].
+    /// Parameters, as the kernel sent them. The kernel accepts them unchanged: see [`Shaping::Other`].
     pub options: Vec<u8>,
-    /// Packets that it and those below it dropped; `None` where it counts nothing. The counter wraps.
+    /// Packets that it and those below it dropped; `None` without a counter. The counter wraps.
     pub dropped: Option<u32>,
 }
 
 impl Qdisc {
-    /// Reads one RTM_NEWQDISC.
+    /// Parses one RTM_NEWQDISC.
     fn read(payload: &[u8]) -> Option<Self> {
         let of = |wanted| find_attribute(payload.get(TC_MESSAGE..).unwrap_or_default(), wanted);
         let queue = of(STATISTICS).and_then(|statistics| find_attribute(statistics, QUEUE));
@@ -64,42 +64,42 @@ impl Qdisc {
 /// The queueing disciplines of all devices of a namespace. Devices without one are missing.
 ///
 /// # Errors
-/// Where the namespace cannot be entered, or the kernel does not list them.
+/// If the namespace cannot be entered, or the kernel does not list them.
 pub fn qdiscs(netns: &Netns) -> Result<Vec<Qdisc>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
     let answer = socket.list(GET_QDISC, &[0; TC_MESSAGE])?;
     Ok(answer.iter().filter(|m| m.kind == NEW_QDISC).filter_map(|m| Qdisc::read(&m.payload)).collect())
 }
 
-/// A kind of queueing discipline with its parameters. A parameter of `None` is the kernel's default, or one that an old kernel
-/// does not send.
+/// A kind of queueing discipline with its parameters. A parameter of `None` is the kernel's default, or one that an old
+/// kernel does not send.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Shaping {
-    /// No queue: a packet is handed to the device at once.
+    /// No queue: a packet is passed to the device at once.
     Noqueue,
     /// Three bands of priority (tc-pfifo_fast(8)).
     PfifoFast,
-    /// One queueing discipline for each queue of the device.
+    /// A queueing discipline for each queue of the device.
     Mq,
-    /// Flows of equal rights, paced (tc-fq(8)).
+    /// Fair, paced flows (tc-fq(8)).
     Fq {
-        /// Packets in all flows.
+        /// Maximum packets in all flows.
         limit: Option<u32>,
-        /// Packets in one flow.
+        /// Maximum packets in one flow.
         flow_limit: Option<u32>,
-        /// Bytes of a flow at its turn.
+        /// Bytes of a flow per turn.
         quantum: Option<u32>,
         /// Whether packets wait for their sending times.
         pacing: Option<bool>,
     },
-    /// Flows of equal rights, each kept short (tc-fq_codel(8)).
+    /// Fair flows with bounded delay (tc-fq_codel(8)).
     FqCodel {
-        /// Packets in all flows.
+        /// Maximum packets in all flows.
         limit: Option<u32>,
-        /// Number of flows; fixed once it is made.
+        /// Number of flows; fixed at creation.
         flows: Option<u32>,
-        /// Bytes of a flow at its turn.
+        /// Bytes of a flow per turn.
         quantum: Option<u32>,
         /// Acceptable delay, µs.
         target_us: Option<u32>,
@@ -110,49 +110,49 @@ pub enum Shaping {
     },
     /// Traffic classes, each with queues of the device (tc-mqprio(8)).
     Mqprio(TrafficClasses),
-    /// Packets leave at their own time (tc-etf(8)).
+    /// Packets are sent at their own times (tc-etf(8)).
     Etf {
         /// Clock of the packets' times: `CLOCK_TAI` is 11.
         clockid: i32,
-        /// Lead with which a packet is handed to the device, ns.
+        /// Lead with which a packet is passed to the device, ns.
         delta_ns: i32,
         /// Bits of `struct tc_etf_qopt`: 1 deadline mode, 2 offload, 4 no check of the socket.
         flags: u32,
     },
     /// Traffic classes with a schedule of gates (tc-taprio(8)).
     Taprio {
-        /// Its classes; `None` where the kernel sends none.
+        /// Traffic classes; `None` if the kernel sends none.
         classes: Option<TrafficClasses>,
         /// Clock of the schedule; `None` with full offload.
         clockid: Option<i32>,
         /// Start of the first cycle, ns of that clock.
         base_time_ns: i64,
-        /// Length of a cycle, ns; 0 on writing: the sum of its intervals.
+        /// Length of a cycle, ns; 0, when written, for the sum of the intervals.
         cycle_time_ns: i64,
-        /// 1: times of packets are assisted; 2: full offload.
+        /// 1: assisted packet times; 2: full offload.
         flags: u32,
-        /// With assistance: the longest time from the socket to the device, ns.
+        /// With assisted packet times: maximum time from the socket to the device, ns.
         txtime_delay_ns: u32,
         /// The gates of a cycle, in order.
         gates: Vec<Gates>,
     },
-    /// Any other kind, or one whose parameters cannot be read here.
+    /// Another kind, or one whose parameters cannot be parsed.
     Other {
         /// Its name.
         name: String,
-        /// Its parameters, as the kernel sends and takes them.
+        /// Parameters, in the kernel's format.
         options: Vec<u8>,
     },
 }
 
-/// Traffic classes: which priorities they take, and which queues they have (struct tc_mqprio_qopt).
+/// Traffic classes with their priorities and queues (struct tc_mqprio_qopt).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficClasses {
     /// The class of each priority.
     pub of_priority: [u8; 16],
-    /// Number of queues of each class, and its first.
+    /// Number of queues and first queue of each class.
     pub queues: Vec<(u16, u16)>,
-    /// Offload: 0 none, 1 the device's own choice of queues, 2 this one.
+    /// Offload: 0 for none, 1 for the device's own queues, 2 for these queues.
     pub offload: u8,
 }
 
@@ -187,9 +187,9 @@ impl TrafficClasses {
 /// One entry of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gates {
-    /// One bit for each class whose gate is open.
+    /// Bit n: the gate of class n is open.
     pub open: u32,
-    /// Length, ns.
+    /// Length of the interval, ns.
     pub interval_ns: u32,
 }
 
@@ -236,7 +236,7 @@ const TAPRIO_DELAY: u16 = 11;
 const TAPRIO_ENTRY: u16 = 1;
 
 impl Shaping {
-    /// Its name, as tc(8) writes it.
+    /// Name of the kind, as in tc(8).
     pub fn name(&self) -> &str {
         match self {
             Self::Noqueue => "noqueue",
@@ -295,7 +295,7 @@ impl Shaping {
         known.unwrap_or_else(|| Self::Other { name: name.into(), options: options.into() })
     }
 
-    /// The parameters as the kernel takes them; empty where there are none.
+    /// The parameters in the kernel's format; empty without parameters.
     fn options(&self) -> Vec<u8> {
         let some = |all: &[(u16, Option<u32>)]| -> Vec<u8> {
             all.iter().filter_map(|(kind, value)| value.map(|value| number(*kind, value))).flatten().collect()
@@ -342,7 +342,7 @@ impl Shaping {
         }
     }
 
-    /// struct tcmsg, and the attributes that make it.
+    /// struct tcmsg, and the attributes that describe the queueing discipline.
     pub(crate) fn message(&self, ifindex: u32, parent: u32) -> Vec<u8> {
         let mut payload = place(ifindex, parent);
         payload.extend(text(KIND, self.name()));

@@ -46,10 +46,10 @@ const NEIGHBOUR_ADDRESS: u16 = 1;
 const NEIGHBOUR_MAC: u16 = 2;
 const PERMANENT: u16 = 0x80;
 
-/// A kind of device that can be made.
+/// A device to create.
 #[derive(Clone, Copy, Debug)]
 pub enum NewDevice<'a> {
-    /// A cable with two ends.
+    /// A virtual cable with two ends.
     Veth {
         /// Name of the other end.
         peer: &'a str,
@@ -58,39 +58,39 @@ pub enum NewDevice<'a> {
     },
     /// A bridge without spanning tree.
     Bridge {
-        /// Whether it sends multicast only to ports that asked for it.
+        /// Whether it sends multicast only to ports that have joined the group.
         multicast_snooping: bool,
     },
     /// A VLAN of another device.
     Vlan {
-        /// Name of that device.
+        /// Name of the other device.
         lower: &'a str,
-        /// Its number, 0 to 4094.
+        /// VLAN id, 0 to 4094.
         id: u16,
     },
     /// A tap on another device, in bridge mode.
     Macvtap {
-        /// Name of that device.
+        /// Name of the other device.
         lower: &'a str,
     },
-    /// A tap that stays when no program holds it open.
+    /// A persistent tap, which exists even if no program holds it open.
     Tap,
 }
 
 /// A change of a device.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// Switches it on or off.
+    /// Brings the device up or down.
     Up(bool),
-    /// Makes it a port of this bridge; `None` takes it off its bridge.
+    /// Makes the device a port of this bridge; `None` removes it from its bridge.
     Master(Option<&'a str>),
-    /// Sets its largest packet, bytes.
+    /// Sets the MTU, bytes.
     Mtu(u32),
-    /// Sets its own address.
+    /// Sets the device's own address.
     Mac([u8; 6]),
-    /// Sets the number of packets that its queue holds.
+    /// Sets the maximum packets in its queue.
     QueueLength(u32),
-    /// Moves it to another namespace.
+    /// Moves the device to another namespace.
     Netns(&'a Netns),
 }
 
@@ -101,11 +101,11 @@ pub struct Address {
     pub ifindex: u32,
     /// The address.
     pub address: IpAddr,
-    /// Bits of the network's part.
+    /// Length of the network prefix, bits.
     pub prefix: u8,
 }
 
-/// A namespace whose network is changed.
+/// A socket that changes the network of a namespace.
 pub struct Rtnetlink {
     socket: Socket,
     netns: Netns,
@@ -115,15 +115,15 @@ impl Rtnetlink {
     /// Opens a socket in a namespace.
     ///
     /// # Errors
-    /// Where the namespace cannot be entered.
+    /// If the namespace cannot be entered.
     pub fn open(netns: &Netns) -> Result<Self> {
         Ok(Self { socket: Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?, netns: netns.clone() })
     }
 
-    /// The device of this name.
+    /// The device with this name.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If no device has this name.
     pub fn device(&self, name: &str) -> Result<Interface> {
         let refused = |source| Error::Refused { doing: format!("find device {name}"), source, reason: None };
         let answer = self.socket.get(GET_LINK, &[link(0, 0, 0), text(NAME, name)].concat()).map_err(|e| match e {
@@ -138,15 +138,15 @@ impl Rtnetlink {
         self.device(name).map(|device| device.ifindex)
     }
 
-    /// Makes a device, which is off.
+    /// Creates a device, which is down.
     ///
     /// # Errors
-    /// Where the kernel refuses: a device has the name, or the kernel does not have the kind.
+    /// If a device has the name already, or the kernel does not have the kind.
     pub fn add_device(&self, name: &str, new: NewDevice) -> Result<()> {
         let doing = |kind: &str| format!("make {kind} {name}");
         let (kind, lower, data) = match new {
             NewDevice::Veth { peer, netns } => {
-                // The file must stay open until the kernel has answered.
+                // The file must stay open until the kernel answers.
                 let there = netns.map(Netns::open).transpose()?;
                 let there = there.iter().map(|file| attribute(NETNS_FD, &file.as_raw_fd().to_ne_bytes()));
                 let peer = [vec![link(0, 0, 0), text(NAME, peer)], there.collect()].concat();
@@ -178,15 +178,15 @@ impl Rtnetlink {
     /// Deletes a device.
     ///
     /// # Errors
-    /// Where there is none of this name, or it is hardware.
+    /// If no device has this name, or the device is hardware.
     pub fn delete_device(&self, name: &str) -> Result<()> {
         self.socket.change(DELETE_LINK, 0, &link(self.index(name)?, 0, 0), &format!("delete device {name}"))
     }
 
-    /// Changes a device, all at once.
+    /// Makes all these changes of a device in one request.
     ///
     /// # Errors
-    /// Where there is none of this name, or the kernel refuses a change.
+    /// If no device has this name, or the kernel rejects a change.
     pub fn set(&self, name: &str, changes: &[Change]) -> Result<()> {
         let (mut flags, mut mask, mut attributes) = (0, 0, Vec::new());
         let mut files: Vec<OwnedFd> = Vec::new();
@@ -214,19 +214,19 @@ impl Rtnetlink {
         self.socket.change(NEW_LINK, 0, &payload, &format!("change device {name}"))
     }
 
-    /// Gives a device an address, which is used at once.
+    /// Adds an address to a device, which is usable at once.
     ///
     /// # Errors
-    /// Where there is no such device, or it has the address already.
+    /// If the device does not exist, or has the address already.
     pub fn add_address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<()> {
         let payload = self.address(device, address, prefix)?;
         self.socket.change(NEW_ADDRESS, CREATE_NEW, &payload, &format!("give {device} address {address}/{prefix}"))
     }
 
-    /// Takes an address from a device.
+    /// Removes an address from a device.
     ///
     /// # Errors
-    /// Where there is no such device, or it does not have the address.
+    /// If the device or the address does not exist.
     pub fn delete_address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<()> {
         let payload = self.address(device, address, prefix)?;
         self.socket.change(DELETE_ADDRESS, 0, &payload, &format!("take address {address}/{prefix} from {device}"))
@@ -242,16 +242,16 @@ impl Rtnetlink {
     /// The addresses of all devices.
     ///
     /// # Errors
-    /// Where the kernel does not list them.
+    /// If the kernel does not list them.
     pub fn addresses(&self) -> Result<Vec<Address>> {
         let answer = self.socket.list(GET_ADDRESS, &[0; 8])?;
         Ok(answer.iter().filter(|m| m.kind == NEW_ADDRESS).filter_map(|m| read_address(&m.payload)).collect())
     }
 
-    /// Fixes the MAC of a neighbour, so that nothing asks for it.
+    /// Adds a permanent neighbour entry, so that no ARP request is sent.
     ///
     /// # Errors
-    /// Where there is no such device, or the neighbour is known already.
+    /// If the device does not exist, or the neighbour is already known.
     pub fn add_neighbour(&self, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let (family, bytes) = family(address);
         let header = [
@@ -264,28 +264,28 @@ impl Rtnetlink {
         self.socket.change(NEW_NEIGHBOUR, CREATE_NEW, &payload, &format!("add neighbour {address} of {device}"))
     }
 
-    /// Gives a device, or one of its classes (`parent`), a queueing discipline in place of the one that it has.
+    /// Replaces the queueing discipline of a device, or of one of its classes (`parent`).
     ///
     /// # Errors
-    /// Where there is no such device or class, or the kernel refuses the kind or its parameters.
+    /// If the device or class does not exist, or the kernel rejects the kind or its parameters.
     pub fn set_qdisc(&self, device: &str, parent: u32, shaping: &Shaping) -> Result<()> {
         let doing = format!("give {device} queueing discipline {}", shaping.name());
         self.socket.change(NEW_QDISC, CREATE_OR_REPLACE, &shaping.message(self.index(device)?, parent), &doing)
     }
 
-    /// The same, where the device or class has only the kernel's default.
+    /// Adds a queueing discipline to a device or class that only has the kernel's default.
     ///
     /// # Errors
-    /// As [`Rtnetlink::set_qdisc`], and where there is another one.
+    /// Like [`Rtnetlink::set_qdisc`], and if the device or class has another one.
     pub fn add_qdisc(&self, device: &str, parent: u32, shaping: &Shaping) -> Result<()> {
         let doing = format!("add queueing discipline {} to {device}", shaping.name());
         self.socket.change(NEW_QDISC, CREATE_NEW, &shaping.message(self.index(device)?, parent), &doing)
     }
 
-    /// Deletes a queueing discipline; the kernel's default takes its place.
+    /// Deletes a queueing discipline; the kernel's default replaces it.
     ///
     /// # Errors
-    /// Where there is no such device, or it has only the default.
+    /// If the device does not exist, or only has the default.
     pub fn delete_qdisc(&self, device: &str, parent: u32) -> Result<()> {
         let at = match parent {
             ROOT => "root".to_owned(),
@@ -309,7 +309,7 @@ fn family(address: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
-/// struct ifaddrmsg and its attributes. Of a point-to-point link, the own address is the local one.
+/// Parses struct ifaddrmsg and its attributes. For a point-to-point link, the own address is the local one.
 fn read_address(payload: &[u8]) -> Option<Address> {
     let (prefix, ifindex) = (*payload.get(1)?, u32_at(payload, 4)?);
     let all: Vec<_> = attributes(payload.get(8..)?).collect();

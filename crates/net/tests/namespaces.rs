@@ -1,4 +1,4 @@
-//! What is made and changed by netlink is what ip(8) and tc(8) show, in namespaces of the test's own.
+//! ip(8) and tc(8) show the objects and settings that netlink has created and changed, in the test's own namespaces.
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{
@@ -36,7 +36,7 @@ fn main() -> std::process::ExitCode {
     latpath_testkit::main(tests)
 }
 
-/// This machine's kernel may lack modules. Runs the tests of queueing disciplines on kernels that have them.
+/// Runs the tests of queueing disciplines on the lab's kernels, because this machine's kernel may lack modules.
 fn on_lab_kernels() -> Result {
     let me = std::env::current_exe()?;
     for name in ["6.1", "6.12"] {
@@ -55,7 +55,7 @@ fn with(needs: &[Lack], lack: Lack) -> Vec<Lack> {
     needs.iter().cloned().chain([lack]).collect()
 }
 
-/// A pair of devices with some queues, of which lpq0 is up.
+/// A veth pair with this number of queues; lpq0 is up.
 fn pair(queues: u32) -> std::result::Result<Space, Failed> {
     let space = Space::new("net")?;
     space.ip(&format!("link add lpq0 numtxqueues {queues} type veth peer name lpq1 numrxqueues {queues}"))?;
@@ -63,7 +63,7 @@ fn pair(queues: u32) -> std::result::Result<Space, Failed> {
     Ok(space)
 }
 
-/// Whether the kernel has a kind of queueing discipline; tried with its parameters of none.
+/// Requires a kind of queueing discipline in the kernel; tries it without parameters.
 fn kernel_has(kind: &str, queues: u32) -> Lack {
     let tried = || -> std::result::Result<Option<String>, Failed> {
         let space = pair(queues)?;
@@ -103,13 +103,13 @@ fn tc(space: &Space, words: &str) -> std::result::Result<Vec<u8>, Failed> {
     }
 }
 
-/// The root of a device, as tc shows it.
+/// The root queueing discipline of a device, from tc.
 fn root(space: &Space, device: &str) -> std::result::Result<Value, Failed> {
     let all: Vec<Value> = serde_json::from_slice(&tc(space, &format!("-j qdisc show dev {device}"))?)?;
     all.into_iter().find(|qdisc| qdisc["root"] == true).ok_or_else(|| "no root".into())
 }
 
-/// The root of lpq0, as latpath reads it.
+/// The root queueing discipline of lpq0, as read by latpath.
 fn read(space: &Space) -> std::result::Result<Shaping, Failed> {
     let all = qdiscs(&Netns::named(space.name())?)?;
     let ifindex = space.ifindex("lpq0");
@@ -232,7 +232,7 @@ fn addresses() -> Result {
     equal("taken", of(network.addresses()?, space.ifindex("lpq0")).contains(&(four, 24)), false)
 }
 
-/// Writes a file of the namespace's; a kernel without IPv6 has none of these.
+/// Writes a file in the namespace; ignores a missing file, as on a kernel without IPv6.
 fn fs_in(space: &Space, file: &str, text: &str) -> Result {
     match space.inside(|| fs::write(file, text)) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
@@ -269,7 +269,7 @@ fn plain_qdiscs() -> Result {
     equal(&error, error.starts_with("add queueing discipline pfifo_fast to lpq0: "), true)?;
     network.delete_qdisc("lpq0", ROOT)?;
     equal("the default is back", root(&space, "lpq0")?["handle"].as_str(), Some("0:")).or_else(|_| {
-        // A device without queue shows its default as noqueue, or not at all.
+        // A device without a queue shows its default as noqueue, or not at all.
         equal("default", root(&space, "lpq0")?["kind"].as_str(), Some("noqueue"))
     })?;
     let ingress = Shaping::Other { name: "clsact".into(), options: Vec::new() };
@@ -279,7 +279,7 @@ fn plain_qdiscs() -> Result {
     }
 }
 
-/// tbf is a kind that latpath does not know: its parameters are kept as bytes.
+/// latpath does not know the kind pfifo, so it keeps the parameters as bytes.
 fn put_back() -> Result {
     let space = pair(1)?;
     if tc(&space, "qdisc add dev lpq0 root pfifo limit 321").is_err() {
@@ -361,7 +361,7 @@ fn taprio() -> Result {
         txtime_delay_ns: 0,
         gates: gates.clone(),
     };
-    // A veth's speed is 10 Gbit/s, so that frames fit.
+    // The speed of a veth is 10 Gbit/s, so frames fit into the intervals.
     network(&space)?.set_qdisc("lpq0", ROOT, &shaping)?;
     let options = root(&space, "lpq0")?["options"].clone();
     equal("clock", options["clockid"].as_str(), Some("TAI"))?;
