@@ -1,5 +1,5 @@
-//! The tracepoints and functions at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
-//! where there is none.
+//! The tracepoints and functions that programs attach to. Determines which of them the running kernel has, with
+//! substitutes for programs that it rejects, and notes on missing ones.
 
 use crate::fentry::attach_at;
 use crate::{able, accused, attach_program, fentry_works, last_words, measure, program_info, Unable};
@@ -9,26 +9,27 @@ use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// A program and its attach point.
 #[derive(Clone, Copy)]
 pub struct Hook {
-    /// Its name in bpf/.
+    /// The program's name in bpf/.
     pub program: &'static str,
     /// The tracepoint, or the function.
     pub at: &'static str,
-    /// It stands at a function's entry, where the kernel has trampolines; otherwise at a tracepoint.
+    /// Whether the attach point is a function's entry (needs trampolines in the kernel); otherwise it is a tracepoint.
     pub is_function: bool,
-    /// The module that has it, where that need not be loaded: then nothing of its kind happens.
+    /// The module of the attach point, which need not be loaded: then there are no events of this kind.
     pub module: Option<&'static str>,
-    /// The kernel itself need not have it either, which then does nothing of its kind.
+    /// Whether the kernel itself need not have the attach point: then there are no events of this kind.
     pub is_optional: bool,
-    /// What stands in for it where the kernel refuses it.
+    /// Substitute program, if the kernel rejects this one.
     pub instead: Option<&'static str>,
-    /// What is not recorded without it.
+    /// The data that are not recorded without it.
     pub shows: &'static str,
 }
 
 impl Hook {
-    /// Its place's name in the kernel's type information.
+    /// Name of the attach point in the kernel's BTF.
     fn in_types(&self) -> String {
         match self.is_function {
             true => self.at.to_owned(),
@@ -42,11 +43,12 @@ pub const fn hook(program: &'static str, at: &'static str, shows: &'static str) 
     Hook { program, at, is_function: false, module: None, is_optional: false, instead: None, shows }
 }
 
+/// A program at a tracepoint of a module.
 pub const fn module_hook(program: &'static str, at: &'static str, module: &'static str, shows: &'static str) -> Hook {
     Hook { module: Some(module), ..hook(program, at, shows) }
 }
 
-/// A program at the entry of a function, of a module or of the kernel itself.
+/// A program at the entry of a function, in a module or the kernel itself.
 pub const fn function_hook(
     program: &'static str,
     at: &'static str,
@@ -56,18 +58,18 @@ pub const fn function_hook(
     Hook { is_function: true, module, ..hook(program, at, shows) }
 }
 
-/// A program, and the one that stands in for it.
+/// A program with its substitute.
 pub const fn or(hook: Hook, instead: &'static str) -> Hook {
     Hook { instead: Some(instead), ..hook }
 }
 
-/// A program at what the kernel itself need not have.
+/// A program whose attach point the kernel need not have.
 pub const fn optional(hook: Hook) -> Hook {
     Hook { is_optional: true, ..hook }
 }
 
-/// Programs at the entry and exit of each interrupt vector (x86, and ARM's IPIs), which are named like their tracepoints. They show the timer
-/// interrupt, interrupts from other CPUs, and the thermal interrupt.
+/// Programs at the entry and exit of each interrupt vector (x86, and ARM's IPIs), named like their tracepoints. They
+/// record the timer interrupt, interrupts from other CPUs, and the thermal interrupt.
 pub const fn irq_vectors(tick: &'static str, ipi: &'static str, thermal: &'static str) -> [Hook; 16] {
     const fn at(tracepoint: &'static str, shows: &'static str) -> Hook {
         hook(tracepoint, tracepoint, shows)
@@ -92,7 +94,7 @@ pub const fn irq_vectors(tick: &'static str, ipi: &'static str, thermal: &'stati
     ]
 }
 
-/// Two tables as one, of `N = A + B` hooks.
+/// Concatenates two tables, with `N = A + B` hooks.
 pub const fn joined<const A: usize, const B: usize, const N: usize>(a: [Hook; A], b: [Hook; B]) -> [Hook; N] {
     assert!(N == A + B);
     let mut all = [a[0]; N];
@@ -104,14 +106,14 @@ pub const fn joined<const A: usize, const B: usize, const N: usize>(a: [Hook; A]
     all
 }
 
-/// Something that this kernel does not offer.
+/// An attach point that this kernel does not offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     pub tracepoint: &'static str,
     pub is_function: bool,
-    /// What is not recorded without it.
+    /// The data that are not recorded.
     pub lost: &'static str,
-    /// Why: what the kernel said, or that it is not there.
+    /// The reason: the kernel's error, or that the attach point does not exist.
     pub why: String,
 }
 
@@ -128,24 +130,24 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Which programs this kernel can have.
+/// The programs that this kernel can load.
 #[derive(Clone)]
 pub struct Hooks {
     table: &'static [Hook],
     pub programs: Vec<&'static str>,
-    /// What is not there.
+    /// Missing attach points.
     pub missing: Vec<Missing>,
-    /// Programs that have a substitute, and what the kernel said of them.
+    /// Substitutes in use, with the kernel's errors for the programs that they replace.
     refused: Vec<(&'static str, String)>,
 }
 
-/// Whether a loaded module's type information has this name.
+/// Whether a loaded module's BTF has this name.
 fn module_has(module: &str, name: &str) -> bool {
     let found = |btf: Vec<u8>| btf.windows(name.len()).any(|w| w == name.as_bytes());
     std::fs::read(format!("/sys/kernel/btf/{module}")).is_ok_and(found)
 }
 
-/// Whether the other architecture alone has this tracepoint or function.
+/// Whether only the other architecture has this tracepoint or function.
 fn elsewhere(at: &str) -> bool {
     let arm = at.starts_with("ipi_");
     let x86 = ["__apic_", "local_timer_", "reschedule_", "call_function_", "irq_work_", "x86_", "thermal_", "nmi_"];
@@ -156,22 +158,22 @@ fn elsewhere(at: &str) -> bool {
     }
 }
 
-/// A program that stands, until this is dropped, also by kill -9.
+/// A loaded program, which is attached until this value is dropped or the process ends, including by kill -9.
 pub struct Standing {
-    /// Its name in bpf/.
+    /// The program's name in bpf/.
     pub name: &'static str,
     program: OwnedFd,
-    /// Its place, where its type information does not say that.
+    /// Its tracepoint, unless the program's BTF type determines it.
     tracepoint: Option<CString>,
-    /// What holds it in its place, while it stands.
+    /// Its link, while it is attached.
     link: Option<OwnedFd>,
 }
 
 impl Standing {
-    /// A program of the type raw tracepoint, at the tracepoint of this name.
+    /// Attaches a program of the type raw tracepoint to the tracepoint with this name.
     ///
     /// # Errors
-    /// Where the kernel has no such tracepoint, or does not let it stand.
+    /// If the kernel does not have the tracepoint, or does not attach the program.
     pub fn at_tracepoint(name: &'static str, program: BorrowedFd<'_>, tracepoint: CString) -> std::io::Result<Self> {
         let program = program.try_clone_to_owned()?;
         let mut standing = Self { name, program, tracepoint: Some(tracepoint), link: None };
@@ -179,58 +181,60 @@ impl Standing {
         Ok(standing)
     }
 
+    /// Whether the program is attached.
     pub fn stands(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Takes it off; what it has counted stays.
+    /// Detaches the program, and keeps its counts.
     pub fn detach(&mut self) {
         self.link = None;
     }
 
-    /// Has it stand again.
+    /// Attaches the program again.
     ///
     /// # Errors
-    /// With what the kernel says.
+    /// If the kernel does not attach it.
     pub fn attach(&mut self) -> std::io::Result<()> {
         self.link = Some(attach_at(self.program.as_fd(), self.tracepoint.as_deref())?);
         Ok(())
     }
 
-    /// What the kernel says of it.
+    /// The kernel's information on the program.
     pub fn info(&self) -> Option<libbpf_sys::bpf_prog_info> {
         program_info(self.program.as_fd())
     }
 }
 
-/// Programs that stand, and what this kernel lacks of them.
+/// Attached programs, and the attach points that this kernel lacks.
 pub struct Programs {
     pub standing: Vec<Standing>,
-    /// What is not there.
+    /// Missing attach points.
     pub missing: Vec<Missing>,
-    /// Of `missing`, the entries that were there from the beginning. Those behind them may be attached later.
+    /// Number of permanent entries at the start of `missing`. Programs of later entries may be attached later.
     missing_for_good: usize,
     table: &'static [Hook],
-    /// Keeps the kernel measuring its programs.
+    /// Descriptor that keeps the kernel's statistics of programs enabled.
     measuring: Option<OwnedFd>,
-    /// Runs that count as left out, beside those that the kernel counts: for tests, since the kernel leaves hardly any out.
+    /// Missed runs in addition to those that the kernel counts: for tests, since the kernel rarely misses runs.
     #[doc(hidden)]
     pub more_missed: u64,
 }
 
 impl Programs {
-    /// Those of `hooks`. With `measures` the kernel also measures what they cost, which makes each dearer by two readings of the clock.
+    /// The attached programs of `hooks`. With `measures`, the kernel also measures their cost, which adds two readings of
+    /// the clock to each run.
     ///
     /// # Errors
-    /// Where the kernel does not measure.
+    /// If the kernel cannot measure.
     pub fn new(standing: Vec<Standing>, hooks: Hooks, measures: bool) -> std::io::Result<Self> {
         let measuring = measures.then(measure).transpose()?;
         let Hooks { table, missing, .. } = hooks;
         Ok(Self { standing, missing_for_good: missing.len(), missing, table, measuring, more_missed: 0 })
     }
 
-    /// Attaches the programs that are needed, as far as they are detached, and detaches all others. What the kernel refuses to attach is
-    /// missing until a later call attaches it.
+    /// Attaches the needed programs that are detached, and detaches all others. A program that the kernel does not attach
+    /// is missing until a later call attaches it.
     pub fn attach_only(&mut self, is_needed: impl Fn(&str) -> bool) {
         self.missing.truncate(self.missing_for_good);
         for program in &mut self.standing {
@@ -244,7 +248,7 @@ impl Programs {
         }
     }
 
-    /// Whether the kernel refused to attach a program again.
+    /// Whether the kernel has refused to attach a program again.
     pub fn lacks_some_for_now(&self) -> bool {
         self.missing.len() > self.missing_for_good
     }
@@ -255,18 +259,18 @@ impl Programs {
         self.table.iter().any(|hook| hook.at == tracepoint && is_there(hook))
     }
 
-    /// Whether this one stands.
+    /// Whether a program of this name is among them.
     pub fn has(&self, name: &str) -> bool {
         self.standing.iter().any(|there| there.name == name)
     }
 
-    /// Runs that the kernel left out because the same program was running already.
+    /// Runs that the kernel skipped because the same program was already running.
     pub fn missed(&self) -> u64 {
         let missed = |info: libbpf_sys::bpf_prog_info| info.recursion_misses;
         self.standing.iter().filter_map(Standing::info).map(missed).sum::<u64>() + self.more_missed
     }
 
-    /// Runs, and their time in ns, where the kernel measures them.
+    /// Number of runs and their total time, ns, if the kernel measures them.
     pub fn cost(&self) -> Option<(u64, u64)> {
         let add = |(runs, ns), info: libbpf_sys::bpf_prog_info| (runs + info.run_cnt, ns + info.run_time_ns);
         self.measuring.as_ref().map(|_| self.standing.iter().filter_map(Standing::info).fold((0, 0), add))
@@ -274,7 +278,7 @@ impl Programs {
 }
 
 impl Hooks {
-    /// Leaves out those that nobody needs now: they are not missing either.
+    /// Keeps only the needed programs; the others do not count as missing.
     pub fn retain(&mut self, is_needed: impl Fn(&Hook) -> bool) {
         let table = self.table;
         let needed = |program: &str| table.iter().any(|hook| hook.program == program && is_needed(hook));
@@ -283,16 +287,16 @@ impl Hooks {
         self.missing.retain(|missing| needed(missing.tracepoint));
     }
 
-    /// Those of the table that this kernel can have.
+    /// The programs of the table that this kernel can load.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace at all.
+    /// If this kernel does not support tracing, or this user may not trace.
     pub fn of_kernel(table: &'static [Hook]) -> Result<Self, Unable> {
         able()?;
         Ok(Self::find(table, &Btf::from_vmlinux().map_err(Unable::BadBtf)?))
     }
 
-    /// Asks the kernel's type information.
+    /// Searches the kernel's BTF.
     fn find(table: &'static [Hook], btf: &Btf<'_>) -> Self {
         let mut found = Self { table, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|function| function.type_id().into());
@@ -302,7 +306,7 @@ impl Hooks {
             false => btf.type_by_name::<Typedef<'_>>(&hook.in_types()).is_some(),
         };
         for hook in table.iter().filter(|hook| !elsewhere(hook.at)) {
-            // A substitute comes into play where the kernel refuses the other one.
+            // A substitute is only used if the kernel rejects the other program.
             if table.iter().any(|h| h.instead == Some(hook.program)) {
                 continue;
             }
@@ -329,7 +333,7 @@ impl Hooks {
         self.missing.push(Missing::of(hook, why));
     }
 
-    /// The kernel refused this program. False if it was not to be loaded.
+    /// Handles the kernel's rejection of a program; false if the program was not to be loaded.
     pub fn without(&mut self, program: &str, why: String) -> bool {
         let Some(at) = self.programs.iter().position(|p| *p == program) else { return false };
         self.programs.remove(at);
@@ -339,7 +343,7 @@ impl Hooks {
                 self.programs.push(instead);
                 return true;
             }
-            // Of two that were refused, the newer kernel's says more.
+            // If both are rejected, the first error says more, because its program is for newer kernels.
             let first = self.refused.iter().find(|(instead, _)| *instead == program);
             let why = first.map_or(why, |(_, first)| first.clone());
             self.misses(hook, why);
@@ -347,12 +351,12 @@ impl Hooks {
         true
     }
 
-    /// Calls `load`, again with one program less for each that the kernel refuses, until it takes the rest. Where the kernel does not say
-    /// which it refuses, it is those at functions: kernels differ more in their functions than in their tracepoints. What `load` makes must not
-    /// stand when it fails.
+    /// Calls `load` repeatedly, each time without the program that the kernel has rejected, until it accepts the rest. If
+    /// the kernel does not name the program, those at functions are omitted, because kernels differ more in functions than
+    /// in tracepoints. A `load` that fails must leave no program attached.
     ///
     /// # Errors
-    /// With what the kernel said, where it refused something else, or the rest would not suffice.
+    /// If the kernel rejects anything else, or the rest does not suffice; with the kernel's messages.
     pub fn load<T, E>(
         &mut self,
         suffices: impl Fn(&Self) -> bool,
@@ -370,7 +374,7 @@ impl Hooks {
         }
     }
 
-    /// Goes on without what the kernel refused in these words. False where there is nothing to go on without.
+    /// Omits the programs that the kernel has rejected with this message; false if none can be omitted.
     fn without_refused(&mut self, said: &str) -> bool {
         if let Some(program) = accused(said) {
             return self.without(program, said.into());
@@ -383,17 +387,17 @@ impl Hooks {
         !functions.is_empty()
     }
 
-    /// Switches on those of an object's programs that are to be loaded, and no others.
+    /// Enables loading of an object's programs that are in this list, and of no others.
     pub fn choose(&self, object: &mut libbpf_rs::OpenObject) {
         for mut program in object.progs_mut() {
             program.set_autoload(program.name().to_str().is_some_and(|name| self.has(name)));
         }
     }
 
-    /// Attaches what was loaded; what the kernel does not let stand is missing.
+    /// Attaches the loaded programs; those that the kernel does not attach become missing.
     ///
     /// # Errors
-    /// Where there is no descriptor left.
+    /// If the process has no free descriptors.
     pub fn attach(&mut self, object: &libbpf_rs::Object) -> std::io::Result<Vec<Standing>> {
         let mut standing = Vec::new();
         for program in object.progs_mut() {
@@ -416,7 +420,7 @@ impl Hooks {
         self.programs.contains(&program)
     }
 
-    /// Whether anything stands at this tracepoint.
+    /// Whether a program is to be loaded for this tracepoint.
     pub fn stands_at(&self, tracepoint: &str) -> bool {
         self.table.iter().any(|hook| hook.at == tracepoint && self.has(hook.program))
     }
@@ -446,7 +450,7 @@ mod tests {
     fn a_program_that_is_refused_when_it_is_attached_again_is_missing_until_it_is_attached() {
         static TABLE: [Hook; 2] = [hook("switch", "sched_switch", "who ran"), hook("nmi", "nmi_handler", "NMIs")];
         let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").expect("a file"));
-        // No kernel attaches a file that is no program.
+        // No kernel attaches a descriptor that is not a program.
         let program = |name| Standing { name, program: descriptor(), tracepoint: None, link: Some(descriptor()) };
         let hooks = Hooks { table: &TABLE, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
         let mut programs = Programs::new(vec![program("switch"), program("nmi")], hooks, false).expect("programs");

@@ -1,21 +1,21 @@
-//! The one way to load an object of programs.
+//! Loading of an object with programs.
 
 use crate::{listen, Hooks, Purpose, StartError};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 
-/// The opened object of a builder.
+/// The opened object of a skeleton builder.
 pub type Opened<'o, B> = <B as SkelBuilder<'o>>::Output;
-/// Its loaded object.
+/// The loaded object of a skeleton builder.
 pub type Loaded<'o, B> = <Opened<'o, B> as OpenSkel<'o>>::Output;
 
 impl Purpose {
-    /// Opens an object, switches on the programs of `hooks`, calls `configure` for constants and sizes of tables, loads it, and calls `take`,
-    /// which maps the tables and attaches the programs ([`Hooks::attach`]). All of it again with fewer programs while the kernel refuses some
-    /// and the rest suffices ([`Hooks::load`]).
+    /// Opens an object, enables the programs of `hooks`, calls `configure` for constants and table sizes, loads the
+    /// object, and calls `take`, which maps the tables and attaches the programs ([`Hooks::attach`]). Repeats this with
+    /// fewer programs while the kernel rejects some and the rest suffices ([`Hooks::load`]).
     ///
     /// # Errors
-    /// With what the kernel said, where it refused what is needed.
+    /// If the kernel rejects a needed program; with its messages.
     pub fn load<B, T>(
         self,
         hooks: &mut Hooks,

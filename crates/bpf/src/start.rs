@@ -1,4 +1,4 @@
-//! Why programs do not stand, and the window in which those that stand count.
+//! Errors of starting programs, and the window in which attached programs count.
 
 use crate::{release, with_last_words, Missing, Programs, Unable};
 use latpath_linux::monotonic;
@@ -8,13 +8,13 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Why programs do not stand.
+/// Why programs could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This kernel or user cannot.
+    /// This kernel does not support the programs, or this user may not load them.
     #[error(transparent)]
     Unable(#[from] Unable),
-    /// Nothing of what they are to watch is here: what to do about it.
+    /// There is nothing to observe; the text says what to do about it.
     #[error("{0}")]
     NothingHere(String),
     #[error(
@@ -23,55 +23,55 @@ pub enum StartError {
     Refused {
         /// `uname -r`.
         release: String,
-        /// What the programs do: `watch VM exits`.
+        /// Purpose of the programs: `watch VM exits`.
         purpose: &'static str,
-        /// What was being done.
+        /// The failed step.
         step: &'static str,
         why: String,
     },
-    /// Memory, a descriptor or a thread.
+    /// Memory, a descriptor or a thread is not available.
     #[error("the system has no room for the programs and their tables: {0}")]
     System(#[from] io::Error),
 }
 
-/// What programs do, as their errors say it.
+/// Purpose of programs, as in their errors.
 #[derive(Clone, Copy)]
 pub struct Purpose(pub &'static str);
 
 impl Purpose {
-    /// What an error in this step means, with the kernel's last words.
+    /// Converts an error in this step, with the kernel's last messages.
     pub fn refused<E: Display>(self, step: &'static str) -> impl FnOnce(E) -> StartError {
         move |e| self.refusal(step, with_last_words(e))
     }
 
-    /// The kernel refused them in this step, and this is why.
+    /// The error for programs that the kernel has rejected in this step.
     pub fn refusal(self, step: &'static str, why: String) -> StartError {
         StartError::Refused { release: release(), purpose: self.0, step, why }
     }
 }
 
-/// A window that is over, and what is known of the programs that watched it.
+/// A finished window, with the state of the programs that observed it.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// Its begin, `CLOCK_MONOTONIC`.
+    /// Start, `CLOCK_MONOTONIC`.
     pub from: Ns,
-    /// Its end.
+    /// End, `CLOCK_MONOTONIC`.
     pub until: Ns,
-    /// Events that were missed because the same program was already running on that CPU.
+    /// Events missed because the same program was already running on the CPU.
     pub missed: u64,
-    /// What this kernel does not show.
+    /// Attach points that this kernel lacks.
     pub missing: Vec<Missing>,
-    /// Runs of the programs and their time in ns, where the kernel measured them.
+    /// Number of the programs' runs and their total time, ns, if the kernel measured them.
     pub cost: Option<(u64, u64)>,
 }
 
 impl Window {
-    /// Length of the window.
+    /// Length of the window, ns.
     pub fn length(&self) -> Ns {
         self.until - self.from
     }
 
-    /// These figures of the window.
+    /// An observation of the window with these figures.
     pub fn observation<F>(&self, figures: F, notes: Vec<String>) -> Observation<F> {
         Observation {
             from_ns: self.from,
@@ -86,21 +86,21 @@ impl Window {
 }
 
 impl Programs {
-    /// The window that these programs have watched.
+    /// The window that these programs have observed.
     pub fn window(&self, from: Ns, until: Ns) -> Window {
         Window { from, until, missed: self.missed(), missing: self.missing.clone(), cost: self.cost() }
     }
 }
 
-/// Lead time before a window's bounds take effect: all programs and user space must have read them by then.
+/// Lead time before a window's bounds take effect, ns: all programs and user space must have read them by then.
 const SOON: Ns = 2_000_000;
 
 fn wait_for(t: Ns) {
     sleep(Duration::from_nanos((t - monotonic()).max(0) as u64));
 }
 
-/// Begins the window in which programs count, which until here had no end, so that they counted nothing: `set_from` and `set_until` tell them
-/// its borders. Returns its begin (`CLOCK_MONOTONIC`) when that has come.
+/// Starts the window in which programs count, by setting its bounds with `set_from` and `set_until`. Until then,
+/// `until` is 0, so that programs count nothing. Returns the start (`CLOCK_MONOTONIC`) once it is reached.
 pub fn begin_window(set_from: impl FnOnce(u64), set_until: impl FnOnce(u64)) -> Ns {
     let from = monotonic() + SOON;
     set_from(from as u64);
@@ -109,7 +109,8 @@ pub fn begin_window(set_from: impl FnOnce(u64), set_until: impl FnOnce(u64)) -> 
     from
 }
 
-/// Ends it, and calls `at_end` when it has just ended. Returns its end, when programs that began before that have long ended too.
+/// Ends the window, and calls `at_end` immediately afterwards. Returns the end once all program runs that began before
+/// it have finished.
 pub fn end_window<T>(set_until: impl FnOnce(u64), at_end: impl FnOnce() -> T) -> (Ns, T) {
     let until = monotonic() + SOON;
     set_until(until as u64);
