@@ -1,4 +1,4 @@
-//! How long the settings of this host take to read: a line for each of ten readings.
+//! Measures the duration of a reading of this host's settings: prints a line for each of ten readings.
 
 fn main() {
     for _ in 0..10 {

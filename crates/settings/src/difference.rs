@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const NAMED: usize = 4;
 /// Maximum number of values of one side that a text names.
 const VALUES: usize = 3;
-/// Maximum number of CPUs taken from one list: a longer list is that of a damaged file.
+/// Maximum number of CPUs in one list: a longer list is from a damaged file.
 const MOST_CPUS: usize = 8192;
 
 /// How a setting differs.
@@ -50,7 +50,7 @@ pub struct SettingDifference {
 }
 
 impl SettingDifference {
-    /// The owners in a few words: `CPUs 2-7`, `guest0: eth0`. Empty for the host itself.
+    /// The owners as a short text: `CPUs 2-7`, `guest0: eth0`. Empty for the host itself.
     pub fn place(&self) -> String {
         let of = of_targets(self.scope, &self.targets);
         match (self.machine.as_str(), of.is_empty()) {
@@ -123,8 +123,7 @@ fn add<'a>(
     }
 }
 
-/// Places of one setting and one machine that have the same values, put together: in the order of machine, setting and
-/// values.
+/// Groups the places of one setting and one machine that have the same values; ordered by machine, setting and values.
 fn grouped<V: Ord + Clone>(all: impl IntoIterator<Item = (Key, V)>) -> Vec<(String, Id, Vec<Place>, V)> {
     let mut groups: BTreeMap<(String, Id, V), Vec<Place>> = BTreeMap::new();
     for ((machine, id, place), values) in all {
@@ -136,7 +135,7 @@ fn grouped<V: Ord + Clone>(all: impl IntoIterator<Item = (Key, V)>) -> Vec<(Stri
     groups
 }
 
-/// The places as JSON and texts have them.
+/// The places in the form of JSON and texts.
 fn targets(places: &[Place]) -> Vec<String> {
     let cpus: Cpus =
         places.iter().filter_map(|place| if let Place::Cpu(cpu) = place { Some(*cpu) } else { None }).collect();
@@ -165,7 +164,7 @@ fn subject(machine: &str, id: &Id, targets: &[String]) -> String {
     format!("{machine}{}{of}", id.1)
 }
 
-/// The first of them, and how many more there are.
+/// At most `most` elements; the last one is the number of those omitted.
 fn some(all: &[String], most: usize) -> String {
     match all.len() {
         n if n <= most => all.join(", "),
@@ -213,7 +212,7 @@ impl Side<'_> {
     fn values(&self) -> BTreeMap<Key, BTreeSet<String>> {
         let mut all = BTreeMap::new();
         for machine in self.recordings.iter().flat_map(|run| &run.machines) {
-            // A device that only the second reading has was there from the beginning: the recorder learns routes late.
+            // A device that only the second reading has existed from the beginning: the recorder learns routes late.
             let readings = machine.begin.iter().chain(&machine.end);
             readings.for_each(|reading| add(&machine.machine, &reading.values, &mut all));
         }
@@ -263,7 +262,7 @@ fn difference(
     SettingDifference { kind, machine, scope: scope(&id), settings: vec![id.1], targets, a: in_a, b: in_b, text }
 }
 
-/// Several values of a side.
+/// Text of several values of a side.
 fn or(values: &[String]) -> String {
     match values.len() {
         n if n <= VALUES => values.join(" or "),
@@ -274,7 +273,7 @@ fn or(values: &[String]) -> String {
 /// Settings that only one side has. Settings of the same places form one entry, because such a place is mostly a device
 /// or a virtual machine.
 fn only_one_side(alone: Vec<(Key, Sets)>, a: &Side, b: &Side) -> Vec<SettingDifference> {
-    // Machine, is it A's, scope, place: the settings and their values.
+    // Key of machine, whether the side is A, scope and places; the value has the settings with their values.
     type Of = (String, bool, Option<Scope>, Vec<Place>);
     let mut settings: BTreeMap<(String, bool, Id), Vec<(Place, Sets)>> = BTreeMap::new();
     for ((machine, id, place), sets) in alone {
@@ -308,7 +307,7 @@ fn only_one_side(alone: Vec<(Key, Sets)>, a: &Side, b: &Side) -> Vec<SettingDiff
         };
         let (mut in_a, mut in_b) = (Vec::new(), Vec::new());
         for (id, (a, b)) in settings {
-            // The values of several settings say nothing without their names.
+            // The values of several settings need their names.
             let value = |value: String| if is_one { value } else { format!("{}={value}", id.1) };
             in_a.extend(a.into_iter().map(value));
             in_b.extend(b.into_iter().map(value));

@@ -1,5 +1,5 @@
 //! The requests of ethtool(8) that read settings. Such a request wakes a suspended device, so callers skip suspended
-//! devices. All unsafe code of this crate is here, each block with its reason.
+//! devices. This module has all unsafe code of this crate; each block states why it is sound.
 #![allow(unsafe_code)]
 
 use latpath_linux::net::Device;
@@ -21,16 +21,16 @@ const SET_PRIV_FLAGS: u32 = 2;
 const SET_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`
 const STRING: usize = 32;
-/// Names of a set that are read at most; the kernel has some 64 features, drivers have 32 flags at most.
+/// Maximum names of a set; the kernel has some 64 features, and drivers have at most 32 flags.
 const MOST_STRINGS: usize = 512;
-/// Words of 32 features that the kernel is given room for.
+/// Maximum words of 32 features that the kernel writes.
 const WORDS: usize = 8;
 
-/// Asks for a struct that consists of 32-bit words; returns the words after the command.
+/// Requests a struct that consists of 32-bit words; returns the words after the command.
 fn words<const N: usize>(device: &Device, command: u32) -> io::Result<[u32; N]> {
     let mut all = [0_u32; 32];
     all[0] = command;
-    // SAFETY: each of these commands' structs is words alone, and shorter than this array.
+    // SAFETY: each of these commands' structs consists of words, and is shorter than this array.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut all) }?;
     Ok(std::array::from_fn(|n| all[n + 1]))
 }
@@ -128,25 +128,25 @@ struct FeatureWord {
 
 fn strings(device: &Device, set: u32) -> io::Result<Vec<String>> {
     let mut info = SetInfo { command: GSSET_INFO, reserved: 0, sets: 1 << set, length: [0; 64] };
-    // SAFETY: the struct is the one of this command, with room for all of the 64 sets that it can name.
+    // SAFETY: the struct is that of this command, with room for all 64 sets that it can name.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     let length = if info.sets == 0 { 0 } else { info.length[0] as usize };
     if length == 0 || length > MOST_STRINGS {
         return Ok(Vec::new());
     }
     let mut all = Box::new(Strings { command: GSTRINGS, set, length: 0, names: [[0; STRING]; MOST_STRINGS] });
-    // SAFETY: the struct is the one of this command. The kernel writes as many names as the set has, which is a
-    // constant of the driver, was just asked for, and is no more than there is room for.
+    // SAFETY: the struct is that of this command. The kernel writes all names of the set. Their number is a constant
+    // of the driver, was just read, and does not exceed the room.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut *all) }?;
     Ok(all.names.iter().take(length).map(|name| of_field(name).into_owned()).collect())
 }
 
-/// The device's features by the kernel's names for them, and whether each is on.
+/// The device's features, by their names in the kernel, and whether each is on.
 pub(crate) fn features(device: &Device) -> BTreeMap<String, bool> {
     let read = || -> io::Result<BTreeMap<String, bool>> {
         let names = strings(device, SET_FEATURES)?;
         let mut all = Features { command: GFEATURES, size: WORDS as u32, words: [FeatureWord::default(); WORDS] };
-        // SAFETY: the struct is the one of this command; the kernel writes `size` words at most.
+        // SAFETY: the struct is that of this command; the kernel writes at most `size` words.
         unsafe { device.ask(libc::SIOCETHTOOL, &mut all) }?;
         let is_on = |n: usize| all.words.get(n / 32).is_some_and(|word| word.active >> (n % 32) & 1 == 1);
         Ok(names
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn the_loopback_device_has_its_features() {
         let found = features(&Device::named("lo").unwrap());
-        // The kernel sets both for the loopback device, and no user can change the second.
+        // The kernel sets both for the loopback device, and users cannot change the second.
         assert!(found.contains_key("rx-gro") && found["loopback"], "{found:?}");
         assert_eq!(features(&Device::named("no-such-device").unwrap()), BTreeMap::new());
     }

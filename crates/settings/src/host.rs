@@ -1,10 +1,10 @@
-//! The settings of the host, with the virtual machines that are found on it.
+//! The settings of the host and its virtual machines.
 
 use crate::read::{Device, Source};
 use crate::reading::Reading;
 use latpath_model::PointInfo;
 
-/// Reads the settings of this host: of its virtual machines, and of the network devices at which these points are.
+/// Reads the settings of this host, including those of its virtual machines and of the network devices of these points.
 pub fn read_host(points: &[PointInfo]) -> Reading {
     let found = latpath_vms::find();
     let vms = found.as_ref().map_or(&[][..], |found| &found.vms);

@@ -1,4 +1,4 @@
-//! The table as docs/settings.md has it.
+//! The table in the form of docs/settings.md.
 
 use crate::setting::{Scope, Setting};
 
@@ -10,7 +10,7 @@ pub fn page() -> String {
         page += "| setting | meaning | read from | written to | disturbs | lasts |\n|---|---|---|---|---|---|\n";
         for setting in Setting::ALL.iter().filter(|setting| setting.info().scope == scope) {
             let info = setting.info();
-            // A bar in a cell would end it.
+            // A bar would end the cell.
             let code = |text: String| text.replace('|', "\\|");
             page += &format!(
                 "| `{setting}` | {} | {} | {} | {} | {} |\n",

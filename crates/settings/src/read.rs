@@ -1,4 +1,4 @@
-//! Reads the settings of this machine, or of one that is laid out in a folder.
+//! Reads the settings of this machine, or of a machine laid out in a folder.
 
 mod devices;
 mod interrupts;
@@ -17,18 +17,18 @@ use std::path::Path;
 
 /// Maximum duration of a reading, ns. Later settings are missing, and a note names the first of them.
 const MOST_TIME: Ns = 1_000_000_000;
-/// Maximum number of processes that are searched for kernel threads: Linux has no more (PID_MAX_LIMIT).
+/// Maximum number of processes that are searched for kernel threads: Linux's own limit (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
 /// Maximum number of control groups that are read.
 const MOST_GROUPS: usize = 1024;
 /// Maximum number of threads of a virtual machine that are read.
 const MOST_THREADS: usize = 4096;
 
-/// A setting's value at one place, before those of many CPUs are put together.
+/// A setting's value at one place, before those of several CPUs are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub target: Target,
-    /// The target's present address, if that is not its name.
+    /// The target's current address, if that is not its name.
     pub at: Option<String>,
     pub value: String,
 }
@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
         reading
     }
 
-    /// A setting that is not a network device's.
+    /// Reads a setting that does not belong to a network device.
     fn one(&self, setting: Setting) -> Vec<Found> {
         let machine = |value: Option<String>| value.into_iter().map(Found::of_machine).collect();
         match setting.info().read {
@@ -158,12 +158,12 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The text of a file, without the end of its line; `None` where it is not there.
+    /// The text of a file without its line end; `None` if the file does not exist.
     pub(crate) fn line(&self, file: &str) -> Option<String> {
         self.root.text(file).map(|text| text.trim().to_owned())
     }
 
-    /// The CPUs that are on.
+    /// The online CPUs.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
         self.cpus.iter()
     }
@@ -184,13 +184,13 @@ impl<'a> Source<'a> {
             let stats = numbers.into_iter().filter_map(|n| Some((n, Stat::read(&self.root, &format!("proc/{n}"))?)));
             let (kernel, other): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.flags & PF_KTHREAD != 0);
             names.extend(other.into_iter().map(|(_, stat)| stat.comm));
-            // One pass finds both.
+            // One pass finds both kernel threads and programs.
             let _ = self.processes.set(names);
             kernel
         })
     }
 
-    /// The names of programs that run.
+    /// The names of running programs.
     pub(crate) fn processes(&self) -> &BTreeSet<String> {
         self.kernel_threads();
         self.processes.get_or_init(BTreeSet::new)
@@ -245,7 +245,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A control group's path without the number that libvirt gives each start of a virtual machine:
+/// A control group's path without the number that libvirt assigns at each start of a virtual machine:
 /// `machine-qemu\x2d7\x2dguest.scope`.
 fn lasting(path: &str) -> String {
     const DASH: &str = "\\x2d";
@@ -262,7 +262,7 @@ fn lasting(path: &str) -> String {
     path.split('/').map(one).collect::<Vec<_>>().join("/")
 }
 
-/// `fifo 50`, `other`, `other nice -5`.
+/// The scheduling of a thread: `fifo 50`, `other`, `other nice -5`.
 pub(crate) fn scheduling(stat: &Stat) -> String {
     let policy = match stat.policy {
         0 => "other",
@@ -277,7 +277,7 @@ pub(crate) fn scheduling(stat: &Stat) -> String {
     scheduling_of(policy, stat.rt_priority, stat.nice)
 }
 
-/// The same of a policy's name.
+/// The scheduling as text, from a policy's name.
 pub(crate) fn scheduling_of(policy: &str, priority: u32, nice: i32) -> String {
     match (policy, nice) {
         ("fifo" | "rr", _) => format!("{policy} {priority}"),
@@ -286,13 +286,13 @@ pub(crate) fn scheduling_of(policy: &str, priority: u32, nice: i32) -> String {
     }
 }
 
-/// The word in brackets or parentheses; the whole text where there is none.
+/// The word in brackets or parentheses; the whole text without either.
 fn choice(line: &str) -> String {
     let between = |open: char, close: char| Some(line.split_once(open)?.1.split_once(close)?.0.to_owned());
     between('[', ']').or_else(|| between('(', ')')).unwrap_or_else(|| line.into())
 }
 
-/// All occurrences of a parameter on the kernel's command line. A dash and an underscore are the same in a name.
+/// All occurrences of a parameter on the kernel's command line. Dash and underscore are equivalent in a name.
 pub(crate) fn boot_parameter(line: &str, name: &str) -> String {
     let same = |key: &str| key.len() == name.len() && key.replace('-', "_") == name.replace('-', "_");
     let value = |word: &str| match word.split_once('=') {
@@ -308,7 +308,7 @@ pub(crate) fn boot_parameter(line: &str, name: &str) -> String {
     }
 }
 
-/// The parameters of a command line: a space in double quotes separates none.
+/// The parameters of a command line. A space in double quotes is not a separator.
 pub(crate) fn words(line: &str) -> Vec<String> {
     let mut is_quoted = false;
     let is_space = |c: char| {
@@ -318,7 +318,7 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     line.split(is_space).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// CPUs with the same value become one list of CPUs; all others stay as they are.
+/// Combines CPUs with the same value into one list, and keeps all other values.
 fn grouped(all: Vec<Found>) -> Vec<(String, Option<String>, String)> {
     let mut cpus: Vec<(String, Vec<u32>)> = Vec::new();
     let mut out = Vec::new();
@@ -336,7 +336,7 @@ fn grouped(all: Vec<Found>) -> Vec<(String, Option<String>, String)> {
 }
 
 impl Setting {
-    /// Whether it is read with the network devices: it is one's, or an interrupt's of one.
+    /// Whether the setting is read with the network devices: it belongs to a device or a device's interrupt.
     pub(crate) fn is_of_device(self) -> bool {
         match self.info().read {
             Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) | Read::Feature(_) | Read::Ethtool(..) => true,

@@ -14,7 +14,7 @@ const MOST_VALUE: usize = 4096;
 /// Maximum length of a name, bytes.
 const MOST_NAME: usize = 512;
 
-/// A setting's value at one place, or at CPUs that have the same.
+/// A setting's value at one place, or at CPUs with the same value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SettingValue {
@@ -36,9 +36,9 @@ pub struct SettingValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Reading {
-    /// Begin of the reading, `CLOCK_MONOTONIC` of the machine.
+    /// Start of the reading, `CLOCK_MONOTONIC` of the machine.
     pub taken_ns: Ns,
-    /// Duration of the reading.
+    /// Duration of the reading, ns.
     pub took_ns: Ns,
     /// The values, in the order of the table.
     pub values: Vec<SettingValue>,
@@ -63,15 +63,15 @@ impl Reading {
     }
 }
 
-/// The settings of one machine when a run began and when it ended.
+/// The settings of one machine at the beginning and the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineSettings {
     /// `host`, `guest0`.
     pub machine: String,
-    /// When the run began.
+    /// The settings at the beginning of the run.
     pub begin: Option<Reading>,
-    /// When it ended; null during the recording, and if the recorder was killed.
+    /// The settings at the end of the run; null during the recording, and if the recorder was killed.
     pub end: Option<Reading>,
 }
 
@@ -79,7 +79,7 @@ impl MachineSettings {
     /// The settings that the run was recorded with: the values of its beginning, and those of its end for places that
     /// only the end has.
     pub fn values(&self) -> impl Iterator<Item = &SettingValue> {
-        // A list of CPUs has those with the same value, so the lists of the two readings can differ.
+        // A list of CPUs combines those with the same value, so the lists of the two readings can differ.
         let place = |value: &SettingValue| match Setting::of_id(&value.setting).map(|setting| setting.info().scope) {
             Some(Scope::Cpu) => (value.setting.clone(), String::new()),
             _ => (value.setting.clone(), value.target.clone()),
@@ -91,7 +91,7 @@ impl MachineSettings {
     }
 }
 
-/// The settings of all machines of a run that are known.
+/// The known settings of a run's machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RunSettings {
@@ -100,7 +100,7 @@ pub struct RunSettings {
 }
 
 impl RunSettings {
-    /// Whether none are known.
+    /// Whether no settings are known.
     pub fn is_empty(&self) -> bool {
         self.machines.iter().all(|machine| machine.begin.is_none() && machine.end.is_none())
     }

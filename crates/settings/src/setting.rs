@@ -50,7 +50,7 @@ impl Scope {
         Self::BootParameter,
     ];
 
-    /// Its name in text.
+    /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -82,7 +82,7 @@ pub enum Disturbs {
 }
 
 impl Disturbs {
-    /// Its name in text.
+    /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -111,7 +111,7 @@ pub enum Lasts {
 }
 
 impl Lasts {
-    /// Its name in text.
+    /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reboot => "until reboot",
@@ -123,11 +123,11 @@ impl Lasts {
     }
 }
 
-/// How a setting is read. Paths are relative to the root of the machine's file systems. Nothing that is read wakes a
-/// device, and an isolated CPU notices nothing of it.
+/// Source of a setting. Paths are relative to the root of the machine's file systems. No source wakes a device or
+/// interrupts an isolated CPU.
 #[derive(Clone, Copy)]
 pub enum Read {
-    /// The text of a file of one line.
+    /// The text of a one-line file.
     Line(&'static str),
     /// The word in brackets in a file that lists the possible ones: `always [madvise] never`.
     Choice(&'static str),
@@ -139,8 +139,7 @@ pub enum Read {
     Boot(&'static str),
     /// A file of each CPU, below `sys/devices/system/cpu/cpuN`.
     EachCpu(&'static str),
-    /// The same, of CPUs that are not isolated: for some drivers, the kernel sends an interrupt to the CPU to read
-    /// this.
+    /// A file of each CPU that is not isolated: for some drivers, the kernel interrupts the CPU to read it.
     EachCalledCpu(&'static str),
     /// The scheduling of each CPU's own kernel thread of this name: `ksoftirqd`.
     CpuThread(&'static str),
@@ -168,12 +167,12 @@ pub enum Read {
     Special(&'static str, special::Function),
 }
 
-/// How a setting would be written. latpath writes none of them: it prints the line.
+/// Destination of a setting. latpath does not write settings: it prints the command.
 #[derive(Clone, Copy)]
 pub enum Write {
-    /// The value goes to where it is read: a file, a sysctl(8), the kernel's command line.
+    /// The value is written to the source: a file, a sysctl(8), the kernel's command line.
     Same,
-    /// The value goes to this file; `{at}` is the place.
+    /// The value is written to this file; `{at}` is the place.
     File(&'static str),
     /// An option of a kernel module, read when the module is loaded: module, parameter.
     ModuleOption(&'static str, &'static str),
@@ -181,15 +180,15 @@ pub enum Write {
     Command(&'static str),
     /// A function that returns the command, and the command's name.
     Made(&'static str, fn(&Place, &str) -> String),
-    /// latpath only reads it; the program or person that sets it.
+    /// latpath only reads the setting; the program or person that sets it.
     ReadOnly(&'static str),
 }
 
 /// An entry of the table.
 pub struct SettingInfo {
-    /// Its name in files, JSON and pages; it does not change.
+    /// The setting's name in files, JSON and pages; it never changes.
     pub id: &'static str,
-    /// Its meaning, in one sentence.
+    /// The setting's meaning, in one sentence.
     pub meaning: &'static str,
     /// Its scope.
     pub scope: Scope,
@@ -732,12 +731,12 @@ settings! {
 }
 
 impl Setting {
-    /// Its name in files, JSON and pages.
+    /// The setting's name in files, JSON and pages.
     pub fn id(self) -> &'static str {
         self.info().id
     }
 
-    /// The setting of this name.
+    /// The setting with this name.
     pub fn of_id(id: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|setting| setting.id() == id)
     }

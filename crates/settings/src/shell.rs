@@ -1,9 +1,9 @@
-//! Lines that depend on the value or the place.
+//! Commands that depend on the value or the place.
 
 use crate::write::Place;
 use latpath_model::text::quoted;
 
-/// `-c 3 `; nothing for all CPUs.
+/// `-c 3 `; empty for all CPUs.
 fn cpus(at: &Place) -> String {
     match at {
         Place::All => String::new(),
@@ -33,7 +33,7 @@ pub(crate) fn idle_disabled(at: &Place, value: &str) -> String {
     }
 }
 
-/// Holds the file open for as long as the shell lives; the kernel takes the value as text too.
+/// Keeps the file open until the shell exits; the kernel also accepts the value as text.
 pub(crate) fn cpu_latency(_: &Place, value: &str) -> String {
     format!(
         "exec 3> /dev/cpu_dma_latency && printf %s {} >&3",
@@ -41,7 +41,7 @@ pub(crate) fn cpu_latency(_: &Place, value: &str) -> String {
     )
 }
 
-/// `chrt -f -p 51 815`: of a value as `fifo 51`, `rr 10`, `other`.
+/// `chrt -f -p 51 815`, from a value such as `fifo 51`, `rr 10`, `other`.
 pub(crate) fn chrt(at: &Place, value: &str) -> String {
     let mut words = value.split_whitespace();
     let option = match words.next() {
@@ -55,13 +55,13 @@ pub(crate) fn chrt(at: &Place, value: &str) -> String {
     format!("chrt {option} -p {priority} {}", at.word())
 }
 
-/// The package of a kernel that is built so, of Debian.
+/// Installs Debian's kernel with this preemption model.
 pub(crate) fn kernel(_: &Place, value: &str) -> String {
     let realtime = if value == "PREEMPT_RT" { "rt-" } else { "" };
     format!("apt install linux-image-{realtime}$(dpkg --print-architecture)")
 }
 
-/// `tc qdisc replace dev eth0 root fq`; `default` takes off what is there.
+/// `tc qdisc replace dev eth0 root fq`; `default` removes the current one.
 pub(crate) fn qdisc(at: &Place, value: &str) -> String {
     let device = at.word();
     match value.split([' ', ',']).next() {
@@ -75,7 +75,7 @@ pub(crate) fn quota(at: &Place, value: &str) -> String {
     format!("echo {} > {}", quoted(value), at.within("{at}/cpu.max"))
 }
 
-/// Of a unit of systemd, by systemd, which otherwise would write its own value again.
+/// Sets the CPUs of a systemd unit by systemctl, since systemd would overwrite a value written to the file.
 pub(crate) fn group_cpus(at: &Place, value: &str) -> String {
     let is_units = |name: &&str| [".slice", ".scope", ".service"].iter().any(|end| name.ends_with(end));
     match at {
@@ -89,7 +89,7 @@ pub(crate) fn group_cpus(at: &Place, value: &str) -> String {
     }
 }
 
-/// libvirt's virtual machine by its definition, another by QEMU's option.
+/// Edits the definition of a virtual machine of libvirt; otherwise QEMU's option.
 pub(crate) fn memory_lock(at: &Place, _: &str) -> String {
     match at {
         Place::All => "-overcommit mem-lock=on".into(),

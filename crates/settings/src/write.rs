@@ -9,9 +9,9 @@ use std::fmt;
 pub enum Place {
     /// The machine, or all of its CPUs.
     All,
-    /// A name, a number or a path: one word of the command, whatever it consists of.
+    /// A name, a number or a path, which is quoted as one word of the command.
     Name(String),
-    /// A shell's expression that finds the place: it goes into the command as it is.
+    /// A shell expression that finds the place, which is inserted without quotes.
     Expression(String),
 }
 
@@ -21,7 +21,7 @@ impl Place {
         Self::Name(name.to_string())
     }
 
-    /// A shell's expression.
+    /// A shell expression.
     pub fn expression(text: impl Into<String>) -> Self {
         Self::Expression(text.into())
     }
@@ -31,7 +31,7 @@ impl Place {
         self.within("{at}")
     }
 
-    /// A word of a command with the place for `{at}` in it.
+    /// A word of a command, with `{at}` replaced by the place.
     pub(crate) fn within(&self, word: &str) -> String {
         match self {
             Self::All => quoted(&word.replace("{at}", "")),
@@ -81,14 +81,14 @@ impl Setting {
         })
     }
 
-    /// The value of a boot parameter that is there without a value.
+    /// The value of a boot parameter that is present without a value.
     pub const BARE: &'static str = "set";
-    /// The value of a boot parameter that is not there.
+    /// The value of an absent boot parameter.
     pub const ABSENT: &'static str = "not set";
 }
 
-/// A command of a template: each of its words is one word in the end, but for `{words}`, which is as many as the value
-/// has.
+/// Fills in the template of a command. Each of its words remains one word, except for `{words}`, which becomes all
+/// words of the value.
 fn command(template: &str, at: &Place, value: &str) -> String {
     let word = |word: &str| match word {
         "{value}" => quoted(value),

@@ -1,4 +1,4 @@
-//! Each setting is read from a machine that is laid out in a folder, and from the one that runs the test.
+//! Each setting is read from a machine laid out in a folder, and from the machine that runs the test.
 
 use latpath_settings::{Device, Lasts, Place, Read, Scope, Setting, SettingValue, Source, Write};
 use latpath_testkit::machine_folder::{MachineFolder, VCPU_GROUP};
@@ -45,7 +45,7 @@ fn of<'a>(values: &'a [SettingValue], setting: Setting) -> Vec<(&'a str, &'a str
     all.map(|value| (value.target.as_str(), value.value.as_str())).collect()
 }
 
-/// What only a kernel can be asked.
+/// Whether only a running kernel reports the setting.
 fn is_asked(setting: &Setting) -> bool {
     matches!(setting.info().read, Read::Ethtool(..) | Read::Feature(_) | Read::Qdisc)
 }
@@ -122,7 +122,8 @@ fn names_and_their_writing_do_not_depend_on_the_order_of_the_table() {
     }
 }
 
-/// The words and operators of a line, as a shell has them; without expansions, which no value of these tests has.
+/// The words and operators of a line, as a shell parses them, without expansions, which these tests' values do not
+/// have.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, line.chars());
     while let Some(c) = chars.next() {
@@ -152,9 +153,9 @@ fn a_line_is_the_same_command_whatever_the_names_and_values_are() {
         };
         for text in hostile {
             let line = setting.shell(&Place::name(text), text).unwrap();
-            // Of a value with several words, each is one.
+            // Each word of a value counts separately.
             let count = |line: &str| words(line).len();
-            // An empty value takes a qdisc off, and enables all idle states.
+            // An empty value removes a qdisc, and enables all idle states.
             let is_reset = text.is_empty() && *setting == Setting::DeviceQdisc;
             let is_list = is_reset || *setting == Setting::CpuIdleDisabled;
             let has_words = matches!(setting.info().write, Write::Command(template) if template.contains("{words}"));

@@ -1,4 +1,4 @@
-//! Network devices, each read in its own network namespace.
+//! Settings of network devices, each read in its own network namespace.
 
 use super::{interrupts, Found, Source};
 use crate::ethtool;
@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Network devices that are read at most, of each namespace.
+/// Maximum number of network devices that are read per namespace.
 const MOST: usize = 128;
-/// Queues of a device that are read at most, in each direction.
+/// Maximum number of a device's queues that are read per direction.
 const MOST_QUEUES: usize = 256;
 
 /// A network device to read.
@@ -22,14 +22,14 @@ const MOST_QUEUES: usize = 256;
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// The inode number of its network namespace; 0 is that of the caller.
+    /// The inode number of its network namespace; 0 for the caller's.
     pub netns: Inode,
     /// Suffix that distinguishes it from other devices of the same name: `%lab`.
     pub suffix: String,
 }
 
 impl Device {
-    /// The host's devices that packets were seen at.
+    /// The host's devices at which packets were observed.
     pub fn of_points(points: &[PointInfo]) -> Vec<Self> {
         let here = points.iter().filter(|info| info.point.machine == HOST && info.ifindex != 0);
         let one = |info: &PointInfo| {
@@ -47,7 +47,7 @@ impl Device {
 /// Settings, and notes on settings that could not be read.
 type Values = (BTreeMap<Setting, Vec<Found>>, Vec<String>);
 
-/// Reads the settings of these devices, of the virtual machines', and of this namespace's hardware and bridges.
+/// Reads the settings of these devices, of the virtual machines' devices, and of this namespace's hardware and bridges.
 pub(super) fn read(
     source: &Source,
     devices: &[Device],
@@ -74,7 +74,7 @@ pub(super) fn read(
                 let kinds = qdisc_kinds(&netns);
                 netns.inside(|| {
                     let mounted = sysfs_of_own_netns();
-                    // Without the right to mount, /sys is most often that of this namespace.
+                    // Without permission to mount, /sys is usually that of this namespace.
                     let sysfs = match &mounted {
                         Ok(sysfs) => Some(PathBuf::from(format!("/proc/self/fd/{}", sysfs.as_raw_fd()))),
                         Err(_) => is_own.then(|| root.path("sys")),
@@ -113,12 +113,12 @@ fn qdisc_kinds(netns: &Netns) -> HashMap<u32, Vec<String>> {
     kinds
 }
 
-/// A network namespace, as the thread sees it that is in it.
+/// A network namespace, for the thread that has entered it.
 struct Namespace<'a> {
     root: &'a Root,
     /// Its own /sys.
     sysfs: Root,
-    /// Kinds of queueing disciplines by device index; `None` where no kernel can be asked.
+    /// Kinds of queueing disciplines by device index; `None` for a machine in a folder, which has no kernel to query.
     kinds: Option<HashMap<u32, Vec<String>>>,
 }
 
@@ -202,7 +202,7 @@ impl Namespace<'_> {
         interrupts::read(self.root, &self.sysfs, (name, label), found);
     }
 
-    /// A file of each queue; a mask without the noughts that the number of CPUs puts before it.
+    /// A file of each queue. Leading zeros of a mask, which depend on the number of CPUs, are removed.
     fn queues(&self, name: &str, label: &str, (queue, file): (&str, &str)) -> Vec<Found> {
         let one = |n: usize| {
             let value = self.line(name, &format!("queues/{queue}-{n}/{file}"))?;

@@ -5,12 +5,12 @@ use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
 use std::collections::BTreeMap;
 
-/// Interrupts of one device that are read at most.
+/// Maximum number of interrupts of one device that are read.
 const MOST: usize = 512;
-/// Interrupts of a machine that are looked through for those of a virtio device.
+/// Maximum number of a machine's interrupts that are searched for those of a virtio device.
 const MOST_OF_MACHINE: usize = 1 << 16;
 
-/// Files of an interrupt's folder; what else is there are the names of those who asked for it.
+/// Files of an interrupt's folder; its other entries are the names of the interrupt's handlers.
 const FILES: [&str; 7] = [
     "affinity_hint",
     "effective_affinity",
@@ -32,14 +32,14 @@ fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
     if let Some(number) = line.filter(|n| *n > 0) {
         return vec![number];
     }
-    // A virtio device's interrupts are its PCI function's, and have its name: `virtio0-input.0`.
+    // A virtio device's interrupts belong to its PCI function, and have the device's name: `virtio0-input.0`.
     let Ok(link) = sysfs.link(&folder) else { return Vec::new() };
     let Some(virtio) = link.rsplit('/').next().filter(|name| name.starts_with("virtio")) else { return Vec::new() };
     let is_its = |n: &u32| names(root, *n).iter().any(|name| name.split('-').next() == Some(virtio));
     root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default().into_iter().filter(is_its).take(MOST).collect()
 }
 
-/// The names of those who serve an interrupt.
+/// The names of an interrupt's handlers.
 fn names(root: &Root, number: u32) -> Vec<String> {
     let names = root.names(&format!("proc/irq/{number}"), 64);
     let mut names: Vec<String> = names.into_iter().filter(|name| !FILES.contains(&name.as_str())).collect();
@@ -47,14 +47,14 @@ fn names(root: &Root, number: u32) -> Vec<String> {
     names
 }
 
-/// An interrupt's name, which another start of the machine does not change, unlike its number.
+/// An interrupt's name, which unlike its number is the same after a reboot.
 fn name(root: &Root, device: &str, number: u32) -> Option<String> {
-    // Nobody serves one without a name.
+    // An interrupt without a name has no handler.
     let name = names(root, number).into_iter().next()?;
     Some(if name.contains(device) { name } else { format!("{device} {name}") })
 }
 
-/// The settings of a device's interrupts.
+/// Reads the settings of a device's interrupts.
 pub(super) fn read(
     root: &Root,
     sysfs: &Root,
@@ -73,13 +73,14 @@ pub(super) fn read(
     }
 }
 
-/// The threads of interrupts, `irq/45-eth0-rx-0`, of all devices: where disks' come before networks', packets wait.
+/// The interrupt threads of all devices, `irq/45-eth0-rx-0`: packets wait if those of disks have a higher priority than
+/// those of networks.
 pub(super) fn threads(source: &Source) -> Vec<Found> {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut one = |(tid, stat): &(u32, latpath_linux::proc::Stat)| {
         let (number, name) = stat.comm.strip_prefix("irq/")?.split_once('-')?;
         number.parse::<u32>().ok()?;
-        // The kernel cuts names, so that several may be the same.
+        // The kernel truncates names, so several may be equal.
         let count = known.entry(name.to_owned()).or_default();
         *count += 1;
         let name = if *count == 1 { name.to_owned() } else { format!("{name} #{count}") };

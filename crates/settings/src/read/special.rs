@@ -1,4 +1,4 @@
-//! Settings that need a function of their own to be read.
+//! Settings that are read by their own functions.
 
 use super::{interrupts, scheduling_of, words, Found, Source};
 use crate::setting::{Read, Setting};
@@ -10,7 +10,7 @@ use std::io::Read as _;
 /// Returns the places and values of a setting.
 pub type Function = fn(&Source) -> Vec<Found>;
 
-/// Idle states of a CPU that are read at most (CPUIDLE_STATE_MAX).
+/// Maximum number of a CPU's idle states (CPUIDLE_STATE_MAX).
 const MOST_STATES: usize = 10;
 /// Maximum length of QEMU's argument that names the CPU, bytes.
 const MOST_MODEL: usize = 512;
@@ -127,7 +127,7 @@ pub(crate) fn vm_accel(_: &Root, vm: &Vm) -> Option<String> {
     }
 }
 
-/// The argument behind `-cpu`.
+/// The argument after `-cpu`.
 pub(crate) fn vm_cpu(root: &Root, vm: &Vm) -> Option<String> {
     let line = root.text(&format!("proc/{}/cmdline", vm.pid))?;
     let mut words = line.split('\0').skip_while(|word| !["-cpu", "--cpu"].contains(word)).skip(1);
@@ -135,14 +135,14 @@ pub(crate) fn vm_cpu(root: &Root, vm: &Vm) -> Option<String> {
     Some(latpath_model::text::cut(model, MOST_MODEL).into())
 }
 
-/// Whether as much memory is locked as the guest has; QEMU's own is less than that.
+/// Whether at least as much memory is locked as the guest has; QEMU's own memory is smaller.
 pub(crate) fn vm_locked(root: &Root, vm: &Vm) -> Option<String> {
     let status = root.text(&format!("proc/{}/status", vm.pid))?;
     let locked = number(&status, "VmLck")?.saturating_mul(1024);
     Some(if locked > 0 && locked >= vm.memory_bytes.unwrap_or(1) { "yes" } else { "no" }.into())
 }
 
-/// `tap vnet0 of br0: vhost, 1 queue`, one for each, in the order of the guest's devices.
+/// A text for each NIC, in the order of the guest's devices: `tap of br0, vhost, 1 queue`.
 pub(crate) fn vm_nics(_: &Root, vm: &Vm) -> Option<String> {
     let one = |tap: &Tap| {
         let kind = match tap.kind {
