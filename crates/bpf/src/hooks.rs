@@ -222,8 +222,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The attached programs of `hooks`. With `measures`, the kernel also measures their cost, which adds two readings of
-    /// the clock to each run.
+    /// The attached programs of `hooks`. With `measures`, the kernel also measures their cost, which adds two readings
+    /// of the clock to each run.
     ///
     /// # Errors
     /// If the kernel cannot measure.
@@ -233,8 +233,8 @@ impl Programs {
         Ok(Self { standing, missing_for_good: missing.len(), missing, table, measuring, more_missed: 0 })
     }
 
-    /// Attaches the needed programs that are detached, and detaches all others. A program that the kernel does not attach
-    /// is missing until a later call attaches it.
+    /// Attaches the needed programs that are detached, and detaches all others. A program that the kernel does not
+    /// attach is missing until a later call attaches it.
     pub fn attach_only(&mut self, is_needed: impl Fn(&str) -> bool) {
         self.missing.truncate(self.missing_for_good);
         for program in &mut self.standing {
@@ -351,9 +351,9 @@ impl Hooks {
         true
     }
 
-    /// Calls `load` repeatedly, each time without the program that the kernel has rejected, until it accepts the rest. If
-    /// the kernel does not name the program, those at functions are omitted, because kernels differ more in functions than
-    /// in tracepoints. A `load` that fails must leave no program attached.
+    /// Calls `load` repeatedly, each time without the program that the kernel has rejected, until it accepts the rest.
+    /// If the kernel does not name the program, those at functions are omitted, because kernels differ more in
+    /// functions than in tracepoints. A `load` that fails must leave no program attached.
     ///
     /// # Errors
     /// If the kernel rejects anything else, or the rest does not suffice; with the kernel's messages.

@@ -28,6 +28,7 @@ pub struct Snapshot {
     pub unread: Vec<String>,
 }
 
+/// Counters of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     pub devices: BTreeMap<u32, DeviceCounters>,
@@ -197,6 +198,7 @@ impl Namespace {
 }
 
 impl Difference {
+    /// The increments of a device's counters; `None` if the later snapshot does not have the device.
     pub fn device(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
         self.namespaces.get(&netns)?.devices.get(&ifindex)
     }

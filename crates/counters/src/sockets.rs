@@ -33,6 +33,7 @@ pub struct Sockets {
     pub packet: Option<Vec<PacketSocket>>,
 }
 
+/// A packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketSocket {
     /// The socket's inode number: `socket:[N]` in `/proc/PID/fd`.

@@ -8,6 +8,7 @@ pub struct Softnet {
     pub cpus: Vec<SoftnetCpu>,
 }
 
+/// Counters of one CPU's network stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftnetCpu {
     pub cpu: u32,

@@ -3,8 +3,8 @@
  * Two NICs with a cable between them, lpn0 and lpn1, that stamp every frame by their own clocks. They test readers of
  * such stamps: the correct stamps are known, and the NICs can be made to misbehave as real ones do.
  *
- * The other NIC receives a frame sent at t, by the sender's clock, at exactly t + wire_ns, and passes it to the stack no
- * earlier.
+ * The other NIC receives a frame sent at t, by the sender's clock, at exactly t + wire_ns, and passes it to the stack
+ * no earlier.
  *
  * A parameter with two values has one for each NIC (tx_lost=0,3). All except those of the clocks can be changed at any
  * time, in /sys/module/stamping_nics/parameters. `ethtool -S` counts stamps made, lost and late.

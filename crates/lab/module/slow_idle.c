@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Idle states for machines that have none, for tests: a CPU leaves LP-HALT at once, and LP-SLOW exit_us after it is woken,
- * before it does anything, interrupts included, as with deep states of real CPUs. That is some hundred times the exit
- * latency that LP-SLOW claims.
+ * Idle states for machines that have none, for tests. A CPU leaves LP-HALT at once. It leaves LP-SLOW exit_us after it
+ * is woken, before it does anything else, interrupts included, as with deep states of real CPUs. That is some hundred
+ * times the exit latency that LP-SLOW claims.
  *
- * LP-SLOW is initially disabled; /sys/devices/system/cpu/cpuN/cpuidle/stateM/disable switches a CPU's states on and off.
- * `exits` in /sys/module/slow_idle/parameters lists the times at which CPUs left LP-SLOW.
+ * LP-SLOW is initially disabled; /sys/devices/system/cpu/cpuN/cpuidle/stateM/disable switches a CPU's states on and
+ * off. `exits` in /sys/module/slow_idle/parameters lists the times at which CPUs left LP-SLOW.
  */
 #include <linux/atomic.h>
 #include <linux/cpuidle.h>
@@ -96,8 +96,8 @@ static int enter_halt(struct cpuidle_device *dev, struct cpuidle_driver *drv, in
 }
 
 /*
- * Interrupts stay off, as in states entered by MWAIT: the interrupt that wakes the CPU is served after the exit. The CPU
- * also sets its polling flag, so that other CPUs wake it without an interrupt.
+ * Interrupts stay off, as in states entered by MWAIT: the interrupt that wakes the CPU is served after the exit. The
+ * CPU also sets its polling flag, so that other CPUs wake it without an interrupt.
  */
 static int enter_slow(struct cpuidle_device *dev, struct cpuidle_driver *drv, int index)
 {
@@ -120,7 +120,7 @@ static int enter_slow(struct cpuidle_device *dev, struct cpuidle_driver *drv, in
 
 static struct cpuidle_driver slow_idle = {
 	.name = "slow_idle",
-	/* No owner, so that the module can be removed while in use: removal waits until no CPU is in one of its states. */
+	/* No owner, so that the module can be removed in use: removal waits until no CPU is in one of its states. */
 	.states = {
 		{
 			.name = "LP-HALT",

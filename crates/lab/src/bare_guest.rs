@@ -35,6 +35,7 @@ pub enum Interrupt {
     Nmi,
 }
 
+/// A guest with one vCPU, which ends when this value is dropped.
 pub struct BareGuest {
     vm: File,
     vcpu: File,

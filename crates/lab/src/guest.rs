@@ -41,6 +41,7 @@ pub enum NicService {
     Relayed,
 }
 
+/// Configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
     /// The guest's name, used in QEMU's thread names and in file names.
@@ -171,6 +172,7 @@ impl Guest {
         Err(Error::Boot { why: failures.join("; "), console: tail(&files.console, 20) })
     }
 
+    /// The acceleration that the guest runs with.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }

@@ -145,6 +145,7 @@ impl Hypervisor {
         Ok(())
     }
 
+    /// The path in the hypervisor of a file of this machine.
     pub fn path_of(&self, file: &Path) -> PathBuf {
         match self.kernel.arch == Arch::OWN {
             true => file.into(),
@@ -152,14 +153,17 @@ impl Hypervisor {
         }
     }
 
+    /// The hypervisor's kernel.
     pub fn kernel(&self) -> LabKernel {
         self.kernel
     }
 
+    /// The type of its NICs.
     pub fn nics(&self) -> Nics {
         self.nics
     }
 
+    /// The acceleration that it runs with.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }

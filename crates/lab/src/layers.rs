@@ -63,6 +63,7 @@ const USERLAND: [&str; 14] = [
 ];
 
 impl LabKernel {
+    /// The kernel with this name in the matrix.
     pub fn named(name: &str) -> Option<Self> {
         KERNELS.into_iter().find(|k| k.name == name)
     }

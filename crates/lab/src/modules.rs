@@ -1,5 +1,6 @@
 //! Kernel modules: their files, dependencies and load order, read from the modules themselves (`depends=` in their
-//! `.modinfo`, include/linux/module.h). Neither kmod nor depmod's tables are needed: an unpacked kernel package has none.
+//! `.modinfo`, include/linux/module.h). Neither kmod nor depmod's tables are needed: an unpacked kernel package has
+//! none.
 
 use crate::{
     error::{Doing, Error, Result},

@@ -34,6 +34,7 @@ pub enum OwnModule {
 }
 
 impl OwnModule {
+    /// All modules.
     pub const ALL: [Self; 2] = [Self::StampingNics, Self::SlowIdle];
 
     /// The module's name in the kernel.

@@ -33,6 +33,7 @@ pub struct RxFilter(pub i32);
 impl RxFilter {
     /// None.
     pub const NONE: Self = Self(0);
+    /// All packets.
     pub const ALL: Self = Self(1);
     const NAMES: [&str; 16] = [
         "none",

@@ -6,8 +6,8 @@ use latpath_linux::net::control_messages;
 use latpath_model::Ns;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `SO_TIMESTAMPING_NEW` of `asm-generic/socket.h`: its stamps have 64 bits on all machines, like the older ones on 64-bit
-/// machines.
+/// `SO_TIMESTAMPING_NEW` of `asm-generic/socket.h`: its stamps have 64 bits on all machines, like the older ones on
+/// 64-bit machines.
 const SCM_TIMESTAMPING_NEW: i32 = 65;
 /// `PACKET_TX_TIMESTAMP` of `linux/if_packet.h`.
 const PACKET_TX_TIMESTAMP: i32 = 16;

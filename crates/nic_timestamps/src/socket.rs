@@ -53,6 +53,7 @@ pub struct Stamps {
 }
 
 impl Stamps {
+    /// All stamps.
     pub const ALL: Self = Self { tx_sched: true, tx_driver: true, tx_nic: true, rx_kernel: true, rx_nic: true };
     /// All of the kernel's stamps.
     pub const SOFTWARE: Self = Self { tx_nic: false, rx_nic: false, ..Self::ALL };

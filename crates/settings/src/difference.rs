@@ -164,7 +164,7 @@ fn subject(machine: &str, id: &Id, targets: &[String]) -> String {
     format!("{machine}{}{of}", id.1)
 }
 
-/// At most `most` elements; the last one is the number of those omitted.
+/// The elements as text. If there are more than `most`, the rest is only counted: `a, b and 3 more`.
 fn some(all: &[String], most: usize) -> String {
     match all.len() {
         n if n <= most => all.join(", "),

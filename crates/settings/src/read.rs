@@ -33,6 +33,7 @@ pub struct Found {
     pub value: String,
 }
 
+/// The owner of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Cpu(u32),
@@ -40,14 +41,17 @@ pub enum Target {
 }
 
 impl Found {
+    /// A value of the machine.
     pub fn of_machine(value: impl Into<String>) -> Self {
         Self { target: Target::Named(String::new()), at: None, value: value.into() }
     }
 
+    /// A value of a CPU.
     pub fn of_cpu(cpu: u32, value: impl Into<String>) -> Self {
         Self { target: Target::Cpu(cpu), at: None, value: value.into() }
     }
 
+    /// A value of a named owner; `at` is the owner's current address.
     pub fn named(name: impl Into<String>, at: Option<String>, value: impl Into<String>) -> Self {
         Self { target: Target::Named(name.into()), at, value: value.into() }
     }

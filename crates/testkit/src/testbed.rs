@@ -79,6 +79,10 @@ impl Bench {
         start(&self.lab, space, command)
     }
 
+    /// Runs a command in a namespace to its end.
+    ///
+    /// # Errors
+    /// If the command cannot be started, or still runs after `limit`.
     pub fn run(&self, space: &Namespace, command: Command, limit: Duration) -> Result<Finished, Failed> {
         self.start(space, command)?.finish(limit)
     }
@@ -158,6 +162,7 @@ impl Started {
         self.running.signal(Signal::SIGINT);
     }
 
+    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         self.running.signal(signal);
     }

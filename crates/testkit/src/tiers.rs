@@ -27,6 +27,7 @@ pub enum Tier {
 
 type Test = Box<dyn FnOnce() -> Result<(), Failed> + Send>;
 
+/// A test with its requirements and tier.
 pub struct Trial {
     name: String,
     test: Test,

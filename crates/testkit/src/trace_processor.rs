@@ -89,6 +89,7 @@ struct Batch {
     is_last: Option<bool>,
 }
 
+/// A value of a query's result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// NULL.
