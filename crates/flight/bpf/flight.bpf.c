@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
  * The flight recorder keeps the latest events of each CPU. Every program writes one event of 32 bytes into its CPU's
- * ring, which overwrites itself; user space reads the ring while it is written to, and detects by the head what was
- * overwritten meanwhile.
+ * ring, which overwrites itself. User space reads the ring during writes, and detects overwritten events by the head.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -104,7 +103,7 @@ struct here {
 /*
  * Returns false if nothing is to be recorded. The time is taken before the place: an interrupt between the two takes
  * the earlier place with a later time, and user space sorts by time. The place is taken atomically, because interrupts
- * and NMIs record in between. Reading the clock costs by far the most of all this.
+ * and NMIs record in between. Reading the clock is by far the most expensive part.
  */
 static __always_inline _Bool is_here(struct here *here)
 {

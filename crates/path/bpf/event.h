@@ -80,17 +80,17 @@ struct trial {
 };
 
 #define FUNCTION_FREES 1 /* may run on an skb that is being freed */
-#define FUNCTION_LAST 2  /* the last thing that happens to an skb */
+#define FUNCTION_LAST 2  /* the last function in an skb's life */
 #define FUNCTION_BEGINS 4 /* from here on the skb is being freed */
 
-/* State set by user space, and counts of what was missed. */
+/* State set by user space, and counts of missed events and packets. */
 struct counts {
 	__u64 open;           /* user space is ready: no packet is chosen before */
 	__u64 events_lost;    /* the ring was full */
 	__u64 skbs_lost;      /* copies: the table of followed skbs was full */
 	__u64 packets_over;   /* packets that would have been chosen beyond the requested number */
 	__u64 unreadable;     /* frames whose bytes could not be read */
-	__u64 beyond;         /* frames of which the filter needed more than the programs read (2048 bytes) */
+	__u64 beyond;         /* frames for which the filter needed more than CAPTURE bytes */
 	__u64 looked_at;      /* frames that the filter examined */
 	__u64 recursion_misses; /* runs skipped because the same program was running on that CPU; filled in by user space */
 };

@@ -9,7 +9,7 @@
 
 /* A frame's first bytes, and the interpreter's registers. */
 struct capture {
-	__u64 ctx; /* whose it is: the program that has it knows itself by where its arguments lie */
+	__u64 ctx; /* owner: the address of the program's arguments, which identifies the program */
 	__u64 skb;
 	__u64 aux;
 	__u32 reason;
@@ -25,7 +25,7 @@ struct capture {
 	__u32 beyond; /* the filter needs bytes that the frame has and the copy lacks */
 	__u32 mem[16];
 	__u8 frame[CAPTURE + 8];
-	__u8 copy[SKB_BYTES]; /* of the skb */
+	__u8 copy[SKB_BYTES]; /* copy of the struct sk_buff */
 };
 
 MAP(code, ARRAY, 1, __u32, struct code);

@@ -7,7 +7,7 @@
 struct packet {
 	__u64 hash;
 	__u64 last;  /* time of its last event */
-	__u32 first; /* tracepoint, device and namespace at which it was chosen. A later packet there is another one */
+	__u32 first; /* tracepoint, device and namespace of its choice; an equal packet seen there later is another packet */
 	__u32 ifindex;
 	__u32 netns;
 	__u32 pad;
