@@ -107,6 +107,9 @@ impl DerefMut for Guest {
 impl Guest {
     /// Boots a guest on the path's tap, with the best acceleration first. If the last one fails, it is tried again with
     /// the kernel's messages enabled.
+    ///
+    /// # Errors
+    /// If there is no kernel, no acceleration boots the guest, or the user requests a stop.
     pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan, progress: Progress, stop: Stop) -> Result<Self> {
         let kernel = match plan.kernel {
             Some(kernel) => Layers::of(kernel, progress, stop)?.kernel()?,
@@ -194,6 +197,9 @@ impl Guest {
 
     /// Sets addresses and neighbour entries of the path's publisher and the guest ([`PUBLISHER_ADDRESS`],
     /// [`GUEST_ADDRESS`]), so that neither sends ARP requests. Returns their MAC addresses.
+    ///
+    /// # Errors
+    /// If the kernel or the guest rejects an address.
     pub fn lay_addresses(&mut self, publisher: &Namespace, stop: Stop) -> Result<[&'static str; 2]> {
         let [host, guest] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
         let address = |text: &str| text.parse().expect("an address of the lab");

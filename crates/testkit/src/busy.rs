@@ -12,6 +12,9 @@ const REALTIME: &str = "realtime";
 const CYCLE: Duration = Duration::from_millis(20);
 
 /// The command that runs this executable busy for `percent` % of a CPU, as process `busyPERCENT`: see [`run_if_asked`].
+///
+/// # Errors
+/// If the path of this executable is unknown.
 pub fn command(percent: u32, seconds: u32) -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0(format!("busy{percent}")).env(ASKED, words(percent, seconds));
