@@ -123,6 +123,9 @@ pub struct Received<'c> {
 
 /// Reads one packet. `flags` are those of recvmsg(2), such as `MSG_DONTWAIT` and `MSG_ERRQUEUE`. A packet of the error
 /// queue has all its headers from the link layer's on: the bytes that the program sent are its **last** ones.
+///
+/// # Errors
+/// If the kernel reports an error; `EAGAIN` without a packet.
 pub fn receive<'c>(
     fd: BorrowedFd<'_>,
     data: &mut [u8],
