@@ -1,4 +1,4 @@
-//! Why vCPUs leave their guests, for how long, and where their threads' time goes.
+//! Exits of vCPUs by reason, their durations, and the time of the vCPUs' threads by activity.
 
 mod instrument;
 
@@ -17,22 +17,22 @@ pub use instrument::Exits;
 /// The exits of all VMs in a window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ExitsFigures {
-    /// VMs whose vCPUs were seen.
+    /// VMs with an observed vCPU.
     pub vms: Vec<VmExits>,
-    /// Interrupts that the virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered without
-    /// KVM.
+    /// Interrupts that the virtual local APICs of all VMs accepted, including those that APICv or AVIC delivered
+    /// without KVM.
     pub apic_interrupts: Option<u64>,
-    /// KVM's events outside the VMs' threads, where they were asked for (`--events`).
+    /// KVM's events outside the VMs' threads, if requested (`--events`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other_events: Option<OtherEvents>,
-    /// Entries of vCPUs for which there was no room: these vCPUs are missing.
+    /// Entries of vCPUs that did not fit in the table; these vCPUs are missing.
     pub events_without_room: u64,
 }
 
 /// One VM.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VmExits {
-    /// Its name; `null` for a VM that was gone at the end.
+    /// Its name; `null` if it had ended by the end of the window.
     pub name: Option<String>,
     /// Its process.
     pub pid: u32,
@@ -40,14 +40,14 @@ pub struct VmExits {
     pub vcpus: Vec<VcpuExits>,
     /// All vCPUs together.
     pub all: VcpuFigures,
-    /// Which of KVM's events came, where they were asked for (`--events`).
+    /// KVM's events in the VM's threads, if requested (`--events`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<EventFigures>,
-    /// What KVM itself counted for all VMs of the process, in nearly the same window.
+    /// KVM's own counters for all VMs of the process, over nearly the same window.
     pub kvm: Option<KvmCounters>,
-    /// What passed its taps.
+    /// Traffic of its taps.
     pub traffic: Option<Traffic>,
-    /// Exits and time for each packet and each 10^9 bytes on the taps; `null` where no tap is known, or nothing passed.
+    /// Exits and time per packet and per 10^9 bytes on the taps; `null` if no tap is known, or without traffic.
     pub per_work: Option<PerWork>,
 }
 
@@ -58,7 +58,7 @@ pub struct VcpuExits {
     pub vcpu: Option<u32>,
     /// Its thread.
     pub tid: u32,
-    /// Its window: shorter than the whole one where it was made later, or ended.
+    /// Length of its window: shorter than the whole window if the vCPU was created in it or ended in it.
     pub window_ns: Ns,
     /// Whether its thread ended.
     pub ended: bool,
@@ -67,72 +67,73 @@ pub struct VcpuExits {
     pub figures: VcpuFigures,
 }
 
-/// What one vCPU did, or several.
+/// Figures of one vCPU, or of several together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuFigures {
-    /// Where its time went: adds up to its window.
+    /// Its time by activity; the sum is its window.
     pub tiles: Tiles,
-    /// `kvm_entry`.
+    /// Number of `kvm_entry` events.
     pub entries: u64,
-    /// `kvm_exit`.
+    /// Number of `kvm_exit` events.
     pub exits: u64,
     /// Returns to the hypervisor's process.
     pub exits_to_qemu: u64,
-    /// Time outside the guest without halts (their polling, sleep and handling), also waiting for a CPU.
+    /// Time outside the guest, waiting for a CPU included, without halts (their polling, sleep and handling).
     pub exit_time_without_halts_ns: Ns,
-    /// The same, by what the thread did: adds up to it.
+    /// `exit_time_without_halts_ns` by activity of the thread.
     #[serde(default)]
     pub tiles_without_halts: Tiles,
-    /// How often KVM blocked a vCPU, so that it polled or slept, until something came for it.
+    /// Number of times that KVM blocked a vCPU, which polled or slept until an event arrived for it.
     pub halts: u64,
-    /// How many of these slept; the others ended while KVM polled.
+    /// Halts that slept; the others ended while KVM polled.
     pub halts_slept: u64,
-    /// Interrupts that KVM injected: without those that APICv or AVIC delivered. `null` where KVM does not say it, as
+    /// Interrupts that KVM injected, without those that APICv or AVIC delivered. `null` if KVM does not report it, as
     /// on ARM.
     pub injected: Option<u64>,
-    /// Interrupts that the virtual local APICs accepted; `null` where the kernel does not say whose APIC accepts one.
+    /// Interrupts that the virtual local APICs accepted; `null` if the kernel does not report whose APIC accepts one.
     #[serde(default)]
     pub apic: Option<ApicFigures>,
-    /// Events that came while another one was counted.
+    /// Events skipped because they occurred while another event was counted.
     pub events_skipped: u64,
-    /// By reason, those that took the longest in all first, and halts last.
+    /// Exits by reason, in descending order of total time, with halts last.
     pub reasons: Vec<ReasonFigures>,
 }
 
 /// Exits for one reason.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReasonFigures {
-    /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
+    /// The kernel's name of the reason; `null` for exits that began before the window, and for reasons beyond the
+    /// table's size.
     pub reason: Option<String>,
-    /// The CPU's number of it.
+    /// The CPU's number of the reason.
     pub code: Option<u32>,
-    /// Whether the guest had nothing to do.
+    /// Whether the exit is a halt: the guest was idle.
     pub is_halt: bool,
-    /// A second.
+    /// Rate per second.
     pub per_second: f64,
-    /// From `kvm_exit` to `kvm_entry`; percentiles are at most 3 % off.
+    /// Times from `kvm_exit` to `kvm_entry`; percentiles have an error of at most 3 %.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// All together.
+    /// Sum of the times.
     pub sum_ns: Ns,
-    /// Standard error of the mean, as if exits were independent of each other.
+    /// Standard error of the mean, under the assumption that exits are independent.
     pub mean_error_ns: Ns,
-    /// What the vCPU's thread did in these exits.
+    /// Time of these exits by activity of the vCPU's thread.
     pub tiles: Tiles,
 }
 
-/// Interrupts that KVM gave to virtual local APICs, however the CPU then delivered them.
+/// Interrupts that KVM passed to virtual local APICs, however the CPU then delivered them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ApicFigures {
-    /// Those with a vector.
+    /// Interrupts with a vector.
     pub accepted: u64,
-    /// Those of these that the CPU delivers by itself (APICv, AVIC).
+    /// Accepted interrupts that the CPU delivers without KVM (APICv, AVIC).
     pub posted: u64,
     /// NMIs.
     pub nmis: u64,
     /// SMIs, INITs and start-ups.
     pub other: u64,
-    /// Those with a vector, by it.
+    /// Interrupts by vector.
     pub vectors: Vec<VectorFigures>,
 }
 
@@ -141,58 +142,58 @@ pub struct ApicFigures {
 pub struct VectorFigures {
     /// The vector.
     pub vector: u8,
-    /// How many were accepted.
+    /// Number of accepted interrupts.
     pub accepted: u64,
-    /// A second.
+    /// Rate per second.
     pub per_second: f64,
-    /// Those of these that the CPU delivers by itself.
+    /// Accepted interrupts that the CPU delivers without KVM.
     pub posted: u64,
 }
 
-/// One of KVM's events, of a VM.
+/// Counts of one of KVM's events in a VM.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EventFigures {
     /// Its name, as in `kvm:NAME` of perf.
     pub event: String,
-    /// How often it came.
+    /// Number of occurrences.
     pub count: u64,
-    /// A second.
+    /// Rate per second.
     pub per_second: f64,
-    /// Those of these in vCPUs' threads. The others came in other threads of the VM's process and in vhost's.
+    /// Occurrences in vCPUs' threads. The others are in other threads of the VM's process and in vhost's.
     pub in_vcpus: u64,
 }
 
-/// KVM's events that came in no thread of the VMs that are shown.
+/// KVM's events outside the threads of the VMs shown.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct OtherEvents {
-    /// How many events this kernel has.
+    /// Number of events that this kernel has.
     pub known: usize,
-    /// On idle CPUs, in kernel threads and in other processes, by event.
+    /// Occurrences on idle CPUs, in kernel threads and in other processes, by event.
     pub counts: BTreeMap<String, u64>,
-    /// Events that were not counted, and why.
+    /// Events that were not counted, each with the reason.
     pub not_counted: Vec<String>,
-    /// Events of processes that were too many.
+    /// Occurrences in processes that did not fit in the table.
     pub without_room: u64,
 }
 
 /// Exits in relation to traffic.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PerWork {
-    /// Exits for each packet on the taps, both ways.
+    /// Exits per packet on the taps, in both directions.
     pub exits_per_packet: f64,
-    /// Time outside the guest without halts, for each packet.
+    /// Time outside the guest without halts, per packet.
     pub exit_time_per_packet_ns: Ns,
-    /// Exits for each 10^9 bytes.
+    /// Exits per 10^9 bytes.
     pub exits_per_gb: f64,
-    /// Time outside the guest without halts, for each 10^9 bytes.
+    /// Time outside the guest without halts, per 10^9 bytes.
     pub exit_time_per_gb_ns: Ns,
-    /// The same for each reason, in the order of `all.reasons`.
+    /// Figures of each reason, in the order of `all.reasons`.
     #[serde(default)]
     pub reasons: Vec<ReasonPerWork>,
-    /// Where all vCPUs' time went, for each packet.
+    /// Time of all vCPUs by activity, per packet.
     #[serde(default)]
     pub tiles_per_packet: Tiles,
-    /// Where all vCPUs' time went, for each 10^9 bytes.
+    /// Time of all vCPUs by activity, per 10^9 bytes.
     #[serde(default)]
     pub tiles_per_gb: Tiles,
 }
@@ -200,32 +201,34 @@ pub struct PerWork {
 /// Exits for one reason in relation to traffic.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReasonPerWork {
-    /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
+    /// The kernel's name of the reason; `null` for exits that began before the window, and for reasons beyond the
+    /// table's size.
     pub reason: Option<String>,
-    /// Exits for each packet.
+    /// Exits per packet.
     pub exits_per_packet: f64,
-    /// Their time for each packet.
+    /// Their time per packet.
     pub time_per_packet_ns: Ns,
-    /// Exits for each 10^9 bytes.
+    /// Exits per 10^9 bytes.
     pub exits_per_gb: f64,
-    /// Their time for each 10^9 bytes.
+    /// Their time per 10^9 bytes.
     pub time_per_gb_ns: Ns,
 }
 
-/// What is known of a VM beside its vCPUs.
+/// Facts about a VM besides its vCPUs.
 #[derive(Clone, Debug, Default)]
 pub struct About {
+    /// Its name.
     pub name: Option<String>,
     /// KVM's counters over the window.
     pub kvm: Option<KvmCounters>,
     /// Its taps' counters over the window.
     pub traffic: Option<Traffic>,
-    /// The kernel's threads that work for it alone.
+    /// Kernel threads that work for this VM only.
     pub workers: Vec<u32>,
 }
 
 impl ExitsFigures {
-    /// The figures of what the programs counted; `about` returns what is known of the VM with this process.
+    /// The figures of the programs' counts; `about` returns the facts about the VM with this process.
     pub fn observe(exits: &Counted, names: &Names, about: impl Fn(u32) -> About) -> Observation<Self> {
         let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
         exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
@@ -250,7 +253,7 @@ impl ExitsFigures {
         exits.window.observation(figures, notes)
     }
 
-    /// What must be known of the figures.
+    /// Notes on the figures.
     fn notes(&self, missed: u64) -> Vec<String> {
         let mut notes = Vec::new();
         if self.events_without_room > 0 {
@@ -409,7 +412,7 @@ impl OtherEvents {
     }
 }
 
-/// What came, the most frequent first: in vCPUs' threads, and in those `beside` them.
+/// Counts of the events in the vCPUs' threads and in the threads `beside` them, in descending order.
 fn event_figures(names: &[String], vcpus: &[&Vcpu], beside: &[Vec<u64>], window: Ns) -> Vec<EventFigures> {
     let figures = names.iter().enumerate().map(|(at, event)| {
         let of = |counts: &Vec<u64>| counts.get(at).copied().unwrap_or(0);

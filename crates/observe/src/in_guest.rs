@@ -1,4 +1,4 @@
-//! An instrument in a guest, attached by the agent that runs there.
+//! Instruments in guests, attached by the agents there.
 
 use crate::{instrument, Instrument, Scope, StartError};
 use latpath_agent::{Address, Machine, MakeObserver, Observer, Timeouts};
@@ -14,27 +14,28 @@ pub struct InGuest<I> {
 }
 
 impl<I: Instrument> InGuest<I> {
-    /// Has the agent at this address attach the instrument, with its default options. Returns when the window has begun.
+    /// Makes the agent at this address attach the instrument with its default options. Returns once the window has
+    /// begun.
     ///
     /// # Errors
-    /// Where the agent is not reached, or the instrument cannot be attached there.
+    /// If the agent cannot be reached, or cannot attach the instrument.
     pub fn start(name: &str, agent: &Address) -> Result<Self, StartError> {
         let mut machine = Machine::connect(name, agent, Timeouts::default())?;
         machine.begin_observation(I::NAME)?;
         Ok(Self { machine, of: PhantomData })
     }
 
-    /// Ends the window there.
+    /// Ends the window in the guest, and returns its observation.
     ///
     /// # Errors
-    /// Where the observation does not come, or is none.
+    /// If the observation does not arrive, or is invalid.
     pub fn end(mut self) -> Result<Observation<I::Figures>, StartError> {
         let encoded = self.machine.end_observation()?;
         read::<I>(&encoded).map_err(|why| StartError::Guest(format!("{}: {why}", self.machine.name())))
     }
 }
 
-/// What a guest sent as an observation of this instrument.
+/// Decodes a guest's observation of this instrument.
 fn read<I: Instrument>(encoded: &[u8]) -> Result<Observation<I::Figures>, String> {
     let read = || {
         let text = std::str::from_utf8(encoded).map_err(|e| e.to_string())?;
@@ -44,13 +45,13 @@ fn read<I: Instrument>(encoded: &[u8]) -> Result<Observation<I::Figures>, String
     read().map_err(|why| format!("its observation ({}) cannot be read: {why}", I::NAME))
 }
 
-/// The instruments that an agent attaches for its host.
+/// The function by which an agent attaches this instrument for its host; `None` if the instrument does not exist.
 pub fn observer(name: &str) -> Option<MakeObserver> {
     let entry = instrument(name)?;
     Some(Box::new(move || (entry.observe)().map_err(|e| e.to_string())))
 }
 
-/// An instrument in this process, for a host elsewhere.
+/// An instrument in this process, attached for the host of this guest.
 struct Attached<I>(I);
 
 impl<I: Instrument> Observer for Attached<I> {
@@ -63,18 +64,19 @@ impl<I: Instrument> Observer for Attached<I> {
     }
 }
 
-/// Attaches an instrument for a host elsewhere.
+/// Attaches an instrument for the host of this guest.
 pub(crate) fn observe<I: Instrument + 'static>() -> Result<Box<dyn Observer>, StartError> {
     Ok(Box::new(Attached(I::start(Scope::of(&[])?, I::Options::default())?)))
 }
 
-/// Maximum of all integers of a guest together: what it sends may be anything, and is added to our own figures.
+/// Maximum sum of the absolute integers in a guest's observation, which is untrusted and added to the host's own
+/// figures.
 pub const MOST_OF_GUEST: Ns = Ns::MAX / 16;
 
-/// Whether all integers of a JSON text together are at most so much: then no sum of any of them overflows.
+/// Checks that the absolute integers of a JSON text add up to at most `most`, so that no sum of them overflows.
 ///
 /// # Errors
-/// Where they are more, or the text is no JSON.
+/// If the sum is greater, or the text is not JSON.
 pub fn figures_add_up(text: &str, most: Ns) -> Result<(), String> {
     let Sum(sum) = serde_json::from_str(text).map_err(|e| e.to_string())?;
     match sum > i128::from(most) {
@@ -83,7 +85,7 @@ pub fn figures_add_up(text: &str, most: Ns) -> Result<(), String> {
     }
 }
 
-/// All integers of a JSON text, whatever their signs, added up.
+/// Sum of the absolute integers of a JSON text.
 struct Sum(i128);
 
 impl<'de> Deserialize<'de> for Sum {
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
     use crate::Queues;
 
-    /// A guest's own latpath may be anything; its figures are added to each other and to ours.
+    /// A guest's latpath is untrusted; the host adds its figures to each other and to its own.
     #[test]
     fn figures_of_a_guest_that_no_sum_could_hold_are_refused() {
         let most = u64::MAX;

@@ -1,4 +1,4 @@
-//! What all instruments have in common.
+//! The interface of all instruments, and the table of them.
 
 use crate::in_guest::observe;
 use crate::{Exits, Ladder, Profiler, Queues, Scope};
@@ -10,94 +10,95 @@ use serde::de::DeserializeOwned;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
 
-/// Why an instrument cannot be attached.
+/// Reason why an instrument cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This kernel or user cannot trace, or there is nothing to watch.
+    /// This kernel or user cannot trace, or nothing to watch exists.
     #[error(transparent)]
     Programs(#[from] latpath_bpf::StartError),
     /// The CPUs cannot be sampled.
     #[error(transparent)]
     Sampling(#[from] latpath_profile::StartError),
-    /// VMs cannot be looked for.
+    /// The search for VMs failed.
     #[error(transparent)]
     Vms(#[from] latpath_vms::Error),
-    /// This machine's own network namespace is not known.
+    /// This machine's own network namespace cannot be determined.
     #[error(transparent)]
     Namespace(#[from] latpath_net::Error),
-    /// The agent of a guest does not take part.
+    /// The agent of a guest cannot be used.
     #[error(transparent)]
     Machine(#[from] latpath_agent::MachineError),
-    /// What was asked for does not fit this machine.
+    /// The request does not fit this machine.
     #[error("{0}")]
     Guest(String),
-    /// What was asked for makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Usage(String),
 }
 
-/// What an instrument needs of the machine, beside a kernel that traces.
+/// Requirements of an instrument, besides a kernel that can trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// KVM: without it there is nothing to watch.
+    /// KVM: without it, nothing can be watched.
     pub kvm: bool,
-    /// Programs at functions: it has no tracepoints.
+    /// Programs attached to functions, since no tracepoints exist.
     pub functions: bool,
-    /// vhost, for the queues that it serves.
+    /// vhost, whose queues are watched.
     pub vhost: bool,
-    /// debugfs, for what the kernel counts by itself.
+    /// debugfs, for the kernel's own counters.
     pub debugfs: bool,
 }
 
-/// What is attached for a window and then read. The window begins when [`Instrument::start`] returns.
+/// A measurement that is attached for a window and then read. The window begins when [`Instrument::start`] returns.
 pub trait Instrument: Sized {
-    /// Its name: that of its command, and of its part in a study.
+    /// Name of the instrument, of its command, and of its part in a study.
     const NAME: &'static str;
-    /// What it needs.
+    /// Its requirements.
     const NEEDS: Needs;
-    /// What can be chosen.
+    /// Its options.
     type Options: Default;
-    /// What it measures.
+    /// Its results.
     type Figures: Serialize + DeserializeOwned + JsonSchema;
 
-    /// Attaches it. Returns when the window has begun.
+    /// Attaches it, and returns once the window has begun.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace, or there is nothing to watch.
+    /// If this kernel or user cannot trace, or nothing to watch exists.
     fn start(scope: Scope, options: Self::Options) -> Result<Self, StartError>;
 
-    /// Options under which all programs are tried that any options would attach.
+    /// Options with which a trial attaches every program that any options would attach.
     fn options_of_a_trial() -> Self::Options {
         Self::Options::default()
     }
 
-    /// What is watched, for people: `watching 2 vCPUs`.
+    /// Description of the measurement for users: `watching 2 vCPUs`.
     fn subject(&self) -> String;
 
-    /// Takes what has come. Call it some twenty times a second.
+    /// Reads the events that have arrived. Call it about 20 times a second.
     fn step(&mut self) {}
 
-    /// What this kernel does not show.
+    /// Observations that this kernel does not offer.
     fn missing(&self) -> Vec<Missing>;
 
-    /// Ends the window, calls `at_end` as soon as it is over, and computes the figures: soon where `stop` is set.
+    /// Ends the window, calls `at_end` as soon as it has ended, and computes the figures; if `stop` is set, without
+    /// lengthy work.
     fn end(self, stop: &AtomicBool, at_end: impl FnOnce()) -> Observation<Self::Figures>;
 }
 
-/// An instrument of the table.
+/// An entry of [`INSTRUMENTS`].
 pub struct Entry {
     /// [`Instrument::NAME`].
     pub name: &'static str,
     /// [`Instrument::NEEDS`].
     pub needs: Needs,
-    /// Attaches it, watches no VM, and returns what this kernel does not show.
+    /// Attaches it without watching a VM, and returns the observations that this kernel does not offer.
     ///
     /// # Errors
-    /// As those of [`Instrument::start`].
+    /// As for [`Instrument::start`].
     pub try_out: fn() -> Result<Vec<Missing>, StartError>,
     /// The JSON Schema (draft 2020-12) of its observations.
     pub schema: fn() -> Schema,
-    /// Attaches it for a host elsewhere.
+    /// Attaches it in a guest, for the host.
     pub(crate) observe: fn() -> Result<Box<dyn Observer>, StartError>,
 }
 
@@ -122,7 +123,7 @@ fn schema<T: JsonSchema>() -> Schema {
 /// All instruments, in the order in which a study uses them.
 pub static INSTRUMENTS: [Entry; 4] = [entry::<Exits>(), entry::<Ladder>(), entry::<Queues>(), entry::<Profiler>()];
 
-/// The instrument of this name.
+/// The instrument of this name, if any.
 pub fn instrument(name: &str) -> Option<&'static Entry> {
     INSTRUMENTS.iter().find(|entry| entry.name == name)
 }
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Keys of the JSON objects that a schema describes, as far as flattened structs have put them there.
+    /// Keys of the JSON object that a schema describes, including those of flattened structs.
     fn keys(schema: &Schema) -> Vec<String> {
         schema.get("properties").and_then(|keys| keys.as_object()).expect("keys").keys().cloned().collect()
     }

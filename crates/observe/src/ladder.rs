@@ -1,4 +1,4 @@
-//! One transfer between a guest and its host, step by step.
+//! The instrument for transfers between guests and their host, step by step.
 
 use crate::{Instrument, Needs, Scope, StartError};
 use latpath_bpf::Missing;
@@ -7,10 +7,10 @@ use latpath_model::Observation;
 use latpath_vms::{exit_reason::Names, Tap, Vm};
 use std::sync::atomic::AtomicBool;
 
-/// What can be chosen of [`Ladder`].
+/// Options of [`Ladder`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LadderOptions {
-    /// Whether the kernel measures what recording costs, which makes each event dearer by two readings of the clock.
+    /// Whether the kernel measures the cost of recording; this adds two clock readings to each event.
     pub cost: bool,
 }
 
@@ -70,7 +70,7 @@ fn name_vms(ladder: &mut latpath_ladder::Ladder, scope: &Scope) {
     }
 }
 
-/// A VM's taps, with their names.
+/// A VM's taps and their names.
 fn taps(vm: &Vm) -> impl Iterator<Item = (Device, &str)> {
     let device = |tap: &Tap| Some(Device { ifindex: tap.ifindex?, netns: tap.netns? });
     vm.taps.iter().filter_map(move |tap| Some((device(tap)?, tap.device.as_str())))

@@ -1,8 +1,8 @@
-//! What is attached for a window and then read: [`Instrument`]s, whose figures come in an
-//! [`Observation`](latpath_model::Observation). A table of them serves the commands, the study, the check of what this
-//! machine can do, and agents in guests.
+//! [`Instrument`]s: each is attached for a window, then read, and returns its figures in an
+//! [`Observation`](latpath_model::Observation). The commands, the study, the check of this machine's capabilities and
+//! the agents in guests use one table of them.
 //!
-//! Nothing here prints.
+//! This crate does not print.
 //!
 //! ```no_run
 //! use latpath_observe::{Exits, Instrument, Scope};

@@ -1,5 +1,5 @@
-//! CPU time of host and guests by mode, process and function; the contexts in which a function runs; the same of two
-//! profiles.
+//! CPU time of host and guests by mode, process and function; the contexts in which a function runs; differences
+//! between two profiles.
 
 mod contexts;
 mod diff;
@@ -18,35 +18,35 @@ pub use diff::{Diff, Moved};
 pub use instrument::{ProfileOptions, Profiler, Recorded};
 pub use vm_name::{of_one_vm, without_vm_name};
 
-/// Where the CPUs' time went in a window.
+/// CPU time of a window by mode, process and function.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFigures {
-    /// What it is of.
+    /// Description of the profile.
     #[serde(flatten)]
     pub header: Header,
-    /// How many CPUs were watched.
+    /// Number of CPUs sampled.
     pub cpu_count: u64,
-    /// Where all CPUs' time went: adds up to `cpu_count` × `window_ns`.
+    /// Time of all CPUs by mode; the sum is `cpu_count` × `window_ns`.
     pub modes: Modes,
-    /// What the kernel itself accounted to these CPUs (/proc/stat), in steps of its clock tick.
+    /// The kernel's own accounting of these CPUs (/proc/stat), in units of its clock tick.
     pub kernel_account: Option<KernelAccount>,
-    /// Processes, those with most time first.
+    /// Processes, in descending order of time.
     pub processes: Vec<ProcessFigures>,
-    /// Functions, those with most time of their own first.
+    /// Functions, in descending order of self time.
     pub functions: Vec<FunctionFigures>,
-    /// System calls of the VMs' processes, where that was asked for.
+    /// System calls of the VMs' processes, if requested.
     pub system_calls: Vec<CallLine>,
-    /// The part of the frames of the host's call chains whose function is known.
+    /// Share of the frames in the host's call chains whose function is known.
     pub named_on_host: Option<f64>,
-    /// The same of the guests'.
+    /// Share of the frames in the guests' call chains whose function is known.
     pub named_in_guests: Option<f64>,
-    /// What the figures were computed from.
+    /// The samples from which the figures were computed.
     #[serde(skip)]
     #[schemars(skip)]
     pub recorded: Recorded,
 }
 
-/// CPU time by where it was spent.
+/// CPU time by mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Modes {
     /// In the host's kernel.
@@ -57,11 +57,11 @@ pub struct Modes {
     pub guest_sys_ns: Ns,
     /// In guests' programs.
     pub guest_usr_ns: Ns,
-    /// In guests into which nobody looked.
+    /// In guests that no agent sampled.
     pub guest_unseen_ns: Ns,
-    /// By threads of the host that no sample met.
+    /// In threads of the host without a sample.
     pub not_sampled_ns: Ns,
-    /// Nothing to do.
+    /// Idle.
     pub idle_ns: Ns,
 }
 
@@ -77,19 +77,22 @@ impl Modes {
         }
     }
 
+    /// Total time in guests.
     pub fn guest_ns(&self) -> Ns {
         self.guest_sys_ns + self.guest_usr_ns + self.guest_unseen_ns
     }
 
-    /// All time in which CPUs worked.
+    /// Total time in which the CPUs were not idle.
     pub fn busy_ns(&self) -> Ns {
         self.host_sys_ns + self.host_usr_ns + self.guest_ns() + self.not_sampled_ns
     }
 
+    /// Total time, idle time included.
     pub fn total_ns(&self) -> Ns {
         self.busy_ns() + self.idle_ns
     }
 
+    /// The time of a profile by mode.
     pub fn of_profile(profile: &Profile) -> Self {
         let mut modes = Self { idle_ns: profile.header.idle_ns, ..Self::default() };
         modes.not_sampled_ns = profile.header.unattributed_ns;
@@ -98,7 +101,7 @@ impl Modes {
     }
 }
 
-/// What the kernel accounted.
+/// CPU time as the kernel accounted it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelAccount {
     /// Programs, and guests.
@@ -107,9 +110,9 @@ pub struct KernelAccount {
     pub system_ns: Ns,
     /// Guests alone.
     pub guest_ns: Ns,
-    /// Nothing to do.
+    /// Idle.
     pub idle_ns: Ns,
-    /// Taken by this machine's own hypervisor.
+    /// Stolen by the hypervisor of this machine.
     pub steal_ns: Ns,
 }
 
@@ -118,12 +121,11 @@ pub struct KernelAccount {
 pub struct ProcessFigures {
     /// Its name.
     pub process: String,
-    /// The guest that it runs in; `null` on the host.
+    /// The guest in which it runs; `null` on the host.
     pub guest: Option<String>,
-    /// All of its time. Of a VM's process: without what was seen inside the guest, which is the time of the guest's
-    /// processes.
+    /// Total time. A VM's process excludes the time sampled inside the guest, which belongs to the guest's processes.
     pub total_ns: Ns,
-    /// Where it was spent.
+    /// Its time by mode.
     pub modes: Modes,
 }
 
@@ -132,55 +134,55 @@ pub struct ProcessFigures {
 pub struct FunctionFigures {
     /// Its name.
     pub function: String,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel function.
     pub in_kernel: bool,
-    /// The guest that it ran in; `null` on the host.
+    /// The guest in which it ran; `null` on the host.
     pub guest: Option<String>,
     /// Time in the function itself.
     pub self_ns: Ns,
-    /// Time in it and in what it called.
+    /// Time in the function and its callees.
     pub total_ns: Ns,
-    /// Under what it ran, those with most time first: adds up to `total_ns`.
+    /// Contexts in which it ran, in descending order of time; the sum is `total_ns`.
     pub contexts: Vec<Context>,
 }
 
-/// Under what a function ran.
+/// A context in which a function ran.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Context {
     /// The process.
     pub process: String,
-    /// The system call, interrupt, softirq or the kernel thread's function that led to it; of a program's function,
-    /// its caller.
+    /// The system call, interrupt, softirq or kernel thread's function that led to it; for a function of a program, its
+    /// caller.
     pub under: Option<String>,
-    /// Time in the function and in what it called.
+    /// Time in the function and its callees.
     pub total_ns: Ns,
 }
 
-/// A system call of a thread, all of its calls together.
+/// All calls of one system call by one thread.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CallLine {
     /// The VM.
     pub vm: String,
-    /// The thread's name, or what it does for the VM.
+    /// The thread's name, or its role in the VM.
     pub thread: String,
-    /// Its number; 0: all threads of this name that have ended, together.
+    /// Thread id; 0 for the sum of all ended threads of this name.
     pub tid: u32,
-    /// The call.
+    /// Name of the system call.
     pub call: String,
     /// Calls that began and ended in the window.
     pub count: u64,
-    /// Their time, also asleep.
+    /// Their total time, sleep included.
     pub sum_ns: Ns,
-    /// Mean.
+    /// Mean time.
     pub mean_ns: Ns,
-    /// The longest.
+    /// Maximum time.
     pub max_ns: Ns,
-    /// Those that returned an error.
+    /// Calls that returned an error.
     pub failed: u64,
 }
 
 impl CallLine {
-    /// `vm` and `thread` are names.
+    /// The line of these calls, with the names of the VM and the thread.
     pub fn new(call: &CallFigures, vm: String, thread: String) -> Self {
         let CallFigures { tid, count, ns, longest_ns, failed, .. } = *call;
         let mean_ns = ns / (count.max(1) as Ns);
@@ -195,7 +197,7 @@ struct Function {
     in_kernel: bool,
 }
 
-/// The name of the guest that frames are in.
+/// Name of the guest that a guest frame stands for.
 fn guest_of(frame: &Frame) -> Option<String> {
     let name = frame.name.strip_prefix("[guest ").and_then(|rest| rest.strip_suffix(']'));
     Some(name.unwrap_or(&frame.name).to_owned())
@@ -209,7 +211,7 @@ struct Chain<'p> {
 }
 
 impl<'p> Chain<'p> {
-    /// The part of a call chain that is inside the innermost guest.
+    /// The part of a call chain inside the innermost guest.
     pub fn of(frames: &'p [Frame]) -> Option<Self> {
         let (outer, last) = (frames.first()?, frames.last()?);
         let border = frames.iter().rposition(|frame| frame.kind == Kind::Guest);
@@ -225,7 +227,7 @@ impl<'p> Chain<'p> {
     }
 }
 
-/// Time of a function, its own and with what it called, by context.
+/// Time of a function: self time, and total time by context.
 #[derive(Default)]
 struct FunctionTime {
     own: Ns,
@@ -233,7 +235,7 @@ struct FunctionTime {
     contexts: BTreeMap<(String, Option<String>), Ns>,
 }
 
-/// Not what stands for a process that was not sampled, or is not shown.
+/// Whether the frame is a function, rather than a placeholder for a process that was not sampled or is not shown.
 fn is_function(frame: &Frame) -> bool {
     !frame.name.starts_with("[not ")
 }
@@ -250,7 +252,7 @@ fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
             if at + 1 == chain.functions.len() {
                 time.own += ns;
             }
-            // One that calls itself has the time once, by its outermost call.
+            // A recursive function counts the time once, at its outermost call.
             if !met.contains(&(&*frame.name, in_kernel)) {
                 met.push((&frame.name, in_kernel));
                 time.total += ns;
@@ -263,7 +265,8 @@ fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
 }
 
 impl ProfileFigures {
-    /// The figures of a profile, whose window began at `from_ns`. What else is known of the window can be added.
+    /// The figures of a profile whose window began at `from_ns`. The caller adds notes and the figures from other
+    /// sources.
     pub fn observe(profile: &Profile, from_ns: Ns) -> Observation<Self> {
         let mut processes: BTreeMap<(Option<String>, &str), Modes> = BTreeMap::new();
         let mut named = [(0, 0); 2];
@@ -336,7 +339,7 @@ mod tests {
         }
     }
 
-    /// How often a key stands inside of other values.
+    /// Number of occurrences of a key inside other values.
     fn nested(keys: &serde_json::Map<String, serde_json::Value>, key: &str) -> usize {
         keys.values().map(|value| value.to_string().matches(&format!("\"{key}\":")).count()).sum()
     }

@@ -1,4 +1,4 @@
-//! What passed virtqueues, as virtio's drivers and vhost counted it.
+//! Traffic of virtqueues, as counted at virtio's drivers and in vhost.
 
 mod instrument;
 
@@ -15,157 +15,158 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use instrument::{Queues, QueuesOptions};
 
-/// What passed all virtqueues in a window.
+/// Traffic of all virtqueues in a window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct QueuesFigures {
-    /// Devices whose queues were used: this machine's virtio devices, and those that vhost serves for its VMs.
+    /// Devices whose queues were used: this machine's virtio devices, and the devices that vhost serves for its VMs.
     pub devices: Vec<Device>,
-    /// Events of queues for which there was no room: these queues are missing.
+    /// Events of queues that did not fit in the table; these queues are missing.
     pub events_without_room: u64,
-    /// Buffers whose waiting is not known, because too many were under way.
+    /// Buffers whose waiting time is unknown, because too many were in flight.
     pub buffers_untimed: u64,
 }
 
 /// One device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
-    /// `driver`: the figures are those of the driver, in this machine as a guest. `vhost`: of this machine as a host.
+    /// `driver`: the figures of the driver, with this machine as the guest. `vhost`: those of vhost, with this machine as
+    /// the host.
     pub side: Side,
-    /// `virtio0`; at vhost, the tap, or `null` where it has none.
+    /// `virtio0`; for vhost the tap, or `null` if it has none.
     pub name: Option<String>,
-    /// What users know a virtio device by: `eth0`, `vda`.
+    /// Names by which users know a virtio device: `eth0`, `vda`.
     pub known_as: Vec<String>,
     /// The driver of a virtio device: `virtio_net`.
     pub driver: Option<String>,
-    /// vhost: the VM; `null` for one that was gone at the end.
+    /// vhost: the VM; `null` if it had ended by the end of the window.
     pub vm: Option<String>,
     /// vhost: the VM's process.
     pub pid: Option<u32>,
     /// Its queues.
     pub queues: Vec<QueueFigures>,
-    /// Network cards and taps: packets to the guest, set against the device's own counter.
+    /// Network cards and taps: packets to the guest, compared with the device's own counter.
     pub to_guest: Option<Agreement>,
-    /// Network cards and taps: packets from the guest, likewise.
+    /// Network cards and taps: packets from the guest, compared with the device's own counter.
     pub from_guest: Option<Agreement>,
 }
 
-/// What passed a network card's queues of one direction, and what the device counted over nearly the same window.
-/// Without the headers that virtio puts before packets.
+/// Traffic of a network card's queues in one direction, and the device's own counters over nearly the same window,
+/// without virtio's packet headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// Packets that passed its queues; `null` at vhost to the guest, where several buffers may be one packet.
+    /// Packets in its queues; `null` for vhost to the guest, where one packet may take several buffers.
     pub packets: Option<u64>,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets that the device counted; one may be a large packet that is segmented later.
+    /// Packets that the device counted; a large packet that is segmented later counts once.
     pub device_packets: u64,
     /// Bytes that the device counted.
     pub device_bytes: u64,
 }
 
 impl Agreement {
-    /// Packets and bytes by which the queues' count is above the device's.
+    /// Packets and bytes by which the queues' count exceeds the device's.
     pub fn difference(self) -> (i64, i64) {
         let packets = self.packets.map_or(0, |packets| packets as i64 - self.device_packets as i64);
         (packets, self.bytes as i64 - self.device_bytes as i64)
     }
 }
 
-/// How a ring is laid out in memory.
+/// Memory layout of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// With a ring of its own for each direction.
+    /// One ring per direction.
     #[default]
     Split,
-    /// With one ring for both.
+    /// One ring for both directions.
     Packed,
 }
 
 /// One queue.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct QueueFigures {
-    /// `input.0`, `requests`; at vhost `rx 0`, `tx 0`, or the function that serves it.
+    /// `input.0`, `requests`; for vhost `rx 0`, `tx 0`, or the function that serves the queue.
     pub queue: String,
-    /// Its number in the device; at vhost, of the tap's queue.
+    /// Its number in the device; for vhost, the number of the tap's queue.
     pub number: u32,
-    /// Descriptors in its ring.
+    /// Number of descriptors in its ring.
     pub size: u32,
-    /// How its ring is laid out.
+    /// Layout of its ring.
     pub layout: Layout,
-    /// Whether the device reads buffers of it.
+    /// Whether the device reads its buffers.
     pub device_reads: bool,
-    /// Whether the device writes to buffers of it.
+    /// Whether the device writes to its buffers.
     pub device_writes: bool,
     /// Whether it was deleted in the window.
     pub deleted: bool,
-    /// Buffers that the driver posted; at vhost: that it took off the ring, without those that it put back.
+    /// Buffers that the driver posted; for vhost, buffers that it took off the ring, without those that it put back.
     pub posted_buffers: u64,
-    /// Bytes in posted buffers that the device is to read.
+    /// Bytes in posted buffers for the device to read.
     pub posted_read_bytes: u64,
-    /// Room in posted buffers that the device may write to.
+    /// Bytes in posted buffers that the device may write.
     pub posted_write_bytes: u64,
-    /// vhost: buffers that it put back, to take them again.
+    /// vhost: buffers that it put back on the ring, to take them again.
     pub put_back_buffers: u64,
     /// Driver: buffers that did not fit in the ring.
     pub refused_buffers: u64,
-    /// Buffers that the driver got back; at vhost: that it used.
+    /// Buffers returned to the driver; for vhost, buffers that it used.
     pub used_buffers: u64,
-    /// Bytes that the device wrote to them, as it says, with headers.
+    /// Bytes that the device reports as written to used buffers, headers included.
     pub written_bytes: u64,
-    /// Bytes that the device read from used buffers whose posting was seen (`waited.count`), with headers.
+    /// Bytes that the device read from used buffers whose posting was observed (`waited.count`), headers included.
     pub read_bytes: u64,
-    /// How far the ring's index of posted buffers moved beyond what was counted: 0, unless buffers passed unseen.
+    /// Advance of the ring's index of posted buffers beyond the count: 0 unless buffers were missed.
     pub posted_index_difference: i64,
-    /// The same of used buffers.
+    /// Advance of the ring's index of used buffers beyond the count: 0 unless buffers were missed.
     pub used_index_difference: i64,
-    /// How far both indices moved while they were compared: by a buffer, of packed rings by a descriptor.
+    /// Advance of both indices while they were compared: in buffers; for packed rings, in descriptors.
     pub index_moved: u64,
-    /// How often the indices began again, as when a queue is reset.
+    /// Number of times that the indices restarted, as when a queue is reset.
     pub index_resets: u64,
     /// Kicks.
     pub kicks: u64,
-    /// Driver: kicks that the device had said it does not need.
+    /// Driver: kicks that the device had suppressed.
     pub kicks_suppressed: u64,
     /// vhost: rounds of its worker.
     pub rounds: u64,
-    /// Interrupts: that the driver took; at vhost: that it signalled.
+    /// Interrupts that the driver took; for vhost, interrupts that it signalled.
     pub interrupts: u64,
-    /// vhost: interrupts that the driver had said it does not need.
+    /// vhost: interrupts that the driver had suppressed.
     pub interrupts_suppressed: u64,
-    /// Driver: interrupts that found nothing used, as on a line that queues share.
+    /// Driver: interrupts without a used buffer, as on a line that queues share.
     pub interrupts_empty: u64,
-    /// vhost: interrupts that KVM made of its signals without QEMU (irqfd).
+    /// vhost: interrupts that KVM raised for its signals without QEMU (irqfd).
     pub interrupts_by_irqfd: u64,
     /// Driver: the interrupt's number in `/proc/interrupts`. vhost: its GSI in KVM.
     pub interrupt: Option<u32>,
     /// Driver: the interrupt's name.
     pub interrupt_name: Option<String>,
-    /// How long the device had each buffer; percentiles are at most 3 % off. Of buffers that it only writes to
-    /// (packets to the guest), most of that is waiting for something to write: no delay.
+    /// Time for which the device held each buffer; percentiles have an error of at most 3 %. A buffer that the device
+    /// only writes (packets to the guest) mostly waits for data to write, which is no delay.
     pub waited: TimeFigures,
-    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when it took one, that one included.
+    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when it took one, this one included.
     pub occupied: Sizes,
-    /// Driver: buffers posted for each kick. vhost: taken in each round of its worker.
+    /// Driver: buffers posted per kick. vhost: buffers taken per round of its worker.
     pub per_kick: Sizes,
-    /// Buffers used for each interrupt.
+    /// Buffers used per interrupt.
     pub per_interrupt: Sizes,
 }
 
-/// Sizes of something; percentiles are at most 3 % off.
+/// Distribution of sizes; percentiles have an error of at most 3 %.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Sizes {
-    /// How many sizes.
+    /// Number of sizes.
     pub count: u64,
     /// Arithmetic mean.
     pub mean: f64,
-    /// Least.
+    /// Minimum.
     pub min: u64,
     /// Median.
     pub p50: u64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99: u64,
-    /// Greatest.
+    /// Maximum.
     pub max: u64,
 }
 
@@ -183,25 +184,28 @@ impl Sizes {
     }
 }
 
-/// What names queues and their devices.
+/// Sources for the names of queues and their devices.
 #[derive(Default)]
 pub struct Names {
     /// The kernel's functions.
     pub functions: Functions,
+    /// Names of interrupts by number.
     pub interrupts: HashMap<u32, String>,
+    /// virtio devices by number.
     pub devices: HashMap<u32, VirtioDevice>,
+    /// Names of VMs by process id.
     pub vms: HashMap<u32, String>,
     /// This process's network namespace.
     pub netns: Option<Inode>,
-    /// What network devices counted in the window, by namespace and index.
+    /// Counters of network devices over the window, by namespace and index.
     pub statistics: DeviceStatistics,
 }
 
-/// By which queues are of one device: side, process, namespace, number.
+/// Key of a device: side, process, namespace, number.
 type Key = (Side, u32, u32, u32);
 
 impl QueuesFigures {
-    /// The figures of what the programs counted.
+    /// The figures of the programs' counts.
     pub fn observe(counted: &Counted, names: &Names) -> Observation<Self> {
         let mut devices: BTreeMap<Key, Vec<&Queue>> = BTreeMap::new();
         for queue in &counted.queues {
@@ -228,8 +232,7 @@ impl QueuesFigures {
 }
 
 impl QueueFigures {
-    /// Whether the device only writes to its buffers, so that each of them lies ready until there is something to
-    /// write.
+    /// Whether the device only writes to its buffers, so that each buffer waits for data to write.
     pub fn is_filled_by_device(&self) -> bool {
         self.device_writes && !self.device_reads
     }
@@ -262,7 +265,7 @@ impl Device {
             }
             Side::Vhost => {
                 let counted = names.statistics.get(&(netns, number));
-                // What a tap sends, the guest receives; each packet has a header in the ring.
+                // The guest receives what the tap sends; each packet has a header in the ring.
                 let header = queues.iter().map(|q| u64::from(q.header)).max().unwrap_or(0);
                 let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.used_bytes).sum();
                 let of_reading = |get: fn(&Queue) -> u64| -> u64 {
@@ -340,8 +343,8 @@ impl QueueFigures {
     }
 }
 
-/// vhost's queues have no names: the function that serves a kick says what it is (`handle_tx_kick`,
-/// `vhost_vsock_handle_rx_kick`).
+/// Name of a vhost queue, from the function that serves its kicks (`handle_tx_kick`, `vhost_vsock_handle_rx_kick`):
+/// the queue itself has none.
 fn vhost_name(queue: &Queue, functions: &Functions) -> String {
     match functions.at(queue.handler) {
         Some("handle_rx_kick") => format!("rx {}", queue.index),

@@ -1,23 +1,23 @@
-//! The VMs of a window.
+//! The VMs that a window covers.
 
 use crate::StartError;
 use latpath_vms::Vm;
 use std::collections::BTreeSet;
 
-/// The VMs that a window is about: all of this host, also those that start later, or some.
+/// The VMs that a window covers: all of this host, those that start later included, or chosen ones.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// All VMs of this host that were found so far. One that has ended keeps its name.
+    /// All VMs of this host found so far, those that have ended included.
     known: Vec<Vm>,
     /// Processes of the chosen VMs; `None` for all.
     chosen: Option<BTreeSet<u32>>,
 }
 
 impl Scope {
-    /// The VMs of these names or processes; all where `names` is empty.
+    /// The VMs with these names or process ids; all if `names` is empty.
     ///
     /// # Errors
-    /// Where VMs cannot be looked for, or none has such a name.
+    /// If the search for VMs fails, or no VM has one of the names.
     pub fn of(names: &[String]) -> Result<Self, StartError> {
         let known = latpath_vms::find()?.vms;
         let is = |vm: &Vm, name: &String| vm.name == *name || vm.pid.to_string() == *name;
@@ -36,27 +36,27 @@ impl Scope {
         Self { known: Vec::new(), chosen: Some(BTreeSet::new()) }
     }
 
-    /// Whether the window is about some VMs alone.
+    /// Whether the window covers chosen VMs only.
     pub fn is_limited(&self) -> bool {
         self.chosen.is_some()
     }
 
-    /// Whether the window is about the VM of this process.
+    /// Whether the window covers the VM of this process.
     pub fn includes(&self, pid: u32) -> bool {
         self.chosen.as_ref().is_none_or(|chosen| chosen.contains(&pid))
     }
 
-    /// The VMs that the window is about, as far as they were found.
+    /// The VMs that the window covers, of those found so far.
     pub fn vms(&self) -> impl Iterator<Item = &Vm> + Clone {
         self.known.iter().filter(|vm| self.includes(vm.pid))
     }
 
-    /// All VMs of this host, for their names.
+    /// All VMs of this host found so far, for their names.
     pub fn known(&self) -> &[Vm] {
         &self.known
     }
 
-    /// Finds the VMs that have started since.
+    /// Adds the VMs that started since the last search.
     pub fn refresh(&mut self) {
         for vm in latpath_vms::find().map(|found| found.vms).unwrap_or_default() {
             if !self.known.iter().any(|known| known.pid == vm.pid) {

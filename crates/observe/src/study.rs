@@ -1,4 +1,4 @@
-//! What a study keeps of each configuration of a VM.
+//! The record that a study keeps of each configuration of a VM.
 
 mod measure;
 mod setup;
@@ -22,7 +22,7 @@ use setup::setup;
 /// Version of [`Configuration`] that this latpath writes.
 pub const VERSION: u32 = 3;
 
-/// What every version of a [`Configuration`] has.
+/// The field common to all versions of [`Configuration`].
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -33,7 +33,7 @@ struct Versioned {
 pub struct Configuration {
     /// Version of this format.
     pub version: u32,
-    /// What the user calls it: `standard`, `vhost`.
+    /// Name that the user gave it: `standard`, `vhost`.
     pub name: String,
     /// The VM.
     pub vm: String,
@@ -41,61 +41,61 @@ pub struct Configuration {
     pub kernel: String,
     /// latpath's version.
     pub latpath: String,
-    /// What else may differ between configurations.
+    /// Other settings that may differ between configurations.
     #[serde(default)]
     pub setup: Setup,
     /// The load.
     pub command: Vec<String>,
-    /// The load with nothing attached, several times.
+    /// Runs of the load without an instrument.
     pub alone: Vec<Work>,
-    /// The load while exits were counted.
+    /// The run in which exits were counted.
     pub exits: Option<Part<VmExits>>,
-    /// The load while its transfers were followed.
+    /// The run in which transfers were followed.
     pub ladder: Option<Part<Observation<LadderFigures>>>,
-    /// The load while the buffers of its virtqueues were counted.
+    /// The run in which the buffers of the virtqueues were counted.
     pub queues: Option<Part<Vec<Device>>>,
-    /// The load while CPUs were sampled.
+    /// The run in which CPUs were sampled.
     pub profile: Option<Part<KeptProfile>>,
-    /// What could not be measured, and why; what the reader must know.
+    /// Measurements that failed, with the reasons, and other notes for the reader.
     pub notes: Vec<String>,
-    /// The host was emulated: times and rates there say nothing of hardware.
+    /// Whether the host was emulated, so that its times and rates do not apply to hardware.
     #[serde(default)]
     pub emulated: bool,
 }
 
-/// What a VM runs on and with, as far as its host shows it.
+/// Host, hypervisor and CPU placement of a VM, as visible on its host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Setup {
-    /// The hypervisor's version, as the file of its program contains it; `None` where it is not known.
+    /// The hypervisor's version, from its executable; `None` if unknown.
     pub hypervisor: Option<String>,
     /// QEMU's machine type: `pc-q35-7.2`.
     pub machine: Option<String>,
-    /// CPUs of the host that are online.
+    /// Online CPUs of the host.
     pub host_cpus: String,
-    /// The CPUs that each vCPU's thread may run on, by its number.
+    /// CPUs on which each vCPU's thread may run, by vCPU number.
     pub vcpus: Vec<String>,
-    /// The CPUs that the VM's vhost workers may run on.
+    /// CPUs on which the VM's vhost workers may run.
     pub vhost_workers: Vec<String>,
-    /// How long KVM polls in halts at most (its parameter `halt_poll_ns`).
+    /// Maximum time for which KVM polls in a halt, ns (its parameter `halt_poll_ns`).
     pub halt_poll_ns: Option<u64>,
     /// Whether KVM lets hardware deliver interrupts (its parameters `enable_apicv`, `avic`).
     pub posted_interrupts: Option<bool>,
 }
 
-/// A measurement, and what the load did in its window.
+/// A measurement, and the work of the load in its window.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Part<T> {
-    /// What the load did.
+    /// Work of the load.
     pub work: Work,
-    /// What was measured.
+    /// Results of the measurement.
     pub figures: T,
 }
 
-/// What was counted of packets may differ by this part from what the device counted: both windows are nearly the same.
+/// Maximum relative difference between the queues' counters and the device's: their windows are nearly the same.
 const TOLERATED: f64 = 0.01;
 
-/// The network cards and taps that `latpath queues` has seen, with the queues that were used, and what must be known of their figures.
+/// The network cards and taps in the figures of `latpath queues`, with the queues that were used, and notes on them.
 pub fn network_queues(observation: Observation<QueuesFigures>) -> (Vec<Device>, Vec<String>) {
     let mut notes: Vec<String> = observation.remarks().cloned().collect();
     let is_net = |device: &Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
@@ -125,71 +125,72 @@ pub fn network_queues(observation: Observation<QueuesFigures>) -> (Vec<Device>, 
     (devices, notes)
 }
 
-/// Where the CPUs' time went.
+/// A profile of the CPUs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KeptProfile {
-    /// The text that `latpath profile -o` keeps.
+    /// The profile in the format of `latpath profile -o`.
     pub kept: String,
     /// System calls of the VM's threads.
     pub system_calls: Vec<CallLine>,
 }
 
 impl KeptProfile {
-    /// The profile.
+    /// The parsed profile.
     ///
     /// # Errors
-    /// Where the text is none.
+    /// If the text is not a profile.
     pub fn profile(&self) -> Result<Profile, String> {
         Profile::parse(self.kept.as_bytes(), "the kept profile").map_err(|e| e.to_string())
     }
 }
 
-/// A load that runs at less than this part of its least rate by itself is starved: what is measured then is not the load.
+/// Share of the load's minimum rate without instruments, below which the load is starved: a measurement then does not
+/// describe the load.
 const STARVED: f64 = 0.1;
 
 impl Configuration {
-    /// Its profile without the VM's name, so that it can be compared with another configuration's; `None` where none
-    /// was taken, or its load was starved.
+    /// The profile without the VM's name, for comparison with other configurations; `None` if no profile was taken, or
+    /// the load was starved.
     pub fn profile(&self) -> Option<Profile> {
         Some(without_vm_name(self.profiled()?.figures.profile().ok()?, &self.vm))
     }
 
-    /// The load while CPUs were sampled, unless it was starved.
+    /// The run in which CPUs were sampled, unless the load was starved.
     pub fn profiled(&self) -> Option<&Part<KeptProfile>> {
         self.profile.as_ref().filter(|part| !self.is_starved(&part.work))
     }
 
-    /// Whether the load was starved while something was measured.
+    /// Whether the load was starved in this run.
     pub fn is_starved(&self, work: &Work) -> bool {
         let least = self.alone.iter().map(Work::bits_per_second).reduce(f64::min);
         least.is_some_and(|least| work.bits_per_second() < least * STARVED)
     }
 }
 
-/// What the load did.
+/// Work of the load in one run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
-    /// From its start to its end.
+    /// Time from its start to its end.
     pub took_ns: Ns,
-    /// What passed the VM's taps in that time, as the kernel counted it.
+    /// Traffic of the VM's taps in this time, as counted by the kernel.
     pub traffic: Traffic,
-    /// What the load itself says of its rate (`end.sum_received.bits_per_second` of `iperf3 --json`).
+    /// Rate that the load itself reports (`end.sum_received.bits_per_second` of `iperf3 --json`).
     pub reported_bits_per_second: Option<f64>,
 }
 
 impl Work {
-    /// Bits a second: by its own account, else what passed the taps over its time.
+    /// Bits per second: as the load reports, otherwise the traffic of the taps over its time.
     pub fn bits_per_second(&self) -> f64 {
         let counted = || self.traffic.bytes() as f64 * 8e9 / self.took_ns.max(1) as f64;
         self.reported_bits_per_second.unwrap_or_else(counted)
     }
 
-    /// 10^9 bytes that passed the taps.
+    /// Traffic of the taps in units of 10^9 bytes.
     pub fn gigabytes(&self) -> f64 {
         self.traffic.bytes() as f64 / 1e9
     }
 
-    /// What iperf3 printed as JSON says of its rate.
+    /// Rate in the JSON report of iperf3.
     pub fn reported(printed: &str) -> Option<f64> {
         let report: Value = serde_json::from_str(printed.trim()).ok()?;
         let end = &report["end"];
@@ -199,10 +200,10 @@ impl Work {
 }
 
 impl Configuration {
-    /// Reads what an earlier run has written.
+    /// Reads a configuration that an earlier run wrote.
     ///
     /// # Errors
-    /// With what is wrong with it.
+    /// If the text is not a valid configuration of this version.
     pub fn read(text: &str) -> Result<Self, String> {
         match serde_json::from_str(text).map_err(|e| e.to_string())? {
             Versioned { version: VERSION } => {}
@@ -214,7 +215,7 @@ impl Configuration {
         Ok(read)
     }
 
-    /// The load's rate with nothing attached: the median.
+    /// Median rate of the load without an instrument.
     pub fn rate(&self) -> Option<f64> {
         let mut rates: Vec<f64> = self.alone.iter().map(Work::bits_per_second).collect();
         rates.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! A command during whose life something is watched.
+//! A command that runs while instruments watch.
 
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -9,22 +9,23 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often an instrument takes what has come, and the end of the window is checked.
+/// Interval at which an instrument reads its events, and the end of the window is checked.
 const STEP: Duration = Duration::from_millis(50);
-/// How long a command may take to end after SIGTERM.
+/// Maximum time in which a command must end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How a command ended: why it failed, where it did.
+/// Result of a command; if it failed, the reason.
 pub type End = Result<(), String>;
 
 /// A command on this machine.
 pub struct Workload(Child);
 
 impl Workload {
-    /// Starts it, with these variables in its environment; it writes to `output`, or else to this process's standard output.
+    /// Starts the command with these environment variables. It writes to `output`, or to this process's standard
+    /// output.
     ///
     /// # Errors
-    /// Where it has no words, or cannot be started.
+    /// If `words` is empty, or the command cannot be started.
     pub fn start(words: &[OsString], variables: &[(&str, &str)], output: Option<&File>) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -38,16 +39,16 @@ impl Workload {
         command.spawn().map(Self).map_err(named)
     }
 
-    /// How it ended, once it has.
+    /// The command's result, once it has ended.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not report the state of the process.
     pub fn ended(&mut self) -> io::Result<Option<End>> {
         let status = self.0.try_wait()?;
         Ok(status.map(|status| if status.success() { Ok(()) } else { Err(status.to_string()) }))
     }
 
-    /// Ends it, if it still runs: by SIGTERM, and by SIGKILL where that does not help.
+    /// Ends the command if it still runs: with SIGTERM, and after [`PATIENCE`] with SIGKILL.
     pub fn end(&mut self) {
         if !matches!(self.0.try_wait(), Ok(None)) {
             return;
@@ -65,11 +66,11 @@ impl Workload {
     }
 }
 
-/// Waits until `stop` is set, the duration is over, or `ended` returns something, which is returned; calls `step` some twenty times a
-/// second with the time that has passed.
+/// Waits until `stop` is set, the duration has passed, or `ended` returns a value, which is then returned. Calls `step`
+/// about 20 times a second with the elapsed time.
 ///
 /// # Errors
-/// Those of `ended`.
+/// If `ended` fails.
 pub fn pass<T, E>(
     stop: &AtomicBool,
     duration: Option<Duration>,

@@ -1,4 +1,4 @@
-//! An instrument that an agent attaches, from its start to the observation that the host reads.
+//! An instrument attached by an agent, from its start to the observation that the host reads.
 
 use latpath_agent::{
     serve, Address, Attached, FindObserver, Machine, MakeObserver, Observer, ServeOptions, StartRequest, Stream,
@@ -9,7 +9,7 @@ use latpath_observe::{InGuest, Queues, StartError};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::AtomicBool;
 
-/// What a guest sends as its observation.
+/// An observer that sends these bytes as its observation.
 struct Sends(Vec<u8>);
 
 impl Observer for Sends {
@@ -20,7 +20,7 @@ impl Observer for Sends {
     }
 }
 
-/// What the host makes of an agent that runs no commands, and sends this.
+/// The host's result for an agent that runs no commands and sends these bytes.
 fn observed(sent: Vec<u8>) -> Result<Observation<QueuesFigures>, StartError> {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("agent");
@@ -34,7 +34,7 @@ fn observed(sent: Vec<u8>) -> Result<Observation<QueuesFigures>, StartError> {
         });
         let mut options = ServeOptions { observers: Some(find), ..ServeOptions::default() };
         let no_source = |_: &StartRequest| Err::<Attached<Machine>, _>("no packets are followed here".into());
-        // How the session ends is the host's affair.
+        // The test checks the host's side only, not the agent's result.
         drop(serve(&mut Stream::new(stream).expect("a stream"), &mut options, None, no_source));
     });
     let observed = InGuest::<Queues>::start("relay1", &Address::Unix(socket)).and_then(InGuest::end);

@@ -1,4 +1,4 @@
-//! The instrument: eBPF programs that count, and what KVM and devices count by themselves.
+//! The instrument: counting eBPF programs, and the counters of KVM and the devices.
 
 use super::{About, ExitsFigures};
 use crate::{Instrument, Needs, Scope, StartError};
@@ -49,7 +49,7 @@ impl Instrument for Exits {
     }
 }
 
-/// What KVM and the devices of VMs' taps had counted at a moment.
+/// Counters of KVM and of the VMs' taps at one time.
 struct Counters {
     kvm: HashMap<u32, KvmCounters>,
     taps: DeviceStatistics,
@@ -61,7 +61,7 @@ impl Counters {
         Self { kvm, taps: Traffic::counters(vms) }
     }
 
-    /// Adds VMs that have started in the window.
+    /// Adds the VMs that started in the window.
     fn complete(&mut self, scope: &Scope) {
         let kvm = &self.kvm;
         let more = Self::of(scope.vms().filter(|vm| !kvm.contains_key(&vm.pid)));

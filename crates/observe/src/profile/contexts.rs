@@ -1,8 +1,8 @@
-//! Under what a function runs: the system call, the interrupt, the task of a kernel thread.
+//! The context in which a function runs: the system call, the interrupt, or the kernel thread's function.
 
 use latpath_profile::{is_named, Frame, Kind};
 
-/// Functions that all system calls, or all threads of the kernel, go through.
+/// Functions on the path of all system calls, or of all kernel threads.
 const ON_EVERY_PATH: [&str; 27] = [
     "entry_SYSCALL_64_after_hwframe",
     "entry_SYSCALL_64",
@@ -33,19 +33,19 @@ const ON_EVERY_PATH: [&str; 27] = [
     "__kthread_fn",
 ];
 
-/// Whether a function of the kernel says nothing about what was done.
+/// Whether a kernel function is common to all system calls or kernel threads, and so identifies no context.
 pub(super) fn is_on_every_path(function: &str) -> bool {
     ON_EVERY_PATH.contains(&function)
 }
 
-/// What calls the handlers of softirqs.
+/// Functions that call the handlers of softirqs.
 const SOFTIRQS: [&str; 2] = ["handle_softirqs", "__do_softirq"];
 
-/// Under what the function at a place runs; `None` where it is itself the first.
+/// The context of the function at index `at`; `None` if nothing above it identifies one.
 pub(super) fn entry(functions: &[Frame], at: usize) -> Option<String> {
     let above = &functions[..at];
     if functions[at].kind != Kind::Kernel {
-        // The address of a program without frame pointers is no caller.
+        // Without frame pointers, the address above need not be the caller's: only a named frame counts.
         return above.last().filter(|caller| is_named(&caller.name)).map(|caller| caller.name.to_string());
     }
     let kernel = || above.iter().enumerate().filter(|(_, frame)| frame.kind == Kind::Kernel);
@@ -65,7 +65,8 @@ fn is_interrupt(name: &str) -> bool {
         .any(|begin| name.starts_with(begin))
 }
 
-/// `__x64_sys_writev` is writev, and so is `do_writev`, which alone is left where compilers make one function of both.
+/// Name of the system call: `writev` for `__x64_sys_writev`, and for `do_writev`, which alone remains if the compiler
+/// merges the two.
 fn system_call(function: &str) -> &str {
     const VECTORS: [&str; 4] = ["readv", "writev", "preadv", "pwritev"];
     if let Some(call) = function.strip_prefix("do_").filter(|call| VECTORS.contains(call)) {

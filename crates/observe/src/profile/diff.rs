@@ -1,4 +1,4 @@
-//! What differs between two profiles.
+//! Differences between two profiles.
 
 use super::contexts::is_on_every_path;
 use super::{functions, Function, Modes};
@@ -8,46 +8,46 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Two profiles beside each other.
+/// Two profiles side by side.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Diff {
-    /// What the earlier one is of.
+    /// Window of the earlier profile.
     pub before: Window,
-    /// What the later one is of.
+    /// Window of the later profile.
     pub after: Window,
-    /// Where CPUs' time went before.
+    /// CPU time by mode, before.
     pub modes_before: Modes,
-    /// Where it went after.
+    /// CPU time by mode, after.
     pub modes_after: Modes,
-    /// Functions by context, those that moved most first; without such as all system calls or all threads of the
-    /// kernel go through.
+    /// Functions by context, in descending order of change; without functions common to all system calls or kernel
+    /// threads.
     pub moved: Vec<Moved>,
 }
 
-/// A function in one context. A CPU that did nothing else would have 10^9 ns a second.
+/// A function in one context. One fully used CPU is 10^9 ns per second.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Moved {
     /// The function.
     pub function: String,
-    /// Whether it is the kernel's.
+    /// Whether it is a kernel function.
     pub in_kernel: bool,
-    /// The guest that it ran in; `null` on the host.
+    /// The guest in which it ran; `null` on the host.
     pub guest: Option<String>,
     /// The process.
     pub process: String,
-    /// Under what it ran there.
+    /// The system call, interrupt, softirq, kernel thread's function or caller that led to it.
     pub under: Option<String>,
-    /// Time in it and in what it called, for each second, before.
+    /// Time in the function and its callees per second, before.
     pub before_ns_per_s: Ns,
-    /// The same after.
+    /// Time in the function and its callees per second, after.
     pub after_ns_per_s: Ns,
-    /// The part of all the function's time before that was in this context.
+    /// Share of the function's total time in this context, before.
     pub share_before: Option<f64>,
-    /// The same after.
+    /// Share of the function's total time in this context, after.
     pub share_after: Option<f64>,
 }
 
-/// A function's time in a context, and in all.
+/// Times of a function in one context, and in all contexts.
 type Times = BTreeMap<(Function, String, Option<String>), (Ns, Ns)>;
 
 fn times(profile: &Profile) -> Times {
@@ -62,7 +62,7 @@ fn times(profile: &Profile) -> Times {
 }
 
 impl Diff {
-    /// Compares an earlier profile and a later one.
+    /// Compares an earlier profile with a later one.
     pub fn new(before: &Profile, after: &Profile) -> Self {
         let (was, is) = (times(before), times(after));
         let totals = |times: &Times| -> BTreeMap<Function, Ns> {
@@ -70,7 +70,7 @@ impl Diff {
         };
         let (all_before, all_after) = (totals(&was), totals(&is));
         let keys: std::collections::BTreeSet<_> = was.keys().chain(is.keys()).collect();
-        // A profile that somebody has edited may have any window.
+        // An edited profile may have any window.
         let per_s = |ns: Ns, profile: &Profile| {
             let per_s = i128::from(ns) * 1_000_000_000 / i128::from(profile.window_ns.max(1));
             Ns::try_from(per_s).unwrap_or(Ns::MAX)

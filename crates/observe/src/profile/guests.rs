@@ -1,4 +1,4 @@
-//! Guests: how long vCPUs run them, by the host's account, and what their agents see inside.
+//! Guests: their run times as the host accounts them, and the samples of their agents.
 
 use crate::{Scope, StartError};
 use latpath_agent::{Address, Machine, Timeouts};
@@ -10,7 +10,7 @@ use latpath_vms::{Accel, Role, Vm};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Guest times of vCPUs, read again and again.
+/// Guest times of vCPUs, read periodically.
 pub struct GuestTimes {
     root: Root,
     tick: Ns,
@@ -18,7 +18,7 @@ pub struct GuestTimes {
 }
 
 impl GuestTimes {
-    /// Makes it for those VMs whose guest time the kernel accounts.
+    /// Guest times of the scope's VMs that run on KVM; the kernel accounts no others.
     pub fn of(scope: &Scope) -> Self {
         let vcpus = |vm: &Vm| {
             let pid = vm.pid;
@@ -34,13 +34,13 @@ impl GuestTimes {
         Self { root: Root::of(Path::new("/")), tick: tick_ns() as Ns, times }
     }
 
-    /// Their threads.
+    /// Thread ids of the vCPUs.
     pub fn threads(&self) -> Vec<u32> {
         self.times.iter().map(|time| time.tid).collect()
     }
 
-    /// Reads them, where KVM shows its entries as the sum of the times from each to the exit, elsewhere by the kernel's account (`guest_time`
-    /// of /proc), which counts clock ticks. A vCPU that has ended keeps what it had.
+    /// Reads the guest times: if KVM reports its entries, the sum of the times from each entry to the exit; otherwise
+    /// the kernel's accounting (`guest_time` of /proc) in clock ticks. A vCPU that has ended keeps its last reading.
     pub fn read(&mut self, recorder: &Recorder) {
         for time in &mut self.times {
             if let Some(ns) = recorder.guest_time(time.tid) {
@@ -53,7 +53,7 @@ impl GuestTimes {
         }
     }
 
-    /// What was read.
+    /// All readings, without vCPUs that have none.
     pub fn finish(self) -> Vec<GuestTime> {
         self.times.into_iter().filter(|time| !time.readings.is_empty()).collect()
     }
@@ -65,21 +65,21 @@ pub struct Guests {
     notes: Vec<String>,
 }
 
-/// An agent in a guest.
+/// A guest with an agent.
 struct Watched {
     /// The VM's process.
     pid: u32,
     machine: Machine,
-    /// Threads of its vCPUs, and their numbers.
+    /// Thread id and number of each vCPU.
     vcpus: Vec<(u32, u32)>,
     causality: CausalityCheck,
 }
 
 impl Guests {
-    /// Reaches the agents, and has them begin to sample.
+    /// Connects to the agents, and starts their samplers.
     ///
     /// # Errors
-    /// Where one is not reached, or it is not known whose guest it is.
+    /// If an agent cannot be reached, or its VM cannot be identified.
     pub fn connect(
         asked: &[(String, Address)],
         scope: &Scope,
@@ -103,7 +103,7 @@ impl Guests {
             };
             watched.push(Watched { pid: vm.pid, machine, vcpus, causality: CausalityCheck::default() });
         }
-        // A sampler has begun when its first slice is there; nothing of the window is to be without.
+        // A sampler runs once its first slice has arrived; the whole window must be sampled.
         let mut notes = Vec::new();
         for Watched { machine, .. } in &watched {
             let began = Instant::now();
@@ -117,21 +117,21 @@ impl Guests {
         Ok(Self { watched, notes })
     }
 
-    /// Threads of the guests' vCPUs.
+    /// Thread ids of the guests' vCPUs.
     pub fn vcpus(&self) -> Vec<u32> {
         self.watched.iter().flat_map(|watched| &watched.vcpus).map(|(tid, _)| *tid).collect()
     }
 
-    /// The window has begun.
+    /// Starts the causality checks at the beginning of the window.
     pub fn begin(&mut self, recorder: &Recorder) {
         for watched in &mut self.watched {
             watched.causality = CausalityCheck::new(watched.vcpus.iter().copied(), recorder.from());
         }
     }
 
-    /// Compares the samples that have come with the times when their vCPUs were outside the guest.
+    /// Checks the samples that have arrived against the times at which their vCPUs were outside the guest.
     pub fn check(&mut self, recorder: &mut Recorder) {
-        // Samples that came before: of later ones not all is known.
+        // Takes the samples first: absences may be incomplete for samples that arrive later.
         let moments: Vec<_> = self.watched.iter_mut().map(|watched| watched.machine.take_moments()).collect();
         let Some((absences, until)) = recorder.absences().filter(|_| !self.watched.is_empty()) else { return };
         for (watched, moments) in self.watched.iter_mut().zip(moments) {
@@ -141,8 +141,8 @@ impl Guests {
         }
     }
 
-    /// Waits until the guests' samples have come up to now ([`Timeouts::profile`] at most), and ends them.
-    /// `window_end`: the host's clock.
+    /// Ends the samplers, after waiting at most [`Timeouts::profile`] for the samples up to now. `window_end` is a time
+    /// of the host's clock.
     pub fn end(&mut self, window_end: Ns, recorder: &mut Recorder) -> Vec<Guest> {
         let mut guests = Vec::new();
         self.watched.iter_mut().for_each(|watched| watched.machine.begin_stop());
@@ -182,7 +182,7 @@ impl Guests {
         guests
     }
 
-    /// What must be known of the guests' part.
+    /// Notes on the guests' samples.
     pub fn notes(&self, scope: &Scope, guests: &[Guest]) -> Vec<String> {
         let mut notes = self.notes.clone();
         for vm in scope.vms() {
@@ -211,7 +211,8 @@ impl Guests {
     }
 }
 
-/// What a guest's samples lack; its last one came `short` before the window's end.
+/// Notes on the samples missing from a guest. `short`: time from its last sample to the end of the window; `None`
+/// without samples.
 fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     let mut notes = Vec::new();
     match short {
@@ -231,13 +232,13 @@ fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     notes
 }
 
-/// How long a sampler may take to begin: it reads its kernel's functions first.
+/// Maximum time in which a sampler starts; it first reads its kernel's functions.
 const FIRST_SLICE: Duration = Duration::from_secs(20);
 
-/// How much of the end may be missing.
+/// Maximum time at the end of the window that may lack samples without a note, ns.
 const TOLERATED: Ns = 100_000_000;
 
-/// The VM that a machine is: the one of its name, or the only one.
+/// The VM that a machine runs in: the VM of its name, or the only VM if this is the only machine.
 fn vm_of<'v>(name: &str, machines: usize, vms: &[&'v Vm]) -> Result<&'v Vm, StartError> {
     if let Some(vm) = vms.iter().copied().find(|vm| vm.name == name) {
         return Ok(vm);

@@ -17,25 +17,25 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// How often guest times are read, and samples of guests compared with the host's account.
+/// Interval at which guest times are read, and the guests' samples are checked against the host's records.
 const READ_EVERY: Duration = Duration::from_millis(100);
 
-/// What can be chosen of a [`Profiler`].
+/// Options of a [`Profiler`].
 pub struct ProfileOptions {
-    /// Samples a second, of each CPU.
+    /// Samples per second and CPU.
     pub frequency: u32,
-    /// These CPUs alone; all that are online otherwise.
+    /// CPUs to sample; `None` for all online CPUs.
     pub cpus: Option<Cpus>,
-    /// Whether the system calls of the VMs' processes are counted.
+    /// Whether to count the system calls of the VMs' processes.
     pub syscalls: bool,
-    /// Whether each sample's time is kept too.
+    /// Whether to keep the time of each sample.
     pub one_by_one: bool,
-    /// Guests to sample from inside: the VM's name, and where an agent runs in it.
+    /// Guests to sample from inside: the VM's name, and the address of the agent in it.
     pub machines: Vec<(String, Address)>,
-    /// Called when the window is over, before the symbols of this many files are fetched: that can take
+    /// Called after the window, before the symbols of this number of files are fetched, which takes at most
     /// [`latpath_profile::FETCH_WITHIN`].
     pub fetching: Box<dyn Fn(usize)>,
-    /// Attaches the programs at KVM's events even where no guest is sampled.
+    /// Whether to attach the programs to KVM's events even if no guest is sampled.
     pub is_trial: bool,
 }
 
@@ -53,7 +53,7 @@ impl Default for ProfileOptions {
     }
 }
 
-/// What the figures of a profile were computed from.
+/// The samples from which the figures of a profile were computed.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// The profile of the host and its guests.
@@ -65,7 +65,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Why a guest's samples ended before the window did, if they did.
+    /// Reason why a guest's samples ended before the window, if any did.
     pub fn guest_fault(&self) -> Option<&str> {
         self.guests.iter().find_map(|guest| guest.fault.as_deref())
     }
@@ -82,11 +82,11 @@ pub struct Profiler {
     before: Option<CpuAccount>,
     samples: Samples,
     read: Instant,
-    /// Why no more samples are taken, and what was counted until then: the figures are those of the time until then.
+    /// Reason why sampling stopped early, and the kernel's counters at that time, where the figures end.
     full: Option<(TooMuch, Counted)>,
 }
 
-/// What the kernel has counted up to a moment.
+/// The kernel's counters at one time.
 type Counted = (Option<CpuAccount>, Vec<CallFigures>);
 
 impl Profiler {
@@ -115,7 +115,8 @@ impl Instrument for Profiler {
         let mut guests = Guests::connect(&options.machines, &scope, frequency, one_by_one)?;
         let mut times = GuestTimes::of(&scope);
         let absences_of = guests.vcpus();
-        // Programs at KVM's events run at every exit of every VM of this host: only where a guest's samples need them.
+        // Programs at KVM's events run at every exit of every VM of this host: attaches them only if a guest's samples
+        // need them.
         let vcpus = match (absences_of.is_empty(), options.is_trial) {
             (true, true) => vec![std::process::id()],
             (true, false) => Vec::new(),
@@ -207,7 +208,7 @@ impl Instrument for Profiler {
     }
 }
 
-/// Names functions of stripped programs, where debugging information is found. Returns what of it is missing.
+/// Names functions of stripped programs with debugging information. Returns notes on missing debugging information.
 fn name_the_rest(
     samples: &mut Samples,
     inside: &mut [Guest],
@@ -230,7 +231,7 @@ fn account(before: CpuAccount, after: CpuAccount) -> KernelAccount {
     }
 }
 
-/// Leaves the time of the scope's VMs; that of all other processes becomes one.
+/// Keeps the call chains of the scope's VMs, and merges all other processes into one.
 fn only(profile: &mut Profile, scope: &Scope) {
     let is_theirs = |process: &Frame| scope.vms().any(|vm| is_of_vm(process, vm));
     for (frames, ns) in std::mem::take(&mut profile.stacks) {

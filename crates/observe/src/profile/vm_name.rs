@@ -1,10 +1,10 @@
-//! Names of VMs in profiles that are compared: what runs in each one's VM is the same, whatever the VM is called.
+//! Names of VMs in compared profiles: call chains of two VMs are comparable only without the VMs' names.
 
 use latpath_model::text::printable;
 use latpath_profile::{Frame, Kind, Profile};
 use std::collections::BTreeSet;
 
-/// The profile, in which this VM has no name of its own.
+/// The profile with this VM's name replaced by a generic one.
 pub fn without_vm_name(mut profile: Profile, vm: &str) -> Profile {
     let vm = &printable(vm);
     let (own, workers) = (format!("{vm} ("), format!("vhost of {vm}"));
@@ -22,7 +22,8 @@ pub fn without_vm_name(mut profile: Profile, vm: &str) -> Profile {
     profile
 }
 
-/// Two profiles of one VM each, whose VMs have different names: without these, and what they were. Other profiles as they are.
+/// If each profile has exactly one VM and the two names differ: the profiles without these names, and the names.
+/// Otherwise the profiles unchanged.
 pub fn of_one_vm(before: Profile, after: Profile) -> (Profile, Profile, Option<(String, String)>) {
     match (only_vm(&before), only_vm(&after)) {
         (Some(a), Some(b)) if a != b => (without_vm_name(before, &a), without_vm_name(after, &b), Some((a, b))),
@@ -30,7 +31,7 @@ pub fn of_one_vm(before: Profile, after: Profile) -> (Profile, Profile, Option<(
     }
 }
 
-/// The name of the only VM that ran: `[guest NAME]`, `[guest NAME vCPU N]`, `[guest NAME thread N]`.
+/// Name of the only VM in the profile, from `[guest NAME]`, `[guest NAME vCPU N]` or `[guest NAME thread N]`.
 fn only_vm(profile: &Profile) -> Option<String> {
     let guests = profile.stacks.keys().flatten().filter(|frame| frame.kind == Kind::Guest);
     let names: BTreeSet<&str> = guests.filter_map(|frame| name_of(&frame.name)).collect();

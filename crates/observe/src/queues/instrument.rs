@@ -1,4 +1,4 @@
-//! The instrument: eBPF programs that count, and what devices count by themselves.
+//! The instrument: counting eBPF programs, and the devices' own counters.
 
 use super::{Names, QueuesFigures};
 use crate::{Instrument, Needs, Scope, StartError};
@@ -10,14 +10,14 @@ use latpath_queues::{Side, VirtioDevice, Watch};
 use latpath_vms::{Tap, Vm};
 use std::sync::atomic::AtomicBool;
 
-/// What can be chosen of [`Queues`].
+/// Options of [`Queues`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueuesOptions {
-    /// Whether the kernel measures what the programs cost, which makes each dearer by two readings of the clock.
+    /// Whether the kernel measures the run time of the programs; this adds two clock readings to each run.
     pub cost: bool,
 }
 
-/// Watches the virtqueues of this machine's virtio devices, and of VMs that its vhost serves.
+/// Watches the virtqueues of this machine's virtio devices, and those of the VMs that its vhost serves.
 pub struct Queues {
     scope: Scope,
     own: Inode,
@@ -55,7 +55,7 @@ impl Instrument for Queues {
         if scope.is_limited() {
             seen.queues.retain(|queue| queue.side == Side::Vhost && scope.includes(queue.pid));
         }
-        // Taps of VMs that have started since counted from nought.
+        // The taps of VMs that started in the window counted from zero.
         if !scope.vms().flat_map(|vm| &vm.taps).filter_map(Tap::place).all(|tap| after.contains_key(&tap)) {
             after = counted(own, &scope);
         }
@@ -72,7 +72,7 @@ impl Instrument for Queues {
     }
 }
 
-/// What network devices have counted: this machine's, and those where VMs have taps.
+/// Counters of the network devices in this machine's namespace and in those of the VMs' taps.
 fn counted(own: Inode, scope: &Scope) -> DeviceStatistics {
     statistics(scope.vms().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns).chain([own]))
 }

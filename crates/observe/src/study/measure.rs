@@ -1,4 +1,4 @@
-//! The study itself: the load by itself, then once for each instrument, so that none disturbs another.
+//! The study: runs the load alone, then once with each instrument, so that no instrument disturbs another.
 
 use super::{network_queues, setup, Configuration, KeptProfile, Part, Work, VERSION};
 use crate::{pass, Exits, InGuest, Instrument, Ladder, ProfileOptions, Profiler, Queues, Scope, StartError, Workload};
@@ -14,55 +14,55 @@ use std::io::{Read, Seek, SeekFrom};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum bytes that are read of what a load prints.
+/// Maximum number of bytes read of a load's output.
 const MOST_PRINTED: u64 = 4 << 20;
-/// Divisor of the sampling rate when a profile that broke off is repeated.
+/// Divisor of the sampling rate when a spoilt profile is repeated.
 const LESS_OFTEN: u32 = 11;
 
-/// A load on a VM in one configuration, to be measured.
+/// The measurement of one configuration of a VM under a load.
 pub struct Study<'a> {
     /// The configuration's name.
     pub name: &'a str,
-    /// The VM's name or process.
+    /// The VM's name or process id.
     pub vm: &'a str,
-    /// Where an agent runs in its guest.
+    /// Address of the agent in its guest.
     pub agent: Option<&'a Address>,
-    /// The load. It has `LATPATH_CONFIGURATION` and `LATPATH_VM` in its environment.
+    /// The load. Its environment has `LATPATH_CONFIGURATION` and `LATPATH_VM`.
     pub command: &'a [OsString],
-    /// Runs of the load by itself.
+    /// Number of runs of the load without an instrument.
     pub repeat: u32,
-    /// This machine is emulated.
+    /// Whether this machine is emulated.
     pub emulated: bool,
-    /// Ends the study when it is set.
+    /// When set, ends the study.
     pub stop: &'a AtomicBool,
-    /// Called with what happens.
+    /// Called at each step of the study.
     pub progress: Rc<dyn Fn(Progress<'_>)>,
 }
 
-/// What a study does.
+/// A step of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<'p> {
-    /// The load runs by itself, this time of all.
+    /// The load runs without an instrument: number of this run, and number of runs.
     Alone(u32, u32),
     /// The load runs while this instrument watches.
     Observing(&'static str),
-    /// This instrument could not measure, for this reason.
+    /// This instrument failed, for this reason.
     NotMeasured(&'static str, &'p str),
-    /// The profile is taken again at this rate, for this reason.
+    /// The profile is repeated at this rate, for this reason.
     ProfileAgain(u32, &'p str),
-    /// Symbols of this many files are fetched.
+    /// The symbols of this number of files are fetched.
     Fetching(usize),
 }
 
-/// Why a study ended early.
+/// Reason why a study ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
-    /// Its user ended it.
+    /// The user ended it.
     #[error(
         "ended by Ctrl-C while {what} of {configuration} was measured; configurations that were complete are kept"
     )]
     Stopped {
-        /// The instrument, or the load by itself.
+        /// The instrument, or the load alone.
         what: &'static str,
         /// The configuration's name.
         configuration: String,
@@ -70,13 +70,13 @@ pub enum StudyError {
     /// An instrument could not be attached.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The load could not be run.
+    /// The load could not be run, or failed.
     #[error("{0}")]
     Load(String),
 }
 
 impl StudyError {
-    /// Whether the study cannot go on with other instruments.
+    /// Whether the study cannot continue with other instruments.
     fn is_final(&self) -> bool {
         matches!(self, Self::Stopped { .. } | Self::Start(StartError::Usage(_)))
     }
@@ -87,10 +87,10 @@ impl StudyError {
 }
 
 impl Study<'_> {
-    /// Measures the configuration. What cannot be measured is noted in it, and the other instruments go on.
+    /// Measures the configuration. If an instrument fails, adds a note and continues with the next one.
     ///
     /// # Errors
-    /// Where the study is stopped, there is no such VM, or the load fails by itself.
+    /// If the study is stopped, the VM does not exist, or the load fails without an instrument.
     pub fn measure(&self) -> Result<Configuration, StudyError> {
         let scope = Scope::of(&[self.vm.into()])?;
         let mut one = Configuration {
@@ -149,7 +149,8 @@ impl Study<'_> {
         Ok(one)
     }
 
-    /// Where the CPUs' time goes under the load; and what spoils that. `alone` has the load by itself.
+    /// Profiles the load; also returns the reason why the profile is spoilt, if it is. `alone` has the runs without an
+    /// instrument.
     fn profiled(
         &self,
         alone: &Configuration,
@@ -167,7 +168,8 @@ impl Study<'_> {
         Ok((Part { work, figures }, why))
     }
 
-    /// One instrument's part, with what it notes of its own figures.
+    /// Runs one instrument's part of the study, and adds its notes with the instrument's name; `None` if the instrument
+    /// failed.
     fn part<I: Instrument, T>(
         &self,
         notes: &mut Vec<String>,
@@ -189,7 +191,7 @@ impl Study<'_> {
         }
     }
 
-    /// Runs the load once while an instrument watches.
+    /// Runs the load once under an instrument.
     fn under<I: Instrument>(
         &self,
         options: I::Options,
@@ -204,7 +206,7 @@ impl Study<'_> {
         Ok((observation, work))
     }
 
-    /// Runs the load once, and returns what it did.
+    /// Runs the load once, and returns its work.
     fn run(&self, what: &'static str, scope: &Scope, mut step: impl FnMut()) -> Result<Work, StudyError> {
         let mut printed = tempfile::tempfile().map_err(StudyError::load("a file for what the load prints"))?;
         let variables = [("LATPATH_CONFIGURATION", self.name), ("LATPATH_VM", self.vm)];
@@ -229,7 +231,7 @@ impl Study<'_> {
     }
 }
 
-/// Why a profile is not one of the load: the load was starved, or the guest's sampler ended early.
+/// Reason why a profile does not describe the load: the load was starved, or the guest's sampler ended early.
 fn what_spoils(is_starved: bool, fault: Option<&str>, emulated: bool) -> Option<String> {
     let stalled = match emulated {
         true => "the guest stalled: in an emulated machine its sampler takes the CPU that the load needs",
@@ -257,7 +259,7 @@ mod tests {
         assert!(what_spoils(false, Some("gone"), false).unwrap().contains("ended early (gone)"));
     }
 
-    /// Runs `test` on a study of this load on no VM.
+    /// Runs `test` on a study of this load without a VM.
     fn of_load(words: &[&str], stop: &AtomicBool, test: impl FnOnce(&Study<'_>)) {
         let command: Vec<OsString> = words.iter().map(OsString::from).collect();
         let (name, vm) = ("standard", "relay1");

@@ -1,4 +1,4 @@
-//! What a VM runs on and with: what may differ between two configurations beside what the user means to compare.
+//! A VM's host, hypervisor and CPU placement, which may differ between two configurations unintentionally.
 
 use super::Setup;
 use latpath_linux::proc::{line, Root};
@@ -6,7 +6,7 @@ use latpath_profile::qemu_version;
 use latpath_vms::{Role, Vm};
 use std::path::Path;
 
-/// What a VM runs on and with.
+/// The VM's current setup.
 pub(super) fn setup(vm: &Vm) -> Setup {
     Setup { hypervisor: qemu_version(vm.pid), ..at(&Root::of(Path::new("/")), vm) }
 }
