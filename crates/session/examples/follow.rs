@@ -1,5 +1,5 @@
-//! Follows a stream for some seconds, and prints typed events and figures as lines of JSON: what a daemon or a notebook would read.
-//! As root: `follow svid:MU01 10`.
+//! Follows a stream for some seconds, and prints typed events and figures as lines of JSON, as a daemon or a notebook
+//! would read them. Run it as root: `follow svid:MU01 10`.
 
 use latpath_follow::{FlightOptions, Options};
 use latpath_session::{LiveOptions, LiveSession, Session, StopAfter};
@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Interval of reading the probes, and of figures.
+/// Interval at which the probes are read.
 const PACE: Duration = Duration::from_millis(20);
 const SHOW: Duration = Duration::from_secs(1);
 

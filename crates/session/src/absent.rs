@@ -1,4 +1,4 @@
-//! Reports streams without packets, and points and segments of the user's at which no packet was seen.
+//! Reports streams without packets, and the user's points and segments at which no packet was seen.
 
 use crate::event::{Event, EventQueue};
 use latpath_follow::Follow;
@@ -13,10 +13,10 @@ pub(crate) struct Absent {
     streams: Vec<StreamSpec>,
     /// The user's own segments, `NAME=FROM..TO`.
     segments: Vec<String>,
-    /// The streams that were reported, by their ids.
+    /// Whether each stream was reported, by its id.
     reported: Vec<bool>,
     began: Instant,
-    /// The points and segments that were reported.
+    /// Points and segments that were reported.
     unseen: Vec<String>,
     route: Vec<String>,
 }
@@ -27,8 +27,9 @@ impl Absent {
         Self { streams, segments, reported, began: Instant::now(), unseen: Vec::new(), route: Vec::new() }
     }
 
-    /// Reports a new route, streams that became absent or arrived, and points and segments without packets. Points and segments are
-    /// reported after [`PATIENCE`], or at once if the session `is_over`. `seen` counts the packets of each stream.
+    /// Reports a new route, streams that became absent or arrived, and points and segments without packets. Points and
+    /// segments are reported after [`PATIENCE`], or at once if the session `is_over`. `seen` counts the packets of each
+    /// stream.
     pub fn check(&mut self, follow: &Follow, seen: &[u64], events: &mut EventQueue, is_over: bool) {
         self.check_route(follow, events);
         if !is_over {

@@ -6,41 +6,41 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-/// Maximum events that wait to be taken.
+/// Maximum number of queued events.
 const MAX_WAITING: usize = 1024;
 
-/// An event of a session. Each is reported once. Times are ns of the host's `CLOCK_MONOTONIC`.
+/// An event of a session, reported once. Times are in ns of the host's `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
-    /// The route of the packets is known, or has changed.
+    /// The route of the packets was found, or has changed.
     Route {
         /// Its points, in the order in which packets pass.
         points: Vec<String>,
     },
-    /// No packet of a stream has come for a while.
+    /// No packet of a stream has arrived for [`PATIENCE`](crate::PATIENCE).
     StreamAbsent {
         stream: String,
         waited_ns: Ns,
-        /// Whether streams of this kind are found by listening.
+        /// Whether listening finds streams of this protocol.
         is_listed: bool,
     },
-    /// The first packet of a stream that was reported absent has come.
+    /// The first packet of a stream that was reported absent has arrived.
     StreamArrived { stream: String, after_ns: Ns },
-    /// No packet was seen at a point that fits this pattern of the user's.
+    /// No packet was seen at a point that matches this pattern of the user.
     PointUnseen {
         pattern: String,
         /// The points that saw packets.
         points: Vec<String>,
     },
-    /// No packet was seen at an end of this segment of the user's.
+    /// No packet was seen at an end of this segment of the user.
     SegmentUnseen {
         /// The segment, as `NAME=FROM..TO`.
         segment: String,
         /// The points that saw packets.
         points: Vec<String>,
     },
-    /// A packet was late, so the flight recorders keep the time around it.
+    /// A packet was late, and the flight recorders capture the events around it.
     LatePacket {
         /// Number of the capture.
         capture: u32,
@@ -48,7 +48,7 @@ pub enum Event {
         /// Its number in its stream.
         packet: u64,
         took_ns: Ns,
-        /// The time that is kept.
+        /// Start of the captured window; `to_ns` is its end.
         from_ns: Ns,
         to_ns: Ns,
     },
@@ -56,22 +56,22 @@ pub enum Event {
     Captured {
         /// Number of the capture.
         capture: u32,
-        /// Late packets in it; 0 where it is a baseline.
+        /// Number of late packets in it; 0 for a baseline.
         late: u64,
-        /// What its latest packet took.
+        /// Latency of its slowest packet.
         worst_ns: Ns,
     },
-    /// The virtual machines of this host are not named in the recording.
+    /// The recording lacks the names of this host's virtual machines.
     VmsUnnamed { why: String },
-    /// The recording takes as much disk as it may, and ends.
+    /// The recording has reached its maximum size on disk, and ends.
     SizeReached { max_bytes: u64 },
     /// A note on the kernel's own trace.
     TraceNote { text: String },
-    /// The kernel's own trace was saved into this file.
+    /// The kernel's own trace was saved to this file.
     TraceSaved { path: PathBuf },
     /// The kernel's own trace, or a part of it, is missing.
     TraceFailed { why: String },
-    /// Events are missing here, because the caller did not take them in time.
+    /// Events were dropped here, because the caller did not take them in time.
     Dropped { events: u64 },
 }
 
@@ -91,7 +91,7 @@ impl Event {
     }
 }
 
-/// Events until the caller takes them, in bounded memory. When the queue is full, new events are counted and dropped.
+/// A bounded queue of events for the caller. If it is full, new events are counted and dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventQueue {
     waiting: VecDeque<Event>,
@@ -106,7 +106,7 @@ impl EventQueue {
         }
     }
 
-    /// Returns the next event. After the last one, [`Event::Dropped`] reports how many were dropped.
+    /// The next event. After the last one, [`Event::Dropped`] reports the number of dropped events.
     pub fn pop(&mut self) -> Option<Event> {
         let next = self.waiting.pop_front();
         next.or_else(|| match std::mem::take(&mut self.dropped) {

@@ -1,8 +1,8 @@
 //! Recordings and live views without a terminal, for `latpath record`, `latpath live`, daemons, tests and notebooks.
 //!
-//! A [`Session`] is started, stepped and stopped. Its caller owns the pace: nothing here waits between two steps, but
-//! [`Session::run_until`] offers a loop. Nothing is printed: an [`Event`] is typed and can be serialised, and so are
-//! [`RecordProgress`] and the figures of a [`LiveSession`].
+//! The caller starts, steps and stops a [`Session`], and sets its pace: a session does not wait between steps, but
+//! [`Session::run_until`] offers a loop. This crate does not print: [`Event`], [`RecordProgress`] and the figures of a
+//! [`LiveSession`] are types that can be serialised.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod absent;
@@ -28,24 +28,25 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The probes are attached; packets count from soon on.
+    /// The probes are attached; packets do not count yet.
     Settling,
+    /// Packets count.
     Running,
-    /// The session waits to be stopped.
+    /// The session is over, and waits to be stopped.
     Over(EndReason),
 }
 
-/// Why a session is over before it was stopped.
+/// Reason why a session is over before it was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The duration of [`StopAfter`] has passed.
     Duration,
-    /// As many packets have come as [`StopAfter`] names.
+    /// The packets of [`StopAfter`] have arrived.
     Packets,
-    /// The recording takes as much disk as it may.
+    /// The recording has reached its maximum size on disk.
     Size,
-    /// A capture with late packets was taken, and the recording was to stop at the first.
+    /// A capture with late packets was taken, at which the recording stops by request.
     Spike,
     /// The replayed run has no further packets.
     EndOfRun,
@@ -53,32 +54,33 @@ pub enum EndReason {
     Failed,
 }
 
-/// When a session is over by itself.
+/// Conditions that end a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopAfter {
+    /// Maximum duration since packets count.
     pub duration: Option<Duration>,
-    /// Packets of all streams together.
+    /// Maximum number of packets, all streams together.
     pub packets: Option<u64>,
 }
 
 impl StopAfter {
-    /// Whether it is time to stop, this long after the beginning.
+    /// Reason to stop a session that began at `began` and has these packets, if any.
     fn reached(&self, began: Instant, packets: u64) -> Option<EndReason> {
         let enough = self.packets.filter(|most| packets >= *most).map(|_| EndReason::Packets);
         self.duration.filter(|most| began.elapsed() >= *most).map(|_| EndReason::Duration).or(enough)
     }
 }
 
-/// A recording or a live view that its caller steps.
+/// A recording or a live view, stepped by its caller.
 pub trait Session {
-    /// One round: takes what has come, and returns at once. Call it about a hundred times a second.
+    /// Processes the packets and events that have arrived, without waiting. Call it about 100 times a second.
     fn step(&mut self) -> State;
 
-    /// The next event that was not returned yet. Take all after each step.
+    /// The next event. Take all events after each step.
     fn next_event(&mut self) -> Option<Event>;
 
-    /// Steps until the session is over, `stop` is set or `each` breaks, and sleeps for `pace` between two steps. `each` is called after
-    /// each step. Returns why the session is over, where it is.
+    /// Steps until the session is over, `stop` is set or `each` breaks, and sleeps for `pace` between two steps. `each`
+    /// is called after each step. Returns the reason if the session is over.
     fn run_until(
         &mut self,
         stop: &AtomicBool,

@@ -1,4 +1,4 @@
-//! A live view: figures of the moment, and why packets are late; of streams or of a recorded run.
+//! A live view: current figures and causes of late packets, of streams or of a recorded run.
 
 use crate::absent::Absent;
 use crate::event::{Event, EventQueue};
@@ -18,16 +18,17 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Options of a live view of streams.
 #[derive(Clone, Debug)]
 pub struct LiveOptions {
+    /// Options of following the streams.
     pub follow: Options,
-    /// Those of its segments whose absence is reported: the user's own.
+    /// The user's own segments of `follow`: their absence is reported.
     pub named_segments: Vec<String>,
-    /// The longest rows of packets that took longer than each of these are found too.
+    /// Limits for which to find the longest row of packets over the limit.
     pub row_limits: Vec<Ns>,
     pub stop_after: StopAfter,
 }
 
 impl LiveOptions {
-    /// Until it is stopped.
+    /// Options to follow until the session is stopped.
     pub fn new(follow: Options) -> Self {
         Self { follow, named_segments: Vec::new(), row_limits: Vec::new(), stop_after: StopAfter::default() }
     }
@@ -36,33 +37,33 @@ impl LiveOptions {
 /// Options of a replay of a run.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Segments beside those of the run, `NAME=FROM..TO`.
+    /// Additional segments, `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Segments of a profile: those whose points the run has, and whose names are new, are added.
+    /// Segments of a profile; added if the run has their points and no segment of the name exists.
     pub possible_segments: Vec<String>,
-    /// Times over this are counted; over the run's own threshold where there is none.
+    /// Threshold of late packets; `None` for the run's own.
     pub threshold: Option<Ns>,
-    /// Seconds of the run that pass in one second; infinite: as fast as it can be read.
+    /// Seconds of the run per second; infinite for as fast as it can be read.
     pub speed: f64,
-    /// The longest rows of packets that took longer than each of these are found too.
+    /// Limits for which to find the longest row of packets over the limit.
     pub row_limits: Vec<Ns>,
     pub stop_after: StopAfter,
 }
 
 impl ReplayOptions {
-    /// At this speed, to its end, with the run's own segments and threshold.
+    /// Options to replay the whole run at this speed, with its own segments and threshold.
     pub fn new(speed: f64) -> Self {
         let (segments, possible_segments, row_limits) = (Vec::new(), Vec::new(), Vec::new());
         Self { segments, possible_segments, threshold: None, speed, row_limits, stop_after: StopAfter::default() }
     }
 }
 
-/// Why a live view did not start.
+/// Reason why a live view did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     #[error(transparent)]
     Follow(#[from] FollowError),
-    /// One of the user's segments cannot be.
+    /// One of the user's segments is invalid.
     #[error("{0}")]
     Segment(String),
     #[error("starting the thread that explains late packets: {0}")]
@@ -74,7 +75,7 @@ pub struct LiveSession {
     source: Box<dyn FigureSource>,
     streams: Vec<StreamSpec>,
     explainer: Option<LiveExplainer>,
-    /// `None` where the figures are those of a run.
+    /// `None` for the figures of a run.
     absent: Option<Absent>,
     events: EventQueue,
     stop_after: StopAfter,
@@ -83,15 +84,15 @@ pub struct LiveSession {
 }
 
 impl LiveSession {
-    /// The longest time that a capture should wait for late packets that are still on their way (`FlightOptions::max_wait`): the user
-    /// waits for the cause.
+    /// Maximum time for which a capture should wait for packets in flight (`FlightOptions::max_wait`): the user waits
+    /// for the cause.
     pub const MAX_WAIT: Duration = LiveExplainer::MAX_WAIT;
 
-    /// Follows streams of this host and other machines. With `background` the process's threads stay in the background until it is
-    /// stopped, so that they do not make packets late.
+    /// Follows streams of this host and other machines. With `background`, the process's threads stay in the background
+    /// until the session is stopped, so that they do not delay packets.
     ///
     /// # Errors
-    /// Where a machine cannot be reached, or the programs cannot be attached.
+    /// If a machine cannot be reached, or the programs cannot be attached.
     pub fn follow(options: LiveOptions, background: Option<Background>) -> Result<Self, LiveError> {
         let LiveOptions { follow, named_segments, row_limits, stop_after } = options;
         let streams = follow.streams.clone();
@@ -106,10 +107,10 @@ impl LiveSession {
         Ok(Self { absent, ..Self::of(live, streams, explainer, stop_after) })
     }
 
-    /// Shows a recorded run as it was.
+    /// Replays a recorded run.
     ///
     /// # Errors
-    /// Where one of the user's segments cannot be.
+    /// If one of the user's segments is invalid, or the explainer cannot start.
     pub fn replay(run: Run, options: ReplayOptions) -> Result<Self, LiveError> {
         let ReplayOptions { segments, possible_segments, threshold: threshold_ns, speed, row_limits, stop_after } =
             options;
@@ -121,7 +122,7 @@ impl LiveSession {
         Ok(Self::of(replay, streams, explainer, stop_after))
     }
 
-    /// Figures of any source. The explainer gets its captures.
+    /// A live view of any source, whose captures the explainer gets.
     pub fn of(
         source: impl FigureSource + 'static,
         streams: Vec<StreamSpec>,
@@ -140,7 +141,7 @@ impl LiveSession {
         }
     }
 
-    /// Route and segments as they are known now.
+    /// Route and segments as known so far.
     pub fn layout(&self) -> &Layout {
         self.source.layout()
     }
@@ -151,12 +152,12 @@ impl LiveSession {
         self.explainer.iter_mut().for_each(LiveExplainer::reset);
     }
 
-    /// Whether a cause of late packets is known that no summary has shown yet.
+    /// Whether a cause of late packets was found that no summary has shown.
     pub fn has_news(&self) -> bool {
         self.explainer.as_ref().is_some_and(LiveExplainer::has_news)
     }
 
-    /// The figures, and what is known of late packets by now.
+    /// The figures, and the causes of late packets found so far.
     pub fn summary(&mut self) -> Summary {
         let mut summary = self.source.summary();
         let late = self.source.late();
@@ -164,8 +165,8 @@ impl LiveSession {
         summary
     }
 
-    /// Ends it, and returns the figures of all packets. Waits `for_causes` at most until the last late packets are explained, and up to
-    /// two seconds for what all machines did around them.
+    /// Ends the session, and returns the figures of all packets. Waits up to two seconds for the captures of all
+    /// machines around the last late packets, and at most `for_causes` for their causes.
     pub fn stop(&mut self, for_causes: Duration) -> Summary {
         self.source.stop();
         self.explain();
@@ -197,7 +198,7 @@ impl LiveSession {
 }
 
 impl Session for LiveSession {
-    /// As [`Session::step`]. Where a replayed run is over, its figures can still be stepped, reset and shown.
+    /// As [`Session::step`]. After the end of a replayed run, the session can still be stepped, reset and shown.
     fn step(&mut self) -> State {
         self.source.step();
         self.explain();

@@ -1,4 +1,4 @@
-//! A recording: every journey on disk, and captures of all machines around late packets.
+//! A recording: all journeys on disk, and captures of all machines around late packets.
 
 mod trace;
 
@@ -27,24 +27,25 @@ const UPDATE: Duration = Duration::from_secs(1);
 /// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
+    /// Options of following the streams.
     pub follow: Options,
-    /// Those of its segments whose absence is reported: the user's own.
+    /// The user's own segments of `follow`: their absence is reported.
     pub named_segments: Vec<String>,
-    /// The run's directory, which is made.
+    /// The run's directory, to be created.
     pub output: PathBuf,
-    /// An earlier run in that directory is replaced, once this one begins; otherwise it is an error.
+    /// Whether to replace an earlier run in that directory once this one begins; otherwise an earlier run is an error.
     pub replace: bool,
     pub stop_after: StopAfter,
-    /// The recording ends when it takes this many bytes of disk; what is under way then is still written.
+    /// Size on disk at which the recording ends, bytes; journeys in progress are still written.
     pub max_size: Option<u64>,
-    /// The recording ends with the first capture that has late packets.
+    /// Whether the recording ends with the first capture that has late packets.
     pub stop_on_spike: bool,
-    /// The kernel's own trace beside it.
+    /// Options of the kernel's own trace, if it runs during the recording.
     pub trace: Option<TraceOptions>,
 }
 
 impl RecordOptions {
-    /// Into this directory, until it is stopped.
+    /// Options to record into this directory until the session is stopped.
     pub fn new(follow: Options, output: PathBuf) -> Self {
         Self {
             follow,
@@ -64,43 +65,43 @@ impl RecordOptions {
 pub struct RecordProgress {
     pub elapsed_ns: u64,
     pub journeys: u64,
-    /// Bytes of the captures, and of the journeys before they were merged.
+    /// Bytes of the captures, and of the journeys before merging.
     pub bytes: u64,
     /// Sightings lost in full buffers.
     pub sightings_dropped: u64,
-    /// Late packets and their captures; `None` without a flight recorder.
+    /// Counts of late packets and of their captures; `None` without a flight recorder.
     pub spikes: Option<SpikesRecord>,
 }
 
-/// Why a recording did not start, or is incomplete.
+/// Reason why a recording did not start, or is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error(transparent)]
     Follow(#[from] FollowError),
-    /// The run cannot be made.
+    /// The run cannot be created.
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
     Trace(#[from] latpath_tracefs::Error),
-    /// The run could not be written any further.
+    /// The run could no longer be written.
     #[error("recording stopped; {}", directory.what_is_left(path, *stored))]
     Stopped {
         path: PathBuf,
-        /// Journeys that are on the disk.
+        /// Number of journeys on disk.
         stored: u64,
         directory: DirectoryState,
         source: RunError,
     },
     #[error("closing {}", path.display())]
     Closing { path: PathBuf, source: RunError },
-    /// The run is complete, under another name.
+    /// The run is complete, but its directory has another name.
     #[error("somebody renamed {} while it was recorded: the run is whole, under another name", .0.display())]
     Renamed(PathBuf),
     #[error("the recording was stopped before")]
     StoppedBefore,
 }
 
-/// What became of a run's directory while it was recorded.
+/// State of a run's directory at the end of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryState {
     InPlace,
@@ -129,30 +130,31 @@ impl DirectoryState {
     }
 }
 
-/// A recording under way. Dropping it detaches everything, and leaves a run that was interrupted.
+/// A recording in progress. Dropping it detaches everything, and leaves an interrupted run.
 pub struct RecordSession {
     options: RecordOptions,
     follow: Follow,
     trace: Option<Trace>,
-    /// The host's settings, until the run exists.
+    /// The host's settings, until they are written to the run.
     settings: Option<Reading>,
-    /// `None` until packets count.
+    /// The run; `None` until packets count.
     recorder: Option<Recorder>,
     absent: Absent,
     events: EventQueue,
     began: Instant,
     updated: Instant,
     state: State,
-    /// Why the run could not be made.
+    /// Error of creating the run.
     refused: Option<RunError>,
 }
 
 impl RecordSession {
-    /// Reaches the machines and attaches the programs. With `background` the process's threads stay in the background until the
-    /// recording is stopped, so that they do not make packets late.
+    /// Connects to the machines and attaches the programs. With `background`, the process's threads stay in the
+    /// background until the recording is stopped, so that they do not delay packets.
     ///
     /// # Errors
-    /// Where the run's directory is in use, a machine or the trace cannot be reached, or the programs cannot be attached.
+    /// If the run's directory is in use, a machine cannot be reached, the trace cannot be used, or the programs cannot
+    /// be attached.
     pub fn start(options: RecordOptions, background: Option<Background>) -> Result<Self, RecordError> {
         match options.replace {
             true => Replaced::check(&options.output)?,
@@ -160,7 +162,7 @@ impl RecordSession {
         }
         let mut events = EventQueue::default();
         let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
-        // Before the first packet counts, so that the reading delays none.
+        // Reads the settings before packets count, so that no packet is delayed.
         let settings = Some(read_host(&[]));
         let mut follow = Follow::start(options.follow.clone())?;
         if let Some(background) = background {
@@ -172,7 +174,7 @@ impl RecordSession {
         Ok(Self { trace, events, settings, ..Self::of(options, follow) })
     }
 
-    /// A recording of what comes from `follow`, which was started with these options, without the kernel's own trace.
+    /// A recording of `follow`, which was started with these options, without the kernel's own trace.
     pub fn of(options: RecordOptions, follow: Follow) -> Self {
         Self {
             absent: Absent::new(options.follow.streams.clone(), options.named_segments.clone()),
@@ -189,7 +191,7 @@ impl RecordSession {
         }
     }
 
-    /// Progress since packets count.
+    /// Progress since the first counted packet.
     pub fn progress(&mut self) -> RecordProgress {
         let sightings_dropped = sum(&self.follow.counters()).dropped;
         let Some(recorder) = &self.recorder else { return RecordProgress::default() };
@@ -203,7 +205,7 @@ impl RecordSession {
         }
     }
 
-    /// From here on all journeys count; a run that exists is one that records.
+    /// Creates the run; all journeys from here on count. Other processes take the existence of the run as the start.
     fn begin(&mut self) -> Result<Recorder, RunError> {
         let Options { threshold, streams, .. } = &self.options.follow;
         let seen = vec![0; streams.len()];
@@ -220,7 +222,7 @@ impl RecordSession {
             recorder.check(|writer| writer.begin_settings(&machine, settings));
         }
         recorder.update(&mut self.follow);
-        // Who the host's threads are, while they are there to ask.
+        // Identifies the VMs' threads while they exist.
         match latpath_vms::find() {
             Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
             Err(error) => self.events.push(Event::VmsUnnamed { why: error.to_string() }),
@@ -229,7 +231,7 @@ impl RecordSession {
         Ok(recorder)
     }
 
-    /// One round of a recording that has begun.
+    /// Processes one step of a recording that has begun.
     fn round(&mut self, recorder: &mut Recorder) -> State {
         self.follow.step(recorder);
         while let Some(request) = self.follow.next_spotted() {
@@ -262,11 +264,11 @@ impl RecordSession {
         self.options.stop_after.reached(self.began, journeys).map_or(State::Running, State::Over)
     }
 
-    /// Ends it: takes what is under way, closes the run and puts everything back. That takes up to two seconds where packets were late
-    /// at the end. Events may follow.
+    /// Ends the recording: writes the journeys in progress, closes the run, and restores the machine's state. This
+    /// takes up to two seconds if packets were late at the end. Further events may follow.
     ///
     /// # Errors
-    /// Where the run could not be made, written or closed, or somebody renamed it.
+    /// If the run could not be created, written or closed, or was renamed.
     pub fn stop(&mut self) -> Result<Manifest, RecordError> {
         if let Some(error) = self.refused.take() {
             return Err(error.into());
@@ -331,15 +333,15 @@ impl Session for RecordSession {
     }
 }
 
-/// The note of a run that ended because it takes as many bytes of disk as it may.
+/// The note of a run that ended because it reached its maximum size on disk.
 pub fn size_note(max_bytes: u64) -> String {
     format!("the recording ended because it had reached its --max-size of {}", bytes(max_bytes))
 }
 
-/// The run being written, and the first thing that went wrong with it.
+/// The run being written, and the first error of writing it.
 struct Recorder {
     writer: Writer,
-    /// Packets of each stream.
+    /// Number of packets of each stream.
     seen: Vec<u64>,
     failed: Option<RunError>,
 }
@@ -366,7 +368,7 @@ impl Recorder {
         }
     }
 
-    /// Hands over complete captures; returns how many have late packets.
+    /// Passes complete captures to the writer; returns the number of captures with late packets.
     fn take_captures(&mut self, follow: &mut Follow, events: &mut EventQueue) -> usize {
         let mut spikes = 0;
         while let Some(ranked) = follow.next_capture() {
@@ -377,7 +379,7 @@ impl Recorder {
         spikes
     }
 
-    /// Brings the manifest up to date, and adds a sample of each clock.
+    /// Updates the manifest, and adds a sample of each clock.
     fn update(&mut self, follow: &mut Follow) {
         if let Some(late) = follow.late() {
             self.writer.count_spikes(late);

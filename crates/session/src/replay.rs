@@ -1,4 +1,4 @@
-//! A recorded run, shown as `latpath live` would have shown it.
+//! Replays a recorded run as `latpath live` would have shown it.
 
 use crate::FigureSource;
 use latpath_analysis::{Analysis, SummaryOptions};
@@ -13,27 +13,27 @@ use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
 use std::collections::VecDeque;
 
-/// A run whose journeys come back at the pace at which they were recorded.
+/// A run whose journeys are replayed at the pace at which they were recorded.
 ///
-/// The route and the segments are those that the recording ended with. What the joiner and the kernel counted is known for
-/// the whole run alone, so it is in the last summary only.
+/// The route and the segments are those at the end of the recording. The counters of the joiner and the kernel cover
+/// the whole run, so only the last summary has them.
 pub struct Replay {
     run: Run,
-    /// With the error bounds of all clock samples.
+    /// The run's manifest, with the error bounds of all clock samples.
     manifest: Manifest,
     layout: Layout,
     vms: Vec<Vm>,
     counting: Counting,
-    /// First sightings of the first and the last journey, the run's timeline.
+    /// First sighting of the first journey, on the run's timeline; `last` is that of the last journey.
     first: Ns,
     last: Ns,
-    /// Journeys first seen before this are counted.
+    /// Journeys first seen before this time are counted.
     now: Ns,
-    /// When the replay started, `CLOCK_MONOTONIC`.
+    /// Start of the replay, `CLOCK_MONOTONIC`.
     started: Ns,
-    /// Seconds of the run in one second; infinite: as fast as it can be read.
+    /// Seconds of the run per second; infinite for as fast as it can be read.
     speed: f64,
-    /// Captures that are not shown yet, by the ends of their times.
+    /// Captures not shown yet, by the end of their windows.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
     /// Parts of the run that could not be read at the start.
@@ -41,18 +41,18 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Starts the replay; also returns the context for explanations of its captures. `speed` is the number of seconds of the run that
-    /// pass in one second, infinite for as fast as it can be read.
+    /// Starts the replay; also returns the context for explaining its captures. `speed` is in seconds of the run per
+    /// second, infinite for as fast as it can be read.
     ///
     /// # Errors
-    /// Fails if the run does not have the points of one of the user's segments.
+    /// If the run does not have the points of one of the user's segments.
     pub fn start(run: Run, options: SummaryOptions, speed: f64) -> Result<(Self, RunContext), String> {
         let analysis = Analysis::open(&run, options)?;
         let context = analysis.context();
         let Analysis { layout, manifest, vms, setup, unread, .. } = analysis;
         let (first, last) = run.times().unwrap_or((0, 0));
         let heads = run.spikes().files.into_iter().map(|file| file.head);
-        // Baselines are needed before the first spike is explained.
+        // The explainer needs the baselines before the first spike.
         let at = |kind, to| if kind == CaptureKind::Baseline { Ns::MIN } else { to };
         let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind(), head.to), head.number)).collect();
         captures.sort_unstable();
@@ -81,7 +81,7 @@ impl Replay {
 }
 
 impl FigureSource for Replay {
-    /// Counts the journeys up to the time that the replay has reached.
+    /// Counts the journeys up to the current time of the replay.
     fn step(&mut self) {
         let passed = monotonic().saturating_sub(self.started);
         let until = self.first.saturating_add((passed.max(1) as f64 * self.speed) as Ns);
@@ -132,7 +132,7 @@ impl FigureSource for Replay {
         &self.counting.seen
     }
 
-    /// The next capture whose time has passed. One that cannot be read is in the notes.
+    /// The next capture whose window has passed. Captures that cannot be read are in the notes.
     fn next_capture(&mut self) -> Option<RankedCapture> {
         while self.captures.front().is_some_and(|(to, _)| *to <= self.now) {
             let (_, number) = self.captures.pop_front()?;
@@ -144,7 +144,7 @@ impl FigureSource for Replay {
         None
     }
 
-    /// Late packets so far: those of the captures shown, and all of the run at its end.
+    /// All late packets of the run at its end; 0 before.
     fn late(&self) -> u64 {
         let record = self.manifest.spikes.as_ref().filter(|_| self.is_over());
         record.map_or(0, |record| record.late.iter().sum())

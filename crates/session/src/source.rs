@@ -1,4 +1,4 @@
-//! Where a live view takes its figures from.
+//! Sources of a live view's figures.
 
 use latpath_capture::RankedCapture;
 use latpath_clock::TimeOfDay;
@@ -7,47 +7,47 @@ use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo};
 use latpath_stats::Summary;
 
-/// Figures that grow: of streams as they come, or of a recorded run.
+/// Figures of packets counted so far, of followed streams or of a recorded run.
 pub trait FigureSource {
-    /// Counts what has come since the last call.
+    /// Counts the packets since the last call.
     fn step(&mut self);
 
     /// Starts all figures from zero.
     fn reset(&mut self);
 
-    /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
+    /// Also finds the longest rows of packets over each of these limits, and starts all figures from zero.
     fn find_rows_over(&mut self, limits: Vec<Ns>);
 
-    /// Packets of each stream since the start.
+    /// Number of packets of each stream since the figures started.
     fn seen(&self) -> &[u64];
 
     /// The points found so far.
     fn points(&self) -> &[PointInfo];
 
-    /// Route and segments as they are known now.
+    /// Route and segments as known so far.
     fn layout(&self) -> &Layout;
 
-    /// UTC of the packets' times.
+    /// The conversion of the packets' times to UTC.
     fn time_of_day(&self) -> TimeOfDay;
 
     /// The next complete capture. Each is returned once.
     fn next_capture(&mut self) -> Option<RankedCapture>;
 
-    /// Late packets so far.
+    /// Number of late packets so far.
     fn late(&self) -> u64;
 
-    /// All figures as of now. After [`Self::stop`], and where it [`is_over`](Self::is_over), those of all packets.
+    /// All figures so far; after [`Self::stop`], or once it [`is_over`](Self::is_over), those of all packets.
     fn summary(&mut self) -> Summary;
 
-    /// Whether no packet comes any more.
+    /// Whether no further packets can follow.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Ends it, and counts what is finished.
+    /// Ends the source, and counts the packets that are complete.
     fn stop(&mut self) {}
 
-    /// The streams that are followed; none where a run is read.
+    /// The followed streams; `None` for a recorded run.
     fn followed(&mut self) -> Option<&mut Follow> {
         None
     }

@@ -1,4 +1,4 @@
-//! The example runs where no terminal is: it follows a stream over a bridge, and prints what it reports as lines of JSON.
+//! The example runs without a terminal: it follows a stream over a bridge, and prints its events as lines of JSON.
 
 use latpath_lab::PUBLISHER;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SECONDS: &str = "4";
-/// The points that every packet passes.
+/// The points on the route of every packet.
 const ROUTE: [&str; 4] = ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app"];
 
 fn main() -> ExitCode {
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(vec![test.side_by_side()])
 }
 
-/// The line that the example prints at its end.
+/// The last line that the example prints.
 #[derive(Deserialize)]
 struct Over {
     why: String,
@@ -35,7 +35,7 @@ struct Over {
 fn follows() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("events");
-    // cargo builds examples beside the folder that this test program is in.
+    // cargo puts examples into a sibling of this test program's directory.
     let me = std::env::current_exe()?;
     let example = me.ancestors().nth(2).ok_or("target/release")?.join("examples/follow");
     if !example.exists() {
@@ -74,7 +74,7 @@ fn follows() -> Result<(), Failed> {
     equal("their pace is known on the whole route", ROUTE.into_iter().all(is_paced), true)
 }
 
-/// Sends a frame each millisecond until the end.
+/// Sends a frame every millisecond until `ended` is set.
 fn publish(bench: &Bench, svid: &str, ended: &AtomicBool) -> Result<(), String> {
     let send = || -> Result<(), String> {
         let mut socket = PacketSocket::open(PUBLISHER, Listen::No).map_err(|e| e.to_string())?;

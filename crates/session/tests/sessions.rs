@@ -1,5 +1,5 @@
-//! Sessions without a machine's probes: the same packets give the same figures live, in a report of the recording, and in a replay of
-//! it; and what sessions report while they run.
+//! Sessions without probes: the same packets give the same figures live, in a report of the recording, and in its
+//! replay. Also tests the events of sessions.
 
 use latpath_analysis::{summarise, SummaryOptions};
 use latpath_follow::{Follow, Live, Options, Origin};
@@ -17,13 +17,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const MS: Ns = 1_000_000;
-/// Packets of the sender, one every 250 us; its counter wraps at 4000.
+/// Number of packets of the sender, one every 250 us; its counter wraps at 4000.
 const PACKETS: Ns = 9_000;
 const STEP: Ns = MS / 4;
-/// After the probes stand, packets count from here on.
+/// Time from the attachment of the probes to the first counted packet, ns.
 const SETTLED: Ns = 1_000 * MS;
 
-/// What the kernel programs of this host might have seen, handed out as time passes.
+/// Synthetic sightings of this host, delivered as time passes.
 struct Scenario {
     sightings: std::vec::IntoIter<Sighting>,
     points: Vec<PointInfo>,
@@ -35,8 +35,8 @@ fn point(kind: PointKind, device: &str, netns: u32, link: Link) -> PointInfo {
     PointInfo { point, link, netns, ifindex: netns, peer: 0, peer_netns: 0, clock: "CLOCK_MONOTONIC".into() }
 }
 
-/// Losses before and behind the first point, duplicates near and far, packets that overtake others, late ones, a gap of the
-/// counter, and wraps.
+/// Losses before and after the first point, duplicates after short and long times, overtaking packets, late packets, a
+/// gap of the counter, and wraps.
 fn sightings(start: Ns) -> Vec<Sighting> {
     let mut all = Vec::new();
     let mut seen = |t: Ns, n: Ns, point: u16| {
@@ -124,7 +124,7 @@ fn record(sightings: &[Sighting], run: &Path) -> RecordSession {
 
 const PACE: Duration = Duration::from_millis(5);
 
-/// Steps a session until an instant; another one too.
+/// Steps a session, and `other`, until `end`.
 fn run_until<S: Session>(session: &mut S, end: Ns, mut other: impl FnMut()) {
     let each = |_: &mut S| {
         other();
@@ -141,18 +141,18 @@ fn events(session: &mut impl Session) -> Vec<Event> {
     std::iter::from_fn(|| session.next_event()).collect()
 }
 
-/// What the packets alone decide: without latpath's own cost, and without what this machine's kernel counted beside them.
+/// The figures that depend on the packets only: without latpath's own cost and this machine's kernel counters.
 fn figures(mut summary: Summary) -> Summary {
     summary.tool = Default::default();
     summary.notes.clear();
     summary.lost.iter_mut().for_each(|loss| loss.kernel_count = None);
-    // The clock of UTC is read once for each; a packet is known by its other figures.
+    // UTC is read separately for each; the other figures identify a packet.
     summary.worst.iter_mut().for_each(|worst| worst.time_ns = 0);
     let rows = summary.streams.iter_mut().filter_map(|stream| stream.consecutive.as_mut());
     rows.for_each(|row| row.time_ns = 0);
     let segments = summary.segments.iter_mut().chain(summary.streams.iter_mut().flat_map(|s| &mut s.segments));
     segments.flat_map(|s| s.min_at.iter_mut().chain(&mut s.max_at)).for_each(|packet| packet.time_ns = 0);
-    // The manifest of each began at another instant.
+    // The manifests have different start times.
     for pattern in &mut summary.patterns {
         (pattern.since_start_ns, pattern.until_ns, pattern.text) = (0, 0, String::new());
     }
@@ -169,7 +169,7 @@ fn live_report_and_replay_say_the_same_to_the_digit() {
 
     let mut live = live(&sightings);
     let mut recording = record(&sightings, &run);
-    // The last packets are lost, not under way, once the window has passed.
+    // After the window, the last packets are lost rather than in flight.
     run_until(&mut live, end + 600 * MS, || {
         recording.step();
     });
@@ -223,7 +223,7 @@ fn nor_are_they_lost_where_it_ends_before_a_route_was_looked_for() {
 
 fn in_flight_at_the_end(length: Ns) {
     let start = monotonic() + SETTLED;
-    // The reader sleeps 40 ms between two reads, and the recording ends before its last one.
+    // The reader sleeps 40 ms between two reads, and the recording ends before the last read.
     let end = start + length;
     let packets = (0..length / STEP).map(|n| (start + n * STEP, (n % 4000) as u32));
     let mut sightings: Vec<Sighting> = packets
@@ -243,7 +243,7 @@ fn in_flight_at_the_end(length: Ns) {
     assert!(stream.journeys as Ns > (length - 100 * MS) / STEP, "{}", stream.journeys);
 }
 
-/// Steps a session until it is over by itself.
+/// Steps a session until it is over.
 fn over(session: &mut impl Session) -> Option<EndReason> {
     session.run_until(&AtomicBool::new(false), PACE, |_| ControlFlow::Continue(()))
 }

@@ -1,4 +1,4 @@
-//! The kernel's own trace, which the first spike stops.
+//! The kernel's own trace, stopped by the first spike.
 
 use crate::event::{Event, EventQueue};
 use latpath_capture::CaptureRequest;
@@ -7,22 +7,22 @@ use latpath_model::Ns;
 use latpath_tracefs::{Instance, Options};
 use std::ffi::OsStr;
 
-/// Bytes of each file that is saved; older events are left out.
+/// Maximum size of each saved file, bytes; older events are omitted.
 const MOST_BYTES: u64 = 256 << 20;
-/// The file in a run's directory. A snapshot is beside it.
+/// File of the trace in a run's directory, next to the snapshot's.
 const FILE: &str = "trace.txt";
 
-/// An instance of the kernel's trace that records beside the session. The first late packet is marked in it, its snapshot is taken, and
-/// it is stopped; at the end it is saved as `trace.txt` into the run.
+/// An instance of the kernel's trace that records during the session. The first late packet writes a mark to it, takes
+/// a snapshot and stops it; at the end it is saved as `trace.txt` in the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Its name. One that exists is used as it is; otherwise one is made, and removed at the end.
+    /// Name of the instance. An existing one is used unchanged; otherwise one is created, and removed at the end.
     pub name: String,
-    /// The events of an instance that is made.
+    /// The events of a created instance.
     pub events: Vec<String>,
 }
 
-/// An instance that records. Dropped, everything is undone.
+/// A recording instance. Dropping it undoes all changes.
 pub(super) struct Trace {
     instance: Instance,
     spotted: bool,
@@ -37,7 +37,7 @@ impl Trace {
         Ok(Self { instance, spotted: false })
     }
 
-    /// A packet of this stream was late: the first time, marks it in the trace, takes a snapshot and stops it.
+    /// Handles a late packet of this stream: the first one writes a mark to the trace, takes a snapshot and stops it.
     pub fn spotted(&mut self, request: &CaptureRequest, stream: &str, events: &mut EventQueue) {
         if std::mem::replace(&mut self.spotted, true) {
             return;
@@ -53,7 +53,7 @@ impl Trace {
         done.into_iter().filter_map(Result::err).for_each(|e| events.push(failed(&e)));
     }
 
-    /// Saves what was stopped into the run, and puts everything back.
+    /// Saves a stopped trace into the run, and undoes all changes.
     pub fn end(self, run: &Directory, events: &mut EventQueue) {
         if self.spotted {
             match self.instance.save((run, OsStr::new(FILE)), MOST_BYTES) {
