@@ -1,6 +1,7 @@
-//! Flags from a file: what a user gives to the same command each time.
+//! Flags from a file, for flags that a user always passes to a command.
 //!
-//! A table for each command, as `[record]` or `[ping.emit]`, has its flags by their long names. The command line wins.
+//! The file has a table for each command, as `[record]` or `[ping.emit]`, with its flags by their long names. The
+//! command line takes precedence.
 
 use anyhow::{bail, Context, Result};
 use clap::parser::ValueSource;
@@ -14,13 +15,14 @@ use toml::Spanned;
 
 /// The flag that names the file.
 pub const FLAG: &str = "config";
-/// A longer file is none of these.
+/// Maximum size of the file, bytes; the rest is ignored.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The command line with the flags of the file: of `--config FILE`, else of the user's own, else of the machine's.
+/// The command line with the flags of the file: of `--config FILE`, otherwise of the user's file, otherwise of the
+/// machine's.
 ///
 /// # Errors
-/// Where the file cannot be read, or says what no flag is; with its name and line.
+/// If the file cannot be read, or a key or value is not a valid flag; the text has the file's name and the line.
 pub fn with_file(commands: &Command, args: Vec<OsString>) -> Result<Vec<OsString>> {
     let Ok(matches) = commands.clone().ignore_errors(true).try_get_matches_from(&args) else { return Ok(args) };
     let named = matches.get_one::<PathBuf>(FLAG).cloned();
@@ -42,12 +44,12 @@ pub fn with_file(commands: &Command, args: Vec<OsString>) -> Result<Vec<OsString
     File { path: &path, text: &text }.apply(commands, &matches, args)
 }
 
-/// Whether nobody but this user and root can have written a file: flags can name commands.
+/// Whether only this user and root can have written a file: flags can name commands.
 fn is_own(uid: u32, mode: u32) -> bool {
     (uid == 0 || uid == nix::unistd::geteuid().as_raw()) && mode & 0o022 == 0
 }
 
-/// Where a file is that is not named. Never where the user happens to stand: root would obey the owner of that directory.
+/// Default paths of the file. They exclude the current directory: its owner could give root flags.
 fn places() -> Vec<PathBuf> {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let own = of("XDG_CONFIG_HOME").or_else(|| Some(of("HOME")?.join(".config")));
@@ -76,7 +78,7 @@ impl File<'_> {
                 );
             }
         }
-        // From table to table, as from `ping` to its `emit`.
+        // Descends through nested tables, as from `ping` to its `emit`.
         let (mut table, mut command, mut matches, mut behind) = (file.get_ref(), commands, matches, 1);
         while let Some((name, inner)) = matches.subcommand() {
             let place = args.iter().skip(behind).position(|arg| arg == name);
@@ -104,7 +106,7 @@ impl File<'_> {
             }
             let flags = self.flags(name, value).with_context(|| line.clone())?;
             match wrong(with(&all, &flags)) {
-                // What the user gave excludes it.
+                // A flag on the command line excludes this one.
                 Some(e)
                     if e.kind() == ErrorKind::ArgumentConflict
                         && wrong(with(&args, &flags)).is_some_and(|e| e.kind() == ErrorKind::ArgumentConflict) => {}
@@ -122,7 +124,7 @@ impl File<'_> {
         Ok(all)
     }
 
-    /// A key's value, or each of its values, as it stands on a command line.
+    /// A key's value, or each of its values, as flags on the command line.
     fn flags(&self, name: &str, value: &Spanned<DeValue<'_>>) -> Result<Vec<OsString>> {
         let flag = |text: &str| vec![format!("--{name}={text}").into()];
         Ok(match value.get_ref() {
@@ -140,7 +142,7 @@ impl File<'_> {
         })
     }
 
-    /// `FILE:LINE`
+    /// `FILE:LINE` of a byte.
     fn at(&self, byte: usize) -> String {
         let line = self.text.bytes().take(byte).filter(|b| *b == b'\n').count() + 1;
         format!("{}:{line}", self.path.display())

@@ -1,8 +1,8 @@
-//! The first screen: `latpath --help` shows the commands in groups, and `latpath` alone says what to do next.
+//! The first screen: `latpath --help` shows the commands in groups, and `latpath` alone shows the next steps.
 
 use clap::Command;
 
-/// What a command is for, below the heading of its group.
+/// A group of commands: its heading, and the name and purpose of each command.
 struct Group {
     heading: &'static str,
     commands: &'static [(&'static str, &'static str)],
@@ -60,7 +60,7 @@ Options:
       --config <FILE>  Take flags from this file too (docs/config.md)
 ";
 
-/// The template of `latpath --help`, for clap.
+/// clap's template of `latpath --help`.
 pub fn template() -> String {
     let mut text = "{about-with-newline}\n{usage-heading} {usage}\n\n".to_owned();
     for Group { heading, commands } in GROUPS {
@@ -71,7 +71,7 @@ pub fn template() -> String {
     text + &format!("More: {}\n\n{OPTIONS}", MORE.join(", "))
 }
 
-/// Flags of commands that have many, in groups of `-h`.
+/// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
 const FLAGS: [(&str, &[&str]); 14] = [
     ("Recordings", &["against"]),
     (
@@ -176,10 +176,10 @@ const FLAGS: [(&str, &[&str]); 14] = [
     ),
 ];
 
-/// Flags that a command's `-h` shows in one list.
+/// Maximum number of flags that a command's `-h` shows in one list.
 const MOST_IN_A_LIST: usize = 12;
 
-/// The commands, with the flags of those that have many in groups.
+/// The commands; those with more than [`MOST_IN_A_LIST`] flags have them in groups.
 pub fn in_groups(mut command: Command) -> Command {
     if command.get_arguments().filter(|arg| arg.get_long().is_some()).count() > MOST_IN_A_LIST {
         command = command.mut_args(|arg| match arg.get_long().and_then(heading) {
@@ -194,13 +194,13 @@ fn heading(flag: &str) -> Option<&'static str> {
     FLAGS.iter().find(|(_, flags)| flags.contains(&flag)).map(|(heading, _)| *heading)
 }
 
-/// The other commands of a command's group.
+/// The other commands in a command's group.
 pub fn related(command: &str) -> impl Iterator<Item = &'static str> + use<'_> {
     let of_group = GROUPS.iter().map(|group| group.commands).find(|all| all.iter().any(|(name, _)| *name == command));
     of_group.into_iter().flatten().map(|(name, _)| *name).filter(move |name| *name != command)
 }
 
-/// What `latpath` alone prints.
+/// Output of `latpath` without a command.
 pub const NEXT_STEPS: &str = "\
 latpath follows the packets of a time-critical stream through this host and its guests. Try:
 

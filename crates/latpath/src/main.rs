@@ -1,4 +1,4 @@
-//! The `latpath` command. Here flags are parsed, crates called and results printed; nothing is measured here.
+//! The `latpath` command: parses flags, calls the crates and prints their results. The crates measure.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod cmd;
@@ -23,7 +23,7 @@ struct Cli {
     command: Option<Command>,
 }
 
-/// The description of all commands, with groups of flags.
+/// The definition of all commands, with their flags in groups.
 fn commands() -> clap::Command {
     help::in_groups(Cli::command())
 }
@@ -89,7 +89,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Says on stderr what goes on inside, where the environment asks for it: RUST_LOG=debug.
+/// Writes debug logs to stderr if the environment requests them: RUST_LOG=debug.
 fn trace() {
     if std::env::var_os("RUST_LOG").is_some_and(|filter| !filter.is_empty()) {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
@@ -97,7 +97,8 @@ fn trace() {
     }
 }
 
-/// An error and its causes, each printed once: many errors name their cause themselves. Where a right is missing, also how to come by it.
+/// Text of an error and its causes, without those that the text already contains. For a missing permission, adds how to
+/// obtain it.
 fn with_causes(error: &anyhow::Error) -> String {
     let text = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
         "" => cause,
@@ -112,10 +113,10 @@ fn with_causes(error: &anyhow::Error) -> String {
     }
 }
 
-/// How an error of the system ends where a right is missing.
+/// End of a system error's text for a missing permission.
 const EACCES: &str = "Permission denied (os error 13)";
 
-/// A text without the numbers that errors of the system have behind their words: `No such file or directory (os error 2)`.
+/// The text without the numbers of system errors: `No such file or directory (os error 2)`.
 fn without_numbers(text: &str) -> String {
     const MARK: &str = " (os error ";
     let mut parts = text.split(MARK);
@@ -129,7 +130,7 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// The undoer of each kind of change. A kind without one does not compile.
+/// The undoer of each kind of change. The match makes a kind without an undoer a compile error.
 fn undoer(kind: Kind) -> &'static dyn Undoer {
     match kind {
         Kind::Tracefs => &latpath_tracefs::Instances,
@@ -138,7 +139,7 @@ fn undoer(kind: Kind) -> &'static dyn Undoer {
     }
 }
 
-/// Undoes what a latpath that was killed has left on this machine. Only root could have changed it.
+/// Undoes the changes that a killed latpath left on this machine. Only root can have made them.
 fn undo_what_was_left() {
     if nix::unistd::geteuid().is_root() {
         let notes = Journal::of_this_machine().sweep(&Kind::ALL.map(undoer));
@@ -146,7 +147,7 @@ fn undo_what_was_left() {
     }
 }
 
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured, but a limit of the user was broken.
 fn main() -> ExitCode {
     trace();
     let args = match config::with_file(&commands(), cmd::ping::with_emit(std::env::args_os().collect())) {
@@ -176,7 +177,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::LimitBroken) => ExitCode::from(3),
         Err(error) => {
-            // Errors may quote a file of somebody else's; lines are ours.
+            // An error may quote an untrusted file, so each line is made printable; the line breaks are latpath's.
             let text: Vec<String> = with_causes(&error).lines().map(printable).collect();
             eprintln!("latpath: {}", text.join("\n"));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })

@@ -1,4 +1,4 @@
-//! `latpath agent`: sees for a latpath on another machine.
+//! `latpath agent`: observes this machine for a latpath on another one.
 
 use super::Outcome;
 use anyhow::{Context, Result};
@@ -79,14 +79,14 @@ pub fn run(args: Args) -> Result<Outcome> {
         hypervisor: device.map(|device| Box::new(device) as Box<dyn ptp_kvm::Reader>),
         ..ServeOptions::default()
     };
-    // Standard output may be the stream.
+    // Logs to stderr: standard output may carry the protocol.
     let mut log = |line: &str| eprintln!("latpath agent: {line}");
     listen(&at, args.once, &mut options, Some(quit.as_fd()), &mut log, attach)?;
     Ok(Outcome::Done)
 }
 
-/// Attaches the probe as the host wishes, and the flight recorder where it wishes for that; what it does not say, or says amiss,
-/// is as usual.
+/// Attaches the probe, the flight recorder and the sampler as the host requests. Missing or invalid options have their
+/// defaults.
 fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     let mut options = Options::new("here", request.streams.clone());
     let number = |name: &str| request.option(name).and_then(|text| text.parse::<i64>().ok());
@@ -106,7 +106,7 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     Ok(Attached { source, recorder, sampler })
 }
 
-/// Samples a second that a host may ask for.
+/// Maximum sampling rate that a host may request, Hz.
 const MOST_HZ: i64 = 10_000;
 
 fn sampler(frequency: u32, places: bool) -> MakeSampler {
@@ -117,7 +117,7 @@ fn sampler(frequency: u32, places: bool) -> MakeSampler {
     })
 }
 
-/// What is watched for a host: packets, or, where it wants a profile alone, none.
+/// The source of packets for the host; `None` if the host requests only a profile.
 struct Watched(Option<Box<Probe>>);
 
 impl Source for Watched {
@@ -147,7 +147,7 @@ impl Source for Watched {
 }
 
 fn record(bytes_per_cpu: i64, budget: Ppm) -> Result<Box<dyn Record>, latpath_flight::StartError> {
-    // Whatever the host says, it does not take the guest's memory.
+    // Limits the guest's memory that a host can claim.
     let bytes_per_cpu = bytes_per_cpu.clamp(1 << 16, 1 << 24) as usize;
     let mut recorder = Recorder::start(bytes_per_cpu)?;
     recorder.set_budget(budget)?;
@@ -155,7 +155,7 @@ fn record(bytes_per_cpu: i64, budget: Ppm) -> Result<Box<dyn Record>, latpath_fl
     Ok(Box::new(recorder))
 }
 
-/// What the probe cannot do here, a line each.
+/// Capabilities that the probe lacks on this machine, one per line.
 fn capabilities() -> String {
     latpath_probe::lacks().map_or_else(|unable| unable.to_string(), |notes| notes.join("\n"))
 }

@@ -1,4 +1,4 @@
-//! `latpath caps`: which commands can do their work on this machine.
+//! `latpath caps`: shows which commands work on this machine.
 
 use super::report::print_as;
 use super::{style, Outcome, Usage};

@@ -1,4 +1,4 @@
-//! Streams that the user chooses by a pattern, or all there are: found by listening for a moment before anything is followed.
+//! Streams chosen by a pattern or with `--all`: listens for [`LISTEN_FOR`] before streams are followed.
 
 use super::listening::places;
 use super::Usage;
@@ -11,25 +11,25 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const LISTEN_FOR: Duration = Duration::from_secs(2);
-/// Of more streams, the first few are named.
+/// Maximum number of streams that a message names; of more, it names the first [`FIRST_NAMED`].
 const ALL_NAMED: usize = 8;
 const FIRST_NAMED: usize = 3;
 
-/// Which streams, and where to look for them.
+/// The choice of streams, and where to search for them.
 pub struct Choice<'a> {
-    /// Those that the user named, some of them perhaps by a pattern.
+    /// Streams and patterns that the user named.
     pub streams: &'a [StreamSpec],
-    /// Every stream that passes.
+    /// Whether to choose every stream that passes.
     pub all: bool,
-    /// Where to listen; with none, on all devices that are up, in all namespaces that are followed.
+    /// Devices to listen on; empty for all devices that are up, in all followed namespaces.
     pub devices: &'a [String],
-    /// Whether namespaces of other users are followed too.
+    /// Whether to include namespaces of other users.
     pub other_users: bool,
-    /// Says nothing of what was chosen.
+    /// Whether to omit the message about the chosen streams.
     pub quiet: bool,
 }
 
-/// Replaces each pattern by the streams of its name that pass a device now; with `all`, adds every stream that does.
+/// Replaces each pattern by the matching streams that pass a device now; with `all`, adds all streams that do.
 pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     let Choice { streams: asked, all, devices, other_users, quiet } = *choice;
     let patterns = asked.iter().any(StreamSpec::is_pattern);
@@ -44,7 +44,7 @@ pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     let place = places.describe();
     let (heard, ended) = places.listen(LISTEN_FOR, &AtomicBool::new(false));
     ended.with_context(|| format!("listening on {place}"))?;
-    // A stream passes several devices.
+    // A stream may pass several devices.
     let mut seen: Vec<StreamSpec> = Vec::new();
     for found in heard.found.streams() {
         if !seen.contains(&found.stream) {
@@ -87,7 +87,7 @@ pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     Ok(chosen)
 }
 
-/// All of these streams, or how many they are and the first few.
+/// The names of all streams; of many, their number and the first names.
 fn listed(streams: &BTreeSet<String>) -> String {
     let names = |n: usize| streams.iter().take(n).map(String::as_str).collect::<Vec<_>>().join(", ");
     match streams.len() {

@@ -1,4 +1,4 @@
-//! `latpath compare`: what differs between recordings.
+//! `latpath compare`: shows differences between recordings.
 
 use super::flags::{Selection, THRESHOLD};
 use super::report::print;
@@ -65,7 +65,7 @@ pub struct Args {
 const THRESHOLD_HELP: &str =
     "Times over this are late, as 200us [default: the greatest that a run was recorded with; 200us for logs of ping]";
 
-/// A limit on a difference, or on a recording by itself.
+/// A limit on a difference, or on a single recording.
 #[derive(Clone)]
 enum AnyLimit {
     Difference(DifferenceLimit),
@@ -89,7 +89,7 @@ impl Args {
         [&self.junit, &self.html].into_iter().filter_map(|path| path.as_deref())
     }
 
-    /// Prints what was found, unless a file goes to stdout, and writes the page if there is to be one.
+    /// Prints the result, unless a file goes to stdout, and writes the page if requested.
     fn show(
         &self,
         shown: impl FnOnce() -> Result<String>,
@@ -117,7 +117,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     both.map(|(a, b)| (a.into(), b.into())).ok_or_else(|| "write a pair as MU01=MU07".into())
 }
 
-/// Gives the streams of the other side the names that those of the first side have which they are paired with.
+/// Renames the streams of `b` to the names of the streams of `a` with which they are paired.
 fn rename(pairs: &[(String, String)], a: &[Recording], b: &mut [Recording]) -> Result<(), Usage> {
     for other in b {
         let full = |name: &str, all: &[String]| {
@@ -137,7 +137,7 @@ fn rename(pairs: &[(String, String)], a: &[Recording], b: &mut [Recording]) -> R
     Ok(())
 }
 
-/// A group of recordings as it was named.
+/// A group of recordings as named by the user.
 struct Group {
     name: Option<String>,
     paths: Vec<String>,
@@ -216,7 +216,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     limits::announce(args.junit.as_deref(), &what, &verdicts, args.force)
 }
 
-/// Many groups.
+/// Compares several groups in a table.
 fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
     if args.only.len() > 1 {
         return Err(Usage("a table is of one segment: name --only once".into()).into());
@@ -233,7 +233,8 @@ fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// What late packets are counted against in all recordings, in whatever order they are named: the greatest that one was recorded with.
+/// The threshold for all recordings: the user's, otherwise the maximum threshold of the recordings, whatever their
+/// order.
 fn threshold(args: &Args) -> Result<Ns> {
     if let Some(threshold) = args.selection.threshold {
         return Ok(threshold);
@@ -249,7 +250,7 @@ fn threshold(args: &Args) -> Result<Ns> {
     Ok(most.unwrap_or(THRESHOLD))
 }
 
-/// Whether this is a log of `latpath ping`, rather than a run.
+/// Whether the path is a log of `latpath ping` rather than a run.
 fn is_log(path: &Path) -> bool {
     path.is_file() || path.extension().is_some_and(|e| e == "parquet" || e == "csv") && !path.is_dir()
 }
@@ -258,7 +259,7 @@ fn is_log(path: &Path) -> bool {
 struct Reader<'a> {
     args: &'a Args,
     threshold: Ns,
-    /// What each recording keeps by itself, and what became of that.
+    /// Limits on each single recording; `verdicts` has the results.
     limits: &'a [Limit],
     verdicts: Vec<LimitVerdict>,
 }

@@ -1,5 +1,5 @@
-//! `latpath demo`: the whole product on one machine. It lays a path of its own (publisher ─ bridge ─ guest), sends Sampled
-//! Values through it, records every journey, reports, and checks the report against what the kernel counted.
+//! `latpath demo`: the whole product on one machine. It sets up its own path (publisher ─ bridge ─ guest), sends Sampled
+//! Values through it, records every journey, reports, and checks the report against the kernel's counters.
 
 mod processes;
 mod verify;
@@ -62,7 +62,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    // A second signal ends it at once; the next demo then cleans up.
+    // A second signal ends the process at once; the next demo then cleans up.
     let stop = stop_flag()?;
     let stopped = || stop.load(Ordering::Relaxed);
     let say = |line: &str| {
@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut progress = Progress::begin(args.quiet);
     let mut stopping = false;
     while processes.publishing()? {
-        // Once: a second signal ends a publisher before it has reported what it sent.
+        // Signals the publisher once only: a second signal would end it before its report.
         if stopped() && !std::mem::replace(&mut stopping, true) {
             processes.stop_publishing()?;
         }
@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         std::thread::sleep(Duration::from_millis(50));
     }
     progress.end();
-    // Ctrl-C ended the publishing; what was seen so far is reported all the same.
+    // After Ctrl-C, the packets so far are still reported.
     verify::wait_for_arrival(&path, guest.as_mut(), &before, &processes)?;
     let after = verify::count_devices(&path, guest.as_mut())?;
     let ending = processes.leave(guest.as_mut())?;

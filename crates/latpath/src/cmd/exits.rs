@@ -1,4 +1,4 @@
-//! `latpath exits`: why vCPUs leave their guests, for how long, and where their threads' time goes.
+//! `latpath exits`: shows exits of vCPUs by reason, their durations, and the time of the vCPUs' threads by activity.
 
 use super::window::{run as watch, Window};
 use super::{style, Outcome};

@@ -1,4 +1,4 @@
-//! `latpath explain`: why packets of a recording were late.
+//! `latpath explain`: shows why packets of a recording were late.
 
 use super::report::print;
 use super::{quoted, style, Outcome, Usage};
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
     let manifest = run.manifest();
     let name = args.run.display();
-    // What is recorded first says so only with its first second.
+    // The manifest has the spikes only after the first second of a recording, so a run in progress passes.
     let mut captures = RunCaptures::new(&run);
     if captures.files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
         if !manifest.imported.is_empty() {

@@ -1,4 +1,4 @@
-//! `latpath export`: recordings in other tools' formats.
+//! `latpath export`: writes recordings in the formats of other tools.
 
 use super::progress::Progress;
 use super::{interrupt, Outcome, Usage};
@@ -79,7 +79,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let written = write_file(&path, args.force, |out| (exporter.write)(&mut request, out));
     progress.end();
     let Exported { summary, notes } = match written {
-        // The reader of the pipe has seen enough.
+        // The reader has closed the pipe.
         Err(ExportError::Io(e)) if stdout && e.kind() == ErrorKind::BrokenPipe => return Ok(Outcome::Done),
         Err(ExportError::Select(SelectError::Usage(why))) => bail!(Usage(why)),
         Err(ExportError::Select(error)) => bail!(error),

@@ -1,4 +1,4 @@
-//! Groups of flags that several commands share, so that a flag is the same in each of them.
+//! Groups of flags shared by several commands, so that a flag is the same in each of them.
 
 use super::values::{some_time, time, whole};
 use super::{ns, Usage};
@@ -12,7 +12,7 @@ use latpath_stats::units::duration;
 use latpath_stats::{Band, PatternKind};
 use std::time::Duration;
 
-/// Times over this are late, where no other threshold is named.
+/// Default threshold of late packets, ns.
 pub(super) const THRESHOLD: Ns = 200_000;
 
 /// When to stop.
@@ -38,7 +38,7 @@ pub struct Tagging {
 }
 
 impl Tagging {
-    /// The tag, if frames get one. `vlan` replaces the flag's.
+    /// The tag of the frames, if any. `vlan` overrides the flag.
     pub fn tag(&self, vlan: Option<u16>) -> Option<Tag> {
         let vlan = vlan.or(self.vlan);
         (vlan.is_some() || self.pcp.is_some()).then(|| Tag::new(vlan.unwrap_or(0), self.pcp.unwrap_or(4)))
@@ -64,15 +64,15 @@ fn segment(text: &str) -> Result<String, String> {
 }
 
 impl Joining {
-    /// The threshold, if one is named.
+    /// The threshold, if the user named one, ns.
     pub fn threshold(&self) -> Option<Ns> {
         self.threshold.map(ns)
     }
 
-    /// The time after which a packet counts as lost.
+    /// Time after which a packet counts as lost, ns.
     ///
     /// # Errors
-    /// Where it is too short or too long.
+    /// If it is too short or too long.
     pub fn window(&self) -> Result<Ns, Usage> {
         let window = ns(self.window);
         let is_possible = (1_000_000..=4_000_000_000).contains(&window);
@@ -108,16 +108,16 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The journeys of a run that the flags choose.
+    /// The selection of a run's journeys by the flags.
     ///
     /// # Errors
-    /// Where the run has no such stream, mark or time.
+    /// If the run does not have a named stream, mark or time.
     pub fn select(&self, run: &Run) -> Result<Select> {
         let manifest = run.manifest();
         let id = |name: &String| -> Result<StreamId> {
             let streams = &manifest.streams;
             let is = |s: &StreamSpec| s.to_string() == *name || s.short() == *name;
-            // Without its options only where that says which: one svID may be there in two VLANs.
+            // A name without options must be unique: one svID may be in two VLANs.
             let is_same = |s: &StreamSpec| name.parse().is_ok_and(|w: StreamSpec| w.short() == s.short());
             let found = streams.iter().position(|s| s.to_string() == *name).or_else(|| {
                 let mut like = streams.iter().enumerate().filter(|(_, s)| is(s) || is_same(s)).map(|(i, _)| i);
@@ -142,12 +142,12 @@ impl Selection {
         Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
     }
 
-    /// The kinds of patterns whose packets are left out, each once.
+    /// The kinds of patterns whose packets are excluded, each once.
     pub fn exclude(&self) -> Vec<PatternKind> {
         PatternKind::ALL.into_iter().filter(|kind| self.exclude.iter().any(|e| e.contains(kind))).collect()
     }
 
-    /// Whether a part of a recording is chosen, or something is counted that only runs have.
+    /// Whether the flags select a part of a recording, or a figure that only runs have.
     pub fn is_of_runs(&self) -> bool {
         let is_named = self.from.is_some() || self.to.is_some() || self.band.is_some();
         is_named || !(self.streams.is_empty() && self.segments.is_empty() && self.exclude.is_empty())
@@ -182,25 +182,25 @@ mod tests {
     use clap::{ArgAction, Command};
     use std::collections::{BTreeMap, BTreeSet};
 
-    /// Flags that mean one thing, but whose help needs other first words in some commands; and `--output`, whose value is named after
-    /// what the command makes.
+    /// Flags with one meaning whose help starts differently in some commands; and `--output`, whose value is named
+    /// after the command's result.
     const SAME_IN_OTHER_WORDS: [(&str, &[&str]); 3] = [
-        // A network device: what the command does there.
+        // A network device: the command's action on it.
         ("interface", &["device to send", "device to listen", "device to watch", "device to try"]),
-        // Where the result goes.
+        // The destination of the result.
         ("output", &["directory to make", "file to write", "keep the recording", "keep what is", "keep the profile"]),
-        // A stream: what the command does with it.
+        // A stream: the command's action on it.
         ("stream", &["stream to follow", "stream to send", "only this stream", "only packets of"]),
     ];
     const OUTPUTS: [&str; 3] = ["RUN", "FILE", "STUDY"];
 
-    /// A flag as a command has it.
+    /// A flag of one command.
     struct Flag {
         command: String,
         short: Option<char>,
         /// `None` for a switch.
         value: Option<String>,
-        /// The first words of its help.
+        /// Start of its help text.
         help: String,
     }
 
@@ -236,7 +236,7 @@ mod tests {
         all
     }
 
-    /// The different ones of a property of a flag, with the commands that have each.
+    /// The distinct values of a flag's property, each with the commands that have it.
     fn different<T: Ord>(flags: &[Flag], property: impl Fn(&Flag) -> T) -> BTreeMap<T, Vec<&str>> {
         let mut all: BTreeMap<T, Vec<&str>> = BTreeMap::new();
         flags.iter().for_each(|flag| all.entry(property(flag)).or_default().push(&flag.command));

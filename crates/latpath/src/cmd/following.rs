@@ -1,4 +1,4 @@
-//! What `live` and `record` have in common: the flags that say what to follow, and what they say of a session on stderr.
+//! Shared by `live` and `record`: the flags that select what to follow, and the messages about a session on stderr.
 
 use super::choose::{choose, Choice};
 use super::flags::{Joining, StopAfter, THRESHOLD};
@@ -83,27 +83,27 @@ impl What {
         &self.joining.segments
     }
 
-    /// The user's segments, and those that a profile needs.
+    /// The segments of the user and of a profile.
     pub fn all_segments(&self) -> Vec<String> {
         [self.segments(), &self.of_profile].concat()
     }
 
-    /// Segments that a profile needs.
+    /// Adds the segments that a profile needs.
     pub fn add_segments(&mut self, segments: Vec<String>) {
         self.of_profile.extend(segments);
     }
 
-    /// When to end, beside a signal.
+    /// The conditions that end the session, besides a signal.
     pub fn stop_after(&self) -> latpath_session::StopAfter {
         latpath_session::StopAfter { duration: self.stop_after.duration, packets: self.stop_after.count }
     }
 
-    /// Whether something on this machine, or on another, is named.
+    /// Whether the user named a stream, a machine or a point.
     pub fn names_any(&self) -> bool {
         !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())
     }
 
-    /// `quiet`: says nothing of the streams that a pattern chose.
+    /// The options of following. `quiet` omits the message about streams that a pattern chose.
     pub fn options(&self, quiet: bool) -> Result<Options> {
         let with_rule = |stream: StreamSpec| match &self.rule {
             Some(rule) => stream.with_match(rule).map_err(|e| Usage(e.to_string())),
@@ -179,7 +179,7 @@ pub struct Flight {
     flight_budget: Ppm,
 }
 
-/// `2%` in millionths.
+/// Parses a share as `2%` into millionths.
 fn budget(text: &str) -> Result<Ppm, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
     match number.filter(|percent| (0.01..=100.0).contains(percent)) {
@@ -188,7 +188,7 @@ fn budget(text: &str) -> Result<Ppm, String> {
     }
 }
 
-/// `0.01%` is one of 10,000.
+/// Parses a share as `0.01%` into its reciprocal: 10,000.
 fn one_of(text: &str) -> Result<u64, String> {
     let number = text.strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
     match number.filter(|percent| (0.000_1..=50.0).contains(percent)) {
@@ -198,7 +198,8 @@ fn one_of(text: &str) -> Result<u64, String> {
 }
 
 impl Flight {
-    /// The options of crate follow. `max_wait`: how long to wait for packets that are under way when their time is frozen.
+    /// The options of the flight recorder, if it is used. `max_wait`: maximum time for which a capture waits for
+    /// packets in flight.
     pub fn options(&self, threshold: Ns, max_wait: Duration, retention: RetentionLimits) -> Option<FlightOptions> {
         let rule = match (self.worst, self.top) {
             (Some(n), _) => LatenessRule::WorstPerMinute(n.into()),
@@ -215,13 +216,13 @@ impl Flight {
         (!self.no_flight).then_some(options)
     }
 
-    /// How many captures of a minute are kept, where it is the worst of each.
+    /// Number of captures kept per minute, with `--capture-worst`.
     pub fn per_minute(&self) -> Option<usize> {
         self.worst.map(usize::from)
     }
 }
 
-/// The lines on stderr about what a session reports; nothing of what the command shows otherwise.
+/// The message on stderr about an event; `None` for events that the command shows otherwise.
 pub fn event_line(event: &Event) -> Option<String> {
     let among = |points: &[String]| match points.join(", ") {
         none if none.is_empty() => none,
@@ -252,7 +253,7 @@ pub fn event_line(event: &Event) -> Option<String> {
     })
 }
 
-/// Says on stderr what a session has reported since the last call.
+/// Prints the session's events since the last call to stderr.
 pub fn print_events(session: &mut impl Session) {
     while let Some(event) = session.next_event() {
         if let Some(line) = event_line(&event) {

@@ -1,4 +1,4 @@
-//! `latpath import`: makes a run of captures and logs that were taken at several points, or a log of round trips.
+//! `latpath import`: creates a run from captures and logs taken at several points, or a log of round trips.
 
 mod rant;
 mod svtrace;
@@ -75,7 +75,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// What is made, of which files.
+/// The result of the import, and the format of its files.
 #[derive(Clone, Copy)]
 enum Made {
     Run(Format),
@@ -133,7 +133,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     make(&args.output, (args.json, args.quiet, args.force), |show| import(&options, &args.output, &stop, show))
 }
 
-/// Refuses options, where one is given, that files of a format have no use for.
+/// Refuses options that do not apply to a format, if one is given.
 fn refuse(unfit: &[(&str, bool)], why: &str) -> Result<()> {
     match unfit.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Usage(format!("{option}: {why}; leave it out")).into()),
@@ -141,7 +141,7 @@ fn refuse(unfit: &[(&str, bool)], why: &str) -> Result<()> {
     }
 }
 
-/// Makes a run, with its progress, and says what came of it.
+/// Creates a run with progress messages, and prints the result.
 fn make(
     output: &Path,
     (json, quiet, force): (bool, bool, bool),

@@ -1,4 +1,4 @@
-//! What ends a command early: Ctrl-C, kill, a terminal that goes away.
+//! Signals that end a command early: Ctrl-C, kill, a closed terminal.
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -6,7 +6,7 @@ use signal_hook::flag::{register, register_conditional_shutdown};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// A flag that is set when the user wants the command to end with what it has. A second signal ends the process at once.
+/// A flag set by the first signal: the command ends with its results so far. A second signal ends the process at once.
 pub fn stop_flag() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -1,4 +1,4 @@
-//! `latpath ladder`: one transfer between a guest and its host, step by step.
+//! `latpath ladder`: shows transfers between a guest and its host, step by step.
 
 use super::interrupt::stop_flag;
 use super::window::{run as watch, show, Window};

@@ -1,4 +1,4 @@
-//! Limits that figures must keep: flags of all commands that measure.
+//! Limits on figures: flags shared by all commands that measure.
 
 use super::{Outcome, Usage};
 use anyhow::{Context, Result};
@@ -26,7 +26,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// All limits, before anything is measured: a profile that cannot be read, and a file that is there already, are refused.
+    /// All limits, read before the measurement: refuses an unreadable profile and an existing output file.
     pub fn all(&self, force: bool) -> Result<Vec<Limit>> {
         let of_profile = self.profile()?.map_or(Vec::new(), |profile| profile.limits);
         let all: Vec<Limit> = self.limits.iter().cloned().chain(of_profile).collect();
@@ -46,29 +46,30 @@ impl Limits {
         profile.map_err(|e| Usage(e.to_string()).into())
     }
 
-    /// The segments that the profile needs, `NAME=FROM..TO`.
+    /// Segments that the profile needs, `NAME=FROM..TO`.
     pub fn segments(&self) -> Result<Vec<String>> {
         Ok(self.profile()?.map_or(Vec::new(), |profile| profile.segments))
     }
 
-    /// Writes the verdicts where they were asked for, and names the limits that are broken or cannot be judged. `what` was measured.
+    /// Writes the verdicts on `what` if requested, and prints the limits that are broken or cannot be judged.
     pub fn announce(&self, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
         announce(self.junit.as_deref(), what, verdicts, force)
     }
 }
 
-/// What a command measures.
+/// The figures that a command measures.
 pub struct Measures<'a> {
-    /// The segments that there can be.
+    /// Names of the possible segments.
     pub segments: Vec<String>,
-    /// An example of segments whose names are known only later, and what they look like.
+    /// An example of segments whose names are known only later, and a predicate for such names.
     pub steps: Option<(&'a str, fn(&str) -> bool)>,
-    /// The counters of [`Limit::counter`] that it does not measure.
+    /// Counters of [`Limit::counter`] that the command does not measure.
     pub not: &'a [&'a str],
 }
 
 impl Measures<'_> {
-    /// Refuses limits on what it does not measure, before anything is measured. A profile may have them: they cannot be judged.
+    /// Refuses limits on figures that the command does not measure, before the measurement. A profile may have such
+    /// limits: they cannot be judged.
     pub fn refuse_others(&self, limits: &mut [Limit]) -> Result<(), Usage> {
         let can_be = |name: &str| {
             self.segments.iter().any(|n| n == name) || self.steps.is_some_and(|(_, is_step)| is_step(name))
@@ -90,7 +91,7 @@ impl Measures<'_> {
     }
 }
 
-/// The times that packets of a row must exceed, as far as limits name such.
+/// The distinct thresholds in limits on rows of packets, sorted.
 pub fn row_limits(limits: &[Limit]) -> Vec<Ns> {
     let mut all: Vec<Ns> = limits.iter().filter_map(Limit::row_limit).collect();
     all.sort_unstable();
@@ -98,7 +99,7 @@ pub fn row_limits(limits: &[Limit]) -> Vec<Ns> {
     all
 }
 
-/// What is measured of streams that will be followed. `own`: segments that the user named, `NAME=FROM..TO`.
+/// The figures of followed streams. `own`: segments that the user named, `NAME=FROM..TO`.
 pub fn of_streams(own: &[String]) -> Measures<'static> {
     let own = own.iter().filter_map(|text| split(text).ok()).map(|(name, ..)| name);
     let segments = SegmentKind::CLASSIC.iter().filter_map(|kind| kind.name()).chain(own).map(Into::into).collect();
@@ -111,10 +112,10 @@ fn is_step(name: &str) -> bool {
     name.split_once('→').is_some_and(|(from, to)| is_point(from) && is_point(to))
 }
 
-/// Writes the verdicts to a file, if there is one, and names the limits that are broken or cannot be judged. `what` was measured.
+/// Writes the verdicts on `what` to the file, if any, and prints the limits that are broken or cannot be judged.
 pub fn announce(file: Option<&Path>, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
     if let Some(path) = file {
-        // A test that is run again replaces its verdicts.
+        // A repeated test replaces its earlier verdicts.
         let force = force || is_junit_of_latpath(path);
         write_file(path, force, |out| out.write_all(junit(what, verdicts).as_bytes()))
             .with_context(|| format!("{}: cannot write the verdicts", path.display()))?;
@@ -128,7 +129,7 @@ pub fn announce(file: Option<&Path>, what: &str, verdicts: &[LimitVerdict], forc
     Ok(outcome)
 }
 
-/// Names a limit that is broken or cannot be judged.
+/// Prints a limit that is broken or cannot be judged.
 fn broke(broken: &str) -> Outcome {
     let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
     let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
@@ -136,7 +137,7 @@ fn broke(broken: &str) -> Outcome {
     Outcome::LimitBroken
 }
 
-/// What becomes of limits.
+/// The verdicts on the limits.
 pub fn check(limits: &[Limit], summary: &Summary) -> Vec<LimitVerdict> {
     limits.iter().map(|limit| limit.check(summary)).collect()
 }

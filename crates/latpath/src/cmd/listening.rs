@@ -1,4 +1,4 @@
-//! Devices to listen on for a moment, also in other network namespaces, and the streams that pass them.
+//! Listens briefly on devices, also in other network namespaces, for the streams that pass them.
 
 use super::ns;
 use anyhow::{bail, Context, Result};
@@ -13,40 +13,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Devices with a mapped ring of 16 MiB each; of more, each has a socket's buffer, which takes memory as frames come.
+/// Maximum number of devices with a mapped ring of 16 MiB each. With more devices, each uses its socket's buffer, whose
+/// memory grows with the frames.
 const RINGS: usize = 4;
-/// Devices that a text names.
+/// Maximum number of devices that a description names.
 const NAMED: u64 = 5;
 
-/// Where to listen.
+/// Devices to listen on.
 pub struct Places {
     all: Vec<Place>,
-    /// Whether the user named them: each of them must work then.
+    /// Whether the user named the devices: then each of them must work.
     are_named: bool,
 }
 
 struct Place {
     netns: Netns,
     device: String,
-    /// `eth0`; of another namespace `eth0%NAMESPACE`.
+    /// `eth0`; in another namespace `eth0%NAMESPACE`.
     name: String,
 }
 
-/// What was heard.
+/// Result of listening.
 #[derive(Default)]
 pub struct Heard {
-    /// The streams; each has the place of its device in `devices`.
+    /// The streams, each with the index of its device in `devices`.
     pub found: Discovery,
+    /// Names of the devices.
     pub devices: Vec<String>,
-    /// Frames that the kernel dropped.
+    /// Number of frames that the kernel dropped.
     pub dropped: u64,
 }
 
 impl Places {
-    /// Devices of this namespace, as `eth0`, and of others, as `eth0%NAMESPACE`.
+    /// The named devices: `eth0` in this namespace, `eth0%NAMESPACE` in another one.
     ///
     /// # Errors
-    /// Where there is no such namespace, or no such device in it.
+    /// If a namespace does not exist, or does not have the device.
     pub fn named(texts: &[String]) -> Result<Self> {
         let place = |text: &String| -> Result<Place> {
             let (device, netns) = match text.split_once('%') {
@@ -61,8 +63,8 @@ impl Places {
         Ok(Self { all: texts.iter().map(place).collect::<Result<_>>()?, are_named: true })
     }
 
-    /// All devices of all namespaces that are up, without loopbacks: those where streams are followed. `other_users`: also in
-    /// namespaces of other users.
+    /// All devices that are up in all namespaces, without loopbacks, as streams are followed there. `other_users`: also
+    /// in namespaces of other users.
     pub fn all_up(other_users: bool) -> Self {
         let names = namespace_names();
         let own = Netns::own().map_or(0, |own| own.inode());
@@ -93,7 +95,7 @@ impl Places {
         Self { all, are_named: false }
     }
 
-    /// `eth0, eth1%blue`, or how many there are.
+    /// `eth0, eth1%blue`, or the number of devices.
     pub fn describe(&self) -> String {
         let spaces: BTreeSet<u32> = self.all.iter().map(|place| place.netns.inode()).collect();
         let names = || self.all.iter().map(|place| place.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -103,12 +105,12 @@ impl Places {
         }
     }
 
-    /// Whether there may be streams of several devices.
+    /// Whether streams may come from several devices.
     pub fn are_several(&self) -> bool {
         self.all.len() > 1 || !self.are_named
     }
 
-    /// Listens for this long, or until `stop`. What was heard is there also where a device failed meanwhile.
+    /// Listens for `time`, or until `stop` is set. If a device fails, the result still has the frames until then.
     pub fn listen(&self, time: Duration, stop: &AtomicBool) -> (Heard, Result<()>) {
         let with_ring = self.all.len() <= RINGS;
         let heard: Vec<(Discovery, u64, Result<()>)> = thread::scope(|scope| {
@@ -138,7 +140,7 @@ impl Places {
     }
 }
 
-/// Listens on one device: what was found by the end, how many frames were dropped, and why it ended early if it did.
+/// Listens on one device. Returns the streams, the number of dropped frames, and the error if it ended early.
 fn listen_at(place: &Place, with_ring: bool, time: Duration, stop: &AtomicBool) -> (Discovery, u64, Result<()>) {
     let (mut found, mut dropped) = (Discovery::default(), 0);
     let mut listen = || -> Result<(), DeviceError> {
@@ -162,10 +164,10 @@ fn listen_at(place: &Place, with_ring: bool, time: Duration, stop: &AtomicBool) 
     (found, dropped, ended)
 }
 
-/// Devices that are to be listened on: those that the user named, or all that are up.
+/// The devices that the user named, or all that are up.
 ///
 /// # Errors
-/// Where a named one cannot be.
+/// If a named device does not exist, or no device is up.
 pub fn places(named: &[String], other_users: bool) -> Result<Places> {
     let places = if named.is_empty() { Places::all_up(other_users) } else { Places::named(named)? };
     if places.all.is_empty() {

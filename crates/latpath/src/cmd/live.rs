@@ -1,4 +1,4 @@
-//! `latpath live`: figures of the moment, once a second, and why packets are late; of streams or of a recorded run.
+//! `latpath live`: shows current figures once a second, and causes of late packets, of streams or of a recorded run.
 
 use super::following::{print_events, Flight, What};
 use super::interrupt::stop_flag;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Interval of summaries.
 const SHOW: Duration = Duration::from_secs(1);
-/// Minimum time from anything shown to causes of late packets shown between two summaries.
+/// Minimum time from the last output to causes of late packets that are shown between two summaries.
 const SOON: Duration = Duration::from_millis(50);
 /// Interval of reading the probes.
 const ROUND: Duration = Duration::from_millis(20);
@@ -74,7 +74,7 @@ impl Show {
         })
     }
 
-    /// Shows a summary. False if nobody reads any more.
+    /// Shows a summary. Returns false if the reader is gone.
     fn show(&mut self, summary: &Summary) -> Result<bool> {
         let text = match self {
             Self::Screen(screen) => {
@@ -87,7 +87,7 @@ impl Show {
         print(&text)
     }
 
-    /// Shows what held late packets, between two summaries. False if nobody reads any more.
+    /// Shows causes of late packets between two summaries. Returns false if the reader is gone.
     fn show_late(&mut self, summary: &Summary) -> Result<bool> {
         match self {
             Self::Screen(screen) => {
@@ -99,7 +99,7 @@ impl Show {
         }
     }
 
-    /// Waits a little; returns what the user did, if it ends or changes the watching.
+    /// Waits up to [`ROUND`]; returns the user's action, if any.
     fn wait(&mut self) -> Result<Option<Action>> {
         match self {
             Self::Screen(screen) => Ok(screen.next_event(ROUND)?),
@@ -111,7 +111,7 @@ impl Show {
     }
 }
 
-/// How many seconds of a run pass in one second.
+/// Parses a speed: seconds of the run per second.
 fn speed(text: &str) -> Result<f64, String> {
     match text.parse() {
         _ if text == "max" => Ok(f64::INFINITY),
@@ -137,7 +137,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let watched = watch(&mut session, &mut show, &stop);
     let screen = matches!(show, Show::Screen(_));
     if screen {
-        // The terminal is given back before anything else is said.
+        // Restores the terminal before further output.
         show = Show::Lines(Lines::new(style()));
     }
     watched?;
@@ -201,7 +201,7 @@ fn watch(session: &mut LiveSession, show: &mut Show, stop: &AtomicBool) -> Resul
             Some(Action::Pause(_)) | None => {}
         }
         let is_over = match session.step() {
-            // On the screen a run's end stays until the user leaves it.
+            // The screen stays at the end of a run until the user quits.
             State::Over(EndReason::EndOfRun) => !is_screen,
             state => matches!(state, State::Over(_)),
         };

@@ -1,4 +1,4 @@
-//! `latpath completions` and `latpath man`, made of the same description of the commands that `--help` prints, and
+//! `latpath completions` and `latpath man`, generated from the definition of the commands that `--help` prints, and
 //! `latpath schema`.
 
 mod pages;
@@ -37,10 +37,10 @@ pub struct Schema {
     command: String,
 }
 
-/// A command that prints JSON, and the schema of that.
+/// A command that prints JSON, and its schema.
 type Described = (&'static str, fn() -> schemars::Schema);
 
-/// The commands that print JSON of a type of their own, beside the instruments.
+/// The commands, besides the instruments, that print JSON of their own type.
 const DESCRIBED: [Described; 6] = [
     ("caps", of::<latpath_caps::Caps>),
     ("compare", of::<Comparison>),
@@ -85,19 +85,19 @@ pub fn completions(args: Completions, mut commands: Command) -> Result<Outcome> 
     Ok(Outcome::Done)
 }
 
-/// Values of flags that bash completes by more than a list of words, each by a word that stands for it in what clap prints. What others
-/// named, files and devices, is no list of words: bash would evaluate a `$(…)` in a name.
+/// Values of flags that bash completes with a command, each with its placeholder word in clap's output. Names that
+/// others choose (files, devices) must not be in a list of words: bash would evaluate a `$(…)` in a name.
 const COMPLETED: [(&str, &str); 2] = [
     ("latpath-devices", "$(cd /sys/class/net 2>/dev/null && compgen -d -- \"${cur}\")"),
     ("latpath-profiles", "$(compgen -W \"PROFILES\" -- \"${cur}\") $(compgen -f -- \"${cur}\")"),
 ];
 
-/// The commands as bash is to complete them: with devices, and with the names of profiles beside files.
+/// The commands with placeholders for bash, which completes devices, profiles and files.
 fn with_words(commands: Command) -> Command {
     commands.mut_args(with_words_of).mut_subcommands(with_words)
 }
 
-/// The words that a flag's value can be, by the name of the value.
+/// Sets the possible words of a flag's value, by the value's name.
 fn with_words_of(arg: clap::Arg) -> clap::Arg {
     let name = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
     let words: Vec<&'static str> = match name.unwrap_or_else(|| arg.get_id().as_str().to_uppercase()).as_str() {
@@ -109,7 +109,7 @@ fn with_words_of(arg: clap::Arg) -> clap::Arg {
     arg.value_parser(clap::builder::PossibleValuesParser::new(words))
 }
 
-/// What clap prints for bash, with what the words stand for.
+/// clap's completions for bash, with the placeholders replaced.
 fn completed(text: &str) -> String {
     let profiles = latpath_analysis::profile_names().collect::<Vec<_>>().join(" ");
     COMPLETED.iter().fold(text.to_owned(), |text, (word, values)| {

@@ -1,4 +1,4 @@
-//! `latpath mark`: notes what happens at a moment of a run.
+//! `latpath mark`: adds a note at a time of a run.
 
 use super::{Outcome, Usage};
 use anyhow::{bail, Result};

@@ -1,4 +1,4 @@
-//! The commands: each module parses its own flags, calls the crates below, prints what comes back.
+//! The commands: each module parses its own flags, calls the crates and prints their results.
 
 pub mod agent;
 pub mod caps;
@@ -38,19 +38,19 @@ mod window;
 use latpath_report::Style;
 use latpath_stats::units::Letters;
 
-/// A time of a flag, in ns.
+/// A flag's time in ns.
 fn ns(time: std::time::Duration) -> latpath_model::Ns {
     time.as_nanos().try_into().unwrap_or(latpath_model::Ns::MAX)
 }
 
-/// A path as one word of a command, to be pasted.
+/// A path as one word of a command, quoted for pasting.
 fn quoted(path: &std::path::Path) -> String {
     let text = path.to_string_lossy();
-    // No command takes it for a flag then.
+    // Without the prefix, a command would take it for a flag.
     latpath_model::text::quoted(&if text.starts_with('-') { format!("./{text}") } else { text.into_owned() })
 }
 
-/// What standard output can show.
+/// The style that standard output supports.
 fn style() -> Style {
     let letters = Letters::from_env();
     match latpath_screen::width() {
@@ -59,15 +59,15 @@ fn style() -> Style {
     }
 }
 
-/// How a command ended, when nothing failed.
+/// Result of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// Measured, but a limit that the user set was broken.
+    /// Measured, but a limit of the user was broken.
     LimitBroken,
 }
 
-/// The user asked for something that makes no sense: exit code 2, like an unknown flag.
+/// An invalid request of the user: exit code 2, as for an unknown flag.
 #[derive(Debug)]
 pub struct Usage(pub String);
 

@@ -1,4 +1,4 @@
-//! `latpath path`: every kernel function that handles a packet.
+//! `latpath path`: shows every kernel function that handles a packet.
 
 mod json;
 mod text;
@@ -20,7 +20,7 @@ use latpath_session::PATIENCE;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Between two looks at the clock and the user's wishes.
+/// Interval at which the end conditions are checked.
 const ROUND: Duration = Duration::from_millis(50);
 
 /// Follow a few packets through every kernel function that handles them: which routes do they take?
@@ -148,7 +148,7 @@ fn options(args: &Args) -> Result<Options> {
     })
 }
 
-/// Says what is attached, and what cannot be shown.
+/// Prints the number of attached functions and tracepoints, and the notes.
 fn say_how(search: &Search) {
     let how = search.how();
     let functions = match how.functions {
@@ -159,7 +159,7 @@ fn say_how(search: &Search) {
     how.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
 }
 
-/// Collects until there is enough, or the user has enough.
+/// Collects packets until the end conditions are met, or the user stops.
 fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains) {
     let began = Instant::now();
     let (mut reported, mut enough) = (false, None::<Instant>);
@@ -175,7 +175,7 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
         if stop.load(Ordering::Relaxed)
             || args.duration.is_some_and(|d| began.elapsed() >= d)
             || (packets >= args.count && quiet >= ns(args.settle))
-            // A packet that goes in circles is no reason to stay.
+            // Ends even if a looping packet never becomes quiet.
             || enough.is_some_and(|at| at.elapsed() >= args.settle.saturating_mul(10))
         {
             break;

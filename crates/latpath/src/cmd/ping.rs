@@ -1,4 +1,4 @@
-//! `latpath ping`: round trips, and who spent each part of them.
+//! `latpath ping`: measures round trips and their parts.
 
 mod caps;
 mod emit;
@@ -39,7 +39,7 @@ struct Emit {
     args: emit::Args,
 }
 
-/// Adds the word `emit` where options come before the host, as in `latpath ping -i eth0 HOST`.
+/// Adds the word `emit` if options precede the host, as in `latpath ping -i eth0 HOST`.
 pub fn with_emit(mut args: Vec<OsString>) -> Vec<OsString> {
     const OF_ALL: [&str; 5] = ["-h", "--help", "-V", "--version", "--config"];
     let word = |at: usize| args.get(at).and_then(|word| word.to_str());

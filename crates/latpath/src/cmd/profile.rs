@@ -1,4 +1,4 @@
-//! `latpath profile`: host and guest CPU time in one profile.
+//! `latpath profile`: shows host and guest CPU time in one profile.
 
 use super::report::print_as;
 use super::window::{show, Window};
@@ -108,7 +108,7 @@ fn record(args: &Args) -> Result<Outcome> {
     show(measured, args.json, |seen| text(seen, args.rows, &args.functions, style()))
 }
 
-/// Says that symbols of this many files are fetched, which takes its time.
+/// Prints that the symbols of this number of files are fetched, which may take long.
 pub(super) fn fetching(files: usize) {
     let (most, files) = (FETCH_WITHIN.as_secs(), number_of(files as u64, "file"));
     eprintln!("latpath: fetching symbols of {files} (DEBUGINFOD_URLS), {most} s at most; Ctrl-C goes on without");
@@ -159,7 +159,7 @@ fn files(args: &Args, recorded: &Recorded) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file that appears when it is whole; says which where that fails.
+/// Writes a file that appears only when complete; an error names the file.
 fn write(path: &Path, force: bool, content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
     write_file(path, force, content).with_context(|| format!("{}", path.display()))
 }

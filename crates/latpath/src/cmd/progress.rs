@@ -1,5 +1,4 @@
-//! How far long work has come, on stderr: a line that is written over once a second where a person looks at it, a line every ten
-//! seconds elsewhere.
+//! Progress on stderr: on a terminal, a line that is overwritten once a second; otherwise a new line every ten seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -23,7 +22,7 @@ impl Progress {
         Duration::from_secs(if self.terminal { 1 } else { 10 })
     }
 
-    /// Says the line, where it is time to.
+    /// Prints the line if it is due.
     pub fn show<E>(&mut self, line: impl FnOnce(Duration) -> Result<String, E>) -> Result<(), E> {
         let elapsed = self.began.elapsed();
         if self.quiet || elapsed < self.next {
@@ -32,14 +31,14 @@ impl Progress {
         self.next = elapsed + self.step();
         let line = line(elapsed)?;
         let mut stderr = std::io::stderr();
-        // Where stderr is gone, progress is not shown.
+        // A closed stderr is no error.
         let _ =
             if self.terminal { write!(stderr, "\r\x1b[Klatpath: {line}") } else { writeln!(stderr, "latpath: {line}") };
         let _ = stderr.flush();
         Ok(())
     }
 
-    /// How long until there is something to say: whoever has nothing else to do need not wake before.
+    /// Time until the next line is due: a caller without other work can sleep until then.
     pub fn idle(&self) -> Duration {
         match self.quiet {
             true => Duration::from_secs(3600),
@@ -47,7 +46,7 @@ impl Progress {
         }
     }
 
-    /// Leaves the line to what comes next.
+    /// Clears the line for other output.
     pub fn end(&self) {
         if !self.quiet && self.terminal {
             eprint!("\r\x1b[K");

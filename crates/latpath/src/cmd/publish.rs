@@ -1,4 +1,4 @@
-//! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and says how punctual it was.
+//! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and reports its punctuality.
 
 use super::flags::{StopAfter, Tagging};
 use super::interrupt::stop_flag;
@@ -27,16 +27,17 @@ use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A pause in a file that is announced.
+/// Minimum pause in a file that is announced, ns.
 const LONG_PAUSE: Ns = 10_000_000_000;
-/// One that only a user means who says how long to send: more often the clock of the machine that took the file was set.
+/// Minimum pause, ns, that is refused unless the user names a duration: more often, the clock of the capturing machine
+/// was set.
 const PAUSE_TOO_LONG: Ns = 3_600_000_000_000;
-/// Above this many frames a second, several overdue ones go in one system call.
+/// Rate in frames per second above which several overdue frames are sent in one system call.
 const BATCH_ABOVE_HZ: f64 = 50_000.0;
-/// Most frames that a system call takes.
+/// Maximum number of frames per system call.
 const MOST_BATCH: usize = 64;
 
-/// What frames of a file have already.
+/// Flags of synthetic frames; frames of a file already have these properties.
 const OF_SYNTHETIC: [&str; 13] = [
     "profile",
     "svid",
@@ -134,7 +135,8 @@ pub struct Args {
     json: bool,
 }
 
-/// When the sample of the next whole second of UTC is sent, so long after it; there is time to prepare.
+/// Time at which to send the sample of a coming whole second of UTC: `delay` after that second, which leaves time to
+/// prepare.
 fn on_the_second(delay: Duration) -> Ns {
     const SECOND: Ns = 1_000_000_000;
     const PREPARING: Ns = 50_000_000;
@@ -208,7 +210,7 @@ struct What {
     svids: Vec<String>,
     skipped: u64,
     unread: UnreadFrames,
-    /// Frames that the capture cut.
+    /// Number of frames that the capture truncated.
     cut: u64,
 }
 
@@ -260,7 +262,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     if let Some(stream) = &args.stream {
         return repeated(args, stream, own_mac, rate);
     }
-    // Without a capture or another stream, clap asks for it.
+    // clap requires --svid without --pcap and --stream.
     let svid = args.svid.as_deref().unwrap_or_default();
     let svids: Vec<String> = match args.streams {
         1 => vec![svid.to_owned()],
@@ -303,7 +305,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     Ok((Box::new(Synthetic::new(options)?), what))
 }
 
-/// The messages of a stream other than Sampled Values: GOOSE repeats events after growing times, as long as no rate is given.
+/// Messages of a stream other than Sampled Values. Without a rate, GOOSE repeats each event at growing intervals.
 fn repeated(
     args: &Args,
     stream: &StreamSpec,

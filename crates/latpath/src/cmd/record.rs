@@ -1,4 +1,4 @@
-//! `latpath record`: every journey, kept on disk, and what all machines did around late packets.
+//! `latpath record`: records every journey on disk, and the events of all machines around late packets.
 
 mod spikes;
 
@@ -53,7 +53,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// `20GiB`, `20G` and `20480M` are the same; `20GB` is a little less.
+/// Parses a size into bytes: `20GiB`, `20G` and `20480M` are the same; `20GB` is smaller.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?}: write a size as 500MiB or 20GiB");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -80,7 +80,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let mut progress = Progress::begin(args.quiet);
     session.run_until(&stop, ROUND, |session| {
         print_events(session);
-        // Progress that cannot be shown ends nothing.
+        // Ignores errors of showing the progress.
         let _ = progress.show(|_| Ok::<_, Infallible>(line(&session.progress())));
         ControlFlow::Continue(())
     });

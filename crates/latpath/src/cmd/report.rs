@@ -1,4 +1,4 @@
-//! `latpath report`: what a recording says.
+//! `latpath report`: reports the figures of a recording.
 
 use super::flags::Selection;
 use super::limits::{self, Limits};
@@ -75,7 +75,7 @@ fn note(text: &str) -> Result<(String, String), String> {
     Ok((name.into(), value.into()))
 }
 
-/// A document's format, and its file.
+/// A document's renderer, and its file.
 type Document<'a> = (fn(&Findings) -> String, &'a Path);
 
 impl Args {
@@ -166,7 +166,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     args.limits.announce(&format!("{}{part}", args.run.display()), &verdicts, args.force)
 }
 
-/// Refuses files that may not be written, before the run is read.
+/// Refuses output files that must not be written, before the run is read.
 fn check_files(args: &Args) -> Result<()> {
     let files = args.files();
     if args.force && files.is_empty() {
@@ -190,7 +190,7 @@ fn check_files(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The report in the formats that the flags choose.
+/// Writes the report in the formats that the flags request.
 fn write_documents(
     args: &Args,
     run: &Run,
@@ -210,7 +210,7 @@ fn write_documents(
     for (format, path) in documents {
         let written = write_file(path, args.force, |out| out.write_all(format(&findings).as_bytes()));
         match written {
-            // The reader of the pipe has seen enough.
+            // The reader has closed the pipe.
             Err(e) if is_stdout(path) && e.kind() == ErrorKind::BrokenPipe => {}
             done => done.with_context(|| format!("{}: cannot write the report", path.display()))?,
         }
@@ -218,10 +218,10 @@ fn write_documents(
     Ok(())
 }
 
-/// The journeys as CSV.
+/// Writes the journeys as CSV.
 fn write_journeys(run: &Run, select: &Select, path: &Path, force: bool) -> Result<()> {
     let damaged = match write_file(path, force, |out| write_csv(run, select, out)) {
-        // The reader of the pipe has seen enough.
+        // The reader has closed the pipe.
         Err(e) if is_stdout(path) && e.kind() == ErrorKind::BrokenPipe => return Ok(()),
         done => done.with_context(|| format!("{}: cannot write journeys", path.display()))?,
     };
@@ -230,7 +230,7 @@ fn write_journeys(run: &Run, select: &Select, path: &Path, force: bool) -> Resul
     Ok(())
 }
 
-/// Prints a result: as JSON on one line, or as text. As [`print`].
+/// Prints a result as JSON on one line, or as text; returns as [`print`].
 pub(super) fn print_as<T: Serialize>(
     json: bool,
     value: impl FnOnce() -> T,
@@ -242,7 +242,7 @@ pub(super) fn print_as<T: Serialize>(
     })
 }
 
-/// Prints, whatever names are in it. False if nobody reads any more, which is no error.
+/// Prints a text, which may contain any names. Returns false if the reader is gone, which is no error.
 pub(super) fn print(text: &str) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(visible(text).as_bytes()).and_then(|()| out.flush()) {

@@ -1,4 +1,4 @@
-//! `latpath segments`: the points of a recording, their order, and the segments between them.
+//! `latpath segments`: lists the points of a recording, their order, and the segments between them.
 
 use super::report::print_as;
 use super::{Outcome, Usage};
@@ -31,7 +31,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let run = Run::open(&args.run)?;
     let layout = layout_of(&run, &args.segments).map_err(Usage)?;
     let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
-    // Names of threads and devices, and those in a run that somebody else made, may hold anything.
+    // Names of threads and devices, and all names in a run of another user, may contain any characters.
     print_as(args.json, || json(&layout, name), || text(&layout, |id| printable(&name(id))))?;
     for note in &layout.notes {
         eprintln!("latpath: {}", printable(note));
@@ -76,7 +76,7 @@ fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
         at.map_or("-".into(), |at| (at + 1).to_string())
     };
     for s in &layout.segments {
-        // Neighbours are named by their ends.
+        // Segments between neighbours are named by their ends.
         let ends =
             if s.kind == SegmentKind::Step { String::new() } else { format!("  {}..{}", name(s.from), name(s.to)) };
         let _ = writeln!(out, "  {:>2}..{:<2}  {:<width$}{ends}", number(&s.from), number(&s.to), printable(&s.name));

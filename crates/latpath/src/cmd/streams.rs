@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Most rows of the tables: a flood of names on a bus must not flood the terminal.
+/// Maximum number of rows in the tables: a flood of names on a bus must not flood the terminal.
 const MOST_ROWS: usize = 200;
 
 #[derive(ClapArgs)]
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             (ended, places.describe(), places.are_several())
         }
     };
-    // What cannot be read at all gets no empty table.
+    // Prints no empty table for an unreadable source.
     if ended.is_ok() || heard.found.frames > 0 {
         let width = latpath_screen::width().unwrap_or(usize::MAX);
         let printed = print_as(args.json, || to_json(&heard), || text(&heard, &place, are_several, width));
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Reads a capture; `interfaces` are the names of its interfaces.
+/// Reads a capture; `interfaces` receives the names of its interfaces.
 fn read(
     path: &Path,
     (found, interfaces): (&mut Discovery, &mut Vec<String>),
@@ -86,14 +86,14 @@ fn read(
             break Ok(());
         }
     };
-    // Frames of links that carry no streams are of other protocols too.
+    // Frames of link types without streams count as other protocols.
     found.frames += capture.left_out();
     found.other_protocols += capture.left_out();
     *interfaces = capture.interfaces().iter().map(ToString::to_string).collect();
     ended
 }
 
-/// The reasons for which frames cannot be read, the most common first.
+/// Reasons why frames cannot be read, as JSON, in descending order of frames.
 pub fn reasons_json(unread: &UnreadFrames) -> serde_json::Value {
     let row = |(error, frames): (latpath_protocols::FrameError, u64)| json!({ "reason": error.to_string(), "frames": frames });
     unread.reasons().into_iter().map(row).collect()
@@ -142,7 +142,7 @@ fn to_json(Heard { found, devices, dropped }: &Heard) -> serde_json::Value {
     })
 }
 
-/// A field as people read it, on one line.
+/// A field as text on one line.
 fn cell(value: &Value, hz: Option<f64>) -> String {
     match value {
         Value::Text(text) => text.clone(),
@@ -153,12 +153,12 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
     }
 }
 
-/// Where a stream is sent to; not known from a Linux cooked capture.
+/// Destination address of a stream; `None` in a Linux cooked capture.
 fn destination(s: &FoundStream) -> Option<String> {
     s.stream.link.dst.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
 }
 
-/// The cells of a stream, each below its heading; `interface` where streams of a file are of several.
+/// The cells of a stream, each with its heading; `interface` if the streams come from several.
 fn cells(s: &FoundStream, interface: Option<&str>) -> Vec<(&'static str, String)> {
     let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));
     let fields = |fields: Vec<Field>| fields.into_iter().map(move |f| (f.title, cell(&f.value, hz)));
@@ -179,7 +179,7 @@ fn cells(s: &FoundStream, interface: Option<&str>) -> Vec<(&'static str, String)
     cells
 }
 
-/// Columns that are left out, in this order, where the terminal is too narrow; JSON has them all.
+/// Columns that are omitted, in this order, if the terminal is too narrow; JSON has all columns.
 const SPARED: [&str; 6] = ["confRev", "src", "wrap", "APPID", "frames", "ASDUs"];
 
 fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> {
@@ -192,7 +192,8 @@ fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> 
     table.lines(0, usize::MAX, '~')
 }
 
-/// One table of each protocol that has streams, within this many columns if possible. `are_several`: the streams may be of several devices.
+/// One table for each protocol with streams, within `width` columns if possible. `are_several`: the streams may come
+/// from several devices.
 fn text(Heard { found, devices, dropped }: &Heard, place: &str, are_several: bool, width: usize) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
     let are_several = are_several || streams.windows(2).any(|two| two[0].interface != two[1].interface);

@@ -1,5 +1,5 @@
-//! `latpath study vhost`: one load on a VM in several configurations, measured by every command that shows what a VM costs, and
-//! compared on one page.
+//! `latpath study vhost`: one load on a VM in several configurations, measured by every instrument for VMs, and compared
+//! on one page.
 
 mod folder;
 mod lab;
@@ -150,7 +150,7 @@ fn say(line: &str) {
     eprintln!("latpath study: {line}");
 }
 
-/// Says what happens to this configuration.
+/// Prints the progress of this configuration.
 fn show(configuration: &str, progress: Progress<'_>) {
     let what = match progress {
         Progress::Alone(turn, of) => format!("the load by itself, {turn} of {of}"),

@@ -1,4 +1,4 @@
-//! `latpath subscribe`: the application at the end of the route.
+//! `latpath subscribe`: acts as the application at the end of the route.
 
 use super::flags::StopAfter;
 use super::interrupt::stop_flag;
@@ -18,7 +18,7 @@ use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamRe
 use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// After this time without a requested stream, a note says so.
+/// Time without a requested stream after which a note reports it, ns.
 const PATIENCE: Ns = 3_000_000_000;
 
 #[derive(ClapArgs)]
@@ -63,7 +63,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", listed_titles())))?;
-    // An unknown VLAN's tag is gone where a frame is delivered by its protocol: to tell VLANs apart takes the wider socket.
+    // A socket of one protocol receives frames without the tag of an unknown VLAN: to distinguish VLANs takes a socket
+    // of all protocols.
     let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
     let listen = match subscription.protocols().as_slice() {
         [protocol] if !vlans && protocol.info().ethertypes.len() == 1 => Listen::Delivered(*protocol),
@@ -125,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Says once which streams have not come.
+    /// Prints once which streams have not arrived.
     fn note_absent(&mut self, args: &Args) {
         self.noted = true;
         let absent = self.subscription.streams().iter().filter(|s| s.totals().received == 0);
@@ -185,7 +186,7 @@ impl Run {
     }
 }
 
-/// Adds the figures of these times; null where there are none.
+/// Adds the figures of these times to the JSON; null without times.
 pub(super) fn times_json(into: &mut Value, name: &str, times: &Histogram) {
     into[format!("{name}_count")] = json!(times.count());
     let [p50, p90, p99, p99_9] = times.percentiles([500_000, 900_000, 990_000, 999_000]);
@@ -198,7 +199,7 @@ pub(super) fn times_json(into: &mut Value, name: &str, times: &Histogram) {
     }
 }
 
-/// The percentiles and the greatest of these times, for people; `None` if there are none.
+/// Percentiles and maximum of these times as text; `None` without times.
 pub(super) fn times_text(times: &Histogram) -> Option<String> {
     let [p50, p99, p99_9] = times.percentiles([500_000, 990_000, 999_000]).map(duration);
     (times.count() > 0).then(|| format!("p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {}", duration(times.max())))

@@ -1,4 +1,4 @@
-//! The thread that sends or receives: where and how it runs.
+//! CPU and scheduling of the thread that sends or receives.
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -19,12 +19,12 @@ pub struct OnTime {
 }
 
 impl OnTime {
-    /// Keeps CPUs awake for as long as what it returns lives, where the flag says so.
+    /// With the flag, keeps the CPUs out of idle states while the returned request exists.
     pub fn keep_awake(&self) -> Result<Option<CpuLatencyRequest>> {
         Ok(self.awake.then(CpuLatencyRequest::new).transpose()?)
     }
 
-    /// Makes this thread what the flags say, under this name.
+    /// Sets the name of this thread, and its CPU and priority from the flags.
     pub fn apply(&self, name: &str) -> Result<()> {
         set_name(name);
         if let Some(cpu) = self.cpu {

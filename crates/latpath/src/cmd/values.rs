@@ -1,15 +1,15 @@
-//! Values of flags: times and whole numbers, and the errors of texts that are neither.
+//! Values of flags: times and whole numbers, and the errors of invalid ones.
 
 use std::ffi::OsString;
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
-/// A time, 0 or longer.
+/// Parses a time of 0 or more.
 pub fn time(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "write a time as 200us, 10s or 1h 30m".into())
 }
 
-/// A time that is longer than 0.
+/// Parses a time above 0.
 pub fn some_time(text: &str) -> Result<Duration, String> {
     match time(text) {
         Ok(time) if time.is_zero() => Err("write a time longer than 0, as 10s".into()),
@@ -17,7 +17,7 @@ pub fn some_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A whole number in a range.
+/// A parser of whole numbers in a range.
 pub fn whole<T: TryFrom<u64>>(range: impl RangeBounds<u64>) -> impl Fn(&str) -> Result<T, String> + Clone {
     let least = match range.start_bound() {
         Bound::Included(least) => *least,
@@ -38,12 +38,12 @@ pub fn whole<T: TryFrom<u64>>(range: impl RangeBounds<u64>) -> impl Fn(&str) -> 
     }
 }
 
-/// What is wrong where a flag's value, one of these words, is a number below 0, which would be taken for a flag.
+/// The error text if clap took a negative number, a flag's value among `words`, for a flag.
 pub fn below_zero(error: &clap::Error, words: &[OsString]) -> Option<String> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     let Some(ContextValue::String(text)) = error.get(ContextKind::InvalidArg) else { return None };
     let is_number = text.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    // Of a word with several letters the error names the first.
+    // clap's error names only the first character of a word like `-12`.
     let word = words.iter().filter_map(|word| word.to_str()).find(|word| word.starts_with(text)).unwrap_or(text);
     (error.kind() == ErrorKind::UnknownArgument && is_number)
         .then(|| format!("{word}: below 0; the times and numbers of flags are 0 or more"))

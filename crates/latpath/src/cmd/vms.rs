@@ -1,4 +1,4 @@
-//! `latpath vms`: the virtual machines of this host, their taps and their threads.
+//! `latpath vms`: lists the virtual machines of this host, their taps and their threads.
 
 use super::report::print_as;
 use super::Outcome;
@@ -71,7 +71,7 @@ fn headline(vm: &Vm, namespaces: &HashMap<u32, String>) -> String {
     format!("{}  {}", vm.name, parts.join(", "))
 }
 
-/// A namespace's name, unless it is ours.
+/// A namespace's name; `None` for this process's own.
 fn foreign(netns: u32, namespaces: &HashMap<u32, String>) -> Option<String> {
     match namespaces.get(&netns).map(String::as_str) {
         Some("") => None,

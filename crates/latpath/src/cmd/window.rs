@@ -1,4 +1,4 @@
-//! Which VMs are watched and for how long: until a time is over, a command has ended, or the user has had enough.
+//! The VMs to watch and the end of the window: a duration, the end of a command, or a signal.
 
 use super::interrupt::stop_flag;
 use super::progress::Progress;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a command on another machine may take to end: its agent waits for 10 s after SIGTERM.
+/// Maximum wait for the end of a command on another machine, whose agent waits for 10 s after SIGTERM.
 const THERE: Duration = Duration::from_secs(12);
 
 /// What commands that watch VMs have in common.
@@ -55,7 +55,7 @@ impl Window {
     /// Attaches an instrument for the window.
     ///
     /// # Errors
-    /// Where it cannot be attached, or the command cannot be started.
+    /// If the instrument cannot be attached, or the command cannot be started.
     pub fn observe<I: Instrument>(&self, stop: &AtomicBool, options: I::Options, quiet: bool) -> Measured<I::Figures> {
         let mut instrument = Scope::of(&self.vms).and_then(|scope| I::start(scope, options)).map_err(usage)?;
         let end = if self.command.is_empty() && self.duration.is_none() { "; Ctrl-C ends it" } else { "" };
@@ -63,7 +63,7 @@ impl Window {
             eprintln!("latpath: {}{end}", instrument.subject());
         }
         let passed = self.pass(stop, quiet, || instrument.step())?;
-        // Ctrl-C ended the window, maybe; the next one ends what is still to be done.
+        // A Ctrl-C may have ended the window; the next one ends the remaining work.
         let was_stopped = stop.swap(false, Ordering::SeqCst);
         let mut outcome = Ok(Outcome::Done);
         let observation = instrument.end(stop, || outcome = passed.outcome());
@@ -71,16 +71,16 @@ impl Window {
         Ok((observation, outcome))
     }
 
-    /// Checked before anything begins.
+    /// Checks the flags before the window, and connects to the command's machine. Returns the flag that a signal sets.
     ///
     /// # Errors
-    /// Where the window would be empty, the command's machine is not reached, or Ctrl-C cannot be caught.
+    /// If the window would be empty, the command's machine cannot be reached, or signals cannot be caught.
     pub fn prepare(&self) -> Result<Arc<AtomicBool>> {
         if self.duration == Some(Duration::ZERO) {
             bail!(Usage("--duration 0s leaves nothing to watch".into()));
         }
         if let Some((name, address)) = &self.inside {
-            // Reached beforehand: the window is the command's life.
+            // Connects beforehand: the window is the command's run time.
             let mut machine = Machine::connect_for_commands(name, address, Timeouts::default())?;
             if let Some(file) = &self.agent_key {
                 machine.set_command_key(CommandKey::read(file).map_err(anyhow::Error::msg)?);
@@ -90,7 +90,7 @@ impl Window {
         stop_flag()
     }
 
-    /// Starts the command, and returns when the window is over; calls `step` some twenty times a second.
+    /// Starts the command, and returns at the end of the window; calls `step` about 20 times a second.
     fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
         let mut workload = Command::start(&self.command, self.machine.take())?;
         let mut progress = Progress::begin(self.quiet || quiet && !self.command.is_empty());
@@ -108,13 +108,13 @@ impl Window {
     }
 }
 
-/// Figures of a window, and how the end of its command ends ours.
+/// Figures of a window, and the outcome from the end of its command.
 pub type Measured<F> = Result<(Observation<F>, Result<Outcome>)>;
 
 /// Attaches an instrument for a window, and prints its figures.
 ///
 /// # Errors
-/// As those of [`Window::observe`]; or where the command has failed.
+/// As for [`Window::observe`]; also if the command failed.
 pub fn run<I: Instrument>(
     window: &Window,
     options: I::Options,
@@ -125,10 +125,10 @@ pub fn run<I: Instrument>(
     show(window.observe::<I>(&stop, options, json)?, json, text)
 }
 
-/// Prints figures, and what must be known of them on standard error.
+/// Prints the figures, and the notes on them to stderr.
 ///
 /// # Errors
-/// Where standard output is gone, or the window's command has failed.
+/// If writing to standard output fails, or the window's command failed.
 pub fn show<F: Serialize>(
     (observation, outcome): (Observation<F>, Result<Outcome>),
     json: bool,
@@ -139,7 +139,7 @@ pub fn show<F: Serialize>(
     outcome
 }
 
-/// What makes no sense is wrong usage.
+/// Converts an invalid request into wrong usage.
 pub fn usage(error: StartError) -> anyhow::Error {
     match error {
         StartError::Usage(why) => Usage(why).into(),
@@ -147,14 +147,14 @@ pub fn usage(error: StartError) -> anyhow::Error {
     }
 }
 
-/// A window that is over.
+/// A finished window.
 pub struct Passed {
     workload: Option<Command>,
     ended: Option<End>,
 }
 
 impl Passed {
-    /// Ends a command that still runs. What its end makes of ours: the figures are printed in any case.
+    /// Ends the command if it still runs. Returns an error if it failed; the figures are printed in any case.
     pub fn outcome(mut self) -> Result<Outcome> {
         if let Some(workload) = &mut self.workload {
             workload.end();
@@ -166,14 +166,14 @@ impl Passed {
     }
 }
 
-/// A command of the user's.
+/// A command of the user, on this or another machine.
 enum Command {
     Here(Workload),
     There(Box<Machine>, Printer),
 }
 
 impl Command {
-    /// Starts it, where there is one. It has this process's standard streams.
+    /// Starts the command, if any, with this process's standard streams.
     fn start(words: &[OsString], machine: Option<Machine>) -> Result<Option<Self>> {
         if words.is_empty() {
             return Ok(None);
@@ -184,7 +184,7 @@ impl Command {
         Ok(Some(Self::There(Box::new(machine), Printer::default())))
     }
 
-    /// How it ended, once it has.
+    /// The command's result, once it has ended.
     fn ended(&mut self) -> Result<Option<End>> {
         match self {
             Self::Here(workload) => workload.ended().context("waiting for the command"),
@@ -205,11 +205,11 @@ impl Command {
         }
     }
 
-    /// Ends it, if it still runs.
+    /// Ends the command if it still runs.
     fn end(&mut self) {
         match self {
             Self::Here(workload) => workload.end(),
-            // Its agent does the same. The end of the session would be sudden.
+            // The agent ends it with SIGTERM first; the end of the session would kill it at once.
             Self::There(machine, _) => {
                 let until = Instant::now() + THERE;
                 if machine.command().end.is_none() {
@@ -223,10 +223,10 @@ impl Command {
     }
 }
 
-/// Shows what a command on another machine prints: nothing in it is obeyed by a terminal. A pipe gets it as it is.
+/// Prints the output of a command on another machine: without control characters on a terminal, unchanged into a pipe.
 #[derive(Default)]
 struct Printer {
-    /// Begins of characters whose ends have not come yet, of the standard output and of the standard error.
+    /// Incomplete characters at the end of the standard output and the standard error.
     begun: [Vec<u8>; 2],
 }
 
@@ -235,19 +235,19 @@ impl Printer {
         let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
         let clean = if is_terminal { self.clean(is_error, bytes).into_bytes() } else { bytes.to_vec() };
         match is_error {
-            // Nobody may be there to read it.
+            // A closed stderr is no error.
             true => std::io::stderr().write_all(&clean).unwrap_or_default(),
             false => std::io::stdout().write_all(&clean).context("standard output")?,
         }
         Ok(())
     }
 
-    /// What a terminal may show of it.
+    /// The output with only characters that are safe for a terminal.
     fn clean(&mut self, is_error: bool, bytes: &[u8]) -> String {
         let begun = &mut self.begun[usize::from(is_error)];
         begun.extend(bytes);
         let whole = match std::str::from_utf8(begun) {
-            // The end of a character may come with the next piece.
+            // The rest of a character may be in the next piece.
             Err(error) if error.error_len().is_none() => error.valid_up_to(),
             _ => begun.len(),
         };

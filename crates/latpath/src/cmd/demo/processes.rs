@@ -1,5 +1,5 @@
-//! The processes of a demo: publisher, recorder, application and agent, each this same program in its own namespace or
-//! in the guest. All of them die with the demo.
+//! The processes of a demo: publisher, recorder, application and agent, each this program in its own namespace or in
+//! the guest. All of them end with the demo.
 
 use super::Args;
 use anyhow::{anyhow, bail, Context, Result};
@@ -16,11 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The thread that receives, and so the last point: `app-read@relay`.
+/// Name of the receiving thread, and so of the last point: `app-read@relay`.
 pub const RELAY: &str = "relay";
-/// The guest's name as a machine.
+/// The guest's machine name.
 pub const GUEST: &str = "guest0";
-/// How long a participant may take to begin: the recorder gives up sooner where an agent does not answer, and says so.
+/// Maximum time in which a process must become ready. The recorder gives up earlier if an agent does not answer, and
+/// reports it.
 const BEGIN: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -31,21 +32,21 @@ pub struct Scenario<'a> {
 }
 
 impl Scenario<'_> {
-    /// A command of latpath: words, then others as they are.
+    /// A latpath command: `words` split at spaces, then `more` unchanged.
     fn command(&self, words: &str, more: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
         let mut command = Command::new(self.program);
         command.args(words.split_whitespace()).args(more);
         command
     }
 
-    /// The streams, as `--stream` takes them. Group addresses are of this process alone: the probe watches all of a
-    /// machine's devices, and another demo's frames shall not be taken for ours.
+    /// The streams, in the format of `--stream`. Their group addresses are unique to this process: the probe watches
+    /// all devices of the machine, and must not take the frames of another demo for this one's.
     pub fn streams(&self) -> Vec<String> {
         (0..self.args.streams).map(|n| format!("svid:MU{:02},mac={}", n + 1, format_mac(&group(n)))).collect()
     }
 }
 
-/// 01:0c:cd:04 is what IEC 61850-8-1 Annex B sets aside for Sampled Values.
+/// Group address of a stream: IEC 61850-8-1 Annex B reserves 01:0c:cd:04 for Sampled Values.
 fn group(stream: u16) -> [u8; 6] {
     let [high, low] = (std::process::id() as u16).wrapping_add(stream).to_be_bytes();
     [0x01, 0x0c, 0xcd, 0x04, high, low]
@@ -53,23 +54,23 @@ fn group(stream: u16) -> [u8; 6] {
 
 pub struct DemoProcesses {
     recorder: DemoCommand,
-    /// Without a guest; in one it is known to the guest.
+    /// The application; `None` if it runs in the guest, which then manages it.
     application: Option<DemoCommand>,
     publisher: Option<DemoCommand>,
     folder: PathBuf,
     space: Namespace,
 }
 
-/// What they said at the end.
+/// Final reports of the processes.
 pub struct Ending {
-    /// `latpath publish --json`.
+    /// Output of `latpath publish --json`.
     pub published: Value,
-    /// `latpath subscribe --json`.
+    /// Output of `latpath subscribe --json`.
     pub application: Value,
 }
 
 impl DemoProcesses {
-    /// Starts all but the publisher, and waits until they are ready.
+    /// Starts all processes except the publisher, and waits until they are ready.
     pub fn enter(
         scenario: &Scenario,
         lab: &Lab,
@@ -106,7 +107,7 @@ impl DemoProcesses {
         Ok(processes)
     }
 
-    /// A recording has begun once its run can be opened, an application once it listens: what is sent before is lost to it.
+    /// Waits until the run can be opened and the application listens: they would miss earlier frames.
     fn wait_until_ready(
         &mut self,
         scenario: &Scenario,
@@ -143,22 +144,22 @@ impl DemoProcesses {
         Ok(())
     }
 
-    /// Bytes that wait for the application in its socket; `None` as long as it does not listen.
+    /// Bytes queued in the application's socket; `None` while it does not listen.
     pub fn queued(&self, guest: Option<&mut Guest>, stop: &dyn Fn() -> bool) -> Result<Option<u64>> {
         let sockets = match (&self.application, guest) {
             (Some(command), _) => fs::read_to_string(format!("/proc/{}/net/packet", command.running.pid())),
             (None, Some(guest)) => Ok(guest.file("/proc/net/packet", stop)?),
             (None, None) => bail!("the path has no end"),
         };
-        // One that has just ended has none.
+        // A process that has just ended has no sockets.
         Ok(queued(&sockets.unwrap_or_default()))
     }
 
-    /// Frames that the publisher has sent, once it has ended.
+    /// Number of frames sent by the publisher, after its end.
     pub fn published(&self) -> Result<u64> {
         let publisher = self.publisher.as_ref().context("nothing was published")?;
         let text = fs::read_to_string(&publisher.stdout).unwrap_or_default();
-        // One that failed says nothing here; how it ended is reported at the end.
+        // A failed publisher has no report; `leave` returns its error.
         Ok(read_json("publish", &text).ok().and_then(|said| said["frames_sent"].as_u64()).unwrap_or(0))
     }
 
@@ -177,7 +178,7 @@ impl DemoProcesses {
         Ok(())
     }
 
-    /// Whether the publisher still sends. An error as soon as the recorder or the application has gone.
+    /// Whether the publisher still sends; an error if the recorder or the application has ended.
     pub fn publishing(&mut self) -> Result<bool> {
         for command in [Some(&mut self.recorder), self.application.as_mut()].into_iter().flatten() {
             if let Some(status) = command.ended()? {
@@ -198,17 +199,17 @@ impl DemoProcesses {
         Ok(())
     }
 
-    /// Ends the recording alone, when the rest cannot go on: what was seen so far is kept.
+    /// Ends the publishing and the recording when the other processes cannot continue: the recording so far is kept.
     pub fn keep_recording(mut self) -> Result<()> {
         self.stop_publishing()?;
         self.recorder.end().map(drop)
     }
 
-    /// Ends all, the recorder first so that it still hears from the guest, and collects what they have to say.
+    /// Ends all processes and collects their reports; the recorder ends first, while the guest's agent still answers.
     pub fn leave(self, guest: Option<&mut Guest>) -> Result<Ending> {
         let publisher = self.publisher.context("nothing was published")?;
         let published = publisher.finish(false)?;
-        // Its progress was on stderr, its result is the run.
+        // The recorder's result is the run; its output is not needed.
         self.recorder.end()?;
         let application = match (self.application, guest) {
             (Some(command), _) => command.finish(true)?,
@@ -227,10 +228,10 @@ impl DemoProcesses {
     }
 }
 
-/// Packets of each minute around which the time is frozen, to be explained: where the guest is emulated most are over any threshold.
+/// Number of captures per minute (`--capture-worst`): in an emulated guest, most packets exceed any threshold.
 const CAPTURES: u32 = 20;
 
-/// Runs `latpath report` or `latpath explain` on the run, and gives what it prints.
+/// Runs `latpath report` or `latpath explain` on the run, and returns its output.
 pub fn read_run(scenario: &Scenario, name: &str, flags: &[&str]) -> Result<String> {
     let mut command = scenario.command(&format!("{name} --worst 3"), flags);
     command.arg(scenario.run).args(scenario.args.json.then_some("--json"));
@@ -241,7 +242,7 @@ pub fn read_run(scenario: &Scenario, name: &str, flags: &[&str]) -> Result<Strin
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// One of our own commands, with what it prints kept in the lab's folder.
+/// A running latpath command, with its output in files of the lab's folder.
 struct DemoCommand {
     name: &'static str,
     running: Running,
@@ -254,7 +255,7 @@ impl DemoCommand {
         let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
         let create = |path: &Path| File::create(path).with_context(|| format!("write {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&stdout)?).stderr(create(&stderr)?);
-        // A recorder that loses its demo ends as by Ctrl-C, and its run is whole.
+        // If the demo dies, a recorder ends as by Ctrl-C and completes its run.
         let running = space.start(command, Signal::SIGTERM)?;
         Ok(Self { name, running, stdout, stderr })
     }
@@ -263,7 +264,7 @@ impl DemoCommand {
         Ok(self.running.ended()?)
     }
 
-    /// A signal that comes before a program is ready for it ends it at once, and nothing is reported.
+    /// Waits until the program has a handler for the signal: without one, the signal would end it without a report.
     fn wait_until_it_catches(&mut self, signal: Signal) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let status = format!("/proc/{}/status", self.running.pid());
@@ -288,7 +289,7 @@ impl DemoCommand {
         }
     }
 
-    /// Asks it to end, waits, and fails if it did.
+    /// Ends the command with SIGINT; an error if it failed or had to be killed.
     fn end(mut self) -> Result<Self> {
         let name = self.name;
         match self.running.end(Signal::SIGINT, PATIENCE)? {
@@ -298,7 +299,7 @@ impl DemoCommand {
         }
     }
 
-    /// Waits for its end (after asking for it, where `ask`), and reads the JSON that it printed.
+    /// Waits for the command's end, or with `ask` ends it at once, and parses its JSON output.
     fn finish(mut self, ask: bool) -> Result<Value> {
         if !ask {
             self.running.wait(PATIENCE)?;
@@ -309,8 +310,8 @@ impl DemoCommand {
     }
 }
 
-/// Bytes that wait in a packet socket that takes Sampled Values, of /proc/net/packet: address, references, type, protocol, device,
-/// running, bytes, user, inode.
+/// Bytes queued in the running packet socket for Sampled Values, from /proc/net/packet: address, references, type,
+/// protocol, device, running, bytes, user, inode.
 fn queued(sockets: &str) -> Option<u64> {
     sockets.lines().find_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
         [_, _, _, "88ba", _, "1", bytes, ..] => bytes.parse().ok(),

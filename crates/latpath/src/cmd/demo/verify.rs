@@ -1,4 +1,4 @@
-//! What the kernel counted on each device, beside what latpath saw there: the two know nothing of each other.
+//! Compares the kernel's counters of each device with latpath's counts there, which are independent of them.
 
 use super::processes::{DemoProcesses, Ending, GUEST, RELAY};
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Counters by device; the devices of a lab have different names.
+/// Counters by device name; the names are unique within a lab.
 pub type Devices = BTreeMap<String, Statistics>;
 
 pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Devices> {
@@ -28,8 +28,8 @@ pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Device
     Ok(all)
 }
 
-/// Waits until all that was sent has been read or was dropped, or nothing has moved for long: an emulated guest may be behind by a
-/// while, and any machine may keep QEMU or the application from running.
+/// Waits until all sent frames were read or dropped, or the counters have not changed for long: an emulated guest may
+/// lag behind, and any machine may delay QEMU or the application.
 pub fn wait_for_arrival(
     path: &LabPath,
     mut guest: Option<&mut Guest>,
@@ -44,12 +44,12 @@ pub fn wait_for_arrival(
         let now = count_devices(path, guest.as_deref_mut())?;
         let queued = processes.queued(guest.as_deref_mut(), &|| false)?;
         let since = |device: &str| Some(now.get(device)?.since(before.get(device)?));
-        // The tap counts what is taken off it; a veth hands on at once.
+        // The tap counts frames that QEMU reads; a veth passes frames on at once.
         let port = since(TAP).or_else(|| since(VETH)).unwrap_or_default();
         let end = since(GUEST_DEVICE).filter(|_| guest.is_some()).or_else(|| since(APPLICATION)).unwrap_or_default();
         let arrived = port.tx_packets + port.tx_dropped >= sent && end.rx_packets + end.rx_dropped >= port.tx_packets;
         let state = Some((now, queued));
-        // Twice the same: what a device has counted may still be on its way to the socket.
+        // Requires the same state twice: a frame that the device has counted may not be in the socket yet.
         if arrived && queued == Some(0) && last == state {
             break;
         }
@@ -60,14 +60,14 @@ pub fn wait_for_arrival(
     Ok(())
 }
 
-/// All that is known of what passed.
+/// Counts of the frames, from all sources.
 pub struct Evidence {
     devices: Devices,
     published: u64,
     received: u64,
     socket_dropped: u64,
     seen: BTreeMap<String, u64>,
-    /// Packets whose last sighting on the route was there.
+    /// Number of packets last seen at each point of the route.
     last: BTreeMap<String, u64>,
 }
 
@@ -77,21 +77,21 @@ pub struct Check {
     /// The source of the kernel's count.
     pub counter: String,
     pub kernel: u64,
-    /// Where latpath looked.
+    /// The point of latpath's count.
     pub point: String,
-    /// What it saw; `None` where the run has no such point.
+    /// latpath's count; `None` if the run does not have the point.
     pub latpath: Option<u64>,
 }
 
 impl Check {
-    /// Whether both say the same. A point that is not there says nothing, which is no agreement.
+    /// Whether both counts are equal; a missing point does not agree.
     pub fn agrees(&self) -> bool {
         self.latpath == Some(self.kernel)
     }
 }
 
 impl Evidence {
-    /// Puts together the kernel's counts, the run's, and the ends' own.
+    /// Gathers the counts of the kernel, the run, the publisher and the application.
     pub fn gather(run: &Path, before: &Devices, after: &Devices, ending: &Ending) -> Result<Self> {
         let nothing = Statistics::default();
         let devices =
@@ -125,7 +125,7 @@ impl Evidence {
         })
     }
 
-    /// Every place at which kernel and latpath both counted, in the order in which packets pass.
+    /// All places where both the kernel and latpath count, in the order in which packets pass them.
     pub fn checks(&self) -> Vec<Check> {
         let counter = |device: &str, read: fn(&Statistics) -> u64| self.devices.get(device).map_or(0, read);
         let seen = |what, by: String, kernel, point: String| {
@@ -154,7 +154,7 @@ impl Evidence {
             ));
             (VETH, (APPLICATION, format!("host/nic-rx@{APPLICATION}")), format!("host/app-read@{RELAY}"))
         };
-        // Lost at the port: seen on their way into it, and nowhere after.
+        // Lost packets: last seen at this point.
         let lost = |what, by: String, kernel, point: String| {
             let latpath = self.seen.contains_key(&point).then(|| self.last.get(&point).copied().unwrap_or(0));
             Check { what, counter: by, kernel, point: format!("last seen at {point}"), latpath }
@@ -174,7 +174,7 @@ impl Evidence {
     }
 }
 
-/// The points in the order in which packets pass them; side branches (the bridge's own copy, drops) are left out.
+/// The points in the order in which packets pass them, without side branches (the bridge's own copy, drops).
 fn route(points: &[String]) -> Vec<usize> {
     let order = [
         format!("host/tx@{PUBLISHER}"),
@@ -202,7 +202,7 @@ mod tests {
         (name.into(), Statistics { rx_packets: rx, tx_packets: tx, tx_dropped, ..Statistics::default() })
     }
 
-    /// Ten sent, two dropped at the tap.
+    /// Ten frames sent, two of them dropped at the tap.
     fn evidence() -> Evidence {
         let seen = [
             ("host/tx@lp-pub", 10),

@@ -1,4 +1,4 @@
-//! `latpath import --format rant`: makes a log of round trips of rant's logs.
+//! `latpath import --format rant`: creates a log of round trips from rant's logs.
 
 use super::{refuse, Args};
 use crate::cmd::interrupt::stop_flag;
@@ -8,7 +8,7 @@ use latpath_ping::log::import_rant;
 use latpath_stats::units::number_of;
 use std::path::Path;
 
-/// The name of the format.
+/// Name of the format.
 pub const NAME: &str = "rant";
 
 const FORM: &str = "name rant's logs emit=FILE and reflect=FILE (the client's and the server's, of --log)";

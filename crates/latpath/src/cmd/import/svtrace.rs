@@ -1,4 +1,4 @@
-//! `latpath import --format svtrace`: makes a run of durations without times.
+//! `latpath import --format svtrace`: creates a run of durations without times.
 
 use super::{make, refuse, Args};
 use crate::cmd::flags::THRESHOLD;
@@ -8,7 +8,7 @@ use anyhow::{bail, Result};
 use latpath_import::{import_durations, Durations};
 use std::time::UNIX_EPOCH;
 
-/// The stream, where the user names none.
+/// Default name of the stream.
 const STREAM: &str = "svid:svtrace";
 
 pub fn run(args: Args) -> Result<Outcome> {

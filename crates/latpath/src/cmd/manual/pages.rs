@@ -1,4 +1,4 @@
-//! Manual pages: what `--help` prints, and sections that only a manual has.
+//! Manual pages: the text of `--help`, and sections that only a manual has.
 
 use crate::help::related;
 use clap::Command;
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::Path;
 use std::{fs, io};
 
-/// A command, the name of its page of the documentation, and the page.
+/// A command, the name of its page in the documentation, and the page.
 macro_rules! documented {
     ($command:literal) => {
         documented!($command, $command)
@@ -18,7 +18,7 @@ macro_rules! documented {
     };
 }
 
-/// The page of the documentation that each command has.
+/// The page of each command in the documentation.
 const DOCUMENTED: [(&str, &str, &str); 24] = [
     documented!("agent"),
     documented!("caps"),
@@ -63,10 +63,10 @@ const FILES: [(&str, &str); 4] = [
     ("share/doc/latpath", "The documentation, below the directory that latpath is installed to."),
 ];
 
-/// Examples of a page, at most.
+/// Maximum number of examples on a page.
 const MOST_EXAMPLES: usize = 6;
 
-/// Writes a command's page, and those of the commands below it.
+/// Writes the page of a command, and those of its subcommands.
 pub fn write(directory: &Path, mut commands: Command) -> io::Result<()> {
     commands = commands.disable_help_subcommand(true);
     commands.build();
@@ -84,7 +84,7 @@ fn write_built(directory: &Path, command: &Command, above: &[&str]) -> io::Resul
     fs::File::create(directory.join(path.join("-") + ".1"))?.write_all(&page)
 }
 
-/// The sections behind those of the flags.
+/// The sections after those of the flags.
 fn more(path: &[&str], command: &Command) -> Roff {
     let mut roff = Roff::new();
     let list = |roff: &mut Roff, title: &str, rows: &[(&str, &str)]| {
@@ -114,7 +114,7 @@ fn more(path: &[&str], command: &Command) -> Roff {
     roff
 }
 
-/// The lines of a page's code blocks that are commands of this name.
+/// The lines in a page's code blocks that call this command.
 fn examples(page: &str, command: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in page.lines().filter_map(|line| line.strip_prefix("    ")) {

@@ -1,11 +1,11 @@
-//! `latpath path --json`; docs/path.md describes it.
+//! Output of `latpath path --json`, described in docs/path.md.
 
 use super::Found;
 use latpath_clock::TimeOfDay;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, StepKind};
 use serde_json::{json, Value};
 
-/// One object.
+/// The result as one JSON object.
 pub fn render(found: &Found) -> Value {
     let routes = paths(&found.packets);
     let total: usize = routes.iter().map(|route| route.packets.len()).sum();

@@ -1,4 +1,4 @@
-//! What `latpath path` prints for people.
+//! Text output of `latpath path`.
 
 use super::Found;
 use latpath_clock::TimeOfDay;
@@ -8,7 +8,7 @@ use latpath_stats::text::{date_time, Table};
 use latpath_stats::units::Letters;
 use std::fmt::Write;
 
-/// All packets, then the routes that they took.
+/// All packets, unless `summary`, then their routes.
 pub fn render(found: &Found, summary: bool) -> String {
     let letters = Letters::from_env();
     let mut out = String::new();
@@ -35,7 +35,7 @@ pub fn render(found: &Found, summary: bool) -> String {
     out
 }
 
-/// An skb's name in its packet: a, b, … z, a1, …
+/// Name of an skb within its packet: a, b, … z, a1, …
 fn letter(skb: usize) -> String {
     let letter = char::from(b'a' + (skb % 26) as u8);
     if skb < 26 {

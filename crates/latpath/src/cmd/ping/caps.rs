@@ -1,4 +1,4 @@
-//! `latpath ping caps`: what timestamps a device can make, and what of it is true.
+//! `latpath ping caps`: shows the timestamps that a device claims to make, and verifies them.
 
 use crate::cmd::report::print_as;
 use crate::cmd::Outcome;
@@ -9,7 +9,7 @@ use latpath_stats::{text::Table, units::duration};
 use serde_json::{json, Value};
 use std::time::Duration;
 
-/// Frames come by themselves on most networks within this: neighbours and bridges speak.
+/// Time for which to listen for frames; on most networks, neighbours and bridges send some within it.
 const LISTEN: Duration = Duration::from_millis(300);
 
 /// Say what timestamps a device can make, and find out what of it is true
@@ -43,7 +43,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// One kind of stamp.
+/// A row of the table: one kind of stamp.
 struct Row {
     key: &'static str,
     name: &'static str,
@@ -125,7 +125,7 @@ fn clock(caps: &Caps, verified: &Verified) -> String {
     format!("/dev/ptp{index}{name}, {state}; {offset} ahead of CLOCK_MONOTONIC ± {bound}, read by {by}")
 }
 
-/// docs/json.md describes the keys.
+/// The result as JSON; docs/json.md describes the keys.
 fn json(caps: &Caps, verified: &Verified) -> Value {
     let (set, unknown) = match &caps.current {
         Current::Set(config) => {

@@ -1,4 +1,4 @@
-//! `latpath ping emit`: sends probes, and says what became of them.
+//! `latpath ping emit`: sends probes, and reports their round trips.
 
 mod breach_context;
 mod one;
@@ -129,7 +129,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
-    /// The histogram, where one is drawn.
+    /// Axis of the histogram, if one is drawn.
     fn drawn(&self) -> Option<HistogramAxis> {
         self.bucket.map(|bucket| HistogramAxis { bucket: ns(bucket), end: ns(self.overflow) })
     }
@@ -198,7 +198,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
             })
         ))?;
     } else {
-        // Where nobody answered there is nothing but that to say.
+        // A session without an answer has only its error.
         let met = all.iter().filter(|done| done.ended.welcome.is_some());
         print(
             &met.map(|done| text::session(done, &args, breach_context::of_session(&explained, done.session)))
@@ -216,12 +216,12 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     Ok(if breached { Outcome::LimitBroken } else { outcome })
 }
 
-/// Files of the trace that a breach froze.
+/// Files of the trace that a breach stopped.
 fn traces(frozen: &BreachReport) -> Vec<&Path> {
     frozen.saved.iter().flat_map(|saved| &saved.files).map(|file| file.path.as_path()).collect()
 }
 
-/// One thread for each reflector. The first breach that is to stop a run stops all of them.
+/// Runs each session in its own thread. The first breach that ends its session ends all of them.
 fn in_threads(
     args: &Args,
     row_limits: &[Ns],
@@ -232,11 +232,11 @@ fn in_threads(
     let now: Vec<Mutex<Now>> = args.targets.iter().map(|_| Mutex::default()).collect();
     let run = |number: usize| {
         use std::hash::{BuildHasher, RandomState};
-        // Keys of a hash map are random in each process and each state.
+        // The keys of `RandomState` are random, and so is the session's number.
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
         let target = args.targets[number];
         let done = Session { args, row_limits, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
-        // A breach ends all of them, and so does what keeps one from beginning.
+        // A breach ends all sessions, and so does a session that cannot start.
         if done.as_ref().map_or(true, |done| done.ended.why == Ok(EndReason::Breach)) {
             stop.store(true, Ordering::Relaxed);
         }
@@ -247,7 +247,7 @@ fn in_threads(
         let start = |number: usize| {
             let (run, main, over) = (&run, &main, &over);
             scope.spawn(move || {
-                // Also where it panics: the main thread passes that on.
+                // Also counts a panicking thread, whose panic the main thread resumes.
                 let _over = CountedWhenDropped { over, main };
                 run(number)
             })
@@ -255,7 +255,7 @@ fn in_threads(
         let threads: Vec<_> = (0..args.targets.len()).map(start).collect();
         let mut progress = Progress::begin(args.quiet);
         while over.load(Ordering::Acquire) < threads.len() {
-            // Nothing runs beside the probes that need not.
+            // Sleeps until the next progress line, so that the main thread does not disturb the probes.
             std::thread::park_timeout(progress.idle());
             progress.show(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &now)))?;
         }
@@ -264,7 +264,7 @@ fn in_threads(
     })
 }
 
-/// Says that a session's thread has nothing more to do, when it goes.
+/// Counts a session's thread as finished on drop, and wakes the main thread.
 struct CountedWhenDropped<'a> {
     over: &'a AtomicUsize,
     main: &'a std::thread::Thread,
@@ -277,7 +277,7 @@ impl Drop for CountedWhenDropped<'_> {
     }
 }
 
-/// How far all sessions are.
+/// The progress line of all sessions.
 fn line(elapsed: Duration, sessions: &[Mutex<Now>]) -> String {
     let all: Vec<Now> = sessions.iter().map(|s| *s.lock().unwrap_or_else(PoisonError::into_inner)).collect();
     let sum = |of: fn(&Now) -> u64| count(all.iter().map(of).sum());

@@ -1,4 +1,4 @@
-//! What is frozen when a round trip breaks the threshold: the kernel's trace.
+//! The kernel's trace, which stops when a round trip exceeds the threshold.
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Events that say most of a late packet, on any kernel.
+/// Default events: those that explain most about a late packet, on any kernel.
 pub(crate) const EVENTS: &str =
     "sched:sched_switch,sched:sched_wakeup,irq:*,net:netif_receive_skb,net:net_dev_start_xmit,napi:napi_poll";
 
@@ -57,15 +57,15 @@ impl Freeze {
         self.threshold.is_some() && !self.keep_going
     }
 
-    /// Whether anything is to be recorded.
+    /// Whether a trace is requested.
     pub fn is_requested(&self) -> bool {
         self.trace.is_some()
     }
 
-    /// Starts recording. `freeze`: the first breach stops it; else the trace goes on, with a mark for each breach.
+    /// Starts the trace. With `freeze`, the first breach stops it; otherwise it continues, with a mark for each breach.
     pub fn prepare(&self, freeze: bool) -> Result<Option<BreachTrace>> {
         let Some(instance) = &self.trace else { return Ok(None) };
-        // Who made an instance, or names a tracer, has said what to record.
+        // An existing instance, or a named tracer, determines what is recorded.
         let is_there = Instance::is_there(instance);
         let mut events = self.trace_events.clone();
         if events.is_empty() && self.tracer.is_none() && !is_there {
@@ -88,10 +88,10 @@ impl Freeze {
         Ok(Some(breach))
     }
 
-    /// Saves what was frozen, holds it where that was asked for, and puts everything back.
+    /// Saves a stopped trace, holds it if requested, and undoes all changes.
     pub fn end(&self, breach: Option<BreachTrace>, stop: &AtomicBool) -> BreachReport {
         let Some(breach) = breach else { return BreachReport::default() };
-        // A Ctrl-C that ended the run does not end what comes after it.
+        // A Ctrl-C that ended the run must not end the hold.
         stop.store(false, Ordering::Relaxed);
         let known = breach.notes().len();
         let report = breach.end(self.hold.then_some(stop), &mut std::io::stderr());

@@ -1,4 +1,4 @@
-//! What emitter and reflector have in common: their stamps, their clocks, how their thread waits.
+//! Shared by emitter and reflector: their stamps, their clocks, and how their threads wait.
 
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
@@ -79,24 +79,24 @@ pub struct Link {
     pub dscp: Option<u8>,
 }
 
-/// What a device was made to do; undone when this goes.
+/// The setup of a device and the clocks; undone on drop.
 pub struct Prepared {
-    /// Stamps to ask a socket for.
+    /// Stamps to request from a socket.
     pub stamps: Stamps,
-    /// This machine's clocks, watched.
+    /// The watched clocks of this machine.
     pub clocks: Clocks,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
     _hardware: Option<HardwareStamps>,
 }
 
 impl Link {
-    /// The polling that the flags ask for.
+    /// The polling that the flags request.
     fn busy_poll(&self) -> BusyPoll {
         BusyPoll { time: self.busy_poll, prefer: self.prefer_busy_poll, budget: self.busy_poll_budget }
     }
 
-    /// How UDP is sent and received, by this device where one is named.
+    /// Options of the UDP socket, bound to the device if one is named.
     pub fn udp(&self, device: Option<&str>, prepared: &Prepared) -> UdpOptions {
         UdpOptions {
             device: device.map(ToOwned::to_owned),
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Frames on this device by AF_XDP; of an emitter its session's alone.
+    /// Opens AF_XDP on this device; with `session`, for the frames of this emitter's session only.
     pub fn open_xdp(
         &self,
         device: &str,
@@ -140,7 +140,7 @@ impl Link {
         Ok((xdp, Prepared { stamps: Stamps::default(), clocks: Clocks::watch(None), notes, _hardware: None }))
     }
 
-    /// Makes the device take the stamps that it can, and begins to watch the clocks.
+    /// Switches on the stamps that the device supports, and starts to watch the clocks.
     pub fn prepare(&self, device: Option<&str>) -> Result<Prepared> {
         let mut notes = Vec::new();
         let software = Stamps { tx_sched: self.stamps == StampChoice::All, ..Stamps::SOFTWARE };
@@ -172,7 +172,7 @@ impl Link {
             }
             Err(e) => return Err(e.into()),
         };
-        // Some claim stamps that never come: what is not there is not waited for.
+        // Some drivers claim stamps that never arrive; latpath must not wait for those.
         let verified = verify(&caps, Trial { send: true, listen: Duration::ZERO });
         let worth = verified.worth_asking();
         let tried = [
@@ -207,12 +207,12 @@ impl Link {
     }
 }
 
-/// A NIC's clock, read and followed.
+/// The watch of a NIC's clock.
 struct NicWatch {
     phc: Phc,
     watch: PhcWatch,
     failed: bool,
-    /// What the clock showed last.
+    /// The clock's last reading.
     last: Option<Ns>,
 }
 
@@ -239,7 +239,7 @@ impl NicClockSource for NicWatch {
         };
         self.failed = false;
         let found = self.watch.observe(reading).into_iter();
-        // A clock that stands still has no place on a timeline; when it goes on, that is a step.
+        // A stopped clock has no offset; when it resumes, that is a step.
         let stands_still = self.last.replace(reading.phc_ns) == Some(reading.phc_ns);
         let clock = self.watch.offset_at(reading.monotonic_ns).filter(|_| !stands_still);
         let clock = clock.map(|offset| NicClock {
@@ -253,7 +253,8 @@ impl NicClockSource for NicWatch {
     }
 }
 
-/// A disturbance that showed at a reading: a step shows one reading late, and what was made of that one is of no use.
+/// A disturbance detected at reading `shown`: a step is detected one reading late, so stamps converted in between are
+/// useless.
 fn disturbance(d: latpath_clock::phc::Disturbance, shown: Ns) -> Disturbance {
     let set = matches!(d.trouble, Trouble::Step { .. }).then_some((d.after_ns, shown));
     Disturbance { nic_set_between: set, ..Disturbance::new(d.until_ns, format!("the NIC's clock {}", d.trouble)) }

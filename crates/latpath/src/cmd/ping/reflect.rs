@@ -143,7 +143,7 @@ fn go<T: Transport<Peer: Display>>(
     Ok(if sum.breached { Outcome::LimitBroken } else { Outcome::Done })
 }
 
-/// At the address that was named; else at all, of both families where the kernel has both.
+/// Listens at the named address; otherwise at all addresses, of both families if the kernel supports both.
 fn listen(args: &Args, options: &UdpOptions) -> Result<Udp, UdpError> {
     let listen = |ip| Udp::listen(SocketAddr::new(ip, args.port), options);
     match listen(args.bind.unwrap_or([0u16; 8].into())) {
@@ -152,19 +152,19 @@ fn listen(args: &Args, options: &UdpOptions) -> Result<Udp, UdpError> {
     }
 }
 
-/// Breaches of a session that are printed one by one: its emitter may report any number.
+/// Maximum number of a session's breaches printed one by one: its emitter may report any number.
 const MOST_PRINTED: u64 = 10;
-/// Lines on sessions that are printed in [`LINES_TIME`]: forged messages begin and end any number.
+/// Maximum number of lines on sessions per [`LINES_TIME`]: forged messages can begin and end any number of sessions.
 const MOST_LINES: u32 = 100;
 const LINES_TIME: Duration = Duration::from_secs(10);
-/// Sessions that the JSON lists: anybody may open more.
+/// Maximum number of sessions in the JSON: any host may open more.
 const MOST_LISTED: usize = 10_000;
 
-/// How many lines on sessions may still be printed.
+/// Rate limit of the lines on sessions.
 struct Lines {
     since: Instant,
     printed: u32,
-    /// Those that were not printed since then, and since the begin.
+    /// Number of lines omitted since `since`; `all_left_out` is that since the beginning.
     left_out: u64,
     all_left_out: u64,
 }
@@ -174,7 +174,7 @@ impl Lines {
         Self { since: Instant::now(), printed: 0, left_out: 0, all_left_out: 0 }
     }
 
-    /// Whether one more may be printed now; says how many were not, once that is over.
+    /// Whether another line may be printed now. Prints the number of omitted lines at the end of their interval.
     fn has_room(&mut self, now: Instant) -> bool {
         if now.duration_since(self.since) >= LINES_TIME {
             if self.left_out > 0 {
@@ -194,7 +194,7 @@ impl Lines {
     }
 }
 
-/// What was seen of sessions.
+/// The sessions observed.
 struct Sessions<'a> {
     json: bool,
     quiet: bool,
@@ -203,7 +203,7 @@ struct Sessions<'a> {
     not_listed: u64,
     freeze: Option<&'a BreachTrace>,
     began: Ns,
-    /// What was wrong with this machine's clocks.
+    /// Disturbances of this machine's clocks.
     disturbances: Vec<Disturbance>,
 }
 
@@ -262,7 +262,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
                 );
             }
         }
-        // Sessions end one by one; whoever watches sees each when it does.
+        // Prints each session when it ends; a closed stdout is no error.
         let _ = print(&(text + "\n"));
     }
 
@@ -284,7 +284,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
 }
 
 impl Sessions<'_> {
-    /// The emitter knows of its round trip; here the moment counts.
+    /// Reports a breach to the trace. Only its time is known here, not the round trip.
     fn freeze(&self, session: u32, transaction: Transaction) {
         if let Some(freeze) = self.freeze {
             freeze.breach(&BreachedProbe::of(session, &transaction, &Route::of_seven(0), &[]));

@@ -1,4 +1,4 @@
-//! The host that is asked.
+//! The address of a reflector.
 
 use crate::cmd::subscribe::mac;
 use latpath_model::stream::format_mac;
@@ -7,12 +7,12 @@ use nix::net::if_::{if_indextoname, if_nametoindex};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// Where a reflector is.
+/// Address of a reflector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// At an address, by UDP.
+    /// UDP to this address.
     Udp(SocketAddr),
-    /// At a MAC address, by frames.
+    /// Ethernet frames to this MAC address.
     Ethernet([u8; 6]),
 }
 
@@ -49,7 +49,7 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The same on this device, where one is named: an address of one link needs it.
+    /// The target on this device, if one is named; a link-local address needs one.
     pub fn on(self, device: Option<&str>) -> Result<Self, String> {
         match (self, device) {
             (Self::Udp(SocketAddr::V6(six)), None) if six.scope_id() == 0 && six.ip().is_unicast_link_local() => {
@@ -67,14 +67,14 @@ impl Target {
     }
 }
 
-/// Whether a text can be a host's name, with or without a port; what has no letter is a mistyped address.
+/// Whether a text can be a host's name, with or without a port; a text without a letter is a mistyped address.
 fn is_name(text: &str) -> bool {
     let name = text.split_once(':').map_or(text, |(name, _)| name);
     name.chars().any(|c| c.is_ascii_alphabetic())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
 }
 
-/// The first address of a host, as this machine resolves names.
+/// The first address of a host, from this machine's resolver.
 fn resolve(text: &str) -> Result<SocketAddr, String> {
     let with_port = if text.contains(':') { text.to_string() } else { format!("{text}:{PORT}") };
     let found = with_port.to_socket_addrs().map_err(|e| format!("no address for this name: {e}"))?.next();

@@ -1,4 +1,4 @@
-//! What is frozen around late packets: how much of it is kept, and what else a spike sets off.
+//! Captures around late packets: limits on those kept, and further actions at a spike.
 
 use clap::Args as ClapArgs;
 use latpath_capture::RetentionLimits;
@@ -6,9 +6,10 @@ use latpath_run::SpikesRecord;
 use latpath_stats::units::count;
 use std::time::Duration;
 
-/// A capture waits this long for packets that are under way: after that they count as lost. Nothing else waits for the capture.
+/// Maximum time for which a capture waits for packets in flight; after that they count as lost. Nothing else waits for
+/// the capture.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// The same where the recording ends with the capture.
+/// [`MAX_WAIT`] if the recording ends with the capture.
 const SHORT_WAIT: Duration = Duration::from_millis(300);
 
 /// Flags of spikes.
@@ -31,7 +32,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// How long to wait for packets that are still on their way when their time is frozen.
+    /// Maximum time for which a capture waits for packets in flight.
     pub fn max_wait(&self) -> Duration {
         if self.stop {
             SHORT_WAIT
@@ -45,7 +46,7 @@ impl Args {
     }
 }
 
-/// `17 late packets, 3 spikes kept`; nothing where none was late.
+/// `17 late packets, 3 spikes kept`; `None` without late packets.
 pub fn described(record: &SpikesRecord) -> Option<String> {
     let late: u64 = record.late.iter().sum();
     let s = |n: u64| if n == 1 { "" } else { "s" };

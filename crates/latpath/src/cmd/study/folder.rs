@@ -1,4 +1,4 @@
-//! The directory in which a study keeps what it has measured.
+//! The directory of a study's measurements.
 
 use anyhow::{anyhow, bail, Context, Result};
 use latpath_export::{write_file, write_file_in};
@@ -10,10 +10,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The longest file of a configuration that is read.
+/// Maximum size of a configuration's file, bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// What an earlier study has left, in the order in which it was measured.
+/// The configurations of an earlier study, in the order of measurement.
 pub fn kept(folder: &Path) -> Result<Vec<Configuration>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut files: Vec<_> = entries
@@ -30,14 +30,14 @@ pub fn kept(folder: &Path) -> Result<Vec<Configuration>> {
     files.into_iter().map(read).collect()
 }
 
-/// Makes the directory, or takes one that is there and in which nobody else may write.
+/// Creates the directory, or opens an existing one in which no other user can write.
 pub fn take_folder(path: &Path) -> Result<Directory> {
     let taken = || match Directory::make(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => match why_shared(path)? {
             Some(why) => Ok(Err(why)),
             None => {
                 let folder = Directory::open(path)?;
-                // By now it may be another one.
+                // Checks again: the path may be another directory by now.
                 Ok(folder.why_shared()?.map_or(Ok(folder), Err))
             }
         },
@@ -49,7 +49,7 @@ pub fn take_folder(path: &Path) -> Result<Directory> {
     }
 }
 
-/// Keeps a configuration: its figures, and its profile for other tools.
+/// Writes a configuration: its figures, and its profile for other tools.
 pub fn keep(folder: &Directory, one: &Configuration) -> Result<()> {
     let write = |extension: &str, text: &str| write_in(folder, &format!("{}.{extension}", one.name), text);
     if let Some(part) = &one.profile {
@@ -61,8 +61,8 @@ pub fn keep(folder: &Directory, one: &Configuration) -> Result<()> {
     write("json", &(serde_json::to_string(one)? + "\n"))
 }
 
-/// Differential flame graphs of the first configuration and each other one, both ways round: a call chain that one
-/// side does not have has no width there.
+/// Draws differential flame graphs of the first configuration and each other one, in both directions: a call chain has
+/// no width on a side that does not have it.
 pub fn draw_differences(folder: &Directory, all: &[Configuration]) -> Result<()> {
     let profiles = all.iter().filter_map(|one| Some((&one.name, one.profile().filter(|p| !p.stacks.is_empty())?)));
     let profiles: Vec<_> = profiles.collect();

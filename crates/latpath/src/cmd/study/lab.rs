@@ -1,4 +1,4 @@
-//! The study on VMs of its own: in a hypervisor that the lab boots, one VM without vhost, then one with it.
+//! The study on VMs of its own, in a hypervisor that the lab boots: first a VM without vhost, then one with it.
 
 use super::say;
 use anyhow::{bail, Context, Result};
@@ -15,15 +15,15 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The hypervisor's kernel: Debian 12's.
+/// Version of the hypervisor's kernel: that of Debian 12.
 const KERNEL: &str = "6.1";
-/// More than the study takes in an emulated hypervisor.
+/// Maximum duration of the study: more than it takes in an emulated hypervisor.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// Each configuration, and how its NIC is served.
+/// The configurations, each with the service of its NIC.
 const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu), ("vhost", NicService::Default)];
-/// Bytes of the load, the same for all: some seconds of an emulated lab.
+/// Bytes of the load, the same for all configurations; they take some seconds in an emulated lab.
 const BYTES: &str = "100M";
-/// Boots the lab's hypervisor and has the study made in it.
+/// Boots the lab's hypervisor and runs the study in it.
 pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configuration>> {
     let stopped = || stop.load(Ordering::Relaxed);
     let lab = Lab::new()?;
@@ -56,7 +56,7 @@ pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configu
     serde_json::from_str(&text).context("what the lab measured")
 }
 
-/// Makes the VMs here, one after the other, and measures each.
+/// Creates the VMs on this machine, one after the other, and measures each.
 pub(super) fn inside(
     stop: &AtomicBool,
     mut measure: impl FnMut(&str, &str, &Address, &[OsString]) -> Result<()>,
@@ -94,7 +94,7 @@ fn boot(lab: &Lab, path: &LabPath, name: &str, service: NicService, stop: &dyn F
     Ok(Guest::boot(lab, path, &plan, &mut say, stop)?)
 }
 
-/// Waits until the guest's server answers.
+/// Waits until the iperf3 server in the guest answers.
 fn reach(path: &LabPath, stop: &dyn Fn() -> bool) -> Result<()> {
     for _ in 0..60 {
         if stop() {

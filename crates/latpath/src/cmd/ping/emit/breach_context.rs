@@ -1,17 +1,17 @@
-//! The context of a breach, for a person.
+//! The context of a breach as text.
 
 use super::Args;
 use latpath_model::Ns;
 use latpath_ping::breach_context::{BreachContext, ContextRecorder, ExplainedBreach, RunTime, ThreadActivity};
 use latpath_stats::{text::wrapped, units::duration};
 
-/// Times below this share of the window are not worth a person's look, unless nothing else is there.
+/// Share of the window, in thousandths, above which a time is shown; a time that fills the window is always shown.
 const LEAST_PER_MILLE: Ns = 2;
-/// Columns of a line; the next one goes on below, and indented.
+/// Maximum columns of a line; longer lines continue on the next, indented.
 const WIDTH: usize = 131;
 const INDENT: usize = 15;
 
-/// Starts recording, where there can be a breach, and the user does not refuse. One line says where it cannot be.
+/// Starts the recorder if a threshold is set and the user does not refuse it. Prints a line if it cannot start.
 pub fn record(args: &Args) -> Option<ContextRecorder> {
     if args.freeze.threshold.is_none() || args.no_flight {
         return None;
@@ -32,12 +32,12 @@ pub fn record(args: &Args) -> Option<ContextRecorder> {
     }
 }
 
-/// The breach of a session that is shown: the one that ended it, or the worst.
+/// The breach of a session to show: the worst with a complete context, otherwise the worst.
 pub fn of_session(breaches: &[ExplainedBreach], session: u32) -> Option<&ExplainedBreach> {
     breaches.iter().filter(|b| b.breach.session == session).max_by_key(|b| (b.context.complete, b.breach.round_trip_ns))
 }
 
-/// Its lines.
+/// The lines of the context.
 pub fn lines(context: &BreachContext) -> Vec<String> {
     let mut lines = Vec::new();
     if !context.complete {
@@ -58,7 +58,7 @@ fn list(ran: &[RunTime], of: Ns) -> String {
     ran.iter().filter(worth).map(|r| format!("{} {}", r.what, duration(r.ns))).collect::<Vec<_>>().join(", ")
 }
 
-/// What kept a thread waiting, with how it is scheduled.
+/// The threads and interrupts that kept a thread waiting, with their scheduling.
 fn behind(ran: &[RunTime], of: Ns) -> String {
     match ran {
         [] => "what is not known".into(),

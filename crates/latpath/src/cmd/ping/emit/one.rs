@@ -24,7 +24,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
-/// A session that is over.
+/// A finished session.
 pub struct Done {
     pub target: Target,
     pub session: u32,
@@ -37,7 +37,7 @@ pub struct Done {
     pub log: Option<Summary>,
 }
 
-/// A session as it stands.
+/// Current figures of a session.
 #[derive(Clone, Copy, Default)]
 pub struct Now {
     pub sent: u64,
@@ -46,17 +46,17 @@ pub struct Now {
     pub max: Ns,
 }
 
-/// What looks at each transaction.
+/// Observes each transaction of a session.
 struct Watching<'a> {
     figures: Figures,
     log: Option<Log>,
     freeze: Option<&'a BreachTrace>,
     recorder: Option<&'a ContextRecorder>,
-    /// This thread's name and number.
+    /// Name of this thread; `tid` is its id.
     name: String,
     tid: u32,
     session: u32,
-    /// The first breach ends the run.
+    /// Whether the first breach ends the run.
     ends: bool,
     warm: bool,
     now: &'a Mutex<Now>,
@@ -73,7 +73,7 @@ impl Observer for Watching<'_> {
 
     fn breach(&mut self, t: &Transaction) {
         let breach = BreachedProbe::of(self.session, t, self.figures.route(), &self.figures.medians());
-        // First what must be quick.
+        // The trace first: a delay loses events.
         if let Some(freeze) = self.freeze {
             freeze.breach(&breach);
         }
@@ -108,24 +108,24 @@ impl Observer for Watching<'_> {
     }
 }
 
-/// A session that is to be: with which reflector, how, and what records it.
+/// A session to run: its reflector, plan and recorders.
 pub struct Session<'a> {
     pub args: &'a Args,
-    /// The longest rows of probes that took longer than each of these are found too.
+    /// Limits for which to find the longest row of probes over the limit.
     pub row_limits: &'a [Ns],
     pub target: Target,
     pub plan: Plan,
-    /// Its place among the run's sessions.
+    /// Its index among the run's sessions.
     pub number: usize,
     pub freeze: Option<&'a BreachTrace>,
     pub recorder: Option<&'a ContextRecorder>,
-    /// Kept up to date, once a second.
+    /// Current figures, updated once a second.
     pub now: &'a Mutex<Now>,
     pub stop: &'a AtomicBool,
 }
 
 impl Session<'_> {
-    /// Runs it, in the calling thread.
+    /// Runs the session in the calling thread.
     pub fn run(self) -> Result<Done> {
         match self.target {
             Target::Udp(peer) => self.udp(peer),
@@ -188,7 +188,7 @@ impl Session<'_> {
 
     fn log(&self) -> Result<Option<Log>> {
         let Some(path) = &self.args.log else { return Ok(None) };
-        // Of several sessions each has a file of its own.
+        // With several sessions, each has its own file.
         let path = match (self.args.targets.len(), path.extension()) {
             (1, _) => path.clone(),
             (_, Some(kind)) => path.with_extension(format!("{}.{}", self.number + 1, kind.to_string_lossy())),
@@ -247,7 +247,7 @@ impl Session<'_> {
     }
 }
 
-/// The device by which the kernel would send to this address.
+/// The device through which the kernel would send to this address.
 fn device_to(peer: SocketAddr, from: Option<IpAddr>) -> Option<String> {
     let any = || if peer.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind(SocketAddr::new(from.unwrap_or_else(any), 0)).ok()?;
@@ -256,7 +256,7 @@ fn device_to(peer: SocketAddr, from: Option<IpAddr>) -> Option<String> {
 }
 
 impl Done {
-    /// What made the session fail, as the user should read it.
+    /// The reason for the session's failure, for the user.
     pub fn failure(&self) -> Option<String> {
         let target = self.target;
         let why = match &self.ended.why {
@@ -290,7 +290,7 @@ impl Done {
         }
     }
 
-    /// As docs/json.md describes it.
+    /// The session as JSON, described in docs/json.md.
     pub fn to_json(&self, args: &Args) -> Value {
         let pacing = match args.plan(0).pacing {
             Pacing::AsAnswersCome => json!("as_answers_come"),

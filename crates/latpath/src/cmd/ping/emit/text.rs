@@ -1,4 +1,4 @@
-//! A session's result for a person.
+//! A session's result as text.
 
 use super::breach_context;
 use super::one::Done;
@@ -13,7 +13,7 @@ use latpath_stats::text::Table;
 use latpath_stats::units::{count, duration, number_of, rate};
 use latpath_stats::{Percentile, TimeFigures};
 
-/// All lines of it; `explained` is the breach whose context is shown.
+/// All lines of the result; `explained` is the breach whose context is shown.
 pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) -> String {
     let r = &done.report;
     let mut lines = vec![head(done, args)];
@@ -56,7 +56,7 @@ fn head(done: &Done, args: &Args) -> String {
     format!("{}{over}, {} bytes, {pacing}", done.target, args.size)
 }
 
-/// Which stamps there are, by what took them.
+/// The stamps taken, by their source.
 fn stamps(taken: u16) -> String {
     let of = |source: Source| {
         let mut names: Vec<&str> = Stamp::ALL
@@ -162,7 +162,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
             "unplaced  the NICs' stamps of {n} transactions: a clock was set or stood still; their segments are left out"
         ));
     }
-    // Those that were due, less what a start between two deadlines leaves open.
+    // Probes that were due, less a margin for a start between two deadlines.
     let due = args.rate.map_or(0, |pace| (pace.hz() * r.elapsed_ns as f64 / 1e9) as u64);
     let behind = due.saturating_sub(c.sent + c.refused + 1 + due / 10_000);
     if behind > 0 && args.stop_after.count.is_none() {
@@ -177,7 +177,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     lines
 }
 
-/// The breach that ended the session, or the worst of those that have a context, and that.
+/// The breach that ended the session, or the worst one with a context, and its context.
 fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     let mut lines = Vec::new();
     if let (Ok(EndReason::Breach), Some(w)) = (&done.ended.why, done.report.worst.first()) {
@@ -194,12 +194,12 @@ fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     lines
 }
 
-/// As wide as it must be: a session's page is not fitted to the terminal.
+/// The table's lines in full width: a session's result is not fitted to the terminal.
 fn table_lines(table: &Table) -> Vec<String> {
     table.lines(0, usize::MAX, '…')
 }
 
-/// A time in a table; a percentile that fewer than one of the times lies beyond is not known.
+/// A time in a table; `None` is a percentile beyond which less than one of the times would be.
 fn cell(time: Option<Ns>) -> String {
     time.map_or("-".into(), duration)
 }
@@ -264,7 +264,7 @@ fn worst(r: &Report) -> Vec<String> {
     [vec![String::new()], table_lines(&table)].concat()
 }
 
-/// Bars of equal width up to the end, and one by one what is beyond.
+/// Bars of equal width up to the end of the axis, then the longer times one by one.
 fn histogram(r: &Report) -> Vec<String> {
     let most = r.histogram.iter().map(|b| b.count).max().unwrap_or(1).max(1);
     let mut table = Table::new(&["round trip", "<", "", "count", "<"]);

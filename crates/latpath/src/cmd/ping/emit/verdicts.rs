@@ -1,4 +1,4 @@
-//! What becomes of limits on round trips.
+//! Verdicts on limits of round trips.
 
 use super::one::Done;
 use crate::cmd::limits::{check, Measures};
@@ -11,10 +11,10 @@ use latpath_stats::{
     ConsecutiveFigures, ConsecutiveOver, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures,
 };
 
-/// The figures of a whole round trip.
+/// Names of the figures of a whole round trip.
 const WHOLE: [&str; 3] = ["round_trip", "nic_round_trip", "nic_turnaround"];
 
-/// Refuses limits on what no round trip has, before probes are sent.
+/// Refuses limits on figures that round trips do not have, before probes are sent.
 pub fn refuse_others(limits: &mut [Limit], has_threshold: bool) -> Result<(), Usage> {
     let is_part = |name: &str| Segment::all().any(|segment| segment.name() == name);
     let mut not = vec!["incomplete", "malformed", "never_seen", "sightings_dropped", "pacing"];
@@ -27,22 +27,22 @@ pub fn refuse_others(limits: &mut [Limit], has_threshold: bool) -> Result<(), Us
     .refuse_others(limits)
 }
 
-/// Each session's verdicts.
+/// The verdicts on all sessions.
 pub fn of(all: &[Done], limits: &[Limit]) -> Result<Vec<LimitVerdict>> {
     let mut verdicts = Vec::new();
     for done in all {
         let of_this = check(limits, &measured(&done.report));
-        // With several reflectors, each limit says which it is about.
+        // With several reflectors, each limit names its reflector.
         let target = if all.len() > 1 { format!("{}: ", done.target) } else { String::new() };
         verdicts.extend(of_this.into_iter().map(|v| LimitVerdict { limit: format!("{target}{}", v.limit), ..v }));
     }
     Ok(verdicts)
 }
 
-/// What limits can be set on: round trips and what they are made of, by their names, and what became of the probes.
+/// The figures on which limits can be set: round trips and their parts, by name, and the counts of the probes.
 fn measured(report: &Report) -> Summary {
     const EMITTER: &str = "emitter";
-    // Where it is not known how far the clocks were apart, the other end is none of the machines whose clocks are known.
+    // Without a bound on the clocks' difference, the other end is named as a machine with an unknown clock.
     let row = |name: &str, times: &TimeFigures, bound: Option<Ns>| SegmentFigures {
         name: name.into(),
         from: EMITTER.into(),
