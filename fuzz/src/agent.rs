@@ -1,9 +1,10 @@
-//! Any words of an agent, through all that the host makes of them: messages, clock, merge, joiner, route, counters, summary, text.
-//! Nothing panics, nothing grows beyond its bounds, time does not go back, and no control character comes out.
+//! Any messages of an agent, through all of the host's processing: messages, clock, merge, joiner, route, counters,
+//! summary, text. Checks that nothing panics, memory is bounded, time does not go back, and the output has no control
+//! character.
 //!
-//! Input: steps, each a byte. 0: the host asks for the time. 1: for a window. 2: it sees 16 packets at both of its points. 3: it goes
-//! on to the next round. 4: windows have been waited for long enough. Above: so many bytes of a frame follow, 250 and more with a second
-//! byte for what exceeds 250. 1 ms passes at each.
+//! Input: steps, each a byte. 0: the host requests the time. 1: it requests a window. 2: it sees 16 packets at both of
+//! its points. 3: it starts its next round. 4: the wait for windows expires. Above: the length of a frame, which
+//! follows; from 250 on, a second byte has the length beyond 250, in units of 8 bytes. Each step takes 1 ms.
 
 use crate::wire::{bytes, frame, list, number, zigzag};
 use latpath_agent::{Fed, Machine};
@@ -18,11 +19,11 @@ use latpath_stats::{summarise, units::Letters, Aggregate, Batches, Facts, Setup,
 use std::sync::{Arc, Mutex};
 
 const MS: Ns = 1_000_000;
-/// The seeds' guest's clock when it begins.
+/// Start of the guest's clock in the seeds.
 const GUEST: Ns = 5_000_000 * MS;
 const WINDOW: Ns = 50 * MS;
 
-/// This machine's sightings, which are true.
+/// This machine's sightings, which are correct.
 #[derive(Clone, Default)]
 struct Host(Arc<Mutex<(Vec<Sighting>, Ns)>>);
 
@@ -53,7 +54,7 @@ impl Origin for Host {
     }
 }
 
-/// All that is done with the sightings of host and guest.
+/// The processing of the sightings of host and guest.
 struct Following {
     merge: Merge,
     tables: Tables,
@@ -61,7 +62,7 @@ struct Following {
     finder: RouteFinder,
     begin: Ns,
     reached: Ns,
-    /// In the order in which they were joined.
+    /// Sightings in the order in which they were joined.
     joined: Vec<Sighting>,
 }
 
@@ -133,7 +134,7 @@ impl Following {
     }
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let summary = follow(bytes);
     let stray = |s: &latpath_stats::StreamFigures| {
@@ -156,7 +157,7 @@ pub fn run(bytes: &[u8]) {
 fn follow(bytes: &[u8]) -> Summary {
     let (machine, mut agent) = Machine::fed("guest0", streams().len());
     let host = Host::default();
-    // The watermark of a machine whose session is over is the clock's.
+    // After the end of a machine's session, its watermark is the current time.
     let begin = monotonic();
     let feeds = vec![Feed::new(host.clone()), Feed::new(machine)];
     let mut following = Following {
@@ -199,7 +200,7 @@ fn follow(bytes: &[u8]) -> Summary {
     following.summary()
 }
 
-/// The n-th packet of the millisecond before now.
+/// The n-th packet of the millisecond before `now`.
 fn packet(begin: Ns, now: Ns, n: Ns) -> [Sighting; 2] {
     let key = ((now - begin) / MS * 16 + n) as u32 & 0xffff;
     let at = |point: u16, t| Sighting { t, key, point, ..Sighting::default() };
@@ -207,7 +208,7 @@ fn packet(begin: Ns, now: Ns, n: Ns) -> [Sighting; 2] {
     [at(0, t), at(1, t + 9_000)]
 }
 
-/// One frame; returns what follows it.
+/// Passes one frame to the host; returns the rest of the input.
 pub(crate) fn say<'a>(agent: &mut Fed, length: u8, rest: &'a [u8], now: Ns) -> &'a [u8] {
     let (more, rest) = match rest.split_first() {
         Some((more, rest)) if length >= 250 => (usize::from(*more) * 8, rest),
@@ -218,14 +219,14 @@ pub(crate) fn say<'a>(agent: &mut Fed, length: u8, rest: &'a [u8], now: Ns) -> &
     rest
 }
 
-/// What is printed of a text has no character by which a terminal could be steered.
+/// Checks that the printed text has no character that controls a terminal.
 pub(crate) fn clean(text: &str) {
     let text = visible(text);
     let steers = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
     assert!(!text.chars().any(steers), "{text:?}");
 }
 
-/// Frames by hand, as the protocol has them: tags never change their meaning.
+/// Handwritten frames of the protocol, whose tags never change their meaning.
 pub fn seeds() -> Vec<Vec<u8>> {
     let guest = |ms: i64| zigzag(GUEST + ms * MS);
     let hello = frame(2, &[number(1, 1), bytes(2, b"0.1.0"), bytes(3, b"6.1.0"), number(8, 1)]);

@@ -1,22 +1,22 @@
-//! Any messages as a capture's file: refused, or read, and then written and read again the same. Explaining what was read ends,
-//! without a panic.
+//! Any messages as a capture's file: the file is refused; or it is read, and has the same contents when written and
+//! read again. Explaining its packets ends without a panic.
 //!
-//! Input: a byte, so many bytes of the first frame, and the bytes of the second. The frames are made here: by chance no frame is
-//! right.
+//! Input: the length of the first frame in a byte, its bytes, and the bytes of the second frame. The target adds the
+//! framing, since random frames are invalid.
 
 use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineSnapshot, Packet, RankedCapture};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::packed::{pack, unpack};
 use latpath_model::PacketSighting;
 
-/// The file of an input.
+/// The capture's file for an input.
 pub(crate) fn file(bytes: &[u8]) -> Vec<u8> {
     let (length, messages) = bytes.split_first().unwrap_or((&0, &[]));
     let (head, body) = messages.split_at(messages.len().min(usize::from(*length)));
     [b"LPSPIKE\x01", &pack(head)[..], &pack(body)[..]].concat()
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let file = file(bytes);
     let ranked = match RankedCapture::decode(&file) {
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A spike with a late packet and one in time, of a machine that sent its record and one that did not.
+/// A spike with a late packet and a punctual one, of a machine with a record and one without.
 pub fn seeds() -> Vec<Vec<u8>> {
     let sighting = |t| PacketSighting { point: (t % 7) as u16, t, cpu: Some(1), tid: Some(41) };
     let packet = |number, late| Packet {

@@ -1,10 +1,10 @@
-//! Any bytes as two files that are imported: an error at worst, and a run that can be opened otherwise.
+//! Any bytes as two imported files: an error, or a run that can be opened.
 
 use latpath_import::{import, Options, Source};
 use latpath_run::{Run, Select};
 use std::sync::atomic::AtomicBool;
 
-/// Takes one input: its first half is one file, its second half the other.
+/// Runs one input: its first half is one file, its second half the other.
 pub fn run(bytes: &[u8]) {
     let Ok(folder) = tempfile::tempdir() else { return };
     let (first, second) = bytes.split_at(bytes.len() / 2);

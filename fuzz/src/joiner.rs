@@ -1,18 +1,19 @@
-//! Any sequence of sightings through the joiner: nothing panics, each journey comes once and in order, memory is bounded.
+//! Any sequence of sightings through the joiner: nothing panics, each journey is returned once and in order, and memory
+//! is bounded.
 //!
-//! Input: one byte of options, then sightings of 8 bytes: stream and point, key (2), time (3, ns since the one before, signed,
-//! times 64), note, and what to do: after it, and before it, where it makes the key one of 32 bits, sets the clock, or puts the time
-//! at an end of all times.
+//! Input: one byte of options, then sightings of 8 bytes: stream and point, key (2), time (3, since the previous
+//! sighting, signed, in units of 64 ns), note, and an action. Some actions follow the sighting; others change it first:
+//! they extend the key to 32 bits, set the clock, or move the time to an end of its range.
 
 use latpath_journey::{Joiner, Journey, Options};
 use latpath_model::{KeyRule, Link, Point, PointInfo, Sighting};
 
-/// One of each rule.
+/// Number of streams: one for each key rule below.
 const STREAMS: usize = 4;
 const POINTS: [&str; 6] =
     ["host/tx@a", "host/nic-rx@b", "host/drop@b", "host/tx@c", "guest0/app-read@d", "guest0/drop@e"];
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Some((&kind, mut rest)) = bytes.split_first() else { return };
     let rules = [
@@ -23,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     ];
     let mut points = POINTS.map(|text| PointInfo::from(text.parse::<Point>().expect("a point")));
     if kind & 2 != 0 {
-        // Two senders: the first point's packets come to no other.
+        // Two senders: packets of the first point reach no other point.
         for (info, (netns, peer_netns)) in points.iter_mut().zip([(1, 9), (2, 3), (2, 3), (3, 2)]) {
             (info.link, info.netns, info.peer_netns) = (Link::Veth, netns, peer_netns);
         }
@@ -42,7 +43,7 @@ pub fn run(bytes: &[u8]) {
     let (mut t, mut next, mut came, mut taken) = (0i64, [0u64; STREAMS], [0u64; STREAMS], [0u64; STREAMS]);
     let mut sink = |j: &Journey| {
         let stream = usize::from(j.stream);
-        // At the end, unfinished ones are left out.
+        // Unfinished journeys are omitted at the end.
         assert!(j.number >= next[stream]);
         assert_ne!(j.seen, 0);
         next[stream] = j.number + 1;
@@ -51,7 +52,7 @@ pub fn run(bytes: &[u8]) {
     while let Some((s, tail)) = rest.split_first_chunk::<8>() {
         let step = i64::from(i32::from_be_bytes([s[3], s[4], s[5], 0]) >> 8);
         t = match s[7] {
-            // A clock that is set, by up to 24 days.
+            // Sets the clock by up to 24 days.
             18 => t.saturating_add(step * 250_000_000),
             19 => i64::MAX - step.abs(),
             20 => i64::MIN + step.abs(),

@@ -1,7 +1,8 @@
-//! Anything as what `latpath profile -o` and `latpath study -o` keep, and read again to compare: pages, JSON and flame graphs of it, or
-//! an error. Nothing panics, no profile has more time than its lines, no control character comes out.
+//! Any text as a file of `latpath profile -o` or `latpath study -o`, which are read again for comparisons: an error, or
+//! pages, JSON and flame graphs. Checks that nothing panics, that no profile has more time than its lines, and that the
+//! output has no control character.
 //!
-//! Input: a text that begins with `{` is a configuration of a study; any other is a profile.
+//! Input: a text that begins with `{` is a configuration of a study; any other text is a profile.
 
 use crate::agent::clean;
 use latpath_bpf::Window;
@@ -19,12 +20,12 @@ use latpath_stats::units::Letters;
 use latpath_vms::exit_reason::{Names, SVM};
 use std::sync::atomic::AtomicBool;
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let _ = read(bytes);
 }
 
-/// Whether it was read.
+/// Reads the input; returns whether it is valid.
 fn read(bytes: &[u8]) -> bool {
     let refused = match bytes.first() {
         Some(b'{') => Configuration::read(&String::from_utf8_lossy(bytes)).map(show_study),
@@ -33,7 +34,7 @@ fn read(bytes: &[u8]) -> bool {
     refused.map_err(|why| assert!(!why.is_empty())).is_ok()
 }
 
-/// Beside itself under another name, and alone.
+/// Shows the configuration next to a copy under another name, and alone.
 fn show_study(one: Configuration) {
     let other = Configuration { name: "another".into(), ..one.clone() };
     for all in [vec![one.clone()], vec![one.clone(), other]] {
@@ -46,7 +47,7 @@ fn show_study(one: Configuration) {
     }
 }
 
-/// By itself; and beside one that has nothing, as the earlier and as the later one.
+/// Shows the profile alone; and compared with an empty one, as the earlier and as the later profile.
 fn show_profile(profile: Profile) {
     clean(&text(&ProfileFigures::observe(&profile, 0), 20, &["main".into()], Letters::Unicode.into()));
     let again = Profile::parse(profile.kept().as_bytes(), "kept").expect("what was read is kept as it was");
@@ -61,7 +62,7 @@ fn show_profile(profile: Profile) {
         let diff = Diff::new(&before, &after);
         clean(&diff_text(&diff, 20, Letters::Unicode.into()));
         clean(&serde_json::to_string(&diff).expect("figures are JSON"));
-        // A chain of many thousand frames is drawn as it is, and takes its time.
+        // Flame graphs of many frames are slow.
         if before.stacks.len() + after.stacks.len() < 64 {
             let _ = flame_graph_of_difference(&before, &after).map(|graph| clean(&graph));
         }
@@ -84,7 +85,7 @@ fn some_profile(window_ns: i64) -> Profile {
     profile
 }
 
-/// All that a study keeps of a configuration.
+/// A configuration with all parts that a study keeps.
 fn some_configuration(traffic: Traffic) -> Configuration {
     let work = Work { took_ns: 1_000_000, traffic, reported_bits_per_second: Some(1e9) };
     let mut took = Histogram::new();
@@ -119,7 +120,7 @@ fn some_configuration(traffic: Traffic) -> Configuration {
     }
 }
 
-/// What latpath itself keeps; a window of no time; and sums that no number holds.
+/// Files that latpath itself writes; an empty window; and sums that overflow.
 pub fn seeds() -> Vec<Vec<u8>> {
     let most = Traffic { to_guest_packets: u64::MAX, from_guest_packets: 1, ..Traffic::default() };
     let studies = [Traffic { to_guest_bytes: 500, ..Traffic::default() }, most]

@@ -1,5 +1,6 @@
-//! Any bytes as a frame, to the kernel programs' C and to the parsers of user space: both accept the same frames and find the same
-//! streams and keys in them, whether a frame lies in one piece or in a page fragment; and the C reads nothing beyond it.
+//! Any bytes as a frame, for the C of the kernel programs and the parsers of user space: both accept the same frames
+//! and find the same streams and keys, whether a frame is linear or in a page fragment; and the C does not read beyond
+//! it.
 
 use latpath_bpf::{bytes_of, Table};
 use latpath_protocols::goose::Frame as Goose;
@@ -10,7 +11,7 @@ use latpath_protocols::{FrameError, Header, LinkFilter, Matcher, ProtocolId, Str
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// Beside an example of each protocol.
+/// Streams in addition to an example of each protocol.
 const STREAMS: [&str; 10] = [
     "svid:A",
     "svid:MU01",
@@ -23,16 +24,16 @@ const STREAMS: [&str; 10] = [
     "ptp:sync",
     "ptp:delay_req,domain=24",
 ];
-/// The streams: those above, and an example of each protocol whose frames name their streams.
+/// All streams: [`STREAMS`], and an example of each protocol whose frames name their streams.
 fn streams() -> Vec<StreamSpec> {
     let examples = ProtocolId::listed().into_iter().map(|protocol| protocol.info().example);
     let others = examples.filter(|example| !STREAMS.contains(example));
     STREAMS.into_iter().chain(others).map(|text| text.parse().expect("a stream")).collect()
 }
 
-/// Longest frame.
+/// Maximum length of a frame, bytes.
 const MOST: usize = 9216;
-/// Bytes behind it that can be read.
+/// Number of readable bytes after a frame.
 const BEHIND: usize = 4096;
 
 /// `struct result` of kernel_parser.c.
@@ -55,7 +56,7 @@ extern "C" {
     fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, no_link: u32, out: *mut Found);
 }
 
-/// The C has one set of tables: whoever has this may run it.
+/// Access to the C, which has a single set of tables.
 struct Parser {
     specs: Vec<StreamSpec>,
     table: Table,
@@ -66,7 +67,7 @@ fn parser() -> MutexGuard<'static, Parser> {
     let make = || {
         let specs = streams();
         let table = Table::new(&specs).expect("streams that can be followed");
-        // SAFETY: each is of the type whose bytes the C copies; nobody else runs it yet.
+        // SAFETY: each value has the type whose bytes the C copies; no other thread runs the C yet.
         unsafe {
             kernel_parser_select(bytes_of(&table.selection).as_ptr());
             for (at, conf) in table.streams.iter().enumerate() {
@@ -84,29 +85,30 @@ fn parser() -> MutexGuard<'static, Parser> {
     PARSER.get_or_init(make).lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What the C finds, by the user's numbers of the streams. `no_link`: the ethertype of a packet without an Ethernet header, else 0.
+/// The result of the C, by the user's numbers of the streams. `no_link`: the ethertype of a packet without an Ethernet
+/// header, otherwise 0.
 fn find(parser: &Parser, frame: &[u8], paged: usize, no_link: u16) -> (Found, BTreeMap<u16, u32>) {
     let mut bytes = frame.to_vec();
     bytes.resize(frame.len() + BEHIND, 0xa5);
     let mut found = Found::default();
-    // SAFETY: so many bytes are there, and BEHIND more.
+    // SAFETY: `bytes` has `frame.len()` bytes and BEHIND more.
     unsafe { kernel_parser_run(bytes.as_ptr(), frame.len() as u32, paged as u32, no_link.into(), &mut found) };
     let streams = found.at[..found.n as usize].iter().map(|[stream, key]| (parser.table.user[*stream as usize], *key));
     let streams = streams.collect();
     (found, streams)
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let frame = &bytes[..bytes.len().min(MOST)];
     let parser = parser();
     let (found, streams) = find(&parser, frame, 0, 0);
     let (header, listed) = match Matcher::read(frame) {
         Ok(read) => read,
-        // Only user space minds a name that is longer than one can be: the programs look such a name up, and find none.
+        // Only user space refuses names that are too long: the programs look them up, and find none.
         Err(FrameError::BadLength { what: "svID" | "gocbRef" | "goID", .. }) => return,
         Err(error) => {
-            // The programs pass over a frame that is too short for a header without a word.
+            // The programs ignore a frame that is too short for a header, without an error.
             assert!(found.bad != 0 || streams.is_empty(), "user space cannot read it: {error}");
             return;
         }
@@ -121,7 +123,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     assert_eq!(streams, expected);
-    // As drivers do that page their frames: what they take for a header is linear.
+    // As in drivers that use page fragments: the header is linear.
     assert_eq!(find(&parser, frame, frame.len() - header.payload_at, 0).1, expected, "in a page fragment");
     if [0x0800, 0x86dd].contains(&header.ethertype) {
         let is_filtered = |stream: &u16| parser.specs[usize::from(*stream)].link != LinkFilter::default();
@@ -175,7 +177,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let asdus = vec![asdu(b"MU01"), asdu(b"A")];
         FrameSpec { asdus, ..FrameSpec::default() }.build().expect("a legal frame")
     };
-    // Fields that senders leave out or send otherwise: unknown ones in their place.
+    // Replaces fields that senders may omit or encode otherwise by unknown ones.
     let other = |mut frame: Vec<u8>, field: [u8; 2]| {
         let at = frame.windows(2).rposition(|element| element == field).expect("the field");
         frame[at] = 0x8f;

@@ -1,7 +1,7 @@
-//! What the fuzz targets do with an input. libFuzzer feeds them at length (`make fuzz`); `make test` feeds them the kept inputs
-//! of `seeds` and some that are made of these (tests/kept.rs).
+//! The fuzz targets. `make fuzz` runs them with libFuzzer; `make test` runs them on the kept inputs of `seeds` and on
+//! variations of these (tests/kept.rs).
 //!
-//! Formats that latpath alone writes have no kept file: [`seeds`] writes some with today's code.
+//! Formats that only latpath writes have no kept inputs: [`seeds`] writes some with the current code.
 
 pub mod agent;
 pub mod capture;
@@ -20,7 +20,7 @@ pub mod sv_frame;
 pub mod trace_text;
 mod wire;
 
-/// Each target's name, which is also that of its folder in `seeds`.
+/// The targets by name, which is also the name of the target's folder in `seeds`.
 pub const TARGETS: [(&str, fn(&[u8])); 15] = [
     ("agent", agent::run),
     ("capture", capture::run),
@@ -39,7 +39,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 15] = [
     ("trace_text", trace_text::run),
 ];
 
-/// Inputs of a target that are written by the code under test.
+/// Inputs of a target, written by the code under test.
 pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     match name {
         "agent" => agent::seeds(),

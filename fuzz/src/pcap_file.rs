@@ -1,9 +1,9 @@
-//! Any bytes as a pcap or pcapng file: an error at worst, and an end.
+//! Any bytes as a pcap or pcapng file: reading ends, at worst with an error.
 
 use latpath_traffic::{CaptureFile, Discovery};
 use std::path::Path;
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Ok(mut capture) = CaptureFile::read(Path::new("fuzz"), bytes) else { return };
     let mut found = Discovery::default();

@@ -1,6 +1,7 @@
-//! Any messages as a capture's file, as a trace: it is written without a panic, and Perfetto's format can read all of it.
+//! Any messages as a capture's file, exported as a trace: writing does not panic, and the whole trace is valid in
+//! Perfetto's format.
 //!
-//! Input: as that of `capture`.
+//! Input: as for `capture`.
 
 use latpath_capture::RankedCapture;
 use latpath_cause::RunContext;
@@ -13,12 +14,12 @@ struct Trace {
     packet: Vec<TracePacket>,
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Ok(ranked) = RankedCapture::decode(&crate::capture::file(bytes)) else { return };
     let mut trace = Vec::new();
     let mut export = Export::begin(&mut trace, RunContext::default()).expect("memory takes any bytes");
-    // Another capture of the same machines, and the same one around other packets.
+    // Adds the capture twice: with all packets, and around the packets that are not late.
     export.capture(&ranked.capture, |_| true).expect("memory takes any bytes");
     export.capture_around(&ranked.capture, |packet| !packet.late).expect("memory takes any bytes");
     let summary = export.finish().expect("memory takes any bytes");

@@ -1,8 +1,8 @@
-//! Any frames to a reflector and to an emitter: nothing panics or fails, what is answered is never longer than what was asked and fits
-//! its frame, and each probe is answered or lost.
+//! Any frames to a reflector and to an emitter: nothing panics or fails, an answer is never longer than its request and
+//! fits its frame, and each probe is answered or lost.
 //!
-//! Input: a byte of options, then frames: two bytes of length, the bytes. Where the lowest bit of the options is set, they go to an
-//! emitter that asks for a session; otherwise to a reflector.
+//! Input: a byte of options, then frames: two bytes of length, and the bytes. If the lowest bit of the options is set,
+//! the frames go to an emitter that requests a session; otherwise to a reflector.
 
 use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const THEIRS: Peer = Peer { mac: [2, 0, 0, 0, 0, 2], framing: Framing::Own, tag: None };
-/// As an interface of MTU 1500.
+/// MTU of the device, bytes.
 const ROOM: usize = 1500;
 
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -30,10 +30,10 @@ enum WireError {
     Over,
 }
 
-/// A device to which the frames come one by one.
+/// A device that receives the frames one by one.
 struct Wire<'a> {
     rest: &'a [u8],
-    /// Length of the message that came last.
+    /// Length of the last received message.
     asked: usize,
     is_emitter: bool,
     stop: Arc<AtomicBool>,
@@ -68,7 +68,7 @@ impl Transport for Wire<'_> {
     fn receive(&mut self, buffer: &mut [u8], _: Wait) -> Result<Got<Peer>, WireError> {
         let Some((head, tail)) = self.rest.split_first_chunk::<2>() else {
             self.stop.store(true, Ordering::Relaxed);
-            // A reflector looks at its flag then; an emitter waits for welcomes to the end.
+            // A reflector then checks its stop flag; an emitter would wait for welcomes, so an error ends it.
             return if self.is_emitter { Err(WireError::Over) } else { Ok(Got::Nothing) };
         };
         let (frame, rest) = tail.split_at(usize::from(u16::from_be_bytes(*head)).min(tail.len()));
@@ -126,13 +126,13 @@ impl Observer for Watching {
     fn route(&mut self, _: u16) {}
 }
 
-/// Watching them is a thread: one for all inputs.
+/// The clocks for all inputs: watching them takes a thread.
 fn clocks() -> &'static Clocks {
     static CLOCKS: OnceLock<Clocks> = OnceLock::new();
     CLOCKS.get_or_init(|| Clocks::watch(None))
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Some((options, rest)) = bytes.split_first() else { return };
     let is_emitter = options & 1 == 1;
@@ -169,7 +169,7 @@ pub fn run(bytes: &[u8]) {
     assert!(!device.chars().any(char::is_control), "{device:?}");
 }
 
-/// A session of a reflector, and what an emitter hears of a good one.
+/// A session of a reflector, and the messages of a correct reflector to an emitter.
 pub fn seeds() -> Vec<Vec<u8>> {
     let message = |kind, sequence, len: usize| {
         let mut message = vec![0; len];

@@ -1,9 +1,9 @@
-//! Anything that an agent can say of what its guest's CPUs did, through all that the host makes of it: samples on the host's timeline, one
-//! profile of host and guest, the page, JSON, and the files for other tools. Nothing panics; the host's exact times stay what they are; no
-//! control character comes out.
+//! Any samples from an agent, through all of the host's processing: samples on the host's timeline, one profile of host
+//! and guest, the page, JSON, and the files for other tools. Checks that nothing panics, that the host's exact times
+//! are unchanged, and that the output has no control character.
 //!
-//! Input: steps, each a byte. Up to 4: the host asks for the time. Above: so many bytes of a frame follow, as in the target `agent`. 1 ms
-//! passes at each.
+//! Input: steps, each a byte. Up to 4: the host requests the time. Above: the length of a frame, which follows, as in
+//! the target `agent`. Each step takes 1 ms.
 
 use crate::agent::{clean, say};
 use crate::wire::{bytes, frame, list, number, zigzag};
@@ -22,13 +22,13 @@ use latpath_vms::Vm;
 
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1000 * MS;
-/// The seeds' guest's clock when it begins.
+/// Start of the guest's clock in the seeds.
 const GUEST: Ns = 5_000_000 * MS;
-/// QEMU's process on the host, and its vCPU's thread.
+/// QEMU's process on the host; `VCPU` is the thread of its vCPU.
 const QEMU: u32 = 100;
 const VCPU: u32 = 101;
 
-/// What the host has sampled from `from` on: a second of one CPU, most of it in the guest.
+/// The host's samples from `from` on: one second of one CPU, most of it in the guest.
 fn host(from: Ns) -> (Samples, GuestTime) {
     let thread = |tid| Thread { tid, tgid: QEMU, comm: "qemu".into(), process: "qemu".into(), ..Thread::default() };
     let frame = |mode, frames| Stack { mode, frames };
@@ -50,7 +50,7 @@ fn host(from: Ns) -> (Samples, GuestTime) {
     (samples, GuestTime { tid: VCPU, pid: QEMU, vcpu: Some(0), readings })
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let _ = follow(bytes);
 }
@@ -121,13 +121,13 @@ fn show(profile: &Profile, host: &Samples, guest: &Guest) {
         SampledMachine { samples: &guest.samples, offset_ns, prefix: "guest0:".into() },
     ];
     write_profile(99, &machines, &mut out).expect("memory takes all");
-    // It takes its time, and what comes in is what was kept.
+    // The flame graph is slow, and its input is the kept profile.
     if guest.samples.samples > 0 {
         clean(&flame_graph(profile).expect("a flame graph"));
     }
 }
 
-/// A greeted agent that sends slices: whole, in pieces, with places without a name, and with what no slice can have.
+/// A greeted agent that sends slices: whole, in pieces, with unnamed places, and with invalid contents.
 pub fn seeds() -> Vec<Vec<u8>> {
     let guest = |ms: i64| zigzag(GUEST + ms * MS);
     let hello = frame(2, &[number(1, 1), bytes(2, b"0.1.0"), bytes(3, b"6.1.0"), number(10, 1)]);
@@ -161,7 +161,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [&greeted[..], &halves, &[0], &whole(&second)].concat(),
         [&greeted[..], &whole(&second)].concat(),
         [&greeted[..], &piece(&bytes(1, b"no \x1b[2J BTF"), 1), &end].concat(),
-        // A place in a file of no build-id; and names of no letters, which take memory all the same.
+        // A place in a file without a build-id; and empty names, which take memory too.
         [&greeted[..], &whole(&[packed(10, true), bytes(14, &number(1, 2))].concat()), &end].concat(),
         [&greeted[..], &whole(&[packed(10, true), [3 << 3 | 2, 0].repeat(4000)].concat()), &end].concat(),
     ]

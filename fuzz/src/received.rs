@@ -1,10 +1,10 @@
-//! Any sequence of frames through a subscriber and the discovery: nothing panics, each frame is counted once.
+//! Any sequence of frames through a subscriber and the discovery: nothing panics, and each frame is counted once.
 //!
-//! Input: frames, each after 2 bytes of time (µs since the one before, signed) and 2 bytes of length.
+//! Input: frames, each after 2 bytes of time (µs since the previous frame, signed) and 2 bytes of length.
 
 use latpath_traffic::{Discovery, Received, Subscription};
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let (mut rest, mut t, mut frames) = (bytes, 0i64, 0u64);
     let mut subscription = Subscription::new(&[]).expect("no streams are named");

@@ -1,9 +1,9 @@
-//! Any files as a run's: an error, or a report, its JSON, CSV, the causes and a trace, without a panic and without a character that
-//! could steer a terminal.
+//! Any files as a run's: an error, or a report, its JSON, CSV, the causes and a trace, without a panic and without a
+//! character that controls a terminal.
 //!
-//! Input: files: a byte that names one, two of its length, its bytes. 0: `manifest.json`, 1: `clocks.jsonl`, 2: `vms.json`, 3: a
-//! capture (as `capture` takes it), 4: a part of journeys whose points have names as they should be, 5: one with hostile names, 6: any
-//! bytes as a part.
+//! Input: files, each with a byte for the kind, two bytes of length, and its bytes. 0: `manifest.json`, 1:
+//! `clocks.jsonl`, 2: `vms.json`, 3: a capture (in the input format of `capture`), 4: a part of journeys whose points
+//! have ordinary names, 5: a part with hostile names, 6: any bytes as a part.
 
 use crate::agent::clean;
 use latpath_analysis::{
@@ -49,7 +49,7 @@ fn manifest(points: [&str; 3]) -> Manifest {
     }
 }
 
-/// In memory, where there is such a file system.
+/// A temporary directory, in memory if /dev/shm exists.
 fn directory() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
@@ -85,7 +85,7 @@ fn part(hostile: bool) -> &'static [u8] {
     &PARTS.get_or_init(|| [POINTS, HOSTILE].map(|points| made(points)[2].clone()))[usize::from(hostile)]
 }
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let directory = directory();
     let path = directory.path();
@@ -115,7 +115,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// All that is made of a run, but what only the terminal shows.
+/// Produces all outputs of a run, except those for terminals only.
 fn read(run: &Run) {
     let options = SummaryOptions { worst: 4, workers: 1, ..SummaryOptions::default() };
     let summary = summarise(run, &options).expect("no segment is asked for");
@@ -141,11 +141,11 @@ fn read(run: &Run) {
     let perfetto = EXPORTERS.iter().find(|exporter| exporter.name == "perfetto").expect("it is listed");
     let stop = AtomicBool::new(false);
     let mut request = ExportRequest { run, selection: Selection::Worst(4), stop: &stop, progress: &mut |_| () };
-    // There may be nothing to write.
+    // An error is allowed: the run may have nothing to write.
     let _ = (perfetto.write)(&mut request, &mut io::sink());
 }
 
-/// Finished runs, with and without captures, with names that could steer a terminal.
+/// Finished runs, with and without captures, and with names that could control a terminal.
 pub fn seeds() -> Vec<Vec<u8>> {
     let file = |name: u8, content: &[u8]| [&[name][..], &(content.len() as u16).to_be_bytes(), content].concat();
     let [manifest, clocks, _] = made(POINTS);

@@ -1,12 +1,12 @@
-//! Any messages as what another machine's flight recorder sends: refused, or read, and then written and read again the same; the
-//! names in it cannot steer a terminal.
+//! Any messages as a snapshot from another machine's flight recorder: the snapshot is refused; or it is read, and is
+//! the same when written and read again. Its names cannot control a terminal.
 //!
-//! Input: the bytes of the frame, which is made here.
+//! Input: the contents of the frame; the target adds the framing.
 
 use latpath_flight::packed::{pack, unpack};
 use latpath_flight::{CpuRecord, Event, Snapshot, Thread, What, Window};
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Ok(snapshot) = Snapshot::decode(&[b"LPFS\x01", &pack(bytes)[..]].concat()) else { return };
     let events: usize = snapshot.window.cpus.iter().map(|cpu| cpu.events.len()).sum();
@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(again, snapshot);
 }
 
-/// Some of each: two CPUs, events, names.
+/// An empty snapshot, and one with two CPUs, events and names.
 pub fn seeds() -> Vec<Vec<u8>> {
     let messages = |snapshot: Snapshot| unpack(&mut &snapshot.encode()[5..], 1 << 20).expect("a frame");
     vec![messages(Snapshot::default()), messages(some())]

@@ -1,8 +1,8 @@
-//! Any bytes as a frame: the parser does not panic, and what it accepts lies in the frame.
+//! Any bytes as a frame: the parser does not panic, and all that it returns is within the frame.
 
 use latpath_protocols::sv::Frame;
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let Ok(frame) = Frame::parse(bytes) else { return };
     assert!((1..=16).contains(&frame.asdus().count()));
@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) {
         let next = asdu.smp_cnt.wrapping_add(1).to_be_bytes();
         patched[asdu.smp_cnt_at..asdu.smp_cnt_at + 2].copy_from_slice(&next);
     }
-    // A replay patches smpCnt in place: nothing else may change by it.
+    // A replay patches smpCnt in place: no other field may change.
     let again = Frame::parse(&patched).expect("smpCnt may have any value");
     for (old, new) in frame.asdus().zip(again.asdus()) {
         assert_eq!(old.smp_cnt.wrapping_add(1), new.smp_cnt);

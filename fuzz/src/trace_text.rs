@@ -1,4 +1,4 @@
-//! Any bytes as the text of a trace: figures that add up, their page and JSON; or an error.
+//! Any bytes as the text of a trace: an error, or figures that add up, with their page and JSON.
 
 use crate::agent::clean;
 use latpath_ladder::trace_text::import;
@@ -6,7 +6,7 @@ use latpath_report::ladder_text;
 use latpath_stats::units::Letters;
 use std::sync::atomic::AtomicBool;
 
-/// Takes one input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     match import(&mut &*bytes, &AtomicBool::new(false)) {
         Ok(imported) => {

@@ -1,14 +1,14 @@
-//! The protocol's messages by hand, for seeds.
+//! Handwritten messages of the protocol, for seeds.
 
 pub use latpath_testkit::wire::{bytes, list, number, zigzag};
 
-/// A message as targets take it: its length as a step above 4, and of a long one what exceeds 250.
+/// A message in the input format of the targets: its length as a step above 4, for a long message with a second byte.
 pub fn frame(kind: u64, content: &[Vec<u8>]) -> Vec<u8> {
     let message = bytes(kind, &content.concat());
     match message.len() {
         len @ ..245 => [vec![len as u8 + 5], message].concat(),
         len => {
-            // Zeros to the end of the frame would be no message: the rest is a field that nobody knows, of 3 bytes or more.
+            // Padding with zeros would make the message invalid; an unknown field of 3 bytes or more fills the frame.
             let exact = (len - 245) % 8 == 0;
             let more = (len - 245 + if exact { 0 } else { 3 }).div_ceil(8);
             let mut padded = message;

@@ -1,10 +1,10 @@
-//! What fixes a cause: a sentence, and the commands, with the numbers of this case in them.
+//! Fixes of a cause: a sentence and its commands, with the numbers of this case.
 //!
-//! Commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), perf-record(1), sysctl(8),
-//! ovs-ofctl(8), ovs-vswitchd.conf.db(5), tc(8), nsenter(1), and files of proc(5), cgroups(7), the kernel's admin-guide and its
-//! KVM documentation. crates/latpath/tests/lab/causes/fixes.rs runs those that can run anywhere. Nothing is
-//! advised that the case does not call for: to raise a priority only where another one is higher, to move a thread only where there
-//! is a CPU to move it to. docs/causes.md lists all of it.
+//! The commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), perf-record(1), sysctl(8),
+//! ovs-ofctl(8), ovs-vswitchd.conf.db(5), tc(8), nsenter(1), and files of proc(5), cgroups(7), the kernel's admin-guide
+//! and its KVM documentation. crates/latpath/tests/lab/causes/fixes.rs runs those that can run anywhere. Advice applies
+//! to the case: to raise a priority only if another one is higher, to move a thread only if another CPU exists.
+//! docs/causes.md lists all advice.
 
 mod shell;
 
@@ -18,20 +18,20 @@ use latpath_settings::{Place, Setting};
 use latpath_vms::{Role, Thread, Vm};
 use shell::{device_of, flow, group_of, list, mask, ofctl_port, old_group_of, text};
 
-/// A fix, or how to look for one.
+/// A fix, or a way to find one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Advice {
-    /// What to do and why: a sentence without a full stop.
+    /// The action and its reason: a sentence without a full stop.
     pub what: String,
-    /// What does it, to be entered on `machine`; the first that fits the set-up is enough.
+    /// Commands for it, to be entered on `machine`; the first that fits the setup is enough.
     pub commands: Vec<String>,
-    /// The settings that it changes; empty where it changes none, or one that latpath's table does not have.
+    /// The settings that it changes; empty if it changes none, or only settings that latpath's table does not have.
     pub settings: Vec<Setting>,
-    /// Name of the machine on which to enter them.
+    /// Name of the machine on which to enter the commands.
     pub machine: String,
 }
 
-/// The scheduler's real-time priority, 1 to 99, of a thread under SCHED_FIFO or SCHED_RR.
+/// The real-time priority, 1 to 99, of a thread under SCHED_FIFO or SCHED_RR.
 fn realtime(class: Option<Class>) -> Option<u32> {
     let class = class.filter(|class| matches!(class.policy, 1 | 2))?;
     u32::try_from(99 - i32::from(class.prio)).ok().filter(|p| (1..=99).contains(p))
@@ -41,18 +41,18 @@ fn is_deadline(class: Option<Class>) -> bool {
     class.is_some_and(|class| class.policy == 6)
 }
 
-/// What fixes a cause of a packet of this stream, or of many packets' ([`Row`](crate::Row)), the best first; nothing where latpath
-/// knows no fix.
+/// Fixes of a cause of one packet of this stream, or of many packets ([`Row`](crate::Row)), the best first; empty if
+/// latpath knows no fix.
 pub fn advise(share: &CauseShare, stream: Option<StreamId>, known: &RunContext) -> Vec<Advice> {
     let advisor = Advisor { share, stream, known };
-    // Where a program of latpath's is the actor, the user runs it as an application.
+    // A latpath program as `share.actor`, rather than `by`, is the user's application.
     match advisor.by().filter(|actor| actor.is_tool) {
         Some(tool) => advisor.of_tool(tool),
         None => (share.cause.info().advice)(&advisor),
     }
 }
 
-/// Gives advice on one cause. A method for each kind of cause; the causes name theirs.
+/// Gives advice on one cause. It has a method for each kind of cause; each cause names its method.
 pub(crate) struct Advisor<'a> {
     share: &'a CauseShare,
     stream: Option<StreamId>,
@@ -65,7 +65,7 @@ impl Advisor<'_> {
         Advice { what: what.into(), commands, settings: Vec::new(), machine: self.share.machine.clone() }
     }
 
-    /// Advises to give a setting a value: the line is the table's.
+    /// Advises to set a setting to a value; the command is that of the settings table.
     fn set(&self, what: impl Into<String>, setting: Setting, at: &Place, value: &str) -> Advice {
         Advice { settings: vec![setting], ..self.one(what, setting.shell(at, value)) }
     }
@@ -78,12 +78,12 @@ impl Advisor<'_> {
         vec![Advice { machine: HOST.into(), ..self.one(what, [command]) }]
     }
 
-    /// The CPU where the trouble is, or all.
+    /// The CPU where the delay occurred; all if unknown.
     fn cpu_or_all(&self) -> Place {
         self.share.cpu().map_or(Place::All, Place::name)
     }
 
-    /// latpath knows no fix.
+    /// No advice: latpath knows no fix.
     pub(crate) fn none(&self) -> Vec<Advice> {
         Vec::new()
     }
@@ -101,7 +101,8 @@ impl Advisor<'_> {
         self.share.machine == HOST
     }
 
-    /// CPUs that a thread could go to: not where the trouble is, and not those that vCPUs are pinned to.
+    /// CPUs to which a thread could move: without the CPU where the delay occurred, and if possible without CPUs to
+    /// which vCPUs are pinned.
     fn elsewhere(&self) -> Option<String> {
         self.elsewhere_list().map(|cpus| text(&cpus))
     }
@@ -121,13 +122,13 @@ impl Advisor<'_> {
         (!cpus.is_empty()).then_some(cpus)
     }
 
-    /// A thread's virtual machine, where that is libvirt's.
+    /// A thread's virtual machine, if libvirt manages it.
     fn libvirts(&self, pid: u32) -> Option<(&Vm, &Thread)> {
         self.known.vm_of(&self.share.machine, pid).filter(|(vm, _)| vm.libvirt)
     }
 
-    /// To move the threads that were seen, by their numbers; a virtual machine's by libvirt's own means too, and a service with all
-    /// threads that it starts later.
+    /// Advises to move the observed threads by their ids; the threads of a virtual machine also through libvirt, and a
+    /// service with all threads that it starts later.
     fn moving(&self, what: String, actor: &Actor, cpus: &str) -> Advice {
         let Some(pid) = actor.pid() else { return self.one(what, None::<String>) };
         let mut advice = match actor.pids.as_slice() {
@@ -145,7 +146,7 @@ impl Advisor<'_> {
             let name = quoted(&vm.name);
             advice.commands.extend(match (thread.role, thread.vcpu) {
                 (Role::Vcpu, n) => n.map(|n| format!("virsh vcpupin {name} {n} {cpus} --live --config")),
-                // By the names that libvirt gives them.
+                // libvirt's names of I/O threads have their numbers.
                 (Role::Io, _) => thread
                     .comm
                     .strip_prefix("IO iothread")
@@ -165,8 +166,8 @@ impl Advisor<'_> {
         advice
     }
 
-    /// To keep the thread that waits on the CPU where it waited most, so that it helps to move others away from there. None where
-    /// it may use that CPU alone, where that is a vCPU's, or where there is no other.
+    /// Advises to pin the waiting thread to the CPU where it waited most, so that moving other threads away helps.
+    /// `None` if it may only use that CPU, if a vCPU is pinned to the CPU, or if no other CPU exists.
     fn pin_victim(&self, victim: &Actor) -> Option<Advice> {
         let (cpu, pid) = (self.share.cpu()?, victim.pid()?);
         let elsewhere = self.elsewhere_list()?;
@@ -185,7 +186,7 @@ impl Advisor<'_> {
         self.is_on_host() && vcpus.any(|t| t.cpus_allowed.contains(cpu) && list(&t.cpus_allowed).len() < all)
     }
 
-    /// A thread was ready, and its CPU ran another.
+    /// Advice for a thread that was ready while its CPU ran another thread.
     pub(crate) fn of_waiting(&self) -> Vec<Advice> {
         let (Some(victim), Some(by)) = (self.share.actor.as_ref(), self.by()) else { return Vec::new() };
         let Some(pid) = victim.pid() else { return self.of_interrupts() };
@@ -208,7 +209,7 @@ impl Advisor<'_> {
         let raise = |priority: u32, what: String| {
             self.set(what, Setting::ThreadPriority, &Place::name(pid), &format!("fifo {priority}"))
         };
-        // The one that waits has to stay where others are kept away.
+        // The waiting thread must stay on the CPU that others are kept off.
         let make_room = || match move_by.clone() {
             Some(move_by) if self.share.cpu().is_some_and(|cpu| self.has_vcpu(cpu)) && !is_vcpu(victim) => {
                 move_victim.clone().into_iter().chain(move_victim.is_none().then_some(move_by)).collect::<Vec<_>>()
@@ -221,7 +222,7 @@ impl Advisor<'_> {
         match (mine, its) {
             (mine, Some(its)) if its < 99 && mine.is_none_or(|mine| mine <= its) => {
                 let raise = raise(its + 1, format!("give {} a priority above that of {}", victim.name, by.name));
-                // A vCPU that is in real time is so on purpose, and may never sleep.
+                // A real-time vCPU is so on purpose, and may never sleep.
                 if is_vcpu(by) {
                     all.extend(move_victim);
                     all.push(raise);
@@ -256,7 +257,7 @@ impl Advisor<'_> {
         all
     }
 
-    /// A softirq that takes packets from a veth runs on the CPU that sent them, and no interrupt can be moved.
+    /// Advice for softirqs of a veth: they run on the CPU that sent the packets, and no interrupt can be moved.
     fn of_virtual_devices(&self) -> Option<Advice> {
         let is_here = |info: &&PointInfo| {
             info.link == Link::Veth && info.point.kind.is_entry() && info.point.machine == self.share.machine
@@ -280,7 +281,7 @@ impl Advisor<'_> {
         Some(advice)
     }
 
-    /// Something that is no thread had the CPU.
+    /// Advice for interrupts, softirqs and timers that had the CPU.
     pub(crate) fn of_interrupts(&self) -> Vec<Advice> {
         let Some(by) = self.by() else { return Vec::new() };
         let cpu = self.share.cpu().map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
@@ -317,7 +318,7 @@ impl Advisor<'_> {
         }
     }
 
-    /// To keep a CPU for its threads, by the kernel's command line, where interrupts go to other CPUs.
+    /// Advises to isolate a CPU by the kernel's command line, with interrupts on the CPUs `others`.
     fn isolate(&self, what: String, cpu: u32, others: &str) -> Advice {
         let cpu = &*cpu.to_string();
         let parameters = [
@@ -334,7 +335,7 @@ impl Advisor<'_> {
     pub(crate) fn of_idle(&self) -> Vec<Advice> {
         let state = self.share.state.as_deref();
         if !self.is_on_host() {
-            // On x86 a virtual CPU that polls has not gone to the host.
+            // On x86, a virtual CPU that polls does not exit to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
                 return self.without_command("the guest's CPU polled: what the host did to that vCPU delayed it");
             }
@@ -345,7 +346,7 @@ impl Advisor<'_> {
                 "poll",
             )];
         }
-        // No other machine has this driver than one that is virtual itself.
+        // Only virtual machines have the haltpoll driver.
         if self.known.is_virtual || state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll")) {
             return vec![self.one(
                 "cannot be fixed in this machine, which is virtual: its CPU had halted, and the outer host ran it again late. See on the \
@@ -400,7 +401,7 @@ impl Advisor<'_> {
         vec![lift, self.one("lift it of one above that: this shows which has one (max and -1 are none)", [look])]
     }
 
-    /// A thread with a deadline had used up its own runtime.
+    /// Advice for a SCHED_DEADLINE thread that used up its runtime.
     fn of_runtime(&self, actor: &Actor, pid: u32) -> Vec<Advice> {
         let look = format!("chrt -p {pid}");
         vec![
@@ -419,7 +420,7 @@ impl Advisor<'_> {
         ]
     }
 
-    /// A real-time thread had to leave its CPU to others.
+    /// Advice for a real-time thread that was throttled.
     fn of_realtime_limits(&self, actor: &Actor, pid: u32) -> Vec<Advice> {
         let group = old_group_of(pid, "cpu");
         let mut all = vec![
@@ -445,7 +446,7 @@ impl Advisor<'_> {
         all
     }
 
-    /// The time of a CPU that the kernel keeps for ordinary threads.
+    /// Advice on the CPU time that the kernel reserves for ordinary threads.
     fn of_fair_server(&self) -> Option<Advice> {
         let cpu = self.share.cpu()?;
         Some(self.set(
@@ -580,7 +581,7 @@ impl Advisor<'_> {
         let (name, namespace) = sender.map_or(("DEV", None), device_of);
         let within = namespace.map_or(String::new(), |namespace| namespace.enter());
         let device = quoted(name);
-        // taprio has a timer function of its own; all others that wait for a time share the watchdog.
+        // taprio has its own timer function; all other qdiscs that wait for a time share the watchdog.
         let is_taprio = self.by().is_some_and(|by| by.name.contains("advance_sched"));
         let kinds = held_by(self.share, self.known);
         let what = match is_taprio {
@@ -656,7 +657,7 @@ impl Advisor<'_> {
         all
     }
 
-    /// latpath itself.
+    /// Advice if latpath itself caused the delay.
     fn of_tool(&self, tool: &Actor) -> Vec<Advice> {
         let names = match tool.threads.as_slice() {
             [] => String::new(),
@@ -676,20 +677,21 @@ impl Advisor<'_> {
     }
 }
 
-/// The point of the device whose queueing discipline a share of [`Cause::QdiscHeld`](crate::Cause) is about.
+/// The sending point of the device whose queueing discipline held the packets, for [`Cause::QdiscHeld`](crate::Cause).
 fn sending_device<'a>(share: &CauseShare, known: &'a RunContext) -> Option<&'a PointInfo> {
     let ((from, to), _) = share.hops.first()?;
     let sends = |id: &PointId| known.points.get(usize::from(*id)).filter(|p| p.point.kind.is_sending());
     sends(to).or(sends(from))
 }
 
-/// The kinds of queueing disciplines of the device that held packets, the device's own first; empty where they are not known.
+/// The kinds of queueing disciplines of the device that held packets, the root first; empty if unknown.
 pub fn held_by<'a>(share: &CauseShare, known: &'a RunContext) -> &'a [String] {
     let sender = sending_device(share, known).filter(|info| info.point.machine == HOST);
     sender.and_then(|info| known.qdiscs.get(&(info.netns, info.ifindex))).map_or(&[], Vec::as_slice)
 }
 
-/// The device whose queueing discipline held packets, and what kinds it has: `hout (tbf)`, `hout of network namespace nw-hv (tbf)`.
+/// The device whose queueing discipline held packets, with the kinds: `hout (tbf)`, `hout of network namespace nw-hv
+/// (tbf)`.
 pub fn held_at(share: &CauseShare, known: &RunContext) -> Option<String> {
     let (device, namespace) = device_of(sending_device(share, known)?);
     let name = namespace.as_ref().and_then(|namespace| namespace.name());
@@ -699,7 +701,7 @@ pub fn held_at(share: &CauseShare, known: &RunContext) -> Option<String> {
     Some(format!("{device}{namespace}{kinds}"))
 }
 
-/// What to do about a queueing discipline of this kind, where it is one that holds packets until a time.
+/// Advice on a queueing discipline of this kind; `None` if it does not hold packets until a time.
 fn of_qdisc(kind: &str) -> Option<String> {
     Some(match kind {
         "taprio" => "the schedule of taprio made it wait: look at it, and give this stream a gate that is open when its packets come".into(),
@@ -712,7 +714,7 @@ fn of_qdisc(kind: &str) -> Option<String> {
     })
 }
 
-/// A thread of the kernel that belongs to its CPU.
+/// Whether the actor is a kernel thread that belongs to its CPU.
 fn stays(actor: &Actor) -> bool {
     let of_a_cpu = [
         "ksoftirqd/",

@@ -1,32 +1,33 @@
-//! Parts of commands, as a shell and its tools take them.
+//! Parts of commands, in the syntax of the shell and its tools.
 
 use latpath_linux::Cpus;
 use latpath_model::{text::quoted, PointInfo, StreamSpec};
 use latpath_net::{namespace_names, Netns};
 use std::borrow::Cow;
 
-/// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
-/// a plain file of what it does not find.
+/// Shell expression for the directory of a thread's control group. On hybrid hierarchies, cgroup2 is not mounted at
+/// /sys/fs/cgroup, and a redirection to a missing path there would create a plain file.
 pub(super) fn group_of(pid: u32) -> String {
     format!("$(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/{pid}/cgroup)")
 }
 
-/// The same of version 1, where each controller, as `cpu`, has groups of its own.
+/// Shell expression for the directory of a thread's control group of version 1, where each controller, as `cpu`, has
+/// its own groups.
 pub(super) fn old_group_of(pid: u32, controller: &str) -> String {
     format!(
         "$(findmnt -fnt cgroup -O {controller} -o TARGET)$(sed -nE 's/^[0-9]+:([^:]*,)?{controller}(,[^:]*)?://p' /proc/{pid}/cgroup)"
     )
 }
 
-/// A network namespace that the reader's shell is not in.
+/// A network namespace other than that of the reader's shell.
 pub(super) enum Elsewhere<'a> {
     Named(Cow<'a, str>),
-    /// By its inode number: its name is not known, if it has one.
+    /// Its inode number: the name is unknown.
     Unnamed(u32),
 }
 
 impl Elsewhere<'_> {
-    /// Its name, where it has one.
+    /// Its name, if known.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::Named(name) => Some(name),
@@ -34,7 +35,7 @@ impl Elsewhere<'_> {
         }
     }
 
-    /// What a command begins with that is to run in it.
+    /// Prefix of a command that runs in the namespace.
     pub(super) fn enter(&self) -> String {
         match self {
             Self::Named(name) => format!("ip netns exec {} ", quoted(name)),
@@ -44,7 +45,7 @@ impl Elsewhere<'_> {
         }
     }
 
-    /// The command in it, with its devices in /sys.
+    /// The command in the namespace, with the namespace's devices in /sys.
     pub(super) fn with_sysfs(&self, command: &str) -> String {
         match self {
             Self::Named(name) => format!("ip netns exec {} sh -c {}", quoted(name), quoted(command)),
@@ -56,7 +57,7 @@ impl Elsewhere<'_> {
     }
 }
 
-/// A point's device, and its namespace where that is another than this program's: there, another device may have the same name.
+/// A point's device, and its namespace if that is not this program's: device names are unique only within a namespace.
 pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
     let device = info.point.device.as_str();
     let (name, space) = device.split_once('%').map_or((device, None), |(name, space)| (name, Some(space)));
@@ -68,12 +69,12 @@ pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
     (name, elsewhere)
 }
 
-/// The name that this machine has for a network namespace.
+/// This machine's name for a network namespace.
 fn named_here(inode: u32) -> Option<String> {
     namespace_names().remove(&inode).filter(|name| !name.is_empty())
 }
 
-/// CPUs as the kernel's masks have them: `f0`, `1,00000000`.
+/// CPUs as a mask in the kernel's format: `f0`, `1,00000000`.
 pub(super) fn mask(cpus: &[u32]) -> String {
     let words = cpus.iter().max().map_or(1, |last| last / 32 + 1);
     let word = |n: u32| cpus.iter().filter(|cpu| **cpu / 32 == n).fold(0_u32, |word, cpu| word | 1 << (cpu % 32));
@@ -82,7 +83,7 @@ pub(super) fn mask(cpus: &[u32]) -> String {
     mask
 }
 
-/// A stream as ovs-fields(7) matches it.
+/// A stream as a match of ovs-fields(7).
 pub(super) fn flow(stream: &StreamSpec) -> String {
     let mut text = stream.matcher.flow();
     let link = stream.link;
@@ -96,7 +97,8 @@ pub(super) fn flow(stream: &StreamSpec) -> String {
     text
 }
 
-/// A port's name as ovs-ofctl(8) takes it for one: in double quotes, where a comma would begin another action.
+/// A port's name for ovs-ofctl(8): in double quotes if it has special characters, as a comma would begin another
+/// action.
 pub(super) fn ofctl_port(name: &str) -> String {
     match name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
         true => name.to_owned(),
