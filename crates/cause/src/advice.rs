@@ -167,7 +167,8 @@ impl Advisor<'_> {
     }
 
     /// Advises to pin the waiting thread to the CPU where it waited most, so that moving other threads away helps.
-    /// `None` if it may only use that CPU, if a vCPU is pinned to the CPU, or if no other CPU exists.
+    /// `None` for a thread of a VM, a kernel thread that belongs to its CPU, several threads, a CPU to which a vCPU is
+    /// pinned, and without another CPU.
     fn pin_victim(&self, victim: &Actor) -> Option<Advice> {
         let (cpu, pid) = (self.share.cpu()?, victim.pid()?);
         let elsewhere = self.elsewhere_list()?;
@@ -281,7 +282,7 @@ impl Advisor<'_> {
         Some(advice)
     }
 
-    /// Advice for interrupts, softirqs and timers that had the CPU.
+    /// Advice if an interrupt, softirq or timer had the CPU, or if interrupts were delayed.
     pub(crate) fn of_interrupts(&self) -> Vec<Advice> {
         let Some(by) = self.by() else { return Vec::new() };
         let cpu = self.share.cpu().map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));

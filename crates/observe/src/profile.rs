@@ -197,7 +197,7 @@ struct Function {
     in_kernel: bool,
 }
 
-/// Name of the guest that a guest frame stands for.
+/// Name of the guest in a guest frame.
 fn guest_of(frame: &Frame) -> Option<String> {
     let name = frame.name.strip_prefix("[guest ").and_then(|rest| rest.strip_suffix(']'));
     Some(name.unwrap_or(&frame.name).to_owned())

@@ -18,14 +18,14 @@ pub enum Event {
         /// Its points, in the order in which packets pass.
         points: Vec<String>,
     },
-    /// No packet of a stream has arrived for [`PATIENCE`](crate::PATIENCE).
+    /// No packet of a stream has arrived for [`PATIENCE`](crate::PATIENCE); `waited_ns` is the time waited so far.
     StreamAbsent {
         stream: String,
         waited_ns: Ns,
         /// Whether listening finds streams of this protocol.
         is_listed: bool,
     },
-    /// The first packet of a stream that was reported absent has arrived.
+    /// The first packet of a stream that was reported absent has arrived, `after_ns` from the start of the wait.
     StreamArrived { stream: String, after_ns: Ns },
     /// No packet was seen at a point that matches this pattern of the user.
     PointUnseen {
@@ -47,6 +47,7 @@ pub enum Event {
         stream: String,
         /// Its number in its stream.
         packet: u64,
+        /// Its latency.
         took_ns: Ns,
         /// Start of the captured window; `to_ns` is its end.
         from_ns: Ns,

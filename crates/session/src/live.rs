@@ -24,6 +24,7 @@ pub struct LiveOptions {
     pub named_segments: Vec<String>,
     /// Limits for which to find the longest row of packets over the limit.
     pub row_limits: Vec<Ns>,
+    /// Conditions that end the session.
     pub stop_after: StopAfter,
 }
 
@@ -47,6 +48,7 @@ pub struct ReplayOptions {
     pub speed: f64,
     /// Limits for which to find the longest row of packets over the limit.
     pub row_limits: Vec<Ns>,
+    /// Conditions that end the session.
     pub stop_after: StopAfter,
 }
 

@@ -35,6 +35,7 @@ pub struct RecordOptions {
     pub output: PathBuf,
     /// Whether to replace an earlier run in that directory once this one begins; otherwise an earlier run is an error.
     pub replace: bool,
+    /// Conditions that end the session.
     pub stop_after: StopAfter,
     /// Size on disk at which the recording ends, bytes; journeys in progress are still written.
     pub max_size: Option<u64>,
@@ -63,7 +64,9 @@ impl RecordOptions {
 /// Progress of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordProgress {
+    /// Time since packets count.
     pub elapsed_ns: u64,
+    /// Number of journeys written.
     pub journeys: u64,
     /// Bytes of the captures, and of the journeys before merging.
     pub bytes: u64,

@@ -29,6 +29,7 @@ pub(super) struct Trace {
 }
 
 impl Trace {
+    /// Opens or creates the instance, and reports its notes as events.
     pub fn prepare(options: &TraceOptions, events: &mut EventQueue) -> latpath_tracefs::Result<Self> {
         let of_instance = if Instance::is_there(&options.name) { Vec::new() } else { options.events.clone() };
         let settings = Options { events: of_instance, snapshot: true, ..Options::default() };
