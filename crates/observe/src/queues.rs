@@ -29,8 +29,8 @@ pub struct QueuesFigures {
 /// One device.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
-    /// `driver`: the figures of the driver, with this machine as the guest. `vhost`: those of vhost, with this machine as
-    /// the host.
+    /// `driver`: the figures of the driver, with this machine as the guest. `vhost`: those of vhost, with this machine
+    /// as the host.
     pub side: Side,
     /// `virtio0`; for vhost the tap, or `null` if it has none.
     pub name: Option<String>,

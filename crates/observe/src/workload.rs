@@ -48,7 +48,7 @@ impl Workload {
         Ok(status.map(|status| if status.success() { Ok(()) } else { Err(status.to_string()) }))
     }
 
-    /// Ends the command if it still runs: with SIGTERM, and after [`PATIENCE`] with SIGKILL.
+    /// Ends the command if it still runs: with SIGTERM, and with SIGKILL if that has no effect.
     pub fn end(&mut self) {
         if !matches!(self.0.try_wait(), Ok(None)) {
             return;
