@@ -1,5 +1,5 @@
-//! The vhost study's own case, on 64-bit ARM as its authors had it: a guest whose NIC stands at virtio-mmio, served by QEMU and by vhost, on
-//! an emulated hypervisor. What runs there is arm64.sh, with a latpath that was built for it; what it printed is checked here.
+//! The vhost study's original setup on 64-bit ARM: a guest whose NIC is a virtio-mmio device, served by QEMU and by
+//! vhost, on an emulated hypervisor. arm64.sh runs there, with a latpath built for it; the tests here check its output.
 
 use crate::{outside::evidence, tests, Outcome};
 use anyhow::{ensure, Context};
@@ -11,20 +11,20 @@ use std::{fs, path::Path, path::PathBuf, time::Duration};
 const NEVER: &dyn Fn() -> bool = &|| false;
 const SCRIPT: &str = "tests/lab/arm64.sh";
 const LIMIT: Duration = Duration::from_secs(900);
-/// Echo requests to the guest, one after the other.
+/// Echo requests to the guest, one at a time.
 const PACKETS: u64 = 100;
-/// How the NIC is served, and what the ladder calls that.
+/// Values of the `vhost` option, and the ladder's name for each.
 const SERVICES: [(&str, &str); 2] = [("off", "no_vhost"), ("on", "vhost_relayed")];
-/// Exits that may come between the readings of KVM's counters and the window, in a thousand.
+/// Exits tolerated between the readings of KVM's counters and the window, ‰.
 const BETWEEN: u64 = 50;
 
-/// Cargo puts it there: see docs/lab.md.
+/// Path at which Cargo puts the program: see docs/lab.md.
 fn program() -> Option<PathBuf> {
     let target = latpath_testkit::program().parent()?.parent()?.to_owned();
     Some(target.join("aarch64-unknown-linux-gnu/release/latpath")).filter(|program| program.is_file())
 }
 
-/// The test on this kernel.
+/// The trial on this kernel.
 pub fn trial_on(kernel: LabKernel, is_asked: bool) -> Trial {
     let fetch = || kernel.fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string());
     let lack = match program() {
@@ -35,7 +35,7 @@ pub fn trial_on(kernel: LabKernel, is_asked: bool) -> Trial {
     trial(&name(kernel), &[lack], move || run(kernel).map_err(|e| Failed::from(format!("{e:?}")))).in_lab()
 }
 
-/// What the test is called.
+/// Name of the trial.
 pub fn name(kernel: LabKernel) -> String {
     format!("{}::study", kernel.name)
 }
@@ -71,7 +71,7 @@ fn run(kernel: LabKernel) -> Outcome {
 }
 
 fn check(out: &Path, vhost: &str, variant: &str) -> Outcome {
-    // The command's own words stand before.
+    // Precedes the command's output.
     let printed = |command: &str| -> anyhow::Result<Value> {
         let text = fs::read_to_string(out.join(format!("{command}-{vhost}")))?;
         serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())
@@ -83,7 +83,7 @@ fn check(out: &Path, vhost: &str, variant: &str) -> Outcome {
         ensure!(ladder[key] == 0, "{key} is {}: {ladder:#}", ladder[key]);
     }
     for direction in ["from_guest", "to_guest"] {
-        // KVM does not say there when it injects.
+        // On this architecture KVM does not report when it injects.
         tests::ladder::expect_queue(&ladder, direction, variant, "guest_handler", PACKETS)
             .with_context(|| direction.to_owned())?;
     }
@@ -119,7 +119,7 @@ fn check_exits(seen: &Value) -> Outcome {
     let event = |name: &str| events.iter().find(|e| e["event"] == name).and_then(|e| e["count"].as_u64());
     ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
     ensure!(event("kvm_guest_fault") >= Some(PACKETS), "the guest's writes are its faults: {events:?}");
-    // A packet each way for each request, and an address to be found.
+    // One packet each way for each request, plus ARP.
     for name in ["to_guest_packets", "from_guest_packets"] {
         ensure!(number(&vm["traffic"], name)? >= PACKETS, "{}", vm["traffic"]);
     }

@@ -1,10 +1,10 @@
-//! What is expected of a report: numbers that do not depend on how fast the machine is.
+//! Expectations for a report that do not depend on the speed of the machine.
 
 use crate::Outcome;
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 
-/// `latpath report --json`.
+/// Output of `latpath report --json`.
 pub struct Report(Value);
 
 impl Report {
@@ -12,12 +12,12 @@ impl Report {
         Self(shown)
     }
 
-    /// All of it, for what has no word here.
+    /// The whole report, for fields without a method here.
     pub fn json(&self) -> &Value {
         &self.0
     }
 
-    /// Counts for a person.
+    /// A short summary for error messages.
     pub fn in_short(&self) -> String {
         let Self(shown) = self;
         format!(
@@ -34,13 +34,13 @@ impl Report {
         )
     }
 
-    /// The paths that packets took, and how many did.
+    /// Paths taken by the packets, with the number of journeys of each.
     fn paths(&self) -> Vec<(&str, u64)> {
         let all = self.0["paths"].as_array().into_iter().flatten();
         all.filter_map(|p| Some((p["path"].as_str()?, p["journeys"].as_u64()?))).collect()
     }
 
-    /// A count.
+    /// A number at the top level of the report.
     pub fn number(&self, key: &str) -> Result<u64> {
         self.0[key].as_u64().with_context(|| format!("the report has no number {key}"))
     }
@@ -50,7 +50,7 @@ impl Report {
         self.0["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
 
-    /// Every frame has a journey, and each journey has every point.
+    /// Expects a journey for each frame, and every point in each journey.
     pub fn expect_all_complete(&self, frames: u64) -> Outcome {
         let all = (self.number("journeys")?, self.number("complete")?, self.number("incomplete")?);
         ensure!(all == (frames, frames, 0), "not {frames} complete journeys: {}", self.in_short());
@@ -59,7 +59,7 @@ impl Report {
         Ok(())
     }
 
-    /// Packets lost, at whatever place.
+    /// Lost packets, at all places.
     pub fn lost(&self) -> u64 {
         self.0["lost"].as_array().into_iter().flatten().filter_map(|l| l["count"].as_u64()).sum()
     }
@@ -83,19 +83,19 @@ impl Report {
         segments.filter(|s| s["name"] == segment).filter_map(|s| s["count"].as_u64()).sum()
     }
 
-    /// The kernel's reason for what was lost at a place: that of most.
+    /// The kernel's most frequent drop reason at a place.
     pub fn reason_of_loss(&self, place: &str) -> Option<&str> {
         let all = self.0["lost"].as_array().into_iter().flatten();
         all.filter(|l| l["place"] == place).max_by_key(|l| l["count"].as_u64())?["reason"].as_str()
     }
 
-    /// What the kernel itself counted of the losses at a place, by the report.
+    /// The kernel's own count of the losses at a place, as reported.
     pub fn kernel_count(&self, place: &str) -> Option<u64> {
         let mut all = self.0["lost"].as_array().into_iter().flatten();
         all.find(|l| l["place"] == place)?["kernel_count"].as_u64()
     }
 
-    /// What the report says of one stream alone, whose name begins so.
+    /// The report's section on the first stream whose name starts with `stream`.
     pub fn of_stream(&self, stream: &str) -> Result<Self> {
         let mut all = self.0["streams"].as_array().into_iter().flatten();
         let is_it = |s: &&Value| s["stream"].as_str().is_some_and(|name| name.starts_with(stream));
@@ -103,7 +103,7 @@ impl Report {
         Ok(Self(one.clone()))
     }
 
-    /// These points are on the route, in this order; others may stand between them.
+    /// Expects these points on the route, in this order; other points may be between them.
     pub fn expect_route(&self, expected: &[&str]) -> Outcome {
         let points = self.points();
         let mut left = points.iter();
@@ -113,8 +113,8 @@ impl Report {
         Ok(())
     }
 
-    /// The segments between neighbours on the route make the total, packet for packet: same counts, and means that add up
-    /// but for the rounding of each to 1 ns.
+    /// Expects the segments between neighbours on the route to add up to the total: equal counts, and means whose
+    /// sum equals the total's mean within the rounding of 1 ns each.
     pub fn expect_segments_to_add_up(&self) -> Outcome {
         let segments = self.0["segments"].as_array().context("no segments")?;
         let total = segments.iter().find(|s| s["name"] == "total").context("no total")?;
@@ -135,7 +135,7 @@ impl Report {
         Ok(())
     }
 
-    /// The tool itself lost nothing.
+    /// Expects that latpath itself dropped no sightings.
     pub fn expect_no_sighting_lost(&self) -> Outcome {
         let dropped = &self.0["tool"]["sightings_dropped"];
         ensure!(dropped == 0, "{dropped} sightings were dropped");

@@ -1,5 +1,5 @@
-//! Faults on purpose in the hypervisor and in its guest, and whether latpath blames the right one: as in `causes`, with
-//! longer times, since all of this is emulated.
+//! Faults injected into the hypervisor and its guest, and the check that latpath blames the right one. Like
+//! `causes`, but with longer times, since everything here is emulated.
 
 use crate::{
     fault::{self, Injection},
@@ -17,26 +17,27 @@ use nix::{
 };
 use std::{env, process::Command, time::Duration};
 
-/// How often, for how long and in what distances. The emulated CPUs themselves stand still for a ms or two at times.
+/// Number, duration and interval of the faults, µs. `gap` allows for emulated CPUs, which at times stall for 1–2
+/// ms.
 pub const ROUNDS: &str = "times=32 busy=150000 every=600000 gap=5000";
-/// What takes longer is late.
+/// Latency above which a packet is late.
 pub const THRESHOLD: Duration = Duration::from_millis(60);
-/// Longer than all rounds.
+/// Maximum time for a step, longer than all rounds together.
 const LIMIT: Duration = Duration::from_secs(120);
-/// This program in the guest.
+/// Path of this program in the guest.
 pub const IN_GUEST: &str = "/bin/faults";
 
-/// The stream that is followed during the fault.
+/// The stream recorded during the fault.
 pub fn stream() -> Stream {
     Stream::sv("MU01", 400_000).rate(500).publish("--cpu 0")
 }
 
-/// This program.
+/// Path of this program.
 pub fn myself() -> Result<std::path::PathBuf> {
     env::current_exe().context("where this program is")
 }
 
-/// Records while a fault is done.
+/// Records while `fault` runs; returns the recording and the times of the injections.
 pub fn record_during(
     stage: &mut Stage,
     threshold: Duration,
@@ -45,7 +46,7 @@ pub fn record_during(
     record_stream_during(stage, &stream(), threshold, fault)
 }
 
-/// The same with another stream.
+/// Like [`record_during`], with another stream.
 pub fn record_stream_during(
     stage: &mut Stage,
     stream: &Stream,
@@ -55,7 +56,7 @@ pub fn record_stream_during(
     stage.in_memory = true;
     let recording = stage.record(stream, &format!("--threshold {}us", threshold.as_micros()))?;
     let publishing = stage.start_publishing(stream)?;
-    // The route and the baseline are known by then.
+    // By then the route and the baseline are known.
     recording.has(2 * stream.rate)?;
     let truth = fault(stage)?;
     goes_on(stage, stream.rate)?;
@@ -68,14 +69,14 @@ pub fn record_stream_during(
     Ok((Seen::read(&run).map_err(|e| anyhow!("{e:?}"))?, truth))
 }
 
-/// Waits until so many more packets have come.
+/// Waits until `packets` more packets have arrived at the hypervisor's NIC.
 pub fn goes_on(stage: &Stage, packets: u64) -> Result<()> {
     let before = stage.counters(NIC)?.rx_packets;
     let come = || stage.counters(NIC).is_ok_and(|now| now.rx_packets >= before + packets);
     until_within(LIMIT, &format!("{packets} more packets come"), come).map_err(plain)
 }
 
-/// Does a fault in the hypervisor's namespace, in all rounds.
+/// Runs all rounds of a fault in the hypervisor's namespace.
 pub fn on_host(stage: &Stage, words: &str) -> Result<Vec<Injection>> {
     let mut command = Command::new(myself()?);
     command.arg(fault::WORD).args(words.split(' ')).args(ROUNDS.split(' '));
@@ -86,7 +87,7 @@ pub fn on_host(stage: &Stage, words: &str) -> Result<Vec<Injection>> {
     }
 }
 
-/// The same in the guest; times are the guest's.
+/// Runs all rounds of a fault in the guest. The returned times are the guest's.
 pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
     let script = format!("{IN_GUEST} {} {words} {ROUNDS}", fault::WORD);
     let output = stage.guest()?.run(&script, LIMIT, &|| false)?;
@@ -96,7 +97,7 @@ pub fn in_guest(stage: &mut Stage, words: &str) -> Result<Vec<Injection>> {
     }
 }
 
-/// Starts the application in its namespace, on this CPU and in real time, where there is no guest.
+/// Without a guest: starts the application in its namespace, on this CPU, with real-time priority.
 pub fn listen_here(stage: &Stage, cpu: usize) -> Result<Started> {
     let mut command = Command::new(myself()?);
     let words =
@@ -105,24 +106,24 @@ pub fn listen_here(stage: &Stage, cpu: usize) -> Result<Started> {
     stage.start_command(stage.application(), command)
 }
 
-/// Starts the application in the guest: one of ours, with these words.
+/// Starts this program's application in the guest, with these arguments.
 pub fn listen(stage: &mut Stage, words: &str) -> Result<()> {
     let words = format!("application device={GUEST_DEVICE} cpu=0 {words}");
     Ok(stage.guest()?.start("relay", &format!("{IN_GUEST} {} {words}", fault::WORD), false, &|| false)?)
 }
 
-/// Ends it, and says when it slept.
+/// Stops the application; returns the intervals in which it slept.
 pub fn listen_no_more(stage: &mut Stage) -> Result<Vec<Injection>> {
     let output = stage.guest()?.end("relay", LIMIT, &|| false)?;
     fault::parse(&output.text).map_err(|e| anyhow!(e))
 }
 
-/// The guest as the host sees it.
+/// The guest as seen from the host.
 pub fn vm() -> Result<Vm> {
     latpath_vms::find()?.vms.into_iter().next().context("no virtual machine is found")
 }
 
-/// Puts those of the guest's threads that do this on one CPU.
+/// Pins the guest's threads of this role to one CPU.
 pub fn pin(vm: &Vm, role: Role, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu)?;
@@ -136,7 +137,7 @@ pub fn pin(vm: &Vm, role: Role, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Several verdicts as one.
+/// Combines several verdicts into one.
 pub fn all(outcomes: Vec<Result<(), latpath_testkit::Failed>>) -> Result<()> {
     let failed: Vec<String> =
         outcomes.into_iter().filter_map(|o| o.err()).map(|e| e.message().unwrap_or("failed").to_owned()).collect();

@@ -1,10 +1,10 @@
-//! What the kernel's own trace says of the events that the flight recorder records, and what both say, word for word.
+//! Compares the flight recorder's events with the kernel's own trace: both are turned into the same text.
 
 use anyhow::{bail, Context, Result};
 use latpath_flight::{Event, Left, Names, Sleep, Vector, What, Window};
 use std::collections::BTreeMap;
 
-/// The recorder's tracepoints that are in a trace in so many words.
+/// The recorder's tracepoints that a trace prints as text.
 pub const EVENTS: [&str; 34] = [
     "sched/sched_switch",
     "sched/sched_waking",
@@ -42,24 +42,24 @@ pub const EVENTS: [&str; 34] = [
     "openvswitch/ovs_dp_upcall",
 ];
 
-/// Kinds that happen with interrupts off: nothing comes between two programs at one of these places, and so their order is the
-/// same for both.
+/// Event kinds that occur with interrupts off: nothing can run between two programs on the same tracepoint, so both
+/// record them in the same order.
 const CLOSED: [&str; 10] =
     ["switch", "waking", "wakeup", "migrate", "irq", "irq-exit", "raise", "vector", "vector-exit", "kvm-entry"];
 
-/// Events at the edges of a time that one has and the other has not.
+/// Maximum events at the edges of the window that only one of the two recorded.
 const EDGE: usize = 64;
 
-/// An event in words.
+/// An event as text.
 #[derive(Clone, Debug)]
 pub struct Said {
     /// `CLOCK_MONOTONIC`.
     pub t: i64,
     /// The thread on the CPU.
     pub pid: u32,
-    /// What happened, its kind first.
+    /// The event, starting with its kind.
     pub text: String,
-    /// What each says in its own words.
+    /// Details whose wording differs between the two.
     pub more: String,
 }
 
@@ -73,7 +73,7 @@ impl Said {
     }
 }
 
-/// What the recorder has of each CPU.
+/// The recorder's events of each CPU.
 pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeMap<u32, Vec<Said>> {
     let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
     for cpu in &window.cpus {
@@ -112,7 +112,7 @@ fn in_words(event: &Event, names: &Names) -> String {
                 Left::Ready { preempted: true, .. } => "R+",
                 Left::Ready { preempted: false, .. } => "R",
                 Left::Asleep(Sleep::Interruptible) => "S",
-                // So the kernel calls what its freezer holds.
+                // The state that the kernel prints for a task held by its freezer.
                 Left::Asleep(Sleep::Blocked | Sleep::Frozen) => "D",
                 Left::Asleep(Sleep::Idle) => "I",
                 Left::Asleep(Sleep::Stopped) => "T",
@@ -151,7 +151,7 @@ fn in_words(event: &Event, names: &Names) -> String {
     }
 }
 
-/// Without the module that it is of, which the trace names too.
+/// Name of a function without its module, which the trace also prints.
 fn function(names: &Names, address: u64) -> String {
     names.of_function(address).split([' ', '+']).next().unwrap_or("").to_owned()
 }
@@ -167,7 +167,7 @@ fn vector(vector: Vector) -> &'static str {
     }
 }
 
-/// What the kernel's trace has of each CPU, as tracefs prints it.
+/// Events of each CPU in the kernel's trace, as printed by tracefs.
 pub fn of_trace(trace: &str, from: i64, to: i64) -> Result<BTreeMap<u32, Vec<Said>>> {
     let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
     for line in trace.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -196,7 +196,7 @@ fn parse(line: &str) -> Option<(u32, Said)> {
     Some((cpu.parse().ok()?, Said { t, pid, text, more }))
 }
 
-/// The word behind `key`.
+/// The word after `key`.
 fn after<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let rest = &text[text.rfind(key)? + key.len()..];
     Some(rest.split([' ', ',', ':']).next().unwrap_or(rest))
@@ -208,7 +208,7 @@ fn trace_in_words(event: &str, fields: &str) -> Option<(String, String)> {
     let text = match event {
         "sched_switch" => {
             let state = of("prev_state=")?;
-            // Ended, and waited for: one of both.
+            // The trace has both Z and X for an exited thread.
             let state = if state.starts_with('Z') { "X" } else { state };
             let (prev, next) = (of("prev_pid=")?, of("next_pid=")?);
             format!("switch {prev} {} {state} {next} {}", of("prev_prio=")?, of("next_prio=")?)
@@ -254,19 +254,20 @@ fn trace_in_words(event: &str, fields: &str) -> Option<(String, String)> {
     Some((text, more))
 }
 
-/// `003`.
+/// Parses a number, such as `003`.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok()
 }
 
-/// What both have of one CPU.
+/// The events of one CPU in both records.
 pub struct Differ<'a> {
     pub ours: &'a [Said],
     pub theirs: &'a [Said],
 }
 
 impl<'a> Differ<'a> {
-    /// Of what happens with interrupts off the order of all is the same. Returns how far the times of each are apart.
+    /// Compares the order of all events that occur with interrupts off. Returns the time differences of the pairs,
+    /// ns.
     pub fn as_a_whole(&self) -> Result<Vec<u64>, String> {
         let closed = |said: &&Said| CLOSED.contains(&said.kind());
         let (ours, theirs): (Vec<_>, Vec<_>) =
@@ -274,13 +275,14 @@ impl<'a> Differ<'a> {
         Ok(aligned(&ours, &theirs)?.iter().map(|(a, b)| a.t.abs_diff(b.t)).collect())
     }
 
-    /// The same events of a kind; returns how many.
+    /// Compares the events of one kind; returns their number.
     pub fn of_kind(&self, kind: &str) -> Result<usize, String> {
         let of = |all: &'a [Said]| all.iter().filter(|said| said.kind() == kind).collect::<Vec<_>>();
         Ok(aligned(&of(self.ours), &of(self.theirs))?.len())
     }
 
-    /// So many events of a kind at most are missing; returns how many there are.
+    /// Compares only the number of events of one kind, of which `missing` may be absent; returns the recorder's
+    /// number.
     pub fn count_but(&self, kind: &str, missing: usize) -> Result<usize, String> {
         let of = |all: &[Said]| all.iter().filter(|said| said.kind() == kind).count();
         let (ours, theirs) = (of(self.ours), of(self.theirs));
@@ -290,13 +292,13 @@ impl<'a> Differ<'a> {
         Ok(ours)
     }
 
-    /// The events that are the same in both.
+    /// All events that are in both records, as pairs.
     pub fn pairs(&self) -> Result<Vec<(&'a Said, &'a Said)>, String> {
         aligned(&self.ours.iter().collect::<Vec<_>>(), &self.theirs.iter().collect::<Vec<_>>())
     }
 }
 
-/// Pairs of events, all the same, but for a few at the edges.
+/// Pairs of equal events. Only up to [`EDGE`] events at the edges may be unpaired.
 fn aligned<'a>(ours: &[&'a Said], theirs: &[&'a Said]) -> Result<Vec<(&'a Said, &'a Said)>, String> {
     let pairs = |skip: usize, skip_theirs: usize| ours.iter().skip(skip).zip(theirs.iter().skip(skip_theirs));
     let same = |skip, skip_theirs| pairs(skip, skip_theirs).take_while(|(a, b)| a.is_same(b)).count();

@@ -1,4 +1,4 @@
-//! Two NICs with a cable between them, each in a namespace of the hypervisor, and sockets on them whose packets are stamped.
+//! Two linked NICs, each in a namespace of the hypervisor, and sockets on them with timestamping on.
 //!
 //! ```text
 //!  namespace pub           namespace app
@@ -22,24 +22,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits until a device has its link.
+/// Waits until a device has a link.
 pub fn has_link(space: &Namespace, device: &str) -> Result<()> {
     let shown = || space.ip(&format!("link show {device}")).unwrap_or_default();
     let has_it = || String::from_utf8_lossy(&shown()).contains("LOWER_UP");
     until(&format!("{device} has its link"), has_it).map_err(plain)
 }
 
-/// Their addresses.
+/// Addresses of the two NICs.
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 47, 0, 1), Ipv4Addr::new(10, 47, 0, 2)];
 
-/// The two; they are the machine's first namespace's again when this goes.
+/// The two NICs. Dropping it returns them to the machine's initial namespace.
 pub struct Linked {
     names: [String; 2],
     bench: Bench,
 }
 
 impl Linked {
-    /// Puts them where they belong, and waits for the link.
+    /// Moves the NICs to their namespaces, and waits for the link.
     pub fn new(names: [impl Into<String>; 2]) -> Result<Self> {
         let linked = Self { names: names.map(Into::into), bench: latpath_testkit::bench().map_err(plain)? };
         for (at, address) in ADDRESSES.iter().enumerate() {
@@ -54,12 +54,12 @@ impl Linked {
         Ok(linked)
     }
 
-    /// Their names.
+    /// Name of a NIC.
     pub fn name(&self, nic: usize) -> &str {
         &self.names[nic]
     }
 
-    /// Where a NIC is.
+    /// Namespace of a NIC.
     pub fn space(&self, nic: usize) -> &Namespace {
         match nic {
             0 => &self.bench.path.publisher,
@@ -67,28 +67,28 @@ impl Linked {
         }
     }
 
-    /// Starts `latpath WORDS…` where a NIC is.
+    /// Starts `latpath WORDS…` in a NIC's namespace.
     pub fn start(&self, nic: usize, words: &str) -> Result<Started> {
         self.bench.start(self.space(nic), latpath_testkit::latpath(words)).map_err(plain)
     }
 
-    /// Starts a command where a NIC is.
+    /// Starts a command in a NIC's namespace.
     pub fn start_command(&self, nic: usize, command: Command) -> Result<Started> {
         self.bench.start(self.space(nic), command).map_err(plain)
     }
 
-    /// Runs `latpath WORDS…` where a NIC is, to its end.
+    /// Runs `latpath WORDS…` in a NIC's namespace and waits for its end.
     pub fn latpath(&self, nic: usize, words: &str, limit: Duration) -> Result<Finished> {
         self.start(nic, words)?.finish(limit).map_err(plain)
     }
 
-    /// Runs a command where a NIC is, which must succeed; returns what it printed.
+    /// Runs a command in a NIC's namespace; it must succeed. Returns its output.
     pub fn run(&self, nic: usize, line: &str) -> Result<String> {
         let words = ["netns", "exec", self.space(nic).name()].into_iter().chain(line.split(' '));
         run(Command::new("ip").args(words))
     }
 
-    /// What a NIC counts of this name: `tx_stamps_lost`.
+    /// A NIC's statistic of this name, such as `tx_stamps_lost`.
     pub fn count(&self, nic: usize, name: &str) -> Result<u64> {
         let all = self.run(nic, &format!("ethtool -S {}", self.name(nic)))?;
         let mut pairs = all.lines().filter_map(|l| l.trim().split_once(": "));
@@ -96,12 +96,12 @@ impl Linked {
         Ok(value.parse()?)
     }
 
-    /// What `ethtool -T` says of a NIC.
+    /// Output of `ethtool -T` for a NIC.
     pub fn promises(&self, nic: usize) -> Result<String> {
         self.run(nic, &format!("ethtool -T {}", self.name(nic)))
     }
 
-    /// The device of a NIC's clock.
+    /// Device of a NIC's PTP hardware clock.
     pub fn phc(&self, nic: usize) -> Result<PathBuf> {
         let said = self.promises(nic)?;
         let mut lines = said.lines().filter_map(|l| l.strip_prefix("PTP Hardware Clock: "));
@@ -110,12 +110,12 @@ impl Linked {
         Ok(format!("/dev/ptp{number}").into())
     }
 
-    /// Runs `phc_ctl WORDS` on a NIC's clock; returns what it printed.
+    /// Runs `phc_ctl WORDS` on a NIC's clock; returns its output.
     pub fn phc_ctl(&self, nic: usize, words: &str) -> Result<String> {
         run(Command::new("phc_ctl").arg(self.phc(nic)?).arg("--").args(words.split(' ')))
     }
 
-    /// What a NIC's clock shows, by `phc_ctl`: seconds, as text.
+    /// Reading of a NIC's clock by `phc_ctl`: seconds, as text.
     pub fn phc_reading(&self, nic: usize) -> Result<String> {
         let said = self.phc_ctl(nic, "get")?;
         let shown = said.split("clock time is ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -123,18 +123,18 @@ impl Linked {
     }
 }
 
-/// What `latpath ping caps` says of a NIC: whether its clock and its stamps do what its driver claims.
+/// Output of `latpath ping caps` for a NIC: whether its clock and stamps work as its driver claims.
 pub struct Caps(Value);
 
 impl Caps {
-    /// Asks, while frames come from the other end.
+    /// Runs the command while the other end sends frames.
     pub fn of(linked: &Linked, nic: usize) -> Result<Self> {
         let other = linked.space(1 - nic).inside(|| UdpSocket::bind((ADDRESSES[1 - nic], 0)))??;
         let asked = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !asked.load(Ordering::Relaxed) {
-                    // Nobody listens there, and the errors that come of it do not matter.
+                    // No socket listens on this port: ignore the errors that result.
                     let _ = other.send_to(b"latpath", (ADDRESSES[nic], 9));
                     latpath_testkit::waits::pace(Duration::from_millis(10));
                 }
@@ -146,14 +146,14 @@ impl Caps {
         })
     }
 
-    /// Of `clock`, or of a stamp (`tx_nic`): `works`, `fails`, `not_tried` or `not_offered`.
+    /// Expects a state of `clock` or of a stamp (`tx_nic`): `works`, `fails`, `not_tried` or `not_offered`.
     pub fn expect(&self, what: &str, state: &str) -> Result<()> {
         let said = if what == "clock" { &self.0["phc"] } else { &self.0["stamps"][what] };
         ensure!(said["state"] == state, "{what} is not said to be {state}: {said}");
         Ok(())
     }
 
-    /// Whether stamps of this kind are asked for.
+    /// Expects that stamps of this kind are used, or not.
     pub fn expect_used(&self, stamp: &str, used: bool) -> Result<()> {
         let said = &self.0["stamps"][stamp];
         ensure!(said["used"] == used, "{stamp}: {said}");
@@ -161,14 +161,14 @@ impl Caps {
     }
 }
 
-/// A socket at each end, with stamping on.
+/// A socket at each end, with timestamping on.
 pub struct Pair {
     sockets: [UdpSocket; 2],
     _on: [HardwareStamps; 2],
 }
 
 impl Pair {
-    /// Switches stamping on; what was set before is set again when this goes.
+    /// Switches timestamping on; dropping the pair restores the previous setting.
     pub fn open(linked: &Linked) -> Result<Self> {
         let (left, on_left) = Self::end(linked, 0)?;
         let (right, on_right) = Self::end(linked, 1)?;
@@ -186,8 +186,8 @@ impl Pair {
         Ok((socket, switched.context("it offers no stamps")?))
     }
 
-    /// Sends a packet from left to right; says when it left and when it arrived. On the lab's own NICs a stamp that comes
-    /// at all is there as soon as the packet is.
+    /// Sends a packet from left to right; returns its TX and RX stamps. On the lab's own NICs a TX stamp, if any,
+    /// is available when the packet arrives.
     pub fn send(&self) -> Result<(Option<i64>, Option<i64>)> {
         let [left, right] = &self.sockets;
         left.send(b"latpath")?;
@@ -196,7 +196,7 @@ impl Pair {
         Ok((self.tx_stamp(), rx_stamps(got.control).nic))
     }
 
-    /// The oldest TX stamp that is there.
+    /// The oldest TX stamp available.
     pub fn tx_stamp(&self) -> Option<i64> {
         let (mut data, mut control) = ([0; 256], Control::new());
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
@@ -204,7 +204,7 @@ impl Pair {
         from_error_queue(got.control).filter(|stamp| stamp.kind == TxKind::Nic).map(|stamp| stamp.time)
     }
 
-    /// The oldest TX stamp that is there, or the next that comes in time.
+    /// The oldest TX stamp, waiting up to `limit` for it.
     pub fn wait_for_tx_stamp(&self, limit: Duration) -> Option<i64> {
         let until = Instant::now() + limit;
         loop {
@@ -218,7 +218,7 @@ impl Pair {
 
 const PORT: u16 = 4700;
 
-/// Loads the driver of NICs that QEMU emulates; returns their names.
+/// Loads the driver of NICs emulated by QEMU; returns the names of the two NICs.
 pub fn emulated(driver: &str) -> Result<[String; 2]> {
     run(Command::new("modprobe").arg(driver))?;
     let mut found = Vec::new();
@@ -232,7 +232,7 @@ pub fn emulated(driver: &str) -> Result<[String; 2]> {
     <[String; 2]>::try_from(found).map_err(|found| anyhow!("not two NICs of {driver}: {found:?}"))
 }
 
-/// Runs a command that must succeed; returns what it printed.
+/// Runs a command that must succeed; returns its output.
 pub fn run(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } = command.output().with_context(|| format!("{command:?}"))?;
     if !status.success() {
@@ -241,7 +241,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// What failed, as an error.
+/// Converts a failure to an error.
 pub fn plain(failed: Failed) -> anyhow::Error {
     anyhow!(failed.message().unwrap_or("failed").to_owned())
 }

@@ -1,10 +1,11 @@
 //! Tests of latpath on a whole hypervisor: Open vSwitch or a bridge, vhost, and a guest under KVM, on the kernels of the
 //! lab's matrix. docs/lab.md says how to run and to write them.
 //!
-//! This program runs twice. Outside (outside.rs) it boots one virtual machine for each kernel and hands it the tests, one
-//! after the other. Inside it is called with [`INSIDE`] and the name of one test, runs that, and says how it went.
+//! This program has two roles. Outside (outside.rs) it boots a virtual machine for each kernel and passes the tests
+//! to it, one at a time. Inside, called with [`INSIDE`] and the name of a test, it runs that test and reports the
+//! result.
 //!
-//! Beside these it holds the tests of causes that need no virtual machine (causes/).
+//! It also contains the tests of causes that need no virtual machine (causes/).
 
 mod arm64;
 mod causes;
@@ -24,35 +25,35 @@ mod xdp;
 use causes::{blame, fault, fixed, group, verdict};
 use std::{fmt, process::ExitCode};
 
-/// The word by which the program knows that it is inside.
+/// Argument by which the program recognises that it runs inside the virtual machine.
 const INSIDE: &str = "--inside";
-/// After the test's name: run it at its full length.
+/// Argument after the test's name: run the test at full length.
 const WHOLE: &str = "--whole";
 
-/// How a test ends.
+/// Result of a test.
 type Outcome = anyhow::Result<()>;
 
-/// One test, written in a file of its own in tests/.
+/// A test. Each has its own file in tests/.
 struct Test {
     name: &'static str,
-    /// Also in `make test`, on the oldest kernel.
+    /// Also runs in `make test`, on the oldest kernel.
     smoke: bool,
-    /// Only in `make lab`, never when it is run by its name alone.
+    /// Runs only in `make lab`, not when requested by name.
     only_whole: bool,
-    /// More than it ever needs on a busy machine, in seconds.
+    /// Time limit, s: more than the test needs on a busy machine.
     seconds: u64,
     run: fn(&Scale) -> Outcome,
 }
 
-/// What tests need beside the hypervisor.
+/// Requirements of tests besides the hypervisor.
 #[derive(Clone, Copy)]
 enum Need {
     Nothing,
-    /// The lab's own NICs, whose stamps are known (stamping.rs).
+    /// The lab's own NICs, whose stamps the test knows (stamping.rs).
     StampingNics,
-    /// Idle states, of which one is slow to leave (the lab's own module).
+    /// Idle states with a slow exit (the lab's own module).
     SlowIdle,
-    /// Two igb instead of two e1000e.
+    /// Two igb NICs instead of two e1000e.
     Igb,
 }
 
@@ -73,7 +74,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// So many frames where it is run by its name, and so many in `make lab`.
+    /// Frames to send: `few` when the test is requested by name, `many` in `make lab`.
     fn frames(&self, few: u64, many: u64) -> u64 {
         if self.whole {
             many

@@ -1,4 +1,4 @@
-//! A kernel module of the lab's own (crates/lab/module), in the hypervisor.
+//! The lab's own kernel module (crates/lab/module), in the hypervisor.
 
 use crate::linked::run;
 use anyhow::{Context, Result};
@@ -9,19 +9,19 @@ use std::{
     process::Command,
 };
 
-/// Says where the module is that a test needs.
+/// Environment variable with the path of the module that a test needs.
 pub const MODULE: &str = "LATPATH_LAB_MODULE";
 
-/// The module, as long as this value lives.
+/// The loaded module; dropping it unloads it.
 #[derive(Debug)]
 pub struct Module(OwnModule);
 
 impl Module {
-    /// Loads it; `parameters` as modules take them: `phcs=2 offset_ns=0,5000`.
+    /// Loads the module with `parameters` in the form that insmod takes: `phcs=2 offset_ns=0,5000`.
     pub fn load(module: OwnModule, parameters: &str) -> Result<Self> {
         let file = env::var(MODULE).ok().filter(|f| !f.is_empty()).context("the module was not built")?;
         let module = Self(module);
-        // That of a test that was killed.
+        // Left over from a test that was killed.
         if module.folder().exists() {
             module.remove()?;
         }
@@ -41,7 +41,7 @@ impl Module {
         self.folder().join("parameters").join(name)
     }
 
-    /// What a parameter says.
+    /// Value of a parameter.
     pub fn get(&self, parameter: &str) -> Result<String> {
         fs::read_to_string(self.parameter(parameter)).with_context(|| format!("read {parameter}"))
     }

@@ -1,4 +1,5 @@
-//! On this machine: which kernels and tests are requested, a virtual machine for each kernel, and what became of it.
+//! The part that runs on this machine: selects kernels and tests, boots a virtual machine for each kernel, and
+//! reports the results.
 
 use crate::{arm64, module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
@@ -14,13 +15,13 @@ use std::{
     time::Duration,
 };
 
-/// Names kernels, or `all`. Whatever it names is tested at full length.
+/// Environment variable with the names of kernels, or `all`. The named kernels are tested at full length.
 const CHOICE: &str = "LATPATH_LAB";
-/// What is used where none is named; verifiers of later kernels accept more.
+/// Default kernel: the verifiers of later kernels accept more.
 const OLDEST: &str = "6.1";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
-/// Runs these tests, and those of each kernel that is asked for.
+/// Runs `trials`, and the lab's tests on each requested kernel.
 pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     let arguments = latpath_testkit::arguments();
     let choice = env::var(CHOICE).ok().filter(|c| !c.is_empty());
@@ -49,7 +50,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
         for (need, tests) in tests::ALL {
             let ordinary = tests.iter().filter(|t| whole || !t.only_whole);
             let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
-            // What nobody asked to run needs nothing.
+            // Tests that were not requested need nothing.
             let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
             let mut home = Home { kernel, nics: Nics::default(), module: None };
             let asked = !arguments.list && named.iter().any(asked);
@@ -68,7 +69,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     latpath_testkit::main(trials)
 }
 
-/// `make test` boots the oldest kernel, and loads all programs there.
+/// Tier of a test: `make test` boots the oldest kernel and loads all programs there.
 fn tier(test: &Test, kernel: &LabKernel) -> Tier {
     match test.smoke && kernel.name == OLDEST {
         true => Tier::Test,
@@ -87,17 +88,17 @@ fn chosen(choice: &str) -> Result<Vec<LabKernel>, String> {
     choice.split(',').map(|name| named(name.trim())).collect()
 }
 
-/// Where a test runs.
+/// Environment of a test.
 #[derive(Clone)]
 struct Home {
     kernel: LabKernel,
     nics: Nics,
-    /// One of the lab's own, where tests need it.
+    /// The lab's own module, for tests that need it.
     module: Option<PathBuf>,
 }
 
 impl Home {
-    /// Sees to what is needed, or says what keeps the tests from running here.
+    /// Provides what a test needs, or returns why the tests cannot run here.
     fn provide(&mut self, need: Need) -> Result<(), String> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err("these tests' hypervisor is x86-64".into());
@@ -122,7 +123,8 @@ impl Home {
     }
 }
 
-/// This program and the one under test, as they are now: a build in the same tree may replace them while tests run.
+/// Copies of this program and the program under test: a build in the same tree may replace the originals while
+/// tests run.
 struct Programs {
     folder: PathBuf,
     me: PathBuf,
@@ -133,7 +135,7 @@ impl Programs {
     fn keep() -> io::Result<Self> {
         let all = evidence("programs");
         fs::create_dir_all(&all)?;
-        // Those of a run that was killed.
+        // Left over from a run that was killed.
         for left in fs::read_dir(&all)?.flatten() {
             if !Path::new("/proc").join(left.file_name()).exists() {
                 fs::remove_dir_all(left.path())?;
@@ -143,7 +145,7 @@ impl Programs {
         fs::create_dir_all(&folder)?;
         let (me, latpath) = (folder.join("lab"), folder.join("latpath"));
         for (from, to) in [(env::current_exe()?, &me), (latpath_testkit::program(), &latpath)] {
-            // A linker makes a new file, and leaves the old one to its other names.
+            // A linker writes a new file, so the hard link keeps the old contents.
             fs::hard_link(&from, to).or_else(|_| fs::copy(&from, to).map(drop))?;
         }
         Ok(Self { folder, me, latpath })
@@ -156,12 +158,12 @@ impl Drop for Programs {
     }
 }
 
-/// The machine that runs now. Another kernel's takes its place, and one that a test broke is not used again.
+/// The virtual machine that runs now. It is replaced for another kernel, and discarded when a test breaks it.
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
-/// Runs a test. An emulated machine with a guest in it stands still once in a long while, and says nothing, or fails over
-/// [`EMULATION`]; and on a crowded machine it may get no CPU for seconds, in which packets take longer than any real one would
-/// need. The test is then tried again in another one, which is reported.
+/// Runs a test. An emulated machine with a guest occasionally hangs without output, or crashes over [`EMULATION`].
+/// On an overloaded host it may also get no CPU for seconds, during which packets take longer than on any real machine.
+/// In these cases the test is repeated in a new machine, which is reported.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
     let mut left = MOST_AGAIN;
     loop {
@@ -174,7 +176,7 @@ fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) 
     }
 }
 
-/// How often a test is tried again.
+/// Maximum repetitions of a test.
 const MOST_AGAIN: u32 = 2;
 
 enum Attempt {
@@ -184,7 +186,7 @@ enum Attempt {
 
 fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<Attempt, Failed> {
     let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
-    // While a test has it, it is in no pool.
+    // The pool is empty while a test uses the machine.
     let fits = |h: &Hypervisor| h.kernel() == home.kernel && h.nics() == home.nics;
     let kept = slot.take().filter(|(_, hypervisor)| fits(hypervisor));
     let (lab, mut hypervisor) = match kept {
@@ -250,7 +252,7 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
         Ok(folder) => format!("its recordings and the console are in {}", folder.display()),
         Err(error) => format!("its recordings cannot be kept: {error}"),
     };
-    // What matters most comes last, where it is seen.
+    // The most important part comes last, where it is visible.
     let report = format!("the end of the console:\n{console}\n{kept}\n{starvation}\n{failed}");
     let silent = matches!(ended, Err(Error::Silent { .. })) && complaints.is_empty();
     let tripped = fs::read(hypervisor.console()).is_ok_and(|text| String::from_utf8_lossy(&text).contains(EMULATION));
@@ -258,21 +260,23 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
     if silent || tripped || starved {
         return Ok(Attempt::Unsound(report));
     }
-    // One that hangs, or whose kernel is unwell, shall not disturb the next test.
+    // A machine that hangs or whose kernel complained must not affect the next test.
     if ended.is_ok_and(|output| !HUNG.contains(&output.status)) && complaints.is_empty() {
         *slot = Some((lab, hypervisor));
     }
     Err(report.into())
 }
 
-/// The kernel puts breakpoints into its own code for a moment, where it attaches programs and takes them off. QEMU's emulation of two
-/// CPUs may go on executing one that is not there any more: the kernel does not know it, or both CPUs stand at it for ever.
+/// The kernel briefly puts breakpoints into its own code when it attaches and detaches programs. QEMU's emulation
+/// of two CPUs may still execute a breakpoint that has been removed: the kernel does not recognise it, or both CPUs
+/// hang on it.
 const EMULATION: &str = "int3: 0000";
 
-/// What kernels are known to warn of in a test: Linux 6.12 where the time that it keeps for ordinary threads is set while they wait.
+/// Known kernel warnings in tests. Linux 6.12 warns when the runtime reserved for ordinary threads is changed while
+/// they wait.
 const KNOWN: [(&str, &str); 1] = [("cause_fixed_fair", "at kernel/sched/deadline.c:")];
 
-/// What timeout(1) says of a program that it had to end.
+/// Exit statuses of timeout(1) for a program that it killed.
 const HUNG: [i32; 2] = [124, 137];
 
 fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String> {
@@ -287,7 +291,7 @@ fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String
     }
 }
 
-/// Their consoles are beside the recordings.
+/// Complaints of the guests' kernels, from the consoles beside the recordings.
 fn complaints_of_guests(out: &Path) -> Vec<String> {
     let files = fs::read_dir(out).into_iter().flatten().flatten().map(|e| e.path());
     let consoles = files.filter(|f| f.extension().is_some_and(|e| e == "console"));
@@ -295,12 +299,12 @@ fn complaints_of_guests(out: &Path) -> Vec<String> {
     texts.flat_map(|text| complaints(&String::from_utf8_lossy(&text))).map(|line| format!("guest: {line}")).collect()
 }
 
-/// Where that of a test is.
+/// Directory of the evidence of a failed test.
 pub fn evidence(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab").join(name)
 }
 
-/// Keeps what a failed test left in `/out`, and the console.
+/// Saves the console, and the files that a failed test left in `/out`.
 fn keep(hypervisor: &Hypervisor, name: &str) -> io::Result<PathBuf> {
     let folder = evidence(name);
     fs::create_dir_all(&folder)?;

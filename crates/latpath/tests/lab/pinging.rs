@@ -1,4 +1,5 @@
-//! `latpath ping` between two linked NICs: a reflector at the right one, runs from the left one, and what is said of them.
+//! `latpath ping` between two linked NICs: a reflector on the right NIC, sessions from the left one, and checks of
+//! their results.
 
 use crate::linked::{plain, Linked, ADDRESSES};
 use anyhow::{bail, ensure, Context, Result};
@@ -10,16 +11,16 @@ use nix::{
 use serde_json::Value;
 use std::{fs, process::Command, time::Duration};
 
-/// More than any of these runs takes.
+/// Time limit of a run, more than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// It ends with this value.
+/// A running reflector; dropping it ends the process.
 pub struct Reflector {
     process: Started,
     pid: Pid,
 }
 
-/// Words that also ask for the NIC's stamps, unless they say which.
+/// Adds the option for the NIC's stamps, unless `words` selects the stamps.
 fn with_stamps(words: &str) -> String {
     if words.contains("--stamps") || words.contains("--xdp") {
         words.into()
@@ -29,15 +30,15 @@ fn with_stamps(words: &str) -> String {
 }
 
 impl Reflector {
-    /// Starts it, and waits until it listens.
+    /// Starts the reflector, and waits until it listens.
     pub fn start(linked: &Linked, words: &str) -> Result<Self> {
         let process = linked.start(1, &format!("ping reflect {}", with_stamps(words)))?;
         let pid = Pid::from_raw(process.pid() as i32);
         Self { process, pid }.wait()
     }
 
-    /// The same on a machine of its own, as far as it can see: with another boot's id, and with a CLOCK_MONOTONIC that is
-    /// ahead by so many seconds.
+    /// Starts a reflector that appears to be on another machine: with another boot ID, and a CLOCK_MONOTONIC that
+    /// is `ahead` seconds ahead.
     pub fn start_elsewhere(linked: &Linked, ahead: u32, words: &str) -> Result<Self> {
         const ID: &str = "11111111-2222-3333-4444-555555555555";
         let file = "/run/latpath-lab-boot-id";
@@ -46,7 +47,7 @@ impl Reflector {
         Self::start_apart(linked, ahead, &format!("{id} && exec {} ping reflect {words}", program().display()))
     }
 
-    /// The same on this machine, in a time namespace whose CLOCK_MONOTONIC is ahead.
+    /// Starts a reflector on this machine, in a time namespace whose CLOCK_MONOTONIC is `ahead` seconds ahead.
     pub fn start_in_time_namespace(linked: &Linked, ahead: u32, words: &str) -> Result<Self> {
         let words = with_stamps(words);
         Self::start_apart(linked, ahead, &format!("exec {} ping reflect {words}", program().display()))
@@ -59,7 +60,7 @@ impl Reflector {
         let process = linked.start_command(1, command)?;
         let unshare = Pid::from_raw(process.pid() as i32);
         let mut reflector = Self { process, pid: unshare }.wait()?;
-        // It leaves signals to its child.
+        // unshare forwards no signals: signal its child.
         let children = fs::read_to_string(format!("/proc/{unshare}/task/{unshare}/children"))?;
         reflector.pid = Pid::from_raw(children.trim().parse().context("no child of unshare")?);
         Ok(reflector)
@@ -70,7 +71,7 @@ impl Reflector {
         Ok(self)
     }
 
-    /// Ends it as Ctrl-C does; returns what it printed.
+    /// Stops the reflector with SIGINT; returns its output.
     pub fn end(self) -> Result<String> {
         kill(self.pid, Signal::SIGINT)?;
         let ended = self.process.finish(PATIENCE).map_err(plain)?;
@@ -79,18 +80,18 @@ impl Reflector {
     }
 }
 
-/// A session of `latpath ping emit`, by its JSON.
+/// JSON result of a session of `latpath ping emit`.
 #[derive(Debug)]
 pub struct Session(Value);
 
-/// One of its transactions: stamps as their clocks showed them, ns, by name (`t1_nic`).
+/// A logged transaction: stamps in the time of their own clocks, ns, by name (`t1_nic`).
 pub struct Logged {
     names: Vec<String>,
     values: Vec<Option<i64>>,
 }
 
 impl Logged {
-    /// Time from one stamp to another, in their own clocks.
+    /// Time from one stamp to another, without conversion between their clocks, ns.
     pub fn between(&self, from: &str, to: &str) -> Result<Option<i64>> {
         let of = |name: &str| {
             let at =
@@ -102,17 +103,17 @@ impl Logged {
 }
 
 impl Session {
-    /// Runs `latpath ping emit WORDS…` from the left NIC to its end. It must succeed.
+    /// Runs `latpath ping emit WORDS…` from the left NIC to completion; it must succeed.
     pub fn run(linked: &Linked, words: &str) -> Result<Self> {
         Self::run_to(linked, &ADDRESSES[1].to_string(), words)
     }
 
-    /// The same to another address.
+    /// Like [`Session::run`], to another address.
     pub fn run_to(linked: &Linked, target: &str, words: &str) -> Result<Self> {
         Self::of(Self::start_to(linked, target, words)?)
     }
 
-    /// Starts it.
+    /// Starts `latpath ping emit WORDS…` from the left NIC.
     pub fn start(linked: &Linked, words: &str) -> Result<Started> {
         Self::start_to(linked, &ADDRESSES[1].to_string(), words)
     }
@@ -122,7 +123,7 @@ impl Session {
         linked.start(0, &format!("ping emit {target} --json --worst 1000 --lost-after 2s {words}"))
     }
 
-    /// Waits for its end.
+    /// Waits for the end of a session and reads its result.
     pub fn of(running: Started) -> Result<Self> {
         let mut all = running.finish(PATIENCE).and_then(|ended| ended.json()).map_err(plain)?;
         let session = all["sessions"][0].take();
@@ -130,12 +131,12 @@ impl Session {
         Ok(Self(session))
     }
 
-    /// All of it.
+    /// The whole result.
     pub fn json(&self) -> &Value {
         &self.0
     }
 
-    /// So many probes were sent, and answered.
+    /// Expects this number of probes to be sent and answered.
     pub fn expect_answered(&self, probes: u64) -> Result<()> {
         let counts = &self.0["counts"];
         let expected = counts["sent"] == probes && counts["answered"] == probes && counts["lost"] == 0;
@@ -143,7 +144,7 @@ impl Session {
         Ok(())
     }
 
-    /// One of the seven parts: `wire there`.
+    /// One of the seven parts, such as `wire there`.
     pub fn part(&self, name: &str) -> Result<&Value> {
         let mut parts = self.0["segments"].as_array().into_iter().flatten();
         let names =
@@ -151,14 +152,14 @@ impl Session {
         parts.find(|p| p["name"] == name).with_context(|| format!("no {name} in {:?}", names()))
     }
 
-    /// A part's least and greatest time, and how wrong it may be.
+    /// Minimum, maximum and error bound of a part, ns.
     pub fn extremes(&self, name: &str) -> Result<(i64, i64, i64)> {
         let part = self.part(name)?;
         let number = |key: &str| part[key].as_i64().with_context(|| format!("no {key} of {part}"));
         Ok((number("min_ns")?, number("max_ns")?, number("error_bound_ns")?))
     }
 
-    /// The wires are as long as they are, but for what is said that they may be wrong; returns the greatest such bound.
+    /// Expects both wires to take `wire_ns` within their error bounds; returns the greater bound.
     pub fn expect_wires(&self, wire_ns: i64) -> Result<i64> {
         let mut largest = 0;
         for name in ["wire there", "wire back"] {
@@ -173,7 +174,7 @@ impl Session {
         Ok(largest)
     }
 
-    /// The parts of each transaction make its round trip, but of those that lack a stamp.
+    /// Expects the parts of each complete transaction to add up to its round trip.
     pub fn expect_parts_to_add_up(&self) -> Result<()> {
         let all = self.0["worst"].as_array().filter(|all| !all.is_empty()).context("no transactions")?;
         let mut lacking = 0;
@@ -187,25 +188,25 @@ impl Session {
                 None => lacking += 1,
             }
         }
-        // A stamp that did not come, or of a clock that was set or stood still.
+        // A stamp is missing, or its clock was set or stopped.
         let known = self.0["counts"]["incomplete"].as_u64().zip(self.0["unplaced"].as_u64()).map(|(a, b)| a + b);
         ensure!(known >= Some(lacking), "{lacking} lack a stamp, {known:?} by its own account");
         Ok(())
     }
 
-    /// How often a stamp did not come: `t1_nic`.
+    /// Number of missing stamps of one kind, such as `t1_nic`.
     pub fn missing(&self, stamp: &str) -> u64 {
         let mut all = self.0["missing"].as_array().into_iter().flatten();
         all.find(|m| m["stamp"] == stamp).and_then(|m| m["count"].as_u64()).unwrap_or(0)
     }
 
-    /// Nothing was disturbed, by its own account.
+    /// Expects that the session reports no disturbances.
     pub fn expect_undisturbed(&self) -> Result<()> {
         ensure!(self.0["disturbed"] == 0, "it says: {}", self.0["disturbances"]);
         Ok(())
     }
 
-    /// When, in CLOCK_MONOTONIC, it noticed something that it says with these words, and all that it says of it.
+    /// Time of the first reported disturbance that contains `words`, in CLOCK_MONOTONIC, and its text.
     pub fn disturbed_by(&self, words: &str) -> Result<(i64, String)> {
         let mut all = self.0["disturbances"].as_array().into_iter().flatten();
         let found = all.find(|d| d["what"].as_str().is_some_and(|said| said.contains(words)));

@@ -1,4 +1,4 @@
-//! `latpath path` in the hypervisor, and what it found.
+//! `latpath path` in the hypervisor, and its results.
 
 use crate::stage::{plain, Stage};
 use anyhow::{ensure, Context, Result};
@@ -6,16 +6,16 @@ use latpath_testkit::{waits::says, Started};
 use serde_json::Value;
 use std::time::Duration;
 
-/// More than the slowest kind takes to attach and to detach.
+/// Time limit for attaching and detaching, more than the slowest kind of program takes.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A search at work.
+/// A running search.
 pub struct Search {
     process: Started,
 }
 
 impl Search {
-    /// Starts `latpath path WORDS…` in the hypervisor's namespace; returns when it is attached.
+    /// Starts `latpath path WORDS…` in the hypervisor's namespace; returns once it is attached.
     pub fn start(stage: &Stage, words: &str, expression: &str) -> Result<Self> {
         let mut command = latpath_testkit::latpath(&format!("path --json {words}"));
         command.args(Some(expression).filter(|e| !e.is_empty()));
@@ -24,7 +24,7 @@ impl Search {
         Ok(Self { process })
     }
 
-    /// Ends it as Ctrl-C does, and reads what it found. What it lost fails the test.
+    /// Stops the search with SIGINT and reads its result. Lost events fail the test.
     pub fn end(self) -> Result<Found> {
         self.process.interrupt();
         let ended = self.process.finish(PATIENCE).map_err(plain)?;
@@ -39,29 +39,29 @@ impl Search {
     }
 }
 
-/// What a search found.
+/// Result of a search.
 pub struct Found {
     pub all: Value,
 }
 
 impl Found {
-    /// Each packet's steps.
+    /// Steps of each packet.
     pub fn packets(&self) -> Vec<&Vec<Value>> {
         self.all["packets"].as_array().into_iter().flatten().filter_map(|p| p["steps"].as_array()).collect()
     }
 
-    /// The points of all routes.
+    /// Points of all routes.
     pub fn points(&self) -> Vec<&str> {
         self.all["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
     }
 }
 
-/// A step's name.
+/// Name of a step.
 pub fn name(step: &Value) -> &str {
     step["name"].as_str().unwrap_or("?")
 }
 
-/// Whether steps of these names come in this order, with others between them.
+/// Expects steps of these names in this order, with any others between them.
 pub fn in_order(steps: &[Value], names: &[&str]) -> Result<()> {
     let mut left = steps.iter();
     for expected in names {

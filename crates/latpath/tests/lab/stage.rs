@@ -1,4 +1,4 @@
-//! Words to write tests with, inside the hypervisor: a path, what is sent on it, who listens, who records.
+//! Building blocks of the tests inside the hypervisor: a path, traffic, an application and a recorder.
 //!
 //! ```text
 //!  namespace pub       namespace hyp: record                      guest0: subscribe, agent
@@ -23,20 +23,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The guest's name as a machine.
+/// The guest's machine name.
 pub const GUEST: &str = "guest0";
-/// The application's receiving thread, and so the last point: `app-read@relay`.
+/// Name of the application's receiving thread; the last point is therefore `app-read@relay`.
 pub const RELAY: &str = "relay";
-/// More than anything here takes that ends by itself.
+/// Time limit of steps that end by themselves.
 const PATIENCE: Duration = Duration::from_secs(120);
 const NEVER: &dyn Fn() -> bool = &|| false;
 
-/// How latpath in the hypervisor reaches the agent in the guest.
+/// Transport between latpath in the hypervisor and the agent in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// A virtio-serial port.
     Serial,
-    /// A vsock that the hypervisor's kernel serves.
+    /// A vsock served by the hypervisor's kernel.
     Vsock,
 }
 
@@ -46,58 +46,59 @@ pub struct Stream {
     pub svid: &'static str,
     pub rate: u64,
     pub frames: u64,
-    /// More words for `latpath publish`.
+    /// Further arguments of `latpath publish`.
     pub publish: String,
 }
 
 impl Stream {
-    /// 1,000 frames/s, whose counter wraps at 4,000 as the 9-2LE profile for 50 Hz has it.
+    /// 1,000 frames/s with a counter that wraps at 4,000, as in the 9-2LE profile for 50 Hz.
     pub fn sv(svid: &'static str, frames: u64) -> Self {
         Self { svid, rate: 1000, frames, publish: String::new() }
     }
 
-    /// At another rate.
+    /// Sets the rate, frames/s.
     pub fn rate(self, rate: u64) -> Self {
         Self { rate, ..self }
     }
 
-    /// With more words for `latpath publish`.
+    /// Adds arguments of `latpath publish`.
     pub fn publish(self, words: &str) -> Self {
         Self { publish: format!("{} {words}", self.publish), ..self }
     }
 
-    /// As `--stream` takes it.
+    /// The stream in the form that `--stream` takes.
     pub fn spec(&self) -> String {
         format!("svid:{}", self.svid)
     }
 
-    /// How late a packet may be: most of the time in which the counter wraps, since the machine is slow.
+    /// Maximum lateness of a packet: most of the counter's wrap time, since the machine is slow.
     fn window(&self) -> Duration {
         Duration::from_millis(4000 * 1000 * 3 / 4 / self.rate).min(Duration::from_secs(4))
     }
 }
 
-/// A laid path with what runs on it. All of it goes with this value.
+/// A path and everything that runs on it, which ends when this value is dropped.
 pub struct Stage {
-    // Ends before the namespaces that it is in.
+    // Dropped before the namespaces that it uses.
     guest: Option<Guest>,
     bench: Bench,
     reach: Reach,
-    /// Runs are written to memory, and kept by [`keep`]: the route out of this machine disturbs all that goes on in it.
+    /// Recordings are written to memory, and saved by [`keep`]: writing out of this machine would disturb
+    /// everything in it.
     pub in_memory: bool,
-    /// By which means the guest's packets and interrupts go.
+    /// How the guest's packets and interrupts are transferred.
     pub service: NicService,
-    /// The guest's vCPUs.
+    /// Number of the guest's vCPUs.
     pub cpus: u32,
 }
 
 impl Stage {
-    /// Lays pub ─ hyp with the switch and the guest's tap.
+    /// Sets up pub ─ hyp, with the switch and the guest's tap.
     pub fn lay(switch: Switch) -> Result<Self> {
         Self::lay_to(Application::Guest, switch)
     }
 
-    /// Lays pub ─ hyp ─ app, without a guest: the application is in a namespace.
+    /// Sets up pub ─ hyp ─ app without a guest: the application runs in a namespace.
     pub fn lay_without_guest(switch: Switch) -> Result<Self> {
         Self::lay_to(Application::Namespace, switch)
     }
@@ -115,17 +116,17 @@ impl Stage {
         })
     }
 
-    /// Boots the guest (KVM, vhost), with an agent.
+    /// Boots the guest (KVM, vhost) with an agent.
     pub fn boot_guest(&mut self) -> Outcome {
         self.boot_guest_reached_by(Reach::Serial)
     }
 
-    /// [`Stage::boot_guest`], its agent reached by other means.
+    /// Like [`Stage::boot_guest`], with another transport to the agent.
     pub fn boot_guest_reached_by(&mut self, reach: Reach) -> Outcome {
         self.boot_guest_with(reach, Vec::new())
     }
 
-    /// The same, with more programs in it: the file here, the path there.
+    /// Also copies programs into the guest: pairs of a local file and its path in the guest.
     pub fn boot_guest_with(&mut self, reach: Reach, programs: Vec<(PathBuf, String)>) -> Outcome {
         let latpath = (self.bench.lab.stripped(program(), "latpath"), "/bin/latpath".into());
         let more = programs
@@ -153,28 +154,29 @@ impl Stage {
         Ok(())
     }
 
-    /// Gives the publisher 192.0.2.1 and the guest 192.0.2.2, and each the other's MAC address. Returns both MAC addresses.
+    /// Assigns 192.0.2.1 to the publisher and 192.0.2.2 to the guest, and sets static ARP entries. Returns both MAC
+    /// addresses.
     pub fn lay_addresses(&mut self) -> Result<[&'static str; 2]> {
         let guest = self.guest.as_mut().context("this test has booted no guest")?;
         Ok(guest.lay_addresses(&self.bench.path.publisher, NEVER)?)
     }
 
-    /// Namespaces and switch.
+    /// The namespaces and the switch.
     pub fn path(&self) -> &LabPath {
         &self.bench.path
     }
 
-    /// The application's namespace, where there is no guest.
+    /// The application's namespace, if there is no guest.
     pub fn application(&self) -> &Namespace {
         self.bench.application()
     }
 
-    /// The guest, once it is booted.
+    /// The booted guest.
     pub fn guest(&mut self) -> Result<&mut Guest> {
         self.guest.as_mut().context("this test has booted no guest")
     }
 
-    /// Open vSwitch, where the path has it.
+    /// The path's Open vSwitch, if any.
     pub fn open_vswitch(&self) -> Result<&OpenVswitch> {
         self.bench.path.open_vswitch.as_deref().context("this path has no Open vSwitch")
     }
@@ -186,7 +188,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What the kernel counted on a device of the hypervisor.
+    /// The kernel's counters of a device in the hypervisor.
     pub fn counters(&self, device: &str) -> Result<latpath_net::Statistics> {
         Ok(self.path().hypervisor.counters_of(device)?)
     }
@@ -201,7 +203,7 @@ impl Stage {
         self.bench.start(space, command).map_err(plain)
     }
 
-    /// Runs `latpath WORDS…` in the hypervisor to its end; it must succeed. Returns what it printed.
+    /// Runs `latpath WORDS…` in the hypervisor to completion; it must succeed. Returns its output.
     pub fn latpath(&self, words: &str) -> Result<String> {
         let finished = self.start(&self.path().hypervisor, words)?.finish(PATIENCE).map_err(plain)?;
         match finished.code {
@@ -210,13 +212,13 @@ impl Stage {
         }
     }
 
-    /// Lets the guest's application listen to the stream.
+    /// Starts the guest's application, which receives the stream.
     pub fn subscribe(&mut self, stream: &Stream) -> Outcome {
         let words = format!("latpath subscribe -i {GUEST_DEVICE} --stream {} --name {RELAY} --json", stream.spec());
         Ok(self.guest()?.start(RELAY, &words, false, NEVER)?)
     }
 
-    /// Ends the guest's application, and returns what it says of what it received.
+    /// Stops the guest's application; returns its report of the packets received.
     pub fn unsubscribe(&mut self) -> Result<Value> {
         let guest = self.guest()?;
         let output = guest.end(RELAY, PATIENCE, NEVER)?;
@@ -227,12 +229,12 @@ impl Stage {
         serde_json::from_str(&output.text).with_context(|| format!("read the JSON of subscribe: {:?}", output.text))
     }
 
-    /// Starts `latpath record` in the hypervisor, with the guest where there is one; returns when it records.
+    /// Starts `latpath record` in the hypervisor, with the guest if there is one; returns once it records.
     pub fn record(&mut self, stream: &Stream, words: &str) -> Result<Recording> {
         self.record_spec(&stream.spec(), stream.window(), words)
     }
 
-    /// The same for any stream, as `--stream` takes it.
+    /// Like [`Stage::record`], for any stream in the form that `--stream` takes.
     pub fn record_spec(&mut self, stream: &str, window: Duration, words: &str) -> Result<Recording> {
         let run = match self.in_memory {
             true => self.bench.lab.folder().join(kept("run").file_name().context("a name for the run")?),
@@ -261,20 +263,20 @@ impl Stage {
         Ok(Recording { process, run })
     }
 
-    /// Starts to publish the stream.
+    /// Starts publishing the stream.
     pub fn start_publishing(&self, stream: &Stream) -> Result<Started> {
         let Stream { svid, rate, frames, publish } = stream;
         let words = format!("publish -i {PUBLISHER} --svid {svid} --rate {rate} --count {frames} --json {publish}");
         self.start(&self.path().publisher, &words)
     }
 
-    /// Publishes the stream to its end.
+    /// Publishes the stream to its end; returns the publisher's report.
     pub fn publish(&self, stream: &Stream) -> Result<Value> {
         let limit = Duration::from_secs(2 * stream.frames / stream.rate) + PATIENCE;
         self.start_publishing(stream)?.finish(limit).map_err(plain)?.json().map_err(plain)
     }
 
-    /// Waits until nothing more arrives: an emulated guest may be behind by a while.
+    /// Waits until no more packets arrive: an emulated guest may lag behind.
     pub fn wait_for_quiet(&self) -> Outcome {
         let (quiet, limit) = (Duration::from_secs(1), Instant::now() + PATIENCE);
         let mut last = self.path().hypervisor.counters()?;
@@ -282,7 +284,7 @@ impl Stage {
             latpath_testkit::waits::fault_for(quiet);
             let now = self.path().hypervisor.counters()?;
             if now == last || Instant::now() >= limit {
-                // What it still takes from the device to the application shows on no counter of this side.
+                // No counter on this side covers the time from the device to the application.
                 latpath_testkit::waits::fault_for(quiet);
                 return Ok(());
             }
@@ -290,7 +292,8 @@ impl Stage {
         }
     }
 
-    /// The ordinary course: the application listens, latpath records, the stream is published, and all of it is reported.
+    /// The standard sequence: starts the application and the recorder, publishes the stream, and returns the
+    /// report.
     pub fn follow(&mut self, stream: &Stream) -> Result<Report> {
         self.subscribe(stream)?;
         let recording = self.record(stream, "")?;
@@ -304,17 +307,17 @@ impl Stage {
     }
 }
 
-/// The guest's context id, and the port at which its agent waits.
+/// The guest's vsock context ID, and the port on which its agent listens.
 pub const CID: u32 = 42;
 pub const PORT: u32 = 7400;
 
-/// A recorder at work.
+/// A running recorder.
 pub struct Recording {
     process: Started,
     run: PathBuf,
 }
 
-/// Keeps what is in memory beyond the end of this machine.
+/// Copies a recording from memory to the directory that outlives this machine.
 pub fn keep(run: &Path) -> Outcome {
     let ended = Command::new("cp").arg("-r").arg(run).arg("/out").status()?;
     ensure!(ended.success(), "cp -r {} /out: {ended}", run.display());
@@ -322,18 +325,19 @@ pub fn keep(run: &Path) -> Outcome {
 }
 
 impl Recording {
-    /// Where it is, while the test runs.
+    /// Path of the recording while the test runs.
     pub fn run(&self) -> &PathBuf {
         &self.run
     }
 
-    /// Waits until so many journeys are on the disk. They are over: what is missing of them is lost, and no longer under way.
+    /// Waits until this number of journeys is on disk. These are final: a sighting that they lack is lost, not
+    /// pending.
     pub fn has(&self, journeys: u64) -> Outcome {
         let stored = || Run::open(&self.run).is_ok_and(|run| run.journeys() >= journeys);
         until_within(PATIENCE, &format!("{journeys} journeys are on the disk"), stored).map_err(plain)
     }
 
-    /// Ends it as Ctrl-C does, and reads `latpath report --json`.
+    /// Stops the recorder with SIGINT, and reads `latpath report --json`.
     pub fn end(self, stage: &Stage) -> Result<Report> {
         self.process.interrupt();
         let ended = self.process.finish(PATIENCE).map_err(plain)?;
@@ -345,13 +349,13 @@ impl Recording {
     }
 }
 
-/// A new name in the folder that outlives the machine: when the test fails, what is there is kept.
+/// A new name in the directory that outlives the machine; its contents are kept if the test fails.
 fn kept(name: &str) -> PathBuf {
     static NAMES: AtomicU32 = AtomicU32::new(1);
     Path::new("/out").join(format!("{}-{}.{name}", process::id(), NAMES.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// What failed, as an error.
+/// Converts a failure to an error.
 pub fn plain(failed: Failed) -> anyhow::Error {
     anyhow!(failed.message().unwrap_or("failed").to_owned())
 }

@@ -1,41 +1,42 @@
-//! The lab's stamping NICs (crates/lab/module): loaded, made to misbehave, and what is known of their clocks.
+//! The lab's stamping NICs (crates/lab/module): loads them, makes them misbehave, and reads the true state of their
+//! clocks.
 
 use crate::{linked::Linked, module::Module};
 use anyhow::{Context, Result};
 use latpath_lab::OwnModule;
 use std::ops::Deref;
 
-/// Their names.
+/// Names of the NICs.
 pub const NICS: [&str; 2] = ["lpn0", "lpn1"];
 
-/// Both NICs. They go with this value.
+/// Both NICs; dropping it removes them.
 pub struct StampingNics {
     linked: Linked,
     module: Module,
 }
 
-/// The kernel's clock and the NICs', at one moment.
+/// Readings of the kernel's clock and the NICs' clocks at the same moment, ns.
 #[derive(Debug)]
 pub struct Truth {
     /// CLOCK_MONOTONIC.
     pub monotonic: i64,
-    /// One, or one for each NIC.
+    /// One shared clock, or one for each NIC.
     pub phcs: Vec<i64>,
 }
 
 impl StampingNics {
-    /// Loads the module; `parameters` as modules take them: `phcs=2 offset_ns=0,5000`.
+    /// Loads the module with `parameters` in the form that insmod takes: `phcs=2 offset_ns=0,5000`.
     pub fn load(parameters: &str) -> Result<Self> {
         let module = Module::load(OwnModule::StampingNics, parameters)?;
         Ok(Self { linked: Linked::new(NICS)?, module })
     }
 
-    /// Changes a parameter: one value for both NICs, or `1,0`.
+    /// Changes a parameter: one value for both NICs, or one each, such as `1,0`.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         self.module.set(parameter, value)
     }
 
-    /// What all clocks show at one moment.
+    /// Reads all clocks at the same moment.
     pub fn truth(&self) -> Result<Truth> {
         let text = self.module.get("truth")?;
         let mut numbers = text.split_whitespace().map(str::parse);

@@ -1,4 +1,4 @@
-//! XDP programs of a few instructions, and the AF_XDP socket of an application that reads its frames past the stack.
+//! XDP programs of a few instructions, and an application's AF_XDP socket, whose frames bypass the stack.
 
 use anyhow::{ensure, Context, Result};
 use latpath_lab::Namespace;
@@ -15,12 +15,12 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Who runs an XDP program.
+/// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The device's driver, before there is a packet of the stack.
+    /// In the device's driver, before an skb exists (native mode).
     Driver,
-    /// The stack, for any device ("generic").
+    /// In the stack, for any device (generic mode).
     Stack,
 }
 
@@ -38,13 +38,13 @@ fn index(device: &str) -> Result<i32> {
     Ok(index as i32)
 }
 
-/// What a call of libbpf's returned.
+/// Checks the result of a libbpf call.
 fn checked(returned: i32, what: &str) -> Result<i32> {
     ensure!(returned >= 0, "{what}: {}", io::Error::from_raw_os_error(-returned));
     Ok(returned)
 }
 
-/// What a system call returned.
+/// Checks the result of a system call.
 fn done(returned: i32, what: &'static str) -> Result<i32> {
     if returned < 0 {
         return Err(io::Error::last_os_error()).context(what);
@@ -71,7 +71,8 @@ fn end_with(helper: u32) -> [bpf_insn; 2] {
     [insn(call, (0, 0), helper as i32), insn(exit, (0, 0), 0)]
 }
 
-/// Loads a program and puts it on a device of this namespace, where it stays until the device goes or another takes its place.
+/// Loads a program and attaches it to a device of this namespace, until the device is removed or the program
+/// replaced.
 fn put(device: &str, program: &[bpf_insn], by: By) -> Result<()> {
     // SAFETY: the pointers are to values that live through the call, of the lengths that are said.
     let loaded = unsafe {
@@ -91,7 +92,7 @@ fn put(device: &str, program: &[bpf_insn], by: By) -> Result<()> {
     checked(put, "attach an XDP program").map(drop)
 }
 
-/// From now on, whatever comes in by `from` goes out by `to`, past all else.
+/// Redirects all frames received on `from` to `to`.
 pub fn redirect(space: &Namespace, from: &str, to: &str, by: By) -> Result<()> {
     space.inside(|| {
         let [call, exit] = end_with(libbpf_sys::BPF_FUNC_redirect);
@@ -99,7 +100,7 @@ pub fn redirect(space: &Namespace, from: &str, to: &str, by: By) -> Result<()> {
     })?
 }
 
-/// Takes the program off again.
+/// Detaches the program.
 pub fn leave(space: &Namespace, device: &str, by: By) -> Result<()> {
     space.inside(|| {
         // SAFETY: takes numbers alone.
@@ -111,14 +112,14 @@ pub fn leave(space: &Namespace, device: &str, by: By) -> Result<()> {
 const FRAMES: u32 = 1024;
 const FRAME: u32 = 2048;
 
-/// An application's AF_XDP socket, in copy mode: takes all that comes in by a device.
+/// An application's AF_XDP socket in copy mode, which receives all frames of a device.
 pub struct XdpSocket {
     stop: Arc<AtomicBool>,
     reader: JoinHandle<u64>,
 }
 
 impl XdpSocket {
-    /// Opens it on a device, and a thread that reads.
+    /// Opens the socket on a device, and starts a thread that reads from it.
     pub fn open(space: &Namespace, device: &str, by: By) -> Result<Self> {
         let rings = space.inside(|| Rings::open(device, by))??;
         let stop = Arc::new(AtomicBool::new(false));
@@ -127,14 +128,14 @@ impl XdpSocket {
         Ok(Self { stop, reader })
     }
 
-    /// Closes it; returns how many frames came.
+    /// Closes the socket; returns the number of frames received.
     pub fn close(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.reader.join().unwrap_or(0)
     }
 }
 
-/// The socket, and the memory that it shares with the kernel.
+/// The socket and the memory shared with the kernel.
 struct Rings {
     socket: OwnedFd,
     _map: OwnedFd,
@@ -143,7 +144,7 @@ struct Rings {
     free: Ring,
 }
 
-/// One of its rings (linux/if_xdp.h): as many places as there are frames.
+/// One of the socket's rings (linux/if_xdp.h), with as many entries as there are frames.
 struct Ring {
     base: *mut u8,
     offsets: libc::xdp_ring_offset,
@@ -172,7 +173,7 @@ impl Ring {
         unsafe { &*self.base.add(self.offsets.consumer as usize).cast() }
     }
 
-    /// The place of this number.
+    /// The ring's entry for index `n`.
     fn place<T>(&self, n: u32) -> *mut T {
         // SAFETY: the number is cut to the ring's length, and the mapping covers all places.
         unsafe { self.base.add(self.offsets.desc as usize).cast::<T>().add((n % FRAMES) as usize) }
@@ -185,7 +186,7 @@ impl Rings {
         let socket = done(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) }, "open an AF_XDP socket")?;
         // SAFETY: a fresh descriptor that nothing else owns.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // Frames begin at a page's start.
+        // Aligned to a page, as the kernel requires.
         let frames = vec![0u8; (FRAMES * FRAME + 4096) as usize];
         let start = (frames.as_ptr() as u64).next_multiple_of(4096);
         let memory = libc::xdp_umem_reg {
@@ -230,7 +231,7 @@ impl Rings {
         Ok(Self { socket, _map: map, _frames: frames, received, free })
     }
 
-    /// Takes frames and gives them back until it is stopped.
+    /// Receives frames and returns them to the kernel until it is stopped.
     fn read(self, stop: &AtomicBool) -> u64 {
         let mut count = 0;
         let (mut next, mut back) = (0u32, FRAMES);
@@ -260,7 +261,7 @@ fn option<T>(socket: &OwnedFd, name: i32, value: &T) -> Result<()> {
     done(set, "set up an AF_XDP socket").map(drop)
 }
 
-/// Puts a program on the device that hands all frames to the socket; returns the map that holds it.
+/// Attaches a program to the device that redirects all frames to the socket; returns its XSKMAP.
 fn frames_go_to(socket: &OwnedFd, device: &str, by: By) -> Result<OwnedFd> {
     // SAFETY: the name lives through the call.
     let map = unsafe {
@@ -272,7 +273,7 @@ fn frames_go_to(socket: &OwnedFd, device: &str, by: By) -> Result<OwnedFd> {
     let (key, value) = (ptr::from_ref(&key).cast(), ptr::from_ref(&value).cast());
     // SAFETY: key and value are of the map's sizes and live through the call.
     checked(unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key, value, 0) }, "fill the XSKMAP")?;
-    // An instruction of two: r1 = the map.
+    // This instruction has two parts: r1 = the map.
     let load = libbpf_sys::BPF_LD | libbpf_sys::BPF_DW | libbpf_sys::BPF_IMM;
     let first = insn(load, (1, libbpf_sys::BPF_PSEUDO_MAP_FD as u8), map.as_raw_fd());
     let [call, exit] = end_with(libbpf_sys::BPF_FUNC_redirect_map);

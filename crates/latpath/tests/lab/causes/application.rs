@@ -1,4 +1,5 @@
-//! The application at the end of the route, and others that send: parts of the test program itself, so that they can be faulty.
+//! The application at the end of the route and other senders. They are part of the test program, so that the tests
+//! can make them faulty.
 
 use super::fault::{ns, print_injections, spin_until, Done, Injection, Rounds, Words};
 use super::{
@@ -23,8 +24,8 @@ extern "C" fn over(_: libc::c_int) {
     OVER.store(true, Ordering::Relaxed);
 }
 
-/// Reads until it is stopped; at times (`times=`, `busy=`, `every=`) it does something else instead (`stall=`), or a thread of its own
-/// holds what it needs (`lock=`), and each frame costs it `work=` µs.
+/// Reads until it is stopped. In rounds (`times=`, `busy=`, `every=`) it does something else (`stall=`), or one of
+/// its threads holds a lock that it needs (`lock=`). Each frame costs it `work=` µs.
 pub fn run(words: &Words) -> io::Result<()> {
     let end = SigAction::new(SigHandler::Handler(over), SaFlags::empty(), SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
@@ -32,7 +33,7 @@ pub fn run(words: &Words) -> io::Result<()> {
         unsafe { sigaction(signal, &end)? };
     }
     set_name("relay");
-    // One with a deadline may not be pinned.
+    // The kernel refuses to pin a SCHED_DEADLINE thread.
     if words.get::<u64>("runtime").is_err() {
         pin(words.get("cpu")?).map_err(io::Error::other)?;
     }
@@ -57,7 +58,7 @@ pub fn run(words: &Words) -> io::Result<()> {
     if let Ok(runtime) = words.time("runtime") {
         set_deadline(runtime, words.time("period")?)?;
     }
-    // From the first frame on.
+    // Rounds start with the first frame.
     let (mut injections, mut next, mut round) = (Vec::new(), None, 0);
     let least = words.time("least").map_or(0, ns);
     while !OVER.load(Ordering::Relaxed) {
@@ -80,7 +81,7 @@ pub fn run(words: &Words) -> io::Result<()> {
         if round < rounds.times() && Instant::now() >= due {
             let begin = monotonic();
             stall(rounds.busy())?;
-            // Less is not what was to happen: it had its time in two periods, say.
+            // A shorter stall is not the intended fault: the work may have been split over two periods, for example.
             if monotonic() - begin >= least {
                 injections.push(Injection::whole(begin, monotonic()));
             }
@@ -94,7 +95,7 @@ pub fn run(words: &Words) -> io::Result<()> {
     }
 }
 
-/// Gives this thread so much time in each period (SCHED_DEADLINE).
+/// Gives this thread `runtime` in each `period` (SCHED_DEADLINE).
 fn set_deadline(runtime: Duration, period: Duration) -> io::Result<()> {
     // struct sched_attr, include/uapi/linux/sched/types.h
     let (runtime, period) = (runtime.as_nanos() as u64, period.as_nanos() as u64);
@@ -107,7 +108,7 @@ fn set_deadline(runtime: Duration, period: Duration) -> io::Result<()> {
     }
 }
 
-/// Sends frames of no stream's in one go, each of which costs where it arrives (`at=`, `cost=`).
+/// Sends bursts of frames that belong to no stream; each costs CPU time where it arrives (`at=`, `cost=`).
 pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
     set_name("flooder");
     pin(words.get("cpu")?).map_err(io::Error::other)?;
@@ -115,12 +116,12 @@ pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
     let mut socket = PacketSocket::open(&device, Listen::No).map_err(io::Error::other)?;
     let mut frame = vec![0u8; 64];
     frame[..6].fill(0xff);
-    // A bridge takes none without a sender.
+    // A bridge drops frames without a source address.
     frame[6] = 2;
-    // Local experiments: IEEE 802.
+    // Ethertype for local experiments (IEEE 802).
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     let frames: usize = words.get("frames")?;
-    // Elsewhere, or it costs what it costs.
+    // Without `at=`, a frame has its ordinary cost.
     if let Ok(at) = words.get::<String>("at") {
         storm::make_costly(&at, words.time("cost")?)?;
     }

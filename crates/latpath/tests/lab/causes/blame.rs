@@ -1,29 +1,29 @@
-//! What must be blamed for each fault.
+//! The expected cause of each fault.
 
 use latpath_cause::{Actor, Attribution, Cause, CauseShare, Rival};
 use latpath_model::{Ns, HOST};
 
-/// The guest's name as a machine.
+/// The guest's machine name.
 pub const GUEST: &str = "guest0";
 
-/// The culprit.
+/// The expected culprit.
 #[derive(Clone, Copy, Debug)]
 pub struct Blame {
-    /// The fault, for those who read what was found.
+    /// Name of the fault, for messages.
     pub fault: &'static str,
     /// One of these causes …
     pub causes: Causes,
     /// … on this machine …
     pub machine: &'static str,
-    /// … by one whose name begins so. Of a cause that nobody brings about, who had to act is named so.
+    /// … by an actor whose name starts with one of these. For a cause without a culprit, this is the delayed actor.
     pub who: &'static [&'static str],
 }
 
-/// The causes that a fault may have.
+/// Causes that a fault may have.
 #[derive(Clone, Copy, Debug)]
 pub enum Causes {
     These(&'static [Cause]),
-    /// All that such a rival can bring about, by the table of causes.
+    /// All causes that such a rival can bring about, according to the table of causes.
     Of(Rival),
 }
 
@@ -53,14 +53,14 @@ pub const SLEEPER: Blame = of("sleeper", Causes::These(&[Cause::PollInterval]), 
 pub const BURST: Blame = of("burst", Causes::These(&[Cause::QueuedBehind]), HOST, &["relay"]);
 pub const GATE: Blame = of("gate", Causes::These(&[Cause::QdiscHeld]), HOST, ANYONE);
 pub const STOP: Blame = of("stop", Causes::These(&[Cause::Stopped]), HOST, ANYONE);
-/// What the kernel keeps for ordinary threads: a limit, or a wait behind one of them.
+/// The runtime that the kernel reserves for ordinary threads: real-time throttling, or a wait behind such a thread.
 pub const FAIR_SERVER: Blame =
     of("fair server", Causes::These(&[Cause::WaitingForCpu, Cause::VcpuPreempted, Cause::Throttled]), HOST, ANYONE);
 pub const THROTTLE: Blame = of("throttle", Causes::These(&[Cause::Throttled]), HOST, ANYONE);
-/// The application itself, whatever it does.
+/// The application itself, in any of its activities.
 pub const OWN: Blame = of("own work", Causes::These(&[Cause::Work]), HOST, &["relay"]);
 pub const FAULTS: Blame = of("page faults", Causes::These(&[Cause::Work]), HOST, &["relay"]);
-/// Some of it is a wait, for the kernel's thread that frees memory too.
+/// Part of the time is a wait, also for the kernel thread that reclaims memory.
 pub const RECLAIM: Blame = of("reclaim", Causes::These(&[Cause::Work, Cause::Blocked]), HOST, ANYONE);
 pub const SERVER: Blame = of("server", Causes::These(&[Cause::PollInterval]), HOST, &["server"]);
 pub const HOLDER: Blame = of("lock", Causes::These(&[Cause::Work]), HOST, &["holder"]);
@@ -69,38 +69,38 @@ pub const GUEST_HOG: Blame = of("guest hog", WAITS, GUEST, &["hog"]);
 pub const GUEST_CROWD: Blame = of("guest crowd", WAITS, GUEST, &["crowd"]);
 pub const GUEST_STORM: Blame = of("guest storm", INTERRUPTS, GUEST, &["timer"]);
 pub const GUEST_SLEEPER: Blame = of("guest sleeper", Causes::These(&[Cause::PollInterval]), GUEST, &["relay"]);
-/// The hog has the CPU that the vCPU's thread is to run on.
+/// The hog runs on the CPU of the vCPU's thread.
 pub const VCPU: Blame = of("vcpu", WAITS, HOST, &["hog"]);
 pub const SWITCH_STARVED: Blame = of("switch starved", WAITS, HOST, &["hog"]);
-/// Open vSwitch's daemon, whichever of its threads.
+/// Open vSwitch's daemon, any of its threads.
 pub const UPCALL: Blame = of("upcall", Causes::These(&[Cause::Upcall]), HOST, ANYONE);
-/// The CPU that the application is on, which is idle but for it.
+/// The application's CPU, which is otherwise idle.
 pub const IDLE: Blame = of("idle", Causes::These(&[Cause::IdleExit]), HOST, &["idle"]);
 
 impl Blame {
-    /// How much of a cause's excess it is.
+    /// Part of a cause's excess due to this culprit, ns.
     fn hop(&self, held: &CauseShare) -> Ns {
         if !self.causes.include(held.cause) || held.machine != self.machine {
             return 0;
         }
         let named = |name: &str| self.who.iter().any(|who| name.starts_with(who));
-        // What ended a wait of its own choice is its own timer.
+        // A wait that the thread chose itself ends with its own timer.
         if held.by.is_empty() || held.cause == Cause::PollInterval {
             let actor = held.actor.as_ref().is_some_and(|a| named(&a.name));
             return if actor { held.excess_ns } else { 0 };
         }
-        // A culprit is a process: the fault may be a thread of another name in it.
+        // A culprit is a process, and the faulty thread in it may have another name.
         let is_named = |actor: &Actor| named(&actor.name) || actor.threads.iter().any(|thread| named(thread));
         let by: Ns = held.by.iter().filter(|(actor, _)| is_named(actor)).map(|(_, ns)| ns).sum();
         (i128::from(held.excess_ns) * i128::from(by) / i128::from(held.time_ns.max(1))) as Ns
     }
 
-    /// Whether it is the first cause.
+    /// Whether the culprit is the first cause.
     pub fn is_first(&self, attribution: &Attribution) -> bool {
         attribution.first().is_some_and(|held| self.hop(held) * 2 > held.excess_ns)
     }
 
-    /// Its hundredths of the excess.
+    /// The culprit's share of the excess, %.
     pub fn share(&self, attribution: &Attribution) -> Ns {
         attribution.shares.iter().map(|held| self.hop(held)).sum::<Ns>() * 100 / attribution.excess_ns.max(1)
     }

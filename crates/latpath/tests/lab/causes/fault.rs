@@ -1,5 +1,5 @@
-//! Faults made on purpose: this test program, started again with [`WORD`], does one of them again and again, and prints when
-//! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
+//! Deliberate faults: this test program, started with [`WORD`], injects one of them repeatedly, and prints a line
+//! for each injection (`begin end`, in CLOCK_MONOTONIC of the machine it runs on).
 
 use super::{
     application,
@@ -28,35 +28,36 @@ use std::{
     time::Duration,
 };
 
-/// Makes this program one that does a fault.
+/// Argument that makes this program inject a fault.
 pub const WORD: &str = "--fault";
 
-/// Once that a fault was there: the pieces of time in which it was, for it can be kept from its work itself.
+/// One injection of a fault: the intervals in which it was active. There may be several, since other work can delay
+/// the fault itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Injection(Vec<(Ns, Ns)>);
 
 impl Injection {
-    /// One that nothing kept from its work.
+    /// An injection without interruption.
     pub fn whole(begin: Ns, end: Ns) -> Self {
         Self(vec![(begin, end)])
     }
 
-    /// One that was there in these pieces of time, the earliest first.
+    /// An injection that was active in these intervals, the earliest first.
     pub fn in_pieces(pieces: Vec<(Ns, Ns)>) -> Self {
         Self(pieces)
     }
 
-    /// When it began, and when it was over.
+    /// Begin of the first interval and end of the last.
     pub fn bounds(&self) -> (Ns, Ns) {
         (self.0.first().map_or(0, |p| p.0), self.0.last().map_or(0, |p| p.1))
     }
 
-    /// For how much of a time it was there.
+    /// Time for which the injection was active between `begin` and `end`.
     pub fn during(&self, begin: Ns, end: Ns) -> Ns {
         self.0.iter().map(|piece| (piece.1.min(end) - piece.0.max(begin)).max(0)).sum()
     }
 
-    /// The same by a clock that is so much less.
+    /// The injection in the time of a clock that is `offset` behind.
     pub fn earlier_by(&self, offset: Ns) -> Self {
         Self(self.0.iter().map(|(begin, end)| (begin - offset, end - offset)).collect())
     }
@@ -95,7 +96,7 @@ impl Words {
         Some(Self { kind: words.get(at + 1)?.clone(), values })
     }
 
-    /// A value that must be there.
+    /// A required value.
     pub fn get<T: FromStr>(&self, key: &str) -> io::Result<T> {
         let value = self.values.get(key).and_then(|v| v.parse().ok());
         value.ok_or_else(|| io::Error::other(format!("{}: {key}=… is missing or wrong", self.kind)))
@@ -106,7 +107,7 @@ impl Words {
     }
 }
 
-/// How often a fault is done, how long each time, and in what distance.
+/// Number, duration and interval of the injections.
 pub struct Rounds {
     times: u32,
     busy: Duration,
@@ -115,13 +116,14 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// From `times=`, `busy=` and `every=`; `gap=`: a jump of the clock by more than this means that the CPU was taken away. All in µs.
+    /// Reads `times=`, `busy=`, `every=` and `gap=`, in µs. A jump of the clock by more than `gap` means that other
+    /// work took the CPU.
     pub fn of(words: &Words) -> io::Result<Self> {
         let gap = words.time("gap").map_or(GAP, ns);
         Ok(Self { times: words.get("times")?, busy: words.time("busy")?, every: words.time("every")?, gap })
     }
 
-    /// When the next one shall be: not in step with anything that goes by milliseconds.
+    /// Pause before the next injection, varied so that it does not align with periodic work.
     pub fn pause(&self, round: u32) -> Duration {
         self.every + Duration::from_micros(u64::from(round * 7919 % 5000))
     }
@@ -134,8 +136,8 @@ impl Rounds {
         self.busy
     }
 
-    /// Does it so often, and prints each. What was not as it should be (other work of this machine took the CPU from the fault)
-    /// is done again.
+    /// Injects the fault in all rounds, and prints each injection. A round that other work on this machine
+    /// disturbed is repeated.
     pub fn each(&self, mut fault: impl FnMut(Duration) -> io::Result<Done>) -> io::Result<()> {
         let mut injections = Vec::new();
         for round in 0..MOST_TRIES * self.times {
@@ -154,29 +156,29 @@ impl Rounds {
     }
 }
 
-/// How a fault went.
+/// Result of one injection.
 pub enum Done {
-    /// Since it was begun.
+    /// Active from its begin until now.
     Now,
-    /// In these pieces: other work took the CPU from it at times.
+    /// Active in these intervals: other work took the CPU at times.
     In(Injection),
 }
 
-/// Times that a fault is tried, for each time that it shall be done.
+/// Maximum attempts for each injection.
 const MOST_TRIES: u32 = 4;
 
-/// Prints what was done.
+/// Prints the injections.
 pub fn print_injections(injections: &[Injection]) -> io::Result<()> {
     let lines: String = injections.iter().map(|i| format!("{i}\n")).collect();
     io::stdout().write_all(lines.as_bytes())
 }
 
-/// What the words say was printed by [`print_injections`].
+/// Parses the output of [`print_injections`].
 pub fn parse(text: &str) -> Result<Vec<Injection>, String> {
     text.lines().filter(|l| !l.trim().is_empty()).map(str::parse).collect()
 }
 
-/// If this program was started to do a fault, does it.
+/// Runs the fault if this program was started for one.
 pub fn main() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().collect();
     let words = Words::of(&words)?;
@@ -194,7 +196,7 @@ fn run(words: &Words) -> io::Result<()> {
         return application::run(words);
     }
     let rounds = Rounds::of(words)?;
-    // Not where the victim is, unless that is the fault: the publisher's CPU.
+    // On the publisher's CPU, away from the victim, unless the fault chooses its CPU itself.
     let _ = pin(0);
     match words.kind.as_str() {
         "hog" => {
@@ -228,7 +230,7 @@ fn run(words: &Words) -> io::Result<()> {
                 Ok(Done::Now)
             })
         }
-        // A control group of version 1.
+        // A cgroup v1.
         "freeze" => {
             let state = words.get::<PathBuf>("group")?.join("freezer.state");
             rounds.each(|busy| {
@@ -247,14 +249,14 @@ fn run(words: &Words) -> io::Result<()> {
             let storm = Storm::new(words.get("cpu")?, words.time("period")?, piece)?;
             rounds.each(|busy| storm.rage(busy).map(|()| Done::Now))
         }
-        // What goes on as long as the device is there.
+        // Active as long as the device exists.
         "costly" => storm::make_costly(&words.get::<String>("at")?, words.time("cost")?),
-        // A device's interrupt lasts, whenever a frame comes to it.
+        // The device's interrupt handler takes longer for each frame.
         "irq" => {
             let _costly = storm::CostlyIrq::new(words.get("irq")?, words.time("cost")?)?;
             application::flood(words, &rounds)
         }
-        // Frames from one device to all that is behind another.
+        // Frames from one device to all devices behind another.
         "flood" => application::flood(words, &rounds),
         "burst" => {
             let (program, words): (PathBuf, String) = (words.get("program")?, words.get("words")?);
@@ -272,7 +274,7 @@ fn run(words: &Words) -> io::Result<()> {
                 Ok(Done::Now)
             })
         }
-        // One qdisc's rate, to and fro.
+        // Alternates the rate of a qdisc.
         "gate" => {
             let device: String = words.get("device")?;
             let set = |rate: &str| {
@@ -291,7 +293,7 @@ fn run(words: &Words) -> io::Result<()> {
     }
 }
 
-/// Stops a process as a debugger does.
+/// Stops a process by ptrace, like a debugger.
 fn trace(pid: i32, busy: Duration) -> io::Result<()> {
     let checked = |result: i64| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     // SAFETY: these requests take numbers alone.
@@ -314,10 +316,10 @@ pub fn spin_until(t: Ns) {
     }
 }
 
-/// From one thread to the next takes an emulated guest more than 100 µs.
+/// Gap that counts as an interruption, ns: in an emulated guest a thread switch takes more than 100 µs.
 pub const GAP: Ns = 500_000;
 
-/// Takes the CPU until then; returns when it really had it.
+/// Keeps the CPU busy until `end`; returns the intervals in which it really ran. Gaps up to `gap` do not count.
 pub fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
     let mut pieces = Vec::new();
     loop {
@@ -329,7 +331,7 @@ pub fn take_cpu_until(end: Ns, gap: Ns) -> Vec<(Ns, Ns)> {
     }
 }
 
-/// Adds a piece that begins later than the others.
+/// Adds an interval that begins after all others, merging it with the last one across gaps up to `gap`.
 fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns), gap: Ns) {
     match pieces.last_mut() {
         Some(last) if begin - last.1 < gap => last.1 = last.1.max(end),
@@ -337,12 +339,12 @@ fn join(pieces: &mut Vec<(Ns, Ns)>, (begin, end): (Ns, Ns), gap: Ns) {
     }
 }
 
-/// Threads of ordinary priority that want a CPU all at once.
+/// Threads of ordinary priority that all compete for a CPU at the same time.
 struct Crowd {
     until: Arc<AtomicI64>,
-    /// How many are at it.
+    /// Number of threads that are busy.
     busy: Arc<AtomicUsize>,
-    /// When each of them had the CPU.
+    /// Intervals in which the threads had the CPU.
     pieces: Arc<Mutex<Vec<(Ns, Ns)>>>,
     members: Vec<thread::JoinHandle<()>>,
     over: Arc<AtomicBool>,
@@ -379,14 +381,14 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Returns when they had the CPU.
+    /// Keeps the threads busy for `time`; returns when they had the CPU.
     fn busy_for(&self, time: Duration) -> Injection {
         let end = monotonic() + ns(time);
         self.until.store(end, Ordering::SeqCst);
         self.busy.store(self.members.len(), Ordering::SeqCst);
         self.members.iter().for_each(|m| m.thread().unpark());
         latpath_testkit::waits::fault_for(Duration::from_nanos((end - monotonic()).max(0) as u64));
-        // All of them see that it is over once they have had the CPU again.
+        // Each thread notices the end only when it has the CPU again.
         while self.busy.load(Ordering::SeqCst) > 0 {
             latpath_testkit::waits::fault_for(Duration::from_millis(1));
         }

@@ -1,6 +1,6 @@
-//! What latpath advises ends the delays that it is advised for. A fault goes on all the time; of a recording of it `latpath explain` says
-//! what to do, that is done as a shell does it, and in another recording no packet is held by this cause any more, though the fault is
-//! still there.
+//! The fixes that latpath advises end the delays. While a fault continues, a recording is made and `latpath
+//! explain` advises a fix; its commands are run in a shell. In a second recording this cause must delay no packet,
+//! although the fault continues.
 
 use super::{
     blame::{self, Blame},
@@ -43,20 +43,20 @@ pub fn trials(host: &[Lack], guest: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// How long the fault goes on before it is judged, and after what is advised is done.
+/// Duration of the fault before it is judged, and of the recording after the fix.
 const FAULT: Duration = Duration::from_secs(6);
 const AFTER: Duration = Duration::from_secs(5);
-/// What was held up before that is over by then.
+/// Time after the fix in which packets that were already delayed may still arrive.
 const SETTLES: Duration = Duration::from_secs(1);
-/// Packets that the fault must have held before.
+/// Minimum packets delayed by the fault before the fix.
 const HELD: usize = 20;
-/// A fault for longer than both recordings.
+/// Rounds of a fault that outlast both recordings.
 const GOES_ON: &str = "times=320 busy=15000 every=120000";
-/// How often it must be there while it delays nothing.
+/// Minimum injections after the fix that delay no packet.
 const STILL_THERE: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is advised for the first cause of a recording: the commands of the fix that has this word.
+/// The commands advised for the first cause of a recording: those of the fix that contains this word.
 pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Failed> {
     let output = latpath(&format!("explain {} --json", seen.run.display())).output()?;
     let explained: Value = serde_json::from_slice(&output.stdout)?;
@@ -75,7 +75,7 @@ pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Fa
     found.ok_or_else(|| format!("nothing with {word:?} is advised: {}", first["advice"]).into())
 }
 
-/// Does what is advised, by this shell: the first command that fits the set-up is enough.
+/// Runs the advised commands in this shell. One of several alternatives must succeed.
 pub fn follow(commands: &[String], shell: impl Fn() -> Command) -> Result<(), Failed> {
     let mut said = String::new();
     for command in commands {
@@ -89,7 +89,7 @@ pub fn follow(commands: &[String], shell: impl Fn() -> Command) -> Result<(), Fa
     Err(said.into())
 }
 
-/// The explained packets that were held by this first of all; of one CPU alone, if that is said.
+/// Number of explained packets whose first cause is this one; with `cpu`, only those delayed on that CPU.
 pub fn held(seen: &Seen, blame: &Blame, cpu: Option<usize>) -> usize {
     let is_held = |late: &&Late| {
         let on = late.attribution.first().and_then(|share| share.cpus.first()).map(|(cpu, _)| *cpu as usize);
@@ -98,14 +98,14 @@ pub fn held(seen: &Seen, blame: &Blame, cpu: Option<usize>) -> usize {
     seen.explained.iter().filter(is_held).count()
 }
 
-/// A fault, what is blamed for it, and what must be advised.
+/// A fault, its expected cause and the expected advice.
 struct Case<'a> {
     blame: &'a Blame,
-    /// What one of the commands has.
+    /// A word of one of the advised commands.
     word: &'a str,
-    /// What is held on other CPUs is another matter.
+    /// Delays on other CPUs do not count.
     cpu: Option<usize>,
-    /// What does the fault, where a process does.
+    /// The process that causes the fault, if any.
     goes_on: Option<Started>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Judges while a fault goes on, does what is advised, and judges again.
+/// Judges while the fault continues, applies the fix, and judges again.
 fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
     let Case { blame, word, cpu, goes_on } = case;
     latpath_testkit::waits::fault_for(FAULT);
@@ -179,15 +179,15 @@ fn real_time() -> Result<(), Failed> {
     beside(&Reader::ORDINARY, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD, "chrt -f -p 1 ")
 }
 
-/// Other frames come in by the stream's own device, sent on the application's CPU; behind the bridge each costs its softirq time. The
-/// CPU that takes them instead has the stream's packets wait, which is another cause.
+/// Other frames arrive through the stream's device, sent on the application's CPU; behind the bridge each costs its
+/// softirq time. When another CPU takes them over, the stream's packets wait there, which is a different cause.
 fn steered() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     let (space, publisher) = (scenario.bench.path.hypervisor.clone(), scenario.bench.path.publisher.clone());
     for words in ["link add lpf0 type veth peer name lpf1", "link set lpf0 master br0 up", "link set lpf1 up"] {
         space.ip(words)?;
     }
-    // Broadcasts go there, the stream's packets do not.
+    // Broadcasts are forwarded there; the stream's packets are not.
     let only = Command::new("bridge")
         .args(["-n", space.name(), "link", "set", "dev", "lpf0", "flood", "off", "mcast_flood", "off"])
         .output()?;
@@ -199,7 +199,7 @@ fn steered() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case { cpu: Some(CPU), goes_on: Some(fault), ..case })
 }
 
-/// Fewer bytes a second than the stream has.
+/// A rate limit below the stream's rate.
 fn taken_off() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(&Reader::URGENT)?;
@@ -208,7 +208,7 @@ fn taken_off() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::GATE, "qdisc del "))
 }
 
-/// What the application does at times takes more than the 12 ms that it has in 100 ms.
+/// Work of 14 ms with a quota of 12 ms per 100 ms.
 const SHORT_WORK: &str = "times=200 busy=14000 every=300000";
 const LITTLE: Duration = Duration::from_millis(12);
 
@@ -222,7 +222,7 @@ fn unlimited() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "cpu.max"))
 }
 
-/// An emulated guest needs more than a part of a CPU.
+/// An emulated guest needs more than a fraction of a CPU.
 fn unlimited_qemu() -> Result<(), Failed> {
     let group = Group::new()?;
     let mut scenario = Scenario::lay(true)?;
@@ -241,7 +241,7 @@ fn runtime() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "--sched-runtime"))
 }
 
-/// A setting of this kernel, which is put back.
+/// A kernel setting, restored on drop.
 pub struct Setting(&'static str, String);
 
 impl Setting {
@@ -267,7 +267,7 @@ fn real_time_group() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "sched_rt_runtime_us=-1"))
 }
 
-/// The disk gives it 128 KiB a second.
+/// The disk gives the application 128 KiB/s.
 fn io() -> Result<(), Failed> {
     let disk = fs::metadata(std::env::temp_dir())?.dev();
     let limit = format!("{}:{} 131072", libc::major(disk), libc::minor(disk));

@@ -1,5 +1,5 @@
-//! Commands that `latpath explain` advises do what they are advised for. Each is run as a shell runs it, on threads, groups and
-//! devices of the test's own.
+//! The commands that `latpath explain` advises have the intended effect. Each is run in a shell, on the test's own
+//! threads, groups and devices.
 
 use super::{
     group::{need_group, need_old_group, Group, OldGroup},
@@ -52,12 +52,12 @@ fn actor(name: &str, pids: &[u32]) -> Actor {
     Actor { name: name.into(), doing, class: None, pids: pids.to_vec(), is_tool: false, process: None, threads: vec![] }
 }
 
-/// What is advised on this host where a cause held its actor on CPU 0.
+/// Advice on this host for a cause that delayed its actor on CPU 0.
 fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo]) -> Vec<Advice> {
     noted(cause, actor, by, points, None)
 }
 
-/// The same where the cause has a note.
+/// The same for a cause with a note.
 fn noted(
     cause: Cause,
     actor: Option<Actor>,
@@ -85,13 +85,13 @@ fn noted(
     advise(&held, Some(0), &known)
 }
 
-/// The commands of the advice that has a word in one of them.
+/// Commands of the advice that has this word in one of them.
 fn commands(all: Vec<Advice>, word: &str) -> Result<Vec<String>, Failed> {
     let found = all.iter().find(|advice| advice.commands.iter().any(|c| c.contains(word)));
     Ok(found.ok_or_else(|| format!("no command with {word:?}: {all:?}"))?.commands.clone())
 }
 
-/// Runs a command line, and gives back what it printed; an error if it failed.
+/// Runs a command line; returns its output, or an error if it fails.
 fn shell(line: &str) -> Result<String, Failed> {
     let ended = Command::new("sh").args(["-c", line]).output()?;
     let info = String::from_utf8_lossy(&ended.stderr);
@@ -101,7 +101,7 @@ fn shell(line: &str) -> Result<String, Failed> {
     }
 }
 
-/// A process that does nothing until it is dropped.
+/// A process that sleeps until this value is dropped.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -109,7 +109,7 @@ impl Sleeper {
         Ok(Self(Command::new("sleep").arg("60").spawn()?))
     }
 
-    /// Waits until it is in a state.
+    /// Waits until the process reaches a state.
     fn comes_to(&self, state: char) -> Result<(), Failed> {
         is_in_state(self.0.id(), state)
     }
@@ -122,7 +122,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Threads of one process, of which two were seen.
+/// Threads of a process of which only two were seen.
 fn moved() -> Result<(), Failed> {
     const NAME: &str = "lp (x)+ .*y";
     let (sender, tids) = mpsc::channel();
@@ -190,7 +190,7 @@ fn lifted() -> Result<(), Failed> {
     if !shown.contains(&format!("{}: 50000", group.path().display())) {
         return Err(format!("the limit is not in {shown}").into());
     }
-    // The first that fits the set-up is enough.
+    // The first alternative that fits the setup is enough.
     let mut commands = commands(all, "cpu.max")?;
     commands.retain(|line| line.starts_with("echo "));
     let done: Vec<bool> = commands.iter().map(|line| shell(line).is_ok()).collect();
@@ -247,7 +247,7 @@ fn shows_io() -> Result<(), Failed> {
     }
 }
 
-/// Up to its deadline.
+/// Raises the runtime, at most to the deadline.
 fn runs_longer() -> Result<(), Failed> {
     let sleeper = Sleeper::new()?;
     let pid = sleeper.0.id();
@@ -266,7 +266,7 @@ fn runs_longer() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Once by the namespace's name, once by its number.
+/// Names the namespace once by name and once by number.
 fn taken_off() -> Result<(), Failed> {
     let bench = bench()?;
     let space = bench.application();

@@ -1,4 +1,4 @@
-//! A control group to be throttled.
+//! Control groups whose processes can be throttled.
 
 use std::{
     fs, io,
@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
-/// A control group of this process's own, for the `cpu` controller; and one with nobody in it that has a limit all the time. For the
-/// kernel rewrites its scheduler's code when the first group of all gets a limit and when the last loses its (a static key), and an
+/// A control group of this process with the `cpu` controller, and an empty one that always has a limit. Without the
+/// second, the kernel would patch its scheduler's code (a static key) when the first group gets a limit and the last
+/// one loses it, and an emulated CPU fails on code that changes while it runs.
 /// emulated CPU trips over code that changes under it.
 pub struct Group {
     path: PathBuf,
@@ -15,9 +16,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes it.
+    /// Creates both groups.
     pub fn new() -> io::Result<Self> {
-        // Of the second hierarchy's root its groups get only what it is allowed to hand on.
+        // In cgroup v2 a group has only the controllers that its parent delegates.
         let _ = fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu");
         let first = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup"].map(PathBuf::from);
         let root = first.iter().find(|r| r.join("cpu.cfs_quota_us").exists() || r.join("cgroup.controllers").exists());
@@ -33,12 +34,12 @@ impl Group {
         Ok(group)
     }
 
-    /// Its directory.
+    /// Path of the group.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes a process in.
+    /// Moves a process into the group.
     pub fn take(&self, pid: i32) -> io::Result<()> {
         fs::write(self.path.join("cgroup.procs"), pid.to_string())
     }
@@ -46,14 +47,14 @@ impl Group {
 
 const NO_GROUPS: &str = "no control groups with the cpu controller";
 
-/// Whether [`Group`] can be had.
+/// Whether [`Group`] can be created; returns the reason if not.
 pub fn need_group() -> Option<String> {
     Group::new().err().map(|e| format!("needs a cpu control group: {e}"))
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Who is in it goes first.
+        // Processes must leave the group before it can be removed.
         for pid in fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default().lines() {
             let root = self.path.parent().map(|p| p.join("cgroup.procs")).unwrap_or_default();
             let _ = fs::write(root, pid);
@@ -64,11 +65,11 @@ impl Drop for Group {
     }
 }
 
-/// A control group of version 1, of another controller.
+/// A cgroup v1 of another controller.
 pub struct OldGroup(PathBuf);
 
 impl OldGroup {
-    /// Makes it, and sets these of its files.
+    /// Creates the group, and writes these of its files.
     pub fn new(controller: &str, files: &[(&str, String)]) -> io::Result<Self> {
         let group = Path::new("/sys/fs/cgroup").join(controller).join(format!("latpath-{}", std::process::id()));
         fs::create_dir(&group)?;
@@ -79,12 +80,12 @@ impl OldGroup {
         Ok(group)
     }
 
-    /// Its directory.
+    /// Path of the group.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Takes a process in.
+    /// Moves a process into the group.
     pub fn take(&self, pid: i32) -> io::Result<()> {
         fs::write(self.0.join("cgroup.procs"), pid.to_string())
     }
@@ -96,13 +97,13 @@ impl Drop for OldGroup {
     }
 }
 
-/// Whether [`OldGroup`] can be had, with this file.
+/// Whether [`OldGroup`] can be created with this file; returns the reason if not.
 pub fn need_old_group(controller: &str, file: &str) -> Option<String> {
     let lack = || Some(format!("needs the {controller} controller of control groups of version 1, with {file}"));
     OldGroup::new(controller, &[]).ok().filter(|group| group.0.join(file).exists()).map_or_else(lack, |_| None)
 }
 
-/// Gives a control group so much time in each tenth of a second, or all that there is.
+/// Limits a control group to `quota` in each 100 ms, or removes the limit.
 pub fn quota(group: &Path, quota: Option<Duration>) -> io::Result<()> {
     let second = group.join("cpu.max");
     if second.exists() {

@@ -1,4 +1,4 @@
-//! Faults on the way into a guest and in it: QEMU's main loop reads the tap.
+//! Faults on the way into a guest and in it, with QEMU's main loop reading the tap.
 
 use super::{
     blame::{self, Blame},
@@ -14,10 +14,10 @@ use std::{
     time::Duration,
 };
 
-/// Longer than without a guest: an emulated one takes some ms for a packet at all times.
+/// Longer than without a guest: an emulated guest always takes some ms for a packet.
 const ROUNDS: &str = "times=40 busy=30000 every=150000";
 
-/// One guest for all of them; it goes with the last.
+/// One guest shared by all tests; the last one drops it.
 type Shared = Arc<Mutex<Option<Scenario>>>;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -31,7 +31,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
                 None => Scenario::lay(true)?,
             };
             let outcome = fault(&mut taken);
-            // One that failed half-way is not used again.
+            // A scenario that failed midway is not reused.
             *scenario = Some(taken).filter(Scenario::is_over);
             outcome
         })
@@ -51,20 +51,20 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// How QEMU runs: its main loop beside the publisher, or its vCPU; and of what priority which is.
+/// Placement of QEMU's threads (main loop or vCPU beside the publisher) and their priorities.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Qemu {
-    /// The main loop is alone.
+    /// The main loop has a CPU of its own.
     MainAlone,
-    /// The same, and it is as other threads are.
+    /// The same, with ordinary priority.
     OrdinaryMainAlone,
-    /// The vCPU is alone.
+    /// The vCPU has a CPU of its own.
     VcpuAlone,
-    /// The main loop is alone, and none is real-time.
+    /// The main loop has a CPU of its own, and no thread is real-time.
     Ordinary,
 }
 
-/// Puts QEMU's threads where they shall be, of their priorities.
+/// Sets the CPUs and priorities of QEMU's threads.
 pub fn prepare(scenario: &Scenario, kind: Qemu) -> Result<(), Failed> {
     let qemu = scenario.qemu()?;
     match kind {
@@ -78,7 +78,7 @@ pub fn prepare(scenario: &Scenario, kind: Qemu) -> Result<(), Failed> {
     }
 }
 
-/// Runs the scenario once more on the same path.
+/// Runs the scenario again on the same path.
 fn judge(
     scenario: &mut Scenario,
     kind: Qemu,
@@ -128,7 +128,7 @@ fn stop(scenario: &mut Scenario) -> Result<(), Failed> {
 
 fn throttle(scenario: &mut Scenario) -> Result<(), Failed> {
     let group = Group::new()?;
-    // Real-time threads cannot be throttled, nor moved to a group without real-time.
+    // Real-time threads cannot be throttled, and cannot be moved to a group without a real-time runtime.
     let qemu = scenario.qemu()?;
     qemu.urgent(0, 0, -20)?;
     group.take(qemu.pid)?;
@@ -149,7 +149,7 @@ fn guest_storm(scenario: &mut Scenario) -> Result<(), Failed> {
 
 fn guest_sleeper(scenario: &mut Scenario) -> Result<(), Failed> {
     let wait = |_: &mut Scenario| {
-        // How long the faults take.
+        // Duration of the faults.
         latpath_testkit::waits::fault_for(Duration::from_secs(6));
         Ok(Vec::new())
     };

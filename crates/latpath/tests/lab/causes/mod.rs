@@ -1,7 +1,9 @@
-//! Does latpath blame the right one? Faults are made on purpose among normal traffic, each at least 20 times, and what
-//! `latpath explain` says of the late packets is compared with what was really done, which the fault itself wrote down.
+//! Does latpath blame the right one? The tests inject faults into normal traffic, each at least 20 times, and
+//! compare the causes that `latpath explain` gives for late packets with the injections, as recorded by the fault
+//! itself.
 //!
-//! The test program is also each of the faults ([`fault`]): started again, on the host or in the guest.
+//! The test program also contains the faults ([`fault`]): it is started again for each of them, on the host or in
+//! the guest.
 
 pub mod application;
 pub mod blame;
@@ -18,7 +20,8 @@ pub mod verdict;
 
 use latpath_testkit::{need_btf, need_guest, need_lab, Lack, Trial};
 
-/// Tests that need no virtual machine, or the guest of the demo. But for those of commands that are advised, they take long.
+/// Tests that need no virtual machine, or only the demo's guest. Except for those of advised commands, they take
+/// long.
 pub fn trials() -> Vec<Trial> {
     let host = [need_lab(), need_btf(), need_two_cpus()];
     let guest = [&host[..], &[need_guest()]].concat();
@@ -26,7 +29,7 @@ pub fn trials() -> Vec<Trial> {
     fixes::trials().into_iter().chain(faults.map(Trial::in_lab)).collect()
 }
 
-/// The publisher keeps one, the victim and its fault are on the other.
+/// The publisher has one CPU, the victim and its fault the other.
 fn need_two_cpus() -> Lack {
     let usable = |cpu: &usize| latpath_traffic::kernel::pin(*cpu).is_ok();
     let count = std::thread::spawn(move || [0, 1].iter().filter(|c| usable(c)).count()).join();

@@ -1,4 +1,4 @@
-//! Faults on one machine, without a guest: the application is in a namespace.
+//! Faults on one machine without a guest: the application runs in a namespace.
 
 use super::{
     blame::{self, Blame},
@@ -47,7 +47,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Lays the path, starts all that runs, does the fault, and judges.
+/// Sets up the path, starts all processes, injects the fault, and judges.
 fn judge(reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;
@@ -63,7 +63,7 @@ fn none() -> Result<(), Failed> {
     scenario.end()?.0.expect_no_fault()
 }
 
-/// The slowest packets of short recordings without a fault, while ordinary threads read folders on both CPUs.
+/// The slowest packets of short recordings without a fault, while ordinary threads read directories on both CPUs.
 fn twenty() -> Result<(), Failed> {
     const RECORDINGS: usize = 20;
     const SLOWEST: &str = "--capture-worst 200";
@@ -117,7 +117,7 @@ fn storm() -> Result<(), Failed> {
     judge(&Reader::URGENT, &format!("storm cpu={CPU} period=100"), &blame::STORM)
 }
 
-/// Other frames, which keep the softirq of the application's CPU busy.
+/// Other frames keep the softirq of the application's CPU busy.
 fn flood() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     let space = &scenario.bench.path.hypervisor;
@@ -135,7 +135,7 @@ fn sleeper() -> Result<(), Failed> {
     by_itself(&Reader { rounds: ROUNDS, ..Reader::URGENT }, 6, &blame::SLEEPER, |_| Ok(()))
 }
 
-/// The application is the fault itself.
+/// The application itself is the fault.
 fn by_itself(
     reader: &Reader,
     seconds: u64,
@@ -145,7 +145,7 @@ fn by_itself(
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;
     prepare(&scenario)?;
-    // How long the faults take.
+    // Duration of the faults.
     latpath_testkit::waits::fault_for(Duration::from_secs(seconds));
     let (seen, truth) = scenario.end()?;
     seen.expect(&truth, blame)
@@ -159,7 +159,7 @@ fn locked(kind: &'static str, rounds: &'static str, blame: &Blame) -> Result<(),
     by_itself(&Reader { rounds, does: kind.into(), ..Reader::URGENT }, 6, blame, |_| Ok(()))
 }
 
-/// Does something to the application's process, by its number.
+/// Injects a fault into the application's process, given its PID.
 fn judge_process(
     reader: &Reader,
     rounds: &str,
@@ -192,7 +192,7 @@ fn freeze() -> Result<(), Failed> {
 
 fn throttle() -> Result<(), Failed> {
     let group = Group::new()?;
-    // Real-time threads are not throttled by this.
+    // Real-time threads are not subject to this throttling.
     judge_process(
         &Reader { nice: -20, work: 20, ..Reader::ORDINARY },
         "times=25 busy=50000 every=300000",
@@ -214,7 +214,7 @@ fn group_crowd() -> Result<(), Failed> {
     seen.expect(&truth, &blame::CROWD)
 }
 
-/// What it does takes more than the 12 ms that it has in 100 ms.
+/// Work of 14 ms with a quota of 12 ms per 100 ms.
 const SHORT_WORK: &str = "times=44 busy=14000 every=300000";
 
 fn deadline() -> Result<(), Failed> {
@@ -234,7 +234,7 @@ fn reclaim() -> Result<(), Failed> {
     by_itself(&reader, 6, &blame::RECLAIM, |scenario| Ok(group.take(scenario.application()?)?))
 }
 
-/// The disk gives it 128 KiB a second.
+/// The disk gives the application 128 KiB/s.
 fn io() -> Result<(), Failed> {
     let disk = std::fs::metadata(std::env::temp_dir())?.dev();
     let limit = format!("{}:{} 131072", libc::major(disk), libc::minor(disk));
@@ -243,7 +243,7 @@ fn io() -> Result<(), Failed> {
     by_itself(&reader, 12, &blame::IO, |scenario| Ok(group.take(scenario.application()?)?))
 }
 
-/// Each frame costs the application 30 µs, and 600 of another stream come at once.
+/// Each frame costs the application 30 µs, and 600 frames of another stream arrive at once.
 fn burst() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     let other = format!("{}b", scenario.svid);
@@ -256,7 +256,7 @@ fn burst() -> Result<(), Failed> {
     seen.expect(&truth, &blame::BURST)
 }
 
-/// A token bucket on the way, to which hardly any tokens come at times.
+/// A token bucket on the route, which at times receives hardly any tokens.
 fn gate() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     tc(

@@ -1,4 +1,4 @@
-//! What runs while faults are done: an application, a publisher, a recorder, and a guest where one is needed.
+//! What runs during a fault: an application, a publisher, a recorder, and a guest if needed.
 
 use super::{
     blame::GUEST,
@@ -21,39 +21,40 @@ use std::{
     time::Duration,
 };
 
-/// More than any step takes.
+/// Time limit of any step.
 const LIMIT: Duration = Duration::from_secs(60);
 const NEVER: &dyn Fn() -> bool = &|| false;
-/// The publisher's.
+/// The publisher's CPU.
 pub const ITS_CPU: usize = 0;
-/// The victim's, and so the fault's.
+/// CPU of the victim, and therefore of the fault.
 pub const CPU: usize = 1;
-/// A journey that takes longer is late. On a busy machine some do without a fault of ours.
+/// Latency above which a packet is late. On a busy machine some packets exceed it without an injected fault.
 pub const THRESHOLD: Duration = Duration::from_millis(5);
-/// The same on the way into a guest: faults last twice as long there, and where it is emulated each frame's own work takes a millisecond.
+/// The threshold on the way into a guest: faults last twice as long there, and in an emulated guest each frame's
+/// own work takes 1 ms.
 const GUEST_THRESHOLD: Duration = Duration::from_millis(10);
-/// Each fault as often, for so long, in such distances.
+/// Number, duration and interval of the injections, µs.
 pub const ROUNDS: &str = "times=44 busy=15000 every=120000";
-/// No fault of the application's own.
+/// No faults of the application itself.
 pub const NO_ROUNDS: &str = "times=0 busy=0 every=0";
 
-/// How the application is.
+/// Settings of the application.
 pub struct Reader {
-    /// SCHED_FIFO's priority; 0: as others.
+    /// SCHED_FIFO priority; 0: ordinary scheduling.
     pub fifo: u8,
     pub nice: i32,
-    /// What a frame costs it, µs.
+    /// CPU time per frame, µs.
     pub work: u32,
-    /// When it does something else.
+    /// Rounds in which the application does something else.
     pub rounds: &'static str,
-    /// What that is.
+    /// The activity in these rounds.
     pub does: String,
 }
 
 impl Reader {
-    /// More urgent than the machine's other work.
+    /// Higher priority than the machine's other work.
     pub const URGENT: Self = Self { fifo: 70, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
-    /// As others.
+    /// Ordinary priority.
     pub const ORDINARY: Self = Self { fifo: 0, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
 
     fn words(&self, device: &str, cpu: usize) -> String {
@@ -62,7 +63,7 @@ impl Reader {
     }
 }
 
-/// A fault's command line.
+/// Command line of a fault.
 fn faulty(program: &str, words: &str) -> Command {
     let mut command = Command::new(program);
     command.arg(fault::WORD).args(words.split(' '));
@@ -73,9 +74,9 @@ fn myself() -> Result<String, Failed> {
     Ok(std::env::current_exe()?.to_str().ok_or("this program's path is no text")?.to_owned())
 }
 
-/// A scenario that goes on.
+/// A running scenario.
 pub struct Scenario {
-    // Ends before the namespaces that it is in.
+    // Dropped before the namespaces that it uses.
     guest: Option<Guest>,
     pub bench: Bench,
     pub svid: String,
@@ -85,15 +86,15 @@ pub struct Scenario {
     run: PathBuf,
 }
 
-/// The same path serves several runs, one after the other.
+/// The same path serves several runs, one at a time.
 impl Scenario {
-    /// Lays the path; `guest`: the application is in one.
+    /// Sets up the path; with `in_guest`, the application runs in a guest.
     pub fn lay(in_guest: bool) -> Result<Self, Failed> {
         let lab = Lab::new()?;
         let at = if in_guest { Application::Guest } else { Application::Namespace };
         let path = lab.lay(at)?;
         let run = PathBuf::new();
-        // Probes see all namespaces: the name is of this process alone.
+        // Probes see all namespaces, so the stream's name must be unique to this process.
         let svid = format!("why.{}", std::process::id());
         let bench = Bench { lab, path };
         let mut scenario = Self { guest: None, bench, svid, application: None, recorder: None, publisher: None, run };
@@ -115,7 +116,7 @@ impl Scenario {
             (small(program(), "latpath"), "/bin/latpath".into()),
             (small(std::env::current_exe()?, "faults"), "/bin/faults".into()),
         ];
-        // Of one CPU, so that its thread can be real-time without waiting for one that is not run.
+        // With a single CPU, its thread can be real-time without waiting for a vCPU that does not run.
         let plan = GuestPlan { programs, name: GUEST.into(), cpus: 1, ..GuestPlan::default() };
         let mut guest = boot(&self.bench.lab, &self.bench.path, &plan)?;
         guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
@@ -123,12 +124,12 @@ impl Scenario {
         Ok(())
     }
 
-    /// The application's process, where it is not in a guest.
+    /// PID of the application, if it does not run in a guest.
     pub fn application(&self) -> Result<i32, Failed> {
         Ok(self.application.as_ref().ok_or("no application runs here")?.pid() as i32)
     }
 
-    /// The guest's QEMU.
+    /// The guest's QEMU process.
     pub fn qemu(&self) -> Result<Qemu, Failed> {
         let pid = self.guest.as_ref().ok_or("this scenario has no guest")?.pid();
         let mut threads = Vec::new();
@@ -139,12 +140,12 @@ impl Scenario {
         Ok(Qemu { pid: pid as i32, threads })
     }
 
-    /// The application listens, latpath records, the stream is on its way, and the baseline is known.
+    /// Starts the application, the recorder and the publisher, and waits until the baseline is known.
     pub fn begin(&mut self, reader: &Reader) -> Result<(), Failed> {
         self.begin_with(reader, "")
     }
 
-    /// The same with more words for `latpath record`.
+    /// Like [`Scenario::begin`], with further arguments of `latpath record`.
     pub fn begin_with(&mut self, reader: &Reader, recording: &str) -> Result<(), Failed> {
         match &mut self.guest {
             Some(guest) => {
@@ -159,10 +160,11 @@ impl Scenario {
             }
         }
         self.record(recording)?;
-        // An emulated guest takes so long for each packet that of more the queue behind a fault would be as long as the fault.
+        // An emulated guest needs so much time per packet that at a higher rate the queue behind a fault would last
+        // as long as the fault.
         let rate = match self.guest {
             Some(_) => 250,
-            // On the hog's CPU the publisher and its timer would take a fifth of the hog's time.
+            // On the hog's CPU the publisher and its timer would take 20 % of the hog's time.
             None if reader.does.contains("hog=1") => 1000,
             None => 4000,
         };
@@ -173,23 +175,23 @@ impl Scenario {
         self.knows(rate)
     }
 
-    /// Waits until the recording has so many packets of the whole route.
+    /// Waits until the recording has `packets` packets of the whole route.
     pub fn knows(&mut self, packets: u64) -> Result<(), Failed> {
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader) && run.journeys() >= packets;
-        // A recorder that stops at a spike may have had enough already.
+        // A recorder that stops at a spike may already have ended.
         let over = |recorder: &mut Option<Started>| recorder.as_mut().is_none_or(|recorder| !recorder.runs());
         until("the route is known", || Run::open(&self.run).is_ok_and(knows) || over(&mut self.recorder))
     }
 
-    /// Waits until so many more packets of the stream have been recorded.
+    /// Waits until `packets` more packets of the stream have been recorded.
     pub fn records(&self, packets: u64) -> Result<(), Failed> {
         let stored = || Run::open(&self.run).map_or(0, |run| run.journeys());
         let before = stored();
         until(&format!("{packets} more packets are recorded"), || stored() >= before + packets)
     }
 
-    /// Begins a recording, while all else goes on; with these words for `latpath record`.
+    /// Starts a recording with these arguments of `latpath record`; everything else continues.
     pub fn record(&mut self, recording: &str) -> Result<(), Failed> {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         self.run = self.bench.lab.folder().join(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
@@ -207,7 +209,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Ends the recording, while all else goes on.
+    /// Ends the recording; everything else continues.
     pub fn recorded(&mut self) -> Result<Seen, Failed> {
         let recorder = self.recorder.take().ok_or("nothing is recorded")?;
         recorder.interrupt();
@@ -218,17 +220,17 @@ impl Scenario {
         }
     }
 
-    /// Starts a fault, which goes on until it has been done so often as it shall.
+    /// Starts a fault, which runs until all its rounds are done.
     pub fn start_fault(&self, space: &latpath_lab::Namespace, words: &str) -> Result<Started, Failed> {
         self.bench.start(space, faulty(&myself()?, words))
     }
 
-    /// Starts a fault in the hypervisor's namespace and waits until it has been done so often as it shall.
+    /// Runs all rounds of a fault in the hypervisor's namespace.
     pub fn fault(&self, words: &str) -> Result<Vec<Injection>, Failed> {
         self.fault_in(&self.bench.path.hypervisor, words)
     }
 
-    /// The same elsewhere.
+    /// Runs all rounds of a fault in another namespace.
     pub fn fault_in(&self, space: &latpath_lab::Namespace, words: &str) -> Result<Vec<Injection>, Failed> {
         let done = self.bench.run(space, faulty(&myself()?, words), LIMIT)?;
         match done.code {
@@ -237,18 +239,18 @@ impl Scenario {
         }
     }
 
-    /// The same in the guest; times are the guest's.
+    /// Runs all rounds of a fault in the guest. The returned times are the guest's.
     pub fn fault_in_guest(&mut self, words: &str) -> Result<Vec<Injection>, Failed> {
         let guest = self.guest.as_mut().ok_or("this scenario has no guest")?;
         Ok(fault::parse(&guest.expect(&format!("/bin/faults {} {words}", fault::WORD), NEVER)?)?)
     }
 
-    /// Whether it has come to its end.
+    /// Whether the scenario has ended.
     pub fn is_over(&self) -> bool {
         self.recorder.is_none() && self.publisher.is_none()
     }
 
-    /// Ends all, and says what was recorded, and what the application did.
+    /// Ends everything; returns the recording's contents and the application's stalls.
     pub fn end(&mut self) -> Result<(Seen, Vec<Injection>), Failed> {
         if let Some(publisher) = self.publisher.take() {
             publisher.interrupt();
@@ -279,14 +281,14 @@ impl Scenario {
     }
 }
 
-/// QEMU, by its threads.
+/// QEMU's threads.
 pub struct Qemu {
     pub pid: i32,
     threads: Vec<(i32, String)>,
 }
 
 impl Qemu {
-    /// Puts all its threads on one CPU, and its vCPUs (those of `CPU n/…`) on another.
+    /// Pins its vCPU threads (`CPU n/…`) to CPU `vcpus`, and all others to CPU `main`.
     pub fn pin(&self, main: usize, vcpus: usize) -> Result<(), Failed> {
         for (tid, name) in &self.threads {
             let mut set = CpuSet::new();
@@ -296,7 +298,8 @@ impl Qemu {
         Ok(())
     }
 
-    /// Makes its vCPUs' threads SCHED_FIFO of this priority, and all others so of that; 0: not real-time, and this nice.
+    /// Sets the SCHED_FIFO priority of the vCPU threads and of all others; with priority 0 a thread is not
+    /// real-time, and has this nice value.
     pub fn urgent(&self, vcpus: i32, others: i32, nice: i32) -> Result<(), Failed> {
         for (tid, name) in &self.threads {
             let priority = if name.starts_with("CPU ") { vcpus } else { others };

@@ -1,4 +1,4 @@
-//! What the application does instead of reading, and locks that others keep from it.
+//! Activities of the application that delay its reading, and locks that other threads hold.
 
 use super::{
     fault::{ns, spin_until, take_cpu_until, Done, Injection, Rounds, Words},
@@ -19,10 +19,10 @@ use std::{
     time::Duration,
 };
 
-/// Something that takes so long, or longer.
+/// An activity that takes at least this time.
 pub type Stall = Box<dyn FnMut(Duration) -> io::Result<()>>;
 
-/// By the word `stall=`.
+/// The stall named by `stall=`.
 pub fn stall(words: &Words) -> io::Result<Stall> {
     let kind: String = words.get("stall").unwrap_or("sleep".into());
     Ok(match kind.as_str() {
@@ -54,7 +54,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
         }
         "faults" => Box::new(|busy| until(busy, || touch_new_memory(1 << 20))),
         "reclaim" => {
-            // Its holes are pages of the page cache, which count for the control group.
+            // The file's holes become pages of the page cache, which are charged to the control group.
             let (file, mut at, mut piece) = (nameless("reclaim", 0)?, 0, vec![0; 256 << 10]);
             file.set_len(WHOLE_FILE)?;
             Box::new(move |busy| {
@@ -64,7 +64,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
                 })
             })
         }
-        // As long as the limit of its control group makes it.
+        // Its duration depends on the limit of the control group.
         "io" => {
             const PIECE: usize = 32 << 10;
             let file = nameless("io", libc::O_DIRECT)?;
@@ -80,7 +80,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
 
 const WHOLE_FILE: u64 = 1 << 30;
 
-/// A file that goes with this process.
+/// A file that is removed with this process.
 fn nameless(name: &str, flags: i32) -> io::Result<File> {
     let path = std::env::temp_dir().join(format!("latpath-{name}-{}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(flags).open(&path)?;
@@ -96,7 +96,7 @@ fn until(busy: Duration, mut piece: impl FnMut() -> io::Result<()>) -> io::Resul
     Ok(())
 }
 
-/// Each page of it is missing at first.
+/// Touches new memory, in which each page is missing at first.
 fn touch_new_memory(bytes: usize) -> io::Result<()> {
     // SAFETY: memory of its own, which is unmapped before it is forgotten.
     unsafe {
@@ -112,24 +112,24 @@ fn touch_new_memory(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// A thread of the application's that serves it, on the publisher's CPU.
+/// Helper thread of the application, on the publisher's CPU.
 fn beside_the_publisher(name: &str) {
     set_name(name);
     pin(ITS_CPU).expect("the publisher is there too");
     set_fifo(60).expect("the application is in real time");
 }
 
-/// What the application needs for each frame, and another of its threads holds at times.
+/// A lock that the application needs for each frame, and that another of its threads holds at times.
 #[derive(Clone)]
 pub enum Lock {
     /// A futex.
     Futex(Arc<Mutex<()>>),
-    /// That of a file's inode, which its writers hold.
+    /// The lock of a file's inode, which writers hold.
     Kernel(Arc<File>),
 }
 
 impl Lock {
-    /// By the word `lock=`; that it is held, begins with [`Self::hold`].
+    /// The lock named by `lock=`. [`Self::hold`] starts the thread that holds it.
     pub fn of(words: &Words) -> io::Result<Option<Self>> {
         let kind: String = words.get("lock").unwrap_or_default();
         Ok(match kind.as_str() {
@@ -144,7 +144,7 @@ impl Lock {
         })
     }
 
-    /// Takes it, and gives it back.
+    /// Takes the lock and releases it.
     pub fn pass(&self) -> io::Result<()> {
         match self {
             Self::Futex(lock) => drop(lock.lock()),
@@ -153,7 +153,8 @@ impl Lock {
         Ok(())
     }
 
-    /// A thread holds it from time to time, and works in that time, or would (`hog=1`): a real-time one takes its CPU.
+    /// Starts a thread that takes the lock from time to time and works while it holds it. With `hog=1`, a real-time
+    /// thread then takes its CPU.
     pub fn hold(self, words: &Words) -> io::Result<JoinHandle<io::Result<()>>> {
         let (rounds, is_hogged) = (Rounds::of(words)?, words.get("hog").unwrap_or(0) == 1);
         let after = matches!(self, Self::Kernel(_)).then_some(Duration::from_millis(1));
@@ -177,7 +178,7 @@ impl Lock {
                         wait();
                         file.write_all_at(&memory, 0)?;
                         let end = monotonic();
-                        // It came too late, otherwise.
+                        // Otherwise the hog ran after the lock was released.
                         hog.as_ref().map(|hog| Some(hog.ended()).filter(|p| p.bounds().1 < end).unwrap_or_default())
                     }
                 };
@@ -187,7 +188,7 @@ impl Lock {
     }
 }
 
-/// Takes the publisher's CPU from all but the publisher.
+/// Takes the publisher's CPU from every thread except the publisher.
 struct Hog {
     thread: JoinHandle<()>,
     pieces: Arc<Mutex<Option<Injection>>>,
@@ -215,7 +216,7 @@ impl Hog {
         self.thread.thread().unpark();
     }
 
-    /// When it had the CPU, once it is over.
+    /// The intervals in which the hog had the CPU, after its end.
     fn ended(&self) -> Injection {
         loop {
             if let Some(pieces) = self.pieces.lock().expect("nothing fails while it is held").take() {

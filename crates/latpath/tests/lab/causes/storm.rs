@@ -1,4 +1,4 @@
-//! Long times in the kernel: eBPF programs that spin, in a timer's interrupt and in the softirq that takes packets.
+//! Long times in the kernel: eBPF programs that spin in a timer interrupt and in the softirq that receives packets.
 
 use super::fault::ns;
 use latpath_linux::monotonic;
@@ -17,9 +17,9 @@ const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
 const PERF_EVENT_IOC_DISABLE: u32 = 0x2401;
 const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
 
-/// How often a program reads the clock at most: the kernel wants to see it end.
+/// Maximum clock readings of a program: the verifier must see that the loop ends.
 const LOOKS: i32 = 20_000;
-/// Bytes that it copies between two readings, so that these are enough.
+/// Bytes copied between two readings, so that [`LOOKS`] readings take long enough.
 const COPIED: usize = 32 << 10;
 fn checked(returned: i32, what: &str) -> io::Result<i32> {
     match returned {
@@ -40,7 +40,7 @@ fn insn(code: u32, registers: (u8, u8), off: i16, imm: i32) -> bpf_insn {
     insn
 }
 
-/// Spins until the time at the map's beginning; where that is 0, for so long.
+/// Spins until the time stored at the beginning of the map, or for `time` if that is 0.
 ///
 /// `r6 = map[0].until ?: ktime() + time; for r7 in 0..LOOKS { if ktime() >= r6 { return -1 } map[0] = map[0] } return -1`
 fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
@@ -55,7 +55,7 @@ fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
     let mut all = vec![insn(BPF_ST | BPF_W | BPF_MEM, (10, 0), -4, 0)];
     all.extend(the_map);
     all.extend(the_key);
-    // Not there: to the end.
+    // No entry: jump to the end.
     all.extend([call(BPF_FUNC_map_lookup_elem), jump(BPF_JEQ | BPF_K, (0, 0), 20, 0), copy(8, 0)]);
     all.push(insn(BPF_LDX | BPF_DW | BPF_MEM, (6, 8), 0, 0));
     all.extend([
@@ -65,7 +65,7 @@ fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
         plus(6, ns(time) as i32),
     ]);
     all.push(set(7, 0));
-    // The kernel follows first what stands behind a jump: that is the route out.
+    // The verifier explores the fall-through branch first, so the exit comes first.
     all.extend([call(BPF_FUNC_ktime_get_ns), jump(BPF_JLT | BPF_X, (0, 6), 2, 0), set(0, -1), exit]);
     all.extend(the_map);
     all.extend(the_key);
@@ -74,7 +74,7 @@ fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
     all
 }
 
-/// A program with its map.
+/// A program and its map.
 struct Spinner {
     map: OwnedFd,
     program: OwnedFd,
@@ -85,7 +85,7 @@ impl Spinner {
         Self::load_after(kind, time, &[])
     }
 
-    /// These instructions come first.
+    /// Loads the program with these instructions before it.
     fn load_after(kind: u32, time: Duration, first: &[bpf_insn]) -> io::Result<Self> {
         // SAFETY: the pointers are to values that live through the calls, of the lengths that are said.
         let map = unsafe { bpf_map_create(BPF_MAP_TYPE_ARRAY, c"lp_until".as_ptr(), 4, COPIED as u32, 1, ptr::null()) };
@@ -109,17 +109,18 @@ impl Spinner {
     }
 }
 
-/// A timer's interrupt that takes a CPU for long: a perf event of the kernel's own clock with a program on it.
+/// A timer interrupt that keeps a CPU for long: a perf event of the kernel's software clock with a program
+/// attached.
 pub struct Storm {
     event: OwnedFd,
     spinner: Spinner,
-    /// Of each of many interrupts; where there is none, one lasts all the time.
+    /// Duration of each of many interrupts; `None`: a single one lasts for the whole time.
     piece: Option<Duration>,
 }
 
 impl Storm {
-    /// Perf's interrupt comes so often: what comes between the end of the long one and of the event must not be many that take an
-    /// emulated guest long.
+    /// `period`: interval of perf's interrupt. It must be long enough that few interrupts occur between the end of
+    /// the long one and the end of the event, since each takes an emulated guest long.
     pub fn new(cpu: i32, period: Duration, piece: Option<Duration>) -> io::Result<Self> {
         let spinner = Spinner::load(BPF_PROG_TYPE_PERF_EVENT, piece.unwrap_or_default())?;
         let mut attr = perf_event_attr {
@@ -129,14 +130,14 @@ impl Storm {
             __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: period.as_nanos() as u64 },
             ..Default::default()
         };
-        // It begins on a signal.
+        // Enabled explicitly for each storm.
         attr.set_disabled(1);
         let storm = Self { event: open_event(&attr, cpu)?, spinner, piece };
         ask(&storm.event, PERF_EVENT_IOC_SET_BPF, storm.spinner.program.as_raw_fd())?;
         Ok(storm)
     }
 
-    /// The CPU does nothing else for so long.
+    /// Keeps the CPU busy for `time`.
     pub fn rage(&self, time: Duration) -> io::Result<()> {
         if self.piece.is_none() {
             self.spinner.until((monotonic() + ns(time)) as u64)?;
@@ -147,7 +148,7 @@ impl Storm {
     }
 }
 
-/// An interrupt's handler that lasts, as long as this lives: a program at its begin.
+/// Makes an interrupt handler take longer while this value exists, by a program at its entry.
 pub struct CostlyIrq {
     _event: OwnedFd,
     _spinner: Spinner,
@@ -155,7 +156,7 @@ pub struct CostlyIrq {
 
 impl CostlyIrq {
     pub fn new(irq: i32, time: Duration) -> io::Result<Self> {
-        // The event has the interrupt's number behind the fields that all events have.
+        // The tracepoint's IRQ number follows the fields common to all events.
         let first = [
             insn(BPF_LDX | BPF_W | BPF_MEM, (0, 1), 8, 0),
             insn(BPF_JMP | BPF_JEQ | BPF_K, (0, 0), 2, irq),
@@ -195,7 +196,7 @@ fn ask(event: &OwnedFd, what: u32, value: i32) -> io::Result<()> {
     }
 }
 
-/// From now on, as long as the device is there, each packet that it receives costs its softirq so long, and goes no further.
+/// From now on, as long as the device exists, each packet that it receives costs its softirq `time` and is dropped.
 pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
     let spinner = Spinner::load(BPF_PROG_TYPE_SCHED_CLS, time)?;
     let name = CString::new(device)?;

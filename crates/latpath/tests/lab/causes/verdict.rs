@@ -1,4 +1,4 @@
-//! What latpath said of a run, against what was done.
+//! Compares latpath's explanation of a run with the injected faults.
 
 use super::{blame::Blame, fault::Injection};
 use latpath_capture::CaptureKind;
@@ -11,44 +11,44 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Of a hundred late packets in faults, so many must have the fault as first cause.
+/// Minimum share of late packets during faults whose first cause is the fault, %.
 const RIGHT: usize = 95;
-/// So many hundredths of the excess must be the fault's.
+/// Minimum share of the excess attributed to the fault, %.
 const SHARE: Ns = 80;
-/// So many hundredths of the excess may be unexplained, in the middle.
+/// Maximum median share of the excess that is unexplained, %.
 const UNEXPLAINED: Ns = 10;
-/// So many times each fault has held packets.
+/// Minimum injections of a fault that delayed packets.
 const TIMES: usize = 20;
 
-/// A late packet, and what it is said to have been held by.
+/// A late packet and its attribution.
 #[derive(Debug)]
 pub struct Late {
     pub first: Ns,
     pub last: Ns,
-    /// What of its time it was with ovs-vswitchd.
+    /// The part of its latency spent with ovs-vswitchd.
     pub with_daemon: Ns,
     pub attribution: Attribution,
 }
 
-/// What a run holds.
+/// Contents of a run.
 pub struct Seen {
     pub journeys: u64,
-    /// All packets over the threshold, from their first sighting to the last.
+    /// First and last sighting of all packets over the threshold.
     pub late: Vec<(Ns, Ns)>,
-    /// Those of them that were frozen, explained.
+    /// The late packets in captures, explained.
     pub explained: Vec<Late>,
     pub captures: usize,
     pub on_time: u64,
     /// The guest's clock minus the host's.
     pub offset: Ns,
-    /// Where the run is.
+    /// Path of the run.
     pub run: PathBuf,
-    /// Where a copy of it is kept, if it is.
+    /// Path of a copy of the run, if one is kept.
     pub kept: Option<PathBuf>,
 }
 
 impl Seen {
-    /// Reads it, and explains.
+    /// Reads the run and explains its late packets.
     pub fn read(path: &Path) -> Result<Self, Failed> {
         let run = Run::open(path)?;
         let (mut late, mut journeys, threshold) = (Vec::new(), 0, run.manifest().threshold_ns);
@@ -92,7 +92,7 @@ impl Seen {
         Ok(Self { journeys, late, explained, captures, on_time: baseline.packets(), offset, run, kept: None })
     }
 
-    /// Whether ovs-vswitchd is who had the packets that were with it for most of their time, for as long as they were with it.
+    /// Expects packets that spent most of their time with ovs-vswitchd to be attributed to it for that time.
     pub fn expect_upcalls(&self, truth: &[Injection]) -> Result<(), Failed> {
         let asked: Vec<&Late> = self.explained.iter().filter(|p| p.with_daemon * 2 >= p.last - p.first).collect();
         let is_daemons =
@@ -113,19 +113,19 @@ impl Seen {
         }
     }
 
-    /// Times of the guest as the host's.
+    /// Converts times of the guest to the host's clock.
     pub fn in_host_time(&self, truth: &[Injection]) -> Vec<Injection> {
         truth.iter().map(|i| i.earlier_by(self.offset)).collect()
     }
 
-    /// The longest that a packet was under way during an injection, if one was late.
+    /// Maximum latency of the late packets in flight during an injection; `None` if there are none.
     fn worst(&self, injection: &Injection) -> Option<Ns> {
         let (begin, end) = injection.bounds();
         let under_way = self.late.iter().filter(|(first, last)| *first < end && *last > begin);
         under_way.map(|(first, last)| last - first).max()
     }
 
-    /// In short, how many injections held packets, and for how long.
+    /// Summary: how many injections delayed packets, and for how long.
     fn delayed(&self, truth: &[Injection]) -> String {
         let mut all: Vec<Ns> = truth.iter().filter_map(|i| self.worst(i)).collect();
         all.sort_unstable();
@@ -143,7 +143,7 @@ impl Seen {
         )
     }
 
-    /// What late packets are said to have been held by, the most frequent first.
+    /// Causes of late packets, by excess in descending order.
     pub fn listed<'a>(packets: impl Iterator<Item = &'a Late>) -> String {
         let mut counts: BTreeMap<String, (u64, Ns)> = BTreeMap::new();
         for packet in packets {
@@ -177,22 +177,22 @@ impl Seen {
         counts.iter().take(10).map(line).collect()
     }
 
-    /// Whether the right one is blamed for what the faults did.
+    /// Expects the explanation to blame the fault for its injections.
     pub fn expect(&self, truth: &[Injection], blame: &Blame) -> Result<(), Failed> {
         let name = blame.fault;
         if let Some(kept) = &self.kept {
             let lines: String = truth.iter().map(|i| format!("{i}\n")).collect();
             std::fs::write(kept.join("truth"), format!("{name}\n{lines}"))?;
         }
-        // A packet is the fault's that was under way while the fault was there for nine tenths of its excess. Of others it cannot
-        // be asked that they blame the fault for eight.
+        // A packet belongs to the fault if the fault was active for 90 % of its excess. Of other packets the test
+        // cannot expect 80 % of the excess to be attributed to it.
         let during =
             |packet: &Late, i: &Injection| i.during(packet.first, packet.last) * 10 >= packet.attribution.excess_ns * 9;
         let injected: Vec<&Late> =
             self.explained.iter().filter(|packet| truth.iter().any(|i| during(packet, i))).collect();
         let is_right = |p: &&&Late| blame.is_first(&p.attribution) && blame.share(&p.attribution) >= SHARE;
         let right = injected.iter().filter(is_right).count();
-        // Some hold no packet, since the victim had its turn first, or not alone.
+        // Some injections delay no packet: the victim ran first, or something else delayed it too.
         let alone = |i: &Injection| self.late.iter().any(|(a, b)| i.during(*a, *b) * 10 >= (b - a) * 9);
         let held: Vec<&Injection> = truth.iter().filter(|i| alone(i)).collect();
         let is_explained = |i: &Injection| injected.iter().any(|packet| during(packet, i));
@@ -230,7 +230,7 @@ impl Seen {
         Ok(())
     }
 
-    /// Nothing that is done on purpose here is blamed for what the machine's other work did.
+    /// Expects that no kind of injected fault is blamed for the machine's other work.
     pub fn expect_no_fault(&self) -> Result<(), Failed> {
         use Cause::{PollInterval, QdiscHeld, Stopped, Throttled, Upcall};
         let injected = |p: &&Late| {

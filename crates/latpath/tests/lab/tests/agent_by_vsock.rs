@@ -1,4 +1,5 @@
-//! The agent in the guest is reached by a vsock that the hypervisor's kernel serves, and runs commands for those who watch its VM.
+//! Reaches the agent in the guest over a vsock served by the hypervisor's kernel; the agent also runs commands for a
+//! user who watches its VM.
 
 use crate::{
     stage::{plain, Reach, Stage, Stream, CID, GUEST, PORT},
@@ -20,20 +21,21 @@ fn run(_: &Scale) -> Outcome {
     report.expect_all_complete(2_000)?;
     report.expect_route(&["host/tx@lp-pub", "host/vm-read@vnet0", "guest0/nic-rx@eth0", "guest0/app-read@relay"])?;
     report.expect_no_sighting_lost()?;
-    // The guest's ptp_kvm and KVM's account of its TSC are both there, and agree with each other and with the exchanges.
+    // The guest has both ptp_kvm and KVM's record of its TSC; they agree with each other and with the message
+    // exchanges.
     let guest = &report.json()["machines"][1];
     eprintln!("the guest's clock: {guest}");
     ensure!(["ptp_kvm", "tsc-offset"].map(Value::from).contains(&guest["method"]), "the clock is known by {guest}");
     ensure!(guest["fault"].is_null(), "the clock has a fault: {guest}");
 
-    // A command of root's, from a reserved port.
+    // Run as root, so the commands connect from a reserved port.
     for command in ["exits", "queues", "ladder", "profile"] {
         runs_inside(&stage, command).with_context(|| command.to_owned())?;
     }
     Ok(())
 }
 
-/// The command that ends the window ran in the guest, and what it says comes first.
+/// The command that ends the window ran in the guest, and its output precedes latpath's.
 fn runs_inside(stage: &Stage, command: &str) -> Outcome {
     let words = format!("{command} --in {GUEST}=vsock:{CID}:{PORT} -- cat /proc/cmdline");
     let ended = stage.start(&stage.path().hypervisor, &words)?.finish(Duration::from_secs(120)).map_err(plain)?;

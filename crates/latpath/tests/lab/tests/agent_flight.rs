@@ -1,5 +1,5 @@
-//! The guest's flight recorder, asked for a time in which frames came: what its kernel did then is there, under the names that it
-//! has in the guest, and at the times at which its probe saw the frames.
+//! Reads the guest's flight recorder for an interval in which frames arrived: it contains the guest kernel's events
+//! with their names in the guest, at the times at which the guest's probe saw the frames.
 
 use crate::{
     stage::{plain, Stage, Stream, GUEST, RELAY},
@@ -17,7 +17,8 @@ use std::time::Duration;
 pub const TEST: Test = Test { name: "agent_flight", smoke: false, only_whole: false, seconds: 400, run };
 
 const NET_RX: u32 = 3;
-/// How far a sighting may lie from what the recorder reports, where the clocks' difference is known better than that.
+/// Maximum time between a sighting and the recorder's event, ns, unless the error bound of the clocks' difference is
+/// larger.
 const NEAR: Ns = 20_000;
 const WINDOW: Ns = 400_000_000;
 
@@ -68,7 +69,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// The sightings of a time against the record of that time.
+/// Compares the sightings of an interval with the recorder's events.
 fn check(
     window: &GuestWindow,
     seen: &[Sighting],
@@ -77,7 +78,7 @@ fn check(
 ) -> Outcome {
     let GuestWindow { offset_ns, error_bound_ns, snapshot } = window;
     let record = &snapshot.window;
-    // A sighting was put on the host's clock by an earlier estimate of the difference, the record by this one.
+    // The sighting was converted to the host's clock with an earlier estimate of the difference than the record.
     let near = NEAR.max(2 * error_bound_ns);
     let events: usize = record.cpus.iter().map(|cpu| cpu.events.len()).sum();
     let bytes = snapshot.encode().len();

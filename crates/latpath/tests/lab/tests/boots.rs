@@ -1,4 +1,4 @@
-//! The kernel has what the other tests stand on.
+//! The kernel has the features that the other tests require.
 
 use crate::{Outcome, Scale, Test};
 use anyhow::ensure;

@@ -1,4 +1,4 @@
-//! An exchange like a ping's: requests on their way into the guest, answers on theirs out of it, a set of journeys each.
+//! Traffic like that of a ping: requests into the guest and replies out of it, each direction with its own journeys.
 
 use crate::{stage::Stage, Outcome, Scale, Test};
 use anyhow::{ensure, Context};
@@ -7,7 +7,7 @@ use std::{process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "both_directions", smoke: false, only_whole: true, seconds: 200, run };
 
-/// Of ICMP behind an IPv4 header without options (RFC 792): the sequence number.
+/// The ICMP sequence number, after an IPv4 header without options (RFC 792).
 const SEQUENCE: &str = "seq:26:2";
 
 fn run(scale: &Scale) -> Outcome {

@@ -1,4 +1,4 @@
-//! What latpath advises ends the delays that it is advised for, while the fault goes on: on a whole hypervisor, what needs one.
+//! The fixes that latpath advises end the delays while the fault continues: those that need a whole hypervisor.
 
 use crate::{
     blame::{self, Blame},
@@ -18,23 +18,23 @@ pub const FAIR: Test = Test { name: "cause_fixed_fair", smoke: false, only_whole
 pub const IRQ: Test = Test { name: "cause_fixed_irq", smoke: false, only_whole: true, seconds: 400, run: irq };
 pub const FLOWS: Test = Test { name: "cause_fixed_flows", smoke: false, only_whole: true, seconds: 300, run: flows };
 
-/// The application's.
+/// The application's CPU.
 const CPU: usize = 1;
 
-/// A stream, a fault, what is blamed for it, and what must be advised.
+/// A stream, a fault, its expected cause and the expected advice.
 struct Case<'a> {
     stream: Stream,
     threshold: Duration,
     blame: &'a Blame,
-    /// What one of the commands has.
+    /// A word of one of the advised commands.
     word: &'a str,
-    /// What is held on other CPUs is another matter.
+    /// Delays on other CPUs do not count.
     cpu: Option<usize>,
-    /// Packets that the fault holds at least, and at most when it is mended.
+    /// Minimum packets delayed by the fault, and maximum once it is fixed.
     held: (usize, usize),
 }
 
-/// Judges while a fault is done, does what is advised, and judges while it is done again.
+/// Judges during the fault, applies the fix, and judges during the fault again.
 fn is_fixed(
     stage: &mut Stage,
     case: Case,
@@ -55,8 +55,8 @@ fn is_fixed(
     Ok(())
 }
 
-/// Real-time work fills the CPU, and must leave 5 % of it to ordinary threads: from Linux 6.12 on to those that wait, before that to
-/// nobody in particular.
+/// Real-time work fills the CPU, and the kernel reserves 5 % of it for ordinary threads: from Linux 6.12 on only if any
+/// of them waits, before that in any case.
 fn fair(_: &Scale) -> Outcome {
     const SERVER: &str = "/sys/kernel/debug/sched/fair_server/cpu1/runtime";
     let has_server = Path::new(SERVER).exists();
@@ -88,7 +88,7 @@ fn fair(_: &Scale) -> Outcome {
                 ]);
                 stage.start_command(&stage.path().hypervisor, command)
             };
-            // They end with the values.
+            // Dropping these values ends them.
             let _crowd = start(&format!("crowd cpu={CPU} threads=1"))?;
             let _hog = start(&format!("hog cpu={CPU} fifo=60"))?;
             latpath_testkit::waits::fault_for(Duration::from_secs(10));
@@ -97,7 +97,7 @@ fn fair(_: &Scale) -> Outcome {
     )
 }
 
-/// A device's interrupt lasts, on the application's CPU.
+/// A device's interrupt handler takes long, on the application's CPU.
 fn irq(_: &Scale) -> Outcome {
     let [device, sender] = emulated("e1000e")?;
     for nic in [&device, &sender] {
@@ -106,7 +106,7 @@ fn irq(_: &Scale) -> Outcome {
     let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
     let _reader = listen_here(&stage, CPU)?;
     let interrupts = fs::read_to_string("/proc/interrupts")?;
-    // With several, packets come by the one that is named so.
+    // With several queues, packets arrive through the one with this name.
     let is_its = |line: &&str| line.ends_with(&format!(" {device}-rx-0")) || line.ends_with(&format!(" {device}"));
     let line = interrupts.lines().find(is_its).with_context(|| format!("no interrupt of {device}: {interrupts}"))?;
     let number: u32 = line.trim().split(':').next().context("a number")?.parse()?;
@@ -124,7 +124,7 @@ fn irq(_: &Scale) -> Outcome {
         case,
         || Command::new("sh"),
         |_| {
-            // The NICs are in the machine's first namespace.
+            // The NICs are in the machine's initial namespace.
             let words = format!("irq irq={number} cost=150000 cpu=0 device={sender} frames=1 {ROUNDS}");
             fault::parse(&run(Command::new(myself()?).arg(fault::WORD).args(words.split(' ')))?)
                 .map_err(anyhow::Error::msg)
@@ -132,20 +132,20 @@ fn irq(_: &Scale) -> Outcome {
     )
 }
 
-/// Open vSwitch forgets flows between two packets of a slow stream.
+/// Open vSwitch expires flows between two packets of a slow stream.
 fn flows(_: &Scale) -> Outcome {
     let mut stage = Stage::lay_without_guest(Switch::OpenVswitch)?;
     let _reader = listen_here(&stage, CPU)?;
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=100")?;
     let folder = stage.open_vswitch()?.folder().to_owned();
     let case = Case {
-        // Flows are looked through twice a second.
+        // Flows are revalidated twice a second.
         stream: Stream::sv("MU01", 60).rate(1).publish("--cpu 0"),
         threshold: Duration::from_millis(1),
         blame: &blame::UPCALL,
         word: "max-idle",
         cpu: None,
-        // The first packet has no flow.
+        // The first packet finds no flow.
         held: (8, 1),
     };
     let shell = || {

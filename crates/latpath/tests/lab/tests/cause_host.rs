@@ -1,4 +1,4 @@
-//! Why packets are late on the way into a guest under KVM with vhost: faults on the host.
+//! Causes of late packets on the way into a guest under KVM with vhost: faults on the host.
 
 use crate::{
     blame::{self, Blame},
@@ -16,10 +16,10 @@ pub const CPU: Test = Test { name: "cause_host_cpu", smoke: false, only_whole: t
 pub const STOPPED: Test =
     Test { name: "cause_host_stopped", smoke: false, only_whole: true, seconds: 400, run: stopped };
 
-/// Where vhost runs, beside the fault, and where the vCPU does, beside the publisher.
+/// CPUs of vhost, beside the fault, and of the vCPU, beside the publisher.
 const CPUS: (usize, usize) = (1, 0);
 
-/// A guest with its application, and what was found of each fault.
+/// A guest with its application, and the verdict on each fault.
 struct Faults {
     stage: Stage,
     vm: Vm,
@@ -48,8 +48,8 @@ impl Faults {
     }
 }
 
-/// Others have its CPU. (No storm of interrupts, and no hog on the vCPU's CPU: in the emulation the guest, or the machine around it, does not
-/// outlive them.)
+/// Other threads occupy its CPU. (No interrupt storm, and no hog on the vCPU's CPU: under emulation these crash the
+/// guest or the machine around it.)
 fn cpu(_: &Scale) -> Outcome {
     let mut faults = Faults::begin()?;
     faults.one("hog cpu=1 fifo=50", &blame::HOG)?;
@@ -57,7 +57,7 @@ fn cpu(_: &Scale) -> Outcome {
     faults.end()
 }
 
-/// It may not run.
+/// The thread is not allowed to run.
 fn stopped(_: &Scale) -> Outcome {
     let mut faults = Faults::begin()?;
     faults.one(&format!("stop pid={}", faults.vm.pid), &blame::STOP)?;

@@ -1,5 +1,5 @@
-//! Why packets are late whose reader's CPU, or the one that they are steered to, is slow to leave an idle state; and that what
-//! latpath advises mends it.
+//! Causes of late packets when the CPU of the reader, or the CPU to which packets are steered, is slow to leave an idle
+//! state; and the effect of the fix that latpath advises.
 
 use crate::{
     blame,
@@ -24,22 +24,22 @@ use std::{fs, process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "cause_idle", smoke: false, only_whole: true, seconds: 400, run };
 
-/// The application's, and that of all others.
+/// CPU of the application; all other processes run elsewhere.
 const CPU: usize = 1;
 const OTHERS_CPU: usize = 0;
-/// How long the CPU takes to leave the slow state.
+/// Exit latency of the slow state.
 const EXIT: Duration = Duration::from_millis(40);
 const THRESHOLD: Duration = Duration::from_millis(20);
-/// How often the state is on, for how long, and in what distances: the CPU leaves it once or twice each time.
+/// Rounds in which the slow state is on. The CPU leaves it once or twice in each.
 const ROUNDS: usize = 30;
 const ROUND: Duration = Duration::from_millis(30);
 const PAUSE: Duration = Duration::from_millis(800);
-/// Some more exits, or none.
+/// Duration of an observation that may contain further exits.
 const WATCHED: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn run(_: &Scale) -> Outcome {
-    // Whatever is started from here on, and latpath first of all.
+    // Applies to every process started from here on, latpath included.
     let mut set = CpuSet::new();
     set.set(OTHERS_CPU)?;
     sched_setaffinity(Pid::from_raw(0), &set)?;
@@ -48,7 +48,7 @@ fn run(_: &Scale) -> Outcome {
     let mut reader = listen_here(&stage, CPU)?;
     listens(&mut reader).map_err(plain)?;
     let mut outcomes = Vec::new();
-    // The reader's thread waits for the CPU; and, where frames are steered to that CPU, their softirq.
+    // The reader's thread waits for the CPU; if frames are steered to it, so does their softirq.
     for steered in [false, true] {
         if steered {
             if !may_steer()? {
@@ -77,13 +77,13 @@ fn run(_: &Scale) -> Outcome {
     all(outcomes)
 }
 
-/// Does what is advised while the fault is there.
+/// Applies the advised fix while the fault continues.
 fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     let publishing = stage.start_publishing(&stream())?;
     states.slow(true)?;
     let before = states.exits_in(WATCHED)?;
     let fix = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
-    // Once more it leaves the state in which it is.
+    // The CPU leaves the idle state that it is in now once more.
     latpath_testkit::waits::fault_for(2 * EXIT);
     let after = states.exits_in(WATCHED)?;
     publishing.interrupt();
@@ -95,15 +95,15 @@ fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     Ok(())
 }
 
-/// Receive packet steering raises a softirq from another CPU's call. Real-time kernels take that for a fault, until (6.10) a thread of
-/// their own does it.
+/// Whether packets can be steered. RPS raises a softirq in another CPU's function call, which PREEMPT_RT kernels report
+/// as a fault before 6.10, where a thread does it.
 fn may_steer() -> Result<bool> {
     let real_time = fs::read_to_string("/proc/version")?.contains("PREEMPT_RT");
     let threads = fs::read_dir("/proc")?.flatten().filter_map(|e| fs::read_to_string(e.path().join("comm")).ok());
     Ok(!real_time || threads.into_iter().any(|name| name.starts_with("backlog_napi")))
 }
 
-/// Frames that arrive at the application's device are handed to its CPU.
+/// Steers frames that arrive at the application's device to its CPU.
 fn steer(stage: &Stage) -> Outcome {
     let script = format!("echo {:x} > /sys/class/net/{APPLICATION}/queues/rx-0/rps_cpus", 1 << CPU);
     let space = stage.application().name();
@@ -116,19 +116,19 @@ fn done(started: Started) -> Outcome {
     Ok(())
 }
 
-/// The first command that is advised for a cause.
+/// The first command advised for a cause.
 fn advised(cause: &Value) -> Result<String> {
     let command = cause["advice"][0]["commands"][0].as_str();
     Ok(command.with_context(|| format!("nothing is advised: {cause}"))?.to_owned())
 }
 
-/// By the driver's number.
+/// Index of the state in the driver.
 const HALT: usize = 0;
 const SLOW: usize = 1;
-/// And by its name.
+/// Name of the state.
 const SLOW_NAME: &str = "LP-SLOW";
 
-/// The lab's idle states (crates/lab/module/slow_idle.c). They go with this value.
+/// The lab's idle states (crates/lab/module/slow_idle.c). Dropping it removes them.
 struct States(Module);
 
 impl States {
@@ -139,7 +139,7 @@ impl States {
         Ok(states)
     }
 
-    /// Whether the application's CPU shall be slow, whenever it is idle.
+    /// Whether the application's CPU uses the slow state whenever it is idle.
     fn slow(&self, slow: bool) -> Outcome {
         let (on, off) = if slow { (SLOW, HALT) } else { (HALT, SLOW) };
         for (state, disable) in [(on, "0"), (off, "1")] {
@@ -149,7 +149,7 @@ impl States {
         Ok(())
     }
 
-    /// When it left the slow state during such a time from now on.
+    /// Exits from the slow state in the following `time`.
     fn exits_in(&self, time: Duration) -> Result<Vec<(Ns, Ns)>> {
         self.0.set("exits", "0")?;
         latpath_testkit::waits::fault_for(time);
@@ -169,7 +169,7 @@ impl States {
         Ok(exits)
     }
 
-    /// One time that the CPU is slow, with all its exits.
+    /// One interval in which the CPU is slow, with all its exits.
     fn round(&self) -> Result<Injection> {
         latpath_testkit::waits::fault_for(PAUSE);
         self.slow(true)?;

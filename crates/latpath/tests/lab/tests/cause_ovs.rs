@@ -1,7 +1,7 @@
-//! Why packets are late on the host alone: they go through ovs-vswitchd, since no flow is there, or the daemon is kept from its
-//! CPU; or a gate is shut.
+//! Causes of late packets on the host alone: they pass through ovs-vswitchd because no flow exists, the daemon gets no
+//! CPU, or a taprio gate is closed.
 //!
-//! Without a guest, since an emulated one takes longer for a packet than an upcall.
+//! Without a guest, since an emulated guest takes longer for a packet than an upcall.
 
 use crate::{
     blame,
@@ -28,9 +28,9 @@ use std::{
 
 pub const TEST: Test = Test { name: "cause_ovs", smoke: false, only_whole: true, seconds: 500, run };
 
-/// An upcall takes longer here, the fast path does not.
+/// Threshold that upcalls exceed here and the fast path does not.
 const SHORT: Duration = Duration::from_millis(1);
-/// The gate is open in the first part of a cycle, and shut in the rest.
+/// The gate is open in the first part of each cycle and closed in the rest, ns.
 const OPEN: Ns = 700_000_000;
 const CYCLE: Ns = 850_000_000;
 
@@ -62,7 +62,8 @@ fn run(_: &Scale) -> Outcome {
     })?;
     outcomes.push(seen.expect(&truth, &blame::GATE));
 
-    // All of the daemon's threads are on one CPU, and flows go again and again: also while another thread has that CPU.
+    // All of the daemon's threads are on one CPU, and flows are removed repeatedly, also while another thread occupies
+    // that CPU.
     let mut set = CpuSet::new();
     set.set(1)?;
     for thread in fs::read_dir(format!("/proc/{}/task", stage.open_vswitch()?.daemon()))?.flatten() {
@@ -89,7 +90,7 @@ fn run(_: &Scale) -> Outcome {
     all(outcomes)
 }
 
-/// Shuts the gate on the way to the application at times (taprio).
+/// Closes the gate to the application at times (taprio).
 fn shut_at_times(stage: &Stage) -> Outcome {
     tool(stage, &format!("ethtool -L {VETH} tx 2"))?;
     let shut = CYCLE - OPEN;

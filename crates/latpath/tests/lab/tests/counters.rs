@@ -1,5 +1,5 @@
-//! Open vSwitch's datapath, asked by generic netlink, says what its own tools say: also of upcalls that found their queue
-//! full while ovs-vswitchd stood still.
+//! Open vSwitch's datapath, queried by generic netlink, reports the same as Open vSwitch's own tools, including upcalls
+//! dropped at a full queue while ovs-vswitchd was stopped.
 
 use crate::{
     stage::{Stage, Stream},
@@ -17,13 +17,13 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
 
 pub const TEST: Test = Test { name: "counters", smoke: false, only_whole: true, seconds: 120, run };
 
-/// More than the queues of two CPUs hold: some 12,000 each.
+/// More than fits into the queues of two CPUs, about 12,000 each.
 const FRAMES: u64 = 30_000;
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::OpenVswitch)?;
     let netns = fs::metadata(format!("/run/netns/{}", stage.path().hypervisor.name()))?.ino() as u32;
-    // What the tools say, beside what latpath reads.
+    // Output of the tools, together with latpath's snapshot.
     let both = || -> Result<(Snapshot, Datapath)> {
         let lookups = stage.open_vswitch()?.lookups()?;
         let snapshot = Snapshot::everywhere();
@@ -60,7 +60,8 @@ fn run(_: &Scale) -> Outcome {
     let drops = DropEvents::start()?;
     kill(daemon, Signal::SIGSTOP)?;
     let published = stage.publish(&Stream::sv("MU02", FRAMES).rate(6_000));
-    // docs/drops.md says so: what the queue has no room for goes as if somebody had consumed it.
+    // As docs/drops.md explains, the kernel frees a packet that does not fit into the queue as consumed, not as
+    // dropped.
     let seen = drops.end();
     kill(daemon, Signal::SIGCONT)?;
     published?;
@@ -77,7 +78,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// The kernel's own events of dropped Sampled Values, in a trace of ours.
+/// The kernel's drop events of Sampled Values, in a tracefs instance of this test.
 struct DropEvents(PathBuf);
 
 impl DropEvents {
@@ -91,7 +92,7 @@ impl DropEvents {
         Ok(events)
     }
 
-    /// How many there were.
+    /// Number of events.
     fn end(self) -> Result<usize> {
         Ok(fs::read_to_string(self.0.join("trace"))?.lines().filter(|line| line.contains("kfree_skb:")).count())
     }
@@ -104,7 +105,7 @@ impl Drop for DropEvents {
     }
 }
 
-/// ovs-vswitchd; in this machine there is but the lab's.
+/// ovs-vswitchd; this machine runs only the lab's.
 fn daemon() -> Result<Pid> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };

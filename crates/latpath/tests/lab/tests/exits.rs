@@ -1,5 +1,5 @@
-//! Exits of a guest that makes a known number of them are counted exactly, as KVM itself counts them, and its vCPU's time is tiled
-//! without gap or overlap.
+//! Exits of a guest that makes a known number of them: latpath's count equals KVM's own, and the intervals of the
+//! vCPU's time have no gap or overlap.
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};
@@ -21,13 +21,13 @@ const CPUIDS: u16 = 300;
 
 fn run(scale: &Scale) -> Outcome {
     let outs = scale.frames(1000, 60_000) as u16;
-    // Known beforehand, and made while it is watched.
+    // The guest is known beforehand, or starts while latpath watches.
     for known in [true, false] {
         let guest = known.then(BareGuest::new).transpose()?;
         let mut watching = Watching::start()?;
         let (ran, has_run) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
-        // The thread stays until all is read: KVM names the VM after it.
+        // The thread must exist until the end: KVM names the VM after it.
         let vcpu = thread::spawn(move || -> anyhow::Result<()> {
             let mut guest = guest.map_or_else(BareGuest::new, Ok)?;
             ran.send(guest.run(outs, CPUIDS)?)?;
@@ -44,7 +44,7 @@ fn run(scale: &Scale) -> Outcome {
     interrupts()
 }
 
-/// A guest that is at work when it begins to be watched has the whole window.
+/// A guest that already runs when latpath starts to watch is accounted for the whole window.
 fn runs_already() -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -65,7 +65,7 @@ fn runs_already() -> Outcome {
     adds_up(vcpu).with_context(|| seen.to_string())
 }
 
-/// Of interrupts, the vCPU whose APIC takes them is known, also where another thread brings them.
+/// Interrupts are attributed to the vCPU whose APIC accepts them, even if another thread delivers them.
 fn interrupts() -> Outcome {
     const SENT: [(u8, u64); 2] = [(0x41, 40), (0xec, 7)];
     const NMIS: u64 = 3;
@@ -101,7 +101,7 @@ fn check_interrupts(seen: &Value, sent: &[(u8, u64)], nmis: u64) -> Outcome {
     Ok(())
 }
 
-/// How often an event came, and how often of these in vCPUs' threads.
+/// Number of occurrences of an event, and how many of them were in vCPU threads.
 fn event(vm: &Value, name: &str) -> (u64, u64) {
     let mut events = vm["events"].as_array().into_iter().flatten();
     let found = events.find(|event| event["event"] == name);
@@ -133,14 +133,14 @@ fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
     };
     ensure!(count("io") == outs, "{} exits for I/O, not {outs}", count("io"));
     ensure!(count("cpuid") == u64::from(CPUIDS), "{} exits for CPUID", count("cpuid"));
-    // The guest's first instructions are fetched through its nested pages, which are empty.
+    // The guest's first instruction fetch finds its nested page tables empty.
     ensure!(count("npf") > 0, "no nested page fault");
     let number = |name: &str| all[name].as_u64().with_context(|| format!("no {name}"));
     ensure!(number("exits_to_qemu")? >= returns, "{} returns to user space", number("exits_to_qemu")?);
     ensure!(number("exits")? == number("entries")?, "{} exits of {} entries", number("exits")?, number("entries")?);
     let kvms = vm["kvm"]["exits"].as_u64().context("KVM's own counters are missing")?;
     ensure!(kvms == number("exits")?, "KVM counted {kvms} exits, latpath {}", number("exits")?);
-    // Of KVM's own events, those of the guest's instructions; and those that are counted with the exits anyway.
+    // KVM's events of the guest's instructions, and those that are counted together with the exits.
     for (name, count) in [("kvm_pio", outs), ("kvm_cpuid", CPUIDS.into()), ("kvm_exit", kvms), ("kvm_entry", kvms)] {
         ensure!(event(vm, name) == (count, count), "{name}: {:?}, not {count}", event(vm, name));
     }
@@ -153,7 +153,7 @@ fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
     Ok(())
 }
 
-/// `latpath exits --json`, which watches.
+/// A running `latpath exits --json`.
 struct Watching {
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,

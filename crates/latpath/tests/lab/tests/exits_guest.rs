@@ -1,6 +1,7 @@
-//! Exits of a Linux guest that receives a stream by vhost, while loops keep its vCPUs and the host's CPUs busy: each vCPU's time is tiled
-//! without gap, the tiles are what the kernel's scheduler says of the same threads, exits are those that KVM's counters show, and their
-//! reasons those of `perf kvm stat`. QEMU is stopped when the window begins and when it ends, so that all of them see the same exits.
+//! Exits of a Linux guest that receives a stream through vhost while loops keep its vCPUs and the host's CPUs busy. The
+//! intervals of each vCPU's time have no gap and agree with the kernel scheduler's figures for the same threads; the
+//! number of exits equals KVM's counters, and their reasons those of `perf kvm stat`. QEMU is stopped at the begin and
+//! the end of the window, so that all of them see the same exits.
 
 use crate::{
     stage::{plain, Reach, Stage, Stream},
@@ -57,15 +58,15 @@ fn run(scale: &Scale) -> Outcome {
     Ok(())
 }
 
-/// What latpath, the kernel's scheduler and perf say of the same window.
+/// Figures of latpath, the kernel's scheduler and perf for the same window.
 struct Seen {
     document: Value,
-    /// Of each vCPU's thread.
+    /// Account of each vCPU thread, by TID.
     accounts: BTreeMap<u32, Account>,
     perf: Option<Reported>,
 }
 
-/// `latpath exits` for so long, begun and ended while QEMU stands still.
+/// Runs `latpath exits` for `window`, which begins and ends while QEMU is stopped.
 fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> Result<Seen> {
     let space = stage.path().hypervisor.clone();
     let frozen = Frozen::now(stage.guest()?.pid())?;
@@ -89,7 +90,7 @@ fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> R
     Ok(Seen { document: serde_json::from_str(&ended.stdout)?, accounts, perf })
 }
 
-/// A QEMU that is stopped, and all its vCPUs with it: they make no exits, and their accounts stand still.
+/// A stopped QEMU with all its vCPUs: they make no exits, and their accounts do not change.
 struct Frozen {
     qemu: u32,
     vcpus: Vec<u32>,
@@ -115,7 +116,7 @@ impl Frozen {
         Ok(frozen)
     }
 
-    /// Lets it go on. Returns its vCPUs' threads.
+    /// Resumes QEMU; returns the TIDs of its vCPU threads.
     fn thaw(self) -> Result<Vec<u32>> {
         kill(Pid::from_raw(self.qemu as i32), Signal::SIGCONT)?;
         Ok(self.vcpus)
@@ -132,11 +133,11 @@ impl Frozen {
     }
 }
 
-/// What the scheduler says of a thread.
+/// The scheduler's figures for a thread.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     ran_ns: i64,
-    /// It waited for a CPU.
+    /// Time waiting for a CPU.
     ready_ns: i64,
     switches: i64,
 }
@@ -151,15 +152,15 @@ impl Account {
     }
 }
 
-/// What `perf kvm stat report` says.
+/// Output of `perf kvm stat report`.
 struct Reported {
     /// Exits by reason.
     exits: BTreeMap<String, u64>,
-    /// Of all exits, from each to the entry that ends it.
+    /// Total time of all exits until the next entry.
     outside_ns: i64,
 }
 
-/// `perf kvm stat record`, of all CPUs, which records on command.
+/// `perf kvm stat record` on all CPUs, controlled by commands.
 struct Recorded {
     perf: Started,
     folder: tempfile::TempDir,
@@ -178,12 +179,12 @@ impl Recorded {
         command.args(["kvm", "stat", "record", "-a", "-D", "-1", "-o"]).arg(folder.path().join("perf.data"));
         command.arg(format!("--control=fifo:{},{}", commands.display(), answers.display()));
         let perf = stage.start_command(&stage.path().hypervisor, command)?;
-        // Opened for both, a pipe waits for nobody.
+        // Opening a FIFO for reading and writing does not block.
         let open = |path: &Path| File::options().read(true).write(true).open(path);
         Ok(Self { perf, commands: open(&commands)?, answers: BufReader::new(open(&answers)?), folder })
     }
 
-    /// Tells it something, and waits until it is done.
+    /// Sends a command to perf, and waits until it is done.
     fn control(&mut self, word: &str) -> Outcome {
         writeln!(self.commands, "{word}")?;
         let mut answer = String::new();
@@ -202,7 +203,7 @@ impl Recorded {
             "--event=vmexit",
         ]);
         let report = command.output()?;
-        // Where the table goes depends on perf's version.
+        // Depending on its version, perf prints the table to stdout or stderr.
         let text = String::from_utf8_lossy(&[report.stdout, report.stderr].concat()).into_owned();
         ensure!(report.status.success() && !text.to_lowercase().contains("lost"), "perf kvm stat report: {text}");
         let exits: BTreeMap<String, u64> = text.lines().filter_map(row).collect();
@@ -213,7 +214,8 @@ impl Recorded {
     }
 }
 
-/// Of a line `PF excp   12   0.40%   1.02%   …`: the name, which may have spaces, and the number before the first percentage.
+/// Parses a line `PF excp   12   0.40%   1.02%   …`: the name, which may contain spaces, and the number before the
+/// first percentage.
 fn row(line: &str) -> Option<(String, u64)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let percent = words.iter().position(|word| word.ends_with('%'))?;
@@ -222,7 +224,7 @@ fn row(line: &str) -> Option<(String, u64)> {
 }
 
 impl Seen {
-    /// An exit is counted with the entry that ends it, here and there.
+    /// Both latpath and perf count an exit at the entry that ends it.
     fn expect_reasons_of_perf(&self) -> Outcome {
         let perf = self.perf.as_ref().context("perf ran beside it")?;
         let reasons = self.document["vms"][0]["all"]["reasons"].as_array().context("no reasons")?;
@@ -256,7 +258,7 @@ fn check(seen: &Seen) -> Outcome {
     let (ours, kvms) = (number(all, "exits")?, number(&vm["kvm"], "exits")?);
     eprintln!("exits: {ours}, KVM's own counter: {kvms}");
     ensure!(ours > 100 && kvms == ours, "KVM counted {kvms} exits, latpath {ours}");
-    // Each vCPU is out of its guest when the window begins, and when it ends.
+    // No vCPU is in its guest at the begin or the end of the window.
     ensure!(number(all, "entries")? == ours, "{ours} exits of {} entries", all["entries"]);
     ensure!(number(all, "halts")? > 0, "the guest had nothing to do at times");
     let apic = &all["apic"];
@@ -267,7 +269,7 @@ fn check(seen: &Seen) -> Outcome {
     let events = vm["events"].as_array().context("no events")?;
     let event = |name: &str| events.iter().find(|event| event["event"] == name).and_then(|e| e["count"].as_u64());
     ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
-    // KVM's event says of none whose it is; some come while the CPU is idle, or in another process.
+    // KVM's event does not identify the VM; some occur while the CPU is idle or in another process.
     let idle = document["other_events"]["counts"]["kvm_apic_accept_irq"].as_u64().unwrap_or(0);
     let shown = event("kvm_apic_accept_irq").unwrap_or(0) + idle;
     let taken = accepted + nmis + other;
@@ -283,14 +285,14 @@ fn check(seen: &Seen) -> Outcome {
     Ok(())
 }
 
-/// The tiles add up to the window, to the nanosecond, and are what the scheduler says of the thread.
+/// The intervals add up to the window exactly, and agree with the scheduler's figures for the thread.
 fn expect_tiles(vcpu: &Value, document: &Value, accounts: &BTreeMap<u32, Account>) -> Outcome {
     let tiles = vcpu["tiles"].as_object().context("no tiles")?;
     let sum: i64 = tiles.values().filter_map(Value::as_i64).sum();
     let window = vcpu["window_ns"].as_i64().context("no window")?;
     ensure!(sum == window, "the tiles are {sum} ns of {window}");
     ensure!(vcpu["window_ns"] == document["window_ns"], "a vCPU that was there all the time has the whole window");
-    // An interrupt that comes while a program adds something up is part of what it broke.
+    // An interrupt during a program's update counts towards the interval that it interrupted.
     let (skipped, exits) = (number(vcpu, "events_skipped")?, number(vcpu, "exits")?);
     ensure!(skipped <= exits / 100, "{skipped} events were skipped, of {exits} exits");
     let account = accounts.get(&(number(vcpu, "tid")? as u32)).context("no account of this thread")?;
@@ -301,7 +303,8 @@ fn expect_tiles(vcpu: &Value, document: &Value, accounts: &BTreeMap<u32, Account
     for (what, ours, kernels) in [("ran", ran, account.ran_ns), ("was ready", ready, account.ready_ns)] {
         let apart = (ours - kernels).abs();
         eprintln!("{what}: {ours} ns, by the scheduler {kernels} ns, {} ns a switch", apart / account.switches.max(1));
-        // Both clocks are read at each switch, one after the other; an emulated CPU may stand still between.
+        // latpath and the scheduler read their clocks one after the other at each switch; an emulated CPU may stall in
+        // between.
         ensure!(ours > 0 && apart <= ours / 20, "it {what} for {ours} ns, by the scheduler {kernels} ns");
     }
     Ok(())

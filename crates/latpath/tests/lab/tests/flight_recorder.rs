@@ -1,5 +1,5 @@
-//! What the flight recorder has is what the kernel's own trace has of the same time: the same events with the same fields, in
-//! the same order on each CPU, at the same times; and what it says this kernel lacks is what the kernel lacks.
+//! The flight recorder agrees with the kernel's own trace of the same interval: the same events with the same fields
+//! and times, in the same order on each CPU. The tracepoints that it reports as missing do not exist in this kernel.
 
 use crate::{
     kernel_trace::{of_recorder, of_trace, Differ, Said, EVENTS},
@@ -69,8 +69,8 @@ fn run(_: &Scale) -> Outcome {
         apart.extend(differ.as_a_whole().map_err(|why| anyhow!("CPU {cpu}: {why}"))?);
         for kind in theirs.iter().map(|said| said.kind()).collect::<BTreeSet<_>>() {
             let same = match differ.of_kind(kind) {
-                // A timer's interrupt may come while a timer's program is at work: then their order is not the same for both, or,
-                // since no program runs within itself, one is missed.
+                // A timer interrupt may occur while the program of a timer event runs. Then the two records differ in
+                // order, or one event is missing, since a program cannot be nested in itself.
                 Err(_) if kind.starts_with("hrtimer") => differ.count_but(kind, missed),
                 same => same,
             };
@@ -87,7 +87,7 @@ fn run(_: &Scale) -> Outcome {
     for kind in expected.split(' ') {
         ensure!(counts.get(kind).is_some_and(|n: &usize| *n > 0), "no {kind} at all");
     }
-    // Two programs at one place read the clock one after the other.
+    // Two programs on the same tracepoint read the clock one after the other.
     apart.sort_unstable();
     let (median, most) = (apart[apart.len() / 2], apart[apart.len() - 1]);
     eprintln!("their times: {median} ns apart in the median, {most} ns at most, of {}", apart.len());
@@ -118,7 +118,7 @@ fn lines(said: &BTreeMap<u32, Vec<Said>>) -> String {
     lines.collect()
 }
 
-/// Each code stands for one word of the kernel's, and each word for one code.
+/// Each code corresponds to exactly one of the kernel's names.
 fn exits_have_their_reasons(ours: &BTreeMap<u32, Vec<Said>>, theirs: &BTreeMap<u32, Vec<Said>>) -> Outcome {
     let mut words: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (cpu, ours) in ours {
@@ -172,7 +172,7 @@ fn the_vcpu_was_in_its_guest(window: &Window, names: &latpath_flight::Names) -> 
     Ok(())
 }
 
-/// On PREEMPT_RT interrupts are threads, woken by what is left of the interrupt itself.
+/// On PREEMPT_RT interrupts are threads, woken by a minimal handler.
 fn interrupts_threads_have_names(window: &Window, names: &latpath_flight::Names) -> Outcome {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let ran = window.cpus.iter().flat_map(|cpu| &cpu.events).filter_map(|event| match event.what {

@@ -1,4 +1,5 @@
-//! A NIC that has some of what its driver promises: QEMU's igb stamps what it sends, and nothing that it receives.
+//! A NIC that has only some of the capabilities that its driver claims: QEMU's igb stamps sent frames, but no received
+//! ones.
 
 use crate::{
     linked::{emulated, Caps, Linked, Pair, ADDRESSES},
@@ -30,7 +31,8 @@ fn run(_: &Scale) -> Outcome {
     }
     drop(pair);
 
-    // The kernel's stamps stand where the NIC has none. It stamps one frame at a time, and leaves out what comes before that is done.
+    // Kernel stamps replace those that the NIC lacks. It stamps one frame at a time, and skips frames sent before that
+    // is done.
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let session = Session::run(&nics, "--count 100 --rate 50")?;
     reflector.end()?;

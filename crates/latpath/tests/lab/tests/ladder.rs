@@ -1,5 +1,6 @@
-//! `latpath ladder` beside a guest whose NIC is served in three ways: it says by which means each queue and direction goes, the rungs
-//! sum to the transfers, and no effect is before its cause. At full length of over 100,000 transfers.
+//! `latpath ladder` with a guest whose NIC is served in three ways: it identifies the variant of each queue and
+//! direction, the rungs add up to the transfers, and no effect precedes its cause. At full length over 100,000
+//! transfers.
 
 use crate::{
     stage::{plain, Stage, Stream},
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ladder", smoke: false, only_whole: false, seconds: 1800, run };
 
-/// How the NIC is served, the variant that this is, and what the page says of it.
+/// How the NIC is served, the resulting variant, and the page's text for it.
 const SERVICES: [(NicService, &str, &str); 3] = [
     (NicService::Default, "vhost_irqfd", "C: vhost carries the packets"),
     (NicService::Relayed, "vhost_relayed", "B: vhost carries the packets, QEMU relays the interrupt"),
@@ -33,7 +34,7 @@ fn run(scale: &Scale) -> Outcome {
     Ok(())
 }
 
-/// Returns how many transfers of streams there were.
+/// Returns the number of the streams' transfers.
 fn served(scale: &Scale, service: NicService, variant: &str, says: &str) -> Result<u64> {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.service = service;
@@ -68,11 +69,11 @@ fn expect_nothing_wrong(report: &Value) -> Outcome {
     Ok(())
 }
 
-/// What `latpath ladder` prints of two streams, one each way.
+/// Output of `latpath ladder` for two streams, one in each direction.
 fn streams(stage: &mut Stage, frames: u64) -> Result<Value> {
     const RATE: u64 = 500;
     let stream = Stream::sv("IN", frames).rate(RATE);
-    // QEMU lets through what somebody in the guest listens to.
+    // QEMU only passes on groups that a process in the guest has joined.
     stage.subscribe(&stream)?;
     let mut ladder = stage.start(&stage.path().hypervisor, "ladder --vm latpath-guest0 --json")?;
     let begins = |ladder: &mut Started| ladder.said().contains("following transfers") || !ladder.runs();
@@ -91,7 +92,7 @@ fn streams(stage: &mut Stage, frames: u64) -> Result<Value> {
     Ok(serde_json::from_str(&ended.stdout)?)
 }
 
-/// What `latpath ladder` prints of so many round trips.
+/// Output of `latpath ladder` for `times` round trips.
 fn ladder(stage: &Stage, flags: &str, times: u64) -> Result<String> {
     let words = format!("ladder --vm latpath-guest0 {flags} -- busybox ping -q -c {times} -i 0.02 -W 20 192.0.2.2");
     let ended = stage.start(&stage.path().publisher, &words)?.finish(Duration::from_secs(150));
@@ -100,7 +101,7 @@ fn ladder(stage: &Stage, flags: &str, times: u64) -> Result<String> {
     Ok(ended.stdout)
 }
 
-/// What is said of a tap's queue: all transfers go this way, reach this step, and add up.
+/// Expects all transfers of a tap's queue to be of this variant, reach this step, and add up.
 pub fn expect_queue(report: &Value, direction: &str, variant: &str, last: &str, times: u64) -> Outcome {
     let queue = queue(report, direction)?;
     ensure!(queue["packets"].as_u64() >= Some(times), "{times} were sent: {queue:#}");
@@ -116,7 +117,7 @@ pub fn expect_queue(report: &Value, direction: &str, variant: &str, last: &str, 
     Ok(())
 }
 
-/// The tap's queue of this direction: the guest's NIC has one each way.
+/// The tap's queue of this direction; the guest's NIC has one for each.
 fn queue<'a>(report: &'a Value, direction: &str) -> Result<&'a Value> {
     let is = |queue: &&Value| queue["direction"] == direction && queue["device"] == TAP;
     let queues: Vec<&Value> = list(report, "queues").filter(is).collect();
@@ -124,7 +125,8 @@ fn queue<'a>(report: &'a Value, direction: &str) -> Result<&'a Value> {
     Ok(queue)
 }
 
-/// How many transfers of a tap's queue went which way: this one, or no interrupt was needed. Each one's rungs add up.
+/// Numbers of transfers of a tap's queue by variant: this one, or without an interrupt. Expects the rungs of each to
+/// add up.
 fn transfers_of(report: &Value, direction: &str, variant: &str) -> Result<Vec<(String, u64)>> {
     let queue = queue(report, direction)?;
     let mut transfers = Vec::new();

@@ -1,4 +1,4 @@
-//! Sampled Values through the kernel's bridge, the tap and vhost into the guest's application: each frame has its whole
+//! Sampled Values through the kernel's bridge, the tap and vhost to the guest's application: each frame has a complete
 //! journey.
 
 use crate::{

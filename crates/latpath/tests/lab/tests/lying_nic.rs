@@ -1,4 +1,4 @@
-//! A NIC whose driver promises stamps of all packets, takes every setting, and makes none: QEMU's e1000e.
+//! A NIC whose driver claims to stamp all packets and accepts every setting, but stamps none: QEMU's e1000e.
 
 use crate::{
     linked::{emulated, Caps, Linked, Pair, ADDRESSES},
@@ -24,14 +24,14 @@ fn run(_: &Scale) -> Outcome {
         caps.expect(lie, "fails")?;
         caps.expect_used(lie, false)?;
     }
-    // It is not latpath that is blind.
+    // Without latpath there are no stamps either.
     let pair = Pair::open(&nics)?;
     let (_, arrived) = pair.send()?;
     ensure!(arrived.is_none(), "it stamps what it receives");
     ensure!(pair.wait_for_tx_stamp(Duration::from_secs(1)).is_none(), "it stamps what it sends");
     drop(pair);
 
-    // A run goes on without what does not come, and says so.
+    // A run continues without the missing stamps, and reports them.
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let session = Session::run(&nics, "--count 40")?;
     reflector.end()?;

@@ -1,4 +1,4 @@
-//! The tests, a file each. A new one is a file and its name in the list.
+//! The tests, one per file. A new test needs a file and an entry in [`ALL`].
 
 use crate::{Need, Test};
 
@@ -44,7 +44,7 @@ mod vms;
 mod xdp_redirect;
 mod xsk;
 
-/// What they need, and the tests, in the order in which they run.
+/// The tests by requirement, in the order in which they run.
 pub const ALL: &[(Need, &[Test])] =
     &[(Need::Nothing, ORDINARY), (Need::SlowIdle, IDLE), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
 

@@ -1,4 +1,4 @@
-//! Two NICs with a real one's driver and a cable between them: the one that sends says when its driver is done with a packet.
+//! Two linked NICs with a real driver: the sender reports when its driver has finished with a packet.
 
 use crate::{
     linked::{emulated, has_link, run as command},
@@ -16,7 +16,7 @@ fn run(scale: &Scale) -> Outcome {
     let [left, right] = &emulated("e1000e")?;
     for (nic, space) in [(left, &stage.path().publisher), (right, &hypervisor)] {
         command(Command::new("ip").args(["link", "set", nic, "netns", space.name()]))?;
-        // They filter multicast, as NICs do.
+        // NICs filter multicast.
         space.ip(&format!("link set {nic} promisc on up"))?;
     }
     has_link(&hypervisor, right)?;

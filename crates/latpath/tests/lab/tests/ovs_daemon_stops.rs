@@ -1,4 +1,4 @@
-//! Open vSwitch's daemon stands still and no flow is there: all frames are lost on the way to it.
+//! Open vSwitch's daemon is stopped and no flow exists: all frames are lost on the way to the daemon.
 
 use crate::{
     stage::{Stage, Stream},
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ovs_daemon_stops", smoke: false, only_whole: true, seconds: 200, run };
 
-/// How late a packet may be.
+/// Maximum lateness of a packet.
 const WINDOW: Duration = Duration::from_secs(4);
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
-    // Frames of 8 ASDUs, some 1 KB: of them fewer have room in the daemon's socket.
-    // From one CPU: there is a queue for each, and one alone must overflow.
+    // Frames of 8 ASDUs, about 1 KB, of which fewer fit into the daemon's socket. They are sent from one CPU: each CPU
+    // has its own queue, and a single one must overflow.
     let large = "--profile 9-2le-50-meas --wrap 65536 --cpu 0";
     let with_flow = Stream::sv("MU01", 500).rate(200).publish(large);
     let without = Stream::sv("MU01", 7_000).rate(3000).publish(&format!("{large} --first 4000"));
@@ -40,10 +40,10 @@ fn run(_: &Scale) -> Outcome {
     eprintln!("Open vSwitch lost {lost}; {}", report.in_short());
     ensure!(lost > 0, "the daemon's queue did not overflow");
     ensure!(report.journeys_by("upcall") >= without.frames, "not all asked the daemon");
-    // Those that the queue had no room for, and those that wait in it still: the kernel drops neither by its own word.
+    // Packets that did not fit into the queue and those still in it: the kernel reports neither as dropped.
     let at = report.lost_at("host/ovs-upcall@nic0");
     ensure!(at == without.frames && report.lost() == at, "{at} of {} got as far as the upcall", without.frames);
-    // The datapath's count, read before the daemon went on.
+    // The datapath's count, read before the daemon resumed.
     ensure!(
         report.kernel_count("host/ovs-upcall@nic0") == Some(lost),
         "the report's own reading of the counter differs"

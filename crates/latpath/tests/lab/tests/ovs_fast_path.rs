@@ -1,4 +1,4 @@
-//! Sampled Values through Open vSwitch's kernel datapath, which has a flow for them: each frame has its whole journey.
+//! Sampled Values through Open vSwitch's kernel datapath, with a flow for them: each frame has a complete journey.
 
 use crate::{
     stage::{Stage, Stream},
@@ -13,7 +13,7 @@ fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
     let stream = Stream::sv("MU01", scale.frames(3_000, 60_000));
-    // Frames sent before their flow is there ask ovs-vswitchd; here all shall find it.
+    // Frames sent before their flow exists go to ovs-vswitchd; in this test all must find the flow.
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=600000")?;
     stage.publish(&Stream::sv("MU01", 10).rate(10))?;
     let before = stage.open_vswitch()?.lookups()?;
@@ -36,7 +36,7 @@ fn run(scale: &Scale) -> Outcome {
     let (hit, missed) = (after.hit - before.hit, after.missed - before.missed);
     eprintln!("Open vSwitch counted {hit} hit, {missed} missed");
     ensure!(hit + missed == stream.frames, "Open vSwitch counted {hit} + {missed} frames of {}", stream.frames);
-    // The daemon may drop the flow when it looks its flows through.
+    // The daemon may remove the flow when it revalidates its flows.
     ensure!(missed * 100 <= stream.frames, "{missed} frames took the upcall");
     Ok(())
 }

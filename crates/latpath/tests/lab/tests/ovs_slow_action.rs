@@ -1,5 +1,5 @@
-//! A flow whose action sends every frame to ovs-vswitchd (a sample of all of them): each is seen at `host/ovs-slow@nic0`, and so takes
-//! the path "slow action".
+//! A flow whose action sends every frame to ovs-vswitchd (by sampling all of them): each frame is seen at
+//! `host/ovs-slow@nic0` and therefore has the path "slow action".
 
 use crate::{
     stage::{Stage, Stream},
@@ -14,7 +14,7 @@ fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
     let stream = Stream::sv("MU01", scale.frames(500, 2_000)).rate(200);
-    // The daemon decides about each of these packets itself: its flow in the datapath is a userspace action.
+    // The daemon handles each of these packets itself: its flow in the datapath is a userspace action.
     stage.open_vswitch()?.ofctl("add-flow", "dl_type=0x88ba,actions=controller(max_len=0),normal")?;
 
     let report = stage.follow(&stream)?;

@@ -1,4 +1,4 @@
-//! Open vSwitch's flow is removed again and again: exactly the frames that its datapath missed are of the path "upcall".
+//! Open vSwitch's flow is removed repeatedly: exactly the frames that its datapath missed have the path "upcall".
 
 use crate::{
     expect::Report,
@@ -18,7 +18,7 @@ fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", scale.frames(3_000, 20_000)).rate(500);
     stage.subscribe(&stream)?;
     let recording = stage.record(&stream, "")?;
-    // Counted in the kernel at the same time, by other code.
+    // The kernel programs of `live` count independently at the same time.
     let words = format!("live --stream {} --window 4s --json", stream.spec());
     let mut live = stage.start(&stage.path().hypervisor, &words)?;
     until("live is attached", || !live.printed().is_empty() || !live.runs()).map_err(plain)?;
@@ -49,10 +49,10 @@ fn run(scale: &Scale) -> Outcome {
     let last = live.stdout.lines().last().context("live said nothing")?;
     let live = Report::new(serde_json::from_str(last)?);
     eprintln!("live: {}", live.in_short());
-    // It counts from when it knows the route.
+    // It counts from the time at which it knows the route.
     let (fast, upcall) = (live.journeys_by("fast path"), live.journeys_by("upcall"));
     ensure!(upcall > 0 && upcall <= missed && fast > 0 && fast <= hit, "live: {fast} and {upcall}");
-    // One that took longer than live's window lacks the points that show its path.
+    // A packet that took longer than live's window lacks the points that identify its path.
     let late = live.journeys_by("direct");
     ensure!(fast + upcall + late == live.number("journeys")?, "live: {fast} + {upcall} + {late} are not all");
     ensure!(late <= live.number("incomplete")?, "live: {late} complete packets took neither path");

@@ -1,5 +1,5 @@
-//! `latpath path` names the functions that the kernel's own function tracer saw on the packet's CPU while it was handled: all of
-//! them, in the same order, and no others.
+//! `latpath path` names exactly the functions that the kernel's function tracer records on the packet's CPU while it
+//! handles the packet, in the same order.
 
 use crate::{
     search::{name, Search},
@@ -23,7 +23,7 @@ const PACKETS: usize = 5;
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::LinuxBridge)?;
-    // A port more, so that the bridge clones the packet.
+    // A third port, so that the bridge clones the packet.
     let hypervisor = &stage.path().hypervisor;
     for words in [
         "link add lpt0 type veth peer name lpt1".to_owned(),
@@ -39,7 +39,7 @@ fn run(_: &Scale) -> Outcome {
 
     let tracer = Tracer::new(&listed)?;
     let stream = Stream::sv("MU01", 20).rate(20);
-    // The bridge learns the sender from its first packet, and announces it by other packets.
+    // The bridge learns the sender from its first packet, and sends other packets to announce it.
     stage.publish(&stream)?;
     let search = Search::start(&stage, &format!("--stream {} --count {PACKETS}", stream.spec()), "")?;
     tracer.begin()?;
@@ -47,7 +47,7 @@ fn run(_: &Scale) -> Outcome {
     let calls = tracer.end()?;
     let found = search.end()?;
 
-    // Where single kprobes must do, they stand at some functions only.
+    // With single kprobes only some of the functions are covered.
     let shown: Option<HashSet<&str>> =
         found.all["attached"]["functions_shown"].as_array().map(|n| n.iter().filter_map(Value::as_str).collect());
     let is_shown = |name: &str| shown.as_ref().map_or(listed.contains(name), |s| s.contains(name));
@@ -63,7 +63,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// Compares one packet's functions with the calls in its window; how many there were.
+/// Compares a packet's functions with the calls in its window; returns their number.
 fn compare(packet: &Value, calls: &[&Call]) -> Result<usize> {
     let began = packet["monotonic_ns"].as_i64().context("no time")?;
     let steps = packet["steps"].as_array().context("no steps")?;
@@ -74,8 +74,8 @@ fn compare(packet: &Value, calls: &[&Call]) -> Result<usize> {
         let time = |s: &Value| began + s["since_first_ns"].as_i64().unwrap_or(0);
         let (Some(first), Some(last)) = (on_cpu.first(), on_cpu.last()) else { continue };
         let ours: Vec<&str> = on_cpu.iter().map(|s| name(s)).collect();
-        // The tracer's file has whole microseconds, and takes its time before the programs take theirs: what stands at the
-        // window's edges may be outside.
+        // The tracer's times are in whole microseconds and are taken before the programs', so calls at the edges may be
+        // outside the window.
         let window = time(first) / 1000 - EDGE..=time(last) / 1000 + 1;
         let theirs: Vec<&str> =
             calls.iter().filter(|c| c.cpu == cpu && window.contains(&c.us)).map(|c| c.function.as_str()).collect();
@@ -92,10 +92,10 @@ fn compare(packet: &Value, calls: &[&Call]) -> Result<usize> {
     Ok(compared)
 }
 
-/// How long before a program the tracer may take its time, in µs, on an emulated machine.
+/// Maximum time between the tracer's clock reading and a program's on an emulated machine, µs.
 const EDGE: i64 = 500;
 
-/// Both lists, from where they part.
+/// Both lists, from the first difference.
 fn differ(ours: &[&str], theirs: &[&str]) -> String {
     let from = (0..theirs.len()).max_by_key(|at| theirs[*at..].iter().zip(ours).take_while(|(a, b)| a == b).count());
     let theirs = &theirs[from.unwrap_or(0)..];
@@ -105,7 +105,7 @@ fn differ(ours: &[&str], theirs: &[&str]) -> String {
     format!("the same for {same} functions, then\n  latpath: {:?}\n  tracer:  {:?}", next(ours), next(theirs))
 }
 
-/// A call that the function tracer saw.
+/// A call recorded by the function tracer.
 struct Call {
     cpu: u64,
     /// CLOCK_MONOTONIC, µs.
@@ -113,19 +113,19 @@ struct Call {
     function: String,
 }
 
-/// A function tracer of our own, which ends with this value.
+/// A function tracer in an instance of this test. Dropping it removes the instance.
 struct Tracer {
     folder: PathBuf,
 }
 
 impl Tracer {
-    /// Sets it to these functions.
+    /// Traces these functions.
     fn new(functions: &HashSet<&str>) -> Result<Self> {
         let tracing = Path::new("/sys/kernel/tracing");
         let folder = tracing.join(format!("instances/latpath-{}", process::id()));
         fs::create_dir(&folder).context("make a tracer's instance")?;
         let tracer = Self { folder };
-        // By their numbers: by name, the kernel would look through all its functions for each.
+        // By index: for each name, the kernel would search all its functions.
         let all = fs::read_to_string(tracing.join("available_filter_functions"))?;
         let selected =
             all.lines().enumerate().filter(|(_, l)| l.split(' ').next().is_some_and(|n| functions.contains(n)));
@@ -144,7 +144,7 @@ impl Tracer {
         self.set("current_tracer", "function")
     }
 
-    /// Stops it: what it saw.
+    /// Stops the tracer; returns the calls.
     fn end(&self) -> Result<Vec<Call>> {
         self.set("tracing_on", "0")?;
         let text = fs::read_to_string(self.folder.join("trace"))?;

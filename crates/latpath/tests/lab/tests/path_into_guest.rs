@@ -1,5 +1,5 @@
-//! `latpath path` follows a packet to the vhost worker, which takes it off the tap for the guest; and packets that the guest sends, from
-//! the tap on.
+//! `latpath path` follows a packet to the vhost worker, which takes it off the tap for the guest, and packets sent by
+//! the guest from the tap on.
 
 use crate::{
     search::{in_order, name, Search},
@@ -16,7 +16,7 @@ fn run(_: &Scale) -> Outcome {
     stage.boot_guest()?;
     let stream = Stream::sv("MU01", 40).rate(20);
     stage.subscribe(&stream)?;
-    // The switch learns its flow from packets before.
+    // The switch learns its flow from earlier packets.
     stage.publish(&stream)?;
 
     let search = Search::start(&stage, &format!("--stream {} --count 10 -i {NIC}", stream.spec()), "")?;

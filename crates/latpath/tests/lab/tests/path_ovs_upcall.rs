@@ -1,5 +1,5 @@
-//! A packet without a flow leaves Open vSwitch's datapath for ovs-vswitchd and comes back as another skb: `latpath path` knows it
-//! again, and names the points that distinguish the routes.
+//! A packet without a flow leaves Open vSwitch's datapath for ovs-vswitchd and returns as another skb: `latpath path`
+//! recognises it, and names the points that distinguish the routes.
 
 use crate::{
     search::{in_order, name, Search},
@@ -62,7 +62,7 @@ fn run(_: &Scale) -> Outcome {
         ensure!(back["skb"] != upcall["skb"], "it is another skb");
         let thread = back["thread"].as_str().unwrap_or("");
         ensure!(thread.starts_with("handler"), "{thread} handed it back, not ovs-vswitchd's handler");
-        // The message to ovs-vswitchd carries the packet too.
+        // The message to ovs-vswitchd also contains the packet.
         let copied = packet.iter().any(|s| s["kind"] == "copy" && name(s) == "skb_zerocopy");
         ensure!(copied, "the message to ovs-vswitchd is not followed");
     }

@@ -1,5 +1,5 @@
-//! A pcap filter chooses tagged frames, also where the tag is no longer among their bytes: the kernel takes it off at reception, and
-//! Open vSwitch's datapath sees it in the packet's description only.
+//! A pcap filter selects tagged frames even when the frame's bytes no longer contain the tag: the kernel removes it at
+//! reception, and Open vSwitch's datapath has it only in the skb's metadata.
 
 use crate::{
     search::Search,
@@ -13,7 +13,7 @@ pub const TEST: Test = Test { name: "path_pcap_filter", smoke: false, only_whole
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::OpenVswitch)?;
-    // On a port of the switch: by then a tag has been taken off.
+    // On a port of the switch, where the tag has already been removed.
     let count = |expression: &str, words: &str| -> anyhow::Result<usize> {
         let search = Search::start(&stage, &format!("--count 100 --with tracepoints {words}"), expression)?;
         for (vlan, svid) in [("--vlan 7", "MU07"), ("--vlan 8", "MU08"), ("", "MU00")] {

@@ -1,5 +1,5 @@
-//! A NIC's clock is read by each method, and what is said of it agrees with where it stands: offset, drift, steps,
-//! swings, and that it stands still.
+//! A NIC's clock is read by each method, and the reported offset, drift, steps, swings and stops agree with its true
+//! state.
 
 use crate::{
     stamping::{StampingNics, Truth},
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 pub const TEST: Test = Test { name: "phc_followed", smoke: false, only_whole: true, seconds: 100, run };
 
-/// Of lpn1's clock.
+/// Drift of lpn1's clock.
 const DRIFT_PPB: i64 = 40_000;
 
 fn run(_: &Scale) -> Outcome {
@@ -64,7 +64,7 @@ fn disturbances_are_reported(nics: &StampingNics) -> Outcome {
     let after = monotonic();
     let step = followed.until_disturbed()?;
     let Trouble::Step { by_ns } = step.trouble else { bail!("a step is said to be {step:?}") };
-    // It lies between two readings, in which the clock went on.
+    // The step is between two readings, and the clock advanced between them.
     let between = step.until_ns - step.after_ns;
     ensure!((by_ns + 250_000_000).abs() <= between, "a step by -0.25 s is said to be by {by_ns} ns");
     ensure!(step.after_ns <= after && before <= step.until_ns, "from {before} to {after}, not as said: {step:?}");
@@ -83,7 +83,7 @@ fn disturbances_are_reported(nics: &StampingNics) -> Outcome {
     Ok(())
 }
 
-/// What a clock shows at a moment, by what was known of it at another.
+/// Expected reading of a clock at a moment, from its state at another moment.
 fn shows(truth: &Truth, nic: usize, drift_ppb: i64, monotonic: i64) -> i64 {
     let elapsed = monotonic - truth.monotonic;
     truth.phcs[nic] + elapsed + elapsed * drift_ppb / 1_000_000_000
@@ -95,7 +95,7 @@ fn open(nics: &StampingNics, nic: usize) -> Result<Phc> {
     Ok(Phc::open(index)?)
 }
 
-/// A clock that is watched.
+/// A followed clock.
 struct Followed {
     clock: Phc,
     watch: PhcWatch,

@@ -1,4 +1,4 @@
-//! `latpath ping caps` finds out what is true of a NIC that claims to have it all.
+//! `latpath ping caps` finds the real capabilities of a NIC that claims to have them all.
 
 use crate::{linked::Caps, stamping::StampingNics, Outcome, Scale, Test};
 
@@ -20,7 +20,7 @@ fn run(_: &Scale) -> Outcome {
     let faults: [(&str, &str, &str, &[&str]); 7] = [
         ("tx_lost", "1,0", "0,0", &["tx_nic"]),
         ("tx_zero", "1,0", "0,0", &["tx_nic"]),
-        // Later than anybody waits.
+        // Later than the command waits.
         ("tx_late_ms", "2000,0", "0,0", &["tx_nic"]),
         ("rx_lost", "1,0", "0,0", &["rx_nic"]),
         ("frozen", "1,1", "0,0", &["clock"]),
@@ -33,7 +33,7 @@ fn run(_: &Scale) -> Outcome {
         let caps = Caps::of(&nics, 0)?;
         nics.set(parameter, none)?;
         for what in ALL {
-            // What stamps are worth whose clock stands still is said by the clock.
+            // For stamps of a stopped clock, the finding is about the clock.
             let stands_still = parameter == "frozen" && what.ends_with("nic");
             if !stands_still {
                 caps.expect(what, if fail.contains(&what) { "fails" } else { "works" })?;
@@ -44,7 +44,7 @@ fn run(_: &Scale) -> Outcome {
         }
     }
 
-    // Those of PTP alone, as most NICs have.
+    // Stamps of PTP frames only, as in most NICs.
     nics.set("rx_filters", &(1 | 1 << 12).to_string())?;
     let caps = Caps::of(&nics, 0)?;
     caps.expect("tx_nic", "works")?;

@@ -1,5 +1,5 @@
-//! `latpath ping` between NICs with clocks that are apart, drift, are stepped, or stand still: what is said of times between
-//! clocks is true within the stated bound, and what disturbs them is reported, with when and how much.
+//! `latpath ping` between NICs whose clocks have an offset, drift, step or stop: reported times between clocks are
+//! correct within the stated bound, and disturbances are reported with their time and size.
 
 use crate::{
     linked::ADDRESSES,
@@ -14,9 +14,10 @@ use std::time::Duration;
 pub const TEST: Test = Test { name: "ping_clocks", smoke: false, only_whole: true, seconds: 200, run };
 
 const WIRE_NS: i64 = 20_000;
-/// A clock is read some twenty times a second, on a machine that takes its time.
+/// Maximum delay until a disturbance is noticed, ns: a clock is read about twenty times a second, and the machine is
+/// slow.
 const SOON: i64 = 1_000_000_000;
-/// What the two machines' clocks are apart.
+/// Difference between the two machines' clocks.
 const AHEAD_S: u32 = 1000;
 
 fn run(_: &Scale) -> Outcome {
@@ -43,7 +44,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// lpn1's is 7 s ahead.
+/// lpn1's clock is 7 s ahead.
 fn two_clocks(drift_ppb: i64) -> anyhow::Result<StampingNics> {
     StampingNics::load(&format!("wire_ns={WIRE_NS} phcs=2 offset_ns=0,7000000000 drift_ppb=0,{drift_ppb}"))
 }
@@ -76,7 +77,7 @@ fn two_machines(nics: &StampingNics) -> Outcome {
         let session = Session::run(nics, &format!("--count 600 --rate 200 {words}"))?;
         reflector.end()?;
         expect_all_and_undisturbed(&session, "estimated").context(words)?;
-        // Nothing takes longer or shorter between the machines than it does, but for the bound.
+        // The times between the machines are the wire's, within the bound.
         let (there, back) = match stamps {
             "nic" => ("wire there", "wire back"),
             "kernel" => ("there: driver → kernel", "back: driver → kernel"),
@@ -94,7 +95,7 @@ fn two_machines(nics: &StampingNics) -> Outcome {
     Ok(())
 }
 
-/// As PTP keeps clocks, or fails to.
+/// Clocks synchronised by PTP, or not.
 fn said_to_be_together(nics: &StampingNics, together: bool) -> Outcome {
     let reflector = Reflector::start_elsewhere(nics, AHEAD_S, &bind())?;
     let session = Session::run(nics, "--count 600 --rate 200 --synchronised 100ns")?;
@@ -109,7 +110,7 @@ fn said_to_be_together(nics: &StampingNics, together: bool) -> Outcome {
     Ok(())
 }
 
-/// In a time namespace, as of a container that was moved, CLOCK_MONOTONIC is another.
+/// In a time namespace, such as that of a migrated container, CLOCK_MONOTONIC differs.
 fn two_times_of_one_kernel(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start_in_time_namespace(nics, AHEAD_S, &bind())?;
     let session = Session::run(nics, "--count 600 --rate 200")?;
@@ -133,9 +134,9 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let by = said.split("by ").nth(1).and_then(|rest| rest.split(' ').next()).context("by how much?")?;
     let wrong = by.parse::<i64>()? + 250_000_000;
     ensure!(wrong.abs() < 100_000, "a step of -0.25 s is reported as {said}");
-    // It is the reflector's clock too, and its report says so.
+    // It is also the reflector's clock, and the reflector's report shows that.
     ensure!(reflected.contains("was set"), "the reflector does not report it: {reflected}");
-    // What lies between two clocks of which one was set is not what it is said to be, and that is said.
+    // Times between two clocks of which one was set are wrong, and reported as such.
     for name in ["emitter app → nic", "reflector nic → app", "reflector app → nic", "emitter nic → app"] {
         let (min, max, bound) = session.extremes(name)?;
         ensure!(min >= -bound && max < 250_000_000 + bound, "{name} takes {min} to {max} ns, ± {bound}");

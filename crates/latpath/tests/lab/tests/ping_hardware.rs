@@ -1,5 +1,5 @@
-//! `latpath ping` between NICs whose stamps are known: round trips in their time are exact, and stamps that are lost, late or
-//! zero are counted as missing, never waited for, and never another probe's.
+//! `latpath ping` between NICs whose stamps are known: round trips in NIC time are exact; lost, late or zero stamps are
+//! counted as missing, never waited for, and never assigned to another probe.
 
 use crate::{
     linked::{plain, ADDRESSES},
@@ -14,7 +14,7 @@ use std::{fs, time::Duration};
 pub const TEST: Test = Test { name: "ping_hardware", smoke: false, only_whole: false, seconds: 200, run };
 
 const WIRE_NS: i64 = 20_000;
-/// lpn1's (crates/lab/module/nics.c).
+/// MAC address of lpn1 (crates/lab/module/nics.c).
 const MAC: &str = "02:6c:70:6e:00:01";
 
 fn run(scale: &Scale) -> Outcome {
@@ -46,7 +46,7 @@ fn round_trips_are_exact(nics: &StampingNics, probes: u64, target: &str, words: 
         ensure!((min, max, bound) == (WIRE_NS, WIRE_NS, 0), "{name} takes {min} to {max} ns, wrong by {bound}");
     }
     ensure!(session.json()["missing"] == serde_json::json!([]), "missing: {}", session.json()["missing"]);
-    // Nothing is handed over before it is stamped.
+    // No frame is passed on before it is stamped.
     for part in session.json()["segments"].as_array().context("no parts")? {
         ensure!(part["count"] == probes && part["negative"] == 0, "{part}");
     }
@@ -58,13 +58,13 @@ fn round_trips_are_exact(nics: &StampingNics, probes: u64, target: &str, words: 
         let (round_trip, turnaround) = (one.between("t1_nic", "t4_nic")?, one.between("t2_nic", "t3_nic")?);
         ensure!(round_trip.zip(turnaround).is_some_and(|(r, t)| r - t == 2 * WIRE_NS), "{round_trip:?} {turnaround:?}");
     }
-    // What was switched on is off again.
+    // The run has switched stamping off again.
     let said = nics.run(0, "hwstamp_ctl -i lpn0")?;
     ensure!(said.contains("tx_type 0\nrx_filter 0"), "stamping was left on: {said}");
     Ok(())
 }
 
-/// What fails before the run is found out by trying, and not asked for.
+/// A stamp that already fails before the run is detected by a trial, and not used.
 fn a_nic_that_fails_from_the_start_is_done_without(nics: &StampingNics) -> Outcome {
     for (parameter, value, said, lacking) in [
         ("tx_lost", "1,0", "packets sent", &["t1_nic"][..]),
@@ -83,14 +83,14 @@ fn a_nic_that_fails_from_the_start_is_done_without(nics: &StampingNics) -> Outco
             let stamps = session.json()["stamps"].as_array().context("no stamps")?;
             ensure!(stamps.iter().all(|s| s != stamp), "{parameter} {value}: {stamp} is asked for: {stamps:?}");
         }
-        // Its place is taken by another, and all parts are there.
+        // Another stamp replaces it, and all parts exist.
         session.expect_parts_to_add_up()?;
         ensure!(session.json()["counts"]["incomplete"] == 0, "{parameter} {value}: {}", session.json()["missing"]);
     }
     Ok(())
 }
 
-/// What fails during the run is counted, and the rest is as it was.
+/// Stamps that fail during the run are counted; everything else is unaffected.
 fn stamps_lost_on_the_way_are_counted(nics: &StampingNics) -> Outcome {
     for (parameter, value, lacking) in [
         ("tx_lost", "1,0", &["t1_nic"][..]),
@@ -107,7 +107,7 @@ fn stamps_lost_on_the_way_are_counted(nics: &StampingNics) -> Outcome {
         let begun = || nics.count(0, "tx_stamps").is_ok_and(|stamps| stamps >= before + 80);
         until("80 stamps are taken", begun).map_err(plain)?;
         nics.set(parameter, value)?;
-        // The fault.
+        // Duration of the fault.
         latpath_testkit::waits::fault_for(Duration::from_millis(500));
         nics.set(parameter, "0,0")?;
         let session = Session::of(running)?;
@@ -135,7 +135,7 @@ fn late_stamps_find_their_probe(nics: &StampingNics) -> Outcome {
     ensure!(session.missing("t1_nic") == 0, "missing: {}", session.json()["missing"]);
     let (min, max, _) = session.extremes("wire there")?;
     ensure!((min, max) == (WIRE_NS, WIRE_NS), "the wire takes {min} to {max} ns");
-    // The reflector sends them with a later answer.
+    // The reflector sends its late stamps with a later answer.
     let (min, max, _) = session.extremes("wire back")?;
     ensure!((min, max) == (WIRE_NS, WIRE_NS), "the wire back takes {min} to {max} ns");
     Ok(())

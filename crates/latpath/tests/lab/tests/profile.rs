@@ -1,5 +1,6 @@
-//! A guest's call chains stand in the host's profile in place of its vCPU's time: the guest's share is the kernel's own, two loops of known
-//! parts of a CPU are found, and the guest's functions have their names, those of a stripped program by the host's debugging information.
+//! The host's profile shows a guest's call chains in place of its vCPUs' time: the guest's share agrees with the
+//! kernel's, two loops with known shares of a CPU are found, and the guest's functions have names, for a stripped
+//! program from debug information on the host.
 
 use crate::{
     stage::{plain, Reach, Stage, GUEST},
@@ -18,16 +19,16 @@ use std::{
 
 pub const TEST: Test = Test { name: "profile", smoke: false, only_whole: false, seconds: 900, run };
 
-/// More than it takes to name the last samples of so slow a guest.
+/// Time limit for naming the last samples of such a slow guest.
 const PATIENCE: Duration = Duration::from_secs(240);
 const BUSY: &str = "busy";
-/// The name that QEMU has of it.
+/// QEMU's name of the guest.
 pub const VM: &str = "latpath-guest0";
 
 fn run(scale: &Scale) -> Outcome {
     let seconds = scale.frames(15, 30);
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
-    // A stripped program in the guest, whose debugging information the host has.
+    // A stripped program in the guest, with its debug information on the host.
     let folder = tempfile::tempdir()?;
     let stripped = Stripped::build(folder.path()).map_err(plain)?;
     let place = Path::new("/usr/lib/debug").join(stripped.place());
@@ -56,13 +57,13 @@ fn run(scale: &Scale) -> Outcome {
         .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))
 }
 
-/// How long both loops have run, as the guest's scheduler says.
+/// CPU time of both loops, according to the guest's scheduler.
 fn ran(stage: &mut Stage, pids: &[String]) -> anyhow::Result<[f64; 2]> {
     let numbers = first_numbers(stage, &schedstats(pids))?;
     numbers[..].try_into().with_context(|| format!("two loops: {numbers:?}"))
 }
 
-/// Numbers of processes in the guest, once they run.
+/// PIDs of these processes in the guest, once they run.
 pub fn pids_of(stage: &mut Stage, processes: &[&str]) -> anyhow::Result<Vec<String>> {
     let find = "do until grep -lx $name /proc/[0-9]*/comm; do :; done; done";
     let script = format!("for name in {}; {find}", processes.join(" "));
@@ -72,18 +73,18 @@ pub fn pids_of(stage: &mut Stage, processes: &[&str]) -> anyhow::Result<Vec<Stri
     Ok(pids)
 }
 
-/// Files that say how long processes have run.
+/// Files with the CPU time of processes.
 pub fn schedstats(pids: &[String]) -> String {
     pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>().join(" ")
 }
 
-/// The first number of each of these files of the guest, read at once: each program that is started takes its time there.
+/// First number of each of these files in the guest, read by one command, since starting a program takes long there.
 pub fn first_numbers(stage: &mut Stage, files: &str) -> anyhow::Result<Vec<f64>> {
     let output = stage.guest()?.run(&format!("cat {files}"), PATIENCE, &|| false)?.text;
     output.lines().map(|line| Ok(line.split(' ').next().unwrap_or_default().parse()?)).collect()
 }
 
-/// What `latpath profile WORDS --json` prints, and what `read` says at its window's begin and end.
+/// Output of `latpath profile WORDS --json`, and the results of `read` at the begin and end of its window.
 pub fn watch<T>(
     stage: &mut Stage,
     words: &str,
@@ -99,7 +100,7 @@ pub fn watch<T>(
     let window = Duration::from_secs(seconds);
     waits::until_within(PATIENCE, "the window ends", || begun.elapsed() >= window || !watching.runs())
         .map_err(plain)?;
-    // Behind it the agent has less to do.
+    // Afterwards the agent has less to do.
     let after = read(stage)?;
     let finished = watching.finish(PATIENCE).map_err(plain)?;
     eprintln!("{}", finished.stderr.trim());
@@ -110,7 +111,7 @@ pub fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
-/// All CPUs' time, which is what all modes' time sums to.
+/// Time of all CPUs, which the sum of all modes must equal.
 fn adds_up(seen: &Value) -> anyhow::Result<f64> {
     let modes = seen["modes"].as_object().context("no modes")?;
     let (sum, all) = (modes.values().map(number).sum::<f64>(), number(&seen["cpu_count"]) * number(&seen["window_ns"]));
@@ -118,8 +119,9 @@ fn adds_up(seen: &Value) -> anyhow::Result<f64> {
     Ok(all)
 }
 
-/// Time in guests, the sum of the times from each of KVM's entries to the exit: by the kernel's own account, which counts ticks, it has the same
-/// share of the CPUs, where it counted all of them: a starved emulated machine loses ticks. The guest's samples reach nearly all of it.
+/// Time in guests: the sum of the times from each of KVM's entries to the next exit. Its share of the CPUs must equal
+/// that of the kernel's tick-based account, unless ticks are missing, as on an overloaded emulated machine. The guest's
+/// samples must cover nearly all of it.
 pub fn in_guests(seen: &Value) -> anyhow::Result<f64> {
     let (modes, all) = (&seen["modes"], adds_up(seen)?);
     let guest: f64 = ["guest_sys_ns", "guest_usr_ns", "guest_unseen_ns"].iter().map(|mode| number(&modes[*mode])).sum();
@@ -143,31 +145,31 @@ pub fn in_guests(seen: &Value) -> anyhow::Result<f64> {
     Ok(guest)
 }
 
-/// Nearly all samples are held against when their vCPU was in the guest, and none lies elsewhere.
+/// Nearly all samples are checked against the times at which their vCPU was in the guest, and none is outside these.
 fn in_their_guest(guest: &Value) -> Outcome {
     let causality = &guest["causality"];
     eprintln!("causality: {causality}, of {} samples, within {} ns", guest["samples"], guest["clock_error_ns"]);
     ensure!(causality["violations"] == 0, "causality: {causality}");
-    // The agent samples before the window, too.
+    // The agent also samples before the window.
     ensure!(number(&causality["checked"]) >= number(&guest["samples"]) / 2.0, "{causality} of {}", guest["samples"]);
     Ok(())
 }
 
-/// The time of a process in the guest.
+/// Time of a process in the guest.
 pub fn of_process(seen: &Value, name: &str) -> f64 {
     let processes = seen["processes"].as_array().into_iter().flatten();
     let theirs = processes.filter(|process| process["guest"] == VM && process["process"] == name);
     theirs.map(|process| number(&process["total_ns"])).sum()
 }
 
-/// Whether a function of the guest has a name that ends so.
+/// Whether a function of the guest has a name that ends with `end`.
 pub fn has_function(seen: &Value, end: &str) -> bool {
     let functions = seen["functions"].as_array().into_iter().flatten();
     let mut theirs = functions.filter(|function| function["guest"] == VM);
     theirs.any(|function| function["function"].as_str().is_some_and(|name| name.ends_with(end)))
 }
 
-/// `truth`: of both loops' time, the smaller one's percents.
+/// `truth`: the smaller loop's share of both loops' time, %.
 fn check(seen: &Value, truth: f64) -> Outcome {
     in_guests(seen)?;
     let (twenty, fifty) = (of_process(seen, "busy20"), of_process(seen, "busy50"));

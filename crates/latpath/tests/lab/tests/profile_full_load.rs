@@ -1,5 +1,5 @@
-//! A guest without any idle time: loops of normal priority on every vCPU, and one of real-time priority beside them. Its agent's samples
-//! come all the same, and say which loop had what part of the guest's time.
+//! A guest without idle time: loops of normal priority on every vCPU, and one of real-time priority beside them. The
+//! agent still delivers its samples, which show each loop's share of the guest's time.
 
 use super::profile::{first_numbers, has_function, in_guests, of_process, pids_of, schedstats, watch};
 use crate::{
@@ -17,7 +17,7 @@ use std::path::Path;
 pub const TEST: Test = Test { name: "profile_full_load", smoke: false, only_whole: false, seconds: 900, run };
 
 const BUSY: &str = "busy";
-/// A loop: its process, and its vCPU.
+/// Name of a loop's process, and its vCPU.
 const LOOPS: [(&str, usize); 3] = [("busy100", 0), ("busy99", 1), ("busy50", 1)];
 
 fn run(scale: &Scale) -> Outcome {
@@ -30,7 +30,7 @@ fn run(scale: &Scale) -> Outcome {
     let on = LOOPS.map(|(_, vcpu)| format!("taskset {:x} {BUSY}", 1 << vcpu));
     let loops =
         [busy::script(&on[0], 100, lasts), busy::script(&on[1], 99, lasts), busy::realtime_script(&on[2], 50, lasts)];
-    // All at once: once they run, the guest's shell is slow.
+    // Started together, since the guest's shell is slow once they run.
     guest.start("loops", &format!("sh -c '{} & wait'", loops.join(" & ")), false, &|| false)?;
     let socket = guest.agent_socket().display().to_string();
     let pids = pids_of(&mut stage, &LOOPS.map(|(name, _)| name))?;
@@ -40,8 +40,8 @@ fn run(scale: &Scale) -> Outcome {
         .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))
 }
 
-/// How long the loops have run, by the guest's scheduler, and how long the guest has been up; and how long the vCPUs have run their guest, by
-/// the host's kernel.
+/// CPU time of the loops according to the guest's scheduler, the guest's uptime, and the vCPUs' time in the guest
+/// according to the host's kernel.
 struct Ran {
     loops: [f64; LOOPS.len()],
     uptime: f64,

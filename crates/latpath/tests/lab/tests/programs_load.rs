@@ -1,5 +1,6 @@
-//! The oldest kernel's verifier takes every eBPF program: those of the points with a stream of each protocol, the flight
-//! recorder's, those of `latpath path`, `profile` and `queues`, and the XDP program of `latpath ping`; and some frames pass through them.
+//! The oldest kernel's verifier accepts every eBPF program: those of the points with a stream of each protocol, of the
+//! flight recorder, of `latpath path`, `profile` and `queues`, and the XDP program of `latpath ping`. Some frames pass
+//! through each.
 
 use crate::{
     stage::{plain, Stage, Stream},
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 pub const TEST: Test = Test { name: "programs_load", smoke: true, only_whole: false, seconds: 200, run };
 
-/// More than anything here takes.
+/// Time limit of any step.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 fn run(_: &Scale) -> Outcome {
@@ -51,7 +52,7 @@ fn run(_: &Scale) -> Outcome {
         let words = format!("path --stream svid:MU01 --with {kind} --duration 1s --json");
         serde_json::from_str::<Value>(&stage.latpath(&words)?).with_context(|| words)?;
     }
-    // These kernels have all that there is; 6.1 alone cannot attach to all functions at once.
+    // These kernels have all features; only 6.1 cannot attach to all functions at once.
     let caps: Value = serde_json::from_str(&stage.latpath("caps --json")?)?;
     for command in caps["commands"].as_array().context("no commands")? {
         let is_path = command["commands"] == serde_json::json!(["path"]);
@@ -60,7 +61,7 @@ fn run(_: &Scale) -> Outcome {
     pings(&stage)
 }
 
-/// Frames by AF_XDP through the bridge and back.
+/// Sends frames through AF_XDP over the bridge and back.
 fn pings(stage: &Stage) -> Outcome {
     let links: Value = serde_json::from_slice(&stage.application().ip(&format!("-j link show {APPLICATION}"))?)?;
     let mac = links[0]["address"].as_str().context("no address")?;

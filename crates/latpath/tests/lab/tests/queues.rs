@@ -1,7 +1,7 @@
-//! Buffers of a guest's virtqueues, as its driver and its host's vhost count them, are those that the kernels count as packets and
-//! bytes, to the byte; the rings' own indices moved by as many; and both sides agree on buffers, bytes and kicks. By vhost, by vhost
-//! whose interrupts QEMU relays, by QEMU, which says itself how far it is in its rings, and by packed rings. Small frames and TCP, whose
-//! segments pass as buffers of up to 64 KiB.
+//! The counts of a guest's driver and of the host's vhost agree with each other in buffers, bytes and kicks, and with
+//! the kernels' packet and byte counters, to the byte; the rings' indices advance by the same amount. Tested with
+//! vhost, with vhost whose interrupts QEMU relays, with QEMU (which reports its position in the rings), and with packed
+//! rings; with small frames and with TCP, whose segments are passed as buffers of up to 64 KiB.
 
 use crate::{
     stage::{plain, Reach, Stage, Stream},
@@ -40,7 +40,7 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
     let (in_frames, out_frames) = (scale.frames(2000, 60_000), scale.frames(500, 20_000));
 
     let stream = Stream::sv("IN", in_frames);
-    // QEMU lets through what somebody in the guest listens to.
+    // QEMU only passes on groups that a process in the guest has joined.
     stage.subscribe(&stream)?;
     let host = watch_host(&stage)?;
     watch_guest(&mut stage)?;
@@ -95,7 +95,7 @@ fn iperf3() -> Result<PathBuf> {
     all.find(|file| file.is_file()).context("no iperf3")
 }
 
-/// So many MiB by TCP to the guest, and from it.
+/// Transfers `mib` MiB by TCP to the guest, and as much from it.
 fn both_ways(stage: &mut Stage, iperf3: &Path, mib: u64) -> Outcome {
     let limit = PATIENCE + Duration::from_secs(4 * mib);
     for reverse in ["--reverse", ""] {
@@ -112,14 +112,14 @@ fn both_ways(stage: &mut Stage, iperf3: &Path, mib: u64) -> Outcome {
     Ok(())
 }
 
-/// `latpath queues` in the hypervisor, when it watches.
+/// Starts `latpath queues` in the hypervisor; returns once it watches.
 fn watch_host(stage: &Stage) -> Result<Started> {
     let mut host = stage.start(&stage.path().hypervisor, "queues --json")?;
     waits::says(&mut host, "watching").map_err(plain)?;
     Ok(host)
 }
 
-/// The same in the guest.
+/// Starts `latpath queues` in the guest.
 fn watch_guest(stage: &mut Stage) -> Outcome {
     let guest = stage.guest()?;
     guest.start("queues", "latpath queues --json", false, NEVER)?;
@@ -131,7 +131,7 @@ fn watch_guest(stage: &mut Stage) -> Outcome {
     watches.map_err(plain).context(said)
 }
 
-/// What the guest's NIC has counted: packets and bytes received, packets and bytes sent.
+/// Counters of the guest's NIC: packets and bytes received, packets and bytes sent.
 fn guest_counters(stage: &mut Stage) -> Result<Vec<u64>> {
     let script = format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat rx_packets rx_bytes tx_packets tx_bytes");
     let text = stage.guest()?.expect(&script, NEVER)?;
@@ -148,14 +148,14 @@ fn number(value: &Value, key: &str) -> Result<u64> {
     value[key].as_u64().with_context(|| format!("no {key}: {value:#}"))
 }
 
-/// The rings' own indices moved by what was counted.
+/// Expects the rings' indices to advance by the counts.
 fn expect_indices(document: &Value) -> Outcome {
     for device in list(document, "devices") {
         for queue in list(device, "queues") {
             let is_exact = queue["posted_index_difference"] == 0 && queue["used_index_difference"] == 0;
             ensure!(is_exact, "the ring's index moved otherwise: {queue:#}");
             let all = number(queue, "posted_buffers")? + number(queue, "used_buffers")?;
-            // The first event begins it; of packed rings nothing is known of what was posted before.
+            // Counting starts with the first event; for packed rings, buffers posted before it are unknown.
             let least = if queue["layout"] == "packed" {
                 0
             } else {
@@ -171,7 +171,7 @@ fn queue<'a>(device: &'a Value, name: &str) -> Result<&'a Value> {
     list(device, "queues").find(|queue| queue["queue"] == name).with_context(|| format!("no queue {name}: {device:#}"))
 }
 
-/// Returns the guest's NIC.
+/// Checks the driver's counts; returns the guest's NIC.
 fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Result<Value> {
     let is_nic = |device: &&Value| list(device, "known_as").any(|name| name == GUEST_DEVICE);
     let nic = list(document, "devices").find(is_nic).with_context(|| format!("no {GUEST_DEVICE}: {document:#}"))?;
@@ -196,13 +196,13 @@ fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Resul
         ensure!(number(&queue["waited"], "count")? > 0 && number(&queue["occupied"], "max")? > 0, "{queue:#}");
         ensure!(number(&queue["occupied"], "max")? <= number(queue, "size")?, "more than the ring holds: {queue:#}");
     }
-    // What came as buffers of many segments took more than one of the receive queue's each.
+    // A packet of many segments takes more than one buffer of the receive queue.
     let (packets, buffers) = (number(&nic["to_guest"], "packets")?, number(queue(nic, "input.0")?, "used_buffers")?);
     let mean = number(&nic["from_guest"], "bytes")? / number(&nic["from_guest"], "packets")?;
     eprintln!("{service:?}: {packets} packets came in {buffers} buffers; those sent are of {mean} bytes");
     ensure!(buffers > packets, "{packets} packets came in {buffers} buffers: {nic:#}");
     let input = queue(nic, "input.0")?;
-    // A receive queue's buffers are larger than what comes in them.
+    // A receive queue's buffers are larger than their contents.
     ensure!(number(input, "posted_write_bytes")? > number(input, "written_bytes")?, "{input:#}");
     ensure!(number(input, "interrupts")? > 0, "no interrupt: {input:#}");
     if service == NicService::Default {
@@ -212,7 +212,8 @@ fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Resul
     Ok(nic.clone())
 }
 
-/// How far QEMU says it is in the NIC's rings, in 16 bits: buffers used of that to the guest, and taken of that from it.
+/// QEMU's position in the NIC's rings, 16 bits each: buffers used in the receive ring, and taken from the transmit
+/// ring.
 struct Rings {
     used: u64,
     taken: u64,
@@ -230,7 +231,7 @@ impl Rings {
                 ensure!(qemu.read_line(&mut line)? > 0, "QEMU ended the connection");
                 let said: Value = serde_json::from_str(&line)?;
                 ensure!(said["error"].is_null(), "{command}: {said}");
-                // A greeting and events stand between.
+                // A greeting and events may precede the answer.
                 if let Some(answer) = said.get("return") {
                     return Ok(answer.clone());
                 }
@@ -244,7 +245,7 @@ impl Rings {
         Ok(Self { used: number(&status(0)?, "used-idx")?, taken: number(&status(1)?, "last-avail-idx")? })
     }
 
-    /// The driver got back what QEMU used, and QEMU took what the driver posted: all that was to be sent.
+    /// The driver received the buffers that QEMU used, and QEMU took all buffers that the driver posted for sending.
     fn expect_since(&self, before: &Self, nic: &Value) -> Outcome {
         let moved = |now: u64, then: u64| now.wrapping_sub(then) % (1 << 16);
         let (used, taken) = (moved(self.used, before.used), moved(self.taken, before.taken));
@@ -257,9 +258,9 @@ impl Rings {
     }
 }
 
-/// The pages of both sides, while a stream passes.
+/// The pages of both sides during a stream.
 fn expect_pages(stage: &mut Stage) -> Outcome {
-    // Until it is ended: how long programs take to load is not known.
+    // Runs until it is stopped: the programs' load time is unknown.
     let stream = Stream::sv("IN", 600_000);
     let publishing = stage.start_publishing(&stream)?;
     let in_guest = stage.guest()?.expect("latpath queues --cost -- sleep 1", NEVER)?;
@@ -275,7 +276,7 @@ fn expect_pages(stage: &mut Stage) -> Outcome {
     Ok(())
 }
 
-/// What vhost counted is what the driver counted.
+/// vhost's counts equal the driver's.
 fn expect_vhost(document: &Value, nic: &Value, service: NicService) -> Outcome {
     let tap = list(document, "devices").find(|device| device["side"] == "vhost" && device["name"] == TAP);
     let tap = tap.with_context(|| format!("no {TAP}: {document:#}"))?;
@@ -298,7 +299,7 @@ fn expect_vhost(document: &Value, nic: &Value, service: NicService) -> Outcome {
             );
         }
         let (used, got) = (number(host, "used_buffers")?, number(guest, "used_buffers")?);
-        // What was sent is got back when the next is to be sent.
+        // Sent buffers are reclaimed when the next packet is sent.
         let is_same = if at_vhost == "rx 0" { used == got } else { used.abs_diff(got) <= number(guest, "size")? };
         ensure!(is_same, "{at_vhost}: vhost used {used} buffers, the driver got {got}: {host:#} {guest:#}");
         ensure!(number(host, "rounds")? > 0 && number(&host["waited"], "count")? > 0, "{host:#}");

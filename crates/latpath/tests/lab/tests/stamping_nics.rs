@@ -1,4 +1,5 @@
-//! The lab's stamping NICs are what other tests take them for: by tools that are not ours, and by what a socket gets.
+//! The lab's stamping NICs behave as the other tests assume, according to other tools and to the stamps that a socket
+//! receives.
 
 use crate::{linked::Pair, stamping::StampingNics, Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
@@ -36,7 +37,7 @@ fn tools_see_what_they_promise(nics: &StampingNics) -> Outcome {
 }
 
 fn clock_can_be_stepped_slewed_and_frozen(nics: &StampingNics) -> Outcome {
-    // How far it is ahead of CLOCK_MONOTONIC.
+    // How far the NIC's clock is ahead of CLOCK_MONOTONIC.
     let ahead = || nics.truth().map(|truth| truth.phcs[0] - truth.monotonic);
 
     let before = ahead()?;
@@ -45,7 +46,8 @@ fn clock_can_be_stepped_slewed_and_frozen(nics: &StampingNics) -> Outcome {
 
     let (before, began) = (ahead()?, Instant::now());
     nics.phc_ctl(0, "freq 1000000")?; // ppb: 1 µs in each ms
-                                      // How long it is slewed: twice as long on a busy machine, which gains twice as much.
+                                      // Duration of the changed frequency: on a busy machine it may be twice as long,
+                                      // with twice the gain.
     latpath_testkit::waits::fault_for(Duration::from_millis(500));
     nics.phc_ctl(0, "freq 0")?;
     let (gained, took) = (ahead()? - before, began.elapsed().as_nanos() as i64);
@@ -74,7 +76,7 @@ fn faults_are_as_ordered(nics: &StampingNics, pair: &Pair) -> Outcome {
     ensure!(came == 4, "{came} of 6 TX stamps came");
     nics.set("tx_lost", "0,0")?;
 
-    // The kernel takes a stamp of zero for none.
+    // The kernel treats a stamp of zero as missing.
     nics.set("tx_zero", "1,0")?;
     ensure!(stamps(2)? == [(false, true); 2], "a TX stamp that is zero");
     nics.set("tx_zero", "0,0")?;

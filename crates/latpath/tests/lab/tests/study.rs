@@ -1,5 +1,5 @@
-//! The whole study of vhost by one command: two guests, one without vhost and one with it, carry the same bytes; what each figure is
-//! of is distinguished, and nothing is left out.
+//! The whole vhost study by one command: two guests, one without vhost and one with it, transfer the same bytes; each
+//! figure states what it was measured on, and none is omitted.
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};
@@ -18,7 +18,7 @@ fn run(_: &Scale) -> Outcome {
     let began = Instant::now();
     let ended = latpath(&format!("study vhost --in-lab --repeat 1 --json -o {kept}"))?;
     ensure!(ended.status.success(), "{}", ended.status);
-    // How long it may take is for scripts/bench study to judge.
+    // scripts/bench study judges the duration.
     eprintln!("the study took {:.0} s", began.elapsed().as_secs_f64());
     let all: Value = serde_json::from_slice(&ended.stdout)?;
     fs::write("/out/study.json", &ended.stdout)?;
@@ -30,7 +30,7 @@ fn run(_: &Scale) -> Outcome {
         let parts = ["exits", "ladder", "queues", "profile"].map(|part| &one[part]["work"]);
         for part in parts.into_iter().chain([&one["alone"][0]]) {
             let sent = part["traffic"]["from_guest_bytes"].as_u64().context("no bytes")?;
-            // 100 MiB and what carries them; segments that are sent again are few.
+            // 100 MiB with headers and few retransmissions.
             ensure!((104_857_600..130_000_000).contains(&sent), "{name}: {sent} bytes were sent: {part}");
             ensure!(part["reported_bits_per_second"].as_f64() > Some(0.0), "{name}: no rate of iperf3's: {part}");
         }
@@ -61,7 +61,7 @@ fn run(_: &Scale) -> Outcome {
             ensure!(means.iter().all(is_known), "{name} {direction}: {means:#?}");
         }
     }
-    // What was kept is the same again, as a page.
+    // The saved study yields the same page again.
     let page = latpath(&format!("study vhost -o {kept} --html {kept}/page.html"))?;
     ensure!(page.status.success(), "{}", page.status);
     let text = String::from_utf8_lossy(&page.stdout).into_owned();

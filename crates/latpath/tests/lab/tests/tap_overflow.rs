@@ -1,4 +1,4 @@
-//! The tap's queue is short and a burst comes: what is lost is lost at the tap, as many as the tap counts.
+//! A burst overflows the tap's short queue: all losses are at the tap, and their number equals the tap's drop counter.
 
 use crate::{
     faults::{pin, vm},
@@ -17,7 +17,7 @@ fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.boot_guest()?;
     stage.path().hypervisor.ip(&format!("link set {TAP} txqueuelen 10"))?;
-    // Nobody takes anything off the queue while a burst is sent: the publisher has vhost's CPU.
+    // Nothing is taken off the queue during a burst: the publisher occupies vhost's CPU.
     pin(&vm()?, Role::Vhost, CPU)?;
     let stream = Stream::sv("MU01", 2_000).publish(&format!("--burst 200 --fifo 50 --cpu {CPU}"));
     stage.subscribe(&stream)?;

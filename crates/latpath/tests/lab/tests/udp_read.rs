@@ -1,5 +1,5 @@
-//! What an application reads from a UDP socket is seen exactly once, however the kernel copies it: in one piece, by page
-//! fragments, with the checksum verified on the way, put together from IP fragments, and with a peek before.
+//! An application's read from a UDP socket is seen exactly once, however the kernel copies the datagram: in one piece,
+//! from page fragments, with checksum verification during the copy, reassembled from IP fragments, and after a peek.
 
 use crate::{stage::Stage, Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
@@ -19,9 +19,9 @@ enum Kind {
     Short,
     /// By IP fragments.
     Fragmented,
-    /// Handed over in two pieces, of which the second lies in a page of its own.
+    /// Sent as two pieces, the second in a page of its own.
     Paged,
-    /// Looked at before it is read.
+    /// Peeked before it is read.
     Peeked,
 }
 
@@ -33,7 +33,7 @@ fn run(scale: &Scale) -> Outcome {
     stage.path().hypervisor.ip(&format!("addr add 192.0.2.2/24 dev {BRIDGE}"))?;
     let each = scale.frames(200, 1_000) as u32;
     for checksums in ["on", "off"] {
-        // Off: the receiver has to verify them, and does so while it copies.
+        // Checksum offload is off, so the receiver verifies checksums while it copies.
         let mut ethtool = Command::new("ethtool");
         ethtool.args(["-K", PUBLISHER, "tx", checksums]);
         let set = stage.start_command(&stage.path().publisher, ethtool)?.finish(Duration::from_secs(10));

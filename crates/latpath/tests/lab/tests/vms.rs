@@ -1,5 +1,5 @@
-//! `latpath vms` beside a guest under KVM: its tap on Open vSwitch, its vCPU, and a vhost worker each for network and vsock,
-//! which are kernel threads up to Linux 6.3 and threads of QEMU from 6.4 on.
+//! `latpath vms` with a guest under KVM: its tap on Open vSwitch, its vCPU, and one vhost worker each for network and
+//! vsock; the workers are kernel threads up to Linux 6.3, and threads of QEMU from 6.4 on.
 
 use crate::{
     stage::{plain, Reach, Stage},
@@ -29,7 +29,7 @@ fn run(_: &Scale) -> Outcome {
     ensure!(tap["device"] == TAP && tap["vhost"] == true, "{tap:#}");
     ensure!(tap["bridge"]["name"] == BRIDGE && tap["bridge"]["kind"] == "openvswitch", "{tap:#}");
 
-    // QEMU names the thread; latpath must know without.
+    // QEMU names the thread, but latpath must find it without the name.
     let vcpu = &of_role(vm, "vcpu")[..];
     let [vcpu] = vcpu else { anyhow::bail!("not one vCPU: {vm:#}") };
     ensure!(vcpu["vcpu"] == 0 && vcpu["comm"] == "CPU 0/KVM" && vcpu["found_by"] != "name", "{vcpu:#}");
@@ -41,7 +41,7 @@ fn run(_: &Scale) -> Outcome {
     for worker in &workers {
         ensure!(worker["found_by"] == how && worker["kernel"] == true, "{worker:#}");
         let tid = worker["tid"].as_u64().context("no tid")?;
-        // The kernel's own word, which latpath does not use. A worker at work waits nowhere for the moment.
+        // The kernel's own information, which latpath does not use. A worker that is running has no wait channel.
         let waits = || fs::read_to_string(format!("/proc/{tid}/wchan")).is_ok_and(|place| place.trim() == waits_in);
         until(&format!("thread {tid} waits in {waits_in}"), waits).map_err(plain)?;
     }
@@ -53,7 +53,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// `ovs` is the folder of the lab's own Open vSwitch.
+/// `ovs`: directory of the lab's Open vSwitch.
 fn vms(stage: &Stage, ovs: &Path) -> Result<Value> {
     let mut command = latpath("vms --json");
     command.env("OVS_RUNDIR", ovs);
@@ -66,7 +66,7 @@ fn of_role(vm: &Value, role: &str) -> Vec<Value> {
     vm["threads"].as_array().into_iter().flatten().filter(|thread| thread["role"] == role).cloned().collect()
 }
 
-/// The running kernel's version.
+/// Version of the running kernel.
 fn release() -> Result<(u32, u32)> {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);

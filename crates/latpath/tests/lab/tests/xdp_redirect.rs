@@ -1,5 +1,5 @@
-//! An XDP program takes what comes in by the NIC straight to the guest's tap, past the bridge: in the driver, where no packet of
-//! the stack ever is, and in the stack.
+//! An XDP program redirects frames from the NIC directly to the guest's tap, bypassing the bridge: in the driver, where
+//! no skb ever exists, and in the stack.
 
 use crate::{
     stage::{Stage, Stream},

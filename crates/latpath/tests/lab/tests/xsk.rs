@@ -1,4 +1,4 @@
-//! An application reads its frames by an AF_XDP socket: the route ends where the kernel puts them into its ring.
+//! An application reads its frames through an AF_XDP socket: the route ends where the kernel puts them into its ring.
 
 use crate::{
     stage::{Stage, Stream},
