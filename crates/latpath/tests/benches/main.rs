@@ -1,5 +1,5 @@
-//! Every script of scripts/benches runs to its end and prints figures. Each does only a little (SMOKE=1), and no bar is judged:
-//! other work disturbs what is measured.
+//! Every script in scripts/benches completes and prints figures. With SMOKE=1 each does little work, and its limits are
+//! not judged, since other work disturbs the measurements.
 
 use latpath_testkit::{need_root, need_tool, program, trial, Failed, Lack};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-/// More than any of them takes on a busy machine, in seconds.
+/// Time limit of a script on a busy machine, s.
 const LIMIT: &str = "180";
 const TRIES: usize = 3;
 
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(trials.collect())
 }
 
-/// What a script says that it needs, in its line `needs root jq`; all use `ip` or the CPUs' affinity.
+/// The requirements that a script states in a line such as `needs root jq`. All use `ip` or set CPU affinities.
 fn needs(script: &Path) -> Vec<Lack> {
     let text = fs::read_to_string(script).unwrap_or_default();
     let words = text.lines().filter_map(|line| line.strip_prefix("needs ")).flat_map(str::split_whitespace);
@@ -42,13 +42,13 @@ fn needs(script: &Path) -> Vec<Lack> {
     named.chain([need_tool("ip")]).collect()
 }
 
-/// Whether it changes a setting of the kernel, or boots a machine.
+/// Whether a script changes a kernel setting or boots a machine.
 fn needs_the_machine(script: &Path) -> bool {
     let text = fs::read_to_string(script).unwrap_or_default();
     ["sysctl -qw", "examples/hypervisor"].iter().any(|words| text.contains(words))
 }
 
-/// On a busy machine a script may not see enough to print figures.
+/// Retries, since on a busy machine a script may not collect enough data to print figures.
 fn in_some_try(test: &str, script: &Path) -> Result<(), Failed> {
     for _ in 1..TRIES {
         match runs(script) {

@@ -1,5 +1,5 @@
-//! `latpath demo` as a newcomer runs it: every frame has its journey, counts agree with the kernel's, segments add up, and
-//! nothing stays behind.
+//! `latpath demo` as a newcomer runs it: every frame has a journey, counts equal the kernel's, segments add up, and
+//! nothing remains afterwards.
 
 use latpath_lab::PUBLISHER;
 use latpath_testkit::waits::{until, until_within};
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What was shown, after the checks that hold for every demo.
+/// The demo's output, after the checks that hold for every demo.
 fn shown(child: Child) -> Result<Value, Failed> {
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -48,7 +48,8 @@ fn shown(child: Child) -> Result<Value, Failed> {
     Ok(shown)
 }
 
-/// A window that is longer than a busy machine keeps a process from running; and so few frames a second that smpCnt does not wrap in it.
+/// A window longer than a busy machine keeps a process from running, and a frame rate at which smpCnt does not wrap
+/// within it.
 const PATIENT: &str = "--window 4s --rate 900";
 
 fn start(words: &str) -> Result<Child, Failed> {
@@ -59,7 +60,7 @@ fn sent(shown: &Value) -> u64 {
     shown["demo"]["published"]["frames_sent"].as_u64().unwrap_or(0)
 }
 
-/// What was sent, which is all that was due, unless the publisher says that it could not keep up.
+/// The number of frames sent, which equals the number due unless the publisher reports that it fell behind.
 fn all_sent(shown: &Value, due: u64) -> u64 {
     let (sent, gave_up) = (sent(shown), &shown["demo"]["published"]["gave_up"]);
     assert!(sent == due || *gave_up == true && 0 < sent && sent < due, "{sent} of {due} frames");
@@ -77,7 +78,7 @@ fn without_guest() -> Result<(), Failed> {
     adds_up(&shown)
 }
 
-/// The named segments follow each other without a gap, so that their means and counts make the total's.
+/// The named segments are contiguous, so their means and counts add up to the total's.
 fn adds_up(shown: &Value) -> Result<(), Failed> {
     let segments = shown["segments"].as_array().ok_or("no segments")?;
     let figure = |s: &Value, name: &str| s[name].as_i64().unwrap_or_default();
@@ -146,7 +147,7 @@ fn into_the_guest() -> Result<(), Failed> {
     let shown = shown(start("--duration 5s")?)?;
     let sent = all_sent(&shown, 4_500);
     assert_eq!(shown["journeys"], sent);
-    // An emulated guest may lose frames at its tap; each is a loss that latpath shows, none merely lacks a sighting.
+    // An emulated guest may lose frames at its tap. Each must be reported as lost; none may merely lack a sighting.
     assert_eq!(shown["complete"].as_u64().unwrap_or(0) + lost(&shown), sent);
     let bound = shown["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0");
     assert!(bound.is_some_and(|m| m["error_bound_ns"].as_u64().is_some_and(|b| b > 0)), "{bound:?}");
@@ -158,7 +159,7 @@ fn guest_dies() -> Result<(), Failed> {
     let run = folder.path().join("run");
     let mut demo = start(&format!("--duration 1000s -o {}", run.display()))?;
     let pid = demo.id();
-    // An emulated guest on a busy machine takes its time.
+    // Time limit, for a guest emulated on a busy machine.
     let patience = Duration::from_secs(300);
     let waited = until_within(patience, "the guest is there", || sends(pid) || !matches!(demo.try_wait(), Ok(None)));
     let report = || -> Option<Value> {
@@ -166,7 +167,7 @@ fn guest_dies() -> Result<(), Failed> {
         serde_json::from_slice(&output.stdout).ok()
     };
     let arrive = || {
-        // Not too often: the guest needs the CPUs.
+        // Infrequently, since the guest needs the CPUs.
         latpath_testkit::waits::pace(Duration::from_millis(500));
         report().is_some_and(|shown| shown["complete"].as_u64() > Some(1000))
     };
@@ -196,7 +197,7 @@ fn guest_dies() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Counts the network namespaces that a demo has made.
+/// Counts the network namespaces created by a demo.
 fn namespaces_of(pid: u32) -> impl Fn() -> usize {
     move || named(Path::new("/run/netns"), pid)
 }

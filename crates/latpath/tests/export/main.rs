@@ -1,4 +1,4 @@
-//! `latpath export` as users run it: perfetto on a run that is recorded here, pcapng on one that is known.
+//! `latpath export` from the command line: perfetto on a run recorded here, pcapng on a known run.
 
 mod pcapng;
 
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// docs/notebook.md, snippet after snippet, on a run of late packets; the last one compares with `latpath report`.
+/// Every snippet of docs/notebook.md, on a run with late packets; the last one compares with `latpath report`.
 fn notebook() -> Result<(), Failed> {
     let (run, folder) = (recorded()?, tempfile::tempdir()?);
     std::os::unix::fs::symlink(run, folder.path().join("RUN"))?;
@@ -65,7 +65,7 @@ fn notebook() -> Result<(), Failed> {
 /// The run that all tests export.
 static RUN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
-/// A run with late packets: of a path on which all are.
+/// A run in which all packets are late.
 fn recorded() -> Result<&'static Path, Failed> {
     let record = || -> Result<PathBuf, Failed> {
         let bench = bench()?;
@@ -110,18 +110,18 @@ fn reads() -> Result<(), Failed> {
     equal("errors", processor.errors()?, Vec::new())?;
     let rows = "select count(distinct t.id) from slice s join track t on s.track_id = t.id where s.category = 'step'";
     equal("packets with rows", processor.number(rows)?, 5)?;
-    // What held them is as long as they took.
+    // The delays add up to the latencies.
     let of = |sql: &str| format!("select sum(dur) from ({sql})");
     let why = of("select dur from slice s join track t on s.track_id = t.id where t.name = 'why'");
     let whole = of("select max(dur) as dur from slice where category = 'segment' group by track_id");
     equal("causes", processor.number(&why)?, processor.number(&whole)?)?;
-    // Each CPU's slices follow each other, as the recorder saw them.
+    // Each CPU's slices are contiguous, as in the recorder.
     let gaps = "select count(*) from (select ts + dur as until, lead(ts) over (partition by ucpu order by ts) as next from sched
         where dur >= 0) where next is not null and until != next";
     equal("holes in the CPUs' rows", processor.number(gaps)?, 0)?;
     let switches = processor.number("select count(*) from sched")?;
     equal("there are switches", switches > 100, true)?;
-    // The application took its packets in its own thread.
+    // The application read its packets in its own thread.
     let reader =
         "select distinct thread.name from slice s join thread_track t on s.track_id = t.id join thread using (utid)
         where s.name like 'app-read@%'";
@@ -161,7 +161,7 @@ fn stdout() -> Result<(), Failed> {
     equal("the same", output.stdout == std::fs::read(&file)?, true)
 }
 
-/// Packets of the run's spikes, as they are named: one that was late, and, if there is any, one that was not.
+/// Names of packets of the run's spikes: a late one and, if there is any, one on time.
 fn packets(run: &Path) -> Result<Vec<(bool, String)>, Failed> {
     let run = Run::open(run)?;
     let started = run.manifest().start.monotonic_ns;

@@ -1,4 +1,4 @@
-//! `latpath export pcapng`: every sighting of a run is a packet that tshark reads as the run has it.
+//! `latpath export pcapng`: each sighting of a run becomes a packet, which tshark reads with the run's values.
 
 use latpath_journey::Journey;
 use latpath_model::{DropNote, Ns, Point, PointInfo};
@@ -21,7 +21,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Packet `n` of a stream: its key, where it was seen, and when.
+/// Packet `n` of a stream: its key, the points that saw it, and their times.
 struct Packet {
     stream: u16,
     n: u64,
@@ -33,7 +33,8 @@ impl Packet {
     fn all(streams: u16) -> impl Iterator<Item = Self> {
         let one = |stream: u16, n: u64| {
             let t = START + n as Ns * 250_007 + Ns::from(stream);
-            // Some are dropped; of Sampled Values some have a sample; and the other machine's clock is behind for some.
+            // Some packets are dropped; some Sampled Values have a sample time; the other machine's clock is behind for
+            // some.
             let seen = if n % 10 == 3 { 0b0011 } else { 0b0101 } | if stream == 0 && n >= 50 { 0b1000 } else { 0 };
             Self {
                 stream,
@@ -52,7 +53,7 @@ impl Packet {
         }
     }
 
-    /// What tshark should say of it: a line for each sighting.
+    /// tshark's expected output: a line for each sighting.
     fn lines(&self) -> Vec<String> {
         let (key, n) = (self.key(), self.n);
         let fields = match self.stream {
@@ -81,7 +82,7 @@ impl Packet {
     }
 }
 
-/// A run of packets of these streams.
+/// A run with packets of these streams.
 fn run_of(streams: &[&str], folder: &TempDir) -> Result<PathBuf, Failed> {
     let path = folder.path().join("run");
     let point = |name: &&str| name.parse::<Point>().map(PointInfo::from).map_err(|e| e.to_string());
@@ -126,7 +127,7 @@ fn by_tshark() -> Result<(), Failed> {
     equal("tshark's exit code", output.status.code(), Some(0))?;
     let mut found: Vec<String> = String::from_utf8(output.stdout)?.lines().map(Into::into).collect();
     let mut expected: Vec<String> = Packet::all(3).flat_map(|packet| packet.lines()).collect();
-    // The sightings of a packet follow each other.
+    // A packet's sightings are adjacent.
     let follows = |two: &[String]| two[0].split('\t').nth(2) == two[1].split('\t').nth(2);
     equal("packets stay together", found.chunks(2).all(follows), true)?;
     found.sort();

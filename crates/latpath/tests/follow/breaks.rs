@@ -1,4 +1,4 @@
-//! What goes wrong around a recording, and what is left of it.
+//! Failures around a recording, and the data that remains.
 
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP};
 use latpath_lab::PUBLISHER;
@@ -30,7 +30,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Three recorders, killed at different moments between two parts.
+/// Three recorders, killed at different times between two parts.
 fn kill_9() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("killed");
@@ -57,7 +57,7 @@ fn kill_9() -> Result<(), Failed> {
     publisher.finish(LIMIT).map(drop)
 }
 
-/// A file system of this size, for as long as it lives.
+/// A file system of this size, unmounted on drop.
 struct Small<'a>(&'a Path);
 
 impl<'a> Small<'a> {
@@ -98,7 +98,7 @@ fn full_disk() -> Result<(), Failed> {
     equal("journeys", number(&report(&run, "")?, "journeys")?, opened.journeys())
 }
 
-/// Two pages: less than any run begins with.
+/// Two pages, less than any run needs at first.
 fn tiny_disk() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let disk = folder.path().join("disk");
@@ -160,7 +160,7 @@ fn removed() -> Result<(), Failed> {
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
     recorder.has(1_000)?;
     let run = recorder.run.clone();
-    // A part that is being written may come between the removal of its folder's other entries and of the folder.
+    // The writer may create a part between the removal of the directory's other entries and of the directory itself.
     until("the run is removed", || std::fs::remove_dir_all(&run).is_ok() || !run.exists())?;
     let ended = recorder.process.finish(LIMIT)?;
     publisher.interrupt();
@@ -190,7 +190,7 @@ fn vanished() -> Result<(), Failed> {
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
     publish(&bench, &format!("--svid {svid} --count 2000"))?;
     recorder.has(2000)?;
-    // The whole route to the application goes.
+    // Removes the whole route to the application.
     let mut ip = Command::new("ip");
     ip.args(["link", "delete", "veth0"]);
     let deleted = bench.run(&bench.path.hypervisor, ip, LIMIT)?;
@@ -204,7 +204,7 @@ fn vanished() -> Result<(), Failed> {
     equal("lost", number(&figures["lost"][0], "count")?, 1000)
 }
 
-/// The kernel programs that a process holds, by number: those of others come and go.
+/// IDs of the kernel programs that a process holds; other processes' programs come and go.
 fn programs_of(pid: u32) -> Vec<u32> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
@@ -250,7 +250,7 @@ fn unreachable() -> Result<(), Failed> {
 
 fn no_root() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
-    // Where anyone may run it.
+    // In a directory where any user may run it.
     let program = folder.path().join("latpath");
     std::fs::copy(env!("CARGO_BIN_EXE_latpath"), &program)?;
     use std::os::unix::fs::PermissionsExt;
@@ -263,7 +263,7 @@ fn no_root() -> Result<(), Failed> {
 }
 
 fn no_btf() -> Result<(), Failed> {
-    // A mount namespace of its own, in which the kernel's types are not to be found.
+    // In its own mount namespace, without the kernel's type information (BTF).
     let words = [
         "--mount",
         "sh",

@@ -1,4 +1,5 @@
-//! What root writes while another user, who owns the directory above the run, exchanges the run's directory for links.
+//! What root writes while another user, who owns the parent directory of the run, exchanges the run's directory for
+//! links.
 
 use crate::{equal, own, publish, until, Recorder, LIMIT, PATIENT};
 use latpath_run::{Run, JOURNEYS, MANIFEST, MARKS, SPIKES};
@@ -16,7 +17,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![trial("nothing_is_written_outside_of_a_run_whose_directory_is_exchanged", &needs, exchanged)]
 }
 
-/// Exchanges the run's directory and a link, again and again, as another user.
+/// A process of another user that exchanges the run's directory and a link repeatedly.
 struct Exchanger(Child);
 
 impl Exchanger {
@@ -49,7 +50,8 @@ fn files(directory: &Path) -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
     Ok(all)
 }
 
-/// The calls of a trace that make, change or remove a file by its path: the directory that the path is looked up in, and the path.
+/// The system calls in a trace that create, change or remove a file by its path: the directory in which the path is
+/// resolved, and the path.
 fn writes(trace: &str) -> Vec<(String, String)> {
     let is_write = |call: &str| {
         !call.contains("openat(") || ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| call.contains(flag))
@@ -104,7 +106,7 @@ fn exchanged() -> Result<(), Failed> {
     equal("journeys", opened.journeys(), 20_000)?;
     let trace = fs::read_to_string(&trace)?;
     let home = home.display().to_string();
-    // As docs/record.md has it: its run, and nothing else.
+    // As docs/record.md states: only its run.
     let wrong = |(directory, path): &(String, String)| path.starts_with('/') || !directory.starts_with(&home);
     let writes = writes(&trace);
     let wrong: Vec<_> = writes.iter().filter(|write| wrong(write)).collect();

@@ -1,4 +1,4 @@
-//! `latpath live` into a guest: two machines, two clocks, one line of figures.
+//! `latpath live` into a guest: two machines with two clocks, in one line of figures.
 
 use crate::{equal, number, own, LIMIT};
 use latpath_lab::{Application, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 const NEVER: &dyn Fn() -> bool = &|| false;
-/// A guest that is emulated on a busy machine takes its time.
+/// Time limit, for a guest emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -41,7 +41,7 @@ fn into_the_guest() -> Result<(), Failed> {
 
     let last = || -> Option<Value> {
         let text = fs::read_to_string(&stdout).ok()?;
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         serde_json::from_str(text.rsplit_once('\n')?.0.lines().last()?).ok()
     };
     let said = || fs::read_to_string(&stderr).unwrap_or_default();
@@ -64,7 +64,7 @@ fn into_the_guest() -> Result<(), Failed> {
     let bound = number(&bound.ok_or("guest0's clock is not shown")?, "error_bound_ns")?;
     let segments = figures["segments"].as_array().cloned().unwrap_or_default();
     let of = |name: &str| segments.iter().find(|s| s["name"] == name).cloned().ok_or(format!("no {name}"));
-    // A time across machines carries the bound, a time on one machine has none.
+    // A time across machines has the bound; a time on one machine has none.
     equal("Thyp's bound", number(&of("Thyp")?, "error_bound_ns")?, bound)?;
     equal(
         "Tnet's and Tsub's bounds",
@@ -74,7 +74,7 @@ fn into_the_guest() -> Result<(), Failed> {
     let (complete, count) = (number(&figures, "complete")?, number(&of("total")?, "count")?);
     equal("journeys of total", count, complete)?;
 
-    // The guest goes; live says so and goes on with what it still sees.
+    // After the guest has ended, live reports that and continues with what it still sees.
     drop(guest);
     until_within(PATIENCE, "live says that the guest is gone", || {
         let machines = last().map(|f| f["machines"].clone());

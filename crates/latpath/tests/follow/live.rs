@@ -1,4 +1,4 @@
-//! `latpath live` where its output is no terminal.
+//! `latpath live` whose output is not a terminal.
 
 use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{NIC, PUBLISHER};
@@ -28,17 +28,17 @@ pub fn start(bench: &Bench, words: &str) -> Result<Started, Failed> {
     Ok(process)
 }
 
-/// Waits for figures, and returns them.
+/// Waits for figures that `matches` accepts, and returns them.
 pub fn shows(live: &Started, what: &str, matches: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     shows_after(live, 0, what, matches)
 }
 
-/// The same, of lines behind so many.
+/// Like [`shows`], ignoring the first `lines` lines.
 fn shows_after(live: &Started, lines: usize, what: &str, matches: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     let mut figures = None;
     let waited = until(what, || {
         let printed = live.printed();
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
         figures = whole.lines().skip(lines).last().and_then(|line| serde_json::from_str::<Value>(line).ok());
         figures.as_ref().is_some_and(&matches)
@@ -49,17 +49,18 @@ fn shows_after(live: &Started, lines: usize, what: &str, matches: impl Fn(&Value
     }
 }
 
-/// Publishes, and waits until the route up to this point is known and all packets are over; how many were counted by then.
+/// Publishes, and waits until the route up to point `last` is known and all packets have finished; returns the number
+/// counted by then.
 fn learns_the_route(bench: &Bench, live: &Started, words: &str, last: &str) -> Result<u64, Failed> {
     publish(bench, words)?;
-    // What is shown next may be from before.
+    // The next line may show an earlier state.
     let shown = live.printed().lines().count() + 1;
     let is_whole = |f: &Value| f["points"].as_array().and_then(|p| p.last()).is_some_and(|p| p == last);
     let is_over = |f: &Value| is_whole(f) && f["complete"] == f["journeys"];
     number(&shows_after(live, shown, "the route is known", is_over)?, "journeys")
 }
 
-/// The last object of each line.
+/// The JSON object in the last line.
 pub fn last(process: Started) -> Result<Value, Failed> {
     process.interrupt();
     let ended = process.finish(LIMIT)?;
@@ -111,7 +112,7 @@ fn losses() -> Result<(), Failed> {
     let application = subscribe(&bench, &svid)?;
     let live = start(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
     learns_the_route(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_WRAP}"), READER)?;
-    // From now on nobody reads.
+    // From now on no process reads.
     application.interrupt();
     application.finish(LIMIT)?;
     let after = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_WRAP}"))?;
@@ -126,7 +127,7 @@ fn gaps() -> Result<(), Failed> {
     let svid = own("gaps");
     let live = start(&bench, &format!("--stream svid:{svid}"))?;
     learns_the_route(&bench, &live, &format!("--svid {svid} --count 4500"), NIC_OF_APPLICATION)?;
-    // smpCnt goes on after a gap of 7, and then of 20.
+    // smpCnt continues after a gap of 7, and then of 20.
     publish(&bench, &format!("--svid {svid} --first 507 --count 500"))?;
     publish(&bench, &format!("--svid {svid} --first 1027 --count 500"))?;
     let never_seen = |f: &Value| f["streams"][0]["never_seen"].as_u64();
@@ -161,7 +162,7 @@ fn absent() -> Result<(), Failed> {
     last(live).map(drop)
 }
 
-/// A publisher that goes on.
+/// A publisher that runs until it is stopped.
 fn publishes(bench: &Bench, svid: &str) -> Result<Started, Failed> {
     let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 300s");
     bench.start(&bench.path.publisher, latpath(&words))
@@ -260,7 +261,7 @@ fn plain() -> Result<(), Failed> {
     equal(&ended.stderr, ended.code, Some(0))?;
     let blocks = blocks(&ended.stdout);
     let last = blocks.last().copied().unwrap_or(0);
-    // One more at the end, and a part of the first second.
+    // One more at the end, and part of the first second.
     equal(&format!("{} blocks in {last} s", blocks.len()), blocks.len() as u64 <= last + 2, true)
 }
 

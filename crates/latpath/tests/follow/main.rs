@@ -1,5 +1,5 @@
-//! `latpath record` and `latpath live` as users run them: on a path with a bridge, beside a publisher and an application
-//! that count for themselves.
+//! `latpath record` and `latpath live` from the command line, on a path with a bridge, with a publisher and an
+//! application that count independently.
 
 mod breaks;
 mod exchanged;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     tests.extend(spikes::trials(&needs));
     tests.extend(exchanged::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
-    // perf records what all do.
+    // perf records the activity of all processes.
     tests.extend(traced::trials(&needs));
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
@@ -37,12 +37,12 @@ fn main() -> ExitCode {
     latpath_testkit::main(tests)
 }
 
-/// A window that is longer than a busy machine keeps a process from running, and smpCnt that does not wrap in that time: where a
-/// packet that comes late is not what a test is about.
+/// For tests that are not about late packets: a window longer than a busy machine keeps a process from running, with an
+/// smpCnt that does not wrap within it.
 const PATIENT: &str = "--window 4s";
 const LONG_WRAP: &str = "--wrap 65536";
 
-/// A recorder at work.
+/// A running recorder.
 struct Recorder {
     process: Started,
     run: PathBuf,
@@ -65,14 +65,14 @@ impl Recorder {
         }
     }
 
-    /// Waits until so many journeys are on the disk: each of them is over.
+    /// Waits until `journeys` finished journeys are on disk.
     fn has(&self, journeys: u64) -> Result<(), Failed> {
         let stored = || Run::open(&self.run).map_or(0, |run| run.journeys());
         let waited = until(&format!("{journeys} journeys are on the disk"), || stored() >= journeys);
         waited.map_err(|e| format!("{}; {} are; it said: {}", said(&e), stored(), self.process.said()).into())
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Stops the recorder with SIGINT; returns the run's path.
     fn end(self) -> Result<PathBuf, Failed> {
         self.process.interrupt();
         let ended = self.process.finish(LIMIT)?;
@@ -87,7 +87,7 @@ fn said(failed: &Failed) -> &str {
     failed.message().unwrap_or("it failed")
 }
 
-/// The application: counts what it receives.
+/// The application, which counts the packets that it receives.
 fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
     let command = latpath(&format!("subscribe -i {APPLICATION} --stream svid:{svid} --json"));
     let mut application = bench.start(bench.application(), command)?;
@@ -95,7 +95,7 @@ fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
     Ok(application)
 }
 
-/// Publishes to the end, and returns what the publisher says.
+/// Publishes to the end; returns the publisher's summary.
 fn publish(bench: &Bench, words: &str) -> Result<Value, Failed> {
     let command = latpath(&format!("publish -i {PUBLISHER} --json {words}"));
     bench.run(&bench.path.publisher, command, LIMIT)?.json()

@@ -1,4 +1,4 @@
-//! What a recording holds, against what the ends counted.
+//! The contents of a recording, compared with the counts of both ends.
 
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{APPLICATION, NIC, PUBLISHER, VETH};
@@ -30,7 +30,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Records what is published, read by an application.
+/// Records published packets that an application reads.
 fn record(name: &str, publishing: &str) -> Result<(serde_json::Value, std::path::PathBuf), Failed> {
     let bench = bench()?;
     let svid = own(name);
@@ -68,7 +68,7 @@ fn two_senders() -> Result<(), Failed> {
     equal("points", figures["points"].as_array().map(Vec::len), Some(5))?;
     let notes = figures["notes"].to_string();
     equal(&notes, notes.contains("two senders of svid:") && notes.contains("--points host/"), true)?;
-    // Each by its own source MAC; and what is in no journey weakens a verdict.
+    // Each stream has its own source MAC; packets without a journey weaken a verdict.
     for bench in [&here, &there] {
         let link = bench.path.publisher.ip(&format!("-br link show {PUBLISHER}"))?;
         let mac = String::from_utf8_lossy(&link).split_whitespace().nth(2).map(str::to_owned).ok_or("no MAC")?;
@@ -106,10 +106,10 @@ fn fragments() -> Result<(), Failed> {
     reader.set_read_timeout(Some(Duration::from_secs(1)))?;
     let sender = near.inside(|| UdpSocket::bind("10.79.0.1:4000"))??;
     let mut packet = vec![0; 3000];
-    // The first packet waits for the neighbour's address; later ones do not.
+    // The first packet waits for address resolution; later ones do not.
     sender.send_to(&packet, "10.79.0.2:5000")?;
     reader.recv(&mut [0; 4096])?;
-    // Of a route that ends where the user wants it to, and of one that ends at the reader.
+    // For a route that ends at the user's choice, and one that ends at the reader.
     for (name, points, is_open) in [("device", "--points host/tx@lp-pub,host/nic-rx@nic0", true), ("reader", "", false)]
     {
         let stream = "udp:10.79.0.1:4000>10.79.0.2:5000,seq=0:4";
@@ -126,7 +126,7 @@ fn fragments() -> Result<(), Failed> {
         let figures: serde_json::Value = serde_json::from_slice(&output.stdout)?;
         let lacks = figures["deficiencies"].to_string();
         equal(&lacks, lacks.contains("\"fragments\"") && lacks.contains("in fragments"), true)?;
-        // A kernel without trampolines for functions does not show who reads UDP.
+        // Without fentry, the kernel does not show which process reads from a UDP socket.
         let end = figures["points"].as_array().and_then(|points| points.last()?.as_str()).unwrap_or_default();
         let is_read = !is_open && end.starts_with("host/app-read@");
         equal(&figures["limits"].to_string(), output.status.code(), Some(if is_read { 0 } else { 3 }))?;
@@ -139,7 +139,7 @@ fn remove(run: &std::path::Path) {
 }
 
 fn every_frame() -> Result<(), Failed> {
-    // smpCnt wraps on the way.
+    // smpCnt wraps during the test.
     let (sent, run) = record("whole", "--profile 9-2le-50 --first 63000 --count 6000")?;
     let figures = report(&run, "")?;
     let frames = number(&sent, "frames_sent")?;
@@ -210,7 +210,7 @@ fn several_streams() -> Result<(), Failed> {
     });
     for (id, keys) in keys.iter_mut().enumerate() {
         keys.sort_unstable();
-        // Eight ASDUs a frame: the first one's smpCnt names it; 12,800 samples a second.
+        // Eight ASDUs per frame, which is identified by the first one's smpCnt; 12,800 samples per second.
         let want: Vec<(u64, u32)> = (0..2000).map(|n| (n, (n * 8 % 12_800) as u32)).collect();
         equal(&format!("stream {id}"), keys == &want, true)?;
         let manifest = opened.manifest();
@@ -225,15 +225,15 @@ fn lost_at_socket() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("stuck");
     let application = subscribe(&bench, &svid)?;
-    // What 60,000 frames make the kernel report fits, though nobody reads it in the meantime.
+    // The buffer holds the kernel's events of 60,000 frames, even if the recorder does not read them in the meantime.
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT} --buffer 64"))?;
     publish(&bench, &format!("--svid {svid} --count 2000 {LONG_WRAP}"))?;
     has_read(&application)?;
-    // The application stands still: its socket's buffer fills up, and the kernel drops what comes then.
+    // While the application is stopped, its socket's buffer fills up, and the kernel drops further packets.
     let pid = nix::unistd::Pid::from_raw(application.pid() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
     let sent = publish(&bench, &format!("--svid {svid} --first 2000 --count 60000 --rate max {LONG_WRAP}"))?;
-    // What was not read within the window counts as lost, so it goes on in time.
+    // Packets not read within the window count as lost, so the application resumes in time.
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;
     recorder.has(2000 + number(&sent, "frames_sent")?)?;
     let run = recorder.end()?;
@@ -321,14 +321,14 @@ fn max_size() -> Result<(), Failed> {
     equal("all there", report(&recorder.run, "")?["journeys"].as_u64(), Some(run.manifest().journeys))
 }
 
-/// tcpdump's stamp is taken when the frame enters the host: after the publisher's device has it, before the next device
-/// gets it. Both sides' times come from the same machine, by different means.
+/// tcpdump's stamp is taken when the frame enters the host, between the publisher's device and the next one. Both
+/// sides' times come from the same machine, but by different means.
 fn tcpdump() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("dump");
     let file = bench.lab.folder().join("nic0.pcap");
     let mut command = Command::new("tcpdump");
-    // Short slots in a large buffer (KiB): nothing is lost while tcpdump does not run.
+    // Short slots in a large buffer (KiB), so that nothing is lost while tcpdump does not run.
     let words = "-s 512 -B 32768 -Q in -c 3000 --immediate-mode -Z root --time-stamp-precision nano";
     command.args(["-i", NIC]).args(words.split(' ')).arg("-w").arg(&file).args(["ether", "proto", "0x88ba"]);
     let mut tcpdump = bench.start(&bench.path.hypervisor, command)?;
@@ -360,7 +360,7 @@ fn tcpdump() -> Result<(), Failed> {
     });
     equal("journeys", journeys.len(), 3000)?;
     equal("frames that tcpdump has", dumped.len(), 3000)?;
-    // The two clocks were tied together at the start of the recording, to within some hundred ns.
+    // The offset between the two clocks was measured at the start of the recording, to within some hundred ns.
     let tie = 20_000;
     for (key, at) in dumped {
         let (from, to) = journeys.get(&key).copied().ok_or_else(|| format!("no journey {key}"))?;
@@ -376,7 +376,7 @@ fn tcpdump() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A queue in which hundreds of packets wait.
+/// A queue with hundreds of waiting packets.
 fn under_way() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("queue");
@@ -384,7 +384,7 @@ fn under_way() -> Result<(), Failed> {
     let mut tc = Command::new("tc");
     tc.args(format!("qdisc add dev {VETH} root tbf rate 1mbit burst 4000 limit 37500").split(' '));
     equal("tc", bench.run(&bench.path.hypervisor, tc, LIMIT)?.code, Some(0))?;
-    // Twice as many as leave it: it is always full.
+    // Twice the rate at which packets leave the queue, so that it is always full.
     let publishing = format!("publish -i {PUBLISHER} --svid {svid} --rate 2000 --duration 300s {LONG_WRAP}");
     let publishing = bench.start(&bench.path.publisher, latpath(&publishing))?;
     let waiting = || -> Option<u64> {
@@ -395,7 +395,7 @@ fn under_way() -> Result<(), Failed> {
     };
     until("200 packets wait in the queue", || waiting() >= Some(200))?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
-    // Also of those that set out when the first were over.
+    // Includes packets sent after the first ones had finished.
     recorder.has(12_000)?;
     let run = recorder.end()?;
     for started in [publishing, application] {
@@ -403,7 +403,8 @@ fn under_way() -> Result<(), Failed> {
         started.finish(LIMIT)?;
     }
     let figures = report(&run, "")?;
-    // A kernel may hide threads from tracing, and with them the packets that a softirq over them takes off the queue: only the route's begin is judged.
+    // A kernel may hide threads from tracing, and with them the packets that a softirq on top of them takes off the
+    // queue: only the begin of the route is judged.
     let opened = Run::open(&run)?;
     let head = opened.points().iter().position(|p| p.point.to_string() == "host/tx@lp-pub").ok_or("no begin")?;
     let mut headless = 0;

@@ -1,4 +1,5 @@
-//! Tmu: the time from a sample to its packet's first point, by a publisher whose samples and delay are known.
+//! Tmu: the time from a sample to its packet's first point, measured with a publisher whose samples and delay are
+//! known.
 
 use crate::{latpath, live, number, publish, report, Recorder, LIMIT};
 use latpath_clock::{ClockTie, RealtimeWatch};
@@ -27,7 +28,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// This test's own tie between `CLOCK_MONOTONIC` and the time of day, of before and after what it compares.
+/// This test's own offset between `CLOCK_MONOTONIC` and the time of day, measured before and after what it compares.
 struct Tie {
     realtime: RealtimeWatch,
 }
@@ -37,7 +38,7 @@ impl Tie {
         Self { realtime: RealtimeWatch::new(&ClockTie::read()) }
     }
 
-    /// Reads the clocks again. Nobody may have set the time of day in between.
+    /// Reads the clocks again. The time of day must not have been set in between.
     fn again(&mut self) -> Result<(), Failed> {
         match self.realtime.observe(&ClockTie::read()) {
             None => Ok(()),
@@ -45,23 +46,23 @@ impl Tie {
         }
     }
 
-    /// The time of day at a moment of `CLOCK_MONOTONIC`.
+    /// The time of day at a `CLOCK_MONOTONIC` time.
     fn utc(&self, monotonic: Ns) -> Ns {
         monotonic - self.realtime.to_monotonic(0).0
     }
 
-    /// How wrong that can be.
+    /// The error bound of the conversion, ns.
     fn uncertainty(&self) -> Ns {
         self.realtime.to_monotonic(0).1
     }
 }
 
-/// How wrong this host's clock is said to be. It is the publisher's clock too, so it is not wrong at all.
+/// The stated error of this host's clock, ns. It is also the publisher's clock, so the real error is 0.
 const STATED: Ns = 1_000;
-/// The publisher sends no packet earlier than this after its sample.
+/// Minimum delay between a sample and its packet, ns.
 const DELAY: Ns = 2_000_000;
 
-/// What tcpdump saw of the publisher's packets, at the device that they come to: its number and the time of day.
+/// The publisher's packets as seen by tcpdump on the receiving device: smpCnt and time of day.
 struct Arrivals(Started, PathBuf);
 
 impl Arrivals {
@@ -75,7 +76,8 @@ impl Arrivals {
         Ok(Self(tcpdump, file))
     }
 
-    /// Each packet's smpCnt, its time of day, and when its sample was taken: the nearest moment before that has this count.
+    /// The smpCnt of each packet, its time of day, and the time of its sample: the nearest earlier time with this
+    /// count.
     fn end(self) -> Result<(PathBuf, Vec<(u32, Ns, Ns)>), Failed> {
         self.0.interrupt();
         self.0.finish(LIMIT)?;
@@ -92,14 +94,14 @@ impl Arrivals {
     }
 }
 
-/// The figures of Tmu; null where there are none.
+/// The figures of Tmu; null if there are none.
 fn tmu(figures: &Value) -> Value {
     let mut segments = figures["segments"].as_array().into_iter().flatten();
     segments.find(|segment| segment["name"] == "Tmu").cloned().unwrap_or_default()
 }
 
-/// Every packet's Tmu is within the stated bound. tcpdump's times of day say which second each sample belongs to; the clocks of the
-/// probe and of the samples are tied by this test itself.
+/// Every packet's Tmu is within the stated bound. tcpdump's times of day show the second of each sample; the offset
+/// between the clocks of the probe and of the samples is measured by this test itself.
 fn each_sample() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("tmu");
@@ -139,7 +141,7 @@ fn each_sample() -> Result<(), Failed> {
         if (tmu - truth).abs() > within {
             return Err(format!("smpCnt {key}: Tmu {tmu} ns, {truth} ns in truth, and the bound is {within} ns").into());
         }
-        // What the publisher and tcpdump know of it, each by itself.
+        // The publisher's and tcpdump's independent knowledge of the packet.
         if !(DELAY - within..=at - sample + within).contains(&tmu) {
             return Err(
                 format!("smpCnt {key}: Tmu {tmu} ns, tcpdump saw it {} ns after its sample", at - sample).into()
@@ -152,13 +154,14 @@ fn each_sample() -> Result<(), Failed> {
         bound - STATED,
         tie.uncertainty()
     );
-    // It takes a second to see that smpCnt wraps, and another to see that this is a second.
+    // It takes a second to see that smpCnt wraps, and another to see that the wrap is a second.
     equal("most packets are dated", (20_000 - 9_000..20_000).contains(&dated), true)?;
     equal("count", segment["count"].as_u64(), Some(dated))?;
     imported(&run, &file)
 }
 
-/// The least and the greatest Tmu that live shows are those of packets whose times lie between what the publisher and tcpdump know.
+/// The minimum and maximum Tmu shown by live belong to packets whose times are consistent with the publisher and
+/// tcpdump.
 fn live_samples() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("tmu-live");
@@ -180,7 +183,7 @@ fn live_samples() -> Result<(), Failed> {
     equal("most packets are dated", (20_000 - 11_000..20_000).contains(&time("count")?), true)
 }
 
-/// The capture of the same packets, imported by itself, says the same of each sample as the recording.
+/// The capture of the same packets, imported on its own, has the same sample times as the recording.
 fn imported(recorded: &Run, file: &Path) -> Result<(), Failed> {
     let path = file.with_extension("run");
     let words = format!("import host/nic-rx@{NIC}={} --clock-error 1us --json -o {}", file.display(), path.display());
@@ -213,7 +216,8 @@ fn imported(recorded: &Run, file: &Path) -> Result<(), Failed> {
     equal("bound", figures["segments"][0]["error_bound_ns"].as_i64(), Some(1_000))
 }
 
-/// It says so; and where it says another thing from some packet on, the run has a mark there.
+/// If smpSynch reports an unsynchronised clock, there is no Tmu; where smpSynch changes between packets, the run has a
+/// mark.
 fn not_synchronised() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("local");

@@ -1,4 +1,4 @@
-//! What is kept of late packets: an application that is stopped on purpose makes them.
+//! Captures of late packets, which are caused by stopping an application.
 
 use crate::live::shows;
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
@@ -30,12 +30,13 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// A threshold that a busy machine breaks less often than these tests.
+/// A threshold that a busy machine exceeds less often than these tests.
 const THRESHOLD: &str = "--threshold 20ms";
-/// Room for all that the CPUs do until a recorder that does not run for seconds comes to freeze it.
+/// A buffer large enough for the activity of all CPUs if the recorder does not run for seconds before it takes a
+/// snapshot.
 const ROOM: &str = "--flight-buffer 64";
 
-/// A publisher that goes on, and an application that can be stopped.
+/// A publisher that runs until it is stopped, and an application that can be stopped.
 struct Stage {
     bench: Bench,
     svid: String,
@@ -56,11 +57,11 @@ impl Stage {
     /// A recorder that knows the route.
     fn record(&self, words: &str) -> Result<Recorder, Failed> {
         let words = format!("--stream svid:{} {PATIENT} {words}", self.svid);
-        // A shell would not take this name as it is.
+        // A shell would interpret this name.
         let mut recorder = Recorder::start(&self.bench, "one's", &words)?;
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader);
-        // One that ends by itself may have had enough already.
+        // A recorder that ends by itself may already have ended.
         until("the route is known", || Run::open(&recorder.run).is_ok_and(knows) || !recorder.process.runs())?;
         Ok(recorder)
     }
@@ -69,8 +70,9 @@ impl Stage {
         sent(self.publisher.pid(), PUBLISHER)
     }
 
-    /// The application does not run for so long or longer, and all packets of so long a time, but for the last 25 ms, come late; when
-    /// that was. Afterwards it reads 300 packets in time, so that what comes next is another spike.
+    /// Stops the application for at least `ms`, so that all packets of that time except those of the last 25 ms are
+    /// late; returns the begin and end. Afterwards it reads 300 packets in time, so that the next late packets are
+    /// another spike.
     fn stall(&self, ms: u64) -> Result<(i64, i64), Failed> {
         let times = self.stop_for(ms)?;
         has_read(&self.application)?;
@@ -84,7 +86,7 @@ impl Stage {
         let application = Pid::from_raw(self.application.pid() as i32);
         let from = latpath_linux::monotonic();
         kill(application, Signal::SIGSTOP)?;
-        // A publisher that does not run has sent nothing that could be late.
+        // While the publisher does not run, no packet can be late.
         let before = self.sent();
         let waited = until("the publisher sends", || self.sent() > before).and_then(|()| {
             latpath_testkit::waits::fault_for(Duration::from_millis(ms));
@@ -95,7 +97,7 @@ impl Stage {
     }
 }
 
-/// The worst spike of this time.
+/// The worst spike in this interval.
 fn spike_of(run: &Run, (from, to): (i64, i64)) -> Option<SpikeFile> {
     let of_it = |f: &SpikeFile| f.head.kind() == CaptureKind::Spike && f.head.from < to && f.head.to > from;
     run.spikes().files.into_iter().filter(of_it).max_by_key(|f| f.head.worst)
@@ -124,11 +126,11 @@ fn stall() -> Result<(), Failed> {
     equal("the rings had all of it", snapshot.window.is_complete(), true)?;
     let pid = stage.application.pid();
     equal("the application is named", snapshot.threads.get(&pid).map(|t| t.name.as_str()), Some("subscribe"))?;
-    // Some 60 packets came in 60 ms; those of the last 25 ms need not be late.
+    // About 60 packets arrived in 60 ms; those of the last 25 ms need not be late.
     let late: Vec<_> = capture.packets.iter().filter(|p| p.late).collect();
     equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
     equal("packets in time", capture.packets.len() > late.len(), true)?;
-    // Each packet is as the run has it.
+    // Each packet equals its journey in the run.
     let mut journeys = BTreeMap::new();
     run.for_each(&Select { cpus_and_threads: true, ..Select::default() }, |j| {
         let at = |p: u16| Some((j.at(p)?, p, Some(j.cpu[usize::from(p)]), Some(j.tid[usize::from(p)])));
@@ -217,9 +219,10 @@ fn stop_on_spike() -> Result<(), Failed> {
 fn killed_while_tracing() -> Result<(), Failed> {
     let stage = Stage::new("left")?;
     let instance = format!("latpath-left-{}", std::process::id());
-    // Nothing comes so late: a recorder that stops at a spike has undone everything when it is killed.
+    // No packet is this late: a recorder that had stopped at a spike would already have undone everything when it is
+    // killed.
     let recorder = stage.record(&format!("--threshold 10s --stop-on-spike --trace-instance {instance}"))?;
-    // Also where nobody has mounted it.
+    // Also if tracefs is not mounted.
     let tracefs = Tracefs::open()?;
     let is_there = || tracefs.path().join("instances").join(&instance).exists();
     until("the instance is there", is_there)?;
@@ -231,24 +234,24 @@ fn killed_while_tracing() -> Result<(), Failed> {
         said += &vms.map(|out| String::from_utf8_lossy(&out.stderr).into_owned()).unwrap_or_default();
         !is_there()
     })?;
-    // Another latpath of this machine may have come first, and said it.
+    // Another latpath on this machine may have removed it first, and reported it.
     equal(&said, said.is_empty() || said.contains(&format!("tracefs instance {instance}: undid")), true)
 }
 
 fn worst() -> Result<(), Failed> {
     let stage = Stage::new("worst")?;
     let recorder = stage.record("--threshold 10s --capture-worst 20")?;
-    // A machine's own stalls in the same minute are few, and rarely as long.
+    // The machine's own stalls in the same minute are few, and rarely as long.
     let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;
     let run = Run::open(&recorder.end()?)?;
     let spikes = run.spikes().files.iter().filter(|f| f.head.kind() == CaptureKind::Spike).count();
-    // A test that goes on over a minute's end has the worst of two.
+    // A test that runs across a minute boundary has the worst of two minutes.
     equal(&format!("{spikes} spikes"), (1..=40).contains(&spikes), true)?;
     equal("the stall is one of them", spike_of(&run, times).is_some(), true)
 }
 
-/// A cause comes between two seconds, and with it how long that took.
+/// A cause is printed between two seconds, with its duration.
 fn explained_live() -> Result<(), Failed> {
     let stage = Stage::new("explained")?;
     let words = format!("live --json --stream svid:{} {PATIENT} {THRESHOLD}", stage.svid);
@@ -273,7 +276,7 @@ fn explained_live() -> Result<(), Failed> {
     equal("the first that says how soon has explained packets", first["late"]["explained"].as_u64() > Some(0), true)
 }
 
-/// `live` gets the late packets of the joiner that `record` has too.
+/// `live` receives the same late packets from the joiner as `record`.
 fn live() -> Result<(), Failed> {
     let stage = Stage::new("watched")?;
     let ms = 1_000_000;

@@ -1,4 +1,5 @@
-//! `latpath import --trace` with what perf and trace-cmd themselves say of packets beside captures of tcpdump, as docs/import.md says.
+//! `latpath import --trace` with the traces of perf and trace-cmd in addition to captures by tcpdump, as described in
+//! docs/import.md.
 
 use crate::{equal, number, own, until, LIMIT, LONG_WRAP};
 use latpath_clock::ClockTie;
@@ -23,7 +24,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 
 const FRAMES: usize = 4000;
 
-/// tcpdump at a device of the hypervisor, until all frames passed there.
+/// Starts tcpdump on a device of the hypervisor, until all frames have passed.
 fn dump(bench: &Bench, device: &str, direction: &str, file: &Path) -> Result<Started, Failed> {
     let mut command = Command::new("tcpdump");
     let words = format!(
@@ -35,7 +36,7 @@ fn dump(bench: &Bench, device: &str, direction: &str, file: &Path) -> Result<Sta
     Ok(started)
 }
 
-/// What `latpath import` makes of both captures.
+/// Runs `latpath import` on both captures.
 fn import(folder: &Path, run: &str, more: &[String]) -> Result<(), Failed> {
     let (from, to) = (format!("host/nic-rx@{NIC}=nic.pcap"), format!("host/tx@{VETH}=veth.pcap"));
     let mut command = latpath("import");
@@ -62,8 +63,8 @@ fn perf(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
     Ok(Command::new("perf").args(["script", "--ns", "-i"]).arg(data).output()?.stdout)
 }
 
-/// What docs/import.md has `trace-cmd record` trace, and its report. The text is trace-cmd's from the kernel's own buffers: to record,
-/// it sets the function tracer up, which not every kernel allows.
+/// The events that docs/import.md names for `trace-cmd record`, and its report. The text is extracted by trace-cmd from
+/// the kernel's own buffers: recording would set up the function tracer, which not every kernel allows.
 fn trace_cmd(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
     let events = "sched irq power:cpu_idle net:netif_receive_skb net:net_dev_start_xmit skb:skb_copy_datagram_iovec";
     let events = events.split(' ').map(Into::into).collect();
@@ -104,7 +105,7 @@ fn explained(tracer: &Tracer) -> Result<(), Failed> {
     let publish = format!("publish -i {PUBLISHER} --svid {svid} --count {FRAMES} {LONG_WRAP}");
     std::fs::write(folder.join("trace.txt"), tracer(&bench, &publish)?)?;
     until("tcpdump has all frames", || dumps.iter_mut().all(|dump| !dump.runs()))?;
-    // One packet of ten is late, whatever the machine.
+    // One packet in ten is late, on any machine.
     import(&folder, "plain", &[])?;
     let plain = json(&folder, "report plain --json")?;
     let total = plain["segments"].as_array().and_then(|all| all.iter().find(|s| s["name"] == "total"));

@@ -1,4 +1,4 @@
-//! `latpath ladder` as users run it.
+//! `latpath ladder` from the command line.
 
 use latpath_testkit::{equal, latpath, need_btf, need_root, trial, Failed};
 use serde_json::Value;

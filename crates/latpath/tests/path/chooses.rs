@@ -1,4 +1,4 @@
-//! Which packets are followed.
+//! Selection of the packets to follow.
 
 use crate::{equal, found, list, own, publish, reader, start, LIMIT};
 use latpath_lab::{NIC, VETH};
@@ -19,7 +19,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Publishes streams one after the other while a search runs; returns what it found.
+/// Publishes streams one at a time while a search runs; returns the result.
 fn follow(words: &str, expression: Option<&str>, publishing: &[String]) -> Result<Value, Failed> {
     let bench = bench()?;
     let path = start(&bench, &format!("{words} --json"), expression)?;
@@ -29,7 +29,7 @@ fn follow(words: &str, expression: Option<&str>, publishing: &[String]) -> Resul
     found(path)
 }
 
-/// Packets, and the lengths that they had at first.
+/// The lengths of the packets at their first step.
 fn lengths(all: &Value) -> Result<Vec<u64>, Failed> {
     let first = |p: &Value| p["steps"][0]["length"].as_u64();
     Ok(list(all, "packets")?.iter().filter_map(first).collect())
@@ -53,7 +53,8 @@ fn by_vlan() -> Result<(), Failed> {
         format!("--svid {svid} --vlan 8 --first 100 --count 20"),
         format!("--svid {svid} --first 200 --count 20"),
     ];
-    // Others send on this machine too: the svID's first bytes stand behind header, tag, and what IEC 61850 puts in front.
+    // Other processes on this machine send too: the svID's first bytes follow the header, the tag and the IEC 61850
+    // headers.
     for (expression, want) in [
         ("ether proto 0x88ba and vlan 7", 20),
         ("vlan and ether proto 0x88ba", 40),
@@ -75,7 +76,7 @@ fn by_payload() -> Result<(), Failed> {
     let both = lengths(&all)?;
     let (least, most) = (both.iter().min().copied().unwrap_or(0), both.iter().max().copied().unwrap_or(0));
     equal("two lengths", (both.len(), most - least), (20, 5))?;
-    // The same by the length in the frame's own header, and by the packet's.
+    // The same by the length in the frame's own header, and by the packet's length.
     for expression in [format!("ether[16:2] > {}", least - 14), format!("len = {most}")] {
         let all = follow(&stream, Some(&expression), &publishing)?;
         equal(&expression, lengths(&all)?, vec![most; 10])?;
@@ -97,7 +98,7 @@ fn on_a_device() -> Result<(), Failed> {
         let reader = reader(&bench, &svid, 5)?;
         let path = start(&bench, &format!("--stream svid:{svid} -i {device} --json"), None)?;
         publish(&bench, &format!("--svid {svid} --count 5"))?;
-        // None is picked up where its publisher is at work.
+        // With `-i`, no packet is picked up at its publisher.
         reader.finish(LIMIT)?.json()?;
         let all = found(path)?;
         let packets = list(&all, "packets")?;

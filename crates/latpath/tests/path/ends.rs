@@ -1,4 +1,4 @@
-//! How it ends, and with what exit code.
+//! How a search ends, and its exit code.
 
 use crate::{equal, list, own, publish, start, until, LIMIT};
 use latpath_testkit::{bench, latpath, trial, Finished, Lack};
@@ -91,7 +91,7 @@ fn wrong() -> Result<(), Failed> {
     ] {
         let output = latpath(words).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Streams are checked after the right to trace.
+        // The right to trace is checked before the streams.
         if words.ends_with("--stream svid:A --stream svid:A") && said.contains("needs root") {
             continue;
         }

@@ -1,5 +1,5 @@
-//! `latpath path` as users run it, on tracepoints alone, which every kernel has: on a path with a bridge, in namespaces. What
-//! needs kprobes is tested on whole kernels (tests/lab).
+//! `latpath path` from the command line, with tracepoints only, which every kernel has, on a path with a bridge in
+//! namespaces. Tests that need kprobes run on whole kernels (tests/lab).
 
 mod chooses;
 mod ends;
@@ -21,8 +21,8 @@ fn main() -> ExitCode {
     latpath_testkit::main(tests.into_iter().map(Trial::side_by_side).collect())
 }
 
-/// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns when it is attached. A copy of a
-/// packet is taken for it however late it comes.
+/// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns once it is
+/// attached. A copy is assigned to its packet however late it arrives.
 fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started, Failed> {
     let mut command = latpath(&format!("path --with tracepoints --same 60s {words}"));
     command.args(expression);
@@ -31,7 +31,7 @@ fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started
     Ok(started)
 }
 
-/// An application that ends when it has read so many frames: by then all of them have come to the end of their route.
+/// An application that ends after reading `frames` frames: by then all of them have reached the end of their route.
 fn reader(bench: &Bench, svid: &str, frames: u32) -> Result<Started, Failed> {
     let words = format!("subscribe -i {APPLICATION} --stream svid:{svid} --count {frames} --json");
     let mut reader = bench.start(bench.application(), latpath(&words))?;
@@ -45,7 +45,7 @@ fn publish(bench: &Bench, words: &str) -> Result<Finished, Failed> {
     bench.run(&bench.path.publisher, command, LIMIT)
 }
 
-/// Ends it as Ctrl-C does, and reads what it found.
+/// Stops the search with SIGINT, and reads its result.
 fn found(started: Started) -> Result<Value, Failed> {
     started.interrupt();
     started.finish(LIMIT)?.json()

@@ -1,4 +1,4 @@
-//! What is said of a packet's route.
+//! The reported route of a packet.
 
 use crate::{equal, found, list, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
@@ -36,12 +36,12 @@ fn follow_on(bench: &Bench, name: &str) -> Result<Value, Failed> {
     found(path)
 }
 
-/// A step's device without its namespace.
+/// Name of a step's device, without its namespace.
 fn device(step: &Value) -> &str {
     step["device"].as_str().unwrap_or("-").split('%').next().unwrap_or("-")
 }
 
-/// Whether these tracepoints on these devices come in this order.
+/// Expects these tracepoints on these devices in this order.
 fn in_order(steps: &[Value], want: &[(&str, &str)]) -> Result<(), Failed> {
     let mut left = steps.iter();
     for (name, on) in want {
@@ -70,7 +70,7 @@ fn steps() -> Result<(), Failed> {
                 ("net:netif_receive_skb", APPLICATION),
             ],
         )?;
-        // The bridge's own copy goes on beside it.
+        // The bridge's own copy continues in parallel.
         in_order(steps, &[("net:netif_receive_skb", NIC), ("net:netif_receive_skb", BRIDGE)])?;
         let read = steps.iter().find(|s| s["name"] == "skb:skb_copy_datagram_iovec").ok_or("nobody read it")?;
         equal("reader", read["thread"].as_str(), Some("subscribe"))?;
@@ -91,7 +91,8 @@ fn copies() -> Result<(), Failed> {
         let first = at("net:netif_receive_skb", NIC).ok_or("not received")?;
         let copy = at("net:net_dev_queue", VETH).ok_or("not passed on")?;
         equal("the first skb", first["skb"].as_u64(), Some(0))?;
-        // What leaves the bridge is another skb: one of the two is a clone that nothing but its bytes ties to the packet.
+        // The packet that leaves the bridge is another skb: one of the two is a clone that is related to the packet
+        // only by its bytes.
         let own_copy = at("net:netif_receive_skb", BRIDGE).ok_or("the bridge has no copy")?;
         equal("two skbs", copy["skb"] != own_copy["skb"], true)?;
         equal("distinguished", steps.iter().any(|s| s["same_bytes"] == true), true)?;
@@ -121,7 +122,7 @@ fn one_path() -> Result<(), Failed> {
 
 fn points() -> Result<(), Failed> {
     let bench = bench()?;
-    // The bridge floods to the newest of its ports first.
+    // The bridge floods to its newest port first.
     let beyond = bench.lab.namespace("beyond")?;
     let hypervisor = &bench.path.hypervisor;
     hypervisor.ip(&format!("link add lp-more type veth peer name lp-far netns {}", beyond.name()))?;
@@ -141,7 +142,7 @@ fn points() -> Result<(), Failed> {
     record.interrupt();
     let recorded = record.finish(LIMIT)?.json()?;
     let mut seen: Vec<&str> = list(&recorded, "points")?.iter().filter_map(|p| p["point"].as_str()).collect();
-    // Drops are noted wherever they happen.
+    // Drops are reported wherever they happen.
     seen.retain(|p| !p.contains("/drop@"));
     let mut named = names.clone();
     seen.sort_unstable();
@@ -163,12 +164,12 @@ fn points() -> Result<(), Failed> {
 fn drops() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("drops");
-    // It ends when nothing more is seen of the three.
+    // It ends when the three packets have no more events.
     let path = start(&bench, &format!("--stream svid:{svid} --count 3 --settle 5s --json"), None)?;
     publish(&bench, &format!("--svid {svid} --count 3 --rate 100"))?;
     let all = path.finish(LIMIT)?.json()?;
     for packet in list(&all, "packets")? {
-        // Nobody listens: the stack gives it up where it was received.
+        // No socket receives it: the stack drops it where it was received.
         let steps = list(packet, "steps")?;
         let dropped = steps.iter().find(|s| s["name"] == "skb:kfree_skb" && device(s) == APPLICATION);
         let dropped = dropped.ok_or_else(|| format!("no drop on {APPLICATION} in {steps:?}"))?;
@@ -184,7 +185,7 @@ fn same_bytes() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("twins");
     let path = start(&bench, &format!("--stream svid:{svid} --count 20 --json"), None)?;
-    // One and the same sample, again and again.
+    // The same sample repeatedly.
     for _ in 0..5 {
         publish(&bench, &format!("--svid {svid} --first 7 --count 1"))?;
     }

@@ -1,4 +1,4 @@
-//! What went on during a breach: who kept the emitter's thread, or the reflector's, from its CPU.
+//! Activity during a breach: which thread delayed the emitter's thread or the reflector's.
 
 use crate::link::{is, need, number, Link, Says, ANSWER_WITHIN};
 use latpath_testkit::{equal, Failed, Trial};
@@ -29,13 +29,13 @@ fn need_two_cpus() -> Lack {
     (cpus().len() < 2).then(|| "needs two CPUs".to_string())
 }
 
-/// The breaches that an emitter printed.
+/// The breaches printed by an emitter.
 fn breaches(said: &Finished) -> Result<Vec<Value>, Failed> {
     let all: Value = serde_json::from_str(&said.stdout).map_err(|e| format!("{e}: {}", said.stderr))?;
     Ok(all["breaches"].as_array().cloned().unwrap_or_default())
 }
 
-/// What must be true of all that is reported.
+/// Checks that hold for every report.
 fn sums(context: &Value) -> Result<(), Failed> {
     let window = number(context, "window_ns")?;
     let add = |rows: &Value| -> Result<i64, Failed> {
@@ -54,19 +54,19 @@ fn sums(context: &Value) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The thread of this end.
+/// The thread at this end.
 fn of<'a>(context: &'a Value, role: &str) -> Result<&'a Value, Failed> {
     let mut threads = context["threads"].as_array().into_iter().flatten();
     let found = threads.find(|thread| thread["role"] == json!(role));
     found.ok_or_else(|| format!("no {role}: {context}").into())
 }
 
-/// Whether the thread of this end was in this state most of the time.
+/// Whether the thread at this end was in this state for most of the time.
 fn most(context: &Value, role: &str, state: &str) -> Result<bool, Failed> {
     Ok(number(of(context, role)?, state)? * 2 > number(context, "window_ns")?)
 }
 
-/// Takes the CPU from all that is not real time, for some time; says which thread that was.
+/// Occupies a CPU with real-time priority for `time`; returns the thread's TID.
 fn hog(cpu: usize, time: Duration) -> i32 {
     std::thread::spawn(move || {
         let mut set = CpuSet::new();
@@ -75,7 +75,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
         let param = libc::sched_param { sched_priority: 50 };
         // SAFETY: the parameter lives as long as the call.
         assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0, "root may");
-        // A switch, which shows the priority.
+        // Causes a switch, because switches record a thread's priority.
         latpath_testkit::waits::fault_for(Duration::from_millis(1));
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -87,7 +87,8 @@ fn hog(cpu: usize, time: Duration) -> i32 {
     .expect("it only spins")
 }
 
-/// Ends an emitter that went on after breaches, and finds the one that was made on purpose: a busy machine adds others. All add up.
+/// Stops an emitter that continues after breaches, and finds the intended breach; a busy machine adds others. Checks
+/// all of them.
 fn found(emitter: Started, is_it: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     emitter.interrupt();
     let said = emitter.finish(ANSWER_WITHIN)?;
@@ -106,10 +107,10 @@ fn hogged() -> Result<(), Failed> {
     let mut reflector = link.reflect(&format!("--cpu {theirs}"))?;
     let emitter = link.start_emit(&format!("10.77.0.2 --cpu {ours} --threshold 50ms --keep-going"))?;
     reflector.answers(200)?;
-    // A hog that comes just between two probes breaks nothing.
+    // A hog between two probes causes no breach.
     let hogs: Vec<i32> = (0..8)
         .map(|_| {
-            // The pace of the faults.
+            // Interval of the faults.
             latpath_testkit::waits::fault_for(Duration::from_millis(100));
             hog(ours, Duration::from_millis(200))
         })
@@ -125,7 +126,7 @@ fn hogged() -> Result<(), Failed> {
 fn stopped() -> Result<(), Failed> {
     let link = Link::new()?;
     let mut reflector = link.reflect("")?;
-    // One by one, since of many breaches the worst are reported.
+    // One at a time, since only the worst of many breaches are reported.
     let emitter = link.start_emit("10.77.0.2 --threshold 80ms --keep-going")?;
     reflector.answers(200)?;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! `latpath ping caps` on devices that need no NIC: a veth pair, lo.
+//! `latpath ping caps` on devices that need no NIC: a veth pair and lo.
 
 use latpath_testkit::waits::until;
 use latpath_testkit::{equal, Failed, Trial};
@@ -21,7 +21,7 @@ pub fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A namespace with a veth pair, `lpa` and `lpb`, both up. Gone when dropped.
+/// A namespace with a veth pair, `lpa` and `lpb`, both up. Dropping it removes the namespace.
 struct Pair(Space);
 
 impl Pair {
@@ -35,7 +35,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until the kernel reports that a device has its link, or has none any more: a moment later, or more.
+    /// Waits until the kernel reports that a device has a link, or has none; it may do so with a delay.
     fn link(&self, device: &str, is: bool) -> Result<(), Failed> {
         until(&format!("{device}'s link: {is}"), || {
             let shown = self.0.ip(&format!("link show {device}")).unwrap_or_default();
@@ -114,7 +114,7 @@ fn down() -> Result<(), Failed> {
     equal("its other end", (&other_end["up"], &other_end["link"]), (&json!(true), &json!(false)))
 }
 
-/// Stamps of a NIC, as the journal has them.
+/// Stamping settings of a NIC, as stored in the journal.
 struct Stamps;
 
 impl Undo for Stamps {
@@ -125,7 +125,8 @@ impl Undo for Stamps {
     }
 }
 
-/// The NIC is gone: a virtual device lets nobody switch on what it has not. Its namespace is another one than the command's.
+/// The NIC no longer exists: a virtual device does not permit settings that it lacks. It is in another namespace than
+/// the command.
 fn left() -> Result<(), Failed> {
     let space = Space::new("left")?;
     let subject = format!("{}-999", space.inode());

@@ -1,4 +1,5 @@
-//! How runs end: by a breach, by Ctrl-C, because the other end died or never was; and that what was measured is printed first.
+//! How runs end: on a breach, on Ctrl-C, or because the other end died or never existed. In each case the results so
+//! far are printed first.
 
 use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
 use crate::relay;
@@ -36,7 +37,7 @@ pub fn tests() -> Vec<Trial> {
 fn breach() -> Result<(), Failed> {
     let link = Link::new()?;
     let mut reflector = link.reflect("")?;
-    // More than a busy machine makes by itself.
+    // Longer than delays caused by a busy machine.
     let emitter = link.start_emit("10.77.0.2 --rate 200 --threshold 4s")?;
     reflector.answers(100)?;
     reflector.stands_still()?;
@@ -112,7 +113,7 @@ fn killed() -> Result<(), Failed> {
         left.push((emitter, link));
     }
     for (emitter, _link) in left {
-        // By itself: nothing else ends it.
+        // By itself: the test does not stop it.
         let said = emitter.finish(ANSWER_WITHIN)?;
         equal("exit code", said.code, Some(1))?;
         let session = said.session()?;
@@ -152,7 +153,7 @@ fn later() -> Result<(), Failed> {
     let link = Link::of_ipv4()?;
     let before = link.there.counters_of("lpr")?.tx_packets;
     let emitter = link.start_emit("10.77.0.2 --count 20")?;
-    // The kernel there says that nobody listens; who is where it has said before.
+    // The kernel at the other end reports the port as unreachable; the address has been resolved before.
     let mut refused = || link.there.counters_of("lpr").is_ok_and(|now| now.tx_packets > before);
     until("the emitter learns that nobody listens", &mut refused)?;
     let _reflector = link.reflect("")?;
@@ -175,7 +176,7 @@ fn nobody() -> Result<(), Failed> {
         equal(address, &said.session()?["ended"], &json!(ended))?;
         is(&format!("{error:?} in {}", said.stderr), said.stderr.contains(error))?;
     }
-    // Of several, one that cannot begin ends all, long before their time.
+    // If one of several targets cannot start, the whole run ends long before its time limit.
     let said = link.emit("10.77.0.2 192.0.2.1 --timeout 10m --duration 10m")?;
     equal("exit code", said.code, Some(1))?;
     is(
@@ -238,7 +239,7 @@ fn stdout() -> Result<(), Failed> {
 fn installed() -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     let (built, root) = (directory.path().join("latpath"), directory.path().join("root"));
-    // Where `make` has built it, its debug information stands beside it already.
+    // A program built by `make` has its debug information next to it.
     std::fs::copy(program(), &built)?;
     let _ = std::fs::copy(program().with_extension("debug"), built.with_extension("debug"));
     let words = [("LATPATH", &built), ("DESTDIR", &root)].map(|(name, path)| format!("{name}={}", path.display()));
@@ -297,7 +298,7 @@ fn alone() -> Result<(), Failed> {
     equal("devices of the long flag", complete("latpath live --interface lo")?, vec!["lo".to_owned()])?;
     let profiles = complete("latpath report --limits iec")?;
     equal("profiles", profiles, ["iec61850-8-1", "iec61850-9-2"].map(String::from).to_vec())?;
-    // A name of a file is never evaluated.
+    // File names are never evaluated by a shell.
     std::fs::write(directory.path().join("own$(touch evaluated)"), "")?;
     complete("latpath report --limits own")?;
     is("nothing was evaluated", !directory.path().join("evaluated").exists())?;

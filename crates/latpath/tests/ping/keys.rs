@@ -1,4 +1,4 @@
-//! The keys of `--json` are those that docs/json.md describes.
+//! The keys of `--json` equal those described in docs/json.md.
 
 use crate::link::{is, need, Link};
 use latpath_testkit::trial;
@@ -11,10 +11,10 @@ pub fn tests() -> Vec<Trial> {
     vec![trial("the_keys_of_json_are_those_in_the_docs", &need(), keys)]
 }
 
-/// Keys of objects, by the object's path: "" is the whole.
+/// Keys of objects by the object's path; "" is the root.
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
-/// The keys that a section's tables name in their first column. A table stands below the paths that it is of.
+/// The keys in the first columns of a section's tables. The paths that a table describes precede it.
 fn described(title: &str) -> Result<Keys, Failed> {
     let docs = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md"))?;
     let (_, section) = docs.split_once(&format!("## `{title}`\n")).ok_or_else(|| format!("no section {title}"))?;
@@ -32,7 +32,7 @@ fn described(title: &str) -> Result<Keys, Failed> {
     Ok(all)
 }
 
-/// Keys of an object, and of the objects in it.
+/// Keys of an object and of the objects in it.
 fn printed(value: &Value, at: &str, into: &mut Keys) {
     match value {
         Value::Object(all) => {
@@ -68,7 +68,7 @@ fn keys() -> Result<(), Failed> {
     let link = Link::new()?;
     let reflector = link.reflect("--stamps all")?;
     let log = link.lab.folder().join("log.csv");
-    // Everything that can be there: a detail, a breach, a histogram with something beyond its end, a log.
+    // Includes everything optional: a detail, a breach, a histogram with overflow, a log.
     let words = format!(
         "10.77.0.2 --count 50 --stamps all --detail --threshold 1ns --keep-going --bucket 1us --overflow 20us --log {}",
         log.display()

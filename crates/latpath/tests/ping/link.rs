@@ -1,5 +1,5 @@
-//! Two namespaces and a cable between them, the commands that run there, and what must be true of every session.
-//! With tests of a link whose cable is pulled, and of one that drops.
+//! Two namespaces joined by a veth pair, the commands that run in them, and checks that hold for every session. Also
+//! tests of a link that goes down, and of one that drops packets.
 
 use latpath_lab::{Lab, Namespace};
 use latpath_testkit::waits::{is_in_state, says, sent, until, LIMIT};
@@ -12,12 +12,12 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
 
-/// No command here takes so long.
+/// Time limit of any command.
 pub const ANSWER_WITHIN: Duration = LIMIT;
-/// How emitters are started that get no other options: a reflector that stands still for seconds is not what a test is about.
+/// Default options of emitters: a reflector that stalls for seconds must not affect the tests.
 const PATIENT: [(&str, &str); 2] = [("--lost-after", "10s"), ("--timeout", "60s")];
 
-/// What these tests need.
+/// Requirements of these tests.
 pub fn need() -> Vec<Lack> {
     vec![need_root(), need_lab()]
 }
@@ -32,23 +32,23 @@ pub fn tests() -> Vec<Trial> {
     ]
 }
 
-/// `lpe` in `here`, `lpr` in `there`.
+/// A veth pair: `lpe` in namespace `here`, `lpr` in `there`.
 pub struct Link {
     pub lab: Lab,
     pub here: Namespace,
     pub there: Namespace,
 }
 
-/// A reflector that runs.
+/// A running reflector.
 pub struct Reflector(pub Started);
 
 impl Link {
-    /// 10.77.0.1, fd77::1 and fe80::77:1 here; .2, ::2 and :2 there, and 10.77.0.3.
+    /// Addresses: 10.77.0.1, fd77::1 and fe80::77:1 here; .2, ::2 and :2 there, and 10.77.0.3.
     pub fn new() -> Result<Self, Failed> {
         Self::with(true)
     }
 
-    /// Without IPv6: nothing passes but what the test sends, and who asks for addresses.
+    /// Without IPv6: the only packets are those of the test, and ARP.
     pub fn of_ipv4() -> Result<Self, Failed> {
         Self::with(false)
     }
@@ -58,7 +58,7 @@ impl Link {
         let link = Self { here: lab.namespace("here")?, there: lab.namespace("there")?, lab };
         for space in [&link.here, &link.there].into_iter().filter(|_| ipv6) {
             space.inside(|| {
-                // A kernel without IPv6 has no such files, and its tests fail by themselves.
+                // A kernel without IPv6 lacks these files, and its IPv6 tests fail by themselves.
                 for scope in ["all", "default", "lo"] {
                     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "0");
                     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/accept_ra"), "0");
@@ -80,24 +80,24 @@ impl Link {
         Ok(link)
     }
 
-    /// Starts a reflector there, and waits until it listens.
+    /// Starts a reflector at the other end, and waits until it listens.
     pub fn reflect(&self, words: &str) -> Result<Reflector, Failed> {
         let mut started = start(&self.lab, &self.there, latpath(&format!("ping reflect --json {words}")))?;
         says(&mut started, "reflecting at")?;
         Ok(Reflector(started))
     }
 
-    /// Starts an emitter here that prints JSON.
+    /// Starts an emitter at this end with JSON output.
     pub fn start_emit(&self, words: &str) -> Result<Started, Failed> {
         self.start_emitter(&format!("--json {words}"))
     }
 
-    /// Runs an emitter here to its end.
+    /// Runs an emitter at this end to completion.
     pub fn emit(&self, words: &str) -> Result<Finished, Failed> {
         self.start_emit(words)?.finish(ANSWER_WITHIN)
     }
 
-    /// The same as text.
+    /// Like [`Link::emit`], with text output.
     pub fn emit_text(&self, words: &str) -> Result<Finished, Failed> {
         self.start_emitter(words)?.finish(ANSWER_WITHIN)
     }
@@ -108,8 +108,8 @@ impl Link {
         start(&self.lab, &self.here, latpath(&format!("ping emit {words}{more}")))
     }
 
-    /// Waits until packets pass in both directions: a device that comes up before its other end drops what it is to send until the kernel
-    /// has brought its link up.
+    /// Waits until packets pass in both directions: a device whose peer comes up later drops what it sends until the
+    /// kernel has brought its link up.
     fn passes(&self) -> Result<(), Failed> {
         let open = |space: &Namespace, address: &str| -> Result<UdpSocket, Failed> {
             let socket = space.inside(|| UdpSocket::bind((address, 9)))??;
@@ -125,12 +125,12 @@ impl Link {
     }
 }
 
-/// What the kernel shows of a process in a file of its folder in /proc.
+/// Contents of a file in a process's /proc directory.
 fn shown(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
-/// Bytes that wait at a reflector's socket: their buffers, as the kernel counts them.
+/// Bytes queued at a reflector's socket, as the kernel counts its buffers.
 fn waits_at(pid: u32) -> u64 {
     let port = format!(":{:04X}", latpath_ping::udp::PORT);
     let both = shown(pid, "net/udp") + &shown(pid, "net/udp6");
@@ -142,7 +142,7 @@ fn waits_at(pid: u32) -> u64 {
     both.lines().filter_map(queue).sum()
 }
 
-/// Messages that an emitter has tried to send, whatever became of them: the counters of UDP and IP of its namespace.
+/// Messages that an emitter has tried to send, successfully or not, by the UDP and IP counters of its namespace.
 fn tried(emitter: &Started) -> u64 {
     let all = shown(emitter.pid(), "net/snmp");
     let lines: Vec<Vec<&str>> = all.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -156,8 +156,8 @@ fn tried(emitter: &Started) -> u64 {
 }
 
 impl Reflector {
-    /// Waits until it has sent so many more frames. Nearly all of them are answers: some 20 are welcomes, and one for each 100 ms of
-    /// an emitter's that hears nothing.
+    /// Waits until the reflector has sent `frames` more frames. Nearly all of them are answers: about 20 are welcomes,
+    /// and one for each 100 ms in which an emitter hears nothing.
     pub fn answers(&mut self, frames: u64) -> Result<(), Failed> {
         let pid = self.0.pid();
         let before = sent(pid, "lpr");
@@ -165,36 +165,36 @@ impl Reflector {
         is(&format!("it still runs: {}", self.0.said()), self.0.runs())
     }
 
-    /// Stops it, until [`Self::goes_on`].
+    /// Stops the reflector with SIGSTOP, until [`Self::goes_on`].
     pub fn stands_still(&self) -> Result<(), Failed> {
         self.0.signal(Signal::SIGSTOP);
         is_in_state(self.0.pid(), 'T')
     }
 
-    /// See [`Self::stands_still`].
+    /// Resumes the reflector with SIGCONT.
     pub fn goes_on(&self) {
         self.0.signal(Signal::SIGCONT);
     }
 
-    /// Waits until a message waits for it.
+    /// Waits until a message is queued for the reflector.
     pub fn is_waited_for(&self) -> Result<(), Failed> {
         until("a message waits for the reflector", || waits_at(self.0.pid()) > 0)
     }
 
-    /// Stops it, as Ctrl-C does, and says what it printed.
+    /// Stops the reflector with SIGINT; returns its output.
     pub fn ends(self) -> Result<Finished, Failed> {
         self.0.interrupt();
         self.0.finish(ANSWER_WITHIN)
     }
 
-    /// Stops it, as `kill -9` does.
+    /// Kills the reflector with SIGKILL.
     pub fn kill(self) -> Result<(), Failed> {
         self.0.signal(Signal::SIGKILL);
         self.0.finish(ANSWER_WITHIN).map(drop)
     }
 }
 
-/// What an emitter says of its only session, whatever its exit code.
+/// The only session in an emitter's output, whatever its exit code.
 pub trait Says {
     fn session(&self) -> Result<Value, Failed>;
 }
@@ -210,13 +210,13 @@ impl Says for Finished {
     }
 }
 
-/// A number in it, by its path: `counts.sent`.
+/// A number in a JSON value, by its path, such as `counts.sent`.
 pub fn number(value: &Value, path: &str) -> Result<i64, Failed> {
     let at = path.split('.').fold(value, |v, key| &v[key]);
     at.as_i64().ok_or_else(|| format!("no {path} in {value}").into())
 }
 
-/// It is so, or the test has failed.
+/// Fails the test unless `so`.
 pub fn is(what: &str, so: bool) -> Result<(), Failed> {
     match so {
         true => Ok(()),
@@ -224,7 +224,7 @@ pub fn is(what: &str, so: bool) -> Result<(), Failed> {
     }
 }
 
-/// What must be true of every session.
+/// Checks that hold for every session.
 pub fn adds_up(session: &Value) -> Result<(), Failed> {
     let n = |path: &str| number(session, path);
     equal("answered and lost", n("counts.answered")? + n("counts.lost")?, n("counts.sent")?)?;
@@ -242,7 +242,7 @@ pub fn adds_up(session: &Value) -> Result<(), Failed> {
             equal("parts of one of the worst", parts.iter().sum::<i64>(), number(&worst, "round_trip_ns")?)?;
         }
     }
-    // Means are rounded, and a part whose stamp is missing lacks that transaction.
+    // Means are rounded, and a part with a missing stamp lacks the transaction.
     if n("counts.incomplete")? == 0 && n("counts.answered")? > 0 {
         let segments = all("segments");
         let sum: i64 = segments.iter().map(|s| number(s, "mean_ns")).sum::<Result<i64, Failed>>()?;
@@ -253,10 +253,11 @@ pub fn adds_up(session: &Value) -> Result<(), Failed> {
     equal("histogram", histogram + n("overflown")?, n("counts.answered")?)
 }
 
-/// Each step waits for what it needs to see: how fast this machine does any of it is not what this is about.
+/// Each step waits for its condition, so the test does not depend on the machine's speed.
 fn pulled(here: bool) -> Result<(), Failed> {
     let link = Link::of_ipv4()?;
-    // Probes that wait for the reflector's address when the link is there again would not be lost: but for one, they are not kept.
+    // Otherwise probes that wait for the reflector's address would be sent once the link is up, and not be lost. This
+    // way all but one are dropped.
     link.here.inside(|| fs::write("/proc/sys/net/ipv4/neigh/lpe/unres_qlen_bytes", "0"))??;
     let mut reflector = link.reflect("")?;
     let (space, device) = if here { (&link.here, "lpe") } else { (&link.there, "lpr") };
@@ -274,7 +275,7 @@ fn pulled(here: bool) -> Result<(), Failed> {
     adds_up(&session)?;
     let [sent, lost, refused, answered] =
         ["sent", "lost", "refused", "answered"].map(|count| number(&session, &format!("counts.{count}")).unwrap_or(-1));
-    // Some of the 200 were hellos.
+    // Some of the 200 messages were hellos.
     let gone = if here { refused } else { lost + refused };
     is(&format!("most of those are lost, or refused: {session}"), gone > 100)?;
     let elapsed = number(&session, "elapsed_ns")?;
@@ -283,15 +284,15 @@ fn pulled(here: bool) -> Result<(), Failed> {
     equal("ended", &session["ended"], &json!("stopped"))
 }
 
-/// How tc drops each probe whose number ends in the bits 00111, and nothing else.
+/// tc options that drop exactly the probes whose number ends in the bits 00111.
 const DROPS: [&str; 2] = [
     "protocol ip u32 match ip protocol 17 0xff match ip dport 6185 0xffff match u8 0 0xff at 31 match u8 7 0x1f at 43 action drop",
-    // The same where the kernel has no actions: each line is an instruction of bpf(2)'s elder brother.
+    // The same for kernels without actions: each line is an instruction of classic BPF.
     "protocol ip bpf direct-action bytecode 13,40 0 0 12,21 0 9 2048,48 0 0 23,21 0 7 17,40 0 0 36,21 0 5 6185,\
      48 0 0 45,21 0 3 0,48 0 0 57,84 0 0 31,21 1 0 7,6 0 0 4294967295,6 0 0 2",
 ];
 
-/// Makes tc drop probes that come to the reflector.
+/// Makes tc drop probes that arrive at the reflector.
 fn make_tc_drop(space: &Namespace, device: &str) -> Result<(), Failed> {
     let tc = |words: Vec<&str>| -> Result<(), Failed> {
         let output = Command::new("tc").args(["-n", space.name()]).args(&words).output()?;

@@ -1,4 +1,4 @@
-//! `latpath ping` as users run it.
+//! `latpath ping` from the command line.
 
 mod breach_context;
 mod caps;

@@ -1,4 +1,4 @@
-//! `latpath ping` against what others say of the same packets: tcpdump, and the kernel's counters.
+//! `latpath ping` compared with independent observations of the same packets: tcpdump and the kernel's counters.
 
 use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
 use latpath_clock::ClockTie;
@@ -29,7 +29,7 @@ fn tcpdump(link: &Link, space: &Namespace, device: &str) -> Result<(Started, Pat
     let mut command = Command::new("tcpdump");
     command
         .args(["-i", device, "-n", "-U", "--immediate-mode", "--time-stamp-precision=nano"])
-        // Room for 8192 packets, however long it does not run: each takes what the longest would.
+        // Room for 8192 packets, to cover any time in which tcpdump does not run: each takes the space of the longest.
         .args(["-B", "16384", "-s", "2048", "-w"])
         .arg(&file);
     command.args(["udp", "and", "port", "6185"]);
@@ -38,9 +38,9 @@ fn tcpdump(link: &Link, space: &Namespace, device: &str) -> Result<(Started, Pat
     Ok((started, file))
 }
 
-/// Ends tcpdump when it has so many probes and answers, and as many welcomes as hellos, in its file.
+/// Stops tcpdump once its file contains `count` probes and answers, and as many welcomes as hellos.
 fn caught(tcpdump: Started, file: &Path, count: usize) -> Result<Seen, Failed> {
-    // It writes each packet as it gets it; a file that ends within one is read again.
+    // tcpdump writes each packet when it arrives; a file that ends within a packet is read again.
     let whole = until(&format!("{count} probes and answers, and hellos with welcomes"), || {
         seen(file).is_ok_and(|s| [s.probes.len(), s.answers.len()] == [count; 2] && s.hellos == s.welcomes)
     });
@@ -53,7 +53,7 @@ fn caught(tcpdump: Started, file: &Path, count: usize) -> Result<Seen, Failed> {
     Ok(seen)
 }
 
-/// When probes and answers of each number were seen, CLOCK_REALTIME; and other messages.
+/// Times of probes and answers by sequence number, in CLOCK_REALTIME; and numbers of other messages.
 #[derive(Default)]
 struct Seen {
     probes: HashMap<u64, i64>,
@@ -114,15 +114,15 @@ fn times() -> Result<(), Failed> {
     for row in rows {
         let cells: Vec<&str> = row.split(',').collect();
         let values: Result<Vec<i64>, _> = at.iter().map(|i| cells[*i].parse::<i64>()).collect();
-        // The very last answers' stamps may not have come back.
+        // The stamps of the very last answers may not have been returned.
         let Ok([sequence, t1_app, t1_driver, t2_kernel, t3_driver, t4_kernel, t4_app]) = values.as_deref() else {
             continue;
         };
         let number = *sequence as u64;
         let [left, back] = [here.probes[&number], here.answers[&number]];
         let [came, left_there] = [there.probes[&number], there.answers[&number]];
-        // tcpdump sees a packet before the driver has it, or as the kernel receives it. Differences of one clock each:
-        // that of CLOCK_REALTIME's stamps may be off by what converting them costs.
+        // tcpdump sees a packet before the driver does, or when the kernel receives it. All differences are within one
+        // clock; stamps of CLOCK_REALTIME may be off by the error of their conversion.
         let slack = 1_000;
         let left_at = left - ahead;
         let fits = [
@@ -144,7 +144,8 @@ fn times() -> Result<(), Failed> {
     is(&format!("nearly all were compared, not {compared}"), compared >= 490)
 }
 
-/// CLOCK_REALTIME minus CLOCK_MONOTONIC, and how wrong that is together with what steering did to it in some seconds.
+/// CLOCK_REALTIME minus CLOCK_MONOTONIC, and the error of this difference, including the clock's slewing over some
+/// seconds.
 fn realtime_ahead() -> (i64, i64) {
     let tie = (0..100).map(|_| ClockTie::read()).min_by_key(|tie| tie.uncertainty_ns).expect("a hundred readings");
     (tie.realtime_ns - tie.monotonic_ns, tie.uncertainty_ns + 1_000)
@@ -179,7 +180,7 @@ fn bytes() -> Result<(), Failed> {
     is("hellos and welcomes", kinds[2] == kinds[3] && kinds[2] > 0)
 }
 
-/// Frames and bytes that a device has sent and received.
+/// Frames and bytes sent and received by a device.
 fn counted(space: &Namespace, device: &str) -> Result<[i64; 4], Failed> {
     let all: serde_json::Value = serde_json::from_slice(&space.ip(&format!("-s -j link show {device}"))?)?;
     let counters = ["tx.packets", "tx.bytes", "rx.packets", "rx.bytes"];
@@ -190,7 +191,7 @@ fn counted(space: &Namespace, device: &str) -> Result<[i64; 4], Failed> {
 fn counters() -> Result<(), Failed> {
     let link = Link::of_ipv4()?;
     let _reflector = link.reflect("")?;
-    // Who is where is learnt by packets of its own.
+    // Addresses are resolved by packets of their own.
     link.emit("10.77.0.2 --count 1")?.session()?;
     let count = || Ok::<_, Failed>([counted(&link.here, "lpe")?, counted(&link.there, "lpr")?]);
     let before = count()?;
@@ -200,14 +201,14 @@ fn counters() -> Result<(), Failed> {
         let now = count()?;
         Ok([0, 1].map(|end| [0, 1, 2, 3].map(|at| now[end][at] - before[end][at])))
     };
-    // A welcome to one of the last hellos may come when the emitter is gone.
+    // A welcome that answers one of the last hellos may arrive after the emitter has ended.
     until("each message has its answer", || since().is_ok_and(|[[sent, _, got, _], _]| sent == got))?;
     let [here, there] = since()?;
     equal("what leaves here arrives there", [here[0], here[1]], [there[2], there[3]])?;
     equal("what leaves there arrives here", [there[0], there[1]], [here[2], here[3]])?;
     let sent = number(&session, "counts.sent")?;
     equal("sent", sent, 1000)?;
-    // Headers of Ethernet, IPv4 and UDP stand before messages of 96 and 240 bytes.
+    // Ethernet, IPv4 and UDP headers precede messages of 96 and 240 bytes.
     let hellos = here[0] - sent;
     is(&format!("hellos: {hellos}"), hellos >= 17)?;
     equal("and their bytes", here[1], sent * (42 + 96) + hellos * (42 + 240))?;

@@ -1,5 +1,5 @@
-//! A relay between emitter and reflector that loses, repeats, delays and reorders messages and adds foreign ones: the counts
-//! that `latpath ping` prints are those of the relay.
+//! A relay between emitter and reflector that drops, duplicates, delays and reorders messages and adds foreign ones:
+//! the counts printed by `latpath ping` equal the relay's.
 
 use crate::link::{adds_up, is, number, Link, Says, ANSWER_WITHIN};
 use latpath_testkit::waits::until;
@@ -17,27 +17,29 @@ pub fn tests(needs: &[Lack]) -> Vec<Trial> {
     vec![trial("what_a_relay_loses_repeats_delays_reorders_and_adds_is_counted_to_the_last_message", needs, relayed)]
 }
 
-/// What happens to a probe or to its answer. Each number has one fate, so that what the two ends count is known beforehand.
+/// What the relay does with a probe or its answer. Each sequence number has one fate, so both ends' counts are known
+/// beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {
     Passes,
     Lost,
     Twice,
-    /// The next one passes first.
+    /// The next message passes first.
     Overtaken,
-    /// Comes when it has been given up.
+    /// Arrives after the emitter has given it up.
     Delayed,
-    /// A foreign message follows.
+    /// A foreign message follows it.
     Followed,
 }
 
 const SEED: u64 = 61_850;
 /// Longer than a busy machine delays a message.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// The numbers below this are delayed now and then: the run goes on until the last of those is given up.
+/// Some messages with numbers below this are delayed; the run continues until the last of them has been given up.
 const FIRST: u64 = 1000;
 
-/// The fate of a number on one of the two directions: 1 % each of being lost, repeated, overtaken, and of foreign messages.
+/// The fate of a number in one direction: 1 % each are dropped, duplicated, overtaken, or followed by a foreign
+/// message.
 fn fate(sequence: u64, there: bool) -> Fate {
     // splitmix64
     let mut z = (SEED + sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -53,27 +55,27 @@ fn fate(sequence: u64, there: bool) -> Fate {
     }
 }
 
-/// What a direction has done.
+/// Record of one direction.
 #[derive(Default)]
 struct Book {
     got: u64,
-    /// Numbers that were passed on, in order; without delayed ones.
+    /// Numbers passed on, in order, without delayed ones.
     passed: Vec<u64>,
     lost: u64,
     delayed: u64,
     foreign: u64,
 }
 
-/// What both directions know.
+/// State shared by both directions.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
-    /// The emitter: learnt from its first message.
+    /// The emitter's address, learnt from its first message.
     emitter: Mutex<Option<SocketAddr>>,
-    /// When the newest probe was sent, and the one before, by the emitter's clock.
+    /// Send times of the newest probe and of the one before it, by the emitter's clock.
     newest: AtomicI64,
     before: AtomicI64,
-    /// The highest number whose answer has come, and how many are delayed still.
+    /// The highest number whose answer has arrived, and the number of messages still delayed.
     answered: AtomicU64,
     delayed: AtomicU64,
 }
@@ -85,7 +87,7 @@ struct Direction {
     shared: Arc<Shared>,
     book: Book,
     overtaken: Option<Vec<u8>>,
-    /// Answers, and when the newest probe was sent that had been seen by then.
+    /// Delayed answers, each with the send time of the newest probe seen by then.
     delayed: Vec<(i64, Vec<u8>)>,
 }
 
@@ -103,7 +105,7 @@ impl Direction {
                 }
                 self.take(&buffer[..len]);
             }
-            // After each probe the emitter gives up what was sent too long before it: when it sends the next one, that is done.
+            // After each probe the emitter gives up older ones; it has done so by the time it sends the next probe.
             let given_up = shared.before.load(Ordering::Relaxed) - LOST_AFTER.as_nanos() as i64;
             let due: Vec<_> = self.delayed.extract_if(.., |(at, _)| *at < given_up).collect();
             due.iter().for_each(|(_, message)| self.send(message));
@@ -113,7 +115,7 @@ impl Direction {
     }
 
     fn send(&self, message: &[u8]) {
-        // What cannot be sent is missed by the counts, and the test fails by that.
+        // A message that cannot be sent is missing from the counts, which fails the test.
         let _ = match (self.there, *self.shared.emitter.lock().expect("no panic")) {
             (true, _) => self.to.send(message),
             (false, Some(emitter)) => self.to.send_to(message, emitter),
@@ -127,7 +129,8 @@ impl Direction {
     }
 
     fn take(&mut self, message: &[u8]) {
-        // Probes are of kind 0, answers of kind 1; all else passes, and overtakes nothing: the last message is none of these.
+        // Probes are of kind 0, answers of kind 1. Other messages are passed on and overtake nothing: the last message
+        // is one of them.
         if message.len() != 96 || message[3] > 1 {
             if let Some(before) = self.overtaken.take() {
                 self.pass(&before);
@@ -177,7 +180,7 @@ impl Direction {
     }
 }
 
-/// How many different numbers, and how many that come after a higher one.
+/// The number of distinct sequence numbers, and of those that follow a higher one.
 fn in_order(passed: &[u64]) -> (i64, i64) {
     let (mut known, mut highest, mut reordered) = (HashSet::new(), None, 0);
     for sequence in passed {
@@ -209,10 +212,10 @@ fn relayed() -> Result<(), Failed> {
         Ok(thread::spawn(move || direction.run()))
     };
     let directions = [start(&front, &back, true)?, start(&back, &front, false)?];
-    // At this rate the emitter knows of more than 13 s of its probes.
+    // At this rate the emitter keeps more than 13 s of its probes.
     let emitter = link.start_emit(&format!("10.77.0.2:7000 --rate 300 --lost-after {}s", LOST_AFTER.as_secs()))?;
     let come = until("what was delayed comes", || {
-        // None of the first is overtaken for so long.
+        // No message is overtaken by this many others.
         shared.answered.load(Ordering::Relaxed) > FIRST + 100 && shared.delayed.load(Ordering::Relaxed) == 0
     });
     emitter.interrupt();

@@ -1,4 +1,4 @@
-//! Emitters and reflectors that find each other: addresses, sizes, paces, several at once.
+//! Emitters and reflectors that find each other: addresses, sizes, rates, several at once.
 
 use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
 use latpath_testkit::trial;
@@ -50,7 +50,7 @@ fn families() -> Result<(), Failed> {
     )
 }
 
-/// The emitter's socket is connected: it takes nothing from another address than the one that it asked.
+/// The emitter's socket is connected: it accepts messages only from the address that it sends to.
 fn asked() -> Result<(), Failed> {
     let link = Link::new()?;
     link.there.ip("addr add fd77::3/64 dev lpr nodad")?;
@@ -78,7 +78,7 @@ fn sizes() -> Result<(), Failed> {
             let session = link.emit(&format!("{address} --count 200 --size {size}"))?.session()?;
             equal("size", number(&session, "size_bytes")?, size)?;
             equal("answered", number(&session, "counts.answered")?, 200)?;
-            // A short answer brings the reflector's own times alone.
+            // A short answer carries only the reflector's own times.
             let parts: Vec<&Value> = session["segments"].as_array().into_iter().flatten().collect();
             equal("segments", parts.len(), if size < 96 { 5 } else { 7 })?;
             adds_up(&session)?;
@@ -186,7 +186,7 @@ fn text() -> Result<(), Failed> {
     ] {
         is(&format!("{part:?} in {}", said.stdout), said.stdout.contains(part))?;
     }
-    // Of 200 round trips none lies beyond p99.9.
+    // Of 200 round trips none exceeds p99.9.
     let cells = |name: &str| -> Vec<&str> {
         let line = said.stdout.lines().find(|line| line.contains(name)).unwrap_or_default();
         line.trim_start().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()

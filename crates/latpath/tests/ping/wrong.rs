@@ -1,4 +1,4 @@
-//! What is refused before anything is sent, with the next step.
+//! Errors reported before anything is sent, each with the next step.
 
 use crate::link::is;
 use latpath_testkit::latpath;

@@ -1,4 +1,5 @@
-//! `latpath agent` as a process on this machine, reached by its unix socket: what its flight recorder shows is what happened here.
+//! `latpath agent` as a process on this machine, reached over its Unix socket: its flight recorder shows this machine's
+//! events.
 
 use crate::*;
 use latpath_agent::{Address, Machine, StartRequest, Timeouts};
@@ -18,7 +19,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// An agent, which goes with this.
+/// A running agent; dropping it ends the process.
 struct Agent {
     process: Child,
     socket: PathBuf,
@@ -37,7 +38,7 @@ impl Agent {
     fn machine(&self) -> Result<Machine, Failed> {
         let timeouts = Timeouts { connect: LIMIT, start: LIMIT, window: LIMIT, ..Timeouts::default() };
         let mut machine = Machine::connect("here", &Address::Unix(self.socket.clone()), timeouts)?;
-        // Nothing is written over while this test does not run.
+        // Large enough that nothing is overwritten while this test does not run.
         let options = [(StartRequest::FLIGHT.into(), (32 << 20).to_string())].into();
         machine.start(&StartRequest { streams: streams(&["svid:latpath-none"]), options })?;
         Ok(machine)
@@ -51,7 +52,7 @@ impl Drop for Agent {
     }
 }
 
-/// Sleeps a few times, and says when it began and ended.
+/// Sleeps a few times; returns the TID and the times of begin and end.
 fn naps() -> (u32, Ns, Ns) {
     let thread = std::thread::Builder::new().name("lp-naps".into()).spawn(|| {
         let from = monotonic();
@@ -83,7 +84,7 @@ fn shows() -> Result<(), Failed> {
     let row = Timeline::of(&snapshot.window).thread(tid);
     let slept = row.iter().filter(|tile| matches!(tile.state, State::Asleep(_)));
     assert!(slept.count() >= 20, "{row:?}");
-    // What it costs is known a moment later.
+    // The cost is known a moment later.
     let mut known = None;
     until("what it costs is known", || {
         known = machine.recorder().and_then(Result::ok).filter(|f| f.ns_per_event.is_some()).zip(machine.cpu_percent());
@@ -98,7 +99,7 @@ fn shows() -> Result<(), Failed> {
 fn killed() -> Result<(), Failed> {
     let mut agent = Agent::start()?;
     let mut machine = agent.machine()?;
-    // It owes what it is asked for now, however late it is killed.
+    // The stopped agent has a request to answer, however late it is killed.
     kill(Pid::from_raw(agent.process.id() as i32), Signal::SIGSTOP)?;
     let now = monotonic();
     let id = machine.request_window(now, now + 500_000_000);

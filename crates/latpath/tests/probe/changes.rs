@@ -1,4 +1,5 @@
-//! Packets of one stream that differ: in their sender, in their VLAN or address on the way, in where their bytes lie.
+//! Packets of one stream that differ: in their sender, in their VLAN or address along the route, or in the layout of
+//! their bytes in memory.
 
 use crate::*;
 use latpath_model::Sender;
@@ -19,7 +20,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// Why programs cannot read what lies outside a packet's linear part: a kernel before 6.11 that does not say where its pages are.
+/// Why programs cannot read beyond a packet's linear part: a kernel before 6.11 whose pages they cannot locate.
 fn no_pages() -> Lack {
     let release = latpath_linux::proc::kernel_release();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
@@ -28,7 +29,7 @@ fn no_pages() -> Lack {
     (!can).then(|| "needs Linux 6.11, or CONFIG_KALLSYMS_ALL on x86".into())
 }
 
-/// Lets jumbo frames pass the line.
+/// Lets jumbo frames pass the whole path.
 fn jumbo_mtu(bench: &Bench) -> Result<(), Failed> {
     for (space, devices) in [
         (&bench.path.publisher, &["lp-pub"][..]),
@@ -40,7 +41,7 @@ fn jumbo_mtu(bench: &Bench) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A packet socket's frame of more than a page has its Ethernet header alone in the linear part.
+/// A packet socket's frame of more than a page has only its Ethernet header in the linear part.
 fn jumbo() -> Result<(), Failed> {
     let bench = bench()?;
     jumbo_mtu(&bench)?;
@@ -66,7 +67,7 @@ fn jumbo() -> Result<(), Failed> {
     equal("malformed and unreadable", (seen.counters.malformed, seen.counters.unreadable), (0, 0))
 }
 
-/// `streams`, patterns of streams and `subscribe --ring` read by such a ring.
+/// `streams`, stream patterns and `subscribe --ring` read such frames through a ring.
 fn jumbo_ring() -> Result<(), Failed> {
     let bench = bench()?;
     jumbo_mtu(&bench)?;
@@ -95,7 +96,7 @@ fn jumbo_ring() -> Result<(), Failed> {
     equal("frames", came == frames, true)
 }
 
-/// Sends frames, and waits until the probe has a note that says so.
+/// Sends frames, and waits until the probe has a note that contains `words`.
 fn note_of(bench: &Bench, stream: StreamSpec, frames: &[Vec<u8>], words: &str) -> Result<(Probe, String), Failed> {
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![stream]))?;
     let (mut seen, mut note) = (Vec::new(), None);
@@ -127,7 +128,7 @@ fn senders() -> Result<(), Failed> {
     found.dedup();
     equal("senders", found, macs.map(Sender::Mac).to_vec())?;
     drop(probe);
-    // One sender is nothing to report.
+    // A single sender causes no note.
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
     until("its sender is known", || {
@@ -138,7 +139,7 @@ fn senders() -> Result<(), Failed> {
     equal("notes of senders", probe.notes().iter().filter(|note| note.contains("senders of")).count(), 0)
 }
 
-/// As at an access port: the same packets, with the tag of their VLAN and without it.
+/// Like at an access port: the same packets, with their VLAN tag and without it.
 fn tag_taken_off() -> Result<(), Failed> {
     let bench = bench()?;
     let name = own("access");
@@ -148,7 +149,7 @@ fn tag_taken_off() -> Result<(), Failed> {
     let said = note.starts_with(&format!("{stream}: ")) && note.contains(&format!("name the stream svid:{name} to"));
     equal(&note, said && note.contains("lp-pub"), true)?;
     drop(probe);
-    // Another publisher's frames of that name, in a VLAN of their own and with other numbers, are no change.
+    // Another publisher's frames with this name, in a VLAN of their own and with other numbers, are no change.
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![stream]))?;
     let others: Vec<_> =
         (0..20).flat_map(|n| [bytes(&tagged(frame(&name, n), 7)), bytes(&tagged(frame(&name, 2000 + n), 8))]).collect();
@@ -165,7 +166,7 @@ fn tag_taken_off() -> Result<(), Failed> {
 fn address_changed() -> Result<(), Failed> {
     let bench = bench()?;
     let stream: StreamSpec = "udp:10.0.0.1:4000>10.0.0.2:5000,seq=0:4".parse()?;
-    // The address translation of a router, as packets look before and behind it.
+    // Packets before and after a router's address translation.
     let frames: Vec<_> =
         (0..20_u32).flat_map(|n| [5000, 6000].map(|port| recognise::udp(&n.to_be_bytes(), port, false))).collect();
     let (_probe, note) = note_of(&bench, stream, &frames, "to another destination (10.0.0.2)")?;

@@ -1,4 +1,5 @@
-//! The kernel programs in a guest's kernel, which is another than this machine's: they load there and recognise the same.
+//! The kernel programs in a guest with another kernel than this machine's: they load there, and recognise the same
+//! packets.
 
 use crate::*;
 use latpath_agent::{Address, Machine, StartRequest, Timeouts};
@@ -6,7 +7,7 @@ use latpath_lab::{Application, GuestPlan, Lab, GUEST_DEVICE};
 use latpath_testkit::{boot, trial, Lack};
 use std::time::Instant;
 
-/// A guest that is emulated on a busy machine takes its time.
+/// Time limit, for a guest emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const NEVER: &dyn Fn() -> bool = &|| false;
 
@@ -14,7 +15,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![trial("a_guests_kernel_takes_the_programs_and_recognises_the_same", needs, recognises)]
 }
 
-/// Frames of each shape that takes a path of its own through the programs, and what is to be seen of them.
+/// Frames of each shape that takes its own path through the programs, and the expected sightings.
 fn shapes() -> (Vec<Vec<u8>>, Vec<(u16, u32)>) {
     let (long, longest_short) = ("x".repeat(60), "y".repeat(32));
     let mut two = frame("first", 20);
@@ -43,7 +44,7 @@ fn recognises() -> Result<(), Failed> {
     let program = env!("CARGO_BIN_EXE_latpath").into();
     let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..Default::default() };
     let mut guest = boot(&lab, &path, &plan)?;
-    // A virtual NIC passes on groups that somebody joined, or everything.
+    // A virtual NIC passes on only groups that were joined, unless it is promiscuous.
     guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
     guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", false, NEVER)?;
     let timeouts = Timeouts { connect: PATIENCE, start: PATIENCE, ..Default::default() };
@@ -57,7 +58,7 @@ fn recognises() -> Result<(), Failed> {
         let mut socket = PacketSocket::open(PUBLISHER, Listen::No).map_err(|e| e.to_string())?;
         for frame in frames {
             socket.send(&[IoSlice::new(&frame)]).map_err(|e| e.to_string())?;
-            // One by one: nothing here is about rates, and an emulated NIC loses bursts.
+            // One at a time: the rate does not matter here, and an emulated NIC loses bursts.
             latpath_testkit::waits::pace(Duration::from_millis(5));
         }
         Ok(())
@@ -77,7 +78,7 @@ fn recognises() -> Result<(), Failed> {
     assert_eq!(got, want, "Linux {}: {counters:?}", guest.release());
     assert_eq!((counters.malformed, counters.unreadable, counters.dropped), (0, 0, 0));
     machine.stop()?;
-    // Live mode's programs are others.
+    // Live mode uses different programs.
     let live = guest.run("latpath live --stream svid:MU01 --duration 1s --json", PATIENCE, NEVER)?;
     assert_eq!(live.status, 0, "{}", live.text);
     Ok(())

@@ -1,4 +1,4 @@
-//! Broken frames: at worst ignored and counted. What both parsers accept, they read alike.
+//! Malformed frames are at worst ignored and counted. Frames that both parsers accept are read alike.
 
 use crate::*;
 use latpath_model::Ns;
@@ -13,7 +13,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// The same frames over and over.
+/// Repeats the same frames.
 struct Again(Vec<Vec<u8>>, usize);
 
 impl Frames for Again {
@@ -44,7 +44,7 @@ fn broken(n: usize, seed: u64) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// smpCnt of the first ASDU with this svID, as the user-side parser reads a frame; `None` if it refuses it.
+/// smpCnt of the first ASDU with this svID according to the user-space parser; `None` if it rejects the frame.
 fn user_side(frame: &[u8], svid: &[u8]) -> Option<Option<u32>> {
     let frame = Frame::parse(frame).ok()?;
     let mut found = None;
@@ -58,7 +58,7 @@ fn user_side(frame: &[u8], svid: &[u8]) -> Option<Option<u32>> {
 
 fn like_the_user_side() -> Result<(), Failed> {
     let bench = bench()?;
-    // A good frame of another stream before each broken one says which is which.
+    // A valid frame of another stream precedes each malformed one and identifies it.
     let (n, mut frames) = (4000, Vec::new());
     for (i, frame_bytes) in broken(n, 42).into_iter().enumerate() {
         frames.push(bytes(&frame("mark", i as u16)));
@@ -75,7 +75,7 @@ fn like_the_user_side() -> Result<(), Failed> {
     }
     let mut accepted = 0;
     for (i, got) in taken.iter().enumerate() {
-        // The kernel side stops reading where it knows enough, so it may take what is broken behind.
+        // The kernel parser stops as soon as it knows enough, and may accept errors after that.
         if let Some(want) = user_side(&frames[2 * i + 1], b"MU01") {
             accepted += 1;
             assert_eq!(*got, want, "frame {i}: {:02x?}", frames[2 * i + 1]);

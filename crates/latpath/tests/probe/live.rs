@@ -1,4 +1,4 @@
-//! Live figures, against what was sent.
+//! Live figures, compared with the packets sent.
 
 use crate::*;
 use latpath_follow::{Follow, Live, Options, PointFilter};
@@ -14,7 +14,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// What needs a sender that gets its CPU.
+/// Tests whose sender must get its CPU.
 pub fn alone(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![trial("live_joins_across_wraps_and_counts_every_segment", needs, wraps)]
 }
@@ -28,27 +28,27 @@ pub fn options(stream: &str) -> Options {
         clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,
-        // The longest that there is: a busy machine may keep a packet from its next point.
+        // The maximum: a busy machine may keep a packet from its next point for long.
         window: 4_000_000_000,
         ring_bytes: 16 << 20,
         flight: None,
     }
 }
 
-/// Follows one stream; returns when packets count.
+/// Follows one stream; returns once packets are counted.
 fn live(stream: &str) -> Result<Live, Failed> {
     let live = Live::start(options(stream))?;
     until("packets count", || latpath_linux::monotonic() > live.follow.begin())?;
     Ok(live)
 }
 
-/// Sends, waits until so many packets are counted, and returns the figures at the end.
+/// Sends frames, waits until `packets` packets are counted, and returns the final figures.
 fn count(bench: &Bench, live: Live, frames: &[Vec<u8>], packets: u64) -> Result<Summary, Failed> {
     send(bench, frames)?;
     counted(live, packets)
 }
 
-/// Waits until so many packets are counted, and returns the figures at the end.
+/// Waits until `packets` packets are counted, and returns the final figures.
 fn counted(mut live: Live, packets: u64) -> Result<Summary, Failed> {
     let mut counted = 0;
     let waited = until("all packets are counted", || {
@@ -61,13 +61,13 @@ fn counted(mut live: Live, packets: u64) -> Result<Summary, Failed> {
     Ok(live.summary())
 }
 
-/// Ten rounds of a counter that wraps at 400, faster than any window.
+/// Ten rounds of a counter that wraps at 400, sent faster than the window.
 fn rounds() -> Result<Summary, Failed> {
     let bench = bench()?;
     let stream = own("wraps");
     let live = live(&stream)?;
     let frames: Vec<_> = (0..4000).map(|i| bytes(&frame(&stream, i % 400))).collect();
-    // A round takes 100 ms: longer than a sender on a busy machine waits for its CPU, most times.
+    // A round takes 100 ms, which is usually longer than a sender on a busy machine waits for its CPU.
     for some in frames.chunks(40) {
         send(&bench, some)?;
         latpath_testkit::waits::pace(std::time::Duration::from_millis(10));
@@ -76,7 +76,7 @@ fn rounds() -> Result<Summary, Failed> {
 }
 
 fn wraps() -> Result<(), Failed> {
-    // A sender that does not get its CPU for longer than a round looks like one whose rounds were lost.
+    // A sender that gets no CPU for longer than a round looks like one whose rounds were lost.
     let mut summary = rounds()?;
     for _ in 0..2 {
         if summary.streams[0].never_seen > 0 {
@@ -108,7 +108,7 @@ fn duplicates() -> Result<(), Failed> {
     let bench = bench()?;
     let stream = own("twice");
     let live = live(&stream)?;
-    // 0 1 2 2 3 5 4 6: one twice, and one overtaken before the first point, as the application counts them.
+    // 0 1 2 2 3 5 4 6: a duplicate, and a packet overtaken before the first point, as the application counts them.
     let frames: Vec<_> = [0, 1, 2, 2, 3, 5, 4, 6].map(|i| bytes(&frame(&stream, i))).into();
     let summary = count(&bench, live, &frames, 7)?;
     let figures = &summary.streams[0];
@@ -135,7 +135,7 @@ fn many_points() -> Result<(), Failed> {
     let live = live(&stream)?;
     let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&stream, i))).collect();
     let summary = count(&bench, live, &frames, 500)?;
-    // Each of the five ports sends, and each of their other ends receives.
+    // Each of the five ports sends, and each of their peers receives.
     assert!(summary.points.len() + summary.off_route.len() > 12, "{:?} {:?}", summary.points, summary.off_route);
     assert_eq!(summary.journeys, 500);
     assert!(summary.worst.iter().all(|worst| worst.steps.len() > 12));
@@ -168,7 +168,7 @@ fn left_out() -> Result<(), Failed> {
     live.stop();
     let mut notes = live.summary().notes;
     notes.retain(|note| note.contains("times the kernel left a program out"));
-    // The kernel may have left some out by itself.
+    // The kernel may have skipped some runs by itself.
     let count = notes.iter().filter_map(|note| note.split(' ').next()?.parse::<u64>().ok()).sum::<u64>();
     match count >= 7 {
         true => Ok(()),

@@ -1,4 +1,5 @@
-//! The kernel programs, fed with frames of our own over a bridge: what they recognise, how they read keys, what they count.
+//! The kernel programs with frames sent over a bridge: which streams they recognise, how they read keys, what they
+//! count.
 
 mod agent;
 mod changes;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(tests)
 }
 
-/// What a probe saw.
+/// The results of a probe.
 struct Seen {
     sightings: Vec<Sighting>,
     points: Vec<PointInfo>,
@@ -58,8 +59,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// The (stream, key) pairs seen at each point, in order. A bench has each device once; whether latpath adds its
-    /// namespace to its name depends on who else on this machine has one like it.
+    /// The (stream, key) pairs seen at each point, in order. A bench has each device once; whether latpath adds the
+    /// namespace to its name depends on other namespaces of this machine with a similar device.
     fn keys(&self) -> BTreeMap<String, Vec<(u16, u32)>> {
         let mut keys = BTreeMap::<_, Vec<_>>::new();
         for s in &self.sightings {
@@ -70,7 +71,7 @@ impl Seen {
         keys
     }
 
-    /// The pairs at one point; none if it was never seen.
+    /// The pairs at one point; empty if it was never seen.
     fn at(&self, point: &str) -> Vec<(u16, u32)> {
         self.keys().remove(point).unwrap_or_default()
     }
@@ -95,15 +96,15 @@ fn send(bench: &Bench, frames: &[Vec<u8>]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Records what the probe sees of `frames`, until all that set out have come to the end of the line.
+/// Records the probe's sightings of `frames`, until all that were sent have reached the end of the route.
 fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result<Seen, Failed> {
     let probe = Probe::attach(ProbeOptions::new("host", streams))?;
     send(bench, frames)?;
-    // What is missing after that, each test checks by itself.
+    // Each test checks by itself what is missing after that.
     seen(bench, probe, |seen| seen.at(LINE[3]).len() >= seen.at(LINE[0]).len())
 }
 
-/// What a probe saw in the bench once it has seen enough, or when that does not come.
+/// The probe's results in the bench, once `enough` accepts them or the time limit has passed.
 fn seen(bench: &Bench, mut probe: Probe, enough: impl Fn(&Seen) -> bool) -> Result<Seen, Failed> {
     let spaces = spaces(bench)?;
     let mut seen = Seen { sightings: Vec::new(), points: Vec::new(), counters: Counters::default() };
@@ -112,7 +113,7 @@ fn seen(bench: &Bench, mut probe: Probe, enough: impl Fn(&Seen) -> bool) -> Resu
         let mut fresh = Vec::new();
         probe.drain(&mut fresh);
         seen.points = probe.points();
-        // Other tests of this machine may send frames of the same name.
+        // Other tests on this machine may send frames with the same name.
         fresh.retain(|s| spaces.contains(&seen.points[usize::from(s.point)].netns));
         seen.sightings.append(&mut fresh);
         Ok(())
@@ -153,10 +154,10 @@ fn bytes(spec: &FrameSpec) -> Vec<u8> {
     spec.build().expect("a frame that can be built")
 }
 
-/// The points that every packet of the bench passes.
+/// Points that every packet of the bench passes.
 const LINE: [&str; 4] = ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app"];
 
-/// Fails unless every point of the line saw exactly these, and no other point more.
+/// Fails unless every point of the route saw exactly these pairs, and no other point more.
 fn expect_everywhere(seen: &Seen, want: &[(u16, u32)]) -> Result<(), Failed> {
     for point in LINE {
         let got = seen.at(point);
@@ -172,7 +173,7 @@ fn expect_everywhere(seen: &Seen, want: &[(u16, u32)]) -> Result<(), Failed> {
             .into());
         }
     }
-    // No other point counts a packet twice. Several threads of one name may read it, and a bridge gives up copies.
+    // No other point counts a packet twice. Several threads with one name may read it, and a bridge drops copies.
     for (point, got) in seen.keys() {
         let kind = point.parse::<Point>()?.kind;
         let times = |all: &[(u16, u32)], one: &(u16, u32)| all.iter().filter(|other| *other == one).count();

@@ -1,5 +1,5 @@
-//! A bridge with as many taps as a host of 200 VMs has, which floods each frame to all of them: what docs/points.md says of the table of
-//! points.
+//! A bridge with as many taps as a host of 200 VMs has, which floods each frame to all of them: the behaviour of the
+//! point table as documented in docs/points.md.
 
 use crate::live::options;
 use crate::*;
@@ -23,18 +23,19 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 }
 
 const VMS: usize = 200;
-/// Places beside the line's and the taps': the bridge drops its own copy of each frame, and nobody reads at the end of the line.
+/// Points besides those of the route and the taps: the bridge drops its own copy of each frame, and the frame has no
+/// reader at the end of the route.
 const DROPS: [&str; 3] = ["host/nic-rx@br0", "host/drop@br0", "host/drop@lp-app"];
-/// Places in the kernel's table.
+/// Entries of the kernel's point table.
 const IN_KERNEL: usize = 255;
-/// Places in a run.
+/// Maximum points of a run.
 const IN_RUN: usize = 64;
 
 fn tap(n: usize) -> String {
     format!("host/tx@vnet{n}")
 }
 
-/// Has `ip` do as much as a file says, in the namespace of the bridge.
+/// Runs `ip` commands, one per line, in the bridge's namespace.
 fn ip(bench: &Bench, lines: &str) -> Result<(), Failed> {
     let file = tempfile::NamedTempFile::new()?;
     fs::write(file.path(), lines)?;
@@ -42,7 +43,7 @@ fn ip(bench: &Bench, lines: &str) -> Result<(), Failed> {
     equal(&String::from_utf8_lossy(&done.stderr), done.status.success(), true)
 }
 
-/// Taps of so many VMs, as QEMU has them: each goes with its file.
+/// Taps of `vms` VMs, as QEMU creates them: closing its file removes the tap.
 fn start_vms(bench: &Bench, vms: usize) -> Result<Vec<fs::File>, Failed> {
     let tap = |n: usize| taps::open(Path::new("/dev/net/tun"), &format!("vnet{n}"));
     let taps = bench.path.hypervisor.inside(|| (0..vms).map(tap).collect::<Result<Vec<_>, Failed>>())??;
@@ -75,7 +76,7 @@ fn all_count() -> Result<(), Failed> {
     }
     equal("packets at no point", probe.counters().points_overflow, 0)?;
 
-    // All VMs start again. The old devices' places come free some at a time, and the new devices get them.
+    // All VMs restart. The old devices' entries are released gradually, and the new devices get them.
     drop(vms);
     let _vms = start_vms(&bench, VMS)?;
     let (mut n, mut last) = (FRAMES, Vec::new());
@@ -88,7 +89,7 @@ fn all_count() -> Result<(), Failed> {
         sent.is_ok() && taps.len() >= VMS + LINE.len()
     })?;
     let again = probe.points();
-    // What lay in the old taps was dropped with them.
+    // Frames queued in the old taps were dropped with them.
     let is_passed = |p: &&PointInfo| p.point.kind != latpath_model::PointKind::Drop;
     let names = |points: &[PointInfo]| points.iter().filter(is_passed).map(|p| p.point.to_string()).collect::<Vec<_>>();
     equal("the points are the same", names(&again), names(&points))
@@ -114,12 +115,12 @@ fn beyond() -> Result<(), Failed> {
     equal("packets at points without a place", seen.counters.points_overflow, without * u64::from(FRAMES))
 }
 
-/// Sends two frames at the same moment, each from a CPU of its own.
+/// Sends two frames at the same moment, each from its own CPU.
 fn send_at_once(bench: &Bench, frames: [Vec<u8>; 2]) -> Result<(), Failed> {
     let ready = AtomicUsize::new(0);
     let send = |cpu: usize, frame: &[u8]| -> Result<bool, String> {
         let mut set = CpuSet::new();
-        // A machine with one CPU has nothing to race for.
+        // With a single CPU there is no race.
         let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
         let socket = PacketSocket::open(PUBLISHER, Listen::No).map_err(|e| e.to_string());
         ready.fetch_add(1, Ordering::SeqCst);
@@ -139,7 +140,7 @@ fn send_at_once(bench: &Bench, frames: [Vec<u8>; 2]) -> Result<(), Failed> {
 }
 
 fn at_once() -> Result<(), Failed> {
-    // Each has a point at both ends, and a drop. Unlike a tap's, its queue is every CPU's at once.
+    // Each pair has a point at both ends, and a drop. Unlike a tap, a pair has a queue on every CPU.
     const PAIRS: usize = 110;
     let bench = bench()?;
     let mut lines = String::new();
@@ -168,7 +169,7 @@ fn at_once() -> Result<(), Failed> {
     })
 }
 
-/// The figures of some frames that were flooded.
+/// The figures of some flooded frames.
 fn follow(bench: &Bench, chosen: &[&str]) -> Result<Summary, Failed> {
     let stream = own("run");
     let mut options = options(&stream);
@@ -202,7 +203,7 @@ fn in_a_run() -> Result<(), Failed> {
     let chosen = [LINE[1], "host/tx@vnet199", "host/tx@vnet7"];
     let some = follow(&bench, &chosen)?;
     let mut points: Vec<String> = of(&some);
-    // Drops count always: they say where packets are lost.
+    // Drops always count, since they show where packets are lost.
     points.retain(|point| !DROPS.contains(&point.as_str()));
     points.sort_unstable();
     equal("points", points, chosen.map(String::from).to_vec())?;

@@ -1,4 +1,4 @@
-//! The table of points: who fills it, who empties it, and what does not count.
+//! The table of points: which packets add entries, when entries are released, and what does not count.
 
 use crate::readers::{call_me, packet_socket, take};
 use crate::*;
@@ -18,7 +18,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// What needs that nobody else makes a namespace.
+/// Tests during which no other process may create a namespace.
 pub fn alone(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![trial("a_namespace_with_the_number_of_one_that_ended_has_points_of_its_own", needs, same_number)]
 }
@@ -28,7 +28,7 @@ fn ip(words: &str) {
     assert!(status.is_ok_and(|s| s.success()), "ip {words}");
 }
 
-/// Sends a frame over the bench, and says what the probe has seen so far.
+/// Sends a frame over the bench, and adds the probe's sightings so far to `into`.
 fn step(bench: &Bench, probe: &mut Probe, stream: &str, n: u16, into: &mut Vec<Sighting>) -> Result<(), Failed> {
     send(bench, &[bytes(&frame(stream, n))])?;
     let before = into.len();
@@ -55,7 +55,7 @@ fn refused() -> Result<(), Failed> {
     assert_eq!(keys, (0..50).collect::<Vec<_>>(), "the point that counts saw each frame once");
     let counters = probe.counters();
     assert_eq!(counters.points_overflow, 0);
-    // A point was refused once its first packets had been seen; after that its packets cost nothing.
+    // A point was rejected after its first packets had been seen; from then on its packets cost nothing.
     assert!(counters.sightings < 50 * 3, "{counters:?}");
     Ok(())
 }
@@ -74,7 +74,7 @@ fn renamed() -> Result<(), Failed> {
         }
         Ok(())
     })??;
-    // A device that comes after all these names.
+    // A device that appears after all these names.
     bench.path.hypervisor.inside(|| {
         ip("link add late0 type veth peer name late1");
         ip("link set late1 up");
@@ -93,7 +93,8 @@ fn renamed() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Whatever a process beside it does: it takes a name with each frame that it reads, far more than the table has places.
+/// Another process cannot exhaust the table: here it changes its name with each frame that it reads, far more often
+/// than the table has entries.
 fn named() -> Result<(), Failed> {
     const NAMES: u16 = 400;
     const READ: u16 = 20;
@@ -130,7 +131,7 @@ fn made_again() -> Result<(), Failed> {
     let stream = own("again");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
-    // More devices than the table has places, if none were given back; that takes the programs two seconds.
+    // More devices than the table has entries if none were released; the programs take two seconds for that.
     let begin = latpath_linux::monotonic();
     for n in 0..120 {
         if n == 60 {
@@ -156,7 +157,7 @@ fn made_again() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In a namespace that lasts as long as the call: its inode number and what the call returns.
+/// Calls `call` in a temporary namespace with the namespace's inode number; returns its result.
 fn in_a_new_namespace<T: Send>(call: impl FnOnce(u32) -> T + Send) -> Result<T, Failed> {
     let called = std::thread::scope(|scope| {
         let thread = scope.spawn(|| -> Result<T, std::io::Error> {
@@ -168,7 +169,7 @@ fn in_a_new_namespace<T: Send>(call: impl FnOnce(u32) -> T + Send) -> Result<T, 
     Ok(called?)
 }
 
-/// Sends a frame from a device of this namespace that has an index as others had before.
+/// Sends a frame from a device of this namespace whose ifindex earlier devices also had.
 fn send_from(device: &str, frame: &[u8]) {
     ip(&format!("link add {device} index 77 type veth peer name peer"));
     ip("link set peer up");
@@ -186,7 +187,7 @@ fn same_number() -> Result<(), Failed> {
         send_from("old0", &frame);
         number
     })?;
-    // The kernel takes the lowest number that is free, which it soon is, unless somebody else takes it.
+    // The kernel assigns the lowest free number, which this soon is, unless another process takes it.
     let taken = until("the number is given again", || {
         let again = in_a_new_namespace(|again| {
             (again == number).then(|| send_from("new0", &frame));

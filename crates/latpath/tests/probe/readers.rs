@@ -1,4 +1,4 @@
-//! Who reads a packet: not its sender, nor a sniffer beside the sender.
+//! Which processes count as readers of a packet: not its sender, nor a sniffer on the sender's device.
 
 use crate::*;
 use latpath_testkit::{bench, trial, Lack};
@@ -18,7 +18,7 @@ const ALL_PROTOCOLS: u16 = 3;
 const SV: u16 = 0x88ba;
 const FRAMES: u16 = 40;
 
-/// A packet socket on a device, which gets packets of this protocol; 0 for none.
+/// A packet socket on a device for packets of this protocol; 0 for none.
 pub fn packet_socket(device: &str, protocol: u16) -> OwnedFd {
     let name = CString::new(device).expect("a name without NUL");
     // SAFETY: plain system calls; the descriptor is checked and owned from then on, the address is whole.
@@ -35,14 +35,14 @@ pub fn packet_socket(device: &str, protocol: u16) -> OwnedFd {
     }
 }
 
-/// Gives this thread the name that a reader's point has.
+/// Names this thread as the reader's point expects.
 pub fn call_me(name: &str) {
     let name = CString::new(name).expect("a name without NUL");
     // SAFETY: the name ends with NUL.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// Takes a frame off the socket's queue, or its error queue (MSG_ERRQUEUE); its length.
+/// Reads a frame from the socket's queue, or from its error queue with MSG_ERRQUEUE; returns its length.
 pub fn take(socket: &OwnedFd, flags: i32) -> Option<usize> {
     let mut frame = [0u8; 16384];
     // SAFETY: the buffer is as long as it is said to be.
@@ -51,7 +51,7 @@ pub fn take(socket: &OwnedFd, flags: i32) -> Option<usize> {
     usize::try_from(got).ok().filter(|len| *len > 0)
 }
 
-/// Asks for the TX timestamps of the stack, both where a packet enters the queueing layer and where the driver sends it.
+/// Requests the stack's TX timestamps, both at the queueing layer and at the driver.
 fn ask_for_timestamps(socket: &OwnedFd) {
     let flags: u32 = libc::SOF_TIMESTAMPING_TX_SOFTWARE
         | libc::SOF_TIMESTAMPING_TX_SCHED
@@ -105,7 +105,7 @@ fn own_timestamps() -> Result<(), Failed> {
     let stream = own("stamps");
     let frames = frames(&stream);
     let probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
-    // A reader at the end, which does count.
+    // A reader at the end of the route, which counts.
     let reader = bench.application().inside(|| packet_socket("lp-app", SV))?;
     bench.path.publisher.inside(|| send_with_timestamps(PUBLISHER, &frames))?;
     let read = bench.application().inside(|| {
@@ -142,7 +142,7 @@ fn sniffer() -> Result<(), Failed> {
     let frames = frames(&stream);
     let probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let sniffer = bench.path.publisher.inside(|| packet_socket(PUBLISHER, ALL_PROTOCOLS))?;
-    // One that gets what comes is a reader.
+    // A socket that receives incoming packets is a reader.
     let other = bench.application().inside(|| packet_socket("lp-app", ALL_PROTOCOLS))?;
     send(&bench, &frames)?;
     let read = |socket: &OwnedFd, name: &str| {

@@ -1,4 +1,4 @@
-//! Streams are recognised exactly, in every legal shape of a frame.
+//! Streams are recognised exactly, in every valid form of a frame.
 
 use crate::*;
 use latpath_protocols::{goose, protocol::FrameLink, ProtocolId};
@@ -23,7 +23,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// What a program's descriptor says, from Linux 5.16 on, of the instructions that the verifier followed.
+/// Field of a program's fdinfo with the number of instructions that the verifier processed, from Linux 5.16 on.
 const WORK: &str = "verified_insns:";
 
 fn counts_its_work() -> Lack {
@@ -32,12 +32,12 @@ fn counts_its_work() -> Lack {
     (numbers < vec![5, 16]).then(|| format!("needs Linux 5.16, which says {WORK}"))
 }
 
-/// The verifier's work is most of the CPU time of a start; it multiplies where a part of a program is not a function.
+/// The verifier's work is most of the CPU time of a start. It multiplies if a part of a program is not a function.
 fn little_work() -> Result<(), Failed> {
     let of_each_kind = ProtocolId::ALL.iter().map(|protocol| protocol.info().example);
     let streams = of_each_kind.map(str::parse).collect::<Result<_, _>>()?;
     let _probe = Probe::attach(ProbeOptions::new("here", streams))?;
-    // Those of other tests, which run side by side, are the same programs.
+    // Other tests that run at the same time load the same programs.
     let texts = fs::read_dir("/proc/self/fdinfo")?.flatten().filter_map(|f| fs::read_to_string(f.path()).ok());
     let work = |text: String| text.lines().find_map(|l| l.strip_prefix(WORK)?.trim().parse::<u32>().ok());
     let work: Vec<u32> = texts.filter_map(work).collect();
@@ -51,7 +51,7 @@ fn little_work() -> Result<(), Failed> {
 
 fn every_length() -> Result<(), Failed> {
     let bench = bench()?;
-    // In groups, for one svID per length: 1 to 129 bytes.
+    // In groups, one svID per length from 1 to 129 bytes.
     let names: Vec<String> = (1..=129).map(|n| format!("{:-<n$}", n % 10)).collect();
     let mut frames = Vec::new();
     let mut want = Vec::new();
@@ -134,7 +134,8 @@ fn filters() -> Result<(), Failed> {
 
 fn near_misses() -> Result<(), Failed> {
     let bench = bench()?;
-    // Permutations, prefixes, longer ones, and padding with NUL: the sum of the bytes would not distinguish all of them.
+    // Permutations, prefixes, longer names, and padding with NUL: the sum of the bytes would not distinguish all of
+    // them.
     let near = ["MU10", "UM01", "MU0", "MU011", "mu01", "MU01\0", "\0MU01"];
     let mut frames: Vec<_> = near.iter().map(|n| bytes(&frame(n, 1))).collect();
     frames.push(bytes(&frame("MU01", 2)));
@@ -156,7 +157,7 @@ pub fn udp(payload: &[u8], port: u16, v6: bool) -> Vec<u8> {
         f.extend([8, 0, 0x45, 0]);
         f.extend((len + 20).to_be_bytes());
         f.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-        // A bridge throws away an IPv4 packet whose header's sum is wrong (RFC 791, 3.1).
+        // A bridge drops an IPv4 packet with a wrong header checksum (RFC 791, 3.1).
         let word = |i: usize| u32::from(u16::from_be_bytes([f[i], f[i + 1]]));
         let sum: u32 = (14..34).step_by(2).map(word).sum();
         let sum = !((sum & 0xffff) + (sum >> 16)) as u16;

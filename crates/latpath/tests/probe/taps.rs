@@ -1,4 +1,5 @@
-//! Taps and macvtaps, with a thread of the test in QEMU's place: what it reads left the host for a VM, what it writes is the VM's.
+//! Taps and macvtaps, with a thread of the test in QEMU's place: frames that it reads have left the host for a VM,
+//! frames that it writes are the VM's.
 
 use crate::*;
 use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
@@ -26,7 +27,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// Why this machine can have no macvtap.
+/// Why this machine cannot create a macvtap.
 fn no_macvtap() -> Lack {
     let tried = Lab::new().and_then(|lab| {
         let space = lab.namespace("try")?;
@@ -36,12 +37,12 @@ fn no_macvtap() -> Lack {
     tried.err().map(|e| format!("needs macvtap: {e}"))
 }
 
-/// Opens a device as a VM's: whole frames and nothing before them.
+/// Opens a device like QEMU does: whole frames without a header.
 pub fn open(node: &Path, name: &str) -> Result<File, Failed> {
     latpath_linux::net::open_tun(node, name, libc::IFF_TAP).map_err(|e| format!("{}: {e}", node.display()).into())
 }
 
-/// Takes so many frames of the stream off the device.
+/// Reads `count` frames of the stream from the device.
 fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
     let mut taken = Vec::new();
     let mut buffer = [0; 2048];
@@ -57,7 +58,7 @@ fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
     Ok(taken)
 }
 
-/// What a probe saw of frames into the device, and out of it.
+/// The probe's sightings of frames into the device and out of it.
 fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
     let link = FrameLink { dst: Some(to), ..FrameLink::default() };
     let into: Vec<_> = (0..FRAMES).map(|n| bytes(&FrameSpec { link: link.clone(), ..frame("into", n) })).collect();
@@ -82,7 +83,7 @@ fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
         }
         Ok(vm.join().map_err(|_| "the VM panicked")??)
     })?;
-    // What goes out ends where the others were sent.
+    // Frames from the device end where the others were sent.
     let came = |seen: &Seen| seen.at("host/nic-rx@lp-pub").len() >= out.len();
     seen(bench, probe, came)
 }
@@ -100,7 +101,7 @@ fn expect_all(seen: &Seen, stream: u16, points: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Fails if any such point saw anything.
+/// Fails if a point whose name contains `part` saw any frame.
 fn expect_none(seen: &Seen, part: &str) -> Result<(), Failed> {
     match seen.keys().into_iter().find(|(point, _)| point.contains(part)) {
         Some((point, keys)) => Err(format!("{point} saw {} frames", keys.len()).into()),
@@ -122,7 +123,7 @@ fn macvtap() -> Result<(), Failed> {
     expect_none(&seen, "tx@macvtap0")
 }
 
-/// Frames for this VM alone are not copied on their way: they still belong to the socket that sent them.
+/// Frames for this VM alone are not copied on the way: they still belong to the socket that sent them.
 fn macvtap_alone() -> Result<(), Failed> {
     let bench = bench()?;
     let space = &bench.path.hypervisor;
@@ -137,7 +138,7 @@ fn macvtap_alone() -> Result<(), Failed> {
     expect_none(&seen, "app-read")
 }
 
-/// Its character device; /dev may belong to another machine than this namespace.
+/// Its character device, found by number: /dev may belong to another machine than this namespace.
 fn node_of_macvtap(bench: &Bench, space: &Namespace) -> Result<std::path::PathBuf, Failed> {
     let number = std::process::Command::new("ip")
         .args(["netns", "exec", space.name(), "sh", "-c", &format!("cat /sys/class/net/{MACVTAP}/tap*/dev")])

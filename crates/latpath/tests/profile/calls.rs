@@ -1,4 +1,4 @@
-//! System calls of a VM whose threads come and go, as those of QEMU's thread pool do.
+//! System calls of a VM whose threads are created and end, like those of QEMU's thread pool.
 
 use crate::json;
 use latpath_testkit::{equal, latpath, waits, Failed};
@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// More than the kernel's table has entries, and than there are numbers of threads where `pid_max` is as the kernel sets it.
+/// More threads than the kernel's table has entries, and than there are PIDs with the default `pid_max`.
 const THREADS: u64 = 40_000;
 
-/// Waits for its FIFO `go`, starts the threads one after the other, each of which makes one call of a kind, and says so to `done`.
+/// Waits for its FIFO `go`, starts the threads one at a time, each of which makes one call of a kind, and reports to
+/// `done`.
 const POOL: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -86,7 +87,8 @@ pub fn of_threads_that_end() -> Result<(), Failed> {
     let notes = profile["notes"].to_string();
     equal(&notes, notes.contains("system calls are missing"), false)?;
     equal("calls by threads that have ended", sum(&calls_of(&profile, "getppid"), "count"), THREADS)?;
-    // A thread whose number an ended one had begins with the return from its clone: what the other began ends with that one.
+    // A thread that reuses an ended thread's TID starts with the return from its clone. The call that the ended thread
+    // had begun ends with that thread.
     for call in ["exit", "exit_group"] {
         equal(call, calls_of(&profile, call).len(), 0)?;
     }

@@ -1,5 +1,5 @@
-//! Functions of a stripped program have their names where its debugging information is found: on this machine, or by a server. Whatever a
-//! server does, the profile is there.
+//! Functions of a stripped program have names if its debug information is found, on this machine or on a server.
+//! Whatever the server does, the profile is complete.
 
 use crate::{json, of_function, of_process};
 use latpath_testkit::stripped::{Stripped, FUNCTION, NAME};
@@ -16,32 +16,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// elfutils' client, which latpath loads by itself.
+/// elfutils' client library, which latpath loads at run time.
 pub fn need_debuginfod() -> Lack {
     // SAFETY: the name is a C string; the library does nothing until it is asked.
     let library = unsafe { libc::dlopen(c"libdebuginfod.so.1".as_ptr(), libc::RTLD_NOW) };
     library.is_null().then(|| "needs libdebuginfod.so.1, which is not installed (libdebuginfod1)".into())
 }
 
-/// What the server does with a request for the program's debugging information.
+/// The server's response to a request for the program's debug information.
 #[derive(Clone, Debug)]
 enum Answer {
     File(Vec<u8>),
-    /// It says that it is as long as this, and sends half of it.
+    /// Announces this content's length, and sends half of it.
     Half(Vec<u8>),
-    /// A byte now and then, and no end.
+    /// Sends a byte now and then, without end.
     Slow,
-    /// It says that it has 3 GiB, and sends a byte now and then.
+    /// Announces 3 GiB, and sends a byte now and then.
     Long,
     Nothing,
     NotFound,
     Error,
 }
 
-/// A server of debugging information, on the loopback. Of other programs it knows nothing.
+/// A server of debug information on the loopback device. It has none for other programs.
 struct Server {
     port: u16,
-    /// Requests for the program's.
+    /// Number of requests for the program's information.
     asked: Arc<AtomicUsize>,
     answer: Arc<Mutex<Answer>>,
 }
@@ -59,7 +59,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (asked, answer, path) = (asked.clone(), answer.clone(), path.clone());
-                // A client that goes away is no failure.
+                // A client that disconnects is no failure.
                 std::thread::spawn(move || _ = serve(stream, &path, &asked, &answer));
             }
         });
@@ -111,17 +111,17 @@ fn serve(mut stream: TcpStream, path: &str, asked: &AtomicUsize, answer: &Mutex<
                 latpath_testkit::waits::pace(Duration::from_millis(50));
             }
         }
-        // Until the client goes away.
+        // Until the client disconnects.
         Answer::Nothing => stream.read(&mut bytes).map(drop),
     }
 }
 
-/// A stripped program that runs.
+/// A running stripped program.
 struct Program {
     folder: TempDir,
     build_id: String,
     debug_file: PathBuf,
-    /// Where it would lie on a machine.
+    /// Path of its debug information on a machine.
     place: String,
     runs: Child,
 }
@@ -139,7 +139,8 @@ impl Program {
         self.folder.path().join(name)
     }
 
-    /// A profile by latpath with these variables, and what it said; and the part of the program's time in its function.
+    /// Profiles the program by latpath with these environment variables; returns the profile and the share of the
+    /// program's time in its function.
     fn profile(&self, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
         self.profile_by(latpath("profile --duration 500ms --json"), variables)
     }
@@ -179,7 +180,7 @@ pub fn by_a_server() -> Result<(), Failed> {
     let (url, cache) = (server.url(), program.cache("cache"));
     let with = [("DEBUGINFOD_URLS", OsStr::new(&url)), ("DEBUGINFOD_CACHE_PATH", cache.as_os_str())];
     server.answers(Answer::File(fs::read(&program.debug_file)?));
-    // Nobody asks where the user did not say whom.
+    // No server is queried unless the user named one.
     for urls in [None, Some("  ")] {
         let urls = urls.map(|urls| ("DEBUGINFOD_URLS", OsStr::new(urls)));
         let (_, part) = program.profile(&urls.into_iter().chain([with[1]]).collect::<Vec<_>>())?;
@@ -188,14 +189,14 @@ pub fn by_a_server() -> Result<(), Failed> {
     let (_, part) = program.profile(&with)?;
     is_named(part)?;
     equal("requests", asked(), 1)?;
-    // Where gdb, perf and others keep it.
+    // The location that gdb, perf and others use.
     let kept = cache.join(&program.build_id).join("debuginfo");
     equal("what is kept", fs::read(kept)? == fs::read(&program.debug_file)?, true)?;
     server.answers(Answer::Error);
     let (_, part) = program.profile(&with)?;
     is_named(part)?;
     equal("requests, of what is kept", asked(), 1)?;
-    // Without a folder of its own it is in the user's.
+    // Without a cache directory of its own, it uses the user's.
     let home = program.cache("home");
     server.answers(Answer::File(fs::read(&program.debug_file)?));
     fs::create_dir(&home)?;
@@ -210,14 +211,14 @@ pub fn by_bad_servers() -> Result<(), Failed> {
     let program = Program::start()?;
     let server = Server::start(&program.build_id)?;
     let debug_file = fs::read(&program.debug_file)?;
-    // Of another program, with the name of ours.
+    // Information of another program, with this program's build ID.
     let mut other = debug_file.clone();
     let id = (0..program.build_id.len() / 2).map(|n| u8::from_str_radix(&program.build_id[2 * n..2 * n + 2], 16));
     let id: Vec<u8> = id.collect::<Result<_, _>>()?;
     let place =
         other.windows(id.len()).position(|bytes| bytes == id).ok_or("no build-id in the debugging information")?;
     other[place] ^= 1;
-    // Of ours, with all that comes behind its header made up.
+    // This program's information, with everything after its header invalid.
     let mut damaged = debug_file.clone();
     damaged[0x28..].iter_mut().enumerate().filter(|(n, _)| n % 3 == 0).for_each(|(n, byte)| *byte ^= n as u8);
     let (asked_for_nothing, names_nothing, failed) = ("have no symbols of", "names no function", "failed: ");
@@ -246,14 +247,14 @@ pub fn by_bad_servers() -> Result<(), Failed> {
         equal(&format!("{kind}: the part with a name"), part, 0.0)?;
         note.map_or(Ok(()), |note| has_note(&profile, note)).map_err(|e| format!("{kind}: {e:?}"))?;
     }
-    // Nobody is there.
+    // No server listens.
     let cache = program.cache("refused");
     let with = [("DEBUGINFOD_URLS", OsStr::new("http://127.0.0.1:1")), ("DEBUGINFOD_CACHE_PATH", cache.as_os_str())];
     let (profile, _) = program.profile(&with)?;
     has_note(&profile, "stripped files were not fetched: the servers of DEBUGINFOD_URLS failed")
 }
 
-/// Ctrl-C ends what would take ten minutes.
+/// Ctrl-C ends a download that would take ten minutes.
 pub fn by_nobody_any_more() -> Result<(), Failed> {
     let program = Program::start()?;
     let server = Server::start(&program.build_id)?;
@@ -270,12 +271,12 @@ pub fn by_nobody_any_more() -> Result<(), Failed> {
     has_note(&profile, "stripped files were not fetched: you ended it")
 }
 
-/// In a mount namespace of its own: this machine's folder stays as it is.
+/// In its own mount namespace, so that this machine's directory does not change.
 pub fn on_this_machine() -> Result<(), Failed> {
     let program = Program::start()?;
     let place = Path::new("/usr/lib/debug").join(&program.place);
     let words = latpath("profile --duration 500ms --json");
-    // /usr/lib may not have the folder: a layer above it has.
+    // /usr/lib may lack the directory, so an overlay provides it.
     let script = format!(
         "mkdir -p $0/debug/$(dirname {0}) && cp $1 $0/debug/{0} && mount -t overlay -o lowerdir=$0:/usr/lib overlay /usr/lib &&
          test -f /usr/lib/debug/{0} && shift && exec \"$@\"",

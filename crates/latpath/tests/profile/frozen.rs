@@ -1,5 +1,5 @@
-//! A program whose file is in a file system that does not answer any more: whoever asks for the file waits in the kernel, and cannot be
-//! killed.
+//! A program whose file is in a file system that no longer answers: every process that accesses the file waits in the
+//! kernel, and cannot be killed.
 
 use crate::{json, of_process};
 use latpath_agent::{Address, Machine, Timeouts};
@@ -26,13 +26,13 @@ pub fn need_fuse() -> Lack {
     File::open(DEVICE).err().map(|e| format!("needs {DEVICE}: {e}"))
 }
 
-/// A file system with one file, a program that runs for ever (include/uapi/linux/fuse.h). It is mounted in a namespace of its own: nobody
-/// else comes across it.
+/// A file system with one file, a program that runs forever (include/uapi/linux/fuse.h). It is mounted in its own
+/// namespace, so that no other process encounters it.
 struct FrozenProgram {
     process: Child,
     frozen: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
-    /// Requests that were read and get no answer.
+    /// Requests read without an answer.
     held: Arc<AtomicU32>,
     server: Option<JoinHandle<()>>,
     _folder: tempfile::TempDir,
@@ -53,7 +53,7 @@ impl FrozenProgram {
         let held = Arc::new(AtomicU32::new(0));
         let mut server = Server { device, file, frozen: frozen.clone(), ended: ended.clone(), held: held.clone() };
         let server = std::thread::spawn(move || server.serve());
-        // The namespace is this thread's and its child's.
+        // The namespace belongs to this thread and its child.
         let start = move || -> Result<Child, String> {
             unshare(CloneFlags::CLONE_NEWNS).map_err(|e| e.to_string())?;
             let nothing = None::<&str>;
@@ -69,7 +69,7 @@ impl FrozenProgram {
         Ok(program)
     }
 
-    /// CPU time of user space.
+    /// User CPU time, ticks.
     fn cpu_ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
         let fields = stat.rsplit(") ").next().unwrap_or_default();
@@ -85,7 +85,7 @@ impl Drop for FrozenProgram {
     fn drop(&mut self) {
         let _ = self.process.kill();
         self.ended.store(true, Ordering::SeqCst);
-        // The kernel ends all requests once nobody has the device any more.
+        // The kernel aborts all requests once the device is closed everywhere.
         let _ = self.server.take().map(JoinHandle::join);
         let _ = self.process.wait();
     }
@@ -104,14 +104,14 @@ const PROGRAM: u64 = 2;
 
 impl Server {
     fn serve(&mut self) {
-        // At least what the kernel wants of a reader.
+        // At least the buffer size that the kernel requires of a reader.
         let mut request = vec![0; 1 << 18];
         while !self.ended.load(Ordering::SeqCst) {
             let mut fds = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
             if poll(&mut fds, 50u8).unwrap_or(0) == 0 {
                 continue;
             }
-            // Nothing is read of a request that its process gave up, or of a file system that is gone.
+            // Reading fails for a request that its process abandoned, or after the file system was unmounted.
             let Ok(length) = self.device.read(&mut request) else { continue };
             if let Some(answer) = self.answer(&request[..length]) {
                 let _ = self.device.write(&answer);
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// The answer to a request: its length, opcode, number and inode come first, its arguments at 40.
+    /// The answer to a request: its length, opcode, unique number and inode come first, its arguments start at byte 40.
     fn answer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let number = |at: usize, length: usize| {
             let bytes = request.get(at..at + length).unwrap_or_default();
@@ -135,7 +135,7 @@ impl Server {
             return None;
         }
         let content = match opcode {
-            // LOOKUP: the inode; nothing of it may be kept.
+            // LOOKUP: the inode, which may not be cached.
             1 if request[40..].starts_with(NAME.as_bytes()) => {
                 Ok([&PROGRAM.to_le_bytes()[..], &[0; 32], &self.attributes(PROGRAM)].concat())
             }
@@ -144,7 +144,7 @@ impl Server {
             3 => Ok([&[0; 16][..], &self.attributes(inode)].concat()),
             // OPEN, OPENDIR.
             14 | 27 => Ok(vec![0; 16]),
-            // READ: from this place so many bytes.
+            // READ: this many bytes from this offset.
             15 => {
                 let (from, length) = (number(48, 8) as usize, number(56, 4) as usize);
                 let rest = self.file.get(from..).unwrap_or_default();
@@ -152,7 +152,7 @@ impl Server {
             }
             // RELEASE, FLUSH, RELEASEDIR.
             18 | 25 | 29 => Ok(Vec::new()),
-            // INIT: version 7.31, and the longest write.
+            // INIT: version 7.31, and the maximum write.
             26 => {
                 let mut init =
                     [7u32.to_le_bytes(), 31u32.to_le_bytes(), [0; 4], [0; 4], [0; 4], 4096u32.to_le_bytes()].concat();
@@ -181,7 +181,7 @@ impl Server {
     }
 }
 
-/// The profile has the program's time without its functions, and ends.
+/// The profile completes, and contains the program's time without its functions.
 fn is_complete(output: &Output) -> Result<(), Failed> {
     let profile = json(output)?;
     equal("the program is in the profile", of_process(&profile, NAME) > 0.0, true)?;
@@ -189,7 +189,7 @@ fn is_complete(output: &Output) -> Result<(), Failed> {
     equal(&notes, notes.contains("could not be read, or not in time"), true)
 }
 
-/// Ends a command as Ctrl-C does, once its reader waits for the file.
+/// Stops a command with SIGINT once its reader waits for the file.
 fn interrupted(frozen: &FrozenProgram, mut command: Command) -> Result<Output, Failed> {
     let held = frozen.held();
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -201,7 +201,7 @@ fn interrupted(frozen: &FrozenProgram, mut command: Command) -> Result<Output, F
     Ok(child.0.take().ok_or("it is gone")?.wait_with_output()?)
 }
 
-/// Killed, unless it has ended.
+/// A process that is killed on drop unless it has ended.
 struct Guarded(Option<Child>);
 
 impl Drop for Guarded {
@@ -220,7 +220,7 @@ pub fn costs_names_only() -> Result<(), Failed> {
     is_complete(&interrupted(&frozen, latpath("profile --json"))?)
 }
 
-/// An agent gives its samples, and ends.
+/// An agent delivers its samples and ends.
 pub fn holds_no_agent() -> Result<(), Failed> {
     let frozen = FrozenProgram::start()?;
     let folder = tempfile::tempdir()?;

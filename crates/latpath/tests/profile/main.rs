@@ -1,4 +1,4 @@
-//! `latpath profile` as users run it.
+//! `latpath profile` from the command line.
 
 mod calls;
 mod debug_files;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         ),
     ];
     let freezes = || [&compiles()[..], &[frozen::need_fuse()]].concat();
-    // These know their processes by name; and loops are busy for a known part of the time.
+    // These identify their processes by name, and their loops are busy for a known part of the time.
     let alone = [
         trial("the_total_is_all_cpus_time_and_busy_loops_are_found", &root(), loops),
         trial("a_file_system_that_does_not_answer_costs_names_and_nothing_else", &freezes(), frozen::costs_names_only),
@@ -64,7 +64,7 @@ fn ns(value: &Value) -> f64 {
     value.as_i64().unwrap_or(-1) as f64
 }
 
-/// The time of a process, of all that have this name.
+/// Time of all processes with this name.
 fn of_process(profile: &Value, name: &str) -> f64 {
     let processes = profile["processes"].as_array().into_iter().flatten();
     processes.filter(|process| process["process"] == name).map(|process| ns(&process["total_ns"])).sum()
@@ -76,7 +76,7 @@ fn of_function(profile: &Value, end: &str) -> f64 {
     functions.filter(is).map(|function| ns(&function["total_ns"])).sum()
 }
 
-/// All CPUs' time but the window's is in the modes.
+/// The modes add up to the window on all CPUs.
 fn adds_up(profile: &Value) -> Result<(), Failed> {
     let modes = profile["modes"].as_object().ok_or("no modes")?;
     let sum: f64 = modes.values().map(ns).sum();
@@ -98,13 +98,13 @@ fn loops() -> Result<(), Failed> {
     const SECONDS: u32 = 5;
     let twenty = busy::command(20, SECONDS + 4)?.stdout(Stdio::piped()).spawn()?;
     let fifty = busy::command(50, SECONDS)?;
-    // The window is the life of the loop of 50 %.
+    // The window is the lifetime of the 50 % loop.
     let mut profile = latpath("profile --json --");
     profile.arg(fifty.get_program()).envs(fifty.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let output = profile.output()?;
     let twenty = twenty.wait_with_output()?;
     let said = String::from_utf8(output.stdout.clone())?;
-    // The command has the same standard output.
+    // The command shares the standard output.
     let (line, document) = said.split_once('\n').ok_or("two lines")?;
     let profile = json(&Output { stdout: document.as_bytes().to_vec(), ..output })?;
     adds_up(&profile)?;
@@ -117,7 +117,7 @@ fn loops() -> Result<(), Failed> {
     equal("a window as long as its command, or longer", window >= wall, true)?;
     within("busy50", of_process(&profile, "busy50") * 100.0 / window, cpu * 100.0 / window)?;
     within("busy_fifty", of_function(&profile, "busy_fifty") * 100.0 / window, cpu * 100.0 / window)?;
-    // Steadily, so that its share of this window is that of its life.
+    // At a steady load, so that its share in this window equals that of its lifetime.
     let steady = slow_cpu * 100.0 / slow_wall;
     within("busy20", of_process(&profile, "busy20") * 100.0 / window, steady)?;
     within("busy_twenty", of_function(&profile, "busy_twenty") * 100.0 / window, steady)
@@ -165,7 +165,7 @@ fn files() -> Result<(), Failed> {
         true,
     )?;
     equal("the loop's thread", threads.iter().any(|thread| thread["name"] == "busy50"), true)?;
-    // Of itself it does not differ.
+    // Compared with itself it has no differences.
     let out = path("output");
     let diff = latpath("profile --json --diff").args([&out, &out]).arg("--svg").arg(path("diff")).output()?;
     let diff = json(&diff)?;
@@ -174,7 +174,7 @@ fn files() -> Result<(), Failed> {
     self_contained(&text("diff")?, "busy_fifty")
 }
 
-/// A loop's samples are in Perfetto's file, with its process and its function.
+/// Perfetto's file contains a loop's samples with its process and function.
 fn perfetto() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("perfetto");
@@ -194,7 +194,7 @@ fn perfetto() -> Result<(), Failed> {
     equal(&format!("{of_loop} samples of a loop among {all}"), of_loop > 0 && of_loop <= all, true)
 }
 
-/// A picture that asks for nothing from elsewhere.
+/// An SVG file that loads nothing from elsewhere.
 fn self_contained(svg: &str, function: &str) -> Result<(), Failed> {
     roxmltree::Document::parse(svg)?;
     for elsewhere in

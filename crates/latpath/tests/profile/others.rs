@@ -1,4 +1,4 @@
-//! What users put in the way of those who read their programs' symbols.
+//! Obstacles that other users may prepare for programs that read their symbols.
 
 use crate::{json, of_process};
 use latpath_testkit::{equal, latpath, Failed};
@@ -11,15 +11,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const ASKED: &str = "LATPATH_TEST_JIT";
-/// Anybody's.
+/// UID without privileges.
 const NOBODY: u32 = 65534;
-/// A loop that jumps to itself.
+/// Machine code of a jump to itself.
 #[cfg(target_arch = "x86_64")]
 const LOOP: &[u8] = &[0xeb, 0xfe];
 #[cfg(target_arch = "aarch64")]
 const LOOP: &[u8] = &[0, 0, 0, 0x14];
 
-/// Call it first in the test's `main`. Where the environment asks for it, this process runs code in memory that no file is behind, for ever.
+/// To be called first in the test's `main`. If the environment requests it, this process runs code in anonymous memory
+/// forever.
 pub fn run_if_asked() {
     if std::env::var_os(ASKED).is_none() {
         return;
@@ -37,7 +38,7 @@ pub fn run_if_asked() {
     }
 }
 
-/// A process that is ended with the test.
+/// A process that ends with the test.
 struct Process(std::process::Child);
 
 impl Drop for Process {
@@ -47,7 +48,7 @@ impl Drop for Process {
     }
 }
 
-/// A file in `/tmp` that is removed with the test.
+/// A file in `/tmp` that is removed at the end of the test.
 struct Map(String);
 
 impl Drop for Map {
@@ -56,7 +57,7 @@ impl Drop for Map {
     }
 }
 
-/// A file system in memory, of 4 MiB.
+/// A file system of 4 MiB in memory.
 struct Small(PathBuf);
 
 impl Small {
@@ -78,19 +79,19 @@ fn run(words: &mut Command) -> Result<(), Failed> {
     equal(&String::from_utf8_lossy(&output.stderr), output.status.success(), true)
 }
 
-/// A number of an ELF file, as this machine has it.
+/// A number in an ELF file, in this machine's byte order.
 fn number(bytes: &[u8], at: usize, length: usize) -> usize {
     bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// Where an ELF file's section headers lie: kind at 4, flags at 8, offset at 24, length at 32.
+/// Offsets of an ELF file's section headers: type at 4, flags at 8, offset at 24, size at 32.
 fn sections(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let (table, count) = (number(bytes, 0x28, 8), number(bytes, 0x3c, 2));
     (0..count).map(move |n| table + n * 64)
 }
 
-/// A program whose symbols are a hole in its file, on a full disk: whoever maps the file and reads them gets SIGBUS, as from a file that
-/// is cut while it is read.
+/// A program whose symbols are a hole in its file, on a full file system: a process that maps the file and reads them
+/// gets SIGBUS, as from a file that is truncated during the read.
 fn holed(folder: &Path) -> Result<(Small, Command), Failed> {
     const SYMBOLS: usize = 2;
     const PAGE: usize = 4096;
@@ -114,14 +115,14 @@ fn holed(folder: &Path) -> Result<(Small, Command), Failed> {
     Ok((disk, Command::new(program)))
 }
 
-/// A program without symbols but with debugging information, whose length when unpacked is made up.
+/// A program without symbols but with debug information whose uncompressed length is forged.
 fn endless(folder: &Path) -> Result<Command, Failed> {
     let (source, program) = (folder.join("endless.c"), folder.join("endless"));
     fs::write(&source, "int main(void) { volatile long n = 0; for (;;) n++; }\n")?;
     run(Command::new("gcc").args(["-g", "-gz", "-O1", "-o"]).args([&program, &source]))?;
     run(Command::new("objcopy").args(["--strip-all", "--keep-section=.debug_*"]).arg(&program))?;
     let mut bytes = fs::read(&program)?;
-    // SHF_COMPRESSED is 1 << 11. A compressed section begins with its kind and, at 8, its length.
+    // SHF_COMPRESSED is 1 << 11. A compressed section starts with its type and, at 8, its length.
     let compressed: Vec<usize> = sections(&bytes)
         .filter(|header| number(&bytes, header + 8, 8) & 1 << 11 != 0)
         .map(|header| number(&bytes, header + 24, 8))
@@ -151,7 +152,7 @@ pub fn cost_names_only() -> Result<(), Failed> {
         equal(&format!("{name} is in the profile: {notes}"), of_process(&profile, name) > 0.0, true)?;
         Ok(notes)
     };
-    // A size that goes beyond the last address, and a pipe to which nobody ever writes.
+    // A size that extends beyond the last address, and a FIFO without a writer.
     for is_pipe in [false, true] {
         let process = start(jit())?;
         let map = Map(format!("/tmp/perf-{}.map", process.0.id()));
@@ -162,8 +163,8 @@ pub fn cost_names_only() -> Result<(), Failed> {
         std::os::unix::fs::chown(&map.0, Some(NOBODY), None)?;
         profile("jit")?;
     }
-    // Neither symbols that are a hole in a full file system, nor debugging information of a made-up length is read to its end: the page
-    // shows the files' names.
+    // Neither symbols in a hole of a full file system nor debug information of a forged length are read to the end: the
+    // page shows the files' names.
     let named = |name: &str| {
         let notes = profile(name)?;
         equal(&notes, notes.contains("could not be read"), false)

@@ -10,11 +10,11 @@ use std::time::Duration;
 /// The result of a test or of a step of it.
 pub type Result<T> = std::result::Result<T, Failed>;
 
-/// Two namespaces: `lpa` in the first is joined to `lpb` in the second. Gone when dropped.
+/// Two namespaces joined by a veth pair: `lpa` in the first, `lpb` in the second. Dropping it removes them.
 pub struct Pair {
     first: Space,
     second: Space,
-    /// Files of this test.
+    /// Temporary directory of this test.
     pub dir: tempfile::TempDir,
 }
 
@@ -25,7 +25,8 @@ impl Pair {
         for device in ["lpa", "lpb"] {
             pair.beside(device).ip(&format!("link set {device} up"))?;
         }
-        // What is sent before the kernel has brought a device up is dropped silently; a busy machine does so late.
+        // Frames sent before the kernel has brought a device up are dropped silently, and a busy machine brings it up
+        // late.
         for device in ["lpa", "lpb"] {
             until(&format!("{device} has its link"), || pair.is_up(device).is_ok_and(|up| up))?;
         }
@@ -51,45 +52,45 @@ impl Pair {
         Ok(shown[0]["operstate"] == "UP")
     }
 
-    /// Frames that a device has received.
+    /// Number of frames that a device has received.
     pub fn received(&self, device: &str) -> Result<u64> {
         Ok(self.beside(device).counters_of(device)?.rx_packets)
     }
 
-    /// Takes the first device away, and with it the second.
+    /// Removes the first device, and with it the second.
     pub fn remove_devices(&self) -> Result<()> {
         self.first.ip("link del lpa")?;
         Ok(())
     }
 
-    /// Runs latpath next to a device (`lpa` or `lpb`) until it ends.
+    /// Runs latpath in the namespace of a device (`lpa` or `lpb`) to completion.
     pub fn latpath(&self, device: &str, args: &[&str]) -> Result<Finished> {
         self.start(device, args)?.finish(LIMIT)
     }
 
-    /// Starts latpath next to a device.
+    /// Starts latpath in the namespace of a device.
     pub fn start(&self, device: &str, args: &[&str]) -> Result<Started> {
         let mut command = latpath("");
         command.args(args);
         self.beside(device).start(command)
     }
 
-    /// Starts latpath next to a device, and waits until its packet socket listens there. The socket is bound before the thread is ready
-    /// to read: all that comes now waits in its buffer.
+    /// Starts latpath in the namespace of a device, and waits until its packet socket is bound. The thread may not be
+    /// ready to read yet, but from now on frames are queued in the socket's buffer.
     pub fn listen(&self, device: &str, args: &[&str]) -> Result<Started> {
         let mut started = self.start(device, args)?;
         listens(&mut started)?;
         Ok(started)
     }
 
-    /// Publishes on lpa and returns the summary.
+    /// Publishes on lpa; returns the summary.
     pub fn publish(&self, args: &[&str]) -> Result<Value> {
         let named = ["--svid", "--stream", "--pcap"].iter().any(|name| args.contains(name));
         let name: &[&str] = if named { &[] } else { &["--svid", "MU01"] };
         self.latpath("lpa", &[&["publish", "-i", "lpa", "--json"], name, args].concat())?.json()
     }
 
-    /// Captures on lpb while `during` runs, until there are `count` frames; returns the file.
+    /// Captures on lpb while `during` runs, until the file has `count` frames; returns the file.
     pub fn capture<T>(&self, count: usize, during: impl FnOnce() -> Result<T>) -> Result<(PathBuf, T)> {
         let file = self.dir.path().join("capture.pcap");
         let mut command = Command::new("tcpdump");
@@ -105,13 +106,13 @@ impl Pair {
     }
 }
 
-/// Ends a command as Ctrl-C does, and returns its summary.
+/// Stops a command with SIGINT; returns its summary.
 pub fn summary(started: Started) -> Result<Value> {
     started.interrupt();
     started.finish(LIMIT)?.json()
 }
 
-/// One line a frame: the fields that tshark shows, several values of one field joined by commas, fields by tabs.
+/// The fields that tshark shows, one line per frame: values of a field are separated by commas, fields by tabs.
 pub fn tshark(file: &Path, fields: &[&str]) -> Result<Vec<Vec<String>>> {
     let fields = fields.iter().flat_map(|f| ["-e", f]);
     let out = Command::new("tshark")
@@ -126,7 +127,7 @@ pub fn tshark(file: &Path, fields: &[&str]) -> Result<Vec<Vec<String>>> {
     Ok(text.lines().map(|l| l.split('\t').map(String::from).collect()).collect())
 }
 
-/// Frames of which tshark says anything at all against: malformed, warnings, notes.
+/// Frames for which tshark reports malformed data, warnings or notes.
 pub fn complaints(file: &Path) -> Result<Vec<String>> {
     let out = Command::new("tshark")
         .args([
@@ -148,12 +149,12 @@ pub fn complaints(file: &Path) -> Result<Vec<String>> {
         .collect())
 }
 
-/// A file of the data that lies beside the workspace.
+/// Path of a file in the data directory next to the workspace.
 pub fn shared(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name)
 }
 
-/// Why the shared captures cannot be used, if so.
+/// Why the shared captures cannot be used, if they cannot.
 pub fn why_not_shared() -> Option<String> {
     let missing = ["sv-50hz-1stream.pcap", "sv-60hz-8streams-vlan.pcap"].into_iter().find(|f| !shared(f).exists());
     missing.map(|f| format!("../shared/data/{f} is not there"))

@@ -1,4 +1,4 @@
-//! What needs no network: files in, lists out.
+//! Tests without a network: files as input, lists as output.
 
 use crate::bench::{complaints, shared, tshark, write_pcap, Result};
 use crate::{Needs, Test};
@@ -30,7 +30,7 @@ fn latpath(args: &[&str]) -> Result<Output> {
     Ok(Command::new(env!("CARGO_BIN_EXE_latpath")).args(args).output()?)
 }
 
-/// The JSON that a command printed; an error if it failed.
+/// The JSON printed by a command; an error if the command failed.
 fn json(out: &Output) -> Result<Value> {
     if !out.status.success() {
         return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)).into());
@@ -65,7 +65,7 @@ fn optional_fields() -> Result<()> {
         FrameSpec { simulated: false, link: tagged(&[Tag::new(100, 6), Tag::new(7, 4)]), ..spec }
             .build()
             .map_err(|e| e.to_string())?,
-        // Short enough to be padded: tshark must not take the padding for a part of it.
+        // Short enough for padding, which tshark must not take for data.
         one(AsduSpec { data: vec![], ..base() })?,
     ];
     write_pcap(&file, &frames, 250_000)?;
@@ -97,7 +97,7 @@ fn svid_lengths() -> Result<()> {
     let file = dir.path().join("frames.pcap");
     let svids: Vec<String> = [1, 34, 126, 127, 128, 129].into_iter().map(|n| "x".repeat(n)).collect();
     let mut frames = svids.iter().map(|s| one(asdu(s.as_bytes(), 1))).collect::<Result<Vec<_>>>()?;
-    // Lengths of two bytes, around the whole and around the sequence.
+    // Two-byte lengths of the whole and of the sequence.
     let many = FrameSpec { asdus: vec![asdu(b"MU", 1); 8], ..FrameSpec::default() };
     frames.push(many.build().map_err(|e| e.to_string())?);
     write_pcap(&file, &frames, 250_000)?;
@@ -169,7 +169,7 @@ fn three_protocols() -> Result<()> {
     let mut frames = Vec::new();
     for n in 0..40_u16 {
         frames.push(one(asdu(b"MU01", n))?);
-        // An event after twenty messages; the third of it is missing.
+        // An event after twenty messages, the third of which is missing.
         let event = u32::from(n / 20);
         let sq_num = u32::from(n) - 20 * event;
         if (event, sq_num) != (1, 2) {
@@ -206,7 +206,7 @@ fn who_and_how() -> Result<()> {
     let frame = |asdu| FrameSpec { asdus: vec![asdu], link: link.clone(), ..FrameSpec::default() }.build();
     let mut frames = Vec::new();
     for n in 0..30 {
-        // Its clock was lost on the way.
+        // Its clock lost synchronisation during the file.
         let smp_synch = if n < 20 { 2 } else { 0 };
         frames.push(frame(AsduSpec { smp_synch, conf_rev: 7, ..asdu(b"MU01", n) }).map_err(|e| e.to_string())?);
         frames.push(frame(asdu(b"STILL", 7)).map_err(|e| e.to_string())?);
@@ -284,7 +284,7 @@ fn shared_captures() -> Result<()> {
     let names: Vec<&str> = rows.iter().filter_map(|r| r["svid"].as_str()).collect();
     equal("svids", names, vec!["MU000", "MU001", "MU002", "MU003", "MU004", "MU005", "MU006", "MU007"])?;
     for row in rows {
-        // 600 samples are too few to see the wrap.
+        // 600 samples are too few to show the wrap.
         equal("vlan, pcp, wrap", json!([row["vlan"], row["pcp"], row["wrap"]]), json!([7, 4, null]))?;
         equal("samples/s", row["samples_per_s"].as_f64().map(f64::round), Some(4800.0))?;
     }
@@ -300,7 +300,7 @@ fn malformed() -> Result<()> {
     write_pcap(&file, &[good.clone(), good[..50].to_vec(), management, good[..13].to_vec()], 250_000)?;
     let found = streams(&file)?;
     equal("frames", &found["frames"], &json!(4))?;
-    // A frame that ends before its ethertype is not known to be one of ours, but cannot be read either.
+    // A frame truncated before its ethertype is not known to belong to a stream, but cannot be read either.
     equal("malformed", &found["malformed"], &json!(2))?;
     equal("others", &found["other_frames"], &json!(1))?;
     equal("good ones", &found["streams"][0]["frames"], &json!(1))

@@ -1,6 +1,6 @@
-//! `latpath publish`, `subscribe` and `streams` from end to end: real frames over a veth pair, judged by tshark.
+//! `latpath publish`, `subscribe` and `streams` from end to end: real frames over a veth pair, checked by tshark.
 //!
-//! Needs root for namespaces and packet sockets, and tshark and tcpdump; what is not there makes tests count as skipped.
+//! Needs root for namespaces and packet sockets, and tshark and tcpdump; without these, tests count as skipped.
 
 mod bench;
 mod files;
@@ -11,16 +11,16 @@ mod sends;
 use latpath_testkit::{need_lab, need_tool, trial, Failed, Trial};
 use std::process::ExitCode;
 
-/// What a test needs that may not be there.
+/// Requirements of a test.
 #[derive(Clone, Copy)]
 enum Needs {
     /// Nothing.
     Nothing,
-    /// tshark, without any rights.
+    /// tshark, without privileges.
     Tshark,
     /// Namespaces and packet sockets.
     Root,
-    /// Both, and tcpdump.
+    /// tshark, namespaces and packet sockets, and tcpdump.
     Capture,
     /// The shared captures.
     Shared,
@@ -28,7 +28,7 @@ enum Needs {
     CaptureShared,
 }
 
-/// A test and what it needs.
+/// A test and its requirements.
 type Test = (&'static str, Needs, fn() -> Result<(), Failed>);
 
 fn main() -> ExitCode {

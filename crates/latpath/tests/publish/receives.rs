@@ -1,4 +1,4 @@
-//! What `subscribe` and `streams` make of what comes.
+//! The results of `subscribe` and `streams` for received frames.
 
 use crate::bench::{summary, write_pcap, Pair, Result};
 use crate::{Needs, Test};
@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
     ("streams sees all devices of all namespaces, and names them", Needs::Root, everywhere),
 ];
 
-/// They need the CPUs for themselves: what waits between two devices for too long is dropped.
+/// Tests that need the CPUs for themselves: frames that wait too long between two devices are dropped.
 pub const FLOODS: &[Test] = &[
     ("what the kernel drops is counted (copying read)", Needs::Root, || overrun(&[], 60_000)),
     ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
@@ -35,10 +35,10 @@ fn listen(pair: &Pair, more: &[&str]) -> Result<Started> {
     pair.listen("lpb", &[&["subscribe", "-i", "lpb", "--json"], more].concat())
 }
 
-/// Waits until so many frames have reached lpb.
+/// Waits until `frames` frames have reached lpb.
 fn arrived(pair: &Pair, frames: u64) -> Result<()> {
     until(&format!("{frames} frames to arrive"), || pair.received("lpb").is_ok_and(|n| n >= frames))?;
-    // A veth device counts frames when they are queued for the other end: softirqs have yet to deliver the last ones.
+    // A veth device counts frames when they are queued for its peer: softirqs have yet to deliver the last ones.
     delivered()
 }
 
@@ -50,12 +50,13 @@ fn frame(svid: &str, smp_cnt: u32) -> Result<Vec<u8>> {
 fn sequence(mode: &[&str]) -> Result<()> {
     let pair = Pair::new()?;
     let file = pair.dir.path().join("in.pcap");
-    // The count wraps, so that it is known where; then come two gaps of less than half a wrap, and trouble around the next one.
+    // The count wraps, so that its range is known. Two gaps of less than half a wrap follow, and further losses around
+    // the next wrap.
     let mut counts: Vec<u32> = (3500..4500).chain(6000..6300).collect();
     counts.extend((7700..7990).filter(|n| *n != 7750 && !(7800..7807).contains(n)));
     counts.extend([7990, 7990, 7991, 7993, 7992, 7996, 8003, 8002, 8003, 8004]);
     let frames = counts.iter().map(|n| frame("MU01", n % 4000)).collect::<Result<Vec<_>>>()?;
-    // At this pace half a wrap takes 4 s: a silence that is longer may be whole wraps that are missing.
+    // At this rate half a wrap takes 4 s: during a longer silence, whole wraps could be missing.
     write_pcap(&file, &frames, 2_000_000)?;
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
     pair.publish(&["--pcap", &file.to_string_lossy()])?;
@@ -102,7 +103,7 @@ fn profiles() -> Result<()> {
     for profile in latpath_protocols::sv::Profile::ALL {
         let pair = Pair::new()?;
         let running = listen(&pair, &[])?;
-        // Half of them before the wrap; so slow that half a wrap takes 4 s, as a silence of the machine should not.
+        // Half of them before the wrap, and so slow that half a wrap takes 4 s, longer than this machine should stall.
         let (frames, asdus) = (600, u32::from(profile.asdus));
         let first = profile.samples_per_s - frames / 2 * asdus;
         let rate = profile.samples_per_s / (8 * asdus);
@@ -121,11 +122,11 @@ fn profiles() -> Result<()> {
     Ok(())
 }
 
-/// `flood`: more frames than the socket's buffer holds, and less than half a wrap more.
+/// `flood`: more frames than fit into the socket's buffer, by less than half a wrap.
 fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     let pair = Pair::new()?;
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
-    // Stopped in the middle of its work; a few frames before and after show how many are missing between.
+    // Stopped while it runs; frames before and after show how many are missing in between.
     pair.publish(&["--count", "100", "--wrap", "65536"])?;
     arrived(&pair, 100)?;
     running.signal(Signal::SIGSTOP);
@@ -133,7 +134,7 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     pair.publish(&["--rate", "max", "--count", &flood.to_string(), "--wrap", "65536", "--first", "100"])?;
     arrived(&pair, 100 + flood)?;
     running.signal(Signal::SIGCONT);
-    // It sleeps when nothing is left for it.
+    // It sleeps when its queue is empty.
     is_in_state(running.pid(), 'S')?;
     pair.publish(&["--count", "100", "--wrap", "65536", "--first", &(100 + flood).to_string()])?;
     arrived(&pair, 200 + flood)?;
@@ -149,10 +150,10 @@ fn stands_still() -> Result<()> {
     let pair = Pair::new()?;
     let running = listen(&pair, &["--stream", "svid:MU01"])?;
     let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01", "--count", "15000"])?;
-    // By then the wrap is known, and 2 s are two of them.
+    // By then the wrap is known; 2 s are two wraps.
     arrived(&pair, 5000)?;
     publisher.signal(Signal::SIGSTOP);
-    // The fault.
+    // Duration of the fault.
     latpath_testkit::waits::fault_for(Duration::from_secs(2));
     publisher.signal(Signal::SIGCONT);
     publisher.finish(LIMIT)?;
@@ -177,7 +178,7 @@ fn flood() -> Result<()> {
 
 fn never_comes() -> Result<()> {
     let pair = Pair::new()?;
-    // Another stream comes all the time.
+    // Another stream is received all the time.
     let _publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01"])?;
     arrived(&pair, 1)?;
     let mut running = listen(&pair, &["--stream", "svid:MU99"])?;
@@ -237,7 +238,7 @@ fn everywhere() -> Result<()> {
     equal(&text, text.contains("interface") && text.contains(&there), true)?;
     let name = pair.name("lpb");
     let out = pair.latpath("lpa", &["subscribe", "-i", "lpb"])?;
-    // Tests that run at the same time have devices of this name too.
+    // Tests that run at the same time have devices with this name too.
     let here =
         out.stderr.starts_with("latpath: lpb: no such device (devices here: lo, lpa; lpb is in network namespace ");
     let there = out.stderr.contains(&format!("in network namespace {name}: ip netns exec {name} latpath …"));

@@ -1,4 +1,4 @@
-//! What goes wrong: devices, rights, ends.
+//! Errors: devices, permissions, ends of runs.
 
 use crate::bench::{summary, Pair, Result};
 use crate::{Needs, Test};
@@ -15,7 +15,7 @@ pub const TESTS: &[Test] = &[
     ("a rate beyond all reach ends after --duration all the same", Needs::Root, gives_up),
 ];
 
-/// Waits until something is published on lpa.
+/// Waits until frames are published on lpa.
 fn sends(pair: &Pair) -> Result<()> {
     until("the publisher to send", || pair.received("lpb").is_ok_and(|frames| frames > 0))
 }

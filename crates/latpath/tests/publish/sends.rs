@@ -1,4 +1,4 @@
-//! What `publish` puts on the wire, as tcpdump catches it and tshark reads it.
+//! The frames sent by `publish`, as captured by tcpdump and read by tshark.
 
 use crate::bench::{complaints, shared, tshark, write_pcap, Pair, Result};
 use crate::{Needs, Test};
@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
     ("a corrupted stream is the same for the same seed", Needs::Capture, corrupt),
 ];
 
-/// Splits a field that holds one value an ASDU.
+/// Splits a field with one value per ASDU.
 fn numbers(field: &str) -> Vec<u32> {
     field.split(',').filter_map(|n| n.parse().ok()).collect()
 }
@@ -126,7 +126,7 @@ fn other_protocols() -> Result<()> {
     equal("sent", json!([sent["frames_sent"], sent["stream"]]), json!([9, "goose:trip,appid=0x0007,vlan=9"]))?;
     equal("complaints", complaints(&file)?, vec![])?;
     let rows = tshark(&file, &["goose.goID", "goose.stNum", "goose.sqNum", "goose.timeAllowedtoLive", "vlan.id"])?;
-    // 2 ms and twice as long each time: the seventh message would come at 126 ms.
+    // Intervals of 2 ms, doubled each time: the seventh message would be sent at 126 ms.
     let expected = (0..6).map(|n| (1, n)).chain((0..3).map(|n| (2, n)));
     let expected =
         expected.map(|(st, sq)| ["trip".into(), st.to_string(), sq.to_string(), (4 << sq).to_string(), "9".into()]);
@@ -182,15 +182,15 @@ fn replay_once() -> Result<()> {
 }
 
 fn replay_loop() -> Result<()> {
-    // What is in the file; where it wraps.
+    // Contents of the file, and the expected wrap.
     let cases: [(u32, u32, u16, u32); 4] = [
-        // 30 samples of a 4000/s stream, without a wrap: its rate gives it.
+        // 30 samples of a 4000/s stream without a wrap: its rate determines it.
         (100, 30, 1, 4000),
         // The wrap is in the file.
         (4790, 30, 1, 4800),
-        // Six samples a frame.
+        // Six samples per frame.
         (14_388, 36, 6, 14_400),
-        // Beyond any rate of samples per second.
+        // Above any rate of samples per second.
         (65_500, 30, 1, 65_536),
     ];
     for (first, samples, asdus, wrap) in cases {
@@ -238,7 +238,7 @@ fn replay_rate() -> Result<()> {
     let pair = Pair::new()?;
     let file = pair.dir.path().join("in.pcap");
     let frames = (0..10).map(|n| frame("A", n, 1)).collect::<Result<Vec<_>>>()?;
-    // At its own pace the file would take nine hours.
+    // At its original rate the file would take nine hours.
     write_pcap(&file, &frames, 3_600_000_000_000)?;
     let file = file.to_string_lossy();
     let sent = pair.publish(&["--pcap", &file, "--rate", "2000", "--loop", "--count", "100"])?;

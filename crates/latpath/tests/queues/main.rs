@@ -1,4 +1,4 @@
-//! `latpath queues` as users run it.
+//! `latpath queues` from the command line.
 
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabKernel, GUEST_DEVICE, PUBLISHER};
 use latpath_testkit::waits::{until, until_within};
@@ -6,7 +6,7 @@ use latpath_testkit::{boot, equal, latpath, need_btf, need_guest, need_root, pro
 use serde_json::Value;
 use std::{process::ExitCode, time::Duration};
 
-/// A guest that is emulated on a busy machine takes its time.
+/// Time limit, for a guest emulated on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 const NEVER: &dyn Fn() -> bool = &|| false;
 
@@ -53,19 +53,19 @@ fn watches() -> Result<(), Failed> {
         }
         return Ok(());
     }
-    // The reason and the next step.
+    // Prints the reason and the next step.
     equal("the exit code", output.status.code(), Some(1))?;
     equal(&said, said.contains("CONFIG_FUNCTION_TRACER") || said.contains("modprobe vhost_net"), true)
 }
 
-/// What the guest's NIC has counted: packets and bytes received, packets and bytes sent.
+/// Counters of the guest's NIC: packets and bytes received, packets and bytes sent.
 fn counted(guest: &mut Guest) -> Result<Vec<u64>, Failed> {
     let files = "rx_packets rx_bytes tx_packets tx_bytes";
     let text = guest.expect(&format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat {files}"), NEVER)?;
     Ok(text.lines().map_while(|line| line.trim().parse().ok()).collect())
 }
 
-/// Newer kernels' virtio_net maps its receive buffers itself, and adds them by functions for that.
+/// In newer kernels virtio_net maps its receive buffers itself, and adds them with separate functions.
 fn premapped() -> Result<(), Failed> {
     const FRAMES: u64 = 2000;
     let lab = Lab::new()?;
@@ -75,7 +75,7 @@ fn premapped() -> Result<(), Failed> {
     let mut guest = boot(&lab, &path, &plan)?;
     let has = guest.expect("grep -c ' virtqueue_add_inbuf_premapped$' /proc/kallsyms", NEVER)?;
     equal("the function in its kernel", has.trim(), "1")?;
-    // A virtual NIC passes on groups that somebody joined, or everything.
+    // A virtual NIC passes on only groups that were joined, unless it is promiscuous.
     guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
     guest.start("queues", "latpath queues --json", false, NEVER)?;
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! Flags that choose: journeys, thresholds, segments, limits.
+//! Options that select journeys, thresholds, segments and limits.
 
 use crate::runs::{segment, stderr, stdout, Bench, PACKETS, POINTS, START, START_UTC, STREAMS};
 use serde_json::Value;
@@ -11,7 +11,7 @@ fn from_and_to_choose_by_the_first_sighting() {
         let report = bench.json(&["--from", &from, "--to", &to]);
         assert_eq!(report["journeys"], 2 * 400, "{from}");
         assert_eq!(report["elapsed_ns"], 100_000_000);
-        // The late one, number 500, is among them: in both streams.
+        // The late packet, number 500, is included in both streams.
         assert_eq!(segment(&report, "total")["over_threshold"], 2);
         assert_eq!(segment(&report, "total")["rate_hz"].as_f64().unwrap().round(), 7900.0);
         assert!(report["notes"][0].as_str().unwrap().starts_with("only some journeys were chosen"), "{report}");
@@ -135,7 +135,7 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     assert_eq!(out.status.code(), Some(3));
     let said = stderr(&out);
     assert!(said.contains("limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n"), "{said}");
-    // A profile may name what a run does not have: nothing shows that it is kept.
+    // A profile may name a segment that a run lacks: then nothing shows that the limit is kept.
     assert!(said.contains("limit Tnet:max<=1ms cannot be judged: not measured"), "{said}");
     let limits = &serde_json::from_slice::<Value>(&out.stdout).unwrap()["limits"];
     assert_eq!(limits[1]["about"], serde_json::json!({ "name": "Losses", "source": "bay 7" }));
@@ -148,7 +148,7 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
             ),
         "{xml}"
     );
-    // A test that is run again replaces its verdicts, and nobody else's file.
+    // A test that is repeated replaces its own verdicts, but not another program's file.
     let again = || bench.latpath(&["report", "run", "--limits", "bay7.toml", "--junit", "limits.xml"]).status.code();
     assert_eq!(again(), Some(3));
     assert_eq!(std::fs::read_to_string(bench.dir.path().join("limits.xml")).unwrap(), xml);
@@ -190,14 +190,14 @@ fn a_profile_brings_the_segments_that_it_limits_as_far_as_the_run_has_their_ends
     for name in ["hypervisor", "transit", "total", "Tsub"] {
         assert!(limit(name)["measured"].is_string(), "{}", limit(name));
     }
-    // The publisher is elsewhere: nobody measured that.
+    // The publisher is on another machine, so this was not measured.
     assert!(limit("Tnet")["cannot_be_judged"].is_string() && segment("Tnet").is_none());
     let row = "name = 'a'\nsource = 'b'\n";
     let own =
         format!("[[segment]]\nname = 'x'\nfrom = 'host/tx@none'\nto = '*'\n[[limit]]\n{row}limit = 'x:max<=1s'\n");
     std::fs::write(bench.dir.path().join("own.toml"), own).unwrap();
     assert!(report("own.toml")["limits"][0]["cannot_be_judged"].is_string());
-    // A recorded run has them by their names; once is enough.
+    // A recorded run already contains named segments, which must not appear twice.
     bench.edit(|manifest| {
         let ends =
             [("from", "host/nic-rx@enp7s0"), ("to", "host/vm-read@vnet0"), ("name", "hypervisor"), ("kind", "named")];
@@ -242,7 +242,7 @@ fn packets_in_a_row_are_held_against_the_time_that_their_limit_names() {
         let out = bench.latpath(&[&["report", "run", "-s", "MU01", "--threshold", "60us"], args].concat());
         (out.status.code(), stderr(&out))
     };
-    // All packets take some 188 us; the late one and one that is lost are alone.
+    // All packets take about 188 µs; the late one and the lost one are isolated.
     assert_eq!(code(&["--limit", "consecutive<=1"]).0, Some(3));
     assert_eq!(code(&["--limit", "consecutive(3ms)<=1"]), (Some(0), String::new()));
     assert_eq!(code(&["--limit", "consecutive(3ms)<=0"]).0, Some(3));
@@ -294,14 +294,14 @@ fn a_span_that_ends_before_it_begins_is_wrong_usage() {
 fn all_times_of_day_follow_a_step_of_the_clock() {
     let bench = Bench::with_run();
     let before = bench.json(&[]);
-    // An hour back, after 100 of 250 ms.
+    // One hour backwards, after 100 of 250 ms.
     let step = serde_json::json!({ "noticed_at_ns": START + 100_000_000, "by_ns": -3_600_000_000_000_i64 });
     bench.edit(|manifest| manifest["utc_steps"] = [step].into());
     let after = bench.json(&[]);
     let note = "the host's time of day was set: 100.0 ms after the start by -3600 s; times of day follow it, \
                 and no duration is touched";
     assert_eq!(after["notes"], serde_json::json!([note]));
-    // The late one came at 125 ms.
+    // The late packet arrived at 125 ms.
     let time = |report: &Value| report["worst"][0]["time_ns"].as_i64().unwrap();
     assert_eq!(time(&after), time(&before) - 3_600_000_000_000);
     let chosen = |from: &str, to: &str| bench.json(&["--from", from, "--to", to])["journeys"].clone();

@@ -1,4 +1,4 @@
-//! `latpath compare` on runs of known journeys.
+//! `latpath compare` on runs with known journeys.
 
 use crate::documents::row;
 use crate::runs::{manifest, stderr, stdout, Bench, START};
@@ -7,20 +7,20 @@ use latpath_model::Ns;
 use latpath_run::{Manifest, Writer};
 use serde_json::Value;
 
-/// Packets of a run: 20 s at 200/s of one stream.
+/// Packets in a run: 20 s at 200/s of one stream.
 const PACKETS: u64 = 4000;
 
-/// How a run is.
+/// Properties of a run.
 #[derive(Clone, Copy)]
 struct Like {
-    /// Its noise.
+    /// Seed of its noise.
     seed: u64,
-    /// Percent of the time of all others that the VM takes.
+    /// The VM's time, % of the other runs'.
     vm: Ns,
-    /// Packets a second.
+    /// Packets per second.
     rate: Ns,
     packets: u64,
-    /// The application reads nothing from packet 2100 to 2140.
+    /// The application reads nothing between packets 2100 and 2140.
     is_held: bool,
 }
 
@@ -70,7 +70,7 @@ impl Like {
     }
 }
 
-/// Runs of the same: `a1` to `a5` and `b1` to `b5`, those of A slower by this in the VM.
+/// Two groups of equal runs: `a1` to `a5` and `b1` to `b5`. In group A the VM takes `vm` % of the time.
 fn groups(vm: Ns) -> Bench {
     let bench = Bench::new();
     for seed in 1..=5 {
@@ -88,7 +88,7 @@ fn json(bench: &Bench, args: &[&str]) -> Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// The verdicts of a segment, by figure.
+/// The verdict on a figure of a segment.
 fn verdict<'a>(page: &'a Value, segment: &str, figure: &str) -> &'a str {
     let segment = page["segments"].as_array().unwrap().iter().find(|s| s["name"] == segment).unwrap();
     let row = segment["rows"].as_array().unwrap().iter().find(|row| row["figure"] == figure).unwrap();
@@ -132,7 +132,7 @@ fn a_segment_that_became_slower_is_named_and_no_other() {
 #[test]
 fn what_did_not_happen_is_shown_as_such() {
     let bench = groups(100);
-    // 20 s of each recording; no packet is over this.
+    // 20 s of each recording; no packet exceeds this threshold.
     let page = json(&bench, &[&FIVE[..], &["--threshold", "1s"]].concat());
     let rows = page["segments"][0]["rows"].as_array().unwrap();
     let spikes = rows.iter().find(|row| row["figure"] == "spikes").unwrap();
@@ -149,7 +149,7 @@ fn recordings_whose_clocks_nobody_knows_are_not_compared_across_machines() {
     let page = json(&bench, &["compare", "a1", "--against", "b1"]);
     assert_eq!(verdict(&page, "Thyp", "mean"), "not_comparable");
     assert_eq!(page["segments"][0]["error_bound_ns"], Value::Null);
-    // Both ends of this one are in the guest.
+    // Both ends of this segment are in the guest.
     assert_ne!(verdict(&page, "Tsub", "mean"), "not_comparable");
     let text = stdout(&bench.latpath(&["compare", "a1", "--against", "b1"]));
     assert!(text.contains("mean of Thyp: not comparable: how far the clocks were apart is not known"), "{text}");

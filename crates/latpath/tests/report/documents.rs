@@ -1,4 +1,5 @@
-//! Documents of a whole run: the same figures as its JSON, the same bytes each time, and no more of them for a longer run.
+//! Documents of a whole run: the same figures as in its JSON, reproducible byte by byte, and not longer for a longer
+//! run.
 
 use crate::runs::{manifest, stderr, stdout, Bench, LATE, START};
 use latpath_journey::{Journey, Totals};
@@ -11,7 +12,7 @@ fn written(bench: &Bench, more: &[&str]) -> Output {
     bench.latpath(&[&["report", "run"], more].concat())
 }
 
-/// The text of the cells of the row that begins with these cells.
+/// The cells' text in the row that starts with these cells.
 pub fn row(html: &str, begins: &[&str]) -> Vec<String> {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     let document = roxmltree::Document::parse_with_options(html, options).unwrap();
@@ -33,7 +34,7 @@ fn the_html_has_the_figures_of_the_json() {
             ns if key != "stddev_ns" && ns < bound => format!("<{}", duration(bound)),
             ns => duration(ns),
         };
-        // Of 2000 packets none is beyond these.
+        // Of 2000 packets none exceeds these.
         let few = ["p99_99_ns", "p99_999_ns", "p99_9999_ns"];
         let shown = |key: &str| if few.contains(&key) { "-".into() } else { shown(key) };
         let keys =
@@ -64,7 +65,7 @@ fn the_same_run_gives_the_same_bytes_and_another_one_another_name() {
     }
 }
 
-/// Late packets of a run with 40 points, each held for itself.
+/// Late packets of a run with 40 points, each delayed individually.
 fn long_route(bench: &Bench, packets: u64) {
     let point = |n: usize| PointInfo::from(format!("host/tx@device{n}").parse::<Point>().unwrap());
     let points: Vec<PointInfo> = (0..40).map(point).collect();
@@ -94,7 +95,7 @@ fn a_page_of_many_worst_packets_stays_short_and_says_how_many_are_left_out() {
     assert!(few.contains("<h3>100. ") && !few.contains("left out here"));
 }
 
-/// As many streams as a recording follows, each with packets on the whole route.
+/// The maximum number of streams in a recording, each with packets on the whole route.
 fn many_streams(bench: &Bench, streams: u16) {
     let names = (0..streams).map(|n| format!("svid:MU{n:03}_of_a_long_name_in_a_large_substation").parse().unwrap());
     let joined = vec![Totals::default(); usize::from(streams)];
@@ -160,7 +161,7 @@ fn a_page_of_a_part_of_a_run_says_which_part_and_what_else_weakens_its_verdict()
     let xml = stdout(&bench.latpath(&[&["report", "run", "--from", "100ms", "--junit", "-"], &limit[..]].concat()));
     assert!(xml.contains("<testsuite name=\"run, 100.0 ms to the end of 249.8 ms\""), "{xml}");
     assert!(stdout(&written(&bench, &["--from", "100ms"])).contains("covers      100.0 ms to the end"));
-    // All of a stream without a gap weakens nothing.
+    // A complete record of a stream weakens no verdict.
     let whole = stdout(&written(&bench, &["--limit", "lost<=99", "--html", "-"]));
     assert!(!whole.contains("<dt>covers</dt>") && whole.contains("class=\"weak\""));
 }

@@ -12,7 +12,7 @@ use std::process::Output;
 const MS: Ns = 1_000_000;
 const START: Ns = 1_000_000 * MS;
 const START_UTC: Ns = 1_767_323_045_000 * MS;
-/// The application, and what delays it.
+/// The application, and the thread that delays it.
 const RELAY: u32 = 70;
 const HOG: u32 = 90;
 const OTHER: Class = Class { prio: 120, policy: 0 };
@@ -37,7 +37,7 @@ fn manifest() -> Manifest {
     }
 }
 
-/// A packet that waits so long for the hog, which leaves its CPU to the reader then.
+/// A packet that waits `waits` for the hog, which then leaves its CPU to the reader.
 fn ranked(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture {
     let read = begin + 10_000 + waits;
     let event = |t, pid, what| Event { t, pid, what };
@@ -75,7 +75,7 @@ fn ranked(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture
     RankedCapture { capture, worst: waits, late: vec![u64::from(late), 0] }
 }
 
-/// A baseline, and four packets that waited 10, 11, 12 and 13 ms, a second after each other.
+/// A baseline, and four packets that waited 10, 11, 12 and 13 ms, one per second.
 fn with_spikes() -> Bench {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();

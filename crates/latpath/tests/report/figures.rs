@@ -1,9 +1,9 @@
-//! What a report of a whole run says, in each of its forms.
+//! A report of a whole run, in each of its formats.
 
 use crate::runs::{packets, segment, stderr, stdout, Bench, Packet, LATE, PACKETS, POINTS, START, START_UTC, STREAMS};
 use serde_json::{json, Value};
 
-/// A size differs with the version of what compresses.
+/// Removes sizes, which depend on the version of the compression library.
 fn without_size(text: &str) -> String {
     let size = |line: &str| match line.split_once(" journeys, ") {
         Some((before, after)) if line.starts_with("  recorded") => {
@@ -108,7 +108,7 @@ fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
     let report = Bench::with_run().json(&[]);
     assert_eq!(report["journeys"], 2 * PACKETS);
     assert_eq!((&report["complete"], &report["incomplete"]), (&json!(2 * 981), &json!(2 * 5)));
-    // The run does not have the kernel's own counts.
+    // The run lacks the kernel's own counts.
     let loss = |place, reason: Option<&str>, meaning: Option<&str>, count| json!({ "place": place, "dropped_at": null, "reason": reason, "meaning": meaning, "kernel_count": null, "count": count });
     let dropped = loss("host/tx@vnet0", Some("FULL_RING in tun_net_xmit"), Some("tap queue full"), 20);
     let in_guest = loss("guest0/nic-rx@eth1", None, None, 8);
@@ -154,7 +154,7 @@ fn pacing_is_the_time_from_one_packet_to_the_next_at_each_point() {
     let report = Bench::with_run().json(&[]);
     for (id, stream) in report["streams"].as_array().unwrap().iter().enumerate() {
         let pacing = stream["pacing"].as_array().unwrap();
-        // Those of the route come first.
+        // The points of the route come first.
         assert_eq!(
             pacing.iter().map(|at| at["point"].as_str().unwrap()).collect::<Vec<_>>(),
             [0, 1, 3, 4, 5, 2].map(|p| POINTS[p])
@@ -254,7 +254,7 @@ fn segments_lists_the_path_and_what_is_measured_on_it() {
     assert_eq!((listed["points"].as_array().unwrap().len(), &listed["off_route"]), (5, &json!([])));
 }
 
-/// What a value has that its schema does not say, or lacks: of JSON Schema, as much as latpath's schemas use.
+/// Collects deviations of a value from its schema, supporting the part of JSON Schema that latpath's schemas use.
 fn misfits(whole: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     if let Some(reference) = schema["$ref"].as_str() {
         misfits(whole, whole.pointer(&reference[1..]).unwrap_or(&Value::Null), value, at, found);
@@ -327,7 +327,7 @@ fn the_schema_fits_what_is_printed_and_knows_each_key() {
     assert_eq!(check(&schema("compare"), &serde_json::from_str(&compared).unwrap()), [""; 0]);
 }
 
-/// All keys of objects in a value, however deep.
+/// Keys of all objects in a value, at any depth.
 pub fn all_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -345,7 +345,7 @@ pub fn all_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
 fn every_key_is_in_the_docs() {
     let bench = Bench::with_run();
     let mut report = bench.json(&[]);
-    // The host's facts are described with the manifest.
+    // The host's facts are described in the documentation of the manifest.
     report["run"]["host"].take();
     let segments = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
     let manifest = serde_json::to_value(crate::runs::manifest()).unwrap();

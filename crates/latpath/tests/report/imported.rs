@@ -1,4 +1,4 @@
-//! `latpath import` as users run it, and what other commands say of such a run.
+//! `latpath import` from the command line, and other commands on an imported run.
 
 use crate::runs::{stderr, stdout, Bench};
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 const PUB: &str = "publisher/tx@eth0=pub.txt";
 const SUB: &str = "relay/app-read@relay=sub.txt";
 
-/// Two logs of 4,000 packets, of which one was lost.
+/// Two logs of 4,000 packets, one of which was lost.
 fn logs() -> Bench {
     let bench = Bench::new();
     let log = |late: u64, lost: u64| -> String {
@@ -101,7 +101,7 @@ fn an_earlier_run_is_replaced_by_a_whole_one_where_that_is_asked_for() {
     assert_eq!(first.0, Some(0), "{}", first.1);
     let (_, error) = import(&[PUB, SUB]);
     assert!(error.contains("or replace this one with --force"), "{error}");
-    // A new run that cannot be made leaves the earlier one.
+    // If a new run cannot be created, the earlier one remains.
     assert_eq!(import(&["--force", PUB, "relay/app-read@relay=none.txt"]).0, Some(1));
     assert_eq!(bench.latpath(&["report", "run"]).status.code(), Some(0));
     assert_eq!(import(&["--force", PUB, SUB]), first);
@@ -109,21 +109,21 @@ fn an_earlier_run_is_replaced_by_a_whole_one_where_that_is_asked_for() {
     assert_eq!(directories.count(), 1, "nothing is left of the earlier one");
 }
 
-/// µs since 1970.
+/// Begin of the logs, µs since 1970.
 const BEGIN: u64 = 1_767_225_600_000_000;
-/// From the 2000th packet's sending on, a hog has the reader's CPU for so many µs.
+/// Time for which a hog occupies the reader's CPU, from the sending of packet 2000 on, µs.
 const HELD: u64 = 5000;
-/// Packets that wait in that time; the last of them is on time nevertheless.
+/// Packets that wait during that time. The last of them is still on time.
 const WAITING: u64 = HELD / 250 + 1;
 
-/// When a packet is sent and when it is read, µs since the begin.
+/// Send and read times of a packet, µs since [`BEGIN`].
 fn sent_and_read(n: u64) -> (u64, u64) {
     let sent = n * 250;
     let is_held = (2000..2000 + WAITING).contains(&n);
     (sent, if is_held { 2000 * 250 + HELD + 30 + (n - 2000) * 5 } else { sent + 60 })
 }
 
-/// The same time in the kernel's trace format, written by hand: `behind` µs before UTC.
+/// The same interval in the kernel's trace format, written by hand, `behind` µs behind UTC.
 fn trace(behind: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     let mut add = |at: u64, who: &str, cpu: u32, event: String| {
@@ -177,7 +177,7 @@ fn a_trace_beside_the_files_says_what_held_late_packets() {
     let log = |at: fn(u64) -> u64| (0..4000).map(|n| format!("0:MU01:{n}:{}\n", BEGIN + at(n))).collect::<String>();
     write("pub.txt", log(|n| sent_and_read(n).0));
     write("sub.txt", log(|n| sent_and_read(n).1));
-    // Since the machine's start.
+    // In time since the machine's boot.
     write("trace.txt", trace(BEGIN - 7_000_000));
     let (sent, read) = ("host/tx@va=pub.txt", "host/app-read@relay=sub.txt");
     let import = |more: &[&str]| {
@@ -213,7 +213,7 @@ fn a_trace_beside_the_files_says_what_held_late_packets() {
 #[test]
 fn durations_alone_make_a_run_whose_losses_are_not_known() {
     let bench = Bench::new();
-    // In svtrace's form: whole microseconds, an empty line, one wrapped below 0, no end of the last line.
+    // In svtrace's format: whole microseconds, an empty line, a value wrapped below 0, no newline at the end.
     let mut lines: Vec<String> = (0..40_000_u64).map(|n| (50 + n * 7919 % 40).to_string()).collect();
     lines[100] = "14612".into();
     lines.insert(200, String::new());

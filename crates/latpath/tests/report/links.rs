@@ -1,4 +1,4 @@
-//! No command writes to what a link leads to, wherever the user lets it write.
+//! No command writes through a link, wherever the user permits it to write.
 
 use crate::runs::{stderr, Bench};
 use std::fs;
@@ -25,7 +25,7 @@ fn a_link_that_others_have_planted_is_refused_or_replaced_and_never_followed() {
         &["profile", "--diff", "profile", "profile", "--svg", "out"],
         &["study", "vhost", "-o", "study", "--html", "out"],
     ];
-    // A link to a device is no device: another's link could lead to a disk.
+    // A link to a device is not accepted as a device: another user's link could lead to a disk.
     for target in [at("victim"), "/dev/full".into()] {
         for command in commands {
             symlink(&target, at("out")).unwrap();

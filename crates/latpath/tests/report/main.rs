@@ -1,4 +1,5 @@
-//! `latpath report`, `latpath compare`, `latpath segments` and `latpath explain` on runs of known journeys; `latpath import`.
+//! `latpath report`, `latpath compare`, `latpath segments` and `latpath explain` on runs with known journeys; `latpath
+//! import`.
 
 mod chosen;
 mod compared;

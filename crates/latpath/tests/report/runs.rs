@@ -1,4 +1,4 @@
-//! Runs of known journeys, made with latpath's own writer.
+//! Runs with known journeys, written by latpath's own writer.
 
 use latpath_journey::Journey;
 use latpath_journey::Totals;
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The points by their ids; the third is where the kernel gives packets up.
+/// The points by ID; the third is where the kernel drops packets.
 pub const POINTS: [&str; 6] = [
     "host/nic-rx@enp7s0",
     "host/tx@vnet0",
@@ -20,21 +20,21 @@ pub const POINTS: [&str; 6] = [
     "guest0/nic-rx@eth1",
     "guest0/app-read@relay",
 ];
-/// The ids of those on the route.
+/// IDs of the points on the route.
 const LINE: [usize; 5] = [0, 1, 3, 4, 5];
 pub const STREAMS: [&str; 2] = ["svid:MU01", "svid:MU02,vlan=7"];
 /// Packets of each stream.
 pub const PACKETS: u64 = 1000;
-/// The run's beginning, host's CLOCK_MONOTONIC.
+/// Begin of the run, host's CLOCK_MONOTONIC, ns.
 pub const START: Ns = 1_000_000_000_000;
-/// The same instant in UTC: 2026-01-02T03:04:05Z.
+/// The same instant in UTC, ns: 2026-01-02T03:04:05Z.
 pub const START_UTC: Ns = 1_767_323_045_000_000_000;
-/// Segments of the route end so long after the first sighting, and a little more, other for each packet.
+/// Times of the points after the first sighting, ns. Each packet adds a little of its own.
 const STEPS: [Ns; 6] = [0, 8_000, 9_000, 48_000, 128_000, 188_000];
-/// The packet that waits 3 ms for the VM.
+/// Number of the packet that waits 3 ms for the VM.
 pub const LATE: u64 = 500;
 
-/// One packet's sightings.
+/// Sightings of one packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packet {
     pub stream: u16,
@@ -47,7 +47,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Of each 1000: 10 dropped at the tap, 4 lost in the guest, 5 not seen at the tap's far side, 20 seen twice, 8 overtaken.
+    /// Of each 1000 packets: 10 dropped at the tap, 4 lost in the guest, 5 not seen at the tap's far side, 20 seen
+    /// twice, 8 overtaken.
     pub fn of(stream: u16, number: u64) -> Self {
         let begin = START + number as Ns * 250_000 + Ns::from(stream) * 7_000;
         let late = |p: usize| if number == LATE && p >= 3 { 3_000_000 } else { 0 };
@@ -93,12 +94,12 @@ impl Packet {
     }
 }
 
-/// All packets, in the order in which they come.
+/// All packets, in order of arrival.
 pub fn packets() -> impl Iterator<Item = Packet> {
     (0..PACKETS).flat_map(|number| [Packet::of(0, number), Packet::of(1, number)])
 }
 
-/// A manifest that says the same whenever and wherever it is made.
+/// A manifest that does not depend on the time and machine of the test.
 pub fn manifest() -> Manifest {
     let info = |(n, name): (usize, &&str)| PointInfo {
         point: name.parse().unwrap(),
@@ -158,18 +159,18 @@ pub fn manifest() -> Manifest {
     }
 }
 
-/// A directory with a run in it, removed in the end.
+/// A temporary directory for runs, removed on drop.
 pub struct Bench {
     pub dir: TempDir,
 }
 
 impl Bench {
-    /// Nothing in it yet.
+    /// An empty directory.
     pub fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A finished run of all packets: `run`.
+    /// A finished run with all packets, named `run`.
     pub fn with_run() -> Self {
         let bench = Self::new();
         let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
@@ -179,7 +180,7 @@ impl Bench {
         bench
     }
 
-    /// A recording that goes on: its writer. 100 packets of each stream are on the disk, in 4 parts: too few to be merged
+    /// The writer of an unfinished recording. 100 packets of each stream are on disk, in 4 parts: too few to be merged
     /// before the end.
     pub fn recording(&self) -> Writer {
         let mut writer = Writer::create(&self.run(), manifest()).unwrap();
@@ -197,12 +198,12 @@ impl Bench {
         writer
     }
 
-    /// The run.
+    /// Path of the run.
     pub fn run(&self) -> PathBuf {
         self.dir.path().join("run")
     }
 
-    /// Changes the run's manifest, which has no sum then.
+    /// Changes the run's manifest, which then has no checksum.
     pub fn edit(&self, change: impl FnOnce(&mut Value)) {
         let path = self.run().join(latpath_run::MANIFEST);
         let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -211,7 +212,7 @@ impl Bench {
         std::fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
     }
 
-    /// The real end is whenever the test ran.
+    /// Replaces the end, which otherwise depends on the time of the test.
     fn set_end(&self, after: Ns) {
         self.edit(|manifest| {
             manifest["end"]["monotonic_ns"] = (START + after).into();
@@ -220,7 +221,7 @@ impl Bench {
         });
     }
 
-    /// The run's parts.
+    /// Paths of the run's parts.
     pub fn parts(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.run().join(latpath_run::JOURNEYS)).unwrap();
         let mut parts: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -233,7 +234,7 @@ impl Bench {
         latpath(self.dir.path()).args(args).output().unwrap()
     }
 
-    /// What `latpath report run --json` and more flags print.
+    /// Output of `latpath report run --json` with further arguments.
     pub fn json(&self, more: &[&str]) -> Value {
         let out = self.latpath(&[&["report", "run", "--json"], more].concat());
         assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
@@ -241,7 +242,7 @@ impl Bench {
     }
 }
 
-/// latpath, in a directory.
+/// A command of latpath in a directory.
 pub fn latpath(directory: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_latpath"));
     command.current_dir(directory).env("LC_ALL", "C.UTF-8");

@@ -1,4 +1,4 @@
-//! Settings of the machine: each run has them, report says which changed, and compare which differ.
+//! Settings of the machine: each run stores them, report lists those that changed, and compare those that differ.
 
 use crate::documents::row;
 use crate::runs::{manifest, stderr, stdout, Bench, START};
@@ -11,7 +11,7 @@ use latpath_vms::{Policy, Role, Thread, Vm};
 use serde_json::Value;
 use std::process::Output;
 
-/// A machine in a folder, with a guest.
+/// A simulated machine in a directory, with a guest.
 struct Machine {
     _dir: tempfile::TempDir,
     folder: MachineFolder,
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// A run of a few packets, with the settings of its beginning and, where it ended, of its end.
+/// A run of a few packets, with the settings at its begin and, if it ended, at its end.
 fn run(bench: &Bench, name: &str, begin: Option<Reading>, end: Option<Reading>) {
     let mut manifest = manifest();
     manifest.streams.truncate(1);
@@ -75,7 +75,7 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
 
-/// Compares two runs between which this was changed; text, JSON and HTML name the setting and no other.
+/// Compares two runs between which a setting was changed; text, JSON and HTML must name this setting and no other.
 fn named(setting: Setting, place: &str, (before, after): (&str, &str), change: impl FnOnce(&mut Machine)) {
     let bench = Bench::new();
     let mut machine = Machine::new();
@@ -99,7 +99,7 @@ fn named(setting: Setting, place: &str, (before, after): (&str, &str), change: i
     assert!(!head.contains("stddev"), "what changed comes before the figures: {text}");
     let line =
         rest.lines().find(|line| line.trim_start().starts_with(setting.id())).unwrap_or_else(|| panic!("{text}"));
-    // A long name goes on in the next lines.
+    // A long name continues on the next lines.
     let begin: String = place.chars().take(12).collect();
     for word in [&begin, before, after] {
         assert!(line.contains(word), "{word}: {line}");

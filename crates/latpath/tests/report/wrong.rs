@@ -1,4 +1,4 @@
-//! Runs that are not there, not whole, not ended.
+//! Missing, incomplete and unfinished runs.
 
 use crate::runs::{latpath, manifest, packets, segment, stderr, stdout, Bench, POINTS, START};
 use latpath_model::PointInfo;
@@ -94,7 +94,7 @@ fn an_empty_run_has_an_empty_report() {
 fn a_cut_part_is_named_and_the_others_are_reported() {
     let bench = Bench::new();
     let writer = bench.recording();
-    // A copy, since the writer merges its parts in the end.
+    // A copy, since the writer finally merges its parts.
     let copy = Bench::new();
     copy_run(&bench, &copy);
     drop(writer);
@@ -135,7 +135,7 @@ fn a_recording_that_goes_on_is_reported_so_far() {
     drop(writer);
 }
 
-/// As a crash leaves it: nobody holds the lock of a copy.
+/// The state after a crash: no process holds the copy's lock.
 fn copy_run(from: &Bench, to: &Bench) {
     let journeys = to.run().join(latpath_run::JOURNEYS);
     std::fs::create_dir_all(&journeys).unwrap();

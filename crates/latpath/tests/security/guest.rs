@@ -1,6 +1,6 @@
-//! A guest that belongs to somebody else: in all that its agent says it names files of the host's root, and commands.
+//! An untrusted guest: its agent uses paths of files of the host's root, and commands, wherever it reports a name.
 //!
-//! The agent is a process of its own: this executable, where the environment asks for it.
+//! The agent is a process of its own: this executable, if the environment requests it.
 
 use crate::hostile::{Bait, Running};
 use latpath_agent::{
@@ -23,12 +23,12 @@ use std::{env, fs};
 const SOCKET: &str = "LATPATH_TEST_HOSTILE_GUEST";
 const BAIT: &str = "LATPATH_TEST_BAIT";
 
-/// Packets follow each other at this distance, ns. One of `LATE_ONE_OF` takes `LATE`, the others `ON_TIME`.
+/// Interval of the packets, ns. One in `LATE_ONE_OF` takes `LATE`, the others `ON_TIME`.
 const DISTANCE: Ns = 10_000_000;
 const LATE_ONE_OF: Ns = 20;
 const LATE: Ns = 5_000_000;
 const ON_TIME: Ns = 20_000;
-/// The guest's application, and what keeps it from its CPU.
+/// The guest's application, and the thread that delays it.
 const READER: u32 = 1001;
 const HOG: u32 = 1002;
 
@@ -54,7 +54,7 @@ impl Guest {
     }
 }
 
-/// A load that prints what the agent names.
+/// A load that prints the agent's names.
 fn write_load(folder: &Path, bait: &Path) -> Result<(), Failed> {
     let said = folder.join("said");
     fs::write(&said, observed(&names(bait)))?;
@@ -64,7 +64,7 @@ fn write_load(folder: &Path, bait: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the instrument `queues` observes: devices and VMs of these names.
+/// The observation of the instrument `queues`: devices and VMs with these names.
 fn observed(names: &[String]) -> Vec<u8> {
     let device = |name: &String| Device {
         name: Some(name.clone()),
@@ -80,7 +80,7 @@ fn observed(names: &[String]) -> Vec<u8> {
     serde_json::to_vec(&seen).expect("figures are JSON")
 }
 
-/// An instrument of the guest's.
+/// An instrument of the guest.
 struct Observes(Vec<u8>);
 
 impl Observer for Observes {
@@ -91,7 +91,8 @@ impl Observer for Observes {
     }
 }
 
-/// Paths that lead to a file of root's, and what makes one there if a shell reads it. Those that are used most come first.
+/// Paths that lead to a file of root's, and shell text that creates a file there if a shell interprets it. The most
+/// used ones come first.
 fn names(bait: &Path) -> Vec<String> {
     let (fifo, made) = (bait.join("fifo").display().to_string(), bait.join("executed").display().to_string());
     let commands = ["$(touch WHAT)", "`touch WHAT`", "; touch WHAT #", "'; touch WHAT; '", "\n|touch WHAT"];
@@ -103,7 +104,8 @@ fn names(bait: &Path) -> Vec<String> {
     names
 }
 
-/// Call it first in the test's `main`. Where the environment asks for it, this process is the guest's agent, until it is killed.
+/// To be called first in the test's `main`. If the environment requests it, this process is the guest's agent until it
+/// is killed.
 pub fn run_if_asked() {
     let (Some(socket), Some(bait)) = (env::var_os(SOCKET), env::var_os(BAIT)) else { return };
     // SAFETY: numbers.
@@ -121,7 +123,7 @@ pub fn run_if_asked() {
             };
             let observers: Option<FindObserver> = Some(Box::new(find));
             let mut options = ServeOptions { facts: facts(&names), commands, observers, ..ServeOptions::default() };
-            // How the session ends is the host's affair.
+            // The host decides how the session ends.
             drop(serve(&mut stream, &mut options, None, move |request: &StartRequest| Ok(attached(request, names))));
         });
     }
@@ -148,15 +150,15 @@ fn attached(request: &StartRequest, names: Vec<String>) -> Attached<Packets> {
     Attached { source: Packets { names, next, made: 0 }, recorder, sampler }
 }
 
-/// When the packet that was sent at `t` is read.
+/// The time at which the packet sent at `t` is read.
 fn read_at(t: Ns) -> Ns {
     t + if t / DISTANCE % LATE_ONE_OF == 0 { LATE } else { ON_TIME }
 }
 
-/// Packets of the first stream, at points that are called like files and commands.
+/// Packets of the first stream, at points named like files and commands.
 struct Packets {
     names: Vec<String>,
-    /// When the next one is sent.
+    /// Send time of the next packet.
     next: Ns,
     made: u64,
 }
@@ -239,7 +241,7 @@ impl Record for Recorder {
     }
 }
 
-/// Samples of functions, threads and files that are called like files and commands of the host.
+/// Samples of functions, threads and files with names like files and commands of the host.
 struct Samples {
     names: Vec<String>,
     until: Ns,
@@ -263,7 +265,7 @@ impl Samples {
             process: name.clone(),
             ..latpath_profile::Thread::default()
         };
-        // Files whose build-ids are names.
+        // Files whose build IDs are these names.
         let unnamed = |(at, name): (usize, &String)| Unnamed {
             name: at as u32,
             build_id: name.bytes().take(latpath_profile::MAX_BUILD_ID).collect(),

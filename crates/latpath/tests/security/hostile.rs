@@ -1,4 +1,4 @@
-//! Those who would have root open or execute what they name.
+//! Users who try to make root open or execute files that they name.
 
 use latpath_testkit::{equal, waits, Failed};
 use nix::sys::stat::Mode;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 pub const VERSION: &str = "QEMU emulator version 9.9.9";
 const NOBODY: u32 = 65534;
 
-/// Files of root's that nobody else may reach, in a folder that only these tests name.
+/// Files of root's, in a directory that only these tests name, which no other process may access.
 pub struct Bait {
     pub folder: tempfile::TempDir,
     shared: tempfile::TempDir,
@@ -30,7 +30,7 @@ impl Bait {
         self.folder.path().join("fifo")
     }
 
-    /// Builds a busy program; started with `--version` it leaves a file beside the bait.
+    /// Builds a busy program, which creates a file next to the bait if it is started with `--version`.
     fn build(&self, name: &str) -> Result<PathBuf, Failed> {
         let (source, program) = (self.shared.path().join("busy.c"), self.shared.path().join(name));
         let mark = self.folder.path().join("executed");
@@ -47,7 +47,7 @@ impl Bait {
         Ok(program)
     }
 
-    /// Puts a section into a program, and takes its symbols out.
+    /// Adds a section to a program, and removes its symbols.
     fn replace_symbols(&self, program: &Path, section: &str, content: &[u8]) -> Result<(), Failed> {
         let added = self.shared.path().join("section");
         fs::write(&added, content)?;
@@ -56,7 +56,7 @@ impl Bait {
     }
 }
 
-/// A section that says in which file the symbols are: its name and a checksum.
+/// A section that names the file with the symbols, followed by a checksum.
 fn debug_link(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0; 4][..4 - name.len() % 4], &[1; 4]].concat()
 }
@@ -75,7 +75,7 @@ impl Drop for Running {
     }
 }
 
-/// A user without rights whose program names a file of root's.
+/// An unprivileged user whose program names a file of root's.
 pub struct User {
     _process: Running,
     map: PathBuf,
@@ -88,13 +88,13 @@ impl Drop for User {
 }
 
 impl User {
-    /// Names of the programs, one for each way to name a file.
+    /// Names of the programs, one for each way of naming a file.
     pub const NAMES: [&'static str; 4] = ["lp-absolute", "lp-relative", "lp-alternative", "lp-supplement"];
 
     pub fn all(bait: &Bait) -> Result<Vec<Self>, Failed> {
         let fifo = bait.fifo().to_string_lossy().into_owned();
         let relative = format!("{}{fifo}", "../".repeat(8).trim_end_matches('/'));
-        // A name and a build-id; version, flag, name, length and build-id.
+        // A name and a build ID; version, flag, name, length and build ID.
         let alternative = [fifo.as_bytes(), &[0], &[7; 20]].concat();
         let supplement = [&[5, 0, 0][..], fifo.as_bytes(), &[0, 20], &[7; 20]].concat();
         let sections = [
@@ -115,7 +115,7 @@ impl User {
         bait.replace_symbols(&program, section, content)?;
         let mut command = Command::new(&program);
         let process = Running(command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null()).spawn()?);
-        // Links to files of root's where names of its code are looked for.
+        // Links to files of root's at the paths where symbol files of its code are looked up.
         let map = PathBuf::from(format!("/tmp/perf-{}.map", process.0.id()));
         symlink(bait.folder.path().join("file"), &map)?;
         std::os::unix::fs::lchown(&map, Some(NOBODY), None)?;
@@ -124,16 +124,16 @@ impl User {
     }
 }
 
-/// What a container has prepared for who reads its files.
+/// A trap that a container sets for processes that read its files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trap {
-    /// Its `/tmp` is a link to a folder of root's.
+    /// Its `/tmp` is a link to a directory of root's.
     Link,
-    /// The names of its code are in a FIFO, to which nobody writes.
+    /// The symbol file of its code is a FIFO without a writer.
     Fifo,
-    /// They are in a file of 1 TiB.
+    /// The symbol file of its code has 1 TiB.
     HugeMap,
-    /// Its program is a file of 1 TiB.
+    /// Its program file has 1 TiB.
     HugeProgram,
 }
 
@@ -149,7 +149,7 @@ impl Trap {
         }
     }
 
-    /// Shell commands in the container's root. `$$` is the program's process, too.
+    /// Shell commands that run in the container's root. `$$` is the PID of its program too.
     fn commands(self) -> &'static str {
         match self {
             Self::Link => "ln -s \"$bait\" tmp",
@@ -160,23 +160,24 @@ impl Trap {
     }
 }
 
-/// A container: a root with a file system of its own, whose program has no symbols and says that root's passwords are those.
+/// A container: a root with its own file system, whose program has no symbols and names root's password file as its
+/// symbol file.
 pub struct Container {
     process: Running,
     trap: Trap,
-    /// Its program's name.
+    /// Name of its program.
     pub name: String,
-    /// The name that it gives itself as a VM.
+    /// Its name as a VM.
     pub vm: String,
 }
 
 impl Container {
-    /// Containers of a user that has no rights on this machine.
+    /// Containers of an unprivileged user of this machine.
     pub fn all(bait: &Bait) -> Result<Vec<Self>, Failed> {
         Trap::ALL.into_iter().map(|trap| Self::start(bait, trap.program(), trap, true)).collect()
     }
 
-    /// A container of this machine's root, whose program has the name of QEMU's.
+    /// A container of this machine's root, whose program has QEMU's name.
     pub fn vm(bait: &Bait) -> Result<Self, Failed> {
         Self::start(bait, "qemu-system-x86_64", Trap::Link, false)
     }
@@ -206,7 +207,7 @@ impl Container {
         Ok(container)
     }
 
-    /// Its FIFO, of which root may see that it is one, and no more.
+    /// The path of its FIFO, which root may only identify as a FIFO.
     pub fn fifo(&self) -> Option<String> {
         (self.trap == Trap::Fifo).then(|| format!("/perf-{}.map", self.process.0.id()))
     }

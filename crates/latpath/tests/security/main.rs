@@ -1,4 +1,4 @@
-//! What root opens and executes while others try to have it open and execute more: only what docs/security.md lists.
+//! What root opens and executes while others try to make it open and execute more: only what docs/security.md lists.
 
 mod guest;
 mod hostile;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A profile of users and containers whose programs name files of root's, and of a guest that does.
+/// A profile of users and containers whose programs name files of root's, and of a guest that does the same.
 fn profile() -> Result<(), Failed> {
     let bait = Bait::new()?;
     let _users = User::all(&bait)?;
@@ -45,7 +45,7 @@ fn profile() -> Result<(), Failed> {
     traced.is_listed(&bait, &containers, &[])
 }
 
-/// A study of a container that calls itself a VM, and of its guest.
+/// A study of a container that pretends to be a VM, and of its guest.
 fn study() -> Result<(), Failed> {
     let bait = Bait::new()?;
     let vm = Container::vm(&bait)?;
@@ -58,7 +58,7 @@ fn study() -> Result<(), Failed> {
     traced.is_listed(&bait, &[], &[])
 }
 
-/// A recording of packets that only the guest sees, and what is read from it.
+/// A recording of packets that only the guest sees, and the commands that read it.
 fn record() -> Result<(), Failed> {
     let bait = Bait::new()?;
     let guest = Guest::start(&bait)?;

@@ -1,4 +1,4 @@
-//! latpath under strace: what it opened and executed.
+//! Runs latpath under strace, and checks what it opened and executed.
 
 use crate::hostile::{Bait, Container};
 use latpath_testkit::{equal, Failed};
@@ -9,14 +9,14 @@ use std::process::Command;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");
 
-/// A path that was asked for.
+/// An opened path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Opened {
-    /// The directory that it was looked up in; empty where it is the current one.
+    /// The directory in which the path was resolved; empty for the current one.
     directory: String,
-    /// As it was named.
+    /// The path as passed to the system call.
     path: String,
-    /// What was opened; empty where nothing was.
+    /// The file that was opened; empty if the call failed.
     led_to: String,
 }
 
@@ -34,7 +34,7 @@ impl Traced {
         strace
             .args(["-f", "-y", "-s", "4096", "-e", "trace=?open,openat,openat2,?creat,execve,execveat", "-o"])
             .arg(trace.path());
-        // Of cargo's: where the toolchain's libraries are.
+        // Set by cargo for the toolchain's libraries.
         strace.env_remove("LD_LIBRARY_PATH");
         strace.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -50,13 +50,14 @@ impl Traced {
         Ok(Self { stdout: String::from_utf8(output.stdout)?, opened, executed, program })
     }
 
-    /// Fails unless there was something to resist: files that processes of others run were opened.
+    /// Expects that latpath opened files run by other users' processes; otherwise the test shows nothing.
     pub fn reads_files_of_others(&self) -> Result<(), Failed> {
         let is_others = |path: &str| path.ends_with("/exe") || path.contains("/map_files/");
         equal("files of others are in the trace", self.opened.iter().any(|opened| is_others(&opened.path)), true)
     }
 
-    /// Whether all of it is on the page, below one of the paths that the user named, and nothing led to what others have prepared.
+    /// Expects that every path is listed on the page or below one of the user's paths, and that none led to another
+    /// user's trap.
     pub fn is_listed(&self, bait: &Bait, containers: &[Container], named: &[&Path]) -> Result<(), Failed> {
         let patterns = patterns(&fs::read_to_string(PAGE)?);
         let is_listed = |path: &str| {
@@ -67,14 +68,14 @@ impl Traced {
         };
         let is_named = |opened: &Opened| {
             let path = Path::new(&opened.directory).join(&opened.path);
-            // A file appears under another name beside it, and a new directory's parent is written back.
+            // A file is created under a temporary name next to its path, and a new directory's parent is synced.
             named.iter().any(|named| path.starts_with(named) || Some(&*path) == named.parent())
         };
         let folder = bait.folder.path().to_string_lossy().into_owned();
         let fifos: Vec<String> = containers.iter().filter_map(Container::fifo).collect();
         let is_wrong = |opened: &&Opened| {
             let Opened { path, led_to, .. } = opened;
-            // What a descriptor of a path names is opened by way of /proc.
+            // The file of an O_PATH descriptor is opened through /proc.
             let is_fifo = path.starts_with("/proc/self/fd/") && fifos.iter().any(|fifo| led_to.contains(fifo));
             let is_foreign = path.contains("..") || path.contains(&folder) || led_to.contains(&folder);
             let looked_up = Path::new(&opened.directory).join(path);
@@ -91,7 +92,7 @@ impl Traced {
     }
 }
 
-/// Paths in the first columns of the page's first table.
+/// Paths in the first column of the page's first table.
 fn patterns(page: &str) -> Vec<String> {
     let section = page.split("\n## ").find(|section| section.starts_with("What root opens")).unwrap_or_default();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
@@ -102,7 +103,7 @@ fn patterns(page: &str) -> Vec<String> {
 
 type Calls = (BTreeSet<Opened>, BTreeSet<String>);
 
-/// What latpath's own processes did: those that have executed something else are the user's command.
+/// System calls of latpath's own processes. A process that has executed another program is the user's command.
 fn calls(trace: &str) -> Calls {
     let (mut opened, mut executed) = Calls::default();
     let mut others = BTreeSet::new();

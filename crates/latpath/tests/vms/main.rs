@@ -1,4 +1,4 @@
-//! `latpath vms` as users run it, beside real guests; and `latpath caps`, beside what it speaks of.
+//! `latpath vms` from the command line, with real guests; and `latpath caps` where it concerns guests.
 
 use latpath_lab::{Application, GuestPlan, Lab, Labs, Namespace, Running, Step, BRIDGE, TAP};
 use latpath_net::Netns;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The kernel makes `/dev/tapN` by itself only there.
+/// The kernel creates `/dev/tapN` by itself only in a devtmpfs.
 fn need_device_files() -> Lack {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let there = mounts.lines().any(|line| line.contains(" /dev devtmpfs "));
@@ -49,7 +49,7 @@ fn run(command: &mut Command) -> Result<Output, Failed> {
     Ok(output)
 }
 
-/// What `latpath vms --json` says of a process, once that is what `ready` waits for.
+/// The entry of a process in `latpath vms --json`, once `ready` accepts it.
 fn vm(pid: u32, ready: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     let (mut all, mut found) = (Value::Null, None);
     let waited = until(&format!("process {pid} is as it should be"), || {
@@ -61,7 +61,7 @@ fn vm(pid: u32, ready: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     found.ok_or_else(|| format!("{waited:?}: {all:#}").into())
 }
 
-/// The rows of one key.
+/// The rows under a key.
 fn rows<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
@@ -74,7 +74,8 @@ fn netns(name: &str) -> Result<u64, Failed> {
     Ok(fs::metadata(Path::new("/run/netns").join(name))?.ino())
 }
 
-/// A guest that never runs: enough to be seen, and there at once. `before` is shell, run in its own process.
+/// A guest that never runs, which is enough for it to be listed, and starts at once. `before` is shell code, run in the
+/// process that becomes QEMU.
 fn paused(lab: &Lab, space: &Namespace, before: &str, words: &str) -> Result<Running, Failed> {
     let messages = File::create(lab.folder().join("paused"))?;
     let plain = "-accel tcg,thread=multi -machine q35 -m 64M -nodefaults -no-user-config -display none -S";
@@ -104,7 +105,7 @@ fn listed() -> Result<(), Failed> {
     equal("the main loop", main.iter().map(|t| t["tid"].as_u64()).collect(), vec![Some(guest.pid().into())])?;
     let vcpus: Vec<_> = of_role(&vm, "vcpu").iter().map(|t| t["vcpu"].as_u64()).collect();
     equal("the vCPU threads", vcpus, vec![Some(0), Some(1)])?;
-    // What is shown is what the kernel says of each thread.
+    // The scheduling attributes shown are the kernel's for each thread.
     for thread in rows(&vm, "threads") {
         let status = fs::read_to_string(format!("/proc/{}/task/{}/status", guest.pid(), thread["tid"]))?;
         let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
@@ -122,7 +123,8 @@ fn listed() -> Result<(), Failed> {
 fn macvtap() -> Result<(), Failed> {
     let lab = Lab::new()?;
     let space = lab.namespace("vtap")?;
-    // Its device file is one for all namespaces: another's macvtap may have the first number that is free in this one.
+    // The device file belongs to all namespaces: a macvtap in another namespace may have the first index that is free
+    // in this one.
     let index = 1_000_000 + u64::from(std::process::id());
     for words in [
         "link add lpv0 type veth peer name lpv1",
@@ -138,7 +140,7 @@ fn macvtap() -> Result<(), Failed> {
         &format!("exec 9<>/dev/tap{index};"),
         "-name guest=vtap -netdev tap,id=n,fd=9 -device virtio-net-pci,netdev=n,mac=52:54:00:01:02:03,romfile=",
     )?;
-    // The shell has the macvtap open before it becomes QEMU, whose command line names the address.
+    // The shell opens the macvtap before it becomes QEMU, whose command line contains the address.
     let vm = vm(qemu.pid(), |vm| rows(vm, "taps").first().is_some_and(|tap| tap["guest_mac"].is_string()))?;
     let tap = &rows(&vm, "taps")[0];
     let expected = (Some("lpm0"), Some(index), Some("macvtap"), Some("lpv0"), Some("52:54:00:01:02:03"));
@@ -188,7 +190,7 @@ fn without_root() -> Result<(), Failed> {
     equal("what accelerates it", vm["accel"].as_str(), Some("unknown"))
 }
 
-/// The command, run by a user who may do nothing, from a folder where anybody may run it.
+/// The command, run by a user without privileges from a directory where any user may run it.
 fn by_nobody(folder: &Path, words: &str) -> Result<Command, Failed> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let program = folder.join("latpath");
@@ -230,7 +232,7 @@ fn caps() -> Result<(), Failed> {
     equal(&text, (text.contains(causes), text.contains("\nexplain:")), (true, false))
 }
 
-/// A directory that root keeps for itself.
+/// A directory that only root may access.
 fn run_of_root() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let run = folder.path().join("run");
@@ -251,7 +253,7 @@ fn inside() -> Result<(), Failed> {
     let well = exits("printf '\\033[2Jseen\\n'; sleep 0.2")?;
     let (said, shown) = (String::from_utf8_lossy(&well.stderr), String::from_utf8_lossy(&well.stdout));
     if !well.status.success() && said.contains("kvm_exit") {
-        // Without KVM there is nothing to watch, here or there.
+        // Without KVM there is nothing to watch, here or in the agent.
         return Ok(());
     }
     equal(&format!("its end ({said})"), well.status.code(), Some(0))?;
@@ -262,7 +264,8 @@ fn inside() -> Result<(), Failed> {
     equal("what is said of it", said.contains("the command failed (exit code 3)"), true)
 }
 
-/// Who may start an agent need not be one who may run commands: a forced command of ssh or a rule of sudo allows just that.
+/// A user who may start an agent need not be allowed to run other commands: a forced command of ssh or a sudo rule
+/// permits only that.
 fn forced() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let (script, made) = (folder.path().join("forced"), folder.path().join("made"));
@@ -304,7 +307,7 @@ fn ends_well() -> Result<(), Failed> {
     equal("exit code of wrong usage", refused.status.code(), Some(2))
 }
 
-/// A user owns the directory, and has put a link where latpath would write.
+/// The directory belongs to another user, who has put a link where latpath would write.
 fn study_of_others() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let (study, victim, qemu) =
@@ -337,7 +340,7 @@ fn study_of_others() -> Result<(), Failed> {
     tried
 }
 
-/// A lab whose process was killed between noting a namespace and taking it away.
+/// A lab whose process was killed between recording a namespace and removing it.
 fn killed_lab() -> Result<(), Failed> {
     let lab = format!("latpath-{}-1-1", std::process::id());
     let name = format!("{lab}-hyp");
