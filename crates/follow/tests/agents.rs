@@ -1,4 +1,4 @@
-//! Which agents are followed.
+//! Checks of an agent before it is followed.
 
 use latpath_agent::{serve, Address, Attached, Facts, ServeOptions, Stream};
 use latpath_follow::{Follow, FollowError, Options, PointFilter};
@@ -6,7 +6,7 @@ use latpath_model::StreamSpec;
 use latpath_probe::Probe;
 use std::os::unix::net::UnixListener;
 
-/// Follows an agent that reports these facts of its machine, and whose probe cannot be attached.
+/// The error for an agent that reports these facts of its machine, and whose probe cannot be attached.
 fn error_with(facts: Facts) -> FollowError {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("agent");
