@@ -114,7 +114,7 @@ fn write_for_ever(directory: &Path) -> ExitCode {
             push(&mut writer, number).expect("room on the disk");
             number += 1;
         }
-        // The file is replaced again and again, so that some kill comes while it is.
+        // The file is replaced repeatedly, so that some kill hits it during a replacement.
         if number % 1000 == 0 {
             writer.end_settings(HOST, reading("performance")).expect("room on the disk");
         }
@@ -170,7 +170,7 @@ fn killed() -> Result<(), Failed> {
         }
         let spikes = run.spikes();
         let whole = spikes.files.iter().filter(|f| run.capture(f.head.number).is_ok()).count();
-        // One more may exist before a less severe one is removed.
+        // One capture more may exist until a less severe one is removed.
         if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > CAPTURES + 1 {
             return Err(format!("round {round}: {whole} spikes of {}: {:?}", spikes.files.len(), spikes.notes).into());
         }

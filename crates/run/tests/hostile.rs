@@ -71,7 +71,7 @@ fn a_run_with_a_replaced_directory_continues_in_its_own() {
     let before = files(&victim);
 
     writer.keep_vms(&[]).unwrap();
-    // More than are merged at once.
+    // More parts than are merged at once.
     for n in 0..150 {
         push(&mut writer, n, [n as Ns, n as Ns + 5]);
         writer.clock_sample(ClockSample { clock: "g".into(), t_ns: 5, offset_ns: 0, error_bound_ns: 0 });
@@ -109,7 +109,7 @@ fn each_missing_or_truncated_file_of_a_finished_run_is_a_deficiency() {
         writer.mark(&Mark::new(5, "x")).unwrap();
     }
     writer.finish().unwrap();
-    // Marks may be added afterwards.
+    // Marks may be added later.
     Mark::new(6, "later").add(&path).unwrap();
     let found = || Run::open(&path).unwrap().deficiencies().to_vec();
     assert_eq!(found(), []);
@@ -129,7 +129,7 @@ fn each_missing_or_truncated_file_of_a_finished_run_is_a_deficiency() {
         assert!(found().iter().any(|one| one.kind == kind[0]), "{} is gone: {:?}", file.display(), found());
         let notes = Run::open(&path).unwrap().notes().to_vec();
         assert!(found().iter().all(|one| notes.contains(&one.text)), "{notes:?}");
-        // Half of the marks would still include those of the recording.
+        // Half of the marks would still include those added during the recording.
         let rest = if file.ends_with("marks.jsonl") { 9 } else { bytes.len() / 2 };
         fs::write(file, &bytes[..rest]).unwrap();
         assert!(found().iter().any(|one| one.kind == kind[1]), "{} is cut: {:?}", file.display(), found());

@@ -346,7 +346,7 @@ fn a_single_bit_that_flips_in_a_part_is_reported_or_changes_nothing() {
     let part = path.join(JOURNEYS).join("part-00000000.parquet");
     let (whole, expected) = (std::fs::read(&part).unwrap(), read(&path, &everything()));
     let notes = Run::open(&path).unwrap().notes().to_vec();
-    // All over the file, at all bit positions.
+    // Flips bits throughout the file, at all bit positions.
     for n in 0..1_000 {
         let bit = n * (whole.len() * 8) / 1_000 + n % 8;
         let mut bytes = whole.clone();
@@ -501,7 +501,7 @@ fn an_earlier_run_is_there_until_the_new_one_is() {
     assert!(matches!(Replaced::set_aside(&path), Err(RunError::InUse { .. })));
     writer.finish().unwrap();
 
-    // What is no run stays, and so does one that another name leads to.
+    // Directories that are not runs remain, and so does a run that is reached through a link.
     std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
     std::fs::create_dir(dir.path().join("notes")).unwrap();
     std::fs::write(dir.path().join("notes/mine"), "mine").unwrap();
