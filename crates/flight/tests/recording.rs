@@ -1,5 +1,5 @@
-//! The recorder in the running kernel: who delayed whom, who woke whom, what was overwritten, and that nothing remains
-//! attached.
+//! The recorder in the running kernel: which thread delayed or woke which, what was overwritten, and that nothing
+//! remains attached.
 
 use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What, Window};
 use latpath_testkit::waits::{is_in_state, until};
@@ -386,7 +386,8 @@ fn torn() -> Outcome {
     })
 }
 
-/// The folder for groups with limits of CPU time, of either version, and the files that limit it to 2 ms in 50 ms.
+/// The directory for groups with CPU time limits, of either cgroup version, and the files that limit a group to 2 ms in
+/// 50 ms.
 fn cpu_groups() -> Option<(std::path::PathBuf, Vec<(&'static str, &'static str)>)> {
     let old = std::path::Path::new("/sys/fs/cgroup/cpu");
     if old.join("cpu.cfs_quota_us").exists() || old.join("tasks").exists() {

@@ -114,8 +114,8 @@ fn activities_from_before_the_record_are_known_by_their_end() {
     );
 }
 
-/// The kernel runs no tracing program within itself: the beginning of a timer that interrupts another's recording is
-/// lost.
+/// The kernel does not nest a tracing program in itself: the begin of a timer that interrupts another one's recording
+/// is lost.
 #[test]
 fn a_timer_with_a_missed_beginning_does_not_end_the_interrupted_one() {
     let tick = Vector::LocalTimer;
@@ -414,7 +414,7 @@ proptest! {
     }
 }
 
-/// Contiguous, without empty tiles, from end to end.
+/// Contiguous tiles, none of them empty, over the whole interval.
 fn whole(tiles: &[(Ns, Ns)], from: Ns, to: Ns) -> Result<(), TestCaseError> {
     let mut cursor = from;
     for (begin, end) in tiles {
