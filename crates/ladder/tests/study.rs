@@ -1,4 +1,4 @@
-//! The two excerpts that the automotive study prints give the ladders that were computed from them by hand.
+//! The two trace excerpts printed in the automotive study yield the ladders that were computed from them by hand.
 
 use latpath_ladder::trace_text::import;
 use latpath_ladder::{Direction, LadderFigures, QueueReport, Step, Variant};
@@ -33,7 +33,7 @@ fn ladder(name: &str) -> Result<Observation<LadderFigures>, Failed> {
     Ok(import(&mut input, &AtomicBool::new(false))?.report)
 }
 
-/// The rungs of the one transfer, in µs.
+/// The rungs of the only transfer, in µs.
 fn rungs(report: &Observation<LadderFigures>, variant: Variant) -> Result<Vec<(Step, Ns)>, Failed> {
     equal("causality violations", report.figures.causality_violations, 0)?;
     let [QueueReport { ladders, direction, .. }] = &report.figures.queues[..] else {
@@ -51,7 +51,7 @@ fn rungs(report: &Observation<LadderFigures>, variant: Variant) -> Result<Vec<(S
 fn standard() -> Result<(), Failed> {
     let got = rungs(&ladder(STANDARD)?, Variant::NoVhost)?;
     let want = [
-        // The study's first rung, 29: exit until the I/O thread runs.
+        // Both belong to the study's first rung, 29 µs: exit until the I/O thread runs.
         (Step::Woken, 12),
         (Step::Runs, 17),
         (Step::Packet, 193),

@@ -1,4 +1,4 @@
-//! Traces as trace-cmd and perf print them, written by hand.
+//! Traces in the formats of trace-cmd and perf, written by hand.
 
 use latpath_ladder::trace_text::{import, Imported, TextError};
 use latpath_ladder::{Direction, MeansReport, Step, Variant};
@@ -8,7 +8,7 @@ fn read(text: &str) -> Result<Imported, TextError> {
     import(&mut text.as_bytes(), &AtomicBool::new(false))
 }
 
-/// A legacy PCI device without vhost on x86: pio, a packet of the stack's, MSI, both ways.
+/// A legacy PCI device without vhost on x86: PIO exits, the network stack's packet events, and MSI, in both directions.
 const X86: &str = "\
 cpus=2
        CPU 0/KVM-1240  [000]   100.000000: kvm_exit:             vcpu 0 reason io rip 0xffffffff8152d8c5 info1 c0500030 info2 0
@@ -77,7 +77,7 @@ fn perf_script_says_the_same() {
     expect_both(&read(&text).expect("a trace"));
 }
 
-/// Intel's VMX with APICv, without vhost: the guest halts after its kick, so that QEMU's posted interrupt wakes the vCPU.
+/// Intel VMX with APICv, without vhost: the guest halts after its kick, so QEMU's posted interrupt wakes the vCPU.
 const VMX_HALTED: &str = "\
 cpus=2
        CPU 0/KVM-1240  [000]   100.000000: kvm_exit:             vcpu 0 reason PREEMPTION_TIMER rip 0xffffffff8152d8c5 info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
@@ -99,7 +99,8 @@ cpus=2
  qemu-system-x86-1234  [001]   100.000071: sched_switch:         qemu-system-x86:1234 [120] S ==> swapper/1:0 [120]
 ";
 
-/// The same with vhost and INTx: QEMU relays the interrupt to a vCPU that is in its guest, whose handler reads the device.
+/// The same with vhost and INTx: QEMU relays the interrupt to a vCPU that runs its guest, and the guest's handler reads
+/// the device.
 const VMX_RELAYED: &str = "\
 cpus=3
        CPU 0/KVM-1240  [000]   100.000000: kvm_exit:             vcpu 0 reason EPT_MISCONFIG rip 0xffffffff8152d8c5 info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
@@ -119,7 +120,7 @@ cpus=3
        CPU 0/KVM-1240  [000]   100.000064: kvm_entry:            vcpu 0, rip 0xffffffff8152d8c8
 ";
 
-/// The same with vhost and MSI: KVM posts what vhost signals to a vCPU that sleeps.
+/// The same with vhost and MSI: KVM posts the interrupt signalled by vhost to a sleeping vCPU.
 fn vmx_posted() -> String {
     VMX_HALTED
         .replace("qemu-system-x86 pid=1234", "vhost-1234 pid=1244")

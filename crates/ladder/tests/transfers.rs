@@ -1,4 +1,4 @@
-//! Each variant, in both directions, and what is counted beside: events written by hand.
+//! Each variant in both directions, and the counts besides transfers, from events written by hand.
 
 use latpath_ladder::{
     Device, Direction, Doorbell, Event, Identity, Join, Ladder, LadderFigures, Line, MeansReport, QueueReport, Step,
@@ -15,7 +15,7 @@ const VECTOR: u32 = 37;
 const POSTED: What = What::Posted { vector: VECTOR };
 const TAP: Device = Device { ifindex: 5, netns: 0 };
 
-/// Events of one thread after another, 10 ns apart.
+/// Events of one thread at a time, 10 ns apart.
 struct Host {
     ladder: Ladder,
     t: i64,
@@ -50,7 +50,7 @@ impl Host {
         self.does(pid, &[What::Switch { next: 0, asleep: true }])
     }
 
-    /// The guest kicks, and that wakes the server.
+    /// The guest's kick wakes the server.
     fn kicks(&mut self, server: u32) -> &mut Self {
         self.does(VCPU, &[What::Exit(0), What::Signal(KICK), What::Waking { pid: server }, What::Entry])
     }
@@ -156,7 +156,7 @@ fn without_vhost_qemu_carries_the_packet_and_raises_the_interrupt() {
 fn a_posted_interrupt_of_a_vcpu_in_its_guest_is_the_last_that_the_host_sees() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().irqfd().does(WORKER, &[POSTED]).sleeps(WORKER);
-    // The vCPU leaves and enters its guest for something else.
+    // The vCPU leaves and enters its guest for another reason.
     let report = host.does(VCPU, &[What::Exit(3), What::Entry]).report();
     let (_, means) = only(&report);
     assert_eq!((means.variant, steps(means).last()), (Variant::Posted, Some(&Step::Posted)));
@@ -334,7 +334,7 @@ fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turne
         report.figures.queues.iter().map(|queue| (queue.packets, queue.packets_without_kick)).collect();
     assert_eq!((queues, report.figures.other_kicks), (vec![(2, 1)], 1), "{report:#?}");
 
-    // A second queue of the same NIC, to which the server turns after it has slept, has its own.
+    // A second queue of the same NIC, served after the server has slept, has its own transfers.
     let mut host = Host::new();
     host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, What::Raise(Line::Message(VECTOR.into()))]);
     host.guest_takes_it().sleeps(QEMU);
@@ -372,13 +372,13 @@ fn an_eventfd_whose_number_another_vm_gets_is_that_vms() {
 #[test]
 fn an_eventfd_that_was_an_interrupts_and_is_a_kicks_now_is_followed() {
     let direction = Direction::FromGuest;
-    // Another virtual machine gets its number.
+    // Another virtual machine's interrupt reuses the eventfd's number.
     let mut host = Host::new();
     with_another_vm(&mut host);
     host.does(WORKER + 100, &[What::Irqfd(KICK)]);
     let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
     assert_eq!(only(&report).0.kicks, 1);
-    // The same guest's driver starts again, and its worker takes kicks from it.
+    // The guest's driver restarts, and its worker now receives kicks through this eventfd.
     let mut host = Host::new();
     host.does(WORKER, &[What::Irqfd(KICK), What::Serve { kick: KICK, call: CALL, direction }]);
     let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
