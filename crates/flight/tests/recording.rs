@@ -285,7 +285,7 @@ fn stopped() -> Outcome {
     let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
     let pid = child.id();
     is_in_state(pid, 'R')?;
-    // SAFETY: the number of an own child that has not been waited for.
+    // SAFETY: the PID of a child of this process that has not been waited for.
     unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
     let is_stopped = |tile: &latpath_flight::ThreadTile| tile.state == State::Asleep(Sleep::Stopped);
     let mut row = Vec::new();

@@ -213,10 +213,10 @@ fn programs_of(pid: u32) -> Vec<u32> {
 }
 
 fn stands(program: u32) -> bool {
-    // SAFETY: takes a number; a descriptor that it returns is ours to close.
+    // SAFETY: takes only an integer; the caller owns the returned descriptor.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) };
     if fd >= 0 {
-        // SAFETY: nobody else has it.
+        // SAFETY: it has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     fd >= 0

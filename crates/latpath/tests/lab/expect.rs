@@ -8,6 +8,7 @@ use serde_json::Value;
 pub struct Report(Value);
 
 impl Report {
+    /// Wraps a parsed report.
     pub fn new(shown: Value) -> Self {
         Self(shown)
     }

@@ -64,6 +64,7 @@ pub struct Said {
 }
 
 impl Said {
+    /// Kind of the event, the first word of its text.
     pub fn kind(&self) -> &str {
         self.text.split(' ').next().unwrap_or("")
     }

@@ -1,5 +1,5 @@
-//! Tests of latpath on a whole hypervisor: Open vSwitch or a bridge, vhost, and a guest under KVM, on the kernels of the
-//! lab's matrix. docs/lab.md says how to run and to write them.
+//! Tests of latpath on a whole hypervisor: Open vSwitch or a bridge, vhost, and a guest under KVM, on the kernels of
+//! the lab's matrix. docs/lab.md describes how to run and write them.
 //!
 //! This program has two roles. Outside (outside.rs) it boots a virtual machine for each kernel and passes the tests
 //! to it, one at a time. Inside, called with [`INSIDE`] and the name of a test, it runs that test and reports the

@@ -74,7 +74,7 @@ fn end_with(helper: u32) -> [bpf_insn; 2] {
 /// Loads a program and attaches it to a device of this namespace, until the device is removed or the program
 /// replaced.
 fn put(device: &str, program: &[bpf_insn], by: By) -> Result<()> {
-    // SAFETY: the pointers are to values that live through the call, of the lengths that are said.
+    // SAFETY: the pointers are to values that outlive the call and have the given lengths.
     let loaded = unsafe {
         libbpf_sys::bpf_prog_load(
             libbpf_sys::BPF_PROG_TYPE_XDP,
@@ -85,9 +85,9 @@ fn put(device: &str, program: &[bpf_insn], by: By) -> Result<()> {
             ptr::null_mut(),
         )
     };
-    // SAFETY: a fresh descriptor that nothing else owns.
+    // SAFETY: a new descriptor without another owner.
     let program = unsafe { OwnedFd::from_raw_fd(checked(loaded, "load an XDP program")?) };
-    // SAFETY: takes numbers alone.
+    // SAFETY: takes only integers.
     let put = unsafe { libbpf_sys::bpf_xdp_attach(index(device)?, program.as_raw_fd(), by.flags(), ptr::null()) };
     checked(put, "attach an XDP program").map(drop)
 }
@@ -103,7 +103,7 @@ pub fn redirect(space: &Namespace, from: &str, to: &str, by: By) -> Result<()> {
 /// Detaches the program.
 pub fn leave(space: &Namespace, device: &str, by: By) -> Result<()> {
     space.inside(|| {
-        // SAFETY: takes numbers alone.
+        // SAFETY: takes only integers.
         let off = unsafe { libbpf_sys::bpf_xdp_detach(index(device)?, by.flags(), ptr::null()) };
         checked(off, "detach an XDP program").map(drop)
     })?
@@ -150,21 +150,21 @@ struct Ring {
     offsets: libc::xdp_ring_offset,
 }
 
-// SAFETY: the mapping belongs to no thread, and one alone uses it.
+// SAFETY: the mapping is not tied to a thread, and only one thread uses it.
 unsafe impl Send for Ring {}
 
 impl Ring {
     fn map(socket: &OwnedFd, offsets: libc::xdp_ring_offset, place: usize, at: libc::off_t) -> Result<Self> {
         let len = offsets.desc as usize + FRAMES as usize * place;
         let (read, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping; it is never taken away, so that no pointer into it goes stale.
+        // SAFETY: a new mapping, which is never unmapped, so pointers into it remain valid.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, read, shared, socket.as_raw_fd(), at) };
         ensure!(base != libc::MAP_FAILED, "map a ring: {}", io::Error::last_os_error());
         Ok(Self { base: base.cast(), offsets })
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: the kernel's offset lies in the mapping and is aligned; both sides use it by atomic access.
+        // SAFETY: the kernel's offset is within the mapping and aligned; both sides access it atomically.
         unsafe { &*self.base.add(self.offsets.producer as usize).cast() }
     }
 
@@ -175,16 +175,16 @@ impl Ring {
 
     /// The ring's entry for index `n`.
     fn place<T>(&self, n: u32) -> *mut T {
-        // SAFETY: the number is cut to the ring's length, and the mapping covers all places.
+        // SAFETY: the index is reduced to the ring's length, and the mapping covers all entries.
         unsafe { self.base.add(self.offsets.desc as usize).cast::<T>().add((n % FRAMES) as usize) }
     }
 }
 
 impl Rings {
     fn open(device: &str, by: By) -> Result<Self> {
-        // SAFETY: takes numbers alone.
+        // SAFETY: takes only integers.
         let socket = done(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW, 0) }, "open an AF_XDP socket")?;
-        // SAFETY: a fresh descriptor that nothing else owns.
+        // SAFETY: a new descriptor without another owner.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         // Aligned to a page, as the kernel requires.
         let frames = vec![0u8; (FRAMES * FRAME + 4096) as usize];
@@ -205,14 +205,14 @@ impl Rings {
         let mut offsets = libc::xdp_mmap_offsets { rx: none(), tx: none(), fr: none(), cr: none() };
         let mut len = size_of::<libc::xdp_mmap_offsets>() as libc::socklen_t;
         let into = ptr::from_mut(&mut offsets).cast();
-        // SAFETY: the pointers are to values that live through the call, of the length that is said.
+        // SAFETY: the pointers are to values that outlive the call and have the given length.
         let got =
             unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, into, &mut len) };
         done(got, "ask for the rings' places")?;
         let received = Ring::map(&socket, offsets.rx, size_of::<libc::xdp_desc>(), libc::XDP_PGOFF_RX_RING)?;
         let free = Ring::map(&socket, offsets.fr, size_of::<u64>(), libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t)?;
         for n in 0..FRAMES {
-            // SAFETY: a place of the ring; the kernel reads it once the producer has moved on.
+            // SAFETY: an entry of the ring; the kernel reads it only after the producer index has advanced.
             unsafe { free.place::<u64>(n).write(u64::from(n * FRAME)) };
         }
         free.producer().store(FRAMES, Ordering::Release);
@@ -224,7 +224,7 @@ impl Rings {
             sxdp_shared_umem_fd: 0,
         };
         let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
-        // SAFETY: the address lives through the call and is of the length that is said.
+        // SAFETY: the address outlives the call, and has the given length.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), ptr::from_ref(&address).cast(), len) };
         done(bound, "bind an AF_XDP socket")?;
         let map = frames_go_to(&socket, device, by)?;
@@ -237,13 +237,13 @@ impl Rings {
         let (mut next, mut back) = (0u32, FRAMES);
         while !stop.load(Ordering::Relaxed) {
             let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one value, which lives through the call.
+            // SAFETY: a single value, which outlives the call.
             unsafe { libc::poll(&mut poll, 1, 100) };
             let there = self.received.producer().load(Ordering::Acquire);
             while next != there {
-                // SAFETY: the kernel has filled this place, and fills it again only when it is given back.
+                // SAFETY: the kernel has filled this entry, and does so again only after it is released.
                 let frame = unsafe { self.received.place::<libc::xdp_desc>(next).read() };
-                // SAFETY: there are as many places as frames, so this one is free.
+                // SAFETY: there are as many entries as frames, so this one is free.
                 unsafe { self.free.place::<u64>(back).write(frame.addr / u64::from(FRAME) * u64::from(FRAME)) };
                 (next, back, count) = (next.wrapping_add(1), back.wrapping_add(1), count + 1);
             }
@@ -256,22 +256,22 @@ impl Rings {
 
 fn option<T>(socket: &OwnedFd, name: i32, value: &T) -> Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value lives through the call and is of the length that is said.
+    // SAFETY: the value outlives the call, and has the given length.
     let set = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_XDP, name, ptr::from_ref(value).cast(), len) };
     done(set, "set up an AF_XDP socket").map(drop)
 }
 
 /// Attaches a program to the device that redirects all frames to the socket; returns its XSKMAP.
 fn frames_go_to(socket: &OwnedFd, device: &str, by: By) -> Result<OwnedFd> {
-    // SAFETY: the name lives through the call.
+    // SAFETY: the name outlives the call.
     let map = unsafe {
         libbpf_sys::bpf_map_create(libbpf_sys::BPF_MAP_TYPE_XSKMAP, c"latpath_lab".as_ptr(), 4, 4, 1, ptr::null())
     };
-    // SAFETY: a fresh descriptor that nothing else owns.
+    // SAFETY: a new descriptor without another owner.
     let map = unsafe { OwnedFd::from_raw_fd(checked(map, "make an XSKMAP")?) };
     let (key, value) = (0u32, socket.as_raw_fd());
     let (key, value) = (ptr::from_ref(&key).cast(), ptr::from_ref(&value).cast());
-    // SAFETY: key and value are of the map's sizes and live through the call.
+    // SAFETY: key and value have the map's sizes, and outlive the call.
     checked(unsafe { libbpf_sys::bpf_map_update_elem(map.as_raw_fd(), key, value, 0) }, "fill the XSKMAP")?;
     // This instruction has two parts: r1 = the map.
     let load = libbpf_sys::BPF_LD | libbpf_sys::BPF_DW | libbpf_sys::BPF_IMM;

@@ -73,7 +73,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
         set.set(cpu).expect("the CPU was there before");
         sched_setaffinity(Pid::from_raw(0), &set).expect("it may be used");
         let param = libc::sched_param { sched_priority: 50 };
-        // SAFETY: the parameter lives as long as the call.
+        // SAFETY: the parameter outlives the call.
         assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0, "root may");
         // Causes a switch, because switches record a thread's priority.
         latpath_testkit::waits::fault_for(Duration::from_millis(1));

@@ -57,7 +57,7 @@ fn naps() -> (u32, Ns, Ns) {
     let thread = std::thread::Builder::new().name("lp-naps".into()).spawn(|| {
         let from = monotonic();
         (0..20).for_each(|_| latpath_testkit::waits::pace(Duration::from_millis(1)));
-        // SAFETY: takes nothing and cannot fail.
+        // SAFETY: takes no arguments and cannot fail.
         (unsafe { libc::gettid() as u32 }, from, monotonic())
     });
     thread.expect("a thread").join().expect("it naps")

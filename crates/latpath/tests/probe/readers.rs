@@ -21,7 +21,7 @@ const FRAMES: u16 = 40;
 /// A packet socket on a device for packets of this protocol; 0 for none.
 pub fn packet_socket(device: &str, protocol: u16) -> OwnedFd {
     let name = CString::new(device).expect("a name without NUL");
-    // SAFETY: plain system calls; the descriptor is checked and owned from then on, the address is whole.
+    // SAFETY: plain system calls; the descriptor is checked and owned from then on, the address is complete.
     unsafe {
         let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(protocol.to_be()));
         assert!(fd >= 0);
@@ -45,7 +45,7 @@ pub fn call_me(name: &str) {
 /// Reads a frame from the socket's queue, or from its error queue with MSG_ERRQUEUE; returns its length.
 pub fn take(socket: &OwnedFd, flags: i32) -> Option<usize> {
     let mut frame = [0u8; 16384];
-    // SAFETY: the buffer is as long as it is said to be.
+    // SAFETY: the buffer has the given length.
     let got =
         unsafe { libc::recv(socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), flags | libc::MSG_DONTWAIT) };
     usize::try_from(got).ok().filter(|len| *len > 0)
@@ -57,7 +57,7 @@ fn ask_for_timestamps(socket: &OwnedFd) {
         | libc::SOF_TIMESTAMPING_TX_SCHED
         | libc::SOF_TIMESTAMPING_SOFTWARE
         | libc::SOF_TIMESTAMPING_OPT_ID;
-    // SAFETY: the option is an int, as long as it is said to be.
+    // SAFETY: the option is an int of the given length.
     let set = unsafe {
         let fd = socket.as_raw_fd();
         libc::setsockopt(
@@ -77,7 +77,7 @@ fn send_with_timestamps(device: &str, frames: &[Vec<u8>]) {
     let socket = packet_socket(device, 0);
     ask_for_timestamps(&socket);
     for frame in frames {
-        // SAFETY: the frame is as long as it is said to be.
+        // SAFETY: the frame has the given length.
         let sent = unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         assert_eq!(sent, frame.len() as isize);
         let mut came = 0;

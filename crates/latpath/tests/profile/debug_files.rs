@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 /// elfutils' client library, which latpath loads at run time.
 pub fn need_debuginfod() -> Lack {
-    // SAFETY: the name is a C string; the library does nothing until it is asked.
+    // SAFETY: the name is a C string; the library does nothing until it is called.
     let library = unsafe { libc::dlopen(c"libdebuginfod.so.1".as_ptr(), libc::RTLD_NOW) };
     library.is_null().then(|| "needs libdebuginfod.so.1, which is not installed (libdebuginfod1)".into())
 }

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 const DEVICE: &str = "/dev/fuse";
 const NAME: &str = "lp-frozen";
 
-/// The kernel's side of file systems in user space.
+/// The kernel's FUSE device.
 pub fn need_fuse() -> Lack {
     File::open(DEVICE).err().map(|e| format!("needs {DEVICE}: {e}"))
 }

@@ -24,7 +24,7 @@ enum Needs {
     Capture,
     /// The shared captures.
     Shared,
-    /// All of it.
+    /// All of the above.
     CaptureShared,
 }
 

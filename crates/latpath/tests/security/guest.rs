@@ -108,7 +108,7 @@ fn names(bait: &Path) -> Vec<String> {
 /// is killed.
 pub fn run_if_asked() {
     let (Some(socket), Some(bait)) = (env::var_os(SOCKET), env::var_os(BAIT)) else { return };
-    // SAFETY: numbers.
+    // SAFETY: takes only integers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let names = names(&PathBuf::from(bait));
     let listener = UnixListener::bind(socket).expect("a socket");

@@ -40,7 +40,7 @@ pub fn run(words: &Words) -> io::Result<()> {
     match words.get("fifo")? {
         0 => {
             let nice = words.get("nice")?;
-            // SAFETY: takes numbers alone.
+            // SAFETY: takes only integers.
             unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
         }
         priority => set_fifo(priority).map_err(io::Error::other)?,
@@ -101,7 +101,7 @@ fn set_deadline(runtime: Duration, period: Duration) -> io::Result<()> {
     let (runtime, period) = (runtime.as_nanos() as u64, period.as_nanos() as u64);
     let policy = 6; // SCHED_DEADLINE
     let attr: [u64; 6] = [48 | policy << 32, 0, 0, runtime, period, period];
-    // SAFETY: the structure lives as long as the call, which reads the size that stands in it.
+    // SAFETY: the structure outlives the call, which reads the size that it contains.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, attr.as_ptr(), 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

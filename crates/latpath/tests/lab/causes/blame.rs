@@ -28,6 +28,7 @@ pub enum Causes {
 }
 
 impl Causes {
+    /// Whether `cause` is one of these.
     pub fn include(self, cause: Cause) -> bool {
         match self {
             Self::These(causes) => causes.contains(&cause),

@@ -102,6 +102,7 @@ impl Words {
         value.ok_or_else(|| io::Error::other(format!("{}: {key}=… is missing or wrong", self.kind)))
     }
 
+    /// A required duration, given in µs.
     pub fn time(&self, key: &str) -> io::Result<Duration> {
         Ok(Duration::from_micros(self.get(key)?))
     }
@@ -128,10 +129,12 @@ impl Rounds {
         self.every + Duration::from_micros(u64::from(round * 7919 % 5000))
     }
 
+    /// Number of injections.
     pub fn times(&self) -> u32 {
         self.times
     }
 
+    /// Duration of each injection.
     pub fn busy(&self) -> Duration {
         self.busy
     }
@@ -296,20 +299,22 @@ fn run(words: &Words) -> io::Result<()> {
 /// Stops a process by ptrace, like a debugger.
 fn trace(pid: i32, busy: Duration) -> io::Result<()> {
     let checked = |result: i64| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: these requests take numbers alone.
+    // SAFETY: these requests take only integers.
     let ask = |request| checked(unsafe { libc::ptrace(request, pid, 0, 0) });
     ask(libc::PTRACE_SEIZE)?;
     ask(libc::PTRACE_INTERRUPT)?;
-    // SAFETY: nobody asks for its status.
+    // SAFETY: a null status pointer is permitted.
     checked(unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) }.into())?;
     latpath_testkit::waits::fault_for(busy);
     ask(libc::PTRACE_DETACH)
 }
 
+/// A duration in ns.
 pub fn ns(time: Duration) -> Ns {
     time.as_nanos() as Ns
 }
 
+/// Spins until this `CLOCK_MONOTONIC` time.
 pub fn spin_until(t: Ns) {
     while monotonic() < t {
         std::hint::spin_loop();
@@ -367,7 +372,7 @@ impl Crowd {
             crowd.members.push(thread::spawn(move || {
                 set_name("crowd");
                 pin(cpu).expect("the CPU was there before");
-                // SAFETY: takes numbers alone.
+                // SAFETY: takes only integers.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
                 while !over.load(Ordering::SeqCst) {
                     thread::park();

@@ -17,6 +17,7 @@ use latpath_testkit::{equal, latpath, need_tool, trial, Failed, Lack, Started, T
 use serde_json::Value;
 use std::{fs, os::unix::fs::MetadataExt, process::Command, time::Duration};
 
+/// Tests of fixes on this host, and with the demo's guest.
 pub fn trials(host: &[Lack], guest: &[Lack]) -> Vec<Trial> {
     let with = |lacks: &[Lack]| [host, lacks].concat();
     let old = |controller, file| with(&[need_tool("findmnt"), need_old_group(controller, file)]);
@@ -245,6 +246,7 @@ fn runtime() -> Result<(), Failed> {
 pub struct Setting(&'static str, String);
 
 impl Setting {
+    /// Saves the setting's value, which is restored on drop.
     pub fn keep(file: &'static str) -> Result<Self, Failed> {
         Ok(Self(file, fs::read_to_string(file)?))
     }

@@ -26,6 +26,7 @@ use std::{
     time::Duration,
 };
 
+/// Tests of the commands.
 pub fn trials() -> Vec<Trial> {
     let two = super::need_two_cpus();
     let (ip, tc) = (need_lab(), need_tool("tc"));

@@ -9,7 +9,6 @@ use std::{
 /// A control group of this process with the `cpu` controller, and an empty one that always has a limit. Without the
 /// second, the kernel would patch its scheduler's code (a static key) when the first group gets a limit and the last
 /// one loses it, and an emulated CPU fails on code that changes while it runs.
-/// emulated CPU trips over code that changes under it.
 pub struct Group {
     path: PathBuf,
     limited: PathBuf,

@@ -20,6 +20,7 @@ const ROUNDS: &str = "times=40 busy=30000 every=150000";
 /// One guest shared by all tests; the last one drops it.
 type Shared = Arc<Mutex<Option<Scenario>>>;
 
+/// Tests of the faults with a guest.
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     let shared = Shared::default();
     let one = |name, needs: &[Lack], fault: fn(&mut Scenario) -> Result<(), Failed>| {

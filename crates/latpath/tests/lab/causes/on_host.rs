@@ -12,6 +12,7 @@ use latpath_testkit::{program, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, process::Command, time::Duration};
 
+/// Tests of the faults on one machine.
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     let with = |lack: Lack| [needs, &[lack]].concat();
     let old = |controller, file| with(need_old_group(controller, file));

@@ -305,9 +305,9 @@ impl Qemu {
             let priority = if name.starts_with("CPU ") { vcpus } else { others };
             let policy = if priority > 0 { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
             let param = libc::sched_param { sched_priority: priority };
-            // SAFETY: the parameter lives as long as the call.
+            // SAFETY: the parameter outlives the call.
             let set = unsafe { libc::sched_setscheduler(*tid, policy, &param) };
-            // SAFETY: takes numbers alone.
+            // SAFETY: takes only integers.
             let nice = unsafe { libc::setpriority(libc::PRIO_PROCESS, *tid as u32, nice) };
             if set != 0 || nice != 0 {
                 return Err(std::io::Error::last_os_error().into());

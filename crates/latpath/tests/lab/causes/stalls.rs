@@ -98,7 +98,7 @@ fn until(busy: Duration, mut piece: impl FnMut() -> io::Result<()>) -> io::Resul
 
 /// Touches new memory, in which each page is missing at first.
 fn touch_new_memory(bytes: usize) -> io::Result<()> {
-    // SAFETY: memory of its own, which is unmapped before it is forgotten.
+    // SAFETY: a new mapping, unmapped before its address is dropped.
     unsafe {
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let memory = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);

@@ -29,7 +29,7 @@ fn checked(returned: i32, what: &str) -> io::Result<i32> {
 }
 
 fn own(fd: i32) -> OwnedFd {
-    // SAFETY: a fresh descriptor that nothing else owns.
+    // SAFETY: a new descriptor without another owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -87,7 +87,7 @@ impl Spinner {
 
     /// Loads the program with these instructions before it.
     fn load_after(kind: u32, time: Duration, first: &[bpf_insn]) -> io::Result<Self> {
-        // SAFETY: the pointers are to values that live through the calls, of the lengths that are said.
+        // SAFETY: the pointers are to values that outlive the calls and have the given lengths.
         let map = unsafe { bpf_map_create(BPF_MAP_TYPE_ARRAY, c"lp_until".as_ptr(), 4, COPIED as u32, 1, ptr::null()) };
         let map = own(checked(map, "make a map")?);
         let insns = [first, &program(map.as_raw_fd(), time)].concat();
@@ -102,7 +102,7 @@ impl Spinner {
     fn until(&self, t: u64) -> io::Result<()> {
         let (key, mut value) = (0u32, [0u64; COPIED / 8]);
         value[0] = t;
-        // SAFETY: both live through the call, and are as large as the map says.
+        // SAFETY: both outlive the call, and have the map's sizes.
         let put =
             unsafe { bpf_map_update_elem(self.map.as_raw_fd(), ptr::from_ref(&key).cast(), value.as_ptr().cast(), 0) };
         checked(put, "set the time").map(drop)
@@ -155,6 +155,7 @@ pub struct CostlyIrq {
 }
 
 impl CostlyIrq {
+    /// Makes each interrupt `irq` take `time` longer.
     pub fn new(irq: i32, time: Duration) -> io::Result<Self> {
         // The tracepoint's IRQ number follows the fields common to all events.
         let first = [
@@ -180,7 +181,7 @@ impl CostlyIrq {
 }
 
 fn open_event(attr: &perf_event_attr, cpu: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the structure lives through the call, and says its size.
+    // SAFETY: the structure outlives the call, and contains its size.
     let event = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
     match event {
         ..0 => Err(io::Error::last_os_error()),
@@ -189,7 +190,7 @@ fn open_event(attr: &perf_event_attr, cpu: i32) -> io::Result<OwnedFd> {
 }
 
 fn ask(event: &OwnedFd, what: u32, value: i32) -> io::Result<()> {
-    // SAFETY: these take a number.
+    // SAFETY: these calls take only integers.
     match unsafe { libc::ioctl(event.as_raw_fd(), what as _, value) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -200,7 +201,7 @@ fn ask(event: &OwnedFd, what: u32, value: i32) -> io::Result<()> {
 pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
     let spinner = Spinner::load(BPF_PROG_TYPE_SCHED_CLS, time)?;
     let name = CString::new(device)?;
-    // SAFETY: a text that ends with a zero.
+    // SAFETY: a NUL-terminated string.
     let ifindex = unsafe { libc::if_nametoindex(name.as_ptr()) } as i32;
     let hook = bpf_tc_hook {
         sz: size_of::<bpf_tc_hook>() as size_t,
@@ -214,7 +215,7 @@ pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
         ..Default::default()
     };
     let mut hook = hook;
-    // SAFETY: the structures live through the calls, and say their size; both keep what they were given by themselves.
+    // SAFETY: the structures outlive the calls, and contain their sizes; the kernel keeps its own references.
     unsafe {
         checked(bpf_tc_hook_create(&mut hook), "make a place for a program")?;
         checked(bpf_tc_attach(&hook, &mut options), "attach a program").map(drop)

@@ -1,4 +1,4 @@
-//! Why packets are late in a guest under KVM: faults in the guest.
+//! Causes of late packets in a guest under KVM: faults in the guest.
 
 use crate::{
     blame::{self, Blame},

@@ -34,7 +34,7 @@ const THRESHOLD: Duration = Duration::from_millis(20);
 const ROUNDS: usize = 30;
 const ROUND: Duration = Duration::from_millis(30);
 const PAUSE: Duration = Duration::from_millis(800);
-/// Duration of an observation that may contain further exits.
+/// Duration of each count of slow exits, before and after the fix.
 const WATCHED: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -83,7 +83,7 @@ fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     states.slow(true)?;
     let before = states.exits_in(WATCHED)?;
     let fix = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
-    // The CPU leaves the idle state that it is in now once more.
+    // The CPU still leaves the idle state that it entered before the fix.
     latpath_testkit::waits::fault_for(2 * EXIT);
     let after = states.exits_in(WATCHED)?;
     publishing.interrupt();

@@ -36,7 +36,7 @@ fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", 1000 * (seconds + 600));
     stage.subscribe(&stream)?;
     let publishing = stage.start_publishing(&stream)?;
-    // What is stopped for seconds is no fault.
+    // The guest must not report the seconds for which QEMU is stopped as a fault.
     let quiet = "echo 0 >/proc/sys/kernel/watchdog; echo 1 >/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress";
     stage.guest()?.expect(quiet, &|| false)?;
     let load = seconds as u32 + 900;
@@ -44,7 +44,7 @@ fn run(scale: &Scale) -> Outcome {
     stage.guest()?.start("loop", &format!("sh -c '{in_guest}'"), false, &|| false)?;
     let in_host = stage.start_command(&stage.path().hypervisor, busy::command(40, load)?)?;
 
-    // perf's file of ten minutes would fill the memory.
+    // A perf file of ten minutes would not fit into memory.
     let perf = Recorded::start(&stage)?;
     let seen = watched(&mut stage, Duration::from_secs(seconds.min(20)), Some(perf))?;
     check(&seen).and_then(|()| seen.expect_reasons_of_perf()).with_context(|| format!("{:#}", seen.document))?;

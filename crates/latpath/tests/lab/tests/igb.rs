@@ -21,7 +21,7 @@ fn run(_: &Scale) -> Outcome {
     for works in ["clock", "tx_sched", "tx_driver", "tx_nic"] {
         caps.expect(works, "works")?;
     }
-    caps.expect("rx_nic", "not_offered")?; // of all frames; of PTP's it does
+    caps.expect("rx_nic", "not_offered")?; // for all frames; only PTP frames are stamped
 
     let pair = Pair::open(&nics)?;
     for _ in 0..3 {
@@ -31,7 +31,7 @@ fn run(_: &Scale) -> Outcome {
     }
     drop(pair);
 
-    // Kernel stamps replace those that the NIC lacks. It stamps one frame at a time, and skips frames sent before that
+    // Kernel stamps replace those that the NIC lacks. The NIC stamps one frame at a time, and skips frames sent before that
     // is done.
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let session = Session::run(&nics, "--count 100 --rate 50")?;

@@ -37,7 +37,7 @@ fn run(scale: &Scale) -> Outcome {
 
     let (hit, missed) = (after.hit - before.hit, after.missed - before.missed);
     eprintln!("Open vSwitch counted {hit} hit, {missed} missed, {}; {}", after.lost - before.lost, report.in_short());
-    // A busy emulated guest may lose some; that is another test's.
+    // A busy emulated guest may lose packets, which another test covers.
     ensure!(report.number("journeys")? == stream.frames, "{}", report.in_short());
     report.expect_no_sighting_lost()?;
     ensure!(missed > 1 && hit > 1, "too few flows were there, or removed");

@@ -24,7 +24,7 @@ fn run(_: &Scale) -> Outcome {
         ("tx_late_ms", "2000,0", "0,0", &["tx_nic"]),
         ("rx_lost", "1,0", "0,0", &["rx_nic"]),
         ("frozen", "1,1", "0,0", &["clock"]),
-        // One frame of two is enough to see that it can.
+        // Stamps of every other frame are enough to show that stamping works.
         ("tx_lost", "2,0", "0,0", &[]),
         ("rx_lost", "2,0", "0,0", &[]),
     ];
