@@ -61,7 +61,7 @@ fn counted(mut live: Live, packets: u64) -> Result<Summary, Failed> {
     Ok(live.summary())
 }
 
-/// Ten rounds of a counter that wraps at 400, sent faster than the window.
+/// Ten rounds of a counter that wraps at 400, each shorter than the window.
 fn rounds() -> Result<Summary, Failed> {
     let bench = bench()?;
     let stream = own("wraps");
