@@ -138,7 +138,7 @@ fn macvtap_alone() -> Result<(), Failed> {
     expect_none(&seen, "app-read")
 }
 
-/// Its character device, found by number: /dev may belong to another machine than this namespace.
+/// Creates a node of its character device: /dev may belong to another machine than this namespace.
 fn node_of_macvtap(bench: &Bench, space: &Namespace) -> Result<std::path::PathBuf, Failed> {
     let number = std::process::Command::new("ip")
         .args(["netns", "exec", space.name(), "sh", "-c", &format!("cat /sys/class/net/{MACVTAP}/tap*/dev")])

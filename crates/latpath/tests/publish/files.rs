@@ -169,7 +169,7 @@ fn three_protocols() -> Result<()> {
     let mut frames = Vec::new();
     for n in 0..40_u16 {
         frames.push(one(asdu(b"MU01", n))?);
-        // An event after twenty messages, the third of which is missing.
+        // A new event after twenty messages; the third message of that event is missing.
         let event = u32::from(n / 20);
         let sq_num = u32::from(n) - 20 * event;
         if (event, sq_num) != (1, 2) {

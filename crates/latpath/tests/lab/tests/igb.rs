@@ -31,8 +31,8 @@ fn run(_: &Scale) -> Outcome {
     }
     drop(pair);
 
-    // Kernel stamps replace those that the NIC lacks. The NIC stamps one frame at a time, and skips frames sent before that
-    // is done.
+    // Kernel stamps replace those that the NIC lacks. The NIC stamps one frame at a time, and skips frames sent before
+    // that is done.
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let session = Session::run(&nics, "--count 100 --rate 50")?;
     reflector.end()?;
