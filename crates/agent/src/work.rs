@@ -79,7 +79,7 @@ impl<T> Drop for Worker<T> {
     }
 }
 
-/// The agent's end of a reply: its bytes, and how many of them are on their way.
+/// A reply that the agent is sending: its bytes, and the number of bytes sent.
 #[derive(Default)]
 pub(crate) struct Outbound {
     bytes: Vec<u8>,
@@ -100,7 +100,7 @@ impl Outbound {
         Self::new(reply.encode_to_vec())
     }
 
-    /// Bytes that are not on their way yet.
+    /// Number of bytes not sent yet.
     pub fn waiting(&self) -> usize {
         self.bytes.len() - self.sent
     }

@@ -52,7 +52,7 @@ struct selection {
 	__u8 fast_path; /* no stream but those of the first protocol has frames of its ethertype */
 	__u8 over_ip;
 	__u16 reach_ip; /* bytes of an IP packet's frame that any stream's recognition and key may need */
-	__u16 reach;    /* the same of any frame */
+	__u16 reach;    /* likewise, for any frame */
 };
 
 const volatile struct selection selection = {};

@@ -51,7 +51,7 @@ pub enum Subject {
 pub enum Link {
     /// No culprit is named.
     Nobody,
-    /// The culprit had the CPU that the actor was to have.
+    /// The culprit occupied the CPU on which the actor was waiting to run.
     Behind,
     /// The culprit took the CPU from the actor.
     By,
@@ -116,7 +116,7 @@ pub enum Culprit {
     Found,
     /// The actor itself, by its own choice.
     Actor,
-    /// The CPU that the actor was to have, which was idle.
+    /// The idle CPU on which the actor was waiting to run.
     IdleCpu,
     /// Nobody.
     Nobody,

@@ -6,7 +6,7 @@
 #ifndef LATPATH_FLIGHT_EVENT_H
 #define LATPATH_FLIGHT_EVENT_H
 
-#define NAMES 16384 /* size of the table of thread names, which has the latest thread of each number modulo this */
+#define NAMES 16384 /* entries of the table of thread names, indexed by pid modulo NAMES; a later thread overwrites an earlier one */
 
 /* The numbers are part of the agent's protocol and of runs: add at the end. */
 enum kind {

@@ -289,7 +289,7 @@ fn a_frame_sent_twice_is_one_duplicate_at_the_reader() {
             b.see(point, n as u32, sent(n) + at * US);
             b.see(point, n as u32, sent(n) + at * US + 500);
         }
-        // Seen again only on the way.
+        // A third sighting at the tap only; the reader does not see this copy.
         b.see(TAP, n as u32, sent(n) + 4 * US);
     }
     b.flush();

@@ -6,7 +6,7 @@ use std::{fmt, str::FromStr};
 /// Index of a point in a run's table of points, in order of first appearance.
 pub type PointId = u16;
 
-/// Makes the kinds of one table: each has the number of its row.
+/// Defines `PointKind` from one table; a kind's number is its row.
 macro_rules! kinds {
     ($($kind:ident: $info:expr,)*) => {
         /// What passes at a point: each kind is a row of the table in `point.rs`, and of docs/points.md.

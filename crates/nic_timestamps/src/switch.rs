@@ -49,7 +49,7 @@ impl HardwareStamps {
         let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
         let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
         let (config, share) = match join(rx) {
-            // Stamps of received packets are claimed but rejected; those of sent packets may work.
+            // The driver advertises receive stamps but rejects the request; transmit stamps alone may still work.
             Err(StampError::Os { .. }) if tx && rx => join(false)?,
             joined => joined?,
         };

@@ -82,7 +82,7 @@ fn veth() -> Result {
     ip("link set lpb up")?;
     let caps = with_link("lpa", true)?;
     let verifying = thread::spawn(move || verify(&caps, Trial { listen: LISTEN, ..SEND }));
-    // No frames can arrive.
+    // A veth has no receive stamps of a NIC, so the verification does not listen; `LISTEN` is an hour.
     until("it is verified long before it has listened", || verifying.is_finished())?;
     let verified = verifying.join().map_err(|_| "a panic")?;
     is(&verified.tx_sched, &Check::Works)?;

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 /// Reason why an instrument cannot be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This kernel or user cannot trace, or nothing to watch exists.
+    /// This kernel or user cannot trace, or there is nothing to watch.
     #[error(transparent)]
     Programs(#[from] latpath_bpf::StartError),
     /// The CPUs cannot be sampled.
@@ -63,7 +63,7 @@ pub trait Instrument: Sized {
     /// Attaches it, and returns once the window has begun.
     ///
     /// # Errors
-    /// If this kernel or user cannot trace, or nothing to watch exists.
+    /// If this kernel or user cannot trace, or there is nothing to watch.
     fn start(scope: Scope, options: Self::Options) -> Result<Self, StartError>;
 
     /// Options with which a trial attaches every program that any options would attach.

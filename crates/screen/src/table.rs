@@ -20,7 +20,7 @@ use unicode_width::UnicodeWidthStr;
 struct Column {
     title: &'static str,
     width: usize,
-    /// Columns with rank 0 are kept longest; from [`EXTRA`] on they are only shown if names need not be cut.
+    /// Columns of rank 0 are removed last. Those of rank [`EXTRA`] or higher are shown only if no name has to be cut.
     rank: u8,
     sort: Option<Sort>,
     cell: fn(&SegmentFigures, &Theme, usize) -> (String, Style),

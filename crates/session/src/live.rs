@@ -77,7 +77,7 @@ pub struct LiveSession {
     source: Box<dyn FigureSource>,
     streams: Vec<StreamSpec>,
     explainer: Option<LiveExplainer>,
-    /// `None` for the figures of a run.
+    /// Reports streams, points and segments without packets; `None` if the figures come from a stored run.
     absent: Option<Absent>,
     events: EventQueue,
     stop_after: StopAfter,

@@ -94,7 +94,7 @@ impl Follow {
         lost.chain(self.left_out()).chain(not_followed).chain(of_sources).collect()
     }
 
-    /// Patterns of requested points at which no packet was seen so far.
+    /// Patterns of requested points at which no packet has been seen so far.
     pub fn unseen_points(&self) -> Vec<&str> {
         self.options.points.unmatched(&self.tables.points)
     }

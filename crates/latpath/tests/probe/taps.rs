@@ -83,7 +83,7 @@ fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
         }
         Ok(vm.join().map_err(|_| "the VM panicked")??)
     })?;
-    // Frames from the device end where the others were sent.
+    // Frames that the VM writes arrive at lp-pub, from which the frames to the VM were sent.
     let came = |seen: &Seen| seen.at("host/nic-rx@lp-pub").len() >= out.len();
     seen(bench, probe, came)
 }

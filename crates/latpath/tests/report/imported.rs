@@ -123,7 +123,7 @@ fn sent_and_read(n: u64) -> (u64, u64) {
     (sent, if is_held { 2000 * 250 + HELD + 30 + (n - 2000) * 5 } else { sent + 60 })
 }
 
-/// The same interval in the kernel's trace format, written by hand, `behind` µs behind UTC.
+/// A hand-written kernel trace of the interval that the logs cover, on a clock `behind` µs behind UTC.
 fn trace(behind: u64) -> String {
     let mut lines: Vec<(u64, String)> = Vec::new();
     let mut add = |at: u64, who: &str, cpu: u32, event: String| {

@@ -1,4 +1,4 @@
-//! Guests: their run times as the host accounts them, and the samples of their agents.
+//! Guests: their run times as measured by the host, and their agents' samples.
 
 use crate::{Scope, StartError};
 use latpath_agent::{Address, Machine, Timeouts};

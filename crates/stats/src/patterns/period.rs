@@ -31,8 +31,8 @@ pub struct Train {
     pub chance: f64,
 }
 
-/// The most significant train among ascending instants, if any; `tried`: number of such searches. Instants are those of
-/// packets, which come at an `interval` themselves.
+/// The most significant train among ascending instants, if any; `tried`: number of such searches. The instants are packet
+/// times; packets arrive only every `interval`.
 pub fn train(at: &[Ns], tried: usize, interval: f64) -> Option<Train> {
     let periods = candidates(at);
     let trials = (at.len() * at.len() * tried * 16).max(1) as f64;
@@ -129,7 +129,8 @@ fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), 
     let period = span / turns;
     // Instants close together count as one.
     let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
-    // A packet is punctual if it is the nearest to its turn, at any distance.
+    // The packet nearest to the expected time counts as punctual at any distance, so the window is at least one packet
+    // interval.
     let on_time = (2.0 * tolerance).max(interval / period);
     let by_chance = 1.0 - (-(apart as f64) / turns * on_time).exp();
     let of = |n: f64| if n < 1.0 { 0.0 } else { n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() };

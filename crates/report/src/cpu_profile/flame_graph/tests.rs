@@ -37,7 +37,7 @@ fn drawn(svg: &str) -> BTreeMap<String, i128> {
     times
 }
 
-/// The same from the folded lines: each prefix of a chain, from the process on.
+/// Times computed from the folded lines, for every prefix of each call chain, starting at the process.
 fn folded(profile: &Profile) -> BTreeMap<String, i128> {
     let mut times = BTreeMap::from([("all".to_owned(), 0)]);
     for line in profile.folded() {
