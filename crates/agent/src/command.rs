@@ -266,8 +266,11 @@ mod tests {
         };
         running.end();
         assert_eq!(to_its_end(&mut running).end, Some(Ok(137)));
-        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        latpath_testkit::waits::until("the child is gone", || {
+            let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            state.is_empty() || state.contains(") Z ")
+        })
+        .unwrap();
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn the_json_has_the_keys_that_others_script_against() {
         "tool",
         "limits",
     ];
-    let mut all = [&counts[..], &whole, &["chosen", "deficiencies", "notes", "run", "weaknesses"]].concat();
+    let mut all = [&counts[..], &whole, &["chosen", "deficiencies", "notes", "run", "settings", "weaknesses"]].concat();
     all.sort();
     assert_eq!(keys(&report), all);
     let percentiles = ["p50_ns", "p90_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "p99_999_ns", "p99_9999_ns"];

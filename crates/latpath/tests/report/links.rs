@@ -13,7 +13,7 @@ fn a_link_that_others_have_planted_is_refused_or_replaced_and_never_followed() {
     fs::write(at("victim"), "mine").unwrap();
     fs::create_dir(at("study")).unwrap();
     let configuration =
-        r#"{"version":2,"name":"a","vm":"v","kernel":"","latpath":"","command":[],"alone":[],"notes":[]}"#;
+        r#"{"version":3,"name":"a","vm":"v","kernel":"","latpath":"","command":[],"alone":[],"notes":[]}"#;
     fs::write(at("study/a.json"), configuration).unwrap();
     let commands: [&[&str]; 8] = [
         &["report", "run", "--csv", "out"],
