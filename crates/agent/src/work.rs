@@ -110,7 +110,7 @@ impl Outbound {
         let rest = &self.bytes[self.sent..];
         let piece = rest[..rest.len().min(PIECE)].to_vec();
         self.sent += piece.len();
-        (!piece.is_empty()).then(|| (piece, self.sent == self.bytes.len()))
+        (!piece.is_empty()).then_some((piece, self.sent == self.bytes.len()))
     }
 
     pub fn chunk(&mut self) -> Option<Chunk> {

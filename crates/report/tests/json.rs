@@ -78,6 +78,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "points",
         "run",
         "segments",
+        "settings",
         "streams",
         "threshold_ns",
         "tool",

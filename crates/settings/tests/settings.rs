@@ -40,7 +40,7 @@ fn values() -> (tempfile::TempDir, Vec<SettingValue>) {
     (folder, reading.values)
 }
 
-fn of<'a>(values: &'a [SettingValue], setting: Setting) -> Vec<(&'a str, &'a str)> {
+fn of(values: &[SettingValue], setting: Setting) -> Vec<(&str, &str)> {
     let all = values.iter().filter(|value| value.setting == setting.id());
     all.map(|value| (value.target.as_str(), value.value.as_str())).collect()
 }
