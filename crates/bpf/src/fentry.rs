@@ -8,6 +8,9 @@ const ANY: [&str; 3] = ["xdp_do_redirect", "skb_consume_udp", "__netif_receive_s
 
 /// Tries to load and attach a program of two instructions at the entry of a function. A kernel without trampolines
 /// refuses it, whatever its version.
+///
+/// # Errors
+/// With the reason if the kernel refuses it.
 pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
     let Some(id) = ANY.iter().find_map(|name| function(name)) else {
         return Err("its type information names no functions".into());
@@ -54,6 +57,9 @@ fn why_not(error: &std::io::Error) -> String {
 }
 
 /// Attaches a loaded program to the target in its type information. Closing the descriptor detaches it.
+///
+/// # Errors
+/// If the kernel refuses the attachment.
 pub fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     attach_at(program, None)
 }

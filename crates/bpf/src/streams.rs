@@ -119,6 +119,9 @@ fn reach(spec: &StreamSpec) -> u16 {
 
 impl Table {
     /// Builds the table.
+    ///
+    /// # Errors
+    /// If the programs cannot follow these streams together.
     pub fn new(specs: &[StreamSpec]) -> Result<Self, BadStreams> {
         if specs.is_empty() {
             return Err(BadStreams::None);

@@ -62,6 +62,10 @@ pub struct Trial {
 }
 
 impl Trial {
+    /// Loads the programs for the streams of a table.
+    ///
+    /// # Errors
+    /// If the kernel refuses the programs or a map.
     pub fn load(table: Table) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         able()?;
         listen();

@@ -34,6 +34,7 @@ pub struct Datapath {
     /// Upcalls, including those of a flow's action, that did not reach ovs-vswitchd, because its queue was full or no
     /// process listens. Their packets are lost.
     pub lost: u64,
+    /// Number of flows in the kernel's table.
     pub flows: u64,
 }
 

@@ -31,16 +31,20 @@ pub struct Snapshot {
 /// Counters of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
+    /// Devices by index.
     pub devices: BTreeMap<u32, DeviceCounters>,
     /// Open vSwitch's datapaths.
     pub datapaths: Vec<Datapath>,
+    /// UDP and packet sockets.
     pub sockets: Sockets,
 }
 
 /// A device's counters; in a [`Difference`], their increments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
+    /// Name of the device.
     pub name: String,
+    /// Kind of a virtual device, as in `ip -d link`.
     pub kind: Option<String>,
     /// The device's own counters.
     pub statistics: Statistics,

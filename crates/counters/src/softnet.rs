@@ -5,12 +5,14 @@ use serde::{Deserialize, Serialize};
 /// Counters of each CPU's network stack since boot. The kernel's 32-bit counters wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Softnet {
+    /// One entry per CPU.
     pub cpus: Vec<SoftnetCpu>,
 }
 
 /// Counters of one CPU's network stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftnetCpu {
+    /// Number of the CPU.
     pub cpu: u32,
     /// Packets processed.
     pub processed: u32,

@@ -17,6 +17,7 @@
 //!
 //! Times are of `CLOCK_MONOTONIC`, in ns.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod counters;
 mod events;

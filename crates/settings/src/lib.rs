@@ -3,6 +3,8 @@
 //! [`Setting::shell`] returns the command that would. [`differences`] compares groups of runs, and
 //! [`RunSettings::changes`] compares the beginning and the end of one run.
 
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
 mod difference;
 mod ethtool;
 mod host;

@@ -22,6 +22,7 @@ const KERNEL: u8 = 2;
 pub struct Machine<'s> {
     /// The guest's name; `None` for the host.
     pub guest: Option<String>,
+    /// Its samples.
     pub samples: &'s Samples,
     /// Offset of the machine's clock from the host's, ns.
     pub offset_ns: Ns,
