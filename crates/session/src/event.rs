@@ -1,7 +1,7 @@
 //! The events that a session reports while it runs.
 
 use latpath_capture::{CaptureKind, CaptureRequest, RankedCapture};
-use latpath_model::{Ns, StreamSpec};
+use latpath_model::{Ns, StreamId, StreamSpec};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -76,10 +76,15 @@ pub enum Event {
     Dropped { events: u64 },
 }
 
+/// Name of a stream, as the user wrote it; empty if unknown.
+pub(crate) fn stream_name(streams: &[StreamSpec], stream: StreamId) -> String {
+    streams.get(usize::from(stream)).map(ToString::to_string).unwrap_or_default()
+}
+
 impl Event {
     pub(crate) fn late(request: &CaptureRequest, streams: &[StreamSpec]) -> Self {
         let CaptureRequest { number, worst, packet, from, to, stream, .. } = *request;
-        let stream = streams.get(usize::from(stream)).map(ToString::to_string).unwrap_or_default();
+        let stream = stream_name(streams, stream);
         Self::LatePacket { capture: number, stream, packet, took_ns: worst, from_ns: from, to_ns: to }
     }
 

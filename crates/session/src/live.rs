@@ -187,12 +187,12 @@ impl LiveSession {
 
     fn report(&mut self) {
         let Self { source, streams, absent: Some(absent), events, .. } = self else { return };
-        let seen = source.seen().to_vec();
+        let seen = (self.checked.elapsed() >= CHECK).then(|| source.seen().to_vec());
         let Some(follow) = source.followed() else { return };
         while let Some(request) = follow.next_spotted() {
             events.push(Event::late(&request, streams));
         }
-        if self.checked.elapsed() >= CHECK {
+        if let Some(seen) = seen {
             self.checked = Instant::now();
             absent.check(follow, &seen, events, false);
         }

@@ -239,9 +239,8 @@ impl RecordSession {
         self.follow.step(recorder);
         while let Some(request) = self.follow.next_spotted() {
             let streams = &self.options.follow.streams;
-            let stream = streams.get(usize::from(request.stream)).map(ToString::to_string).unwrap_or_default();
             if let Some(trace) = &mut self.trace {
-                trace.spotted(&request, &stream, &mut self.events);
+                trace.spotted(&request, streams, &mut self.events);
             }
             self.events.push(Event::late(&request, streams));
         }

@@ -10,7 +10,7 @@ pub use devices::Device;
 use latpath_linux::proc::{Root, Stat, PF_KTHREAD};
 use latpath_linux::{monotonic, Cpus};
 use latpath_model::Ns;
-use latpath_vms::Vm;
+use latpath_vms::{Policy, Vm};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -268,17 +268,7 @@ fn lasting(path: &str) -> String {
 
 /// The scheduling of a thread: `fifo 50`, `other`, `other nice -5`.
 pub(crate) fn scheduling(stat: &Stat) -> String {
-    let policy = match stat.policy {
-        0 => "other",
-        1 => "fifo",
-        2 => "rr",
-        3 => "batch",
-        5 => "idle",
-        6 => "deadline",
-        7 => "ext",
-        _ => "unknown",
-    };
-    scheduling_of(policy, stat.rt_priority, stat.nice)
+    scheduling_of(Policy::from_number(stat.policy).name(), stat.rt_priority, stat.nice)
 }
 
 /// The scheduling as text, from a policy's name.

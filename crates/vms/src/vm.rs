@@ -242,7 +242,7 @@ pub enum Policy {
 
 impl Policy {
     /// include/uapi/linux/sched.h
-    pub(crate) fn from_number(number: u32) -> Self {
+    pub fn from_number(number: u32) -> Self {
         match number {
             0 => Self::Other,
             1 => Self::Fifo,

@@ -1,9 +1,9 @@
 //! The kernel's own trace, stopped by the first spike.
 
-use crate::event::{Event, EventQueue};
+use crate::event::{stream_name, Event, EventQueue};
 use latpath_capture::CaptureRequest;
 use latpath_linux::Directory;
-use latpath_model::Ns;
+use latpath_model::{Ns, StreamSpec};
 use latpath_tracefs::{Instance, Options};
 use std::ffi::OsStr;
 
@@ -38,12 +38,13 @@ impl Trace {
         Ok(Self { instance, spotted: false })
     }
 
-    /// Handles a late packet of this stream: the first one writes a mark to the trace, takes a snapshot and stops it.
-    pub fn spotted(&mut self, request: &CaptureRequest, stream: &str, events: &mut EventQueue) {
+    /// Handles a late packet: the first one writes a mark to the trace, takes a snapshot and stops it.
+    pub fn spotted(&mut self, request: &CaptureRequest, streams: &[StreamSpec], events: &mut EventQueue) {
         if std::mem::replace(&mut self.spotted, true) {
             return;
         }
-        let CaptureRequest { number, worst, packet, from, to, .. } = request;
+        let CaptureRequest { number, worst, packet, from, to, stream, .. } = request;
+        let stream = stream_name(streams, *stream);
         let seconds = |t: Ns| format!("{}.{:09}", t.div_euclid(1_000_000_000), t.rem_euclid(1_000_000_000));
         let mark = format!(
             "latpath spike {number}: packet {packet} of {stream} took {worst} ns, between {} and {} s",
