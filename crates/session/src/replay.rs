@@ -152,18 +152,19 @@ impl FigureSource for Replay {
 
     fn summary(&mut self) -> Summary {
         self.counting.flush();
-        let whole = self.is_over() && self.counting.since <= self.first;
+        let is_over = self.is_over();
+        let whole = is_over && self.counting.since <= self.first;
         let mut manifest = self.manifest.clone();
         if !whole {
             manifest.joined.clear();
             manifest.kernel = None;
         }
-        let until = if self.is_over() { self.last } else { self.now };
+        let until = if is_over { self.last } else { self.now };
         let elapsed = until.saturating_sub(self.counting.since).max(0);
         let (points, route, vms) = (self.run.points(), &self.layout.route, &self.vms);
         let facts = Facts { manifest: &manifest, points, route, before: &[], whole, vms, elapsed };
         let mut summary = summarise(self.counting.figures(), &facts);
-        self.counting.fill(&mut summary, &manifest.streams, manifest.start.monotonic_ns, self.now > self.last);
+        self.counting.fill(&mut summary, &manifest.streams, manifest.start.monotonic_ns, is_over);
         let of_run = self.run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
         let damaged = self.damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
         let unread = self.unread.iter().cloned();
