@@ -4,7 +4,7 @@
 //! Input: the contents of the frame; the target adds the framing.
 
 use latpath_flight::packed::{pack, unpack};
-use latpath_flight::{CpuRecord, Event, Snapshot, Thread, What, Window};
+use latpath_flight::{CpuRecord, Event, EventKind, Snapshot, Thread, Window};
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
@@ -26,7 +26,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
 
 /// A short window with all kinds of names.
 pub fn some() -> Snapshot {
-    let kinds = [What::IrqEntry(9), What::IrqExit(9), What::TimerEntry(0xffff_8000_0000_1000), What::WorkStart(7)];
+    let kinds = [
+        EventKind::IrqEntry(9),
+        EventKind::IrqExit(9),
+        EventKind::TimerEntry(0xffff_8000_0000_1000),
+        EventKind::WorkStart(7),
+    ];
     let events = |cpu: u32| -> Vec<Event> {
         let event =
             |n: i64| Event { t: 1_000_000 + n * 700, pid: 40 + n as u32 % 3 + cpu, what: kinds[n as usize % 4] };

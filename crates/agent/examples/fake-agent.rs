@@ -9,7 +9,7 @@
 //! of an honest agent.
 
 use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
-use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
+use latpath_flight::{CpuRecord, Event, EventKind, Figures, Record, Snapshot, Thread, Window};
 use latpath_linux::monotonic;
 use latpath_model::{
     Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, SenderAt, Sighting, Source, SourceNote, SourceNoteKind,
@@ -140,7 +140,7 @@ impl Source for Hostile {
 
 impl Record for Hostile {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
-        let events = vec![Event { t: from, pid: 1, what: What::TimerExit }; 250_000];
+        let events = vec![Event { t: from, pid: 1, what: EventKind::TimerExit }; 250_000];
         let record = CpuRecord { cpu: 0, events, since: from, overwritten: u64::MAX, unfinished: u64::MAX };
         let threads = (0..60_000).map(|pid| (pid, Thread { name: format!("{EVIL}{pid}"), tgid: pid })).collect();
         Snapshot { window: Window { from, to, cpus: vec![record] }, threads, ..Snapshot::default() }

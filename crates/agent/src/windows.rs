@@ -189,7 +189,7 @@ fn check(open: &Open, snapshot: Snapshot, timeline: &mut Timeline, now: Ns) -> R
 mod tests {
     use super::*;
     use latpath_clock::Exchange;
-    use latpath_flight::{CpuRecord, Event, What, Window};
+    use latpath_flight::{CpuRecord, Event, EventKind, Window};
 
     const NOW: Ns = 100_000_000_000;
     const MS: Ns = 1_000_000;
@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn snapshot(request: WindowRequest, t: Ns) -> Vec<u8> {
-        let events = vec![Event { t, pid: 1, what: What::TimerExit }];
+        let events = vec![Event { t, pid: 1, what: EventKind::TimerExit }];
         let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
         let WindowRequest { from, to, .. } = request;
         Snapshot { window: Window { from, to, cpus }, ..Snapshot::default() }.encode()
@@ -278,7 +278,7 @@ mod tests {
         .contains("version 9"));
         // A few KiB that would need many MiB of memory.
         let bomb = why(&|request| {
-            let events = vec![Event { t: request.from, pid: 1, what: What::TimerExit }; 1 << 19];
+            let events = vec![Event { t: request.from, pid: 1, what: EventKind::TimerExit }; 1 << 19];
             let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
             let WindowRequest { from, to, .. } = request;
             let bytes = Snapshot { window: Window { from, to, cpus }, ..Snapshot::default() }.encode();
@@ -293,7 +293,7 @@ mod tests {
         let mut windows = Windows::default();
         for id in 0..MAX_WINDOWS as u64 {
             let request = windows.request(id, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
-            let events = vec![Event { t: request.from, pid: 1, what: What::TimerExit }; 1 << 17];
+            let events = vec![Event { t: request.from, pid: 1, what: EventKind::TimerExit }; 1 << 17];
             let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
             let WindowRequest { from, to, .. } = request;
             let bytes = Snapshot { window: Window { from, to, cpus }, ..Snapshot::default() }.encode();

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{agent_recording, agent_with, drain, patient, recorded, request, Agent, Begun};
 use latpath_agent::{Facts, GuestWindow, Machine, ServeOptions, Stream, Timeouts};
-use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
+use latpath_flight::{CpuRecord, Event, EventKind, Figures, Record, Snapshot, Thread, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
 use latpath_testkit::waits::until;
@@ -40,7 +40,7 @@ impl Record for Invents {
         latpath_testkit::waits::fault_for(self.takes);
         self.reported.fetch_add(1, Ordering::SeqCst);
         let step = (to - from) / self.events.max(1) as Ns;
-        let event = |i: u64| Event { t: from + i as Ns * step, pid: 7, what: What::TimerEntry(noise(i)) };
+        let event = |i: u64| Event { t: from + i as Ns * step, pid: 7, what: EventKind::TimerEntry(noise(i)) };
         let events = (0..self.events).map(event).collect();
         let cpus = vec![CpuRecord { cpu: 1, events, since: from, ..CpuRecord::default() }];
         let threads = [(7, Thread { name: "relay".into(), tgid: 7 })].into();

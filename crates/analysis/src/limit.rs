@@ -18,7 +18,7 @@ pub use verdict::LimitVerdict;
 #[derive(Clone, Debug)]
 pub struct Limit {
     text: String,
-    what: What,
+    what: Subject,
     /// Maximum of the figure; for journeys, the minimum.
     bar: i64,
     about: Option<About>,
@@ -36,7 +36,7 @@ pub struct About {
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Subject {
     Time(Where, fn(&TimeFigures) -> Ns, IsExact),
     /// Times of a segment over the threshold.
     Over(Where),
@@ -162,13 +162,13 @@ fn paced(text: &str) -> Option<Option<String>> {
 }
 
 /// The count with a name.
-fn counter(name: &str) -> Option<What> {
+fn counter(name: &str) -> Option<Subject> {
     if let Some(counter) = Counter::ALL.into_iter().find(|counter| counter.name() == name) {
-        return Some(What::All(counter));
+        return Some(Subject::All(counter));
     }
     let time = name.strip_prefix("consecutive")?;
     let own = time.strip_prefix('(').and_then(|time| parse_duration(time.strip_suffix(')')?));
-    (time.is_empty() || own.is_some()).then_some(What::Consecutive(own))
+    (time.is_empty() || own.is_some()).then_some(Subject::Consecutive(own))
 }
 
 impl FromStr for Limit {
@@ -180,7 +180,11 @@ impl FromStr for Limit {
         let whole = |value: &str| value.parse::<u32>().map(i64::from).map_err(|_| BadLimit::Value(value.into()));
         let of = |what, bar| Self { text: text.into(), what, bar, about: None, is_not_measured: false };
         if let Some((left, value)) = text.rsplit_once(">=") {
-            return if left.trim() == "journeys" { Ok(of(What::Journeys, whole(value.trim())?)) } else { Err(form()) };
+            return if left.trim() == "journeys" {
+                Ok(of(Subject::Journeys, whole(value.trim())?))
+            } else {
+                Err(form())
+            };
         }
         let (left, value) = text.rsplit_once("<=").ok_or_else(form)?;
         let (left, value) = (left.trim(), value.trim());
@@ -188,13 +192,15 @@ impl FromStr for Limit {
         let (what, bar) = match left.rsplit_once(':') {
             None => (counter(left).ok_or_else(|| unknown(left))?, whole(value)?),
             Some(("", _)) => return Err(form()),
-            Some((segment, "over")) => (What::Over(Where::of(segment)), whole(value)?),
-            Some((segment, "negative")) => (What::Negative(Where::of(segment)), whole(value)?),
+            Some((segment, "over")) => (Subject::Over(Where::of(segment)), whole(value)?),
+            Some((segment, "negative")) => (Subject::Negative(Where::of(segment)), whole(value)?),
             Some((what, figure)) => match paced(what) {
-                Some(points) => (What::Pacing(points, pacing_figure(figure).ok_or_else(|| unknown(figure))?), time()?),
+                Some(points) => {
+                    (Subject::Pacing(points, pacing_figure(figure).ok_or_else(|| unknown(figure))?), time()?)
+                }
                 None => {
                     let by_name = time_figure(figure).ok_or_else(|| unknown(figure))?;
-                    (What::Time(Where::of(what), by_name, figure == "stddev"), time()?)
+                    (Subject::Time(Where::of(what), by_name, figure == "stddev"), time()?)
                 }
             },
         };
@@ -210,7 +216,9 @@ impl Limit {
     /// The limit's segment, if the user named it; a profile may name segments that a run does not have.
     pub fn segment(&self) -> Option<&str> {
         match &self.what {
-            What::Time(at, ..) | What::Over(at) | What::Negative(at) if self.about.is_none() => Some(&at.segment),
+            Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at) if self.about.is_none() => {
+                Some(&at.segment)
+            }
             _ => None,
         }
     }
@@ -224,19 +232,19 @@ impl Limit {
     /// journeys.
     pub fn counter(&self) -> Option<&'static str> {
         match self.what {
-            What::All(counter) => Some(counter.name()),
-            What::Consecutive(_) => Some("consecutive"),
-            What::Pacing(..) => Some("pacing"),
-            What::Over(_) => Some("over"),
-            What::Negative(_) => Some("negative"),
-            What::Time(..) | What::Journeys => None,
+            Subject::All(counter) => Some(counter.name()),
+            Subject::Consecutive(_) => Some("consecutive"),
+            Subject::Pacing(..) => Some("pacing"),
+            Subject::Over(_) => Some("over"),
+            Subject::Negative(_) => Some("negative"),
+            Subject::Time(..) | Subject::Journeys => None,
         }
     }
 
     /// The limit's own threshold of consecutive late packets, ns.
     pub fn row_limit(&self) -> Option<Ns> {
         match self.what {
-            What::Consecutive(own) => own,
+            Subject::Consecutive(own) => own,
             _ => None,
         }
     }

@@ -262,11 +262,12 @@ fn head(bytes: &[u8]) -> Result<(Head, &[u8]), BadCapture> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_flight::{CpuRecord, Event, What, Window};
+    use latpath_flight::{CpuRecord, Event, EventKind, Window};
     use proptest::prelude::*;
 
     fn ranked(packets: Vec<Packet>, why: &str) -> RankedCapture {
-        let events = (0..100).map(|n| Event { t: 1000 + n * 17, pid: n as u32, what: What::SoftirqEntry(3) }).collect();
+        let events =
+            (0..100).map(|n| Event { t: 1000 + n * 17, pid: n as u32, what: EventKind::SoftirqEntry(3) }).collect();
         let cpu = CpuRecord { cpu: 1, events, since: 1000, overwritten: 5, unfinished: 0 };
         let window = Window { from: 1000, to: 9000, cpus: vec![cpu] };
         let snapshot = Snapshot { window, ..Snapshot::default() };

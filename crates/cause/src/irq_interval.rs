@@ -1,6 +1,6 @@
 //! Intervals of softirqs and interrupts from start to end, including nested interruptions.
 
-use latpath_flight::{CpuRecord, Doing, What};
+use latpath_flight::{CpuRecord, Doing, EventKind};
 use latpath_model::Ns;
 use std::collections::HashSet;
 
@@ -37,7 +37,7 @@ impl IrqIntervals {
         let mut last = record.since;
         for event in &record.events {
             last = last.max(event.t);
-            if let What::SoftirqRaise(vector) = event.what {
+            if let EventKind::SoftirqRaise(vector) = event.what {
                 found.raises.push((vector, event.t));
             }
             let edge = event.what.edge().filter(|(_, doing)| !matches!(doing, Doing::Timer(_)));

@@ -1,7 +1,7 @@
 //! Activities and waits of a thread in the kernel, from the recorder's rarer events.
 
 use crate::{machine::Machine, Note};
-use latpath_flight::What;
+use latpath_flight::EventKind;
 use latpath_model::Ns;
 
 /// Maximum mean time between page faults, ns, at which the faults dominate.
@@ -127,12 +127,12 @@ impl Machine {
             self.events(cpu, Ns::MIN, from + 1).iter().rev().skip_while(|e| e.pid != pid || !is_switch(e.what));
         let mut functions: Vec<String> = Vec::new();
         for event in before.skip(1) {
-            let What::BlockedAt(two) = event.what else { break };
+            let EventKind::BlockedAt(two) = event.what else { break };
             let names = two.into_iter().filter(|at| *at != 0).map(|at| self.names.of_function(at));
             functions.splice(0..0, names);
         }
-        let throttled = |what: What| match what {
-            What::WorkStart(function) => self.names.of_function(function).starts_with("blk_throtl_"),
+        let throttled = |what: EventKind| match what {
+            EventKind::WorkStart(function) => self.names.of_function(function).starts_with("blk_throtl_"),
             _ => false,
         };
         let lets_go = |cpu| self.events(cpu, from, to).iter().any(|event| throttled(event.what));
@@ -164,8 +164,8 @@ impl Machine {
     pub fn page_faults(&self, pid: u32, cpu: u32, since: Ns) -> Option<Note> {
         let mut own = self.events(cpu, since, Ns::MAX).iter().filter(|event| event.pid == pid);
         let (count, end) = own.find_map(|event| match event.what {
-            What::PageFaults(count) => Some(Some((count, event.t))),
-            What::Switch { .. } => Some(None),
+            EventKind::PageFaults(count) => Some(Some((count, event.t))),
+            EventKind::Switch { .. } => Some(None),
             _ => None,
         })??;
         let many = (end - since).max(0) / FAULT_NS < count.min(1 << 40) as Ns;
@@ -173,8 +173,8 @@ impl Machine {
     }
 }
 
-fn is_switch(what: What) -> bool {
-    matches!(what, What::Switch { .. })
+fn is_switch(what: EventKind) -> bool {
+    matches!(what, EventKind::Switch { .. })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::{irq_interval::IrqIntervals, Executor, Note};
 use latpath_capture::MachineSnapshot;
 use latpath_flight::{
-    Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
+    Class, CpuRecord, CpuTile, Doing, EventKind, Names, Running, Snapshot, ThreadTile, Timeline, Waker, Window,
 };
 use latpath_model::Ns;
 use std::{
@@ -70,23 +70,23 @@ impl Machine {
         let mut records_guest_exits = HashSet::new();
         for event in events {
             match event.what {
-                What::Switch { next, prev, next_class, .. } => {
+                EventKind::Switch { next, prev, next_class, .. } => {
                     is_of(event.t, event.pid, prev);
                     is_of(event.t, next, next_class);
                 }
-                What::Waking { pid, class, .. } | What::Wakeup { pid, class, .. } => {
-                    records_wakers |= matches!(event.what, What::Waking { .. });
+                EventKind::Waking { pid, class, .. } | EventKind::Wakeup { pid, class, .. } => {
+                    records_wakers |= matches!(event.what, EventKind::Waking { .. });
                     is_of(event.t, pid, class);
                 }
-                What::ReclaimBegin => reclaims.entry(event.pid).or_default().push((event.t, Ns::MAX)),
-                What::ReclaimEnd => {
+                EventKind::ReclaimBegin => reclaims.entry(event.pid).or_default().push((event.t, Ns::MAX)),
+                EventKind::ReclaimEnd => {
                     let known = reclaims.entry(event.pid).or_default();
                     match known.last_mut() {
                         Some((_, end)) => *end = event.t.min(*end),
                         None => known.push((Ns::MIN, event.t)),
                     }
                 }
-                What::KvmEntry { .. } | What::KvmExit { .. } => drop(records_guest_exits.insert(event.pid)),
+                EventKind::KvmEntry { .. } | EventKind::KvmExit { .. } => drop(records_guest_exits.insert(event.pid)),
                 _ => {}
             }
         }
@@ -167,7 +167,7 @@ impl Machine {
     pub fn queued(&self, pid: u32, from: Ns, to: Ns) -> Option<Ns> {
         let first = |record: &CpuRecord| {
             let mut events = self.events(record.cpu, from, to).iter();
-            events.find(|e| matches!(e.what, What::Wakeup { pid: woken, .. } if woken == pid)).map(|e| e.t)
+            events.find(|e| matches!(e.what, EventKind::Wakeup { pid: woken, .. } if woken == pid)).map(|e| e.t)
         };
         self.records.iter().filter_map(first).min()
     }
@@ -181,11 +181,11 @@ impl Machine {
         let later = self.events(cpu, from, to).iter().filter(|e| e.t > from || e.pid == pid);
         for event in later {
             match event.what {
-                What::Switch { next: 0, .. } => return Some(event.t),
-                What::Switch { next_class, .. } if never_before(next_class, class) => return Some(event.t),
-                What::Switch { .. } => came_out = false,
-                What::Idle(None) => came_out = true,
-                What::Idle(Some(_)) if came_out => return Some(event.t),
+                EventKind::Switch { next: 0, .. } => return Some(event.t),
+                EventKind::Switch { next_class, .. } if never_before(next_class, class) => return Some(event.t),
+                EventKind::Switch { .. } => came_out = false,
+                EventKind::Idle(None) => came_out = true,
+                EventKind::Idle(Some(_)) if came_out => return Some(event.t),
                 _ => {}
             }
         }

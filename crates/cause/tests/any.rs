@@ -40,36 +40,36 @@ fn any_vector() -> impl Strategy<Value = Vector> {
     prop::sample::select(vec![Vector::LocalTimer, Vector::Reschedule, Vector::CallFunctionSingle, Vector::Other(7)])
 }
 
-fn any_what() -> impl Strategy<Value = What> {
+fn any_what() -> impl Strategy<Value = EventKind> {
     let pid = || 0u32..8;
     prop_oneof![
         4 => (pid(), any_left(), any_class(), any_class())
-            .prop_map(|(next, left, prev, next_class)| What::Switch { next, left, prev, next_class }),
-        3 => (pid(), 0u32..3, any_class()).prop_map(|(pid, cpu, class)| What::Waking { pid, cpu, class }),
+            .prop_map(|(next, left, prev, next_class)| EventKind::Switch { next, left, prev, next_class }),
+        3 => (pid(), 0u32..3, any_class()).prop_map(|(pid, cpu, class)| EventKind::Waking { pid, cpu, class }),
         3 => (pid(), 0u32..3, any_class(), any::<bool>())
-            .prop_map(|(pid, cpu, class, throttled)| What::Wakeup { pid, cpu, class, throttled }),
-        1 => (pid(), 0u32..3, 0u32..3).prop_map(|(pid, from, to)| What::Migrate { pid, from, to }),
-        1 => (0u32..3).prop_map(What::IrqEntry),
-        1 => (0u32..3).prop_map(What::IrqExit),
-        2 => (0u32..10).prop_map(What::SoftirqRaise),
-        2 => (0u32..10).prop_map(What::SoftirqEntry),
-        2 => (0u32..10).prop_map(What::SoftirqExit),
-        1 => any_vector().prop_map(What::VectorEntry),
-        1 => any_vector().prop_map(What::VectorExit),
-        1 => (-10i64..500).prop_map(|took| What::Nmi { took }),
-        1 => (0u32..70).prop_map(|work| What::NapiWork { work, budget: 64, ifindex: 1 }),
-        1 => prop::option::of(0u32..4).prop_map(What::Idle),
-        1 => any::<u64>().prop_map(What::TimerEntry),
-        1 => Just(What::TimerExit),
-        1 => any::<u64>().prop_map(What::HrtimerEntry),
-        1 => Just(What::HrtimerExit),
-        2 => prop::option::of(0u32..2).prop_map(|vcpu| What::KvmEntry { vcpu }),
+            .prop_map(|(pid, cpu, class, throttled)| EventKind::Wakeup { pid, cpu, class, throttled }),
+        1 => (pid(), 0u32..3, 0u32..3).prop_map(|(pid, from, to)| EventKind::Migrate { pid, from, to }),
+        1 => (0u32..3).prop_map(EventKind::IrqEntry),
+        1 => (0u32..3).prop_map(EventKind::IrqExit),
+        2 => (0u32..10).prop_map(EventKind::SoftirqRaise),
+        2 => (0u32..10).prop_map(EventKind::SoftirqEntry),
+        2 => (0u32..10).prop_map(EventKind::SoftirqExit),
+        1 => any_vector().prop_map(EventKind::VectorEntry),
+        1 => any_vector().prop_map(EventKind::VectorExit),
+        1 => (-10i64..500).prop_map(|took| EventKind::Nmi { took }),
+        1 => (0u32..70).prop_map(|work| EventKind::NapiWork { work, budget: 64, ifindex: 1 }),
+        1 => prop::option::of(0u32..4).prop_map(EventKind::Idle),
+        1 => any::<u64>().prop_map(EventKind::TimerEntry),
+        1 => Just(EventKind::TimerExit),
+        1 => any::<u64>().prop_map(EventKind::HrtimerEntry),
+        1 => Just(EventKind::HrtimerExit),
+        2 => prop::option::of(0u32..2).prop_map(|vcpu| EventKind::KvmEntry { vcpu }),
         2 => (prop::option::of(0u32..2), prop::option::of(0u32..60), 0u32..4)
-            .prop_map(|(vcpu, reason, isa)| What::KvmExit { vcpu, reason, isa }),
-        1 => (0u32..255).prop_map(What::KvmInjVirq),
-        1 => any::<u64>().prop_map(What::WorkStart),
-        1 => Just(What::WorkEnd),
-        1 => any::<u16>().prop_map(What::Other),
+            .prop_map(|(vcpu, reason, isa)| EventKind::KvmExit { vcpu, reason, isa }),
+        1 => (0u32..255).prop_map(EventKind::KvmInjVirq),
+        1 => any::<u64>().prop_map(EventKind::WorkStart),
+        1 => Just(EventKind::WorkEnd),
+        1 => any::<u16>().prop_map(EventKind::Other),
     ]
 }
 
@@ -81,7 +81,7 @@ fn any_events() -> impl Strategy<Value = Vec<Event>> {
         for (after, other, what) in rows {
             t += after;
             let pid = other.unwrap_or(runs);
-            if let What::Switch { next, .. } = what {
+            if let EventKind::Switch { next, .. } = what {
                 runs = next;
             }
             events.push(Event { t, pid, what });

@@ -3,7 +3,7 @@
 mod stage;
 
 use latpath_cause::{Analyst, Cause, RunContext};
-use latpath_flight::{Left, Sleep, What};
+use latpath_flight::{EventKind, Left, Sleep};
 use latpath_vms::Role;
 use stage::{fifo, line, vm, Cpu, Stage, NET_RX};
 
@@ -93,7 +93,7 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
         |host| {
             host.cpu(|c| {
                 c.runs(VCPU).at(10).enters_guest(0).at(50).leaves_guest(0, EXTERNAL).at(55).preempted_by(HOG);
-                c.at(260).sleeps_then(VCPU).at(264).event(What::KvmInjVirq(33)).at(266).enters_guest(0);
+                c.at(260).sleeps_then(VCPU).at(264).event(EventKind::KvmInjVirq(33)).at(266).enters_guest(0);
                 c.at(400).leaves_guest(0, HLT).sleeps_then(0);
             });
             // It interrupts a running vCPU, which needs no wake-up.

@@ -3,7 +3,7 @@
 mod stage;
 
 use latpath_cause::Cause;
-use latpath_flight::{Class, IdleStates, Left, Sleep, What};
+use latpath_flight::{Class, EventKind, IdleStates, Left, Sleep};
 use stage::{fifo, Stage, NET_RX, OTHER};
 
 const READER: u32 = 7;
@@ -322,10 +322,10 @@ fn a_readers_work_in_the_kernel_is_reported() {
     let mut stage = a_reader_is_woken();
     stage.function(1, "schedule").function(2, "folio_wait_bit_common").function(3, "filemap_fault");
     stage.cpu(|c| {
-        c.runs(READER).at(130).event(What::ReclaimBegin).at(180).event(What::ReclaimEnd).at(200);
-        c.event(What::BlockedAt([1, 2])).event(What::BlockedAt([3, 0]));
+        c.runs(READER).at(130).event(EventKind::ReclaimBegin).at(180).event(EventKind::ReclaimEnd).at(200);
+        c.event(EventKind::BlockedAt([1, 2])).event(EventKind::BlockedAt([3, 0]));
         c.leaves(Left::Asleep(Sleep::Blocked), 0).at(240).irq(25).at(245).wakes(READER, 0).at(248).irq_ends(25);
-        c.at(250).sleeps_then(READER).at(400).event(What::PageFaults(160)).sleeps_then(0);
+        c.at(250).sleeps_then(READER).at(400).event(EventKind::PageFaults(160)).sleeps_then(0);
     });
     sender_wakes_at_120(&mut stage);
     let said: Vec<_> = stage.intervals().iter().map(|p| (p.from, p.cause, p.note())).collect();
@@ -376,7 +376,7 @@ fn a_kernel_locks_holder_that_waits_for_a_disk_is_named_with_what_it_waits_for()
         c.at(400).sleeps_then(0);
     });
     stage.cpu(|c| {
-        c.runs(11).at(160).event(What::BlockedAt([1, 2])).event(What::BlockedAt([3, 0]));
+        c.runs(11).at(160).event(EventKind::BlockedAt([1, 2])).event(EventKind::BlockedAt([3, 0]));
         c.leaves(Left::Asleep(Sleep::Blocked), 0).at(230).irq(25).at(235).wakes(11, 2).at(236).irq_ends(25);
         c.at(240).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
     });

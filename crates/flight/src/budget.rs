@@ -10,7 +10,7 @@
 //!
 //! The programs measure the cost of one event in 64, and count all events.
 
-use crate::event::What;
+use crate::event::EventKind;
 use crate::layout::BUDGET_EVENTS;
 use latpath_model::Ns;
 
@@ -73,16 +73,16 @@ impl Level {
     }
 
     /// The first level at which an event is not recorded.
-    fn that_drops_event(what: &What) -> Self {
+    fn that_drops_event(what: &EventKind) -> Self {
         match what {
-            What::SoftirqRaise(_)
-            | What::HrtimerEntry(_)
-            | What::HrtimerExit
-            | What::TimerEntry(_)
-            | What::TimerExit
-            | What::WorkStart(_)
-            | What::WorkEnd => Self::WithoutDetails,
-            What::Waking { .. } => Self::WithoutWakers,
+            EventKind::SoftirqRaise(_)
+            | EventKind::HrtimerEntry(_)
+            | EventKind::HrtimerExit
+            | EventKind::TimerEntry(_)
+            | EventKind::TimerExit
+            | EventKind::WorkStart(_)
+            | EventKind::WorkEnd => Self::WithoutDetails,
+            EventKind::Waking { .. } => Self::WithoutWakers,
             _ => Self::Paused,
         }
     }
@@ -93,7 +93,7 @@ impl Level {
 pub(crate) struct Mix([u64; 4]);
 
 impl Mix {
-    pub fn of<'a>(events: impl IntoIterator<Item = &'a What>) -> Self {
+    pub fn of<'a>(events: impl IntoIterator<Item = &'a EventKind>) -> Self {
         let (mut all, mut remaining) = (0, [0; 4]);
         for what in events {
             all += 1;
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn omitted_events_are_counted_by_level() {
-        let events = [What::WorkEnd, What::TimerExit, What::ReclaimBegin, What::ReclaimEnd];
+        let events = [EventKind::WorkEnd, EventKind::TimerExit, EventKind::ReclaimBegin, EventKind::ReclaimEnd];
         assert_eq!(Mix::of(&events), Mix([100, 50, 50, 0]));
         assert_eq!(Mix::of(&[]), Mix([100; 4]));
     }

@@ -1,6 +1,6 @@
 //! The timeline of a CPU: contiguous tiles.
 
-use crate::event::{Class, Event, Vector, What};
+use crate::event::{Class, Event, EventKind, Vector};
 use crate::window::CpuRecord;
 use latpath_model::Ns;
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ pub enum Doing {
     Unknown,
 }
 
-impl What {
+impl EventKind {
     /// The context that begins (`true`) or ends: an interrupt, a softirq, or a timer's function, whose end does not
     /// name it.
     pub fn edge(&self) -> Option<(bool, Doing)> {
@@ -161,12 +161,12 @@ impl Fold {
         let mut depth = 0usize;
         for event in &record.events {
             match event.what {
-                What::Switch { prev, .. } => {
+                EventKind::Switch { prev, .. } => {
                     fold.class = Some(prev);
                     break;
                 }
-                What::KvmEntry { .. } => break,
-                What::KvmExit { .. } => {
+                EventKind::KvmEntry { .. } => break,
+                EventKind::KvmExit { .. } => {
                     fold.guest = true;
                     break;
                 }
@@ -175,7 +175,7 @@ impl Fold {
         }
         // A context that ends without having begun was active.
         for event in &record.events {
-            if matches!(event.what, What::Switch { .. }) || fold.stack.len() == DEEPEST {
+            if matches!(event.what, EventKind::Switch { .. }) || fold.stack.len() == DEEPEST {
                 break;
             }
             match event.what.edge() {
@@ -223,7 +223,7 @@ impl Fold {
     }
 
     fn event(&mut self, event: &Event) {
-        if let What::Nmi { took } = event.what {
+        if let EventKind::Nmi { took } = event.what {
             self.push(event.t.saturating_sub(took.max(0)), self.doing());
             self.push(event.t, Doing::Nmi);
             return;
@@ -241,15 +241,15 @@ impl Fold {
         }
         self.push(event.t, self.doing());
         match event.what {
-            What::Switch { next, prev, next_class, .. } => {
+            EventKind::Switch { next, prev, next_class, .. } => {
                 self.was(event.pid, prev);
                 self.switch(event.pid, next, next_class);
             }
-            What::Idle(state) => self.idle = state,
-            What::KvmEntry { .. } => self.guest = true,
-            What::KvmExit { .. } => self.guest = false,
-            What::WorkStart(function) => drop(self.work.insert(event.pid, function)),
-            What::WorkEnd => drop(self.work.remove(&event.pid)),
+            EventKind::Idle(state) => self.idle = state,
+            EventKind::KvmEntry { .. } => self.guest = true,
+            EventKind::KvmExit { .. } => self.guest = false,
+            EventKind::WorkStart(function) => drop(self.work.insert(event.pid, function)),
+            EventKind::WorkEnd => drop(self.work.remove(&event.pid)),
             what => match what.edge() {
                 Some((true, context)) if self.stack.len() < DEEPEST => self.stack.push(context),
                 Some((true, _)) => self.garbled += 1,

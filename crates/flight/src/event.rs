@@ -13,12 +13,12 @@ pub struct Event {
     /// The running thread, 0 when idle; for a switch, the thread that leaves.
     pub pid: u32,
     /// The kind of event.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// The kind of an event, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// The CPU switched to another thread.
     Switch {
         /// The next thread.
@@ -357,7 +357,7 @@ impl RawEvent {
         let flags = c >> 48;
         let class = Class { prio: c as i16, policy: (c >> 32) as u8 };
         let what = match self.kind {
-            1 => What::Switch {
+            1 => EventKind::Switch {
                 next: low,
                 // A preempted thread that was about to sleep is not asleep yet.
                 left: if flags & PREEMPTED != 0 || high == 0 {
@@ -368,42 +368,42 @@ impl RawEvent {
                 prev: class,
                 next_class: Class { prio: (c >> 16) as i16, policy: (c >> 40) as u8 },
             },
-            2 => What::Waking { pid: low, cpu: high, class },
-            3 => What::Wakeup { pid: low, cpu: high, class, throttled: flags & THROTTLED != 0 },
-            4 => What::Migrate { pid: low, to: high, from: c as u32 },
-            5 => What::IrqEntry(low),
-            6 => What::IrqExit(low),
-            7 => What::SoftirqRaise(low),
-            8 => What::SoftirqEntry(low),
-            9 => What::SoftirqExit(low),
-            10 => What::VectorEntry(Vector::of(low)),
-            11 => What::VectorExit(Vector::of(low)),
-            12 => What::Nmi { took: b as Ns },
+            2 => EventKind::Waking { pid: low, cpu: high, class },
+            3 => EventKind::Wakeup { pid: low, cpu: high, class, throttled: flags & THROTTLED != 0 },
+            4 => EventKind::Migrate { pid: low, to: high, from: c as u32 },
+            5 => EventKind::IrqEntry(low),
+            6 => EventKind::IrqExit(low),
+            7 => EventKind::SoftirqRaise(low),
+            8 => EventKind::SoftirqEntry(low),
+            9 => EventKind::SoftirqExit(low),
+            10 => EventKind::VectorEntry(Vector::of(low)),
+            11 => EventKind::VectorExit(Vector::of(low)),
+            12 => EventKind::Nmi { took: b as Ns },
             13 => {
                 let mut name = [0; 16];
                 name[..8].copy_from_slice(&b.to_ne_bytes());
                 name[8..].copy_from_slice(&c.to_ne_bytes());
-                What::NapiPoll { name }
+                EventKind::NapiPoll { name }
             }
-            14 => What::NapiWork { work: low, budget: high, ifindex: c as u32 },
-            15 => What::Idle(known(b)),
-            16 => What::TimerEntry(b),
-            17 => What::TimerExit,
-            18 => What::HrtimerEntry(b),
-            19 => What::HrtimerExit,
-            20 => What::KvmEntry { vcpu: known(b) },
-            21 => What::KvmExit { vcpu: known(b), reason: known(b >> 32), isa: c as u32 },
-            22 => What::KvmHaltPoll { vcpu: low, ns: high, before: c as u32 },
-            23 => What::KvmVcpuWakeup { ns: b as Ns, waited: c & 1 != 0, valid: c & 2 != 0 },
-            24 => What::KvmInjVirq(low),
-            25 => What::WorkStart(b),
-            26 => What::WorkEnd,
-            27 => What::OvsUpcall { command: low },
-            28 => What::ReclaimBegin,
-            29 => What::ReclaimEnd,
-            30 => What::PageFaults(b),
-            31 => What::BlockedAt([b, c]),
-            other => Transfer::decode(other, b, c).map_or(What::Other(other), What::Transfer),
+            14 => EventKind::NapiWork { work: low, budget: high, ifindex: c as u32 },
+            15 => EventKind::Idle(known(b)),
+            16 => EventKind::TimerEntry(b),
+            17 => EventKind::TimerExit,
+            18 => EventKind::HrtimerEntry(b),
+            19 => EventKind::HrtimerExit,
+            20 => EventKind::KvmEntry { vcpu: known(b) },
+            21 => EventKind::KvmExit { vcpu: known(b), reason: known(b >> 32), isa: c as u32 },
+            22 => EventKind::KvmHaltPoll { vcpu: low, ns: high, before: c as u32 },
+            23 => EventKind::KvmVcpuWakeup { ns: b as Ns, waited: c & 1 != 0, valid: c & 2 != 0 },
+            24 => EventKind::KvmInjVirq(low),
+            25 => EventKind::WorkStart(b),
+            26 => EventKind::WorkEnd,
+            27 => EventKind::OvsUpcall { command: low },
+            28 => EventKind::ReclaimBegin,
+            29 => EventKind::ReclaimEnd,
+            30 => EventKind::PageFaults(b),
+            31 => EventKind::BlockedAt([b, c]),
+            other => Transfer::decode(other, b, c).map_or(EventKind::Other(other), EventKind::Transfer),
         };
         Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
     }
@@ -415,7 +415,7 @@ impl RawEvent {
         let unknown = |number: Option<u32>| number.unwrap_or(UNKNOWN);
         let class = |class: Class| u64::from(class.prio as u16) | u64::from(class.policy) << 32;
         let (kind, b, c) = match event.what {
-            What::Switch { next, left, prev, next_class } => {
+            EventKind::Switch { next, left, prev, next_class } => {
                 let (state, flags) = match left {
                     Left::Asleep(sleep) => (sleep.state(), 0),
                     Left::Ready { preempted, throttled } => {
@@ -425,43 +425,45 @@ impl RawEvent {
                 let next_class = u64::from(next_class.prio as u16) << 16 | u64::from(next_class.policy) << 40;
                 (1, two(next, state), class(prev) | next_class | flags << 48)
             }
-            What::Waking { pid, cpu, class: woken } => (2, two(pid, cpu), class(woken)),
-            What::Wakeup { pid, cpu, class: woken, throttled } => {
+            EventKind::Waking { pid, cpu, class: woken } => (2, two(pid, cpu), class(woken)),
+            EventKind::Wakeup { pid, cpu, class: woken, throttled } => {
                 (3, two(pid, cpu), class(woken) | flag(throttled, THROTTLED) << 48)
             }
-            What::Migrate { pid, from, to } => (4, two(pid, to), from.into()),
-            What::IrqEntry(number) => (5, number.into(), 0),
-            What::IrqExit(number) => (6, number.into(), 0),
-            What::SoftirqRaise(vector) => (7, vector.into(), 0),
-            What::SoftirqEntry(vector) => (8, vector.into(), 0),
-            What::SoftirqExit(vector) => (9, vector.into(), 0),
-            What::VectorEntry(vector) => (10, vector.number().into(), 0),
-            What::VectorExit(vector) => (11, vector.number().into(), 0),
-            What::Nmi { took } => (12, took as u64, 0),
-            What::NapiPoll { name } => {
+            EventKind::Migrate { pid, from, to } => (4, two(pid, to), from.into()),
+            EventKind::IrqEntry(number) => (5, number.into(), 0),
+            EventKind::IrqExit(number) => (6, number.into(), 0),
+            EventKind::SoftirqRaise(vector) => (7, vector.into(), 0),
+            EventKind::SoftirqEntry(vector) => (8, vector.into(), 0),
+            EventKind::SoftirqExit(vector) => (9, vector.into(), 0),
+            EventKind::VectorEntry(vector) => (10, vector.number().into(), 0),
+            EventKind::VectorExit(vector) => (11, vector.number().into(), 0),
+            EventKind::Nmi { took } => (12, took as u64, 0),
+            EventKind::NapiPoll { name } => {
                 let half = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| name[at + i]));
                 (13, half(0), half(8))
             }
-            What::NapiWork { work, budget, ifindex } => (14, two(work, budget), ifindex.into()),
-            What::Idle(state) => (15, unknown(state).into(), 0),
-            What::TimerEntry(function) => (16, function, 0),
-            What::TimerExit => (17, 0, 0),
-            What::HrtimerEntry(function) => (18, function, 0),
-            What::HrtimerExit => (19, 0, 0),
-            What::KvmEntry { vcpu } => (20, unknown(vcpu).into(), 0),
-            What::KvmExit { vcpu, reason, isa } => (21, two(unknown(vcpu), unknown(reason)), isa.into()),
-            What::KvmHaltPoll { vcpu, ns, before } => (22, two(vcpu, ns), before.into()),
-            What::KvmVcpuWakeup { ns, waited, valid } => (23, ns as u64, u64::from(waited) | u64::from(valid) << 1),
-            What::KvmInjVirq(vector) => (24, vector.into(), 0),
-            What::WorkStart(function) => (25, function, 0),
-            What::WorkEnd => (26, 0, 0),
-            What::OvsUpcall { command } => (27, command.into(), 0),
-            What::ReclaimBegin => (28, 0, 0),
-            What::ReclaimEnd => (29, 0, 0),
-            What::PageFaults(count) => (30, count, 0),
-            What::BlockedAt([inner, outer]) => (31, inner, outer),
-            What::Transfer(transfer) => transfer.encode(),
-            What::Other(kind) => (kind, 0, 0),
+            EventKind::NapiWork { work, budget, ifindex } => (14, two(work, budget), ifindex.into()),
+            EventKind::Idle(state) => (15, unknown(state).into(), 0),
+            EventKind::TimerEntry(function) => (16, function, 0),
+            EventKind::TimerExit => (17, 0, 0),
+            EventKind::HrtimerEntry(function) => (18, function, 0),
+            EventKind::HrtimerExit => (19, 0, 0),
+            EventKind::KvmEntry { vcpu } => (20, unknown(vcpu).into(), 0),
+            EventKind::KvmExit { vcpu, reason, isa } => (21, two(unknown(vcpu), unknown(reason)), isa.into()),
+            EventKind::KvmHaltPoll { vcpu, ns, before } => (22, two(vcpu, ns), before.into()),
+            EventKind::KvmVcpuWakeup { ns, waited, valid } => {
+                (23, ns as u64, u64::from(waited) | u64::from(valid) << 1)
+            }
+            EventKind::KvmInjVirq(vector) => (24, vector.into(), 0),
+            EventKind::WorkStart(function) => (25, function, 0),
+            EventKind::WorkEnd => (26, 0, 0),
+            EventKind::OvsUpcall { command } => (27, command.into(), 0),
+            EventKind::ReclaimBegin => (28, 0, 0),
+            EventKind::ReclaimEnd => (29, 0, 0),
+            EventKind::PageFaults(count) => (30, count, 0),
+            EventKind::BlockedAt([inner, outer]) => (31, inner, outer),
+            EventKind::Transfer(transfer) => transfer.encode(),
+            EventKind::Other(kind) => (kind, 0, 0),
         };
         Self { time: event.t as u64, pid: event.pid, kind, generation: 0, b, c }
     }
@@ -479,18 +481,18 @@ mod tests {
     fn a_switch_has_both_threads_and_the_previous_ones_state() {
         let c = 120 | (99 - 80) << 16 | 1 << 40;
         let event = raw(1, 42 | 1 << 32, c).decode();
-        let What::Switch { next, left, prev, next_class } = event.what else { panic!("{event:?}") };
+        let EventKind::Switch { next, left, prev, next_class } = event.what else { panic!("{event:?}") };
         assert_eq!((event.t, event.pid, next, left), (7, 3, 42, Left::Asleep(Sleep::Interruptible)));
         assert_eq!((prev.to_string(), next_class.to_string()), ("SCHED_OTHER".into(), "FIFO 80".into()));
         let preempted = raw(1, 42 | 1 << 32, PREEMPTED << 48).decode();
-        let What::Switch { left, .. } = preempted.what else { panic!("{preempted:?}") };
+        let EventKind::Switch { left, .. } = preempted.what else { panic!("{preempted:?}") };
         assert_eq!(left, Left::Ready { preempted: true, throttled: false }, "it was not asleep yet");
     }
 
     #[test]
     fn negative_priorities_are_deadlines() {
         let event = raw(2, 5, 0xffff | 6 << 32).decode();
-        let What::Waking { class, .. } = event.what else { panic!("{event:?}") };
+        let EventKind::Waking { class, .. } = event.what else { panic!("{event:?}") };
         assert_eq!((class.prio, class.to_string()), (-1, "SCHED_DEADLINE".into()));
     }
 
@@ -506,8 +508,8 @@ mod tests {
 
     #[test]
     fn out_of_idle_is_no_state() {
-        assert_eq!(raw(15, u64::from(u32::MAX), 0).decode().what, What::Idle(None));
-        assert_eq!(raw(15, 2, 0).decode().what, What::Idle(Some(2)));
+        assert_eq!(raw(15, u64::from(u32::MAX), 0).decode().what, EventKind::Idle(None));
+        assert_eq!(raw(15, 2, 0).decode().what, EventKind::Idle(Some(2)));
     }
 
     proptest::proptest! {

@@ -47,7 +47,7 @@ mod skel {
 
 pub use budget::{Ppm, DEFAULT_BUDGET};
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
-pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
+pub use event::{softirq_name, Class, Event, EventKind, Left, Sleep, Vector};
 pub use hooks::Scope;
 pub use idle::IdleStates;
 pub use latpath_bpf::Missing;

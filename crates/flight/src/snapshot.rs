@@ -4,7 +4,7 @@ mod codec;
 
 pub use codec::{BadSnapshot, SnapshotLimits, MAX_ENCODED};
 
-use crate::event::{Event, What};
+use crate::event::{Event, EventKind};
 use crate::idle::IdleStates;
 use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
@@ -92,15 +92,17 @@ impl Numbers {
                     found.threads.insert(last);
                 }
                 match event.what {
-                    What::Switch { next: pid, .. }
-                    | What::Waking { pid, .. }
-                    | What::Wakeup { pid, .. }
-                    | What::Migrate { pid, .. } => drop(found.threads.insert(pid)),
-                    What::IrqEntry(number) | What::IrqExit(number) => drop(found.irqs.insert(number)),
-                    What::TimerEntry(function) | What::HrtimerEntry(function) | What::WorkStart(function) => {
+                    EventKind::Switch { next: pid, .. }
+                    | EventKind::Waking { pid, .. }
+                    | EventKind::Wakeup { pid, .. }
+                    | EventKind::Migrate { pid, .. } => drop(found.threads.insert(pid)),
+                    EventKind::IrqEntry(number) | EventKind::IrqExit(number) => drop(found.irqs.insert(number)),
+                    EventKind::TimerEntry(function)
+                    | EventKind::HrtimerEntry(function)
+                    | EventKind::WorkStart(function) => {
                         found.functions.insert(function);
                     }
-                    What::BlockedAt(places) => found.places.extend(places.into_iter().filter(|at| *at != 0)),
+                    EventKind::BlockedAt(places) => found.places.extend(places.into_iter().filter(|at| *at != 0)),
                     _ => {}
                 }
             }

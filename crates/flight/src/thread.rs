@@ -1,7 +1,7 @@
 //! The timeline of a thread: contiguous tiles.
 
 use crate::cpu::{CpuTimeline, Doing, Share};
-use crate::event::{Event, Left, Sleep, What};
+use crate::event::{Event, EventKind, Left, Sleep};
 use crate::window::Window;
 use latpath_model::Ns;
 
@@ -184,14 +184,14 @@ impl Fold {
         let unknown = State::Ready { cpu: None, since: Since::Unknown, throttled: false };
         let asleep = State::Asleep(Sleep::Unknown);
         let (here, horizon) = (timeline.since[place], timeline.horizon);
-        let names_a_thread = !matches!(event.what, What::Nmi { .. });
+        let names_a_thread = !matches!(event.what, EventKind::Nmi { .. });
         if names_a_thread && self.state == Some(running) && event.pid != self.pid {
             // Its switch was missed: it left at some time since.
             self.until(self.seen.min(t));
             self.state = Some(State::Unknown);
         }
         match event.what {
-            What::Switch { left, .. } if event.pid == self.pid => {
+            EventKind::Switch { left, .. } if event.pid == self.pid => {
                 let state = match left {
                     Left::Ready { preempted, throttled } => State::Ready {
                         cpu: Some(cpu),
@@ -210,7 +210,7 @@ impl Fold {
                 self.becomes(t, running, running, here);
                 self.becomes(t, state, running, here);
             }
-            What::Switch { next, .. } if next == self.pid => {
+            EventKind::Switch { next, .. } if next == self.pid => {
                 self.woken = None;
                 if let Some(State::Ready { cpu: waits_for @ None, .. }) = &mut self.state {
                     *waits_for = Some(cpu);
@@ -225,7 +225,7 @@ impl Fold {
                 }
                 self.becomes(t, running, before, horizon);
             }
-            What::Waking { pid, cpu: target, .. } if pid == self.pid => {
+            EventKind::Waking { pid, cpu: target, .. } if pid == self.pid => {
                 let context = timeline.cpus[place].at(t);
                 let waker = Waker { t, cpu, pid: event.pid, context };
                 self.woken = Some((waker, target));
@@ -238,7 +238,7 @@ impl Fold {
                     }
                 }
             }
-            What::Wakeup { pid, cpu: target, throttled, .. } if pid == self.pid => {
+            EventKind::Wakeup { pid, cpu: target, throttled, .. } if pid == self.pid => {
                 let since = self.woken.take().map_or(Since::Unknown, |(waker, _)| Since::Woken(waker));
                 match &mut self.state {
                     Some(State::Running { .. }) => {}
@@ -248,7 +248,7 @@ impl Fold {
                     _ => self.becomes(t, State::Ready { cpu: Some(target), since, throttled }, asleep, horizon),
                 }
             }
-            What::Migrate { pid, to, .. } if pid == self.pid => match self.state {
+            EventKind::Migrate { pid, to, .. } if pid == self.pid => match self.state {
                 Some(State::Ready { since, throttled, .. }) => {
                     self.becomes(t, State::Ready { cpu: Some(to), since, throttled }, unknown, horizon);
                 }

@@ -1,6 +1,6 @@
 //! Snapshots of the running kernel: decoding restores them, and all names are known.
 
-use latpath_flight::{Doing, IdleStates, Recorder, Snapshot, Timeline, What};
+use latpath_flight::{Doing, EventKind, IdleStates, Recorder, Snapshot, Timeline};
 use latpath_testkit::{trial, waits::until, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -89,13 +89,13 @@ fn named() -> Outcome {
     let events = || snapshot.window.cpus.iter().flat_map(|cpu| &cpu.events);
     let names = snapshot.names();
     let softirqs = events().filter_map(|e| match e.what {
-        What::SoftirqEntry(vector) => Some(names.of(&Doing::Softirq(vector))),
+        EventKind::SoftirqEntry(vector) => Some(names.of(&Doing::Softirq(vector))),
         _ => None,
     });
     assert!(softirqs.into_iter().any(|name| name == "softirq NET_RX"));
     if functions_are_known() {
         let sleeps = events().filter_map(|e| match e.what {
-            What::HrtimerEntry(function) => snapshot.functions.get(&function),
+            EventKind::HrtimerEntry(function) => snapshot.functions.get(&function),
             _ => None,
         });
         assert!(sleeps.into_iter().any(|name| name == "hrtimer_wakeup"), "{:?}", snapshot.functions);

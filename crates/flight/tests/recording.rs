@@ -1,7 +1,7 @@
 //! The recorder in the running kernel: which thread delayed or woke which, what was overwritten, and that nothing
 //! remains attached.
 
-use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What, Window};
+use latpath_flight::{Doing, EventKind, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, Window};
 use latpath_testkit::waits::{is_in_state, until};
 use latpath_testkit::{trial, Failed};
 use std::io::{Read, Write};
@@ -236,8 +236,12 @@ fn rows() -> Outcome {
     run_on_all_cpus();
     let window = recorder.window(from, to);
     let timeline = Timeline::of(&window);
-    let unknown: Vec<_> =
-        window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|event| matches!(event.what, What::Other(_))).collect();
+    let unknown: Vec<_> = window
+        .cpus
+        .iter()
+        .flat_map(|cpu| &cpu.events)
+        .filter(|event| matches!(event.what, EventKind::Other(_)))
+        .collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     assert!(!timeline.cpus.is_empty());
     for cpu in &timeline.cpus {
@@ -318,12 +322,12 @@ fn in_the_kernel() -> Outcome {
     let snapshot = recorder.snapshot(from, now());
     let own = || snapshot.window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|event| event.pid == me);
     let faults = own().filter_map(|event| match event.what {
-        What::PageFaults(count) => Some(count),
+        EventKind::PageFaults(count) => Some(count),
         _ => None,
     });
     let faults: u64 = faults.sum();
     let places = own().filter_map(|event| match event.what {
-        What::BlockedAt(places) => Some(places),
+        EventKind::BlockedAt(places) => Some(places),
         _ => None,
     });
     let places: Vec<String> = places.flatten().map(|place| snapshot.names().of_function(place)).collect();
@@ -361,10 +365,14 @@ fn torn() -> Outcome {
                 let mut last = newest;
                 for event in window.cpus.iter().flat_map(|cpu| &cpu.events) {
                     let possible = match event.what {
-                        What::Switch { prev, next_class, .. } => (-1..140).contains(&prev.prio.min(next_class.prio)),
-                        What::Waking { class, .. } | What::Wakeup { class, .. } => (-1..140).contains(&class.prio),
-                        What::SoftirqEntry(vector) | What::SoftirqExit(vector) => vector < 10,
-                        What::Other(_) => false,
+                        EventKind::Switch { prev, next_class, .. } => {
+                            (-1..140).contains(&prev.prio.min(next_class.prio))
+                        }
+                        EventKind::Waking { class, .. } | EventKind::Wakeup { class, .. } => {
+                            (-1..140).contains(&class.prio)
+                        }
+                        EventKind::SoftirqEntry(vector) | EventKind::SoftirqExit(vector) => vector < 10,
+                        EventKind::Other(_) => false,
                         _ => true,
                     };
                     if !possible || !(started..=read).contains(&event.t) {
@@ -499,7 +507,7 @@ fn budget() -> Outcome {
     wake(500)?;
     let window = recorder.window(paused, now());
     let woken =
-        window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|e| matches!(e.what, What::Wakeup { .. })).count();
+        window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|e| matches!(e.what, EventKind::Wakeup { .. })).count();
     if woken < 500 || window.cpus.iter().any(|cpu| cpu.since <= paused) {
         return Err(
             format!("{woken} wakeups; complete since {:?}", window.cpus.iter().map(|c| c.since - paused)).into()
@@ -613,7 +621,8 @@ fn tail() -> Outcome {
         tail.read(&recorder, &mut take);
     }
     tail.finish(&recorder, &mut take);
-    let woken = |event: &&latpath_flight::Event| matches!(event.what, What::Waking { pid, .. } if pids.contains(&pid));
+    let woken =
+        |event: &&latpath_flight::Event| matches!(event.what, EventKind::Waking { pid, .. } if pids.contains(&pid));
     let (seen, in_order) = (events.iter().filter(woken).count(), events.windows(2).all(|pair| pair[0].t <= pair[1].t));
     // A thread that is not asleep yet need not be woken; more wakings than rounds would be duplicates.
     match lost == 0 && in_order && (100..=1600).contains(&seen) {

@@ -8,20 +8,20 @@ const NORMAL: Class = Class { prio: 120, policy: 0 };
 const ASLEEP: Left = Left::Asleep(Sleep::Interruptible);
 const PREEMPTED: Left = Left::Ready { preempted: true, throttled: false };
 
-fn at(t: Ns, pid: u32, what: What) -> Event {
+fn at(t: Ns, pid: u32, what: EventKind) -> Event {
     Event { t, pid, what }
 }
 
 fn switch(t: Ns, prev: u32, left: Left, next: u32) -> Event {
-    at(t, prev, What::Switch { next, left, prev: NORMAL, next_class: NORMAL })
+    at(t, prev, EventKind::Switch { next, left, prev: NORMAL, next_class: NORMAL })
 }
 
 fn waking(t: Ns, waker: u32, pid: u32) -> Event {
-    at(t, waker, What::Waking { pid, cpu: 0, class: NORMAL })
+    at(t, waker, EventKind::Waking { pid, cpu: 0, class: NORMAL })
 }
 
 fn wakeup(t: Ns, here: u32, pid: u32, cpu: u32) -> Event {
-    at(t, here, What::Wakeup { pid, cpu, class: NORMAL, throttled: false })
+    at(t, here, EventKind::Wakeup { pid, cpu, class: NORMAL, throttled: false })
 }
 
 /// Records from 0 on, and a window from 100 to 1000.
@@ -49,9 +49,9 @@ fn a_thread_whose_policy_is_changed_while_it_runs_has_the_new_one() {
     let fifo = Class { prio: 9, policy: 1 };
     let events = vec![
         switch(50, 0, ASLEEP, 7),
-        at(200, 7, What::IrqEntry(25)),
-        at(230, 7, What::IrqExit(25)),
-        at(600, 7, What::Switch { next: 8, left: ASLEEP, prev: fifo, next_class: NORMAL }),
+        at(200, 7, EventKind::IrqEntry(25)),
+        at(230, 7, EventKind::IrqExit(25)),
+        at(600, 7, EventKind::Switch { next: 8, left: ASLEEP, prev: fifo, next_class: NORMAL }),
     ];
     let timeline = Timeline::of(&window(vec![events]));
     let classes = timeline.cpu(0).unwrap().between(100, 1000).into_iter().map(|tile| match tile.doing {
@@ -65,18 +65,18 @@ fn a_thread_whose_policy_is_changed_while_it_runs_has_the_new_one() {
 fn interrupts_are_cut_out_of_the_thread_they_interrupt() {
     let events = vec![
         switch(50, 0, ASLEEP, 7),
-        at(200, 7, What::IrqEntry(25)),
-        at(230, 7, What::IrqExit(25)),
-        at(230, 7, What::SoftirqEntry(3)),
-        at(250, 7, What::VectorEntry(Vector::LocalTimer)),
-        at(255, 7, What::HrtimerEntry(0xf00)),
-        at(260, 7, What::HrtimerExit),
-        at(270, 7, What::VectorExit(Vector::LocalTimer)),
-        at(300, 7, What::SoftirqExit(3)),
-        at(450, 7, What::Nmi { took: 40 }),
+        at(200, 7, EventKind::IrqEntry(25)),
+        at(230, 7, EventKind::IrqExit(25)),
+        at(230, 7, EventKind::SoftirqEntry(3)),
+        at(250, 7, EventKind::VectorEntry(Vector::LocalTimer)),
+        at(255, 7, EventKind::HrtimerEntry(0xf00)),
+        at(260, 7, EventKind::HrtimerExit),
+        at(270, 7, EventKind::VectorExit(Vector::LocalTimer)),
+        at(300, 7, EventKind::SoftirqExit(3)),
+        at(450, 7, EventKind::Nmi { took: 40 }),
         switch(600, 7, ASLEEP, 0),
-        at(610, 0, What::Idle(Some(2))),
-        at(900, 0, What::Idle(None)),
+        at(610, 0, EventKind::Idle(Some(2))),
+        at(900, 0, EventKind::Idle(None)),
     ];
     let timeline = Timeline::of(&window(vec![events]));
     let tick = Doing::Vector(Vector::LocalTimer);
@@ -106,7 +106,7 @@ fn interrupts_are_cut_out_of_the_thread_they_interrupt() {
 
 #[test]
 fn activities_from_before_the_record_are_known_by_their_end() {
-    let events = vec![at(200, 7, What::VectorExit(Vector::Reschedule)), at(300, 7, What::SoftirqExit(1))];
+    let events = vec![at(200, 7, EventKind::VectorExit(Vector::Reschedule)), at(300, 7, EventKind::SoftirqExit(1))];
     let timeline = Timeline::of(&window(vec![events]));
     assert_eq!(
         rows(&timeline, 0),
@@ -121,13 +121,13 @@ fn a_timer_with_a_missed_beginning_does_not_end_the_interrupted_one() {
     let tick = Vector::LocalTimer;
     let events = vec![
         switch(10, 0, ASLEEP, 7),
-        at(150, 7, What::SoftirqEntry(8)),
-        at(200, 7, What::HrtimerEntry(0xf00)),
-        at(210, 7, What::VectorEntry(tick)),
-        at(230, 7, What::HrtimerExit),
-        at(240, 7, What::VectorExit(tick)),
-        at(300, 7, What::HrtimerExit),
-        at(310, 7, What::SoftirqExit(8)),
+        at(150, 7, EventKind::SoftirqEntry(8)),
+        at(200, 7, EventKind::HrtimerEntry(0xf00)),
+        at(210, 7, EventKind::VectorEntry(tick)),
+        at(230, 7, EventKind::HrtimerExit),
+        at(240, 7, EventKind::VectorExit(tick)),
+        at(300, 7, EventKind::HrtimerExit),
+        at(310, 7, EventKind::SoftirqExit(8)),
     ];
     let timeline = Timeline::of(&window(vec![events]));
     let (soft, timer) = (Doing::Softirq(8), Doing::Timer(0xf00));
@@ -150,10 +150,10 @@ fn a_timer_with_a_missed_beginning_does_not_end_the_interrupted_one() {
 fn softirqs_of_preempt_rt_continue_with_their_thread() {
     let events = vec![
         switch(10, 0, ASLEEP, 7),
-        at(150, 7, What::SoftirqEntry(3)),
+        at(150, 7, EventKind::SoftirqEntry(3)),
         switch(200, 7, PREEMPTED, 9),
         switch(300, 9, ASLEEP, 7),
-        at(400, 7, What::SoftirqExit(3)),
+        at(400, 7, EventKind::SoftirqExit(3)),
     ];
     let timeline = Timeline::of(&window(vec![events]));
     let net = Doing::Softirq(3);
@@ -167,13 +167,13 @@ fn softirqs_of_preempt_rt_continue_with_their_thread() {
 fn a_threads_guests_and_work_are_shown() {
     let events = vec![
         switch(10, 0, ASLEEP, 7),
-        at(150, 7, What::KvmEntry { vcpu: Some(0) }),
-        at(250, 7, What::KvmExit { vcpu: Some(0), reason: Some(0x78), isa: 2 }),
+        at(150, 7, EventKind::KvmEntry { vcpu: Some(0) }),
+        at(250, 7, EventKind::KvmExit { vcpu: Some(0), reason: Some(0x78), isa: 2 }),
         switch(300, 7, ASLEEP, 8),
-        at(310, 8, What::WorkStart(0xabc)),
+        at(310, 8, EventKind::WorkStart(0xabc)),
         switch(400, 8, ASLEEP, 0),
         switch(500, 0, ASLEEP, 8),
-        at(600, 8, What::WorkEnd),
+        at(600, 8, EventKind::WorkEnd),
     ];
     let timeline = Timeline::of(&window(vec![events]));
     let row = timeline.cpu(0).unwrap();
@@ -205,9 +205,9 @@ fn a_thread_sleeps_is_woken_waits_runs_and_is_preempted() {
     ];
     let cpu1 = vec![
         switch(20, 0, ASLEEP, 4),
-        at(290, 4, What::SoftirqEntry(3)),
+        at(290, 4, EventKind::SoftirqEntry(3)),
         waking(300, 4, 7),
-        at(320, 4, What::SoftirqExit(3)),
+        at(320, 4, EventKind::SoftirqExit(3)),
     ];
     let timeline = Timeline::of(&window(vec![cpu0, cpu1]));
     let woken = Since::Woken(Waker { t: 300, cpu: 1, pid: 4, context: Doing::Softirq(3) });
@@ -231,8 +231,8 @@ fn a_wake_up_of_a_thread_about_to_sleep_counts_from_its_sleep() {
     let cpu0 = vec![
         switch(10, 0, ASLEEP, 7),
         switch(305, 7, ASLEEP, 0),
-        at(306, 0, What::Idle(Some(1))),
-        at(380, 0, What::Idle(None)),
+        at(306, 0, EventKind::Idle(Some(1))),
+        at(380, 0, EventKind::Idle(None)),
         wakeup(390, 0, 7, 0),
         switch(400, 0, ASLEEP, 7),
     ];
@@ -296,7 +296,7 @@ fn throttled_and_stopped_threads_are_reported_as_such() {
 
 #[test]
 fn times_and_threads_without_events_are_unknown() {
-    let mut given = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, What::Idle(None))]]);
+    let mut given = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, EventKind::Idle(None))]]);
     given.cpus[0].since = 400;
     let timeline = Timeline::of(&given);
     assert_eq!(rows(&timeline, 0)[0], (100, 400, Doing::Unknown));
@@ -309,7 +309,7 @@ fn times_and_threads_without_events_are_unknown() {
 
 #[test]
 fn where_a_switch_is_missing_the_last_thread_switched_to_is_assumed() {
-    let events = vec![switch(50, 0, ASLEEP, 7), at(200, 7, What::WorkEnd), at(400, 3, What::SoftirqRaise(3))];
+    let events = vec![switch(50, 0, ASLEEP, 7), at(200, 7, EventKind::WorkEnd), at(400, 3, EventKind::SoftirqRaise(3))];
     let timeline = Timeline::of(&window(vec![events]));
     assert_eq!(rows(&timeline, 0), [(100, 200, runs(7)), (200, 400, runs(7)), (400, 1000, runs(3))]);
     let cpu = &timeline.cpus[0];
@@ -350,31 +350,31 @@ fn any_left() -> impl Strategy<Value = Left> {
     ]
 }
 
-fn any_what() -> impl Strategy<Value = What> {
+fn any_what() -> impl Strategy<Value = EventKind> {
     prop_oneof![
         3 => (any_pid(), any_left(), any_class(), any_class())
-            .prop_map(|(next, left, prev, next_class)| What::Switch { next, left, prev, next_class }),
-        2 => (any_pid(), any::<u32>(), any_class()).prop_map(|(pid, cpu, class)| What::Waking { pid, cpu, class }),
+            .prop_map(|(next, left, prev, next_class)| EventKind::Switch { next, left, prev, next_class }),
+        2 => (any_pid(), any::<u32>(), any_class()).prop_map(|(pid, cpu, class)| EventKind::Waking { pid, cpu, class }),
         2 => (any_pid(), any::<u32>(), any_class(), any::<bool>())
-            .prop_map(|(pid, cpu, class, throttled)| What::Wakeup { pid, cpu, class, throttled }),
-        1 => (any_pid(), 0u32..4, 0u32..4).prop_map(|(pid, from, to)| What::Migrate { pid, from, to }),
-        2 => (0u32..3).prop_map(What::IrqEntry),
-        2 => (0u32..3).prop_map(What::IrqExit),
-        2 => (0u32..3).prop_map(What::SoftirqEntry),
-        2 => (0u32..3).prop_map(What::SoftirqExit),
-        1 => any_vector().prop_map(What::VectorEntry),
-        1 => any_vector().prop_map(What::VectorExit),
-        1 => prop_oneof![0..300i64, any::<i64>()].prop_map(|took| What::Nmi { took }),
-        1 => any::<u64>().prop_map(What::TimerEntry),
-        1 => Just(What::TimerExit),
-        1 => any::<u64>().prop_map(What::HrtimerEntry),
-        1 => Just(What::HrtimerExit),
-        1 => prop::option::of(0u32..3).prop_map(What::Idle),
-        1 => Just(What::KvmEntry { vcpu: None }),
-        1 => Just(What::KvmExit { vcpu: None, reason: None, isa: 9 }),
-        1 => any::<u64>().prop_map(What::WorkStart),
-        1 => Just(What::WorkEnd),
-        1 => any::<u16>().prop_map(What::Other),
+            .prop_map(|(pid, cpu, class, throttled)| EventKind::Wakeup { pid, cpu, class, throttled }),
+        1 => (any_pid(), 0u32..4, 0u32..4).prop_map(|(pid, from, to)| EventKind::Migrate { pid, from, to }),
+        2 => (0u32..3).prop_map(EventKind::IrqEntry),
+        2 => (0u32..3).prop_map(EventKind::IrqExit),
+        2 => (0u32..3).prop_map(EventKind::SoftirqEntry),
+        2 => (0u32..3).prop_map(EventKind::SoftirqExit),
+        1 => any_vector().prop_map(EventKind::VectorEntry),
+        1 => any_vector().prop_map(EventKind::VectorExit),
+        1 => prop_oneof![0..300i64, any::<i64>()].prop_map(|took| EventKind::Nmi { took }),
+        1 => any::<u64>().prop_map(EventKind::TimerEntry),
+        1 => Just(EventKind::TimerExit),
+        1 => any::<u64>().prop_map(EventKind::HrtimerEntry),
+        1 => Just(EventKind::HrtimerExit),
+        1 => prop::option::of(0u32..3).prop_map(EventKind::Idle),
+        1 => Just(EventKind::KvmEntry { vcpu: None }),
+        1 => Just(EventKind::KvmExit { vcpu: None, reason: None, isa: 9 }),
+        1 => any::<u64>().prop_map(EventKind::WorkStart),
+        1 => Just(EventKind::WorkEnd),
+        1 => any::<u16>().prop_map(EventKind::Other),
     ]
 }
 

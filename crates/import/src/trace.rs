@@ -254,7 +254,7 @@ fn record(
         }
     };
     for event in cut.window.cpus.iter().flat_map(|record| &record.events) {
-        use latpath_flight::What::{Migrate, Switch, Wakeup, Waking};
+        use latpath_flight::EventKind::{Migrate, Switch, Wakeup, Waking};
         name(event.pid);
         match event.what {
             Switch { next: pid, .. } | Waking { pid, .. } | Wakeup { pid, .. } | Migrate { pid, .. } => name(pid),

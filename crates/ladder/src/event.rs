@@ -17,7 +17,7 @@ pub struct Event {
     /// The thread on that CPU; for a switch, the previous thread.
     pub pid: u32,
     /// Kind of event.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// The register that a guest writes to kick a queue.
@@ -66,7 +66,7 @@ impl Direction {
 
 /// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// The CPU switches to another thread.
     Switch {
         /// The next thread; 0 for none.

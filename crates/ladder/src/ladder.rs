@@ -1,6 +1,6 @@
 //! The state machine: events in, transfers out.
 
-use crate::event::{Device, Direction, Doorbell, Event, Eventfd, Line, What};
+use crate::event::{Device, Direction, Doorbell, Event, EventKind, Eventfd, Line};
 use crate::figures::{Counts, Ended, Key, Lane};
 use crate::step::Variant;
 use crate::threads::{Identity, Mark, Threads};
@@ -141,28 +141,28 @@ impl Ladder {
         self.first.get_or_insert(event.t);
         let mark = Mark { t: event.t, pid: event.pid, cpu: event.cpu };
         match event.what {
-            What::Switch { next, asleep } => self.switched(mark, next, asleep),
-            What::Waking { pid } => self.waking(mark, pid),
-            What::Exit(reason) => self.threads.of(event.pid).leaves_guest(mark, reason),
-            What::Entry => {
+            EventKind::Switch { next, asleep } => self.switched(mark, next, asleep),
+            EventKind::Waking { pid } => self.waking(mark, pid),
+            EventKind::Exit(reason) => self.threads.of(event.pid).leaves_guest(mark, reason),
+            EventKind::Entry => {
                 self.entered(mark);
                 self.threads.of(event.pid).enters_guest();
             }
-            What::Write(doorbell) => self.written(mark, doorbell),
-            What::Read => self.device_read(mark),
-            What::Signal(eventfd) => self.signalled(mark, eventfd),
-            What::Take(eventfd) => self.taken(mark, eventfd),
-            What::Serve { kick, call, direction } => self.served(mark, kick, call, direction),
-            What::Irqfd(eventfd) => self.irqfd(mark, eventfd),
-            What::Arrive(device) => self.arrived(mark, device),
-            What::Packet { direction: Direction::FromGuest, device } => self.packet_from_guest(mark, device),
-            What::Packet { direction: Direction::ToGuest, device } => self.packet_to_guest(mark, device),
-            What::Raise(line) => self.raised(mark, line),
-            What::Accept { vector } => self.accepted(mark, vector),
-            What::Posted { vector } => self.posted(mark, vector),
-            What::Inject { vector } => self.injected(mark, vector),
-            What::Eoi { vector } => self.eoi(mark, vector),
-            What::Lost(events) => self.lost(events),
+            EventKind::Write(doorbell) => self.written(mark, doorbell),
+            EventKind::Read => self.device_read(mark),
+            EventKind::Signal(eventfd) => self.signalled(mark, eventfd),
+            EventKind::Take(eventfd) => self.taken(mark, eventfd),
+            EventKind::Serve { kick, call, direction } => self.served(mark, kick, call, direction),
+            EventKind::Irqfd(eventfd) => self.irqfd(mark, eventfd),
+            EventKind::Arrive(device) => self.arrived(mark, device),
+            EventKind::Packet { direction: Direction::FromGuest, device } => self.packet_from_guest(mark, device),
+            EventKind::Packet { direction: Direction::ToGuest, device } => self.packet_to_guest(mark, device),
+            EventKind::Raise(line) => self.raised(mark, line),
+            EventKind::Accept { vector } => self.accepted(mark, vector),
+            EventKind::Posted { vector } => self.posted(mark, vector),
+            EventKind::Inject { vector } => self.injected(mark, vector),
+            EventKind::Eoi { vector } => self.eoi(mark, vector),
+            EventKind::Lost(events) => self.lost(events),
         }
     }
 

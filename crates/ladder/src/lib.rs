@@ -25,7 +25,7 @@ mod threads;
 pub mod trace_text;
 mod transfer;
 
-pub use event::{Device, Direction, Doorbell, Event, Eventfd, Line, What};
+pub use event::{Device, Direction, Doorbell, Event, EventKind, Eventfd, Line};
 pub use figures::Counts;
 pub use ladder::{Join, Ladder};
 pub use live::{Live, NameReason};

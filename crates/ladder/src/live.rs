@@ -1,11 +1,12 @@
 //! The live ladder, from the flight recorder's events.
 
-use crate::event::{Device, Direction, Doorbell, Event, Line, What};
+use crate::event::{Device, Direction, Doorbell, Event, EventKind, Line};
 use crate::ladder::{Join, Ladder};
 use crate::report::LadderFigures;
 use crate::threads::{is_worker, Identity};
 use latpath_flight::{
-    Event as Recorded, Left, Missing, Recorder, Scope, Sleep, StartError, Tail, Tailed, Transfer, What as Happened,
+    Event as Recorded, EventKind as RecordedKind, Left, Missing, Recorder, Scope, Sleep, StartError, Tail, Tailed,
+    Transfer,
 };
 use latpath_model::{cost_per_event, Observation};
 use std::collections::{BTreeSet, HashMap};
@@ -123,7 +124,7 @@ impl Follower {
     fn take(&mut self, recorder: &Recorder, tailed: &Tailed) {
         match tailed {
             Tailed::Lost(cpu, events, t) => {
-                self.ladder.push(&Event { t: *t, cpu: *cpu, pid: 0, what: What::Lost(*events) });
+                self.ladder.push(&Event { t: *t, cpu: *cpu, pid: 0, what: EventKind::Lost(*events) });
             }
             Tailed::Event(cpu, event) => {
                 if let Some(what) = self.what(recorder, event) {
@@ -133,21 +134,21 @@ impl Follower {
         }
     }
 
-    fn what(&mut self, recorder: &Recorder, event: &Recorded) -> Option<What> {
+    fn what(&mut self, recorder: &Recorder, event: &Recorded) -> Option<EventKind> {
         Some(match event.what {
-            Happened::Switch { next, left, .. } => {
+            RecordedKind::Switch { next, left, .. } => {
                 // In uninterruptible sleep, a server waits for memory or a lock: its round has not ended.
                 let asleep = matches!(left, Left::Asleep(Sleep::Interruptible | Sleep::Idle));
-                What::Switch { next, asleep }
+                EventKind::Switch { next, asleep }
             }
-            Happened::Waking { pid, .. } => What::Waking { pid },
-            Happened::KvmEntry { .. } => What::Entry,
-            Happened::KvmExit { reason, isa, .. } => {
+            RecordedKind::Waking { pid, .. } => EventKind::Waking { pid },
+            RecordedKind::KvmEntry { .. } => EventKind::Entry,
+            RecordedKind::KvmExit { reason, isa, .. } => {
                 self.identify(recorder, event.pid);
-                What::Exit(self.reason(isa, reason.unwrap_or(u32::MAX)))
+                EventKind::Exit(self.reason(isa, reason.unwrap_or(u32::MAX)))
             }
-            Happened::KvmInjVirq(vector) => What::Inject { vector },
-            Happened::Transfer(transfer) => {
+            RecordedKind::KvmInjVirq(vector) => EventKind::Inject { vector },
+            RecordedKind::Transfer(transfer) => {
                 if event.pid != 0 {
                     self.identify(recorder, event.pid);
                 }
@@ -157,27 +158,29 @@ impl Follower {
         })
     }
 
-    fn part(&mut self, pid: u32, transfer: Transfer) -> Option<What> {
-        let packet = |direction, device| What::Packet { direction, device: Some(device) };
+    fn part(&mut self, pid: u32, transfer: Transfer) -> Option<EventKind> {
+        let packet = |direction, device| EventKind::Packet { direction, device: Some(device) };
         Some(match transfer {
             Transfer::Signal(eventfd) => {
                 let is_others = self.ladder.is_vcpu(pid) && !self.follows(pid);
-                (!is_others).then_some(What::Signal(eventfd.into()))?
+                (!is_others).then_some(EventKind::Signal(eventfd.into()))?
             }
-            Transfer::Read(eventfd) => What::Take(eventfd.into()),
+            Transfer::Read(eventfd) => EventKind::Take(eventfd.into()),
             Transfer::Round { kick, call, to_guest } => {
                 let direction = if to_guest { Direction::ToGuest } else { Direction::FromGuest };
-                What::Serve { kick: kick.into(), call: call.into(), direction }
+                EventKind::Serve { kick: kick.into(), call: call.into(), direction }
             }
-            Transfer::Irqfd(eventfd) => What::Irqfd(eventfd.into()),
-            Transfer::RegisterRead => What::Read,
-            Transfer::RegisterWrite { is_port, address, value } => What::Write(Doorbell { is_port, address, value }),
-            Transfer::RaiseLine(number) => What::Raise(Line::Wire(number.into())),
-            Transfer::RaiseMessage(data) => What::Raise(Line::Message(data)),
-            Transfer::Accept(vector) => What::Accept { vector },
-            Transfer::Posted(vector) => What::Posted { vector },
-            Transfer::End(vector) => What::Eoi { vector },
-            Transfer::TapArrive(ifindex, netns) => What::Arrive(self.tap(ifindex, netns)?),
+            Transfer::Irqfd(eventfd) => EventKind::Irqfd(eventfd.into()),
+            Transfer::RegisterRead => EventKind::Read,
+            Transfer::RegisterWrite { is_port, address, value } => {
+                EventKind::Write(Doorbell { is_port, address, value })
+            }
+            Transfer::RaiseLine(number) => EventKind::Raise(Line::Wire(number.into())),
+            Transfer::RaiseMessage(data) => EventKind::Raise(Line::Message(data)),
+            Transfer::Accept(vector) => EventKind::Accept { vector },
+            Transfer::Posted(vector) => EventKind::Posted { vector },
+            Transfer::End(vector) => EventKind::Eoi { vector },
+            Transfer::TapArrive(ifindex, netns) => EventKind::Arrive(self.tap(ifindex, netns)?),
             Transfer::TapRead(ifindex, netns) => packet(Direction::ToGuest, self.tap(ifindex, netns)?),
             Transfer::TapWrite(ifindex, netns) => packet(Direction::FromGuest, self.tap(ifindex, netns)?),
         })

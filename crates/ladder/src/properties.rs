@@ -1,13 +1,13 @@
 //! Properties that hold for any events in any order.
 
-use crate::event::{Device, Direction, Doorbell, Event, Line, What};
+use crate::event::{Device, Direction, Doorbell, Event, EventKind, Line};
 use crate::ladder::{Join, Ladder};
 use crate::report::LadderFigures;
 use crate::threads::Identity;
 use latpath_model::Observation;
 use proptest::prelude::*;
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = EventKind> {
     let pid = 0..6u32;
     let eventfd = 0..5u64;
     let device = (0..2u32).prop_map(|ifindex| Device { ifindex, netns: 0 });
@@ -15,28 +15,29 @@ fn what() -> impl Strategy<Value = What> {
     let vector = 32..35u32;
     let line = prop_oneof![(32..35u64).prop_map(Line::Message), (0..2u64).prop_map(Line::Wire)];
     prop_oneof![
-        (pid.clone(), any::<bool>()).prop_map(|(next, asleep)| What::Switch { next, asleep }),
-        pid.prop_map(|pid| What::Waking { pid }),
-        (0..3u16).prop_map(What::Exit),
-        Just(What::Entry),
-        (0..3u64).prop_map(|value| What::Write(Doorbell { is_port: false, address: 0x1000, value })),
-        Just(What::Read),
-        eventfd.clone().prop_map(What::Signal),
-        eventfd.clone().prop_map(What::Take),
-        (eventfd.clone(), eventfd.clone(), direction.clone()).prop_map(|(kick, call, direction)| What::Serve {
+        (pid.clone(), any::<bool>()).prop_map(|(next, asleep)| EventKind::Switch { next, asleep }),
+        pid.prop_map(|pid| EventKind::Waking { pid }),
+        (0..3u16).prop_map(EventKind::Exit),
+        Just(EventKind::Entry),
+        (0..3u64).prop_map(|value| EventKind::Write(Doorbell { is_port: false, address: 0x1000, value })),
+        Just(EventKind::Read),
+        eventfd.clone().prop_map(EventKind::Signal),
+        eventfd.clone().prop_map(EventKind::Take),
+        (eventfd.clone(), eventfd.clone(), direction.clone()).prop_map(|(kick, call, direction)| EventKind::Serve {
             kick,
             call,
             direction
         }),
-        eventfd.prop_map(What::Irqfd),
-        device.clone().prop_map(What::Arrive),
-        (direction, proptest::option::of(device)).prop_map(|(direction, device)| What::Packet { direction, device }),
-        line.prop_map(What::Raise),
-        vector.clone().prop_map(|vector| What::Accept { vector }),
-        vector.clone().prop_map(|vector| What::Posted { vector }),
-        vector.clone().prop_map(|vector| What::Inject { vector }),
-        vector.prop_map(|vector| What::Eoi { vector }),
-        (0..3u64).prop_map(What::Lost),
+        eventfd.prop_map(EventKind::Irqfd),
+        device.clone().prop_map(EventKind::Arrive),
+        (direction, proptest::option::of(device))
+            .prop_map(|(direction, device)| EventKind::Packet { direction, device }),
+        line.prop_map(EventKind::Raise),
+        vector.clone().prop_map(|vector| EventKind::Accept { vector }),
+        vector.clone().prop_map(|vector| EventKind::Posted { vector }),
+        vector.clone().prop_map(|vector| EventKind::Inject { vector }),
+        vector.prop_map(|vector| EventKind::Eoi { vector }),
+        (0..3u64).prop_map(EventKind::Lost),
     ]
 }
 
@@ -68,7 +69,7 @@ fn events(back: bool) -> impl Strategy<Value = Vec<Event>> {
     let event = (step, 0..2u32, 0..6u32, what());
     proptest::collection::vec(event, 0..400).prop_map(|events| {
         let mut t = 1000;
-        let mut at = |(step, cpu, pid, what): (i64, u32, u32, What)| {
+        let mut at = |(step, cpu, pid, what): (i64, u32, u32, EventKind)| {
             t += step;
             Event { t, cpu, pid, what }
         };
@@ -90,7 +91,7 @@ proptest! {
         let awake: Vec<Event> = events
             .into_iter()
             .map(|event| match event.what {
-                What::Switch { next, .. } => Event { what: What::Switch { next, asleep: false }, ..event },
+                EventKind::Switch { next, .. } => Event { what: EventKind::Switch { next, asleep: false }, ..event },
                 _ => event,
             })
             .collect();
@@ -107,14 +108,14 @@ fn memory_is_bounded_where_nothing_ever_ends() {
         let device = Device { ifindex: n, netns: 0 };
         let line = Line::Message(n.into());
         let whats = [
-            What::Exit(0),
-            What::Write(doorbell),
-            What::Signal(n.into()),
-            What::Arrive(device),
-            What::Serve { kick: n.into(), call: u64::from(n) + 1_000_000, direction: Direction::FromGuest },
-            What::Packet { direction: Direction::FromGuest, device: Some(device) },
-            What::Raise(line),
-            What::Accept { vector: n },
+            EventKind::Exit(0),
+            EventKind::Write(doorbell),
+            EventKind::Signal(n.into()),
+            EventKind::Arrive(device),
+            EventKind::Serve { kick: n.into(), call: u64::from(n) + 1_000_000, direction: Direction::FromGuest },
+            EventKind::Packet { direction: Direction::FromGuest, device: Some(device) },
+            EventKind::Raise(line),
+            EventKind::Accept { vector: n },
         ];
         whats.into_iter().for_each(|what| ladder.push(&event(what)));
         ladder.reason(&format!("reason {n}"));

@@ -1,8 +1,8 @@
 //! Each variant in both directions, and the counts besides transfers, from events written by hand.
 
 use latpath_ladder::{
-    Device, Direction, Doorbell, Event, Identity, Join, Ladder, LadderFigures, Line, MeansReport, QueueReport, Step,
-    Variant, What,
+    Device, Direction, Doorbell, Event, EventKind, Identity, Join, Ladder, LadderFigures, Line, MeansReport,
+    QueueReport, Step, Variant,
 };
 use latpath_model::Observation;
 
@@ -12,7 +12,7 @@ const QEMU: u32 = 30;
 const KICK: u64 = 1;
 const CALL: u64 = 2;
 const VECTOR: u32 = 37;
-const POSTED: What = What::Posted { vector: VECTOR };
+const POSTED: EventKind = EventKind::Posted { vector: VECTOR };
 const TAP: Device = Device { ifindex: 5, netns: 0 };
 
 /// Events of one thread at a time, 10 ns apart.
@@ -34,7 +34,7 @@ impl Host {
         Self { ladder, t: 0 }
     }
 
-    fn does(&mut self, pid: u32, whats: &[What]) -> &mut Self {
+    fn does(&mut self, pid: u32, whats: &[EventKind]) -> &mut Self {
         for what in whats {
             self.t += 10;
             self.ladder.push(&Event { t: self.t, cpu: pid, pid, what: *what });
@@ -43,49 +43,58 @@ impl Host {
     }
 
     fn runs(&mut self, pid: u32) -> &mut Self {
-        self.does(0, &[What::Switch { next: pid, asleep: false }])
+        self.does(0, &[EventKind::Switch { next: pid, asleep: false }])
     }
 
     fn sleeps(&mut self, pid: u32) -> &mut Self {
-        self.does(pid, &[What::Switch { next: 0, asleep: true }])
+        self.does(pid, &[EventKind::Switch { next: 0, asleep: true }])
     }
 
     /// The guest's kick wakes the server.
     fn kicks(&mut self, server: u32) -> &mut Self {
-        self.does(VCPU, &[What::Exit(0), What::Signal(KICK), What::Waking { pid: server }, What::Entry])
+        self.does(
+            VCPU,
+            &[EventKind::Exit(0), EventKind::Signal(KICK), EventKind::Waking { pid: server }, EventKind::Entry],
+        )
     }
 
     fn vhost_sends(&mut self) -> &mut Self {
         let direction = Direction::FromGuest;
         self.runs(WORKER).does(
             WORKER,
-            &[What::Serve { kick: KICK, call: CALL, direction }, What::Packet { direction, device: Some(TAP) }],
+            &[
+                EventKind::Serve { kick: KICK, call: CALL, direction },
+                EventKind::Packet { direction, device: Some(TAP) },
+            ],
         )
     }
 
     fn vhost_receives(&mut self) -> &mut Self {
         let direction = Direction::ToGuest;
-        self.does(3, &[What::Arrive(TAP), What::Waking { pid: WORKER }]).runs(WORKER).does(
+        self.does(3, &[EventKind::Arrive(TAP), EventKind::Waking { pid: WORKER }]).runs(WORKER).does(
             WORKER,
-            &[What::Serve { kick: 3, call: CALL, direction }, What::Packet { direction, device: Some(TAP) }],
+            &[EventKind::Serve { kick: 3, call: CALL, direction }, EventKind::Packet { direction, device: Some(TAP) }],
         )
     }
 
     fn irqfd(&mut self) -> &mut Self {
-        let message = What::Raise(Line::Message(VECTOR.into()));
-        self.does(WORKER, &[What::Signal(CALL), What::Irqfd(CALL), message, What::Accept { vector: VECTOR }])
+        let message = EventKind::Raise(Line::Message(VECTOR.into()));
+        self.does(
+            WORKER,
+            &[EventKind::Signal(CALL), EventKind::Irqfd(CALL), message, EventKind::Accept { vector: VECTOR }],
+        )
     }
 
     fn guest_takes_it(&mut self) -> &mut Self {
-        self.does(VCPU, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry])
-            .does(VCPU, &[What::Exit(2), What::Eoi { vector: VECTOR }, What::Entry])
+        self.does(VCPU, &[EventKind::Exit(1), EventKind::Inject { vector: VECTOR }, EventKind::Entry])
+            .does(VCPU, &[EventKind::Exit(2), EventKind::Eoi { vector: VECTOR }, EventKind::Entry])
     }
 
     fn relay(&mut self) -> &mut Self {
-        self.does(WORKER, &[What::Signal(CALL), What::Waking { pid: QEMU }])
-            .sleeps(WORKER)
-            .runs(QEMU)
-            .does(QEMU, &[What::Take(CALL), What::Raise(Line::Wire(11)), What::Accept { vector: VECTOR }])
+        self.does(WORKER, &[EventKind::Signal(CALL), EventKind::Waking { pid: QEMU }]).sleeps(WORKER).runs(QEMU).does(
+            QEMU,
+            &[EventKind::Take(CALL), EventKind::Raise(Line::Wire(11)), EventKind::Accept { vector: VECTOR }],
+        )
     }
 
     fn report(&mut self) -> Observation<LadderFigures> {
@@ -131,7 +140,16 @@ fn an_interrupt_that_qemu_relays_has_the_relays_rungs() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().relay();
     let report = host
-        .does(VCPU, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry, What::Exit(2), What::Read])
+        .does(
+            VCPU,
+            &[
+                EventKind::Exit(1),
+                EventKind::Inject { vector: VECTOR },
+                EventKind::Entry,
+                EventKind::Exit(2),
+                EventKind::Read,
+            ],
+        )
         .report();
     let (_, means) = only(&report);
     assert_eq!(means.variant, Variant::Relayed);
@@ -143,9 +161,11 @@ fn an_interrupt_that_qemu_relays_has_the_relays_rungs() {
 #[test]
 fn without_vhost_qemu_carries_the_packet_and_raises_the_interrupt() {
     let mut host = Host::new();
-    let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
-    let message = What::Raise(Line::Message(VECTOR.into()));
-    host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, message, What::Accept { vector: VECTOR }]);
+    let packet = EventKind::Packet { direction: Direction::FromGuest, device: Some(TAP) };
+    let message = EventKind::Raise(Line::Message(VECTOR.into()));
+    host.kicks(QEMU)
+        .runs(QEMU)
+        .does(QEMU, &[EventKind::Take(KICK), packet, message, EventKind::Accept { vector: VECTOR }]);
     let report = host.guest_takes_it().report();
     let (queue, means) = only(&report);
     assert_eq!((means.variant, queue.by_vhost), (Variant::NoVhost, false));
@@ -157,7 +177,7 @@ fn a_posted_interrupt_of_a_vcpu_in_its_guest_is_the_last_that_the_host_sees() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().irqfd().does(WORKER, &[POSTED]).sleeps(WORKER);
     // The vCPU leaves and enters its guest for another reason.
-    let report = host.does(VCPU, &[What::Exit(3), What::Entry]).report();
+    let report = host.does(VCPU, &[EventKind::Exit(3), EventKind::Entry]).report();
     let (_, means) = only(&report);
     assert_eq!((means.variant, steps(means).last()), (Variant::Posted, Some(&Step::Posted)));
 }
@@ -165,8 +185,11 @@ fn a_posted_interrupt_of_a_vcpu_in_its_guest_is_the_last_that_the_host_sees() {
 #[test]
 fn a_posted_interrupt_wakes_a_vcpu_that_sleeps_and_is_delivered_when_it_enters_its_guest() {
     let mut host = Host::new();
-    host.kicks(WORKER).does(VCPU, &[What::Exit(3)]).sleeps(VCPU).vhost_sends().irqfd();
-    host.does(WORKER, &[POSTED, What::Waking { pid: VCPU }]).sleeps(WORKER).runs(VCPU).does(VCPU, &[What::Entry]);
+    host.kicks(WORKER).does(VCPU, &[EventKind::Exit(3)]).sleeps(VCPU).vhost_sends().irqfd();
+    host.does(WORKER, &[POSTED, EventKind::Waking { pid: VCPU }])
+        .sleeps(WORKER)
+        .runs(VCPU)
+        .does(VCPU, &[EventKind::Entry]);
     let report = host.kicks(WORKER).report();
     let (_, means) = only(&report);
     assert_eq!(means.variant, Variant::Posted);
@@ -178,19 +201,19 @@ fn a_posted_interrupt_wakes_a_vcpu_that_sleeps_and_is_delivered_when_it_enters_i
 #[test]
 fn a_vcpu_that_somebody_else_wakes_is_not_taken_for_the_interrupts() {
     let mut host = Host::new();
-    host.kicks(WORKER).does(VCPU, &[What::Exit(3)]).sleeps(VCPU).vhost_sends().irqfd().does(WORKER, &[POSTED]);
-    let report = host.does(5, &[What::Waking { pid: VCPU }]).runs(VCPU).does(VCPU, &[What::Entry]).report();
+    host.kicks(WORKER).does(VCPU, &[EventKind::Exit(3)]).sleeps(VCPU).vhost_sends().irqfd().does(WORKER, &[POSTED]);
+    let report = host.does(5, &[EventKind::Waking { pid: VCPU }]).runs(VCPU).does(VCPU, &[EventKind::Entry]).report();
     assert_eq!(steps(only(&report).1).last(), Some(&Step::Posted));
 }
 
 #[test]
 fn interrupts_that_are_posted_without_vhost_or_by_its_relay_are_of_these_variants() {
     let mut host = Host::new();
-    let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
-    let message = What::Raise(Line::Message(VECTOR.into()));
+    let packet = EventKind::Packet { direction: Direction::FromGuest, device: Some(TAP) };
+    let message = EventKind::Raise(Line::Message(VECTOR.into()));
     host.kicks(QEMU).runs(QEMU);
     let report = host
-        .does(QEMU, &[What::Take(KICK), packet, message, What::Accept { vector: VECTOR }, POSTED])
+        .does(QEMU, &[EventKind::Take(KICK), packet, message, EventKind::Accept { vector: VECTOR }, POSTED])
         .sleeps(QEMU)
         .report();
     let (queue, means) = only(&report);
@@ -199,7 +222,7 @@ fn interrupts_that_are_posted_without_vhost_or_by_its_relay_are_of_these_variant
 
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().relay().does(QEMU, &[POSTED]);
-    let report = host.does(VCPU, &[What::Exit(2), What::Read, What::Entry]).report();
+    let report = host.does(VCPU, &[EventKind::Exit(2), EventKind::Read, EventKind::Entry]).report();
     let (_, means) = only(&report);
     assert_eq!(means.variant, Variant::Relayed);
     assert_eq!(steps(means)[5..], [Step::Raised, Step::Posted, Step::Handled], "the handler reads the device");
@@ -207,10 +230,12 @@ fn interrupts_that_are_posted_without_vhost_or_by_its_relay_are_of_these_variant
 
 #[test]
 fn the_doorbell_is_known_whether_kvm_reports_the_write_before_the_signal_or_after_it() {
-    let doorbell = What::Write(Doorbell { is_port: false, address: 0xfe00_3000, value: 0 });
-    for whats in [[doorbell, What::Signal(KICK)], [What::Signal(KICK), doorbell]] {
+    let doorbell = EventKind::Write(Doorbell { is_port: false, address: 0xfe00_3000, value: 0 });
+    for whats in [[doorbell, EventKind::Signal(KICK)], [EventKind::Signal(KICK), doorbell]] {
         let mut host = Host::new();
-        host.does(VCPU, &[What::Exit(0)]).does(VCPU, &whats).does(VCPU, &[What::Waking { pid: WORKER }, What::Entry]);
+        host.does(VCPU, &[EventKind::Exit(0)])
+            .does(VCPU, &whats)
+            .does(VCPU, &[EventKind::Waking { pid: WORKER }, EventKind::Entry]);
         let report = host.vhost_sends().sleeps(WORKER).report();
         assert_eq!(only(&report).0.doorbell.as_deref(), Some("0xfe003000"), "{whats:?}");
     }
@@ -239,7 +264,7 @@ fn both_directions_through_one_worker_have_their_own_ladders() {
 fn a_round_belongs_to_the_first_kick_and_the_others_are_coalesced() {
     let mut host = Host::new();
     host.kicks(WORKER).kicks(WORKER).kicks(WORKER).vhost_sends();
-    let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
+    let packet = EventKind::Packet { direction: Direction::FromGuest, device: Some(TAP) };
     let report = host.does(WORKER, &[packet]).sleeps(WORKER).report();
     let (queue, means) = only(&report);
     assert_eq!((queue.kicks, queue.coalesced, queue.packets, means.total.count), (3, 2, 2, 1));
@@ -253,8 +278,9 @@ fn packets_that_need_no_kick_are_counted() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().sleeps(WORKER);
     let direction = Direction::FromGuest;
-    let again = [What::Serve { kick: KICK, call: CALL, direction }, What::Packet { direction, device: Some(TAP) }];
-    let report = host.does(3, &[What::Waking { pid: WORKER }]).runs(WORKER).does(WORKER, &again).report();
+    let again =
+        [EventKind::Serve { kick: KICK, call: CALL, direction }, EventKind::Packet { direction, device: Some(TAP) }];
+    let report = host.does(3, &[EventKind::Waking { pid: WORKER }]).runs(WORKER).does(WORKER, &again).report();
     let (queue, _) = only(&report);
     assert_eq!((queue.kicks, queue.packets, queue.packets_without_kick), (1, 2, 1));
 }
@@ -262,7 +288,7 @@ fn packets_that_need_no_kick_are_counted() {
 #[test]
 fn further_packets_of_a_round_needed_no_kick() {
     let mut host = Host::new();
-    let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
+    let packet = EventKind::Packet { direction: Direction::FromGuest, device: Some(TAP) };
     let report = host.kicks(WORKER).vhost_sends().does(WORKER, &[packet, packet]).irqfd().sleeps(WORKER).report();
     assert_eq!((report.figures.queues.len(), report.figures.unfinished), (0, 1), "the transfer still goes on");
     let mut host = Host::new();
@@ -271,7 +297,7 @@ fn further_packets_of_a_round_needed_no_kick() {
     let (queue, _) = only(&report);
     assert_eq!((queue.kicks, queue.packets, queue.packets_without_kick), (1, 3, 2));
     let mut host = Host::new();
-    let report = host.vhost_receives().does(3, &[What::Arrive(TAP)]).irqfd().guest_takes_it().report();
+    let report = host.vhost_receives().does(3, &[EventKind::Arrive(TAP)]).irqfd().guest_takes_it().report();
     assert_eq!(report.figures.queues[0].packets_without_kick, 0, "nobody kicks for packets to the guest");
 }
 
@@ -287,7 +313,7 @@ fn the_time_until_the_next_kick_is_beside_the_transfer() {
 #[test]
 fn lost_events_end_the_transfers_that_go_on() {
     let mut host = Host::new();
-    host.kicks(WORKER).vhost_sends().does(0, &[What::Lost(7)]);
+    host.kicks(WORKER).vhost_sends().does(0, &[EventKind::Lost(7)]);
     let report = host.irqfd().guest_takes_it().report();
     assert_eq!((report.lost_events, report.figures.ended_by_loss, report.figures.causality_violations), (7, 1, 0));
     assert!(report.figures.queues.is_empty(), "{report:#?}");
@@ -306,7 +332,7 @@ fn an_interrupt_of_another_guest_is_not_taken_for_this_ones() {
     let stranger = 99;
     host.ladder.identify(stranger, Identity { name: "CPU 0/KVM".into(), process: Some(98), is_vhost: false });
     host.kicks(WORKER).vhost_sends().irqfd();
-    host.does(stranger, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry]);
+    host.does(stranger, &[EventKind::Exit(1), EventKind::Inject { vector: VECTOR }, EventKind::Entry]);
     let report = host.report();
     assert!(report.figures.queues.is_empty() && report.figures.unfinished == 1, "{report:#?}");
 }
@@ -314,8 +340,8 @@ fn an_interrupt_of_another_guest_is_not_taken_for_this_ones() {
 #[test]
 fn other_devices_kicks_are_counted_apart() {
     let mut host = Host::new();
-    host.does(VCPU, &[What::Exit(0), What::Signal(77), What::Waking { pid: QEMU }, What::Entry]);
-    host.runs(QEMU).does(QEMU, &[What::Take(77)]).sleeps(QEMU);
+    host.does(VCPU, &[EventKind::Exit(0), EventKind::Signal(77), EventKind::Waking { pid: QEMU }, EventKind::Entry]);
+    host.runs(QEMU).does(QEMU, &[EventKind::Take(77)]).sleeps(QEMU);
     let report = host.report();
     assert_eq!((report.figures.other_kicks, report.figures.queues.len(), report.figures.unfinished), (1, 0, 0));
 }
@@ -323,12 +349,14 @@ fn other_devices_kicks_are_counted_apart() {
 #[test]
 fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turned_to_since() {
     let direction = Direction::FromGuest;
-    let packet = What::Packet { direction, device: Some(TAP) };
+    let packet = EventKind::Packet { direction, device: Some(TAP) };
     let mut host = Host::new();
-    host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, What::Raise(Line::Message(VECTOR.into()))]);
+    host.kicks(QEMU)
+        .runs(QEMU)
+        .does(QEMU, &[EventKind::Take(KICK), packet, EventKind::Raise(Line::Message(VECTOR.into()))]);
     host.guest_takes_it();
-    let other_kick = [What::Exit(0), What::Signal(77), What::Entry];
-    host.does(VCPU, &other_kick).does(QEMU, &[What::Take(77), packet]).sleeps(QEMU);
+    let other_kick = [EventKind::Exit(0), EventKind::Signal(77), EventKind::Entry];
+    host.does(VCPU, &other_kick).does(QEMU, &[EventKind::Take(77), packet]).sleeps(QEMU);
     let report = host.report();
     let queues: Vec<_> =
         report.figures.queues.iter().map(|queue| (queue.packets, queue.packets_without_kick)).collect();
@@ -336,10 +364,12 @@ fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turne
 
     // A second queue of the same NIC, served after the server has slept, has its own transfers.
     let mut host = Host::new();
-    host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, What::Raise(Line::Message(VECTOR.into()))]);
+    host.kicks(QEMU)
+        .runs(QEMU)
+        .does(QEMU, &[EventKind::Take(KICK), packet, EventKind::Raise(Line::Message(VECTOR.into()))]);
     host.guest_takes_it().sleeps(QEMU);
-    host.does(VCPU, &[What::Exit(0), What::Signal(77), What::Waking { pid: QEMU }, What::Entry]);
-    host.runs(QEMU).does(QEMU, &[What::Take(77), packet, What::Raise(Line::Message(VECTOR.into()))]);
+    host.does(VCPU, &[EventKind::Exit(0), EventKind::Signal(77), EventKind::Waking { pid: QEMU }, EventKind::Entry]);
+    host.runs(QEMU).does(QEMU, &[EventKind::Take(77), packet, EventKind::Raise(Line::Message(VECTOR.into()))]);
     let report = host.guest_takes_it().report();
     assert_eq!(report.figures.queues.iter().map(|queue| queue.packets).collect::<Vec<_>>(), [1, 1], "{report:#?}");
 }
@@ -360,8 +390,11 @@ fn an_eventfd_whose_number_another_vm_gets_is_that_vms() {
     host.ladder.name_vm(QEMU + 100, "b");
     host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it();
     let direction = Direction::FromGuest;
-    host.does(VCPU + 100, &[What::Exit(0), What::Signal(KICK), What::Waking { pid: WORKER + 100 }, What::Entry]);
-    let serves = [What::Serve { kick: KICK, call: 9, direction }, What::Packet { direction, device: None }];
+    host.does(
+        VCPU + 100,
+        &[EventKind::Exit(0), EventKind::Signal(KICK), EventKind::Waking { pid: WORKER + 100 }, EventKind::Entry],
+    );
+    let serves = [EventKind::Serve { kick: KICK, call: 9, direction }, EventKind::Packet { direction, device: None }];
     host.runs(WORKER + 100).does(WORKER + 100, &serves).sleeps(WORKER + 100);
     let report = host.report();
     let mut vms: Vec<_> = report.figures.queues.iter().map(|queue| (queue.vm.as_deref(), queue.kicks)).collect();
@@ -375,12 +408,12 @@ fn an_eventfd_that_was_an_interrupts_and_is_a_kicks_now_is_followed() {
     // Another virtual machine's interrupt reuses the eventfd's number.
     let mut host = Host::new();
     with_another_vm(&mut host);
-    host.does(WORKER + 100, &[What::Irqfd(KICK)]);
+    host.does(WORKER + 100, &[EventKind::Irqfd(KICK)]);
     let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
     assert_eq!(only(&report).0.kicks, 1);
     // The guest's driver restarts, and its worker now receives kicks through this eventfd.
     let mut host = Host::new();
-    host.does(WORKER, &[What::Irqfd(KICK), What::Serve { kick: KICK, call: CALL, direction }]);
+    host.does(WORKER, &[EventKind::Irqfd(KICK), EventKind::Serve { kick: KICK, call: CALL, direction }]);
     let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
     assert_eq!(only(&report).0.kicks, 1);
 }

@@ -3,7 +3,7 @@
 use crate::kernel::{Place, MAX_CPUS};
 use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
-use latpath_flight::{Event, What};
+use latpath_flight::{Event, EventKind};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap};
@@ -54,45 +54,45 @@ impl Details {
     fn event(&mut self, out: &mut Writer, place: &Place, cpu: u32, t: u64, event: &Event) -> io::Result<()> {
         let pid = event.pid;
         let info = match event.what {
-            What::KvmEntry { vcpu } => return self.turn(out, place, t, pid, with_vcpu("in its guest", vcpu)),
-            What::KvmExit { vcpu, reason, isa } => {
+            EventKind::KvmEntry { vcpu } => return self.turn(out, place, t, pid, with_vcpu("in its guest", vcpu)),
+            EventKind::KvmExit { vcpu, reason, isa } => {
                 return self.turn(out, place, t, pid, with_vcpu(exited(isa, reason), vcpu));
             }
-            What::KvmHaltPoll { ns, before, .. } => {
+            EventKind::KvmHaltPoll { ns, before, .. } => {
                 let Some((track, began)) = self.vcpus.get(&pid).copied() else { return Ok(()) };
                 let from = t.saturating_sub(u64::from(ns)).max(began);
                 let info = EventInfo::named("halted: polls").arg("poll_ns", i64::from(ns));
                 out.begin(place.machine, from, track, info.arg("poll_ns_before", i64::from(before)))?;
                 return out.end(place.machine, t, track);
             }
-            What::KvmVcpuWakeup { ns, waited, .. } => {
+            EventKind::KvmVcpuWakeup { ns, waited, .. } => {
                 let how = if waited { "slept" } else { "polled" };
                 EventInfo::named("vCPU woken").arg("halted_ns", ns).arg("it", how)
             }
-            What::KvmInjVirq(vector) => EventInfo::named("interrupt injected").arg("vector", i64::from(vector)),
-            What::ReclaimBegin => EventInfo::named("begins to free memory"),
-            What::ReclaimEnd => EventInfo::named("has freed memory"),
-            What::PageFaults(count) => EventInfo::named("page faults").arg("count", count as i64),
-            What::OvsUpcall { .. } => EventInfo::named("OVS upcall"),
-            What::NapiPoll { name } => {
+            EventKind::KvmInjVirq(vector) => EventInfo::named("interrupt injected").arg("vector", i64::from(vector)),
+            EventKind::ReclaimBegin => EventInfo::named("begins to free memory"),
+            EventKind::ReclaimEnd => EventInfo::named("has freed memory"),
+            EventKind::PageFaults(count) => EventInfo::named("page faults").arg("count", count as i64),
+            EventKind::OvsUpcall { .. } => EventInfo::named("OVS upcall"),
+            EventKind::NapiPoll { name } => {
                 self.polls.insert(cpu, printable(&of_field(&name)));
                 return Ok(());
             }
-            What::NapiWork { work, budget, ifindex } => {
+            EventKind::NapiWork { work, budget, ifindex } => {
                 let device = self.polls.remove(&cpu).unwrap_or_else(|| "backlog".into());
                 let info = EventInfo::named(format!("{device}: {work} of {budget}")).arg("packets", i64::from(work));
                 let info = info.arg("budget", i64::from(budget)).arg("ifindex", i64::from(ifindex));
                 let track = poll_track(out, place, cpu)?;
                 return out.instant(0, t, track, info);
             }
-            What::TimerEntry(function) => {
+            EventKind::TimerEntry(function) => {
                 let track = poll_track(out, place, cpu)?;
                 if self.timers.insert(cpu, track).is_some() {
                     out.end(0, t, track)?;
                 }
                 return out.begin(0, t, track, EventInfo::named(place.names.of_function(function)));
             }
-            What::TimerExit => {
+            EventKind::TimerExit => {
                 return self.timers.remove(&cpu).map_or(Ok(()), |track| out.end(0, t, track));
             }
             _ => return Ok(()),

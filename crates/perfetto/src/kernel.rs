@@ -6,7 +6,7 @@ use crate::proto::{
 };
 use crate::thread_names::{irq_name, ThreadNames, NOT_RECORDED};
 use crate::writer::Writer;
-use latpath_flight::{softirq_name, Class, Event, Left, Names, Sleep, Snapshot, Vector, What};
+use latpath_flight::{softirq_name, Class, Event, EventKind, Left, Names, Sleep, Snapshot, Vector};
 use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -270,7 +270,7 @@ impl Kernel {
             return Ok(());
         }
         // An NMI's event contains no thread.
-        if runs != Some(event.pid) && !matches!(event.what, What::Nmi { .. }) {
+        if runs != Some(event.pid) && !matches!(event.what, EventKind::Nmi { .. }) {
             // A switch was missed: the thread that ran in between is unknown.
             self.gap(out, cpu, last)?;
             self.appears(out, cpu, event.t, event.pid)?;
@@ -278,7 +278,7 @@ impl Kernel {
         let row = self.rows.entry(cpu).or_default();
         row.until = Some(event.t);
         let written = match event.what {
-            What::Switch { next, left, prev, next_class } => {
+            EventKind::Switch { next, left, prev, next_class } => {
                 row.leave_interrupts(out, cpu, event)?;
                 let next = (next, next_class.prio.into());
                 if switch(out, cpu, event.t, (event.pid, prev.prio.into(), prev_state(left)), next)? {
@@ -288,7 +288,7 @@ impl Kernel {
                 }
                 false
             }
-            What::Nmi { took } => {
+            EventKind::Nmi { took } => {
                 let from = event.t.saturating_sub(took.max(0)).max(last);
                 out.push(cpu, from, event.pid, irq_entry(NMI, "NMI".into()))?;
                 out.push(cpu, event.t, event.pid, irq_exit(NMI))?;
@@ -324,63 +324,63 @@ impl Kernel {
             })
         };
         let simple = match event.what {
-            What::Waking { pid, cpu, class } => waking(pid, cpu, class).map(Ftrace::SchedWaking),
-            What::Wakeup { pid, cpu, class, .. } => waking(pid, cpu, class).map(Ftrace::SchedWakeup),
-            What::Migrate { pid, from, to } => migrate(pid, from, to).map(Ftrace::SchedMigrateTask),
-            What::SoftirqRaise(vec) if softirq_name(vec).is_some() => {
+            EventKind::Waking { pid, cpu, class } => waking(pid, cpu, class).map(Ftrace::SchedWaking),
+            EventKind::Wakeup { pid, cpu, class, .. } => waking(pid, cpu, class).map(Ftrace::SchedWakeup),
+            EventKind::Migrate { pid, from, to } => migrate(pid, from, to).map(Ftrace::SchedMigrateTask),
+            EventKind::SoftirqRaise(vec) if softirq_name(vec).is_some() => {
                 Some(Ftrace::SoftirqRaise(Softirq { vec: Some(vec) }))
             }
-            What::Idle(state) => {
+            EventKind::Idle(state) => {
                 Some(Ftrace::CpuIdle(CpuIdle { state: Some(state.unwrap_or(OUT_OF_IDLE)), cpu_id: Some(cpu) }))
             }
-            What::IrqEntry(irq) => {
+            EventKind::IrqEntry(irq) => {
                 let entry = irq_entry(irq as i32, irq_name(out.place.snapshot, irq));
                 return row.enter(out, cpu, event, Context::Irq(irq), entry);
             }
-            What::VectorEntry(vector) => {
+            EventKind::VectorEntry(vector) => {
                 let entry = match vector {
                     Vector::LocalTimer => Ftrace::LocalTimerEntry(Empty {}),
                     vector => irq_entry(number_of(vector), vector.to_string()),
                 };
                 return row.enter(out, cpu, event, Context::Vector(vector), entry);
             }
-            What::SoftirqEntry(vec) if softirq_name(vec).is_some() => {
+            EventKind::SoftirqEntry(vec) if softirq_name(vec).is_some() => {
                 let entry = Ftrace::SoftirqEntry(Softirq { vec: Some(vec) });
                 return row.enter(out, cpu, event, Context::Softirq(vec), entry);
             }
-            What::HrtimerEntry(address) => {
+            EventKind::HrtimerEntry(address) => {
                 let entry = Ftrace::HrtimerExpireEntry(TimerEntry { function: out.function(address)? });
                 return row.enter(out, cpu, event, Context::Hrtimer, entry);
             }
-            What::TimerEntry(address) => {
+            EventKind::TimerEntry(address) => {
                 let entry = Ftrace::TimerExpireEntry(TimerEntry { function: out.function(address)? });
                 return row.enter(out, cpu, event, Context::Timer, entry);
             }
-            What::IrqExit(irq) => return row.leave(out, cpu, event, Context::Irq(irq)),
-            What::VectorExit(vector) => return row.leave(out, cpu, event, Context::Vector(vector)),
-            What::SoftirqExit(vec) => return row.leave(out, cpu, event, Context::Softirq(vec)),
-            What::HrtimerExit => return row.leave(out, cpu, event, Context::Hrtimer),
-            What::TimerExit => return row.leave(out, cpu, event, Context::Timer),
-            What::WorkStart(address) => {
+            EventKind::IrqExit(irq) => return row.leave(out, cpu, event, Context::Irq(irq)),
+            EventKind::VectorExit(vector) => return row.leave(out, cpu, event, Context::Vector(vector)),
+            EventKind::SoftirqExit(vec) => return row.leave(out, cpu, event, Context::Softirq(vec)),
+            EventKind::HrtimerExit => return row.leave(out, cpu, event, Context::Hrtimer),
+            EventKind::TimerExit => return row.leave(out, cpu, event, Context::Timer),
+            EventKind::WorkStart(address) => {
                 let function = out.function(address)?;
                 if let Some(before) = function.and_then(|function| self.working.insert(event.pid, function)) {
                     out.push(cpu, event.t, event.pid, work_end(before))?;
                 }
                 Some(Ftrace::WorkqueueExecuteStart(Work { function }))
             }
-            What::WorkEnd => self.working.remove(&event.pid).map(work_end),
+            EventKind::WorkEnd => self.working.remove(&event.pid).map(work_end),
             // These have rows of their own.
-            What::NapiPoll { .. }
-            | What::NapiWork { .. }
-            | What::KvmEntry { .. }
-            | What::KvmExit { .. }
-            | What::KvmHaltPoll { .. }
-            | What::KvmVcpuWakeup { .. }
-            | What::KvmInjVirq(_)
-            | What::OvsUpcall { .. }
-            | What::ReclaimBegin
-            | What::ReclaimEnd
-            | What::PageFaults(_) => return Ok(true),
+            EventKind::NapiPoll { .. }
+            | EventKind::NapiWork { .. }
+            | EventKind::KvmEntry { .. }
+            | EventKind::KvmExit { .. }
+            | EventKind::KvmHaltPoll { .. }
+            | EventKind::KvmVcpuWakeup { .. }
+            | EventKind::KvmInjVirq(_)
+            | EventKind::OvsUpcall { .. }
+            | EventKind::ReclaimBegin
+            | EventKind::ReclaimEnd
+            | EventKind::PageFaults(_) => return Ok(true),
             _ => None,
         };
         match simple {

@@ -4,7 +4,7 @@ mod captures;
 
 use captures::{context, export, read, thread};
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
-use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Vector, What, Window};
+use latpath_flight::{Class, CpuRecord, Event, EventKind, Left, Sleep, Snapshot, Vector, Window};
 use latpath_model::{Ns, PacketSighting};
 use latpath_perfetto::proto::{Data, Ftrace};
 use proptest::collection::vec;
@@ -32,35 +32,35 @@ fn left() -> impl Strategy<Value = Left> {
     ]
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = EventKind> {
     let vector =
         || prop_oneof![Just(Vector::LocalTimer), Just(Vector::Reschedule), any::<u32>().prop_map(Vector::Other)];
     prop_oneof![
-        6 => (pid(), left(), class(), class()).prop_map(|(next, left, prev, next_class)| What::Switch { next, left, prev, next_class }),
-        2 => (pid(), any::<u32>(), class()).prop_map(|(pid, cpu, class)| What::Waking { pid, cpu, class }),
-        1 => (pid(), 0..4_u32, class()).prop_map(|(pid, cpu, class)| What::Wakeup { pid, cpu, class, throttled: false }),
-        1 => (pid(), any::<u32>(), any::<u32>()).prop_map(|(pid, from, to)| What::Migrate { pid, from, to }),
-        2 => (0..3_u32).prop_map(What::IrqEntry),
-        2 => (0..3_u32).prop_map(What::IrqExit),
-        2 => (0..12_u32).prop_map(What::SoftirqEntry),
-        2 => (0..12_u32).prop_map(What::SoftirqExit),
-        1 => vector().prop_map(What::VectorEntry),
-        1 => vector().prop_map(What::VectorExit),
-        1 => any::<i64>().prop_map(|took| What::Nmi { took }),
-        1 => any::<[u8; 16]>().prop_map(|name| What::NapiPoll { name }),
-        1 => (any::<u32>(), any::<u32>()).prop_map(|(work, budget)| What::NapiWork { work, budget, ifindex: 1 }),
-        1 => any::<Option<u32>>().prop_map(What::Idle),
-        1 => any::<u64>().prop_map(What::TimerEntry),
-        1 => Just(What::TimerExit),
-        1 => any::<u64>().prop_map(What::HrtimerEntry),
-        1 => Just(What::HrtimerExit),
-        2 => any::<Option<u32>>().prop_map(|vcpu| What::KvmEntry { vcpu }),
-        2 => (any::<Option<u32>>(), 0..3_u32).prop_map(|(reason, isa)| What::KvmExit { vcpu: None, reason, isa }),
-        1 => any::<u32>().prop_map(|ns| What::KvmHaltPoll { vcpu: 0, ns, before: 0 }),
-        1 => any::<i64>().prop_map(|ns| What::KvmVcpuWakeup { ns, waited: true, valid: true }),
-        1 => any::<u64>().prop_map(What::WorkStart),
-        1 => Just(What::WorkEnd),
-        1 => any::<u16>().prop_map(What::Other),
+        6 => (pid(), left(), class(), class()).prop_map(|(next, left, prev, next_class)| EventKind::Switch { next, left, prev, next_class }),
+        2 => (pid(), any::<u32>(), class()).prop_map(|(pid, cpu, class)| EventKind::Waking { pid, cpu, class }),
+        1 => (pid(), 0..4_u32, class()).prop_map(|(pid, cpu, class)| EventKind::Wakeup { pid, cpu, class, throttled: false }),
+        1 => (pid(), any::<u32>(), any::<u32>()).prop_map(|(pid, from, to)| EventKind::Migrate { pid, from, to }),
+        2 => (0..3_u32).prop_map(EventKind::IrqEntry),
+        2 => (0..3_u32).prop_map(EventKind::IrqExit),
+        2 => (0..12_u32).prop_map(EventKind::SoftirqEntry),
+        2 => (0..12_u32).prop_map(EventKind::SoftirqExit),
+        1 => vector().prop_map(EventKind::VectorEntry),
+        1 => vector().prop_map(EventKind::VectorExit),
+        1 => any::<i64>().prop_map(|took| EventKind::Nmi { took }),
+        1 => any::<[u8; 16]>().prop_map(|name| EventKind::NapiPoll { name }),
+        1 => (any::<u32>(), any::<u32>()).prop_map(|(work, budget)| EventKind::NapiWork { work, budget, ifindex: 1 }),
+        1 => any::<Option<u32>>().prop_map(EventKind::Idle),
+        1 => any::<u64>().prop_map(EventKind::TimerEntry),
+        1 => Just(EventKind::TimerExit),
+        1 => any::<u64>().prop_map(EventKind::HrtimerEntry),
+        1 => Just(EventKind::HrtimerExit),
+        2 => any::<Option<u32>>().prop_map(|vcpu| EventKind::KvmEntry { vcpu }),
+        2 => (any::<Option<u32>>(), 0..3_u32).prop_map(|(reason, isa)| EventKind::KvmExit { vcpu: None, reason, isa }),
+        1 => any::<u32>().prop_map(|ns| EventKind::KvmHaltPoll { vcpu: 0, ns, before: 0 }),
+        1 => any::<i64>().prop_map(|ns| EventKind::KvmVcpuWakeup { ns, waited: true, valid: true }),
+        1 => any::<u64>().prop_map(EventKind::WorkStart),
+        1 => Just(EventKind::WorkEnd),
+        1 => any::<u16>().prop_map(EventKind::Other),
     ]
 }
 

@@ -240,9 +240,9 @@ fn missed() -> Result<(), Failed> {
     snapshot.window.cpus.truncate(1);
     snapshot.window.cpus[0].events = vec![
         switch(T + 10, 0, PREEMPTED, 42, OTHER),
-        event(T + 20, 42, latpath_flight::What::SoftirqEntry(3)),
+        event(T + 20, 42, latpath_flight::EventKind::SoftirqEntry(3)),
         // Of another thread: the switch to it and the softirq's end are missing.
-        event(T + 50, 43, latpath_flight::What::IrqEntry(7)),
+        event(T + 50, 43, latpath_flight::EventKind::IrqEntry(7)),
         switch(T + 60, 43, SLEEPS, 0, OTHER),
     ];
     let (mut processor, _) = load(&[odd])?;

@@ -3,7 +3,7 @@
 mod captures;
 
 use captures::{capture, context, event, export, read, switch, OFFSET, OTHER, T, UTC};
-use latpath_flight::{Left, Sleep, What};
+use latpath_flight::{EventKind, Left, Sleep};
 use latpath_perfetto::proto::{Data, Ftrace, FtraceEvent, TracePacket, TrackEvent, OUT_OF_IDLE};
 use std::collections::HashMap;
 
@@ -180,10 +180,10 @@ fn events_that_perfetto_refuses_are_omitted_and_counted() {
     snapshot.window.cpus[1].cpu = 1024;
     let not_taken = snapshot.window.cpus[1].events.len() as u64;
     snapshot.window.cpus[0].events = vec![
-        event(T + 1, 42, What::SoftirqEntry(33)),
-        event(T + 2, u32::MAX, What::Idle(None)),
-        event(T + 3, 42, What::Other(99)),
-        event(T + 4, 42, What::Idle(None)),
+        event(T + 1, 42, EventKind::SoftirqEntry(33)),
+        event(T + 2, u32::MAX, EventKind::Idle(None)),
+        event(T + 3, 42, EventKind::Other(99)),
+        event(T + 4, 42, EventKind::Idle(None)),
     ];
     let (trace, summary) = export(context(), &[odd]);
     let events = kernel(&read(&trace));

@@ -441,18 +441,18 @@ fn woken_by(state: State, names: &Names) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_flight::{Class, CpuRecord, Event, Left, Thread, What, Window};
+    use latpath_flight::{Class, CpuRecord, Event, EventKind, Left, Thread, Window};
 
     const NORMAL: Class = Class { prio: 120, policy: 0 };
     const URGENT: Class = Class { prio: 19, policy: 1 };
     const ASLEEP: Left = Left::Asleep(Sleep::Interruptible);
 
-    fn at(t: Ns, pid: u32, what: What) -> Event {
+    fn at(t: Ns, pid: u32, what: EventKind) -> Event {
         Event { t, pid, what }
     }
 
     fn switch(t: Ns, pid: u32, left: Left, next: u32, next_class: Class) -> Event {
-        at(t, pid, What::Switch { next, left, prev: NORMAL, next_class })
+        at(t, pid, EventKind::Switch { next, left, prev: NORMAL, next_class })
     }
 
     fn request() -> BreachRequest {
@@ -470,13 +470,13 @@ mod tests {
         let cpu0 = vec![
             switch(50, 0, ASLEEP, 7, NORMAL),
             switch(150, 7, ASLEEP, 9, URGENT),
-            at(290, 9, What::SoftirqEntry(3)),
-            at(300, 9, What::Waking { pid: 7, cpu: 0, class: NORMAL }),
-            at(301, 9, What::Wakeup { pid: 7, cpu: 0, class: NORMAL, throttled: false }),
-            at(310, 9, What::SoftirqExit(3)),
-            at(900, 9, What::Switch { next: 7, left: ASLEEP, prev: URGENT, next_class: NORMAL }),
-            at(920, 7, What::IrqEntry(25)),
-            at(940, 7, What::IrqExit(25)),
+            at(290, 9, EventKind::SoftirqEntry(3)),
+            at(300, 9, EventKind::Waking { pid: 7, cpu: 0, class: NORMAL }),
+            at(301, 9, EventKind::Wakeup { pid: 7, cpu: 0, class: NORMAL, throttled: false }),
+            at(310, 9, EventKind::SoftirqExit(3)),
+            at(900, 9, EventKind::Switch { next: 7, left: ASLEEP, prev: URGENT, next_class: NORMAL }),
+            at(920, 7, EventKind::IrqEntry(25)),
+            at(940, 7, EventKind::IrqExit(25)),
         ];
         Window { from: 100, to: 1000, cpus: vec![CpuRecord { events: cpu0, ..CpuRecord::default() }] }
     }
@@ -521,7 +521,7 @@ mod tests {
         };
         assert_eq!(threads(&[]), [7, 9]);
         // The current thread of the CPU is the waker.
-        let waking = at(110, 0, What::Waking { pid: 12, cpu: 1, class: NORMAL });
+        let waking = at(110, 0, EventKind::Waking { pid: 12, cpu: 1, class: NORMAL });
         assert_eq!(threads(&[waking]), [7, 9], "an interrupt of the idle CPU woke it");
     }
 

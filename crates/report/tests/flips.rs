@@ -3,7 +3,7 @@
 use latpath_analysis::{explain::run_context, summarise, Explainer, RunCaptures, SummaryOptions};
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_export::write_csv;
-use latpath_flight::{CpuRecord, Event, Left, Snapshot, Thread, What, Window};
+use latpath_flight::{CpuRecord, Event, EventKind, Left, Snapshot, Thread, Window};
 use latpath_journey::Journey;
 use latpath_model::{Ns, PacketSighting, Point, StreamSpec};
 use latpath_report::explanation_json;
@@ -17,7 +17,7 @@ const POINTS: [&str; 3] = ["host/nic-rx@eth0", "host/tx@vnet0", "guest0/app-read
 fn capture(number: u32, kind: CaptureKind) -> RankedCapture {
     let t = 1_000_000 * Ns::from(number);
     let class = latpath_flight::Class { prio: 120, policy: 0 };
-    let switch = |n: Ns| What::Switch {
+    let switch = |n: Ns| EventKind::Switch {
         next: 7 + n as u32 % 2,
         left: Left::Ready { preempted: true, throttled: false },
         prev: class,

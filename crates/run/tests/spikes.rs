@@ -3,7 +3,7 @@
 use latpath_capture::{
     Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, RankedCapture, RetentionLimits, RetentionPolicy,
 };
-use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
+use latpath_flight::{CpuRecord, Event, EventKind, Snapshot, Window};
 use latpath_model::{Ns, PacketSighting, Point, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Run, RunError, StoreError, Writer, SPIKES};
 use std::path::Path;
@@ -16,7 +16,7 @@ fn manifest() -> Manifest {
 
 fn ranked(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
     let t = 1_000_000 * Ns::from(number);
-    let events = (0..50).map(|n| Event { t: t + n * 1_000, pid: 5, what: What::IrqEntry(n as u32) }).collect();
+    let events = (0..50).map(|n| Event { t: t + n * 1_000, pid: 5, what: EventKind::IrqEntry(n as u32) }).collect();
     let cpu = CpuRecord { cpu: 0, events, since: t, overwritten: 0, unfinished: 0 };
     let window = Window { from: t, to: t + 50_000, cpus: vec![cpu] };
     let record = Ok(Snapshot { window, ..Snapshot::default() });

@@ -1,6 +1,6 @@
 //! Verdicts on limits: kept, broken, or cannot be judged, because something was not measured or a run has deficiencies.
 
-use super::{About, Counter, Limit, What, Where};
+use super::{About, Counter, Limit, Subject, Where};
 use latpath_model::{pattern::fits, Ns, Point, SegmentKind};
 use latpath_stats::{
     figures::packets,
@@ -114,7 +114,7 @@ impl Where {
 /// The first deficiency that could change the times of a segment.
 pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Deficiency> {
     let at = Where { segment: segment.into(), pooled: true };
-    let (text, what) = (String::new(), What::Time(at, |times| times.max_ns, false));
+    let (text, what) = (String::new(), Subject::Time(at, |times| times.max_ns, false));
     let limit = Limit { text, what, bar: 0, about: None, is_not_measured: false };
     summary.deficiencies.iter().find(|one| limit.may_be_broken_by(one, summary))
 }
@@ -124,10 +124,10 @@ impl Limit {
     /// judged if a deficiency could have broken it.
     pub fn check(&self, summary: &Summary) -> LimitVerdict {
         let (segment, most_ns) = match &self.what {
-            What::Time(at, ..) => (Some(at), Some(self.bar)),
-            What::Over(at) | What::Negative(at) => (Some(at), None),
-            What::Pacing(..) => (None, Some(self.bar)),
-            What::Consecutive(_) | What::Journeys | What::All(..) => (None, None),
+            Subject::Time(at, ..) => (Some(at), Some(self.bar)),
+            Subject::Over(at) | Subject::Negative(at) => (Some(at), None),
+            Subject::Pacing(..) => (None, Some(self.bar)),
+            Subject::Consecutive(_) | Subject::Journeys | Subject::All(..) => (None, None),
         };
         let (limit, about) = (self.text.clone(), self.about.clone());
         let segment = segment.map(|at| at.segment.clone());
@@ -163,77 +163,79 @@ impl Limit {
         use DeficiencyKind::{Missing, NotJoined, SenderNotFollowed, SightingsDropped};
         match (deficiency.kind.reach(), &self.what) {
             // Missing packets would only add to the count.
-            (Reach::All, What::Journeys) => !matches!(deficiency.kind, Missing | SightingsDropped | SenderNotFollowed),
+            (Reach::All, Subject::Journeys) => {
+                !matches!(deficiency.kind, Missing | SightingsDropped | SenderNotFollowed)
+            }
             // Dropped sightings are counted.
-            (Reach::All, What::All(Counter::SightingsDropped)) => {
+            (Reach::All, Subject::All(Counter::SightingsDropped)) => {
                 !matches!(deficiency.kind, SightingsDropped | NotJoined)
             }
             (Reach::All, _) => true,
-            (Reach::EndOfRoute, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+            (Reach::EndOfRoute, Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at)) => {
                 at.is_any(summary, |kind, _, _| matches!(kind, SegmentKind::Total | SegmentKind::Tsub))
             }
-            (Reach::EndOfRoute, What::Consecutive(_)) => true,
-            (Reach::EndOfRoute, What::Pacing(points, _)) => points.is_none(),
-            (Reach::EndOfRoute, What::All(counter)) => match counter {
+            (Reach::EndOfRoute, Subject::Consecutive(_)) => true,
+            (Reach::EndOfRoute, Subject::Pacing(points, _)) => points.is_none(),
+            (Reach::EndOfRoute, Subject::All(counter)) => match counter {
                 Counter::Lost | Counter::Incomplete | Counter::Duplicates | Counter::OutOfOrder => true,
                 Counter::NeverSeen | Counter::Malformed | Counter::SightingsDropped => false,
             },
-            (Reach::BetweenMachines, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+            (Reach::BetweenMachines, Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at)) => {
                 at.is_any(summary, |_, from, to| machine(from) != machine(to))
             }
-            (Reach::BetweenMachines, What::Consecutive(_)) => {
+            (Reach::BetweenMachines, Subject::Consecutive(_)) => {
                 let is_between = |stream: &StreamFigures| {
                     stream.points.first().zip(stream.points.last()).is_some_and(|(a, b)| a.machine != b.machine)
                 };
                 summary.streams.iter().any(is_between)
             }
-            (Reach::BetweenMachines, What::Pacing(..)) => true,
-            (Reach::BetweenMachines, What::All(_)) => false,
-            (Reach::SequenceNumbers, What::Consecutive(_) | What::All(Counter::NeverSeen)) => true,
+            (Reach::BetweenMachines, Subject::Pacing(..)) => true,
+            (Reach::BetweenMachines, Subject::All(_)) => false,
+            (Reach::SequenceNumbers, Subject::Consecutive(_) | Subject::All(Counter::NeverSeen)) => true,
             (Reach::SequenceNumbers, _) => false,
-            (Reach::FirstFragment, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+            (Reach::FirstFragment, Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at)) => {
                 at.is_any(summary, |kind, _, to| match to {
                     "" => !matches!(kind, SegmentKind::Total | SegmentKind::Tsub) || !reaches_applications(summary),
                     to => !is_application(to),
                 })
             }
-            (Reach::FirstFragment, What::Consecutive(_)) => !reaches_applications(summary),
-            (Reach::FirstFragment, What::All(Counter::Lost | Counter::Incomplete)) => !reaches_applications(summary),
+            (Reach::FirstFragment, Subject::Consecutive(_)) => !reaches_applications(summary),
+            (Reach::FirstFragment, Subject::All(Counter::Lost | Counter::Incomplete)) => !reaches_applications(summary),
             (Reach::FirstFragment, _) => false,
-            (Reach::RouteEnds, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+            (Reach::RouteEnds, Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at)) => {
                 use SegmentKind::{Tmu, Tnet, Total, Tsub};
                 at.is_any(summary, |kind, _, _| matches!(kind, Tmu | Tnet | Tsub | Total))
             }
-            (Reach::RouteEnds, What::Pacing(points, _)) => points.is_none(),
-            (Reach::RouteEnds, What::Consecutive(_)) => true,
-            (Reach::RouteEnds, What::All(counter)) => {
+            (Reach::RouteEnds, Subject::Pacing(points, _)) => points.is_none(),
+            (Reach::RouteEnds, Subject::Consecutive(_)) => true,
+            (Reach::RouteEnds, Subject::All(counter)) => {
                 !matches!(counter, Counter::Malformed | Counter::SightingsDropped)
             }
             (Reach::NoFigure, _) => false,
-            (_, What::Journeys) => false,
+            (_, Subject::Journeys) => false,
         }
     }
 
     /// The figure, compared with the limit.
     fn held(&self, summary: &Summary) -> Result<Held, Nothing> {
         match &self.what {
-            What::Time(at, figure, is_exact) => {
+            Subject::Time(at, figure, is_exact) => {
                 self.of_segment(at, summary, |s| self.time(summary, s, figure(&s.times), *is_exact))
             }
-            What::Over(at) => self.of_segment(at, summary, |s| self.over(summary, s)),
-            What::Negative(at) => self.of_segment(at, summary, |s| self.count(s.times.negative)),
-            What::Pacing(points, figure) => {
+            Subject::Over(at) => self.of_segment(at, summary, |s| self.over(summary, s)),
+            Subject::Negative(at) => self.of_segment(at, summary, |s| self.count(s.times.negative)),
+            Subject::Pacing(points, figure) => {
                 let is_meant = |at: &&PacingFigures| points.as_ref().is_none_or(|pattern| fits(pattern, &at.point));
                 let all = summary.streams.iter().flat_map(|stream| &stream.pacing).filter(is_meant);
                 let most = all.filter(|at| at.count > 0).map(figure).max();
                 most.map(|ns| self.of_one_clock(ns)).ok_or_else(|| Nothing("no pacing was measured there".into()))
             }
-            What::Consecutive(_) | What::All(..) if summary.durations_alone => {
+            Subject::Consecutive(_) | Subject::All(..) if summary.durations_alone => {
                 Err(Nothing("not measured: the run was imported from durations alone".into()))
             }
-            What::Consecutive(own) => self.if_measured(summary, self.consecutive(summary, *own)),
-            What::All(counter) => self.if_measured(summary, self.count(counter.figure(summary))),
-            What::Journeys => {
+            Subject::Consecutive(own) => self.if_measured(summary, self.consecutive(summary, *own)),
+            Subject::All(counter) => self.if_measured(summary, self.count(counter.figure(summary))),
+            Subject::Journeys => {
                 let n = summary.journeys;
                 let shown = if n < self.bar.unsigned_abs() { Shown::Broken } else { Shown::Kept };
                 Ok(Held { shown, ..self.count(n) })

@@ -3,7 +3,7 @@
 
 use super::{Context, End, WakeupChain};
 use crate::{irq_interval::IrqInterval, Cause, CauseInterval};
-use latpath_flight::{Doing, State, Vector, What};
+use latpath_flight::{Doing, EventKind, State, Vector};
 use latpath_model::Ns;
 
 // include/linux/interrupt.h
@@ -110,7 +110,7 @@ impl WakeupChain<'_> {
         let mut ahead = 0;
         let mut polls: Vec<(Ns, u32)> = Vec::new();
         for event in self.machine.events(cpu, from, self.t) {
-            if let What::NapiWork { work, .. } = event.what {
+            if let EventKind::NapiWork { work, .. } = event.what {
                 polls.push((event.t, work));
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Context, End, WakeupChain};
 use crate::{machine::Machine, Cause, CauseInterval, Note};
-use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
+use latpath_flight::{Doing, EventKind, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 use latpath_vms::exit_reason;
 
@@ -141,7 +141,7 @@ impl WakeupChain<'_> {
         self.tiles_of(vcpu).iter().rev().find_map(|tile| {
             let State::Running { cpu } = tile.state else { return None };
             let events = self.machine.events(cpu, tile.from.max(self.a), tile.to.min(self.t));
-            let injected = |e: &&latpath_flight::Event| matches!(e.what, What::KvmInjVirq(_)) && e.pid == vcpu;
+            let injected = |e: &&latpath_flight::Event| matches!(e.what, EventKind::KvmInjVirq(_)) && e.pid == vcpu;
             events.iter().rev().find(injected).map(|e| e.t)
         })
     }
@@ -189,7 +189,7 @@ impl WakeupChain<'_> {
         let ran = row[..row.partition_point(|tile| tile.to <= slept)].iter().next_back();
         let Some(ThreadTile { from, state: State::Running { cpu }, .. }) = ran else { return false };
         let exit = self.machine.events(*cpu, *from, slept).iter().rev().find_map(|e| match e.what {
-            What::KvmExit { reason: Some(reason), isa, .. } => Some(exit_reason::is_halt(isa, reason)),
+            EventKind::KvmExit { reason: Some(reason), isa, .. } => Some(exit_reason::is_halt(isa, reason)),
             _ => None,
         });
         exit.unwrap_or(false)
@@ -205,7 +205,7 @@ impl WakeupChain<'_> {
             match tile.doing {
                 Doing::Thread(r) if r.pid == vcpu && !r.guest && recorded => {
                     let exit = self.machine.events(cpu, from, tile.to).iter().rev().find_map(|e| match e.what {
-                        What::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
+                        EventKind::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
                         _ => None,
                     });
                     // It looks for something to do before it sleeps.

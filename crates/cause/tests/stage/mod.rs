@@ -45,7 +45,7 @@ impl Cpu {
         self
     }
 
-    pub fn event(&mut self, what: What) -> &mut Self {
+    pub fn event(&mut self, what: EventKind) -> &mut Self {
         self.record.events.push(Event { t: self.t, pid: self.pid, what });
         self
     }
@@ -53,7 +53,7 @@ impl Cpu {
     pub fn leaves(&mut self, left: Left, next: u32) -> &mut Self {
         let class = |pid: &u32| self.classes.get(pid).copied().unwrap_or(OTHER);
         let (prev, next_class) = (class(&self.pid), class(&next));
-        self.event(What::Switch { next, left, prev, next_class });
+        self.event(EventKind::Switch { next, left, prev, next_class });
         self.pid = next;
         self
     }
@@ -73,70 +73,70 @@ impl Cpu {
     /// Wakes a thread that will run on this CPU.
     pub fn wakes(&mut self, pid: u32, cpu: u32) -> &mut Self {
         let class = self.classes.get(&pid).copied().unwrap_or(OTHER);
-        self.event(What::Waking { pid, cpu, class });
-        self.event(What::Wakeup { pid, cpu, class, throttled: false })
+        self.event(EventKind::Waking { pid, cpu, class });
+        self.event(EventKind::Wakeup { pid, cpu, class, throttled: false })
     }
 
     pub fn wakes_throttled(&mut self, pid: u32, cpu: u32) -> &mut Self {
-        self.event(What::Waking { pid, cpu, class: OTHER });
-        self.event(What::Wakeup { pid, cpu, class: OTHER, throttled: true })
+        self.event(EventKind::Waking { pid, cpu, class: OTHER });
+        self.event(EventKind::Wakeup { pid, cpu, class: OTHER, throttled: true })
     }
 
     pub fn raises(&mut self, vector: u32) -> &mut Self {
-        self.event(What::SoftirqRaise(vector))
+        self.event(EventKind::SoftirqRaise(vector))
     }
 
     pub fn softirq(&mut self, vector: u32) -> &mut Self {
-        self.event(What::SoftirqEntry(vector))
+        self.event(EventKind::SoftirqEntry(vector))
     }
 
     pub fn softirq_ends(&mut self, vector: u32) -> &mut Self {
-        self.event(What::SoftirqExit(vector))
+        self.event(EventKind::SoftirqExit(vector))
     }
 
     pub fn irq(&mut self, number: u32) -> &mut Self {
-        self.event(What::IrqEntry(number))
+        self.event(EventKind::IrqEntry(number))
     }
 
     pub fn irq_ends(&mut self, number: u32) -> &mut Self {
-        self.event(What::IrqExit(number))
+        self.event(EventKind::IrqExit(number))
     }
 
     pub fn vector(&mut self, vector: Vector) -> &mut Self {
-        self.event(What::VectorEntry(vector))
+        self.event(EventKind::VectorEntry(vector))
     }
 
     pub fn vector_ends(&mut self, vector: Vector) -> &mut Self {
-        self.event(What::VectorExit(vector))
+        self.event(EventKind::VectorExit(vector))
     }
 
     /// The timer interrupt, with a timer's function.
     pub fn timer(&mut self, function: u64) -> &mut Self {
-        self.vector(Vector::LocalTimer).event(What::HrtimerEntry(function))
+        self.vector(Vector::LocalTimer).event(EventKind::HrtimerEntry(function))
     }
 
     pub fn timer_ends(&mut self) -> &mut Self {
-        self.event(What::HrtimerExit).vector_ends(Vector::LocalTimer)
+        self.event(EventKind::HrtimerExit).vector_ends(Vector::LocalTimer)
     }
 
     pub fn polled(&mut self, work: u32) -> &mut Self {
-        self.event(What::NapiPoll { name: [0; 16] }).event(What::NapiWork { work, budget: 64, ifindex: 1 })
+        self.event(EventKind::NapiPoll { name: [0; 16] }).event(EventKind::NapiWork { work, budget: 64, ifindex: 1 })
     }
 
     pub fn idles(&mut self, state: u32) -> &mut Self {
-        self.event(What::Idle(Some(state)))
+        self.event(EventKind::Idle(Some(state)))
     }
 
     pub fn idles_no_more(&mut self) -> &mut Self {
-        self.event(What::Idle(None))
+        self.event(EventKind::Idle(None))
     }
 
     pub fn enters_guest(&mut self, vcpu: u32) -> &mut Self {
-        self.event(What::KvmEntry { vcpu: Some(vcpu) })
+        self.event(EventKind::KvmEntry { vcpu: Some(vcpu) })
     }
 
     pub fn leaves_guest(&mut self, vcpu: u32, reason: u32) -> &mut Self {
-        self.event(What::KvmExit { vcpu: Some(vcpu), reason: Some(reason), isa: 1 })
+        self.event(EventKind::KvmExit { vcpu: Some(vcpu), reason: Some(reason), isa: 1 })
     }
 }
 

@@ -82,7 +82,7 @@ proptest! {
 }
 
 fn many(cpu: u32, events: usize) -> CpuRecord {
-    let events = (0..events).map(|i| Event { t: i as Ns, pid: 1, what: What::TimerExit }).collect();
+    let events = (0..events).map(|i| Event { t: i as Ns, pid: 1, what: EventKind::TimerExit }).collect();
     CpuRecord { cpu, events, since: -5, overwritten: 2, unfinished: 0 }
 }
 
@@ -101,7 +101,7 @@ fn beyond_the_readable_number_the_oldest_events_are_omitted_and_counted() {
 
 #[test]
 fn events_are_sorted_before_they_are_written() {
-    let event = |t| Event { t, pid: 1, what: What::TimerExit };
+    let event = |t| Event { t, pid: 1, what: EventKind::TimerExit };
     let record = |cpu, times: &[Ns]| CpuRecord { cpu, events: times.iter().map(|t| event(*t)).collect(), ..many(0, 0) };
     let cpus = vec![record(7, &[3, 1, 2]), record(2, &[]), record(7, &[5])];
     let read = Snapshot::decode(&Snapshot { window: Window { from: 0, to: 9, cpus }, ..Snapshot::default() }.encode());

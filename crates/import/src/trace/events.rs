@@ -1,6 +1,6 @@
 //! Converts the lines of a trace into events of the flight recorder.
 
-use latpath_flight::{Class, Event, Left, Sleep, Vector, What};
+use latpath_flight::{Class, Event, EventKind, Left, Sleep, Vector};
 use latpath_model::{
     text::{cut, printable},
     Ns,
@@ -161,7 +161,7 @@ impl Reader {
         (task.pid, class(task.prio))
     }
 
-    fn what(&mut self, line: &Line<'_>) -> Option<What> {
+    fn what(&mut self, line: &Line<'_>) -> Option<EventKind> {
         let args = line.args;
         Some(match line.event {
             "sched_switch" => {
@@ -175,20 +175,20 @@ impl Reader {
                 self.kinds.switches = true;
                 let (_, prev) = self.task(&switch.prev);
                 let (next, next_class) = self.task(&switch.next);
-                What::Switch { next, left: left(switch.state), prev, next_class }
+                EventKind::Switch { next, left: left(switch.state), prev, next_class }
             }
             "sched_waking" => {
                 self.kinds.wakings = true;
                 let (pid, class) = self.task(&Task::woken(args)?);
-                What::Waking { pid, cpu: target(args)?, class }
+                EventKind::Waking { pid, cpu: target(args)?, class }
             }
             "sched_wakeup" | "sched_wakeup_new" => {
                 let (pid, class) = self.task(&Task::woken(args)?);
-                What::Wakeup { pid, cpu: target(args)?, class, throttled: false }
+                EventKind::Wakeup { pid, cpu: target(args)?, class, throttled: false }
             }
             "sched_migrate_task" => {
                 let (pid, _) = self.task(&Task::woken(args)?);
-                What::Migrate { pid, from: value(args, "orig_cpu=")?, to: value(args, "dest_cpu=")? }
+                EventKind::Migrate { pid, from: value(args, "orig_cpu=")?, to: value(args, "dest_cpu=")? }
             }
             "irq_handler_entry" => {
                 self.kinds.irqs = true;
@@ -196,31 +196,31 @@ impl Reader {
                 if let (Some((_, name)), true) = (args.split_once("name="), self.irqs.len() < MOST_NAMES) {
                     self.irqs.entry(irq).or_insert_with(|| printable(name.trim()));
                 }
-                What::IrqEntry(irq)
+                EventKind::IrqEntry(irq)
             }
-            "irq_handler_exit" => What::IrqExit(value(args, "irq=")?),
-            "softirq_raise" => What::SoftirqRaise(value(args, "vec=")?),
+            "irq_handler_exit" => EventKind::IrqExit(value(args, "irq=")?),
+            "softirq_raise" => EventKind::SoftirqRaise(value(args, "vec=")?),
             "softirq_entry" => {
                 self.kinds.softirqs = true;
-                What::SoftirqEntry(value(args, "vec=")?)
+                EventKind::SoftirqEntry(value(args, "vec=")?)
             }
-            "softirq_exit" => What::SoftirqExit(value(args, "vec=")?),
+            "softirq_exit" => EventKind::SoftirqExit(value(args, "vec=")?),
             "cpu_idle" => {
                 self.kinds.idle = true;
                 // The kernel's number for leaving idle is -1, printed as unsigned.
-                What::Idle(Some(value(args, "state=")?).filter(|state| *state != u32::MAX))
+                EventKind::Idle(Some(value(args, "state=")?).filter(|state| *state != u32::MAX))
             }
-            "timer_expire_entry" => What::TimerEntry(self.function(args.split_once("function=")?.1)?),
-            "timer_expire_exit" => What::TimerExit,
-            "hrtimer_expire_entry" => What::HrtimerEntry(self.function(args.split_once("function=")?.1)?),
-            "hrtimer_expire_exit" => What::HrtimerExit,
+            "timer_expire_entry" => EventKind::TimerEntry(self.function(args.split_once("function=")?.1)?),
+            "timer_expire_exit" => EventKind::TimerExit,
+            "hrtimer_expire_entry" => EventKind::HrtimerEntry(self.function(args.split_once("function=")?.1)?),
+            "hrtimer_expire_exit" => EventKind::HrtimerExit,
             "workqueue_execute_start" => {
                 let (_, name) = args.split_once("function=").or_else(|| args.split_once("function "))?;
-                What::WorkStart(self.function(name)?)
+                EventKind::WorkStart(self.function(name)?)
             }
-            "workqueue_execute_end" => What::WorkEnd,
-            "kvm_entry" => What::KvmEntry { vcpu: vcpu(args) },
-            "kvm_exit" => What::KvmExit { vcpu: vcpu(args), reason: None, isa: 0 },
+            "workqueue_execute_end" => EventKind::WorkEnd,
+            "kvm_entry" => EventKind::KvmEntry { vcpu: vcpu(args) },
+            "kvm_exit" => EventKind::KvmExit { vcpu: vcpu(args), reason: None, isa: 0 },
             event => return vector(event),
         })
     }
@@ -271,7 +271,7 @@ fn vcpu(args: &str) -> Option<u32> {
 }
 
 /// x86 interrupts that belong to no device.
-fn vector(event: &str) -> Option<What> {
+fn vector(event: &str) -> Option<EventKind> {
     let (name, is_entry) = match event.strip_suffix("_entry") {
         Some(name) => (name, true),
         None => (event.strip_suffix("_exit")?, false),
@@ -286,7 +286,7 @@ fn vector(event: &str) -> Option<What> {
         "thermal_apic" => Vector::Thermal,
         _ => return None,
     };
-    Some(if is_entry { What::VectorEntry(vector) } else { What::VectorExit(vector) })
+    Some(if is_entry { EventKind::VectorEntry(vector) } else { EventKind::VectorExit(vector) })
 }
 
 #[cfg(test)]
@@ -300,13 +300,13 @@ mod tests {
     #[test]
     fn lines_of_all_three_tools_are_the_same_event() {
         let class = |prio, policy| Class { prio, policy };
-        let switch = What::Switch {
+        let switch = EventKind::Switch {
             next: 0,
             left: Left::Asleep(Sleep::Interruptible),
             prev: class(19, 1),
             next_class: class(120, 0),
         };
-        let waking = What::Waking { pid: 77, cpu: 1, class: class(-1, 6) };
+        let waking = EventKind::Waking { pid: 77, cpu: 1, class: class(-1, 6) };
         for (text, what) in [
             ("  relay-77  [001]  5.000001: sched_switch: relay:77 [19] S ==> swapper/1:0 [120]", switch),
             (
@@ -321,17 +321,17 @@ mod tests {
             ),
             ("  hog-9  [000]  5.000001: sched_waking: comm=relay pid=77 prio=-1 target_cpu=001", waking),
             ("  hog-9  [000]  5.000001: sched_waking: relay:77 [-1] CPU:001", waking),
-            ("  hog-9  [000]  5.000001: irq_handler_entry: irq=24 name=virtio3-input.0", What::IrqEntry(24)),
-            ("  hog-9  [000]  5.000001: softirq_exit: vec=3 [action=NET_RX]", What::SoftirqExit(3)),
-            ("  <idle>-0  [000]  5.000001: cpu_idle: state=4294967295 cpu_id=0", What::Idle(None)),
-            ("  <idle>-0  [000]  5.000001: cpu_idle: state=2 cpu_id=0", What::Idle(Some(2))),
-            ("  hog-9  [000]  5.000001: local_timer_entry: vector=236", What::VectorEntry(Vector::LocalTimer)),
+            ("  hog-9  [000]  5.000001: irq_handler_entry: irq=24 name=virtio3-input.0", EventKind::IrqEntry(24)),
+            ("  hog-9  [000]  5.000001: softirq_exit: vec=3 [action=NET_RX]", EventKind::SoftirqExit(3)),
+            ("  <idle>-0  [000]  5.000001: cpu_idle: state=4294967295 cpu_id=0", EventKind::Idle(None)),
+            ("  <idle>-0  [000]  5.000001: cpu_idle: state=2 cpu_id=0", EventKind::Idle(Some(2))),
+            ("  hog-9  [000]  5.000001: local_timer_entry: vector=236", EventKind::VectorEntry(Vector::LocalTimer)),
             (
                 "  hog-9  [000]  5.000001: sched_migrate_task: comm=relay pid=77 prio=19 orig_cpu=1 dest_cpu=0",
-                What::Migrate { pid: 77, from: 1, to: 0 },
+                EventKind::Migrate { pid: 77, from: 1, to: 0 },
             ),
-            ("  CPU 0/KVM-9  [000]  5.000001: kvm_entry: vcpu 0, rip 0x1", What::KvmEntry { vcpu: Some(0) }),
-            ("  hog-9  [000]  5.000001: hrtimer_expire_entry: hrtimer=0x1 function=tick_nohz_handler now=5", What::HrtimerEntry(FIRST_FUNCTION)),
+            ("  CPU 0/KVM-9  [000]  5.000001: kvm_entry: vcpu 0, rip 0x1", EventKind::KvmEntry { vcpu: Some(0) }),
+            ("  hog-9  [000]  5.000001: hrtimer_expire_entry: hrtimer=0x1 function=tick_nohz_handler now=5", EventKind::HrtimerEntry(FIRST_FUNCTION)),
         ] {
             let mut reader = Reader::default();
             let ParsedLine::Event(event) = read(&mut reader, text) else { panic!("{text}") };

@@ -1,6 +1,6 @@
 //! Parses lines into events.
 
-use crate::event::{Device, Direction, Doorbell, Event, Line as Interrupt, What};
+use crate::event::{Device, Direction, Doorbell, Event, EventKind, Line as Interrupt};
 use crate::ladder::Ladder;
 use crate::threads::{is_worker, Identity};
 use latpath_model::text::printable;
@@ -58,7 +58,7 @@ impl Parser {
     }
 
     pub fn lost(&mut self, events: u64) {
-        let what = What::Lost(events);
+        let what = EventKind::Lost(events);
         self.ladder.push(&Event { t: self.last, cpu: 0, pid: 0, what });
     }
 
@@ -80,7 +80,7 @@ impl Parser {
         }
     }
 
-    fn what(&mut self, line: &Line<'_>) -> Option<What> {
+    fn what(&mut self, line: &Line<'_>) -> Option<EventKind> {
         let args = line.args;
         Some(match line.event {
             "sched_switch" => self.switch(args)?,
@@ -88,48 +88,50 @@ impl Parser {
                 let woken = Task::woken(args)?;
                 self.has_wakings = true;
                 self.identify(woken.pid, woken.name, None);
-                What::Waking { pid: woken.pid }
+                EventKind::Waking { pid: woken.pid }
             }
             "kvm_exit" => {
                 self.has_exits = true;
-                What::Exit(self.ladder.reason(reason(args)))
+                EventKind::Exit(self.ladder.reason(reason(args)))
             }
-            "kvm_entry" => What::Entry,
+            "kvm_entry" => EventKind::Entry,
             "kvm_mmio" | "kvm_pio" | "kvm_fast_mmio" => register(line.event, args)?,
             "kvm_irq_line" => raised(after(args, "level: ")?, Interrupt::Wire(after(args, "num: ")?))?,
             "kvm_set_irq" => raised(after(args, "level ")?, Interrupt::Wire(after(args, "gsi ")?))?,
             "kvm_msi_set_irq" => {
-                What::Raise(Interrupt::Message(after(args, "vec ")? | hex_or(args, "dst ")?.checked_shl(8)?))
+                EventKind::Raise(Interrupt::Message(after(args, "vec ")? | hex_or(args, "dst ")?.checked_shl(8)?))
             }
-            "kvm_apic_accept_irq" => What::Accept { vector: narrow(after(args, "vec ")?)? },
-            "kvm_apicv_accept_irq" => What::Posted { vector: narrow(after(args, "vec ")?)? },
-            "kvm_inj_virq" => What::Inject { vector: narrow(injected(args)?)? },
-            "kvm_eoi" | "kvm_pv_eoi" => What::Eoi { vector: narrow(after(args, "vector ")?)? },
+            "kvm_apic_accept_irq" => EventKind::Accept { vector: narrow(after(args, "vec ")?)? },
+            "kvm_apicv_accept_irq" => EventKind::Posted { vector: narrow(after(args, "vec ")?)? },
+            "kvm_inj_virq" => EventKind::Inject { vector: narrow(injected(args)?)? },
+            "kvm_eoi" | "kvm_pv_eoi" => EventKind::Eoi { vector: narrow(after(args, "vector ")?)? },
             _ => return self.packet(line),
         })
     }
 
-    fn switch(&mut self, args: &str) -> Option<What> {
+    fn switch(&mut self, args: &str) -> Option<EventKind> {
         self.has_switches = true;
         let Switch { state, next, .. } = Switch::read(args)?;
         self.identify(next.pid, next.name, None);
-        Some(What::Switch { next: next.pid, asleep: !state.starts_with('R') })
+        Some(EventKind::Switch { next: next.pid, asleep: !state.starts_with('R') })
     }
 
-    fn packet(&mut self, line: &Line<'_>) -> Option<What> {
+    fn packet(&mut self, line: &Line<'_>) -> Option<EventKind> {
         let (from, to) = (Direction::FromGuest, Direction::ToGuest);
         let what = match line.event {
-            name if name.contains("tun_get_user") => self.probed(from, What::Packet { direction: from, device: None }),
+            name if name.contains("tun_get_user") => {
+                self.probed(from, EventKind::Packet { direction: from, device: None })
+            }
             name if name.contains("tun_do_read") || name.contains("tun_put_user") => {
-                self.probed(to, What::Packet { direction: to, device: None })
+                self.probed(to, EventKind::Packet { direction: to, device: None })
             }
-            name if name.contains("tun_net_xmit") => self.probed(to, What::Arrive(UNNAMED)),
+            name if name.contains("tun_net_xmit") => self.probed(to, EventKind::Arrive(UNNAMED)),
             "netif_receive_skb" if !self.by_probe[from as usize] => {
-                What::Packet { direction: from, device: Some(self.tap(line.args)?) }
+                EventKind::Packet { direction: from, device: Some(self.tap(line.args)?) }
             }
-            "net_dev_start_xmit" if !self.by_probe[to as usize] => What::Arrive(self.tap(line.args)?),
+            "net_dev_start_xmit" if !self.by_probe[to as usize] => EventKind::Arrive(self.tap(line.args)?),
             "skb_copy_datagram_iovec" if !self.by_probe[to as usize] && serves(line.name) => {
-                What::Packet { direction: to, device: None }
+                EventKind::Packet { direction: to, device: None }
             }
             _ => return None,
         };
@@ -137,7 +139,7 @@ impl Parser {
         Some(what)
     }
 
-    fn probed(&mut self, direction: Direction, what: What) -> What {
+    fn probed(&mut self, direction: Direction, what: EventKind) -> EventKind {
         self.by_probe[direction as usize] = true;
         what
     }
@@ -179,8 +181,8 @@ fn reason(args: &str) -> &str {
 }
 
 /// A read or write of a device's register.
-fn register(event: &str, args: &str) -> Option<What> {
-    let doorbell = |is_port, address, value| What::Write(Doorbell { is_port, address, value });
+fn register(event: &str, args: &str) -> Option<EventKind> {
+    let doorbell = |is_port, address, value| EventKind::Write(Doorbell { is_port, address, value });
     Some(match event {
         "kvm_fast_mmio" => doorbell(false, hex_or(args, "gpa ")?, 0),
         "kvm_pio" if args.starts_with("pio_write") => {
@@ -189,13 +191,13 @@ fn register(event: &str, args: &str) -> Option<What> {
         "kvm_mmio" if args.starts_with("mmio write") => {
             doorbell(false, hex_or(args, "gpa ")?, hex_or(args, "val ").unwrap_or(0))
         }
-        _ if args.contains("read") => What::Read,
+        _ if args.contains("read") => EventKind::Read,
         _ => return None,
     })
 }
 
-fn raised(level: u64, line: Interrupt) -> Option<What> {
-    (level != 0).then_some(What::Raise(line))
+fn raised(level: u64, line: Interrupt) -> Option<EventKind> {
+    (level != 0).then_some(EventKind::Raise(line))
 }
 
 /// The vector of `IRQ 0x25`, `irq 37`.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// What to follow.
 #[derive(ClapArgs, Debug)]
-pub struct What {
+pub struct FollowArgs {
     #[arg(short, long = "stream", value_name = "STREAM", help = stream_help())]
     streams: Vec<StreamSpec>,
     /// Follow every stream with a sequence number that passes now
@@ -74,7 +74,7 @@ pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
     Ok((name.into(), address.parse().map_err(|e| format!("{e}"))?))
 }
 
-impl What {
+impl FollowArgs {
     pub fn threshold(&self) -> Option<Ns> {
         self.joining.threshold()
     }

@@ -1,6 +1,6 @@
 //! `latpath live`: shows current figures once a second, and causes of late packets, of streams or of a recorded run.
 
-use super::following::{print_events, Flight, What};
+use super::following::{print_events, Flight, FollowArgs};
 use super::interrupt::stop_flag;
 use super::limits::{self, Limits, Measures};
 use super::report::print;
@@ -34,7 +34,7 @@ const LAST_CAUSES: Duration = Duration::from_secs(3);
 #[command(mut_arg("threshold", |arg| arg.help(THRESHOLD_HELP)))]
 pub struct Args {
     #[command(flatten)]
-    what: What,
+    what: FollowArgs,
     #[command(flatten)]
     flight: Flight,
     /// Show a recorded run as it was, instead of streams

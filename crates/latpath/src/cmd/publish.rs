@@ -205,7 +205,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-struct What {
+struct SentStream {
     text: String,
     svids: Vec<String>,
     skipped: u64,
@@ -214,13 +214,13 @@ struct What {
     cut: u64,
 }
 
-impl What {
+impl SentStream {
     fn new(text: String, svids: Vec<String>) -> Self {
         Self { text, svids, skipped: 0, unread: UnreadFrames::default(), cut: 0 }
     }
 }
 
-fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
+fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, SentStream)> {
     let rate = args.rate.map(|r| match r {
         Rate::Max => None,
         Rate::Hz(pace) => Some(pace),
@@ -245,7 +245,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
             }
             eprintln!("latpath: {pauses}; nothing is sent then (--rate skips pauses)");
         }
-        let what = What {
+        let what = SentStream {
             text: format!(
                 "{}: {}, {}",
                 path.display(),
@@ -301,7 +301,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         [] => String::new(),
     };
     let text = format!("{names}, {}, to {}", args.profile, format_mac(&first_dst));
-    let what = What::new(text, svids);
+    let what = SentStream::new(text, svids);
     Ok((Box::new(Synthetic::new(options)?), what))
 }
 
@@ -311,7 +311,7 @@ fn repeated(
     stream: &StreamSpec,
     own_mac: [u8; 6],
     rate: Option<Option<Pace>>,
-) -> Result<(Box<dyn Frames>, What)> {
+) -> Result<(Box<dyn Frames>, SentStream)> {
     let has_events = stream.key.order() == Some(Order::States);
     if args.event_every.is_some() && !has_events {
         return Err(Usage(format!("--event-every: {stream} has no events")).into());
@@ -329,10 +329,10 @@ fn repeated(
     let event_every = args.event_every.map(ns);
     let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
     let frames = Repeated::new(options).map_err(Usage)?;
-    Ok((Box::new(frames), What::new(stream.to_string(), Vec::new())))
+    Ok((Box::new(frames), SentStream::new(stream.to_string(), Vec::new())))
 }
 
-fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
+fn to_json(args: &Args, what: &SentStream, hz: Option<f64>, sent: &Punctuality) -> Value {
     let mut row = json!({
         "interface": args.interface,
         "svids": what.svids,
@@ -355,7 +355,7 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
     row
 }
 
-fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {
+fn text(args: &Args, what: &SentStream, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {
     let mut lines = vec![format!("{} on {}", what.text, args.interface)];
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);

@@ -2,7 +2,7 @@
 
 mod spikes;
 
-use super::following::{print_events, Flight, What};
+use super::following::{print_events, Flight, FollowArgs};
 use super::interrupt::stop_flag;
 use super::limits::{self, Limits};
 use super::progress::Progress;
@@ -29,7 +29,7 @@ const ROUND: Duration = Duration::from_millis(5);
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(flatten)]
-    what: What,
+    what: FollowArgs,
     #[command(flatten)]
     flight: Flight,
     #[command(flatten)]

@@ -1,7 +1,7 @@
 //! Compares the flight recorder's events with the kernel's own trace: both are turned into the same text.
 
 use anyhow::{bail, Context, Result};
-use latpath_flight::{Event, Left, Names, Sleep, Vector, What, Window};
+use latpath_flight::{Event, EventKind, Left, Names, Sleep, Vector, Window};
 use std::collections::BTreeMap;
 
 /// The recorder's tracepoints that a trace prints as text.
@@ -82,19 +82,19 @@ pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeM
         for event in cpu.events.iter().filter(|e| (from..to).contains(&e.t)) {
             let (mut text, mut more) = (String::new(), String::new());
             match event.what {
-                What::NapiPoll { name } => {
+                EventKind::NapiPoll { name } => {
                     device = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
                     continue;
                 }
-                What::NapiWork { work, budget, .. } => {
+                EventKind::NapiWork { work, budget, .. } => {
                     let device = if device.is_empty() { "(no_device)" } else { &device };
                     text = format!("napi {device} {work} {budget}");
                 }
-                What::KvmExit { vcpu, reason, .. } => {
+                EventKind::KvmExit { vcpu, reason, .. } => {
                     text = format!("kvm-exit {}", vcpu.map_or("?".into(), |v| v.to_string()));
                     more = reason.map_or("unknown".into(), |r| format!("{r:#x}"));
                 }
-                What::Nmi { .. } => continue,
+                EventKind::Nmi { .. } => continue,
                 _ => {}
             }
             if text.is_empty() {
@@ -108,7 +108,7 @@ pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeM
 
 fn in_words(event: &Event, names: &Names) -> String {
     match event.what {
-        What::Switch { next, left, prev, next_class } => {
+        EventKind::Switch { next, left, prev, next_class } => {
             let state = match left {
                 Left::Ready { preempted: true, .. } => "R+",
                 Left::Ready { preempted: false, .. } => "R",
@@ -124,30 +124,30 @@ fn in_words(event: &Event, names: &Names) -> String {
             };
             format!("switch {} {} {state} {next} {}", event.pid, prev.prio, next_class.prio)
         }
-        What::Waking { pid, cpu, class } => format!("waking {pid} {} {cpu}", class.prio),
-        What::Wakeup { pid, cpu, class, .. } => format!("wakeup {pid} {} {cpu}", class.prio),
-        What::Migrate { pid, from, to } => format!("migrate {pid} {from} {to}"),
-        What::IrqEntry(n) => format!("irq {n}"),
-        What::IrqExit(n) => format!("irq-exit {n}"),
-        What::SoftirqRaise(n) => format!("raise {n}"),
-        What::SoftirqEntry(n) => format!("softirq {n}"),
-        What::SoftirqExit(n) => format!("softirq-exit {n}"),
-        What::VectorEntry(v) => format!("vector {}", vector(v)),
-        What::VectorExit(v) => format!("vector-exit {}", vector(v)),
-        What::Idle(state) => format!("idle {}", state.unwrap_or(u32::MAX)),
-        What::TimerEntry(f) => format!("timer {}", function(names, f)),
-        What::TimerExit => "timer-exit".into(),
-        What::HrtimerEntry(f) => format!("hrtimer {}", function(names, f)),
-        What::HrtimerExit => "hrtimer-exit".into(),
-        What::WorkStart(f) => format!("work {}", function(names, f)),
-        What::WorkEnd => "work-end".into(),
-        What::KvmEntry { vcpu } => format!("kvm-entry {}", vcpu.map_or("?".into(), |v| v.to_string())),
-        What::KvmHaltPoll { vcpu, ns, before } => format!("halt-poll {vcpu} {ns} {before}"),
-        What::KvmVcpuWakeup { ns, waited, valid } => {
+        EventKind::Waking { pid, cpu, class } => format!("waking {pid} {} {cpu}", class.prio),
+        EventKind::Wakeup { pid, cpu, class, .. } => format!("wakeup {pid} {} {cpu}", class.prio),
+        EventKind::Migrate { pid, from, to } => format!("migrate {pid} {from} {to}"),
+        EventKind::IrqEntry(n) => format!("irq {n}"),
+        EventKind::IrqExit(n) => format!("irq-exit {n}"),
+        EventKind::SoftirqRaise(n) => format!("raise {n}"),
+        EventKind::SoftirqEntry(n) => format!("softirq {n}"),
+        EventKind::SoftirqExit(n) => format!("softirq-exit {n}"),
+        EventKind::VectorEntry(v) => format!("vector {}", vector(v)),
+        EventKind::VectorExit(v) => format!("vector-exit {}", vector(v)),
+        EventKind::Idle(state) => format!("idle {}", state.unwrap_or(u32::MAX)),
+        EventKind::TimerEntry(f) => format!("timer {}", function(names, f)),
+        EventKind::TimerExit => "timer-exit".into(),
+        EventKind::HrtimerEntry(f) => format!("hrtimer {}", function(names, f)),
+        EventKind::HrtimerExit => "hrtimer-exit".into(),
+        EventKind::WorkStart(f) => format!("work {}", function(names, f)),
+        EventKind::WorkEnd => "work-end".into(),
+        EventKind::KvmEntry { vcpu } => format!("kvm-entry {}", vcpu.map_or("?".into(), |v| v.to_string())),
+        EventKind::KvmHaltPoll { vcpu, ns, before } => format!("halt-poll {vcpu} {ns} {before}"),
+        EventKind::KvmVcpuWakeup { ns, waited, valid } => {
             format!("vcpu-wakeup {} {ns} {valid}", if waited { "wait" } else { "poll" })
         }
-        What::KvmInjVirq(n) => format!("inject {n:#x}"),
-        What::OvsUpcall { command } => format!("upcall {command}"),
+        EventKind::KvmInjVirq(n) => format!("inject {n:#x}"),
+        EventKind::OvsUpcall { command } => format!("upcall {command}"),
         other => format!("other {other:?}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::runs::{stderr, stdout, Bench};
 use latpath_capture::{Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, RankedCapture, RetentionPolicy};
-use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
+use latpath_flight::{Class, CpuRecord, Event, EventKind, Left, Sleep, Snapshot, Thread, Window};
 use latpath_model::{Link, Ns, PacketSighting, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Stamp, Writer};
 use latpath_testkit::{point, waits::until};
@@ -41,14 +41,14 @@ fn manifest() -> Manifest {
 fn ranked(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture {
     let read = begin + 10_000 + waits;
     let event = |t, pid, what| Event { t, pid, what };
-    let left = |next, left, prev, next_class| What::Switch { next, left, prev, next_class };
+    let left = |next, left, prev, next_class| EventKind::Switch { next, left, prev, next_class };
     let sleeps = Left::Asleep(Sleep::Interruptible);
     let receives = vec![
-        event(begin - 5_000, 0, What::SoftirqRaise(3)),
-        event(begin - 3_000, 0, What::SoftirqEntry(3)),
-        event(begin + 5_000, 0, What::Waking { pid: RELAY, cpu: 1, class: OTHER }),
-        event(begin + 6_000, 0, What::Wakeup { pid: RELAY, cpu: 1, class: OTHER, throttled: false }),
-        event(begin + 9_000, 0, What::SoftirqExit(3)),
+        event(begin - 5_000, 0, EventKind::SoftirqRaise(3)),
+        event(begin - 3_000, 0, EventKind::SoftirqEntry(3)),
+        event(begin + 5_000, 0, EventKind::Waking { pid: RELAY, cpu: 1, class: OTHER }),
+        event(begin + 6_000, 0, EventKind::Wakeup { pid: RELAY, cpu: 1, class: OTHER, throttled: false }),
+        event(begin + 9_000, 0, EventKind::SoftirqExit(3)),
     ];
     let runs = vec![
         event(begin - MS, RELAY, left(HOG, sleeps, OTHER, FIFO_50)),

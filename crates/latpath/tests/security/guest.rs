@@ -6,7 +6,7 @@ use crate::hostile::{Bait, Running};
 use latpath_agent::{
     serve, Attached, Commands, Facts, FindObserver, MakeObserver, Observer, Sampler, ServeOptions, StartRequest, Stream,
 };
-use latpath_flight::{Class, CpuRecord, Event, Figures, Left, Record, Sleep, Snapshot, What, Window};
+use latpath_flight::{Class, CpuRecord, Event, EventKind, Figures, Left, Record, Sleep, Snapshot, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Observation, Point, PointInfo, PointKind, Sighting, Source};
 use latpath_observe::queues::{Device, QueuesFigures};
@@ -209,10 +209,10 @@ impl Record for Recorder {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         let class = Class { prio: 120, policy: 0 };
         let event = |t, pid, what| Event { t, pid, what };
-        let switch = |next, left| What::Switch { next, left, prev: class, next_class: class };
+        let switch = |next, left| EventKind::Switch { next, left, prev: class, next_class: class };
         let of_packet = |sent: Ns| {
             let read = read_at(sent) - 1_000;
-            let woken = What::Wakeup { pid: READER, cpu: 0, class, throttled: false };
+            let woken = EventKind::Wakeup { pid: READER, cpu: 0, class, throttled: false };
             [
                 event(sent + 1_000, HOG, woken),
                 event(read, HOG, switch(READER, Left::Ready { preempted: true, throttled: false })),

@@ -7,7 +7,7 @@
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
-use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
+use latpath_flight::{Class, CpuRecord, Event, EventKind, Left, Sleep, Snapshot, Thread, Vector, Window};
 use latpath_journey::Segment;
 use latpath_model::{Ns, PacketSighting, SegmentKind, StreamSpec};
 use latpath_perfetto::{proto, Export, Summary};
@@ -30,12 +30,12 @@ pub const RELAY: u32 = 310;
 pub const OTHER: Class = Class { prio: 120, policy: 0 };
 pub const FIFO_80: Class = Class { prio: 19, policy: 1 };
 
-pub fn event(t: Ns, pid: u32, what: What) -> Event {
+pub fn event(t: Ns, pid: u32, what: EventKind) -> Event {
     Event { t, pid, what }
 }
 
 pub fn switch(t: Ns, prev: u32, left: Left, next: u32, next_class: Class) -> Event {
-    event(t, prev, What::Switch { next, left, prev: OTHER, next_class })
+    event(t, prev, EventKind::Switch { next, left, prev: OTHER, next_class })
 }
 
 pub const SLEEPS: Left = Left::Asleep(Sleep::Interruptible);
@@ -105,51 +105,51 @@ fn vm() -> Vm {
 
 /// The host's events from `t` on, for 20 ms.
 pub fn host(t: Ns) -> Snapshot {
-    let idle = |state| What::Idle(state);
+    let idle = |state| EventKind::Idle(state);
     let first = vec![
         switch(t + 10 * US, 0, PREEMPTED, VCPU, OTHER),
-        event(t + 20 * US, VCPU, What::KvmEntry { vcpu: Some(0) }),
-        event(t + 500 * US, VCPU, What::KvmExit { vcpu: Some(0), reason: Some(0x78), isa: 2 }),
-        event(t + 700 * US, VCPU, What::KvmHaltPoll { vcpu: 0, ns: 150_000, before: 0 }),
+        event(t + 20 * US, VCPU, EventKind::KvmEntry { vcpu: Some(0) }),
+        event(t + 500 * US, VCPU, EventKind::KvmExit { vcpu: Some(0), reason: Some(0x78), isa: 2 }),
+        event(t + 700 * US, VCPU, EventKind::KvmHaltPoll { vcpu: 0, ns: 150_000, before: 0 }),
         switch(t + 710 * US, VCPU, SLEEPS, 0, OTHER),
         event(t + 715 * US, 0, idle(Some(2))),
         // The frame: interrupt, softirq, wakeup of QEMU on the other CPU.
         event(t + 1000 * US, 0, idle(None)),
-        event(t + 1001 * US, 0, What::IrqEntry(25)),
-        event(t + 1002 * US, 0, What::SoftirqRaise(3)),
-        event(t + 1003 * US, 0, What::IrqExit(25)),
-        event(t + 1004 * US, 0, What::SoftirqEntry(3)),
-        event(t + 1009 * US, 0, What::Waking { pid: QEMU, cpu: 1, class: OTHER }),
-        event(t + 1010 * US, 0, What::Wakeup { pid: QEMU, cpu: 1, class: OTHER, throttled: false }),
-        event(t + 1012 * US, 0, What::NapiPoll { name: *b"nic0\0\0\0\0\0\0\0\0\0\0\0\0" }),
-        event(t + 1012 * US, 0, What::NapiWork { work: 1, budget: 64, ifindex: 2 }),
-        event(t + 1013 * US, 0, What::SoftirqExit(3)),
+        event(t + 1001 * US, 0, EventKind::IrqEntry(25)),
+        event(t + 1002 * US, 0, EventKind::SoftirqRaise(3)),
+        event(t + 1003 * US, 0, EventKind::IrqExit(25)),
+        event(t + 1004 * US, 0, EventKind::SoftirqEntry(3)),
+        event(t + 1009 * US, 0, EventKind::Waking { pid: QEMU, cpu: 1, class: OTHER }),
+        event(t + 1010 * US, 0, EventKind::Wakeup { pid: QEMU, cpu: 1, class: OTHER, throttled: false }),
+        event(t + 1012 * US, 0, EventKind::NapiPoll { name: *b"nic0\0\0\0\0\0\0\0\0\0\0\0\0" }),
+        event(t + 1012 * US, 0, EventKind::NapiWork { work: 1, budget: 64, ifindex: 2 }),
+        event(t + 1013 * US, 0, EventKind::SoftirqExit(3)),
         event(t + 1014 * US, 0, idle(Some(1))),
         event(t + 10_040 * US, 0, idle(None)),
-        event(t + 10_041 * US, 0, What::VectorEntry(Vector::Reschedule)),
-        event(t + 10_042 * US, 0, What::VectorExit(Vector::Reschedule)),
+        event(t + 10_041 * US, 0, EventKind::VectorEntry(Vector::Reschedule)),
+        event(t + 10_042 * US, 0, EventKind::VectorExit(Vector::Reschedule)),
         switch(t + 10_045 * US, 0, PREEMPTED, VCPU, OTHER),
-        event(t + 10_046 * US, VCPU, What::KvmInjVirq(44)),
-        event(t + 10_047 * US, VCPU, What::KvmEntry { vcpu: Some(0) }),
-        event(t + 19_000 * US, VCPU, What::Nmi { took: 1500 }),
-        event(t + 19_500 * US, VCPU, What::KvmExit { vcpu: Some(0), reason: Some(0x60), isa: 2 }),
+        event(t + 10_046 * US, VCPU, EventKind::KvmInjVirq(44)),
+        event(t + 10_047 * US, VCPU, EventKind::KvmEntry { vcpu: Some(0) }),
+        event(t + 19_000 * US, VCPU, EventKind::Nmi { took: 1500 }),
+        event(t + 19_500 * US, VCPU, EventKind::KvmExit { vcpu: Some(0), reason: Some(0x60), isa: 2 }),
     ];
     let second = vec![
-        event(t + 5 * US, HOG, What::VectorEntry(Vector::LocalTimer)),
-        event(t + 6 * US, HOG, What::HrtimerEntry(0xffff_0010)),
-        event(t + 7 * US, HOG, What::HrtimerExit),
-        event(t + 8 * US, HOG, What::VectorExit(Vector::LocalTimer)),
-        event(t + 8 * US, HOG, What::SoftirqEntry(1)),
-        event(t + 9 * US, HOG, What::TimerEntry(0xffff_0020)),
-        event(t + 11 * US, HOG, What::TimerExit),
-        event(t + 12 * US, HOG, What::SoftirqExit(1)),
+        event(t + 5 * US, HOG, EventKind::VectorEntry(Vector::LocalTimer)),
+        event(t + 6 * US, HOG, EventKind::HrtimerEntry(0xffff_0010)),
+        event(t + 7 * US, HOG, EventKind::HrtimerExit),
+        event(t + 8 * US, HOG, EventKind::VectorExit(Vector::LocalTimer)),
+        event(t + 8 * US, HOG, EventKind::SoftirqEntry(1)),
+        event(t + 9 * US, HOG, EventKind::TimerEntry(0xffff_0020)),
+        event(t + 11 * US, HOG, EventKind::TimerExit),
+        event(t + 12 * US, HOG, EventKind::SoftirqExit(1)),
         switch(t + 10_000 * US, HOG, Left::Ready { preempted: false, throttled: false }, QEMU, OTHER),
-        event(t + 10_030 * US, QEMU, What::Waking { pid: VCPU, cpu: 0, class: OTHER }),
-        event(t + 10_031 * US, QEMU, What::Wakeup { pid: VCPU, cpu: 0, class: OTHER, throttled: false }),
+        event(t + 10_030 * US, QEMU, EventKind::Waking { pid: VCPU, cpu: 0, class: OTHER }),
+        event(t + 10_031 * US, QEMU, EventKind::Wakeup { pid: VCPU, cpu: 0, class: OTHER, throttled: false }),
         switch(t + 10_060 * US, QEMU, SLEEPS, 900, OTHER),
-        event(t + 10_061 * US, 900, What::WorkStart(0xffff_0030)),
-        event(t + 10_070 * US, 900, What::WorkEnd),
-        event(t + 10_071 * US, 0, What::IrqExit(99)),
+        event(t + 10_061 * US, 900, EventKind::WorkStart(0xffff_0030)),
+        event(t + 10_070 * US, 900, EventKind::WorkEnd),
+        event(t + 10_071 * US, 0, EventKind::IrqExit(99)),
         switch(t + 10_080 * US, 0, Left::Asleep(Sleep::Idle), HOG, FIFO_80),
     ];
     let record = |cpu, events: Vec<Event>| CpuRecord { cpu, since: t, overwritten: 0, unfinished: 0, events };
@@ -178,13 +178,13 @@ pub fn host(t: Ns) -> Snapshot {
 pub fn guest(t: Ns) -> Snapshot {
     let t = t + OFFSET;
     let events = vec![
-        event(t + 10_050 * US, 0, What::IrqEntry(24)),
-        event(t + 10_051 * US, 0, What::SoftirqRaise(3)),
-        event(t + 10_052 * US, 0, What::IrqExit(24)),
-        event(t + 10_053 * US, 0, What::SoftirqEntry(3)),
-        event(t + 10_058 * US, 0, What::Waking { pid: RELAY, cpu: 0, class: FIFO_80 }),
-        event(t + 10_059 * US, 0, What::Wakeup { pid: RELAY, cpu: 0, class: FIFO_80, throttled: false }),
-        event(t + 10_060 * US, 0, What::SoftirqExit(3)),
+        event(t + 10_050 * US, 0, EventKind::IrqEntry(24)),
+        event(t + 10_051 * US, 0, EventKind::SoftirqRaise(3)),
+        event(t + 10_052 * US, 0, EventKind::IrqExit(24)),
+        event(t + 10_053 * US, 0, EventKind::SoftirqEntry(3)),
+        event(t + 10_058 * US, 0, EventKind::Waking { pid: RELAY, cpu: 0, class: FIFO_80 }),
+        event(t + 10_059 * US, 0, EventKind::Wakeup { pid: RELAY, cpu: 0, class: FIFO_80, throttled: false }),
+        event(t + 10_060 * US, 0, EventKind::SoftirqExit(3)),
         switch(t + 10_061 * US, 0, PREEMPTED, RELAY, FIFO_80),
         switch(t + 10_080 * US, RELAY, SLEEPS, 0, OTHER),
     ];

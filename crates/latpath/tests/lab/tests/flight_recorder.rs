@@ -7,7 +7,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context};
-use latpath_flight::{Doing, Recorder, Timeline, What, Window};
+use latpath_flight::{Doing, EventKind, Recorder, Timeline, Window};
 use latpath_lab::Switch;
 use latpath_linux::Directory;
 use latpath_testkit::waits::until;
@@ -176,7 +176,7 @@ fn the_vcpu_was_in_its_guest(window: &Window, names: &latpath_flight::Names) -> 
 fn interrupts_threads_have_names(window: &Window, names: &latpath_flight::Names) -> Outcome {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let ran = window.cpus.iter().flat_map(|cpu| &cpu.events).filter_map(|event| match event.what {
-        What::Switch { next, .. } if next != 0 => Some(next),
+        EventKind::Switch { next, .. } if next != 0 => Some(next),
         _ => None,
     });
     let ran: BTreeSet<String> = ran.map(|pid| names.of_thread(pid)).collect();
