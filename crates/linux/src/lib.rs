@@ -20,4 +20,4 @@ pub use directory::Directory;
 pub use files::{new_file, open_file, read_text, special, why_replaceable, why_shared};
 pub use map::Map;
 pub use private::{private_directory, RUN_DIRECTORY};
-pub use sysfs::sysfs_of_own_netns;
+pub use sysfs::{sysfs_of_own_netns, writable_sysfs_of_own_netns};

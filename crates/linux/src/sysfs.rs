@@ -17,6 +17,18 @@ const MOUNT_ATTR_RDONLY: libc::c_uint = 1;
 /// # Errors
 /// The system's: EPERM without CAP_SYS_ADMIN, ENOSYS before Linux 5.2.
 pub fn sysfs_of_own_netns() -> io::Result<OwnedFd> {
+    mounted(MOUNT_ATTR_RDONLY)
+}
+
+/// [`sysfs_of_own_netns`] whose files can be written.
+///
+/// # Errors
+/// Like [`sysfs_of_own_netns`].
+pub fn writable_sysfs_of_own_netns() -> io::Result<OwnedFd> {
+    mounted(0)
+}
+
+fn mounted(attributes: libc::c_uint) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string that outlives the call.
     let context = descriptor(unsafe { libc::syscall(libc::SYS_fsopen, c"sysfs".as_ptr(), FSOPEN_CLOEXEC) })?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&context);
@@ -27,7 +39,7 @@ pub fn sysfs_of_own_netns() -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: integers only.
-    descriptor(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY) })
+    descriptor(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes) })
 }
 
 /// What a system call that makes a descriptor returned.

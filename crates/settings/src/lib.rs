@@ -8,6 +8,7 @@
 mod difference;
 mod ethtool;
 mod host;
+mod nic;
 mod page;
 mod read;
 mod reading;
@@ -17,6 +18,7 @@ mod write;
 
 pub use difference::{differences, DifferenceKind, SettingChange, SettingDifference, Side};
 pub use host::read_host;
+pub use nic::{Nic, Refusal, Written};
 pub use page::page;
 pub use read::{Device, Source};
 pub use reading::{MachineSettings, Reading, RunSettings, SettingValue};

@@ -5,10 +5,10 @@
 //! ethtool(8), cgroups(7), sched(7), and the kernel's documentation of KVM.
 
 use crate::ethtool;
+use crate::nic::{Nic, Written};
 use crate::read::special;
 use crate::shell;
 use crate::write::Place;
-use latpath_linux::net::Device;
 use latpath_linux::proc::Root;
 use latpath_vms::{Thread, Vm};
 use schemars::JsonSchema;
@@ -154,7 +154,7 @@ pub enum Read {
     /// A feature of a network device, by the kernel's name for it.
     Feature(&'static str),
     /// Another request of ethtool(8): the option, and the function that makes the request.
-    Ethtool(&'static str, fn(&Device) -> Option<String>),
+    Ethtool(&'static str, fn(&Nic) -> Option<String>),
     /// The kinds of queueing disciplines of a network device, by rtnetlink.
     Qdisc,
     /// A property of a thread that works for a virtual machine: the source in words, the function.
@@ -178,6 +178,8 @@ pub enum Write {
     ModuleOption(&'static str, &'static str),
     /// A command; `{at}` is the place, `{value}` the value as one word, `{words}` the value's words.
     Command(&'static str),
+    /// A request to a network device: a command that makes the same one, in the form of `Command`, and the function.
+    Request(&'static str, fn(&Nic, &str) -> Written),
     /// A function that returns the command, and the command's name.
     Made(&'static str, fn(&Place, &str) -> String),
     /// latpath only reads the setting; the program or person that sets it.
@@ -200,6 +202,15 @@ pub struct SettingInfo {
     pub disturbs: Disturbs,
     /// How long a written value lasts.
     pub lasts: Lasts,
+}
+
+/// Destination of a feature of a network device.
+macro_rules! feature {
+    ($name:literal) => {
+        Write::Request(concat!("ethtool -K {at} ", $name, " {value}"), |nic, value| {
+            ethtool::set_feature(nic, $name, value)
+        })
+    };
 }
 
 macro_rules! settings {
@@ -515,52 +526,52 @@ settings! {
         Device, Read::Queue("tx", "xps_cpus"), Write::File("/sys/class/net/{at}/xps_cpus"), Nothing, LinkDown
     }
     DeviceRings "device-rings" "Descriptors of the device's rings." {
-        Device, Read::Ethtool("-g", ethtool::rings), Write::Command("ethtool -G {at} {words}"), LinkFlap, Reboot
+        Device, Read::Ethtool("-g", ethtool::rings), Write::Request("ethtool -G {at} {words}", ethtool::set_rings), LinkFlap, Reboot
     }
     DeviceChannels "device-channels"
         "Queues that the device uses; changing them resets the affinity of its interrupts." {
-        Device, Read::Ethtool("-l", ethtool::channels), Write::Command("ethtool -L {at} {words}"), LinkFlap, Reboot
+        Device, Read::Ethtool("-l", ethtool::channels), Write::Request("ethtool -L {at} {words}", ethtool::set_channels), LinkFlap, Reboot
     }
     DeviceCoalescing "device-coalescing" "How long, and for how many packets, the device holds its interrupt back." {
-        Device, Read::Ethtool("-c", ethtool::coalescing), Write::Command("ethtool -C {at} {words}"), Nothing, Reboot
+        Device, Read::Ethtool("-c", ethtool::coalescing), Write::Request("ethtool -C {at} {words}", ethtool::set_coalescing), Nothing, Reboot
     }
     DevicePause "device-pause" "Whether the device stops sending for pause frames, and sends them." {
-        Device, Read::Ethtool("-a", ethtool::pause), Write::Command("ethtool -A {at} {words}"), LinkFlap, Reboot
+        Device, Read::Ethtool("-a", ethtool::pause), Write::Request("ethtool -A {at} {words}", ethtool::set_pause), LinkFlap, Reboot
     }
     DeviceEee "device-eee" "Whether the link sleeps between packets (Energy-Efficient Ethernet)." {
         Device, Read::Ethtool("--show-eee", ethtool::eee),
-        Write::Command("ethtool --set-eee {at} {words}"), LinkFlap, Reboot
+        Write::Request("ethtool --set-eee {at} {words}", ethtool::set_eee), LinkFlap, Reboot
     }
     DevicePrivateFlags "device-private-flags" "The driver's own flags." {
         Device, Read::Ethtool("--show-priv-flags", ethtool::private_flags),
-        Write::Command("ethtool --set-priv-flags {at} {words}"), LinkFlap, Reboot
+        Write::Request("ethtool --set-priv-flags {at} {words}", ethtool::set_private_flags), LinkFlap, Reboot
     }
     DeviceGro "device-gro" "Whether received packets are joined (generic receive offload)." {
-        Device, Read::Feature("rx-gro"), Write::Command("ethtool -K {at} rx-gro {value}"), Nothing, Reboot
+        Device, Read::Feature("rx-gro"), feature!("rx-gro"), Nothing, Reboot
     }
     DeviceGroHardware "device-gro-hardware" "Whether the device joins received packets by the rules of GRO." {
-        Device, Read::Feature("rx-gro-hw"), Write::Command("ethtool -K {at} rx-gro-hw {value}"), LinkFlap, Reboot
+        Device, Read::Feature("rx-gro-hw"), feature!("rx-gro-hw"), LinkFlap, Reboot
     }
     DeviceLro "device-lro" "Whether the device joins received packets (large receive offload)." {
-        Device, Read::Feature("rx-lro"), Write::Command("ethtool -K {at} rx-lro {value}"), LinkFlap, Reboot
+        Device, Read::Feature("rx-lro"), feature!("rx-lro"), LinkFlap, Reboot
     }
     DeviceTso "device-tso" "Whether the device splits long TCP segments." {
         Device, Read::Feature("tx-tcp-segmentation"),
-        Write::Command("ethtool -K {at} tx-tcp-segmentation {value}"), Nothing, Reboot
+        feature!("tx-tcp-segmentation"), Nothing, Reboot
     }
     DeviceGso "device-gso" "Whether long segments are split as late as possible (generic segmentation offload)." {
         Device, Read::Feature("tx-generic-segmentation"),
-        Write::Command("ethtool -K {at} tx-generic-segmentation {value}"), Nothing, Reboot
+        feature!("tx-generic-segmentation"), Nothing, Reboot
     }
     DeviceReceiveChecksum "device-receive-checksum" "Whether the device checks checksums." {
-        Device, Read::Feature("rx-checksum"), Write::Command("ethtool -K {at} rx-checksum {value}"), Nothing, Reboot
+        Device, Read::Feature("rx-checksum"), feature!("rx-checksum"), Nothing, Reboot
     }
     DeviceFilters "device-filters" "Whether the device sorts packets into queues by filters that users set." {
         Device, Read::Feature("rx-ntuple-filter"),
-        Write::Command("ethtool -K {at} rx-ntuple-filter {value}"), Nothing, Reboot
+        feature!("rx-ntuple-filter"), Nothing, Reboot
     }
     DeviceTcOffload "device-tc-offload" "Whether rules of tc run in the device." {
-        Device, Read::Feature("hw-tc-offload"), Write::Command("ethtool -K {at} hw-tc-offload {value}"), Nothing, Reboot
+        Device, Read::Feature("hw-tc-offload"), feature!("hw-tc-offload"), Nothing, Reboot
     }
     DeviceQdisc "device-qdisc" "The kinds of the device's queueing disciplines." {
         Device, Read::Qdisc, Write::Made("tc qdisc", shell::qdisc), LinkFlap, Reboot
@@ -734,6 +745,15 @@ impl Setting {
     /// The setting's name in files, JSON and pages.
     pub fn id(self) -> &'static str {
         self.info().id
+    }
+
+    /// Whether a value that was read is the wanted one. A wanted value of ethtool's options need not name all of them:
+    /// `rx 64` is met by `rx 64 tx 128`.
+    pub fn is_met(self, read: &str, wanted: &str) -> bool {
+        match self.info().read {
+            Read::Ethtool(..) => ethtool::options::covers(read, wanted),
+            _ => read == wanted,
+        }
     }
 
     /// The setting with this name.

@@ -76,7 +76,7 @@ impl Setting {
                 let file = quoted(&format!("/etc/modprobe.d/latpath-{module}-{name}.conf"));
                 format!("echo options {module} {} > {file}", quoted(&format!("{name}={value}")))
             }
-            Write::Command(template) => command(template, at, value),
+            Write::Command(template) | Write::Request(template, _) => command(template, at, value),
             Write::Made(_, make) => make(at, value),
         })
     }
@@ -108,7 +108,7 @@ impl Write {
             (Self::Same, _) => "the same file".into(),
             (Self::File(file), _) => file.replace("{at}", "AT"),
             (Self::ModuleOption(module, name), _) => format!("/etc/modprobe.d: options {module} {name}=VALUE"),
-            (Self::Command(template), _) => {
+            (Self::Command(template) | Self::Request(template, _), _) => {
                 template.replace("{at}", "AT").replace("{value}", "VALUE").replace("{words}", "VALUE")
             }
             (Self::Made(what, _), _) => what.into(),

@@ -47,7 +47,7 @@ fn of(values: &[SettingValue], setting: Setting) -> Vec<(&str, &str)> {
 
 /// Whether only a running kernel reports the setting.
 fn is_asked(setting: &Setting) -> bool {
-    matches!(setting.info().read, Read::Ethtool(..) | Read::Feature(_) | Read::Qdisc)
+    matches!(setting.info().read, Read::Qdisc)
 }
 
 #[test]
@@ -78,6 +78,8 @@ fn values_are_what_a_user_would_look_for() {
     assert_eq!(of(Setting::RcucPriority), [("0", "fifo 4")]);
     assert_eq!(of(Setting::IrqAffinity), [("eth0-rx-0", "0-3")]);
     assert_eq!(of(Setting::IrqThreadPriority), [("eth0-rx-", "fifo 50")]);
+    assert_eq!(of(Setting::DeviceRings), [("eth0", "rx 256 tx 256")]);
+    assert_eq!((of(Setting::DeviceGro), of(Setting::DeviceLro)), (vec![("eth0", "on")], vec![("eth0", "off")]));
     assert_eq!(of(Setting::DeviceMaster), [("br0", "none"), ("eth0", "br0")]);
     assert_eq!(of(Setting::DeviceXps), [("eth0 tx-0", "f")]);
     assert_eq!(of(Setting::DeviceRps), [("eth0 rx-0", "0")]);
@@ -158,7 +160,8 @@ fn a_line_is_the_same_command_whatever_the_names_and_values_are() {
             // An empty value removes a qdisc, and enables all idle states.
             let is_reset = text.is_empty() && *setting == Setting::DeviceQdisc;
             let is_list = is_reset || *setting == Setting::CpuIdleDisabled;
-            let has_words = matches!(setting.info().write, Write::Command(template) if template.contains("{words}"));
+            let has_words = matches!(setting.info().write,
+                Write::Command(template) | Write::Request(template, _) if template.contains("{words}"));
             assert!(is_list || has_words || count(&line) == count(&plain), "{setting}: {line}");
             assert!(is_list || operators(&line) == operators(&plain), "{setting}: {line}");
             let outside: String = line.split('\'').step_by(2).collect();

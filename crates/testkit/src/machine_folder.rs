@@ -94,6 +94,13 @@ const FILES: &[(&str, &str)] = &[
     ("sys/class/net/eth0/queues/rx-0/rps_cpus", "00000000,00000000"),
     ("sys/class/net/eth0/queues/rx-0/rps_flow_cnt", "0"),
     ("sys/class/net/eth0/queues/tx-0/xps_cpus", "00000000,0000000f"),
+    ("sys/class/net/eth0/ethtool/rings", "rx 256 tx 256\nmax rx 4096 tx 4096"),
+    ("sys/class/net/eth0/ethtool/channels", "combined 4\nmax combined 8"),
+    ("sys/class/net/eth0/ethtool/coalescing", COALESCING),
+    ("sys/class/net/eth0/ethtool/pause", "autoneg on rx on tx off"),
+    ("sys/class/net/eth0/ethtool/eee", "eee off tx-lpi off tx-timer 0"),
+    ("sys/class/net/eth0/ethtool/private-flags", "legacy-rx off"),
+    ("sys/class/net/eth0/ethtool/features", FEATURES),
     ("sys/class/net/br0/ifindex", "3"),
     ("sys/class/net/br0/mtu", "1500"),
     ("sys/class/net/br0/bridge/multicast_snooping", "1"),
@@ -104,6 +111,10 @@ const FILES: &[(&str, &str)] = &[
     ("proc/5600/cmdline", "qemu-system-x86_64\0-cpu\0host,pmu=off\0"),
     ("proc/5600/status", "Name:\tqemu\nVmLck:\t  4194304 kB\n"),
 ];
+
+const COALESCING: &str = "adaptive-rx on adaptive-tx on rx-usecs 8 rx-frames 0 tx-usecs 8 tx-frames 0";
+const FEATURES: &str = "rx-gro on rx-gro-hw off rx-lro off tx-tcp-segmentation on tx-generic-segmentation on \
+                        rx-checksum on rx-ntuple-filter on hw-tc-offload off\nfixed rx-gro-hw rx-lro";
 
 /// Kernel threads: number, name, policy, real-time priority.
 const KERNEL_THREADS: [(u32, &str, u32, u32); 5] = [

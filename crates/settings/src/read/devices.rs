@@ -2,8 +2,8 @@
 
 use super::{interrupts, Found, Source};
 use crate::ethtool;
+use crate::nic::Nic;
 use crate::setting::{Read, Setting};
-use latpath_linux::net::Device as Asked;
 use latpath_linux::proc::Root;
 use latpath_linux::sysfs_of_own_netns;
 use latpath_model::{PointInfo, HOST};
@@ -180,8 +180,12 @@ impl Namespace<'_> {
                 "{label} is suspended: settings that only the device knows are not read, since the request would wake it"
             ));
         }
-        let device = Asked::named(name).ok().filter(|_| self.kinds.is_some() && !is_asleep);
-        let features = device.as_ref().map(ethtool::features).unwrap_or_default();
+        let nic = match self.kinds {
+            Some(_) => Nic::of_kernel(name, &self.sysfs).ok(),
+            None => Some(Nic::of_folder(name, &self.sysfs)),
+        };
+        let awake = nic.as_ref().filter(|_| !is_asleep);
+        let features = awake.map(ethtool::features).unwrap_or_default();
         let at = (label != name).then(|| name.to_owned());
         for setting in Setting::ALL.iter().copied().filter(|setting| setting.is_of_device()) {
             let one = |value: Option<String>| -> Vec<Found> {
@@ -193,7 +197,7 @@ impl Namespace<'_> {
                 Read::DeviceLink(_) => one(Some(self.master(name).unwrap_or_else(|| "none".into()))),
                 Read::Queue(queue, file) => self.queues(name, label, (queue, file)),
                 Read::Feature(feature) => one(features.get(feature).map(|on| if *on { "on" } else { "off" }.into())),
-                Read::Ethtool(_, ask) => one(device.as_ref().and_then(ask)),
+                Read::Ethtool(_, ask) => one(awake.and_then(ask)),
                 Read::Qdisc => one(self.qdiscs(name)),
                 _ => Vec::new(),
             };

@@ -1,0 +1,119 @@
+//! A network device that answers requests: one of the running kernel, or one laid out in a folder.
+
+use crate::setting::{Setting, Write};
+use latpath_linux::net::Device as Socket;
+use latpath_linux::proc::Root;
+use std::io;
+
+/// Why a device did not take a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The device, its driver or this kernel does not have the option.
+    NotOffered(String),
+    /// The value is impossible, or the kernel refused it.
+    Failed(String),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotOffered(why) | Self::Failed(why) => f.pad(why),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Result of a change.
+pub type Written = Result<(), Refusal>;
+
+/// A network device in its network namespace.
+pub struct Nic {
+    name: String,
+    sysfs: Root,
+    answers: Answers,
+}
+
+/// What answers a device's requests.
+pub(crate) enum Answers {
+    /// The running kernel: by ioctl(2).
+    Kernel {
+        /// The socket of the ioctls.
+        socket: Socket,
+    },
+    /// Files of a folder: see [`Nic::answer_file`].
+    Folder,
+}
+
+impl Nic {
+    /// A device of the running kernel. The calling thread is in the device's namespace, and `sysfs` is the `/sys` of
+    /// the namespace.
+    ///
+    /// # Errors
+    /// If no device can have this name.
+    pub(crate) fn of_kernel(name: &str, sysfs: &Root) -> io::Result<Self> {
+        let answers = Answers::Kernel { socket: Socket::named(name)? };
+        Ok(Self { name: name.into(), sysfs: sysfs.clone(), answers })
+    }
+
+    /// A device of a machine in a folder; `sysfs` is its `/sys`.
+    pub(crate) fn of_folder(name: &str, sysfs: &Root) -> Self {
+        Self { name: name.into(), sysfs: sysfs.clone(), answers: Answers::Folder }
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The `/sys` that shows the device.
+    pub fn sysfs(&self) -> &Root {
+        &self.sysfs
+    }
+
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
+    /// Gives a setting of the device that is written by a request a new value; `None` for other settings. The kernel may
+    /// take another value than this one: read it afterwards.
+    ///
+    /// # Errors
+    /// If the device does not offer the setting or the value, or the kernel refuses it.
+    pub fn write(&self, setting: Setting, value: &str) -> Option<Written> {
+        match setting.info().write {
+            Write::Request(_, write) => Some(write(self, value)),
+            _ => None,
+        }
+    }
+
+    /// The device's driver.
+    pub fn driver(&self) -> Option<String> {
+        let link = self.sysfs.link(&format!("class/net/{}/device/driver", self.name)).ok()?;
+        link.rsplit('/').next().map(str::to_owned)
+    }
+
+    /// In a folder, the path of the file that has the answer of a request: `ethtool/rings`, `netlink/addresses`.
+    pub(crate) fn answer_file(&self, name: &str) -> std::path::PathBuf {
+        self.sysfs.path(&format!("class/net/{}/{name}", self.name))
+    }
+
+    /// The lines of the answer of a request in a folder.
+    pub(crate) fn answer(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.answer_file(name)).ok()
+    }
+
+    /// An error of a request: `doing` is the command that makes the same one.
+    pub(crate) fn refusal(&self, doing: &str, error: &io::Error) -> Refusal {
+        let device = &self.name;
+        match error.raw_os_error() {
+            Some(libc::EOPNOTSUPP) => {
+                let driver = self.driver().map_or("its driver".into(), |name| format!("its driver {name}"));
+                Refusal::NotOffered(format!("{doing}: {device} does not offer it ({driver})"))
+            }
+            Some(libc::ENODEV) => Refusal::Failed(format!("{doing}: {device} does not exist")),
+            Some(libc::EPERM) => Refusal::Failed(format!("{doing}: {error} (needs root)")),
+            _ => Refusal::Failed(format!("{doing}: {error}")),
+        }
+    }
+}
