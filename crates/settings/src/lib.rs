@@ -5,10 +5,12 @@
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+mod boot;
 mod difference;
 mod ethtool;
 mod host;
 mod nic;
+mod owners;
 mod page;
 mod read;
 mod reading;
@@ -16,9 +18,11 @@ mod setting;
 mod shell;
 mod write;
 
+pub use boot::{NextBoot, PendingParameter};
 pub use difference::{differences, DifferenceKind, SettingChange, SettingDifference, Side};
 pub use host::read_host;
 pub use nic::{Nic, Refusal, Written};
+pub use owners::{Irqbalance, Owner, Owners};
 pub use page::page;
 pub use read::{Device, Source};
 pub use reading::{MachineSettings, Reading, RunSettings, SettingValue};

@@ -2,15 +2,18 @@
 
 mod devices;
 mod interrupts;
+mod services;
 pub(crate) mod special;
 
+use crate::owners::Owners;
 use crate::reading::{Reading, SettingValue};
 use crate::setting::{Read, Setting};
 pub use devices::Device;
 use latpath_linux::proc::{Root, Stat, PF_KTHREAD};
 use latpath_linux::{monotonic, Cpus};
 use latpath_model::Ns;
-use latpath_vms::{Policy, Vm};
+use latpath_vms::{OvsConfig, Policy, Vm};
+use services::Service;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -67,7 +70,10 @@ pub struct Source<'a> {
     cpus: Cpus,
     isolated: Cpus,
     kernel_threads: OnceCell<Vec<(u32, Stat)>>,
-    processes: OnceCell<BTreeSet<String>>,
+    /// Numbers and names of programs.
+    programs: OnceCell<Vec<(u32, String)>>,
+    services: OnceCell<Vec<Service>>,
+    ovs: OnceCell<Option<OvsConfig>>,
 }
 
 impl<'a> Source<'a> {
@@ -100,7 +106,9 @@ impl<'a> Source<'a> {
             cpus,
             isolated,
             kernel_threads: OnceCell::new(),
-            processes: OnceCell::new(),
+            programs: OnceCell::new(),
+            services: OnceCell::new(),
+            ovs: OnceCell::new(),
         }
     }
 
@@ -120,6 +128,7 @@ impl<'a> Source<'a> {
         }
         if !is_over() {
             devices::read(self, &self.devices, &mut found, &mut notes);
+            interrupts::others(&self.root, &mut found);
         }
         let mut reading = Reading { taken_ns: begin, notes, ..Reading::default() };
         for (setting, all) in found {
@@ -137,7 +146,10 @@ impl<'a> Source<'a> {
         match setting.info().read {
             Read::Line(file) => machine(self.line(file)),
             Read::Choice(file) => machine(self.line(file).map(|line| choice(&line))),
-            Read::Sysctl(name) => machine(self.line(&format!("proc/sys/{}", name.replace('.', "/")))),
+            Read::Sysctl(name) => {
+                // The kernel separates several numbers by tabs.
+                machine(self.line(&format!("proc/sys/{}", name.replace('.', "/"))).map(|line| line.replace('\t', " ")))
+            }
             Read::Module(module, name) => machine(self.line(&format!("sys/module/{module}/parameters/{name}"))),
             Read::Boot(name) => machine(self.line("proc/cmdline").map(|line| boot_parameter(&line, name))),
             Read::EachCpu(file) => self.each_cpu(&self.cpus, file),
@@ -162,6 +174,11 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// The programs and files that set settings of this machine.
+    pub fn owners(&self) -> Owners {
+        Owners::read(&self.root, &|name| self.has_program(name), self.vms)
+    }
+
     /// The text of a file without its line end; `None` if the file does not exist.
     pub(crate) fn line(&self, file: &str) -> Option<String> {
         self.root.text(file).map(|text| text.trim().to_owned())
@@ -183,21 +200,35 @@ impl<'a> Source<'a> {
     /// The kernel's own threads.
     pub(crate) fn kernel_threads(&self) -> &[(u32, Stat)] {
         self.kernel_threads.get_or_init(|| {
-            let mut names = BTreeSet::new();
             let numbers = self.root.numbers("proc", MOST_PROCESSES).unwrap_or_default();
             let stats = numbers.into_iter().filter_map(|n| Some((n, Stat::read(&self.root, &format!("proc/{n}"))?)));
             let (kernel, other): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.flags & PF_KTHREAD != 0);
-            names.extend(other.into_iter().map(|(_, stat)| stat.comm));
             // One pass finds both kernel threads and programs.
-            let _ = self.processes.set(names);
+            let _ = self.programs.set(other.into_iter().map(|(pid, stat)| (pid, stat.comm)).collect());
             kernel
         })
     }
 
-    /// The names of running programs.
-    pub(crate) fn processes(&self) -> &BTreeSet<String> {
+    /// The running programs: process number and name.
+    pub(crate) fn programs(&self) -> &[(u32, String)] {
         self.kernel_threads();
-        self.processes.get_or_init(BTreeSet::new)
+        self.programs.get_or_init(Vec::new)
+    }
+
+    /// Whether a program of this name runs.
+    pub(crate) fn has_program(&self, name: &str) -> bool {
+        self.programs().iter().any(|(_, program)| program == name)
+    }
+
+    /// The threads of Open vSwitch and of programs that set clocks.
+    pub(crate) fn services(&self) -> &[Service] {
+        self.services.get_or_init(|| services::find(self))
+    }
+
+    /// The configuration of Open vSwitch, if it runs.
+    pub(crate) fn ovs(&self) -> Option<&OvsConfig> {
+        let ask = || self.has_program("ovsdb-server").then(|| latpath_vms::ovs_config(&self.root)).flatten();
+        self.ovs.get_or_init(ask).as_ref()
     }
 
     /// The threads of virtual machines, named after their roles: `guest7 vCPU 0`. Further threads of the same name are
@@ -312,6 +343,16 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     line.split(is_space).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
+/// The CPUs of a mask: `ff`, `00000000,0000000c`; `None` for other text.
+pub(crate) fn mask(text: &str) -> Option<Cpus> {
+    let digits: Vec<u32> = text.chars().filter(|c| *c != ',').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+    let of_digit = |(place, digit): (usize, &u32)| {
+        let digit = *digit;
+        (0..4).filter(move |bit| digit >> bit & 1 == 1).filter_map(move |bit| u32::try_from(4 * place + bit).ok())
+    };
+    (!digits.is_empty()).then(|| digits.iter().rev().enumerate().flat_map(of_digit).collect())
+}
+
 /// Combines CPUs with the same value into one list, and keeps all other values.
 fn grouped(all: Vec<Found>) -> Vec<(String, Option<String>, String)> {
     let mut cpus: Vec<(String, Vec<u32>)> = Vec::new();
@@ -356,6 +397,14 @@ mod tests {
         assert_eq!(value("isolcpus"), "nohz,domain,2-7");
         assert_eq!((value("threadirqs"), value("rcu-nocbs")), (Setting::BARE.into(), "2-7".into()));
         assert_eq!((value("idle"), value("nohz_full")), ("poll nomwait".into(), Setting::ABSENT.into()));
+    }
+
+    #[test]
+    fn a_mask_has_commas_and_counts_from_the_right() {
+        let list = |text| mask(text).map(|cpus| cpus.to_string());
+        assert_eq!(list("0000000c"), Some("2-3".into()));
+        assert_eq!(list("1,00000001"), Some("0,32".into()));
+        assert_eq!((list("0"), list(""), list("x")), (Some(String::new()), None, None));
     }
 
     #[test]

@@ -264,6 +264,18 @@ settings! {
     CpusOnline "cpus-online" "The CPUs that are on." {
         Machine, Read::Line("sys/devices/system/cpu/online"), Write::Command("chcpu -e {value}"), CpuStall, Reboot
     }
+    CpusIsolated "cpus-isolated" "The CPUs that the scheduler does not balance; none where no CPU is isolated." {
+        Machine, Read::Special("/sys/devices/system/cpu/isolated", special::isolated),
+        Write::ReadOnly("the kernel's command line: isolcpus"), Reboot, Persistent
+    }
+    CpusNohzFull "cpus-nohz-full" "The CPUs whose tick stops while one thread runs; none where there is no such CPU." {
+        Machine, Read::Special("/sys/devices/system/cpu/nohz_full", special::nohz_full),
+        Write::ReadOnly("the kernel's command line: nohz_full"), Reboot, Persistent
+    }
+    NumaDistances "numa-distances" "Distance of each NUMA node to all nodes; 10 is the node itself." {
+        Machine, Read::Special("/sys/devices/system/node/nodeN/distance", special::numa_distances),
+        Write::ReadOnly("the hardware"), Reboot, Persistent
+    }
     Clocksource "clocksource" "The kernel's source of time: reading hpet or acpi_pm takes a microsecond or more." {
         Machine, Read::Line("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         Write::Same, CpuStall, Reboot
@@ -294,6 +306,10 @@ settings! {
     }
     HugepageDefrag "hugepage-defrag" "Whether a program waits while the kernel makes room for a huge page." {
         Machine, Read::Choice("sys/kernel/mm/transparent_hugepage/defrag"), Write::Same, Nothing, Reboot
+    }
+    Hugepages "hugepages" "Huge pages that are reserved, by their size." {
+        Machine, Read::Special("/sys/kernel/mm/hugepages/hugepages-N/nr_hugepages", special::hugepages),
+        Write::ReadOnly("sysctl vm.nr_hugepages, the kernel's command line: hugepages"), CpuStall, Reboot
     }
     Ksm "ksm" "Whether the kernel merges equal pages of programs: 0 off, 1 on, 2 off and pages taken apart again." {
         Machine, Read::Line("sys/kernel/mm/ksm/run"), Write::Same, CpuStall, Reboot
@@ -329,6 +345,9 @@ settings! {
         "Seconds after which the kernel reports a thread that waits uninterruptibly; 0 is never." {
         Machine, Read::Sysctl("kernel.hung_task_timeout_secs"), Write::Same, Nothing, Reboot
     }
+    Printk "printk" "Levels of the kernel's messages that a console prints; printing stalls the CPU that does it." {
+        Machine, Read::Sysctl("kernel.printk"), Write::Same, Nothing, Reboot
+    }
     TimerMigration "timer-migration" "Whether timers of an idle CPU run on another one." {
         Machine, Read::Sysctl("kernel.timer_migration"), Write::Same, Nothing, Reboot
     }
@@ -342,6 +361,9 @@ settings! {
     MceIgnoreCe "mce-ignore-ce"
         "1 stops the regular search for corrected errors of the memory, which interrupts each CPU." {
         Machine, Read::Line("sys/devices/system/machinecheck/machinecheck0/ignore_ce"), Write::Same, CpuStall, Reboot
+    }
+    MceInterval "mce-interval" "Seconds between searches for corrected errors, which interrupt each CPU; 0 is never." {
+        Machine, Read::Line("sys/devices/system/machinecheck/machinecheck0/check_interval"), Write::Same, Nothing, Reboot
     }
     SelinuxAvc "selinux-avc" "Decisions that SELinux remembers; too few cost packets 0.2 ms now and then." {
         Machine, Read::Line("sys/fs/selinux/avc/cache_threshold"), Write::Same, Nothing, Reboot
@@ -423,6 +445,14 @@ settings! {
         Machine, Read::Module("vhost_net", "experimental_zcopytx"),
         Write::ModuleOption("vhost_net", "experimental_zcopytx"), VmRestart, Persistent
     }
+    OvsBridges "ovs-bridges" "Bridges of Open vSwitch, with their datapaths: system is the kernel, netdev user space." {
+        Machine, Read::Special("Open vSwitch's database", special::ovs_bridges),
+        Write::ReadOnly("ovs-vsctl"), LinkFlap, Persistent
+    }
+    OvsConfig "ovs-config" "The switch-wide options of Open vSwitch: pmd-cpu-mask, n-handler-threads and others." {
+        Machine, Read::Special("Open vSwitch's database", special::ovs_config),
+        Write::ReadOnly("ovs-vsctl set Open_vSwitch ."), LinkFlap, Persistent
+    }
     TunedProfile "tuned-profile" "The profile of tuned, which owns settings of this table." {
         Machine, Read::Special("/etc/tuned/active_profile", special::tuned),
         Write::ReadOnly("tuned-adm"), CpuStall, Persistent
@@ -470,6 +500,13 @@ settings! {
     }
     RcucPriority "rcuc-priority" "Policy and priority of the CPU's rcuc." {
         Cpu, Read::CpuThread("rcuc"), Write::Made("chrt", shell::chrt), Nothing, Reboot
+    }
+    CpuNumaNode "cpu-numa-node" "The NUMA node that the CPU belongs to." {
+        Cpu, Read::Special("/sys/devices/system/cpu/cpuN/nodeN", special::numa_node),
+        Write::ReadOnly("the hardware"), Reboot, Persistent
+    }
+    CpuSiblings "cpu-siblings" "The CPUs that share the CPU's core, itself included." {
+        Cpu, Read::EachCpu("topology/thread_siblings_list"), Write::ReadOnly("the hardware"), Reboot, Persistent
     }
     IrqAffinity "irq-affinity" "The CPUs that may serve the interrupt." {
         Interrupt, Read::Interrupt("smp_affinity_list"), Write::Same, Nothing, LinkDown
@@ -599,6 +636,15 @@ settings! {
         Thread, Read::Thread("/proc/N/status", special::affinity),
         Write::Command("taskset -cp {value} {at}"), Nothing, VmRestart
     }
+    ServicePriority "service-priority"
+        "Policy and priority of a thread of Open vSwitch or of a program that sets clocks (ptp4l, phc2sys, chronyd)." {
+        Thread, Read::Special("/proc/N/task/N/stat", special::service_priorities),
+        Write::Made("chrt", shell::chrt), Nothing, VmRestart
+    }
+    ServiceCpus "service-cpus" "The CPUs of a thread of Open vSwitch or of a program that sets clocks." {
+        Thread, Read::Special("/proc/N/task/N/status", special::service_cpus),
+        Write::Command("taskset -cp {value} {at}"), Nothing, VmRestart
+    }
     CgroupQuota "cgroup-quota" "CPU time that the control group may use of each period, µs: max is all." {
         ControlGroup, Read::Group("cpu.max"), Write::Made("cpu.max", shell::quota), Nothing, VmRestart
     }
@@ -641,6 +687,28 @@ settings! {
     }
     VmNics "vm-nics" "The virtual machine's network devices: what kind, how many queues, whether vhost serves them." {
         Vm, Read::Vm("the process's open files, QEMU's command line", special::vm_nics),
+        Write::Command("virsh edit {at}"), VmRestart, Persistent
+    }
+    VmVirtqueues "vm-virtqueues"
+        "Sizes of the virtqueues and number of interrupt vectors of the virtual machine's network devices." {
+        Vm, Read::Vm("QEMU's command line", special::vm_virtqueues),
+        Write::Command("virsh edit {at}"), VmRestart, Persistent
+    }
+    VmBalloon "vm-balloon" "Whether the guest has a memory balloon, by which the host takes memory away." {
+        Vm, Read::Vm("QEMU's command line", special::vm_balloon),
+        Write::Command("virsh edit {at}"), VmRestart, Persistent
+    }
+    VmMemoryBacking "vm-memory-backing" "What the guest's memory is: private pages, shared pages, huge pages." {
+        Vm, Read::Vm("QEMU's command line", special::vm_memory_backing),
+        Write::Command("virsh edit {at}"), VmRestart, Persistent
+    }
+    VmMemoryNodes "vm-memory-nodes" "The NUMA nodes that the guest's memory may come from." {
+        Vm, Read::Vm("Mems_allowed_list of /proc/N/status", special::vm_memory_nodes),
+        Write::Command("virsh edit {at}"), VmRestart, Persistent
+    }
+    VmPinning "vm-pinning"
+        "CPUs and priorities that libvirt's definition gives the virtual machine's threads at each start." {
+        Vm, Read::Vm("/etc/libvirt/qemu/NAME.xml", special::vm_pinning),
         Write::Command("virsh edit {at}"), VmRestart, Persistent
     }
     BootIsolcpus "boot-isolcpus" "CPUs that the scheduler leaves alone." {
@@ -733,6 +801,11 @@ settings! {
     }
     BootAudit "boot-audit" "Whether system calls are audited." {
         BootParameter, Read::Boot("audit"), Write::Same, Reboot, Persistent
+    }
+    BootPending "boot-pending"
+        "Parameters of this table that the next start adds (+) or removes (-), by the boot loader's files." {
+        BootParameter, Read::Special("/boot/grub/grub.cfg, /boot/loader/entries, /etc/kernel/cmdline", special::pending),
+        Write::ReadOnly("the boot loader"), Reboot, Persistent
     }
     BootOther "boot-other"
         "All other parameters of the kernel's command line, without those that say where the system is." {

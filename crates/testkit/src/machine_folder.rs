@@ -18,6 +18,13 @@ const FILES: &[(&str, &str)] = &[
     ("sys/devices/system/cpu/isolated", "2-3"),
     ("sys/devices/system/cpu/nohz_full", "(null)"),
     ("sys/devices/system/cpu/smt/control", "off"),
+    ("sys/devices/system/cpu/cpu*/topology/thread_siblings_list", "*"),
+    ("sys/devices/system/cpu/cpu*/node0/cpulist", "0-3"),
+    ("sys/devices/system/node/node0/distance", "10"),
+    ("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0"),
+    ("sys/devices/system/machinecheck/machinecheck0/check_interval", "300"),
+    ("proc/sys/kernel/printk", "4\t4\t1\t7"),
+    ("boot/grub/grub.cfg", "\tlinux /vmlinuz root=/dev/sda1 ro isolcpus=2-3 nohz_full=2-3 threadirqs log_buf_len=1M"),
     ("sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc"),
     ("sys/devices/system/cpu/cpufreq/boost", "1"),
     ("sys/devices/system/cpu/intel_pstate/no_turbo", "0"),
@@ -108,8 +115,12 @@ const FILES: &[(&str, &str)] = &[
     ("sys/class/net/br0/bridge/stp_state", "0"),
     ("sys/class/net/br0/bridge/ageing_time", "30000"),
     ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory"),
-    ("proc/5600/cmdline", "qemu-system-x86_64\0-cpu\0host,pmu=off\0"),
-    ("proc/5600/status", "Name:\tqemu\nVmLck:\t  4194304 kB\n"),
+    (
+        "proc/5600/cmdline",
+        "qemu-system-x86_64\0-cpu\0host,pmu=off\0-device\0virtio-net-pci,netdev=n0,rx_queue_size=1024,vectors=4\0",
+    ),
+    ("etc/libvirt/qemu/guest7.xml", "<domain><cputune><vcpupin vcpu='0' cpuset='2'/></cputune></domain>"),
+    ("proc/5600/status", "Name:\tqemu\nVmLck:\t  4194304 kB\nMems_allowed_list:\t0\n"),
 ];
 
 const COALESCING: &str = "adaptive-rx on adaptive-tx on rx-usecs 8 rx-frames 0 tx-usecs 8 tx-frames 0";
@@ -143,6 +154,8 @@ impl MachineFolder {
         for (number, name, policy, priority) in KERNEL_THREADS {
             machine.kernel_thread(number, name, policy, priority);
         }
+        machine.program(701, "ptp4l", 1, 1);
+        machine.write("proc/701/status", "Name:\tptp4l\nCpus_allowed_list:\t0-1");
         machine.link("sys/class/net/eth0/master", "../br0");
         machine.write(&format!("proc/{}/cgroup", Self::VCPU), &format!("0::{VCPU_GROUP}\n"));
         for (file, text) in [
@@ -170,6 +183,7 @@ impl MachineFolder {
         for cpu in 0..cpus {
             let path = self.path(&path.replace('*', &cpu.to_string()));
             fs::create_dir_all(path.parent().expect("a folder")).expect("a folder of the machine");
+            let text = text.replace('*', &cpu.to_string());
             fs::write(&path, format!("{text}\n")).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
     }
@@ -181,12 +195,21 @@ impl MachineFolder {
 
     /// Creates a kernel thread, or changes its priority.
     pub fn kernel_thread(&self, number: u32, name: &str, policy: u32, priority: u32) {
+        self.stat(&format!("proc/{number}"), number, name, 0x20_0000, (policy, priority));
+    }
+
+    /// Creates a program, or changes its priority.
+    pub fn program(&self, number: u32, name: &str, policy: u32, priority: u32) {
+        self.stat(&format!("proc/{number}"), number, name, 0, (policy, priority));
+    }
+
+    fn stat(&self, folder: &str, number: u32, name: &str, flags: u32, (policy, priority): (u32, u32)) {
         // proc_pid_stat(5): flags are field 9, nice 19, priority 40, policy 41.
         let mut fields = vec!["0".to_owned(); 50];
         fields[0] = "S".into();
-        fields[9 - 3] = 0x20_0000.to_string();
+        fields[9 - 3] = flags.to_string();
         fields[40 - 3] = priority.to_string();
         fields[41 - 3] = policy.to_string();
-        self.write(&format!("proc/{number}/stat"), &format!("{number} ({name}) {}", fields.join(" ")));
+        self.write(&format!("{folder}/stat"), &format!("{number} ({name}) {}", fields.join(" ")));
     }
 }

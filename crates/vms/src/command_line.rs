@@ -73,6 +73,22 @@ impl Values {
     }
 }
 
+/// The options of QEMU's command line (`/proc/PID/cmdline`) with their values as pairs; a value without a key has an
+/// empty one. Options without a value, and files that QEMU reads, are left out.
+pub fn qemu_options(text: &str) -> Vec<(String, Vec<(String, String)>)> {
+    let mut found = Vec::new();
+    let mut words = text.split('\0').skip(1).peekable();
+    while let Some(word) = words.next() {
+        let Some(option) = word.strip_prefix("--").or(word.strip_prefix('-')) else { continue };
+        let value = words.next_if(|value| !value.starts_with('-')).unwrap_or_default();
+        if found.len() < MOST && !value.is_empty() {
+            let pairs = Values::parse(value).0;
+            found.push((plain(option), pairs.iter().map(|(key, value)| (plain(key), plain(value))).collect()));
+        }
+    }
+    found
+}
+
 fn pair(part: &str) -> (String, String) {
     match part.split_once('=') {
         Some((key, value)) => (key.into(), value.into()),
@@ -235,6 +251,17 @@ mod tests {
         assert_eq!((read.vcpus, read.memory_bytes), (Some(4), Some(4 << 30)));
         assert_eq!((read.netdevs[0].fds.as_slice(), read.netdevs[0].vhost), ([30, 31].as_slice(), true));
         assert_eq!(read.mac_behind(&read.netdevs[0]).as_deref(), Some("52:54:00:dd:ee:ff"));
+    }
+
+    #[test]
+    fn options_are_pairs_in_both_notations() {
+        let text = "qemu\0-nodefaults\0-device\0virtio-net-pci,netdev=n0,rx_queue_size=1024\0-device\0\
+                    {\"driver\":\"virtio-balloon-pci\",\"id\":\"b\"}\0-overcommit\0mem-lock=on\0";
+        let read = qemu_options(text);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(read.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["device", "device", "overcommit"]);
+        assert_eq!(read[0].1, [pair("", "virtio-net-pci"), pair("netdev", "n0"), pair("rx_queue_size", "1024")]);
+        assert!(read[1].1.contains(&pair("driver", "virtio-balloon-pci")));
     }
 
     #[test]

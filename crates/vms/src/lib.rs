@@ -30,7 +30,10 @@ mod text;
 mod threads;
 mod vm;
 
+pub use command_line::qemu_options;
 pub use debugfs::kvm_folders;
 pub use error::Error;
 pub use find::{find, Found};
+pub use libvirt::{cputune, Cputune};
+pub use ovsdb::{ovs_config, OvsConfig};
 pub use vm::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};

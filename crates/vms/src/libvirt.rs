@@ -51,6 +51,55 @@ fn domain(text: &str) -> Option<(u32, Domain)> {
     Some((pid, found))
 }
 
+/// CPUs and priorities that libvirt gives a guest's threads at each start (`cputune` of its definition).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cputune {
+    /// vCPU number and CPUs, as libvirt has them.
+    pub vcpus: Vec<(u32, String)>,
+    /// CPUs of QEMU's other threads.
+    pub emulator: Option<String>,
+    /// vCPUs, scheduler and priority: `0-1`, `fifo 1`.
+    pub schedulers: Vec<(String, String)>,
+    /// Whether the guest's memory is locked.
+    pub locked: bool,
+}
+
+/// Reads the persistent definition of a guest, `/etc/libvirt/qemu/NAME.xml`, or else its status file; both are readable
+/// only by root. `None` without libvirt, without permission, or for a name that is no file's.
+pub fn cputune(root: &Root, name: &str) -> Option<Cputune> {
+    if name.contains('/') {
+        return None;
+    }
+    let folders = ["etc/libvirt/qemu", FOLDER];
+    folders.iter().find_map(|folder| tuning(&root.text(&format!("{folder}/{name}.xml"))?))
+}
+
+fn tuning(text: &str) -> Option<Cputune> {
+    let document = Document::parse(text).ok()?;
+    let top = document.root_element();
+    let domain = if top.has_tag_name("domain") { top } else { child(top, "domain")? };
+    let mut found = Cputune {
+        locked: child(domain, "memoryBacking").is_some_and(|backing| child(backing, "locked").is_some()),
+        ..Cputune::default()
+    };
+    for node in child(domain, "cputune").iter().flat_map(Node::children) {
+        let word = |name| node.attribute(name).map(plain);
+        match node.tag_name().name() {
+            "vcpupin" => {
+                let number = node.attribute("vcpu").and_then(|n| n.parse().ok());
+                found.vcpus.extend(number.zip(word("cpuset")));
+            }
+            "emulatorpin" => found.emulator = word("cpuset"),
+            "vcpusched" => {
+                let scheduler = word("scheduler").map(|s| word("priority").map_or(s.clone(), |p| format!("{s} {p}")));
+                found.schedulers.extend(word("vcpus").zip(scheduler));
+            }
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
 fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
     node.children().find(|child| child.has_tag_name(name))
 }
@@ -79,6 +128,19 @@ mod tests {
         assert_eq!((pid, domain.name.as_deref()), (4711, Some("relay")));
         assert_eq!(domain.macs, HashMap::from([("vnet7".to_string(), "52:54:00:aa:bb:cc".to_string())]));
         assert_eq!(domain.vcpus, HashMap::from([(4720, 0), (4721, 1)]));
+    }
+
+    #[test]
+    fn pinning_and_priorities_are_those_of_the_definition() {
+        let text = "<domain><memoryBacking><locked/></memoryBacking><cputune><vcpupin vcpu='0' cpuset='2'/>\
+                    <vcpupin vcpu='1' cpuset='3'/><emulatorpin cpuset='0-1'/>\
+                    <vcpusched vcpus='0-1' scheduler='fifo' priority='1'/></cputune></domain>";
+        let read = tuning(text).unwrap();
+        assert_eq!(read.vcpus, [(0, "2".to_owned()), (1, "3".to_owned())]);
+        assert_eq!((read.emulator.as_deref(), read.locked), (Some("0-1"), true));
+        assert_eq!(read.schedulers, [("0-1".to_owned(), "fifo 1".to_owned())]);
+        assert_eq!(tuning(STATUS), Some(Cputune::default()), "a status file has the definition inside");
+        assert_eq!(tuning("<other/>"), None);
     }
 
     #[test]

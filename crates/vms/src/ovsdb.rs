@@ -1,6 +1,7 @@
 //! Finds the Open vSwitch bridge of a port. The kernel has one datapath for all bridges; ovsdb-server has the bridges,
 //! and answers on a socket (RFC 7047).
 
+use crate::text::plain;
 use latpath_linux::proc::Root;
 use serde_json::{json, Value};
 use std::{
@@ -20,21 +21,54 @@ const MOST_BYTES: usize = 16 << 20;
 /// programs,
 /// `OVS_RUNDIR` overrides the default directory.
 pub fn bridges(root: &Root) -> HashMap<String, String> {
+    let tables =
+        [("Bridge", &["name", "ports"][..]), ("Port", &["_uuid", "interfaces"]), ("Interface", &["_uuid", "name"])];
+    ask(root, &tables).map(|answer| read(&answer)).unwrap_or_default()
+}
+
+/// Configuration of Open vSwitch, from its database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OvsConfig {
+    /// Name and datapath type of each bridge: `system` is the kernel's datapath, `netdev` that of user space.
+    pub bridges: Vec<(String, String)>,
+    /// `other_config` of the switch: `pmd-cpu-mask`, `dpdk-init`, `n-handler-threads`…
+    pub other_config: Vec<(String, String)>,
+}
+
+/// Reads the configuration of Open vSwitch; `None` without Open vSwitch, without permission or without an answer
+/// within 300 ms.
+pub fn ovs_config(root: &Root) -> Option<OvsConfig> {
+    let tables = [("Bridge", &["name", "datapath_type"][..]), ("Open_vSwitch", &["other_config"])];
+    Some(config(&ask(root, &tables)?))
+}
+
+fn config(answer: &Value) -> OvsConfig {
+    let rows = |table: usize| answer["result"][table]["rows"].as_array().into_iter().flatten();
+    // RFC 7047, 5.1: ["map", [[key, value], …]]
+    let pair = |pair: &Value| Some((plain(pair[0].as_str()?), plain(pair[1].as_str()?)));
+    let bridge = |row: &Value| {
+        let kind = row["datapath_type"].as_str().filter(|kind| !kind.is_empty()).unwrap_or("system");
+        Some((plain(row["name"].as_str()?), plain(kind)))
+    };
+    let mut bridges: Vec<_> = rows(0).filter_map(bridge).collect();
+    bridges.sort();
+    let maps = rows(1).filter_map(|row| row["other_config"][1].as_array()).flatten();
+    OvsConfig { bridges, other_config: maps.filter_map(pair).collect() }
+}
+
+/// Asks the first socket that answers for columns of tables.
+fn ask(root: &Root, tables: &[(&str, &[&str])]) -> Option<Value> {
     let chosen = std::env::var_os("OVS_RUNDIR").map(|folder| Path::new(&folder).join("db.sock"));
     let defaults = SOCKETS.into_iter().map(|path| root.path(path));
     let mut paths = chosen.into_iter().chain(defaults);
-    paths.find_map(|path| ask(UnixStream::connect(path).ok()?)).unwrap_or_default()
+    paths.find_map(|path| transact(UnixStream::connect(path).ok()?, tables))
 }
 
-fn ask(mut socket: UnixStream) -> Option<HashMap<String, String>> {
+fn transact(mut socket: UnixStream, tables: &[(&str, &[&str])]) -> Option<Value> {
     let select =
-        |table: &str, columns: &[&str]| json!({"op": "select", "table": table, "where": [], "columns": columns});
-    let question = json!({"method": "transact", "id": 0, "params": [
-        "Open_vSwitch",
-        select("Bridge", &["name", "ports"]),
-        select("Port", &["_uuid", "interfaces"]),
-        select("Interface", &["_uuid", "name"]),
-    ]});
+        |(table, columns): &(&str, &[&str])| json!({"op": "select", "table": table, "where": [], "columns": columns});
+    let params: Vec<Value> = std::iter::once(json!("Open_vSwitch")).chain(tables.iter().map(select)).collect();
+    let question = json!({"method": "transact", "id": 0, "params": params});
     let until = Instant::now() + LIMIT;
     socket.set_write_timeout(Some(LIMIT)).ok()?;
     socket.write_all(question.to_string().as_bytes()).ok()?;
@@ -50,7 +84,7 @@ fn ask(mut socket: UnixStream) -> Option<HashMap<String, String>> {
         // A complete answer ends with a brace and can be parsed; there is no other end mark.
         if answer.ends_with(b"}") {
             if let Ok(whole) = serde_json::from_slice::<Value>(&answer) {
-                return Some(read(&whole));
+                return Some(whole);
             }
         }
     }
@@ -111,6 +145,19 @@ mod tests {
         let bridges = read(&answer);
         let of = |port: &str| bridges.get(port).map(String::as_str);
         assert_eq!((of("vnet0"), of("eno2"), of("vnet1")), (Some("br-process"), Some("br-process"), Some("br-admin")));
+    }
+
+    #[test]
+    fn datapath_types_and_the_switchs_options_are_read() {
+        let answer = json!({"id": 0, "error": null, "result": [
+            {"rows": [{"name": "br1", "datapath_type": "netdev"}, {"name": "br0", "datapath_type": ""}]},
+            {"rows": [{"other_config": ["map", [["dpdk-init", "try"], ["pmd-cpu-mask", "6"]]]}]},
+        ]});
+        let read = config(&answer);
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(read.bridges, [pair("br0", "system"), pair("br1", "netdev")]);
+        assert_eq!(read.other_config, [pair("dpdk-init", "try"), pair("pmd-cpu-mask", "6")]);
+        assert_eq!(config(&json!({"error": "x"})), OvsConfig::default());
     }
 
     #[test]

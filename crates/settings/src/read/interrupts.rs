@@ -3,12 +3,14 @@
 use super::{scheduling, Found, Source};
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of interrupts of one device that are read.
 const MOST: usize = 512;
 /// Maximum number of a machine's interrupts that are searched for those of a virtio device.
 const MOST_OF_MACHINE: usize = 1 << 16;
+/// Maximum number of a machine's interrupts that are read.
+const MOST_READ: usize = 4096;
 
 /// Files of an interrupt's folder; its other entries are the names of the interrupt's handlers.
 const FILES: [&str; 7] = [
@@ -63,13 +65,34 @@ pub(super) fn read(
 ) {
     for number in of_device(root, sysfs, device) {
         let Some(name) = name(root, label, number) else { continue };
-        for setting in Setting::ALL {
-            let Read::Interrupt(file) = setting.info().read else { continue };
-            let value = root.text(&format!("proc/irq/{number}/{file}")).map(|text| text.trim().to_owned());
-            let value = value.filter(|value| !value.is_empty());
-            let one = value.map(|value| Found::named(name.clone(), Some(number.to_string()), value));
-            found.entry(*setting).or_default().extend(one);
+        settings(root, number, &name, found);
+    }
+}
+
+/// Reads the settings of interrupts that belong to no network device that was read: disks, timers, USB.
+pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<Found>>) {
+    let read = found.get(&Setting::IrqAffinity).into_iter().flatten().filter_map(|one| one.at.clone());
+    let read: BTreeSet<String> = read.collect();
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    for number in root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default().into_iter().take(MOST_READ) {
+        if read.contains(&number.to_string()) {
+            continue;
         }
+        let Some(name) = names(root, number).into_iter().next() else { continue };
+        let count = known.entry(name.clone()).or_default();
+        *count += 1;
+        let name = if *count == 1 { name } else { format!("{name} #{count}") };
+        settings(root, number, &name, found);
+    }
+}
+
+fn settings(root: &Root, number: u32, name: &str, found: &mut BTreeMap<Setting, Vec<Found>>) {
+    for setting in Setting::ALL {
+        let Read::Interrupt(file) = setting.info().read else { continue };
+        let value = root.text(&format!("proc/irq/{number}/{file}")).map(|text| text.trim().to_owned());
+        let value = value.filter(|value| !value.is_empty());
+        let one = value.map(|value| Found::named(name, Some(number.to_string()), value));
+        found.entry(*setting).or_default().extend(one);
     }
 }
 

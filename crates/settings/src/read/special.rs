@@ -1,8 +1,11 @@
 //! Settings that are read by their own functions.
 
-use super::{interrupts, scheduling_of, words, Found, Source};
+use super::services::Service;
+use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, Found, Source};
+use crate::boot::NextBoot;
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::{number, Root};
+use latpath_linux::Cpus;
 use latpath_vms::{Accel, Tap, TapKind, Thread, Vm};
 use std::fs::File;
 use std::io::Read as _;
@@ -12,6 +15,8 @@ pub type Function = fn(&Source) -> Vec<Found>;
 
 /// Maximum number of a CPU's idle states (CPUIDLE_STATE_MAX).
 const MOST_STATES: usize = 10;
+/// Maximum number of entries of a folder in which NUMA nodes, or sizes of huge pages, are looked for.
+const MOST_NODES: usize = 4096;
 /// Maximum length of QEMU's argument that names the CPU, bytes.
 const MOST_MODEL: usize = 512;
 
@@ -22,13 +27,103 @@ pub(crate) fn preemption(source: &Source) -> Vec<Found> {
     vec![Found::of_machine(kinds.into_iter().find(has).unwrap_or("none"))]
 }
 
+/// A list of CPUs; `none` for an empty one, and for the kernel's `(null)`.
+fn list_of_cpus(source: &Source, name: &str) -> Vec<Found> {
+    let Some(line) = source.line(&format!("sys/devices/system/cpu/{name}")) else { return Vec::new() };
+    let cpus = line.parse::<Cpus>().unwrap_or_default();
+    vec![Found::of_machine(if cpus.is_empty() { "none".into() } else { cpus.to_string() })]
+}
+
+pub(crate) fn isolated(source: &Source) -> Vec<Found> {
+    list_of_cpus(source, "isolated")
+}
+
+pub(crate) fn nohz_full(source: &Source) -> Vec<Found> {
+    list_of_cpus(source, "nohz_full")
+}
+
+/// `0: 10 21; 1: 21 10`
+pub(crate) fn numa_distances(source: &Source) -> Vec<Found> {
+    let mut nodes: Vec<u32> =
+        source.root.names("sys/devices/system/node", MOST_NODES).iter().filter_map(|name| node(name)).collect();
+    nodes.sort_unstable();
+    let one = |n: &u32| Some(format!("{n}: {}", source.line(&format!("sys/devices/system/node/node{n}/distance"))?));
+    let all: Vec<String> = nodes.iter().filter_map(one).collect();
+    (!all.is_empty()).then(|| Found::of_machine(all.join("; "))).into_iter().collect()
+}
+
+/// The number of a folder `node0`.
+fn node(name: &str) -> Option<u32> {
+    name.strip_prefix("node")?.parse().ok()
+}
+
+pub(crate) fn numa_node(source: &Source) -> Vec<Found> {
+    let of_cpu = |cpu: u32| {
+        let names = source.root.names(&format!("sys/devices/system/cpu/cpu{cpu}"), MOST_NODES);
+        Some(Found::of_cpu(cpu, names.iter().find_map(|name| node(name))?.to_string()))
+    };
+    source.cpus().filter_map(of_cpu).collect()
+}
+
+/// `2048 kB: 0, 1048576 kB: 16`
+pub(crate) fn hugepages(source: &Source) -> Vec<Found> {
+    const FOLDER: &str = "sys/kernel/mm/hugepages";
+    let size = |name: &String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
+    let mut sizes: Vec<u64> = source.root.names(FOLDER, MOST_NODES).iter().filter_map(size).collect();
+    sizes.sort_unstable();
+    let one = |kb: &u64| {
+        let count = source.line(&format!("{FOLDER}/hugepages-{kb}kB/nr_hugepages"))?;
+        Some(format!("{kb} kB: {count}"))
+    };
+    let all: Vec<String> = sizes.iter().filter_map(one).collect();
+    (!all.is_empty()).then(|| Found::of_machine(all.join(", "))).into_iter().collect()
+}
+
+pub(crate) fn ovs_bridges(source: &Source) -> Vec<Found> {
+    let Some(config) = source.ovs() else { return Vec::new() };
+    let all: Vec<String> = config.bridges.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
+    vec![Found::of_machine(if all.is_empty() { "none".into() } else { all.join(", ") })]
+}
+
+pub(crate) fn ovs_config(source: &Source) -> Vec<Found> {
+    let Some(config) = source.ovs() else { return Vec::new() };
+    let all: Vec<String> = config.other_config.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    vec![Found::of_machine(if all.is_empty() { "none".into() } else { all.join(" ") })]
+}
+
+/// Parameters that differ at the next start: `+isolcpus=2-3 -nohz_full=1`; `none`. Nothing if no file of a boot loader
+/// can be read.
+pub(crate) fn pending(source: &Source) -> Vec<Found> {
+    let next = NextBoot::read(&source.root);
+    if next.file.is_none() {
+        return Vec::new();
+    }
+    let pending = next.pending(&source.line("proc/cmdline").unwrap_or_default());
+    let text: Vec<String> = pending.iter().map(ToString::to_string).collect();
+    vec![Found::of_machine(if text.is_empty() { "none".into() } else { text.join(" ") })]
+}
+
+pub(crate) fn service_priorities(source: &Source) -> Vec<Found> {
+    services(source, |service| Some(scheduling_stat(&service.stat)))
+}
+
+pub(crate) fn service_cpus(source: &Source) -> Vec<Found> {
+    services(source, |service| Some(service.cpus.as_ref()?.to_string()))
+}
+
+fn services(source: &Source, value: impl Fn(&Service) -> Option<String>) -> Vec<Found> {
+    let one =
+        |service: &Service| Some(Found::named(service.name.clone(), Some(service.tid.to_string()), value(service)?));
+    source.services().iter().filter_map(one).collect()
+}
+
 pub(crate) fn tuned(source: &Source) -> Vec<Found> {
     let profile = source.line("etc/tuned/active_profile").filter(|profile| !profile.is_empty());
     vec![Found::of_machine(profile.unwrap_or_else(|| "none".into()))]
 }
 
 pub(crate) fn irqbalance(source: &Source) -> Vec<Found> {
-    let runs = source.processes().contains("irqbalance");
+    let runs = source.has_program("irqbalance");
     vec![Found::of_machine(if runs { "running" } else { "not running" })]
 }
 
@@ -140,6 +235,93 @@ pub(crate) fn vm_locked(root: &Root, vm: &Vm) -> Option<String> {
     let status = root.text(&format!("proc/{}/status", vm.pid))?;
     let locked = number(&status, "VmLck")?.saturating_mul(1024);
     Some(if locked > 0 && locked >= vm.memory_bytes.unwrap_or(1) { "yes" } else { "no" }.into())
+}
+
+/// The options of the VM's command line.
+fn options(root: &Root, vm: &Vm) -> Option<Vec<(String, Vec<(String, String)>)>> {
+    let line = root.text(&format!("proc/{}/cmdline", vm.pid))?;
+    Some(latpath_vms::qemu_options(&line))
+}
+
+fn get<'a>(pairs: &'a [(String, String)], key: &str) -> Option<&'a str> {
+    pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
+}
+
+/// The driver of a device: its first value.
+fn driver(pairs: &[(String, String)]) -> &str {
+    match pairs.first() {
+        Some((key, value)) if key.is_empty() => value,
+        _ => get(pairs, "driver").unwrap_or_default(),
+    }
+}
+
+/// A text for each NIC of virtio: `rx 1024 tx 256 vectors 4`.
+pub(crate) fn vm_virtqueues(root: &Root, vm: &Vm) -> Option<String> {
+    let one = |(option, pairs): &(String, Vec<(String, String)>)| {
+        if option != "device" || !driver(pairs).starts_with("virtio-net") {
+            return None;
+        }
+        let value = |key| get(pairs, key).unwrap_or("default");
+        Some(format!("rx {} tx {} vectors {}", value("rx_queue_size"), value("tx_queue_size"), value("vectors")))
+    };
+    let all: Vec<String> = options(root, vm)?.iter().filter_map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+pub(crate) fn vm_balloon(root: &Root, vm: &Vm) -> Option<String> {
+    let options = options(root, vm)?;
+    let is_one = |(option, pairs): &(String, Vec<(String, String)>)| {
+        option == "device" && driver(pairs).starts_with("virtio-balloon")
+    };
+    Some(if options.iter().any(is_one) { "yes" } else { "no" }.into())
+}
+
+/// `private pages`, `shared pages`, `huge pages`, from the objects of the command line.
+pub(crate) fn vm_memory_backing(root: &Root, vm: &Vm) -> Option<String> {
+    let (mut huge, mut shared) = (false, false);
+    for (option, pairs) in options(root, vm)? {
+        match option.as_str() {
+            "mem-path" => huge |= driver(&pairs).contains("huge"),
+            "object" => match driver(&pairs) {
+                "memory-backend-file" => {
+                    huge |= get(&pairs, "mem-path").is_some_and(|path| path.contains("huge"));
+                    shared |= get(&pairs, "share").is_some_and(|on| on == "on" || on == "true");
+                }
+                "memory-backend-memfd" => {
+                    huge |= get(&pairs, "hugetlb").is_some_and(|on| on == "on" || on == "true");
+                    shared = true;
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    Some(
+        if huge {
+            "huge pages"
+        } else if shared {
+            "shared pages"
+        } else {
+            "private pages"
+        }
+        .into(),
+    )
+}
+
+pub(crate) fn vm_memory_nodes(root: &Root, vm: &Vm) -> Option<String> {
+    let status = root.text(&format!("proc/{}/status", vm.pid))?;
+    latpath_linux::proc::field(&status, "Mems_allowed_list").map(str::to_owned)
+}
+
+/// `vCPU 0: 2, vCPU 1: 3, emulator: 0-1, vCPU 0-1: fifo 1, memory locked`; nothing without a definition of libvirt.
+pub(crate) fn vm_pinning(root: &Root, vm: &Vm) -> Option<String> {
+    let tune = if vm.libvirt { latpath_vms::cputune(root, &vm.name)? } else { return None };
+    let vcpus = tune.vcpus.iter().map(|(n, cpus)| format!("vCPU {n}: {cpus}"));
+    let emulator = tune.emulator.iter().map(|cpus| format!("emulator: {cpus}"));
+    let schedulers = tune.schedulers.iter().map(|(vcpus, scheduler)| format!("vCPU {vcpus}: {scheduler}"));
+    let locked = tune.locked.then(|| "memory locked".to_owned());
+    let all: Vec<String> = vcpus.chain(emulator).chain(schedulers).chain(locked).collect();
+    Some(if all.is_empty() { "none".into() } else { all.join(", ") })
 }
 
 /// A text for each NIC, in the order of the guest's devices: `tap of br0, vhost, 1 queue`.
