@@ -12,6 +12,7 @@ mod map;
 pub mod net;
 mod private;
 pub mod proc;
+mod scheduling;
 mod sysfs;
 
 pub use clock::{monotonic, read_clock, realtime, utc_error};
@@ -20,4 +21,5 @@ pub use directory::Directory;
 pub use files::{new_file, open_file, read_text, special, why_replaceable, why_shared};
 pub use map::Map;
 pub use private::{private_directory, RUN_DIRECTORY};
+pub use scheduling::{set_affinity, set_scheduling};
 pub use sysfs::{sysfs_of_own_netns, writable_sysfs_of_own_netns};

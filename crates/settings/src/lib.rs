@@ -1,14 +1,18 @@
 //! The settings of a machine that matter to packets. [`Setting`] is the table: each setting's name, meaning, scope,
-//! source, destination, disturbance and lifetime. [`Source`] reads settings. Nothing here writes one:
-//! [`Setting::shell`] returns the command that would. [`differences`] compares groups of runs, and
-//! [`RunSettings::changes`] compares the beginning and the end of one run.
+//! source, destination, disturbance and lifetime. [`Source`] reads settings. [`Setting::write`] writes one and reads it
+//! back; [`Setting::shell`] returns the command that does the same. Callers that change a machine keep the old value in
+//! the journal first. [`differences`] compares groups of runs, and [`RunSettings::changes`] compares the beginning and
+//! the end of one run.
 
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
+mod address;
 mod boot;
+mod boot_state;
 mod difference;
 mod ethtool;
 mod host;
+mod identity;
 mod nic;
 mod owners;
 mod page;
@@ -16,11 +20,16 @@ mod read;
 mod reading;
 mod setting;
 mod shell;
+mod value;
 mod write;
+mod writing;
 
+pub use address::{Address, Located};
 pub use boot::{NextBoot, PendingParameter};
+pub use boot_state::BootState;
 pub use difference::{differences, DifferenceKind, SettingChange, SettingDifference, Side};
 pub use host::read_host;
+pub use identity::{DeviceIdentity, Identity};
 pub use nic::{Nic, Refusal, Written};
 pub use owners::{Irqbalance, Owner, Owners};
 pub use page::page;
@@ -28,3 +37,4 @@ pub use read::{Device, Source};
 pub use reading::{MachineSettings, Reading, RunSettings, SettingValue};
 pub use setting::{Disturbs, Lasts, Read, Scope, Setting, SettingInfo, Write};
 pub use write::Place;
+pub use writing::{Writable, WriteError};

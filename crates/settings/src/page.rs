@@ -7,16 +7,18 @@ pub fn page() -> String {
     let mut page = String::new();
     for scope in Scope::ALL {
         page += &format!("\n### {}\n\n", heading(scope));
-        page += "| setting | meaning | read from | written to | disturbs | lasts |\n|---|---|---|---|---|---|\n";
+        page += "| setting | meaning | read from | written to | by latpath | disturbs | lasts |\n";
+        page += "|---|---|---|---|---|---|---|\n";
         for setting in Setting::ALL.iter().filter(|setting| setting.info().scope == scope) {
             let info = setting.info();
             // A bar would end the cell.
             let code = |text: String| text.replace('|', "\\|");
             page += &format!(
-                "| `{setting}` | {} | {} | {} | {} | {} |\n",
+                "| `{setting}` | {} | {} | {} | {} | {} | {} |\n",
                 info.meaning,
                 code(info.read.text()),
                 code(info.write.text(info.read)),
+                setting.writable().name(),
                 info.disturbs.name(),
                 info.lasts.name()
             );

@@ -1,15 +1,16 @@
 //! Reads the settings of this machine, or of a machine laid out in a folder.
 
-mod devices;
-mod interrupts;
+pub(crate) mod devices;
+pub(crate) mod interrupts;
 mod services;
 pub(crate) mod special;
 
+use crate::address::{Address, Located};
 use crate::owners::Owners;
 use crate::reading::{Reading, SettingValue};
 use crate::setting::{Read, Setting};
 pub use devices::Device;
-use latpath_linux::proc::{Root, Stat, PF_KTHREAD};
+use latpath_linux::proc::{start_ticks, Root, Stat, PF_KTHREAD};
 use latpath_linux::{monotonic, Cpus};
 use latpath_model::Ns;
 use latpath_vms::{OvsConfig, Policy, Vm};
@@ -33,6 +34,7 @@ pub struct Found {
     pub target: Target,
     /// The target's current address, if that is not its name.
     pub at: Option<String>,
+    pub address: Address,
     pub value: String,
 }
 
@@ -46,21 +48,21 @@ pub enum Target {
 impl Found {
     /// A value of the machine.
     pub fn of_machine(value: impl Into<String>) -> Self {
-        Self { target: Target::Named(String::new()), at: None, value: value.into() }
+        Self { target: Target::Named(String::new()), at: None, address: Address::Machine, value: value.into() }
     }
 
     /// A value of a CPU.
     pub fn of_cpu(cpu: u32, value: impl Into<String>) -> Self {
-        Self { target: Target::Cpu(cpu), at: None, value: value.into() }
+        Self { target: Target::Cpu(cpu), at: None, address: Address::Cpu { cpu }, value: value.into() }
     }
 
-    /// A value of a named owner; `at` is the owner's current address.
-    pub fn named(name: impl Into<String>, at: Option<String>, value: impl Into<String>) -> Self {
-        Self { target: Target::Named(name.into()), at, value: value.into() }
+    /// A value of a named owner; `at` is the text of the owner's current address.
+    pub fn named(name: impl Into<String>, at: Option<String>, address: Address, value: impl Into<String>) -> Self {
+        Self { target: Target::Named(name.into()), at, address, value: value.into() }
     }
 }
 
-/// A machine whose settings are read.
+/// A machine whose settings are read and written.
 pub struct Source<'a> {
     pub(crate) root: Root,
     /// Whether this is the running machine, whose kernel answers requests; otherwise it is a folder.
@@ -116,6 +118,38 @@ impl<'a> Source<'a> {
     /// interrupts no isolated CPU. Settings that cannot be read are missing.
     pub fn read(&self) -> Reading {
         let begin = monotonic();
+        let (found, notes) = self.find(begin);
+        let mut reading = Reading { taken_ns: begin, notes, ..Reading::default() };
+        for (setting, all) in found {
+            grouped(all).into_iter().for_each(|(target, at, value)| {
+                reading.push(SettingValue { setting: setting.id().into(), target, at, value });
+            });
+        }
+        reading.took_ns = monotonic().saturating_sub(begin);
+        reading
+    }
+
+    /// Reads all settings like [`Source::read`], and returns each place by itself, with its address, and notes on
+    /// settings that could not be read.
+    pub fn places(&self) -> (Vec<Located>, Vec<String>) {
+        let (found, notes) = self.find(monotonic());
+        let one = |setting: Setting, Found { target, address, value, .. }: Found| {
+            let target = match target {
+                Target::Cpu(cpu) => cpu.to_string(),
+                Target::Named(name) => name,
+            };
+            Located { setting, target, address, value }
+        };
+        (
+            found
+                .into_iter()
+                .flat_map(|(setting, all)| all.into_iter().map(move |found| one(setting, found)))
+                .collect(),
+            notes,
+        )
+    }
+
+    fn find(&self, begin: Ns) -> (BTreeMap<Setting, Vec<Found>>, Vec<String>) {
         let mut found: BTreeMap<Setting, Vec<Found>> = BTreeMap::new();
         let mut notes = Vec::new();
         let is_over = || monotonic().saturating_sub(begin) > MOST_TIME;
@@ -130,18 +164,15 @@ impl<'a> Source<'a> {
             devices::read(self, &self.devices, &mut found, &mut notes);
             interrupts::others(&self.root, &mut found);
         }
-        let mut reading = Reading { taken_ns: begin, notes, ..Reading::default() };
-        for (setting, all) in found {
-            grouped(all).into_iter().for_each(|(target, at, value)| {
-                reading.push(SettingValue { setting: setting.id().into(), target, at, value });
-            });
-        }
-        reading.took_ns = monotonic().saturating_sub(begin);
-        reading
+        (found, notes)
+    }
+
+    pub(crate) fn thread_address(&self, tid: u32) -> Address {
+        Address::Thread { tid, start_ticks: start_ticks(&self.root, tid).unwrap_or(0) }
     }
 
     /// Reads a setting that does not belong to a network device.
-    fn one(&self, setting: Setting) -> Vec<Found> {
+    pub(crate) fn one(&self, setting: Setting) -> Vec<Found> {
         let machine = |value: Option<String>| value.into_iter().map(Found::of_machine).collect();
         match setting.info().read {
             Read::Line(file) => machine(self.line(file)),
@@ -164,7 +195,10 @@ impl<'a> Source<'a> {
             Read::Thread(_, of) => self.threads(of),
             Read::Group(file) => self.groups(file),
             Read::Vm(_, of) => {
-                let one = |vm: &Vm| Some(Found::named(vm.name.clone(), None, of(&self.root, vm)?));
+                let one = |vm: &Vm| {
+                    let address = Address::Vm { name: vm.name.clone() };
+                    Some(Found::named(vm.name.clone(), None, address, of(&self.root, vm)?))
+                };
                 self.vms.iter().filter_map(one).collect()
             }
             Read::Special(_, function) => function(self),
@@ -189,7 +223,7 @@ impl<'a> Source<'a> {
         self.cpus.iter()
     }
 
-    fn each_cpu(&self, cpus: &Cpus, file: &str) -> Vec<Found> {
+    pub(crate) fn each_cpu(&self, cpus: &Cpus, file: &str) -> Vec<Found> {
         let one = |cpu: u32| {
             let value = self.line(&format!("sys/devices/system/cpu/cpu{cpu}/{file}"))?;
             Some(Found::of_cpu(cpu, value))
@@ -244,7 +278,8 @@ impl<'a> Source<'a> {
                 let count = known.entry(name.clone()).or_default();
                 *count += 1;
                 let name = if *count == 1 { name } else { format!("{name} #{count}") };
-                all.extend(of(thread).map(|value| Found::named(name, Some(thread.tid.to_string()), value)));
+                let address = self.thread_address(thread.tid);
+                all.extend(of(thread).map(|value| Found::named(name, Some(thread.tid.to_string()), address, value)));
             }
         }
         all
@@ -274,7 +309,9 @@ impl<'a> Source<'a> {
         let one = |path: &String| {
             let value = self.line(&format!("{mount}{path}/{file}"))?;
             let value = if value.is_empty() { "none".into() } else { value };
-            Some(Found::named(lasting(path), Some(format!("/{mount}{path}")), value))
+            let path_of_group = format!("/{mount}{path}");
+            let address = Address::Group { path: path_of_group.clone() };
+            Some(Found::named(lasting(path), Some(path_of_group), address, value))
         };
         paths.iter().take(MOST_GROUPS).filter_map(one).collect()
     }
@@ -312,7 +349,7 @@ pub(crate) fn scheduling_of(policy: &str, priority: u32, nice: i32) -> String {
 }
 
 /// The word in brackets or parentheses; the whole text without either.
-fn choice(line: &str) -> String {
+pub(crate) fn choice(line: &str) -> String {
     let between = |open: char, close: char| Some(line.split_once(open)?.1.split_once(close)?.0.to_owned());
     between('[', ']').or_else(|| between('(', ')')).unwrap_or_else(|| line.into())
 }
@@ -357,7 +394,7 @@ pub(crate) fn mask(text: &str) -> Option<Cpus> {
 fn grouped(all: Vec<Found>) -> Vec<(String, Option<String>, String)> {
     let mut cpus: Vec<(String, Vec<u32>)> = Vec::new();
     let mut out = Vec::new();
-    for Found { target, at, value } in all {
+    for Found { target, at, value, .. } in all {
         match target {
             Target::Named(name) => out.push((name, at, value)),
             Target::Cpu(cpu) => match cpus.iter_mut().find(|(known, _)| *known == value) {

@@ -4,11 +4,13 @@
 //! The sources are the kernel's admin-guide (kernel-parameters, sysctl, cpufreq, cpuidle), Documentation/ABI,
 //! ethtool(8), cgroups(7), sched(7), and the kernel's documentation of KVM.
 
+use crate::address::Address;
 use crate::ethtool;
 use crate::nic::{Nic, Written};
-use crate::read::special;
+use crate::read::{special, Source};
 use crate::shell;
 use crate::write::Place;
+use crate::writing;
 use latpath_linux::proc::Root;
 use latpath_vms::{Thread, Vm};
 use schemars::JsonSchema;
@@ -167,13 +169,24 @@ pub enum Read {
     Special(&'static str, special::Function),
 }
 
-/// Destination of a setting. latpath does not write settings: it prints the command.
+/// Destination of a setting. [`Setting::write`] writes those that [`Setting::writable`] says can be written at once;
+/// [`Setting::shell`] returns the command that does the same.
 #[derive(Clone, Copy)]
 pub enum Write {
     /// The value is written to the source: a file, a sysctl(8), the kernel's command line.
     Same,
+    /// The value is written to the source; this command does the same, as in [`Write::Command`].
+    SameBy(&'static str),
+    /// The value is written to the source; the name of a command that does the same, and a function that returns it.
+    SameMade(&'static str, fn(&Place, &str) -> String),
     /// The value is written to this file; `{at}` is the place.
     File(&'static str),
+    /// Policy and priority of the thread, by sched_setscheduler(2); chrt(1) does the same.
+    Scheduling,
+    /// CPUs of the thread, by sched_setaffinity(2); taskset(1) does the same.
+    Affinity,
+    /// Several files: the command's name, a function that returns the command, a function that writes the files.
+    Files(&'static str, fn(&Place, &str) -> String, fn(&Source, &Address, &str) -> Written),
     /// An option of a kernel module, read when the module is loaded: module, parameter.
     ModuleOption(&'static str, &'static str),
     /// A command; `{at}` is the place, `{value}` the value as one word, `{words}` the value's words.
@@ -196,7 +209,7 @@ pub struct SettingInfo {
     pub scope: Scope,
     /// How it is read.
     pub read: Read,
-    /// How it would be written.
+    /// How it is written.
     pub write: Write,
     /// Disturbance that a change causes.
     pub disturbs: Disturbs,
@@ -462,7 +475,7 @@ settings! {
     }
     CpuGovernor "cpu-governor" "The policy that chooses the CPU's frequency." {
         Cpu, Read::EachCpu("cpufreq/scaling_governor"),
-        Write::Made("cpupower frequency-set", shell::governor), Nothing, Reboot
+        Write::SameMade("cpupower frequency-set", shell::governor), Nothing, Reboot
     }
     CpuEnergyPreference "cpu-energy-preference"
         "Whether the CPU's hardware prefers speed or saving; not read of isolated CPUs." {
@@ -481,7 +494,7 @@ settings! {
     }
     CpuIdleDisabled "cpu-idle-disabled" "The numbers of the CPU's idle states that are disabled." {
         Cpu, Read::Special("/sys/devices/system/cpu/cpuN/cpuidle/stateN", special::idle_disabled),
-        Write::Made("cpupower idle-set -d", shell::idle_disabled), Nothing, Reboot
+        Write::Files("cpupower idle-set -d", shell::idle_disabled, writing::idle_disabled), Nothing, Reboot
     }
     CpuResumeLatency "cpu-resume-latency"
         "Longest exit latency that is allowed on this CPU, µs; 0 allows any state, n/a none." {
@@ -493,13 +506,13 @@ settings! {
         Write::File("/sys/kernel/debug/sched/fair_server/cpu{at}/runtime"), Nothing, Reboot
     }
     KsoftirqdPriority "ksoftirqd-priority" "Policy and priority of the CPU's ksoftirqd." {
-        Cpu, Read::CpuThread("ksoftirqd"), Write::Made("chrt", shell::chrt), Nothing, Reboot
+        Cpu, Read::CpuThread("ksoftirqd"), Write::Scheduling, Nothing, Reboot
     }
     KtimersPriority "ktimers-priority" "Policy and priority of the CPU's ktimers (PREEMPT_RT)." {
-        Cpu, Read::CpuThread("ktimers"), Write::Made("chrt", shell::chrt), Nothing, Reboot
+        Cpu, Read::CpuThread("ktimers"), Write::Scheduling, Nothing, Reboot
     }
     RcucPriority "rcuc-priority" "Policy and priority of the CPU's rcuc." {
-        Cpu, Read::CpuThread("rcuc"), Write::Made("chrt", shell::chrt), Nothing, Reboot
+        Cpu, Read::CpuThread("rcuc"), Write::Scheduling, Nothing, Reboot
     }
     CpuNumaNode "cpu-numa-node" "The NUMA node that the CPU belongs to." {
         Cpu, Read::Special("/sys/devices/system/cpu/cpuN/nodeN", special::numa_node),
@@ -517,17 +530,17 @@ settings! {
     }
     IrqThreadPriority "irq-thread-priority" "Policy and priority of the interrupt's thread (threadirqs, PREEMPT_RT)." {
         Interrupt, Read::Special("/proc/N/stat of the thread irq/N-NAME", special::irq_threads),
-        Write::Made("chrt", shell::chrt), Nothing, LinkDown
+        Write::Scheduling, Nothing, LinkDown
     }
     DeviceMtu "device-mtu" "Bytes of a packet behind its Ethernet header, at most." {
-        Device, Read::Device("mtu"), Write::Command("ip link set dev {at} mtu {value}"), LinkFlap, Reboot
+        Device, Read::Device("mtu"), Write::SameBy("ip link set dev {at} mtu {value}"), LinkFlap, Reboot
     }
     DeviceSpeed "device-speed" "The link's speed, Mbit/s." {
         Device, Read::Device("speed"), Write::Command("ethtool -s {at} speed {value}"), LinkFlap, Reboot
     }
     DeviceQueueLength "device-queue-length"
         "Packets that the device's queue holds; for a tap, packets that the guest has not read yet." {
-        Device, Read::Device("tx_queue_len"), Write::Command("ip link set dev {at} txqueuelen {value}"), Nothing, Reboot
+        Device, Read::Device("tx_queue_len"), Write::SameBy("ip link set dev {at} txqueuelen {value}"), Nothing, Reboot
     }
     DeviceMaster "device-master" "The bridge, bond or datapath that the device is a port of." {
         Device, Read::DeviceLink("master"), Write::Command("ip link set dev {at} master {value}"), LinkFlap, Reboot
@@ -615,26 +628,26 @@ settings! {
     }
     BridgeSnooping "bridge-snooping" "Whether the bridge sends multicast only to ports that asked for it." {
         Device, Read::Device("bridge/multicast_snooping"),
-        Write::Command("ip link set dev {at} type bridge mcast_snooping {value}"), Nothing, Reboot
+        Write::SameBy("ip link set dev {at} type bridge mcast_snooping {value}"), Nothing, Reboot
     }
     BridgeVlanFiltering "bridge-vlan-filtering" "Whether the bridge keeps VLANs apart." {
         Device, Read::Device("bridge/vlan_filtering"),
-        Write::Command("ip link set dev {at} type bridge vlan_filtering {value}"), LinkFlap, Reboot
+        Write::SameBy("ip link set dev {at} type bridge vlan_filtering {value}"), LinkFlap, Reboot
     }
     BridgeStp "bridge-stp" "Whether the bridge runs the spanning tree protocol." {
         Device, Read::Device("bridge/stp_state"),
-        Write::Command("ip link set dev {at} type bridge stp_state {value}"), LinkFlap, Reboot
+        Write::SameBy("ip link set dev {at} type bridge stp_state {value}"), LinkFlap, Reboot
     }
     BridgeAgeing "bridge-ageing" "How long the bridge remembers where an address is, hundredths of a second." {
         Device, Read::Device("bridge/ageing_time"),
-        Write::Command("ip link set dev {at} type bridge ageing_time {value}"), Nothing, Reboot
+        Write::SameBy("ip link set dev {at} type bridge ageing_time {value}"), Nothing, Reboot
     }
     ThreadPriority "thread-priority" "Policy and priority of a thread that works for a virtual machine." {
-        Thread, Read::Thread("/proc/N/stat", special::scheduling), Write::Made("chrt", shell::chrt), Nothing, VmRestart
+        Thread, Read::Thread("/proc/N/stat", special::scheduling), Write::Scheduling, Nothing, VmRestart
     }
     ThreadCpus "thread-cpus" "The CPUs of a thread that works for a virtual machine." {
         Thread, Read::Thread("/proc/N/status", special::affinity),
-        Write::Command("taskset -cp {value} {at}"), Nothing, VmRestart
+        Write::Affinity, Nothing, VmRestart
     }
     ServicePriority "service-priority"
         "Policy and priority of a thread of Open vSwitch or of a program that sets clocks (ptp4l, phc2sys, chronyd)." {
@@ -646,14 +659,14 @@ settings! {
         Write::Command("taskset -cp {value} {at}"), Nothing, VmRestart
     }
     CgroupQuota "cgroup-quota" "CPU time that the control group may use of each period, µs: max is all." {
-        ControlGroup, Read::Group("cpu.max"), Write::Made("cpu.max", shell::quota), Nothing, VmRestart
+        ControlGroup, Read::Group("cpu.max"), Write::SameMade("cpu.max", shell::quota), Nothing, VmRestart
     }
     CgroupWeight "cgroup-weight" "The control group's share of CPU time beside others; 100 is usual." {
         ControlGroup, Read::Group("cpu.weight"), Write::File("{at}/cpu.weight"), Nothing, VmRestart
     }
     CgroupCpus "cgroup-cpus" "The CPUs of the control group; empty is those of the group above." {
         ControlGroup, Read::Group("cpuset.cpus"),
-        Write::Made("systemctl set-property AllowedCPUs=, cpuset.cpus", shell::group_cpus), Nothing, VmRestart
+        Write::SameMade("systemctl set-property AllowedCPUs=, cpuset.cpus", shell::group_cpus), Nothing, VmRestart
     }
     CgroupPartition "cgroup-partition" "Whether the control group has its CPUs for itself: member, root, isolated." {
         ControlGroup, Read::Group("cpuset.cpus.partition"),
@@ -818,15 +831,6 @@ impl Setting {
     /// The setting's name in files, JSON and pages.
     pub fn id(self) -> &'static str {
         self.info().id
-    }
-
-    /// Whether a value that was read is the wanted one. A wanted value of ethtool's options need not name all of them:
-    /// `rx 64` is met by `rx 64 tx 128`.
-    pub fn is_met(self, read: &str, wanted: &str) -> bool {
-        match self.info().read {
-            Read::Ethtool(..) => ethtool::options::covers(read, wanted),
-            _ => read == wanted,
-        }
     }
 
     /// The setting with this name.

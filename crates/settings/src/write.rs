@@ -1,6 +1,8 @@
-//! The commands that would write settings, quoted for a shell. Nothing here writes a setting.
+//! The commands that write settings, quoted for a shell.
 
+use crate::address::Address;
 use crate::setting::{Read, Setting, Write};
+use crate::shell;
 use latpath_model::text::quoted;
 use std::fmt;
 
@@ -49,6 +51,12 @@ impl Setting {
         let echo = |file: &str| format!("echo {} > {}", quoted(value), at.within(file));
         Some(match info.write {
             Write::ReadOnly(_) => return None,
+            Write::SameBy(template) | Write::Request(template, _) | Write::Command(template) => {
+                command(template, at, value)
+            }
+            Write::SameMade(_, make) | Write::Files(_, make, _) | Write::Made(_, make) => make(at, value),
+            Write::Scheduling => shell::chrt(at, value),
+            Write::Affinity => command("taskset -cp {value} {at}", at, value),
             Write::Same => match info.read {
                 Read::Line(file) | Read::Choice(file) => echo(&format!("/{file}")),
                 Read::Sysctl(name) => format!("sysctl {}", quoted(&format!("{name}={value}"))),
@@ -76,9 +84,18 @@ impl Setting {
                 let file = quoted(&format!("/etc/modprobe.d/latpath-{module}-{name}.conf"));
                 format!("echo options {module} {} > {file}", quoted(&format!("{name}={value}")))
             }
-            Write::Command(template) | Write::Request(template, _) => command(template, at, value),
-            Write::Made(_, make) => make(at, value),
         })
+    }
+
+    /// The command line that gives the setting a value at an address: [`Setting::shell`], with the number of a CPU's
+    /// own thread found by its name.
+    pub fn command(self, address: &Address, value: &str) -> Option<String> {
+        match (self.info().read, address) {
+            (Read::CpuThread(name), Address::Cpu { cpu }) => {
+                self.shell(&Place::expression(format!("$(pgrep -x {name}/{cpu})")), value)
+            }
+            _ => self.shell(&address.place(), value),
+        }
     }
 
     /// The value of a boot parameter that is present without a value.
@@ -108,10 +125,12 @@ impl Write {
             (Self::Same, _) => "the same file".into(),
             (Self::File(file), _) => file.replace("{at}", "AT"),
             (Self::ModuleOption(module, name), _) => format!("/etc/modprobe.d: options {module} {name}=VALUE"),
-            (Self::Command(template) | Self::Request(template, _), _) => {
+            (Self::Command(template) | Self::SameBy(template) | Self::Request(template, _), _) => {
                 template.replace("{at}", "AT").replace("{value}", "VALUE").replace("{words}", "VALUE")
             }
-            (Self::Made(what, _), _) => what.into(),
+            (Self::Made(what, _) | Self::SameMade(what, _) | Self::Files(what, ..), _) => what.into(),
+            (Self::Scheduling, _) => "chrt".into(),
+            (Self::Affinity, _) => "taskset -cp VALUE AT".into(),
             (Self::ReadOnly(who), _) => format!("not by latpath, but by {who}"),
         }
     }

@@ -1,9 +1,12 @@
 //! Each setting is read from a machine laid out in a folder, and from the machine that runs the test.
 
-use latpath_settings::{Device, Lasts, Place, Read, Scope, Setting, SettingValue, Source, Write};
+use latpath_settings::{
+    Address, Device, Lasts, Located, Place, Read, Scope, Setting, SettingValue, Source, Writable, Write, WriteError,
+};
 use latpath_testkit::machine_folder::{MachineFolder, VCPU_GROUP};
 use latpath_vms::{Accel, Policy, Role, Tap, Thread, Vm};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 fn guest() -> Vm {
     let thread = |tid, role, vcpu, policy, rt_priority| Thread {
@@ -279,4 +282,161 @@ fn cpus_with_the_same_value_are_one_list() {
     }
     let reading = Source::below(dir.path(), &[], Vec::new()).read();
     assert_eq!(of(&reading.values, Setting::CpuGovernor), [("0-255", "powersave")]);
+}
+
+/// Paths of files that differ.
+fn differing(a: &BTreeMap<PathBuf, Vec<u8>>, b: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<PathBuf> {
+    let all: BTreeSet<&PathBuf> = a.keys().chain(b.keys()).collect();
+    all.into_iter().filter(|path| a.get(*path) != b.get(*path)).cloned().collect()
+}
+
+/// The files of a folder with their texts.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => all.extend(files(&entry.path())),
+            kind if kind.is_file() => drop(all.insert(entry.path(), std::fs::read(entry.path()).unwrap())),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Another value that the setting can have.
+fn other_value(setting: Setting, value: &str) -> String {
+    match (setting, value) {
+        (Setting::CpuIdleDisabled, _) => "0-1".into(),
+        (_, "fifo 2" | "fifo 7") => "other nice -5".into(),
+        (Setting::TransparentHugepages | Setting::HugepageDefrag, _) => "always".into(),
+        (Setting::PreemptMode, _) => "none".into(),
+        (_, "on") => "off".into(),
+        (_, "off") => "on".into(),
+        _ if matches!(setting.info().read, Read::Ethtool(..)) => {
+            let (name, rest) = value.split_once(' ').unwrap();
+            let first = rest.split(' ').next().unwrap();
+            let number = |n: u32| if n > 1 { n - 1 } else { n + 1 };
+            format!("{name} {}", first.parse().map_or_else(|_| other_value(setting, first), |n| number(n).to_string()))
+        }
+        _ => match setting.info().write {
+            Write::Scheduling => "fifo 7".into(),
+            Write::Affinity => "0-1".into(),
+            _ if value == "none" => "0-1".into(),
+            _ if value == "3" => "1".into(),
+            _ => "3".into(),
+        },
+    }
+}
+
+/// A machine whose settings can all be written; masks are as the kernel prints them on a machine with few CPUs.
+fn writable_machine(folder: &Path) -> MachineFolder {
+    let machine = MachineFolder::lay_out(folder);
+    machine.write("sys/class/net/eth0/queues/rx-0/rps_cpus", "0");
+    machine.write("sys/class/net/eth0/queues/tx-0/xps_cpus", "f");
+    machine.write("proc/sys/kernel/printk", "4 4 1 7");
+    for tid in [MachineFolder::QEMU, MachineFolder::VCPU] {
+        machine.kernel_thread(tid, "CPU 0/KVM", 0, 0);
+        machine.write(&format!("proc/{tid}/status"), "Name:\tqemu\nCpus_allowed_list:\t2\nVmLck:\t  4194304 kB");
+    }
+    machine
+}
+
+#[test]
+fn each_setting_that_latpath_writes_is_written_and_back_at_each_place() {
+    let folder = tempfile::tempdir().unwrap();
+    writable_machine(folder.path());
+    let vms = [guest()];
+    let source = || Source::below(folder.path(), &vms, Vec::new());
+    let before = files(folder.path());
+    let (places, notes) = source().places();
+    assert_eq!(notes, [""; 0]);
+    let mut written = BTreeSet::new();
+    for Located { setting, address, .. } in places {
+        if setting.writable() != Writable::Now || is_asked(&setting) {
+            continue;
+        }
+        written.insert(setting);
+        let old = source().value(setting, &address).unwrap();
+        let new = other_value(setting, &old);
+        assert_ne!(old, new, "{setting}");
+        match setting.write(&source(), &address, &new) {
+            Err(WriteError::NotOffered { why, .. }) => {
+                assert!(why.contains("fixed") && files(folder.path()) == before, "{why}");
+                continue;
+            }
+            answer => answer.unwrap_or_else(|e| panic!("{e}")),
+        }
+        assert!(setting.is_met(&source().value(setting, &address).unwrap(), &new));
+        assert_ne!(differing(&files(folder.path()), &before), [""; 0].map(PathBuf::from), "{setting}");
+        setting.write(&source(), &address, &old).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(differing(&files(folder.path()), &before), [""; 0].map(PathBuf::from), "{setting}");
+    }
+    let all = Setting::ALL.iter().filter(|setting| setting.writable() == Writable::Now && !is_asked(setting));
+    assert_eq!(all.copied().collect::<BTreeSet<_>>(), written);
+}
+
+#[test]
+fn a_setting_that_latpath_does_not_write_says_who_does() {
+    let folder = tempfile::tempdir().unwrap();
+    writable_machine(folder.path());
+    let source = Source::below(folder.path(), &[], Vec::new());
+    let before = files(folder.path());
+    for (setting, texts) in [
+        (Setting::BootIsolcpus, ["next boot", "isolcpus=3"]),
+        (Setting::KvmPleGap, ["module load", "/etc/modprobe.d/latpath-kvm_intel-ple_gap.conf"]),
+        (Setting::TunedProfile, ["never", "tuned-adm sets it"]),
+        (Setting::CpusOnline, ["by command", "chcpu -e 3"]),
+    ] {
+        let error = setting.write(&source, &Address::Machine, "3").unwrap_err().to_string();
+        assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+    }
+    assert_eq!(differing(&files(folder.path()), &before), [""; 0].map(PathBuf::from));
+}
+
+#[test]
+fn a_write_to_what_is_gone_or_refused_names_setting_place_and_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    writable_machine(folder.path());
+    let source = Source::below(folder.path(), &[], Vec::new());
+    let thread = |tid, start_ticks| Address::Thread { tid, start_ticks };
+    for (setting, address, value, why) in [
+        (Setting::IrqAffinity, Address::Interrupt { number: 99 }, "0", "/proc/irq/99/smp_affinity_list: No such file"),
+        (Setting::ThreadPriority, thread(90, 7), "fifo 1", "another one has its number"),
+        (Setting::ThreadPriority, thread(99, 0), "fifo 1", "the thread has ended"),
+        (Setting::ThreadPriority, thread(90, 0), "fifo 100", "not a policy"),
+        (Setting::ThreadCpus, thread(90, 0), "x", "x"),
+        (Setting::TransparentHugepages, Address::Machine, "sometimes", "sometimes is none of always, madvise, never"),
+        (Setting::Swappiness, Address::Cpu { cpu: 0 }, "1", "not a place of this setting"),
+        (Setting::CpuIdleDisabled, Address::Cpu { cpu: 0 }, "7", "no idle state 7 (it has 3)"),
+        (Setting::KsoftirqdPriority, Address::Cpu { cpu: 3 }, "fifo 2", "no thread ksoftirqd/3"),
+    ] {
+        let error = setting.write(&source, &address, value).unwrap_err();
+        assert!(matches!(error, WriteError::Refused { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("{setting} of {address}: ")) && text.contains(why), "{text}");
+    }
+}
+
+#[test]
+fn a_thread_of_this_machine_is_scheduled_as_chrt_and_taskset_show() {
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let source = Source::machine(&[], Vec::new());
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let start_ticks = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
+    let address = Address::Thread { tid: child.id(), start_ticks };
+    let cpus = source.value(Setting::ThreadCpus, &address).unwrap();
+    let first = cpus.split(['-', ',']).next().unwrap();
+    let written = Setting::ThreadPriority.write(&source, &address, "batch nice 3");
+    let moved = Setting::ThreadCpus.write(&source, &address, first);
+    let shown = |tool: &str, flag: &str| {
+        let out = std::process::Command::new(tool).args([flag, &child.id().to_string()]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let (policy, affinity) = (shown("chrt", "-p"), shown("taskset", "-cp"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    written.unwrap();
+    moved.unwrap();
+    assert!(policy.contains("SCHED_BATCH"), "{policy}");
+    assert!(affinity.trim_end().ends_with(&format!("list: {first}")), "{affinity}");
 }

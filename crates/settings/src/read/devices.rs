@@ -1,8 +1,10 @@
 //! Settings of network devices, each read in its own network namespace.
 
 use super::{interrupts, Found, Source};
+use crate::address::Address;
 use crate::ethtool;
-use crate::nic::Nic;
+use crate::identity::DeviceIdentity;
+use crate::nic::{Nic, Refusal, Written};
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
 use latpath_linux::sysfs_of_own_netns;
@@ -14,6 +16,8 @@ use std::path::PathBuf;
 
 /// Maximum number of network devices that are read per namespace.
 const MOST: usize = 128;
+/// Maximum number of devices of a namespace among which one is searched.
+const MOST_DEVICES: usize = 1 << 16;
 /// Maximum number of a device's queues that are read per direction.
 const MOST_QUEUES: usize = 256;
 
@@ -68,26 +72,7 @@ pub(super) fn read(
         }
     }
     for (netns, devices) in all {
-        let (root, is_own) = (&source.root, netns == own);
-        let read = if source.is_live {
-            Netns::find(netns).and_then(|netns| {
-                let kinds = qdisc_kinds(&netns);
-                netns.inside(|| {
-                    let mounted = sysfs_of_own_netns();
-                    // Without permission to mount, /sys is usually that of this namespace.
-                    let sysfs = match &mounted {
-                        Ok(sysfs) => Some(PathBuf::from(format!("/proc/self/fd/{}", sysfs.as_raw_fd()))),
-                        Err(_) => is_own.then(|| root.path("sys")),
-                    };
-                    sysfs.map(|sysfs| {
-                        Namespace { root, sysfs: Root::of(&sysfs), kinds: Some(kinds) }.read(devices, is_own)
-                    })
-                })
-            })
-        } else {
-            Ok(Some(Namespace { root, sysfs: Root::of(&root.path("sys")), kinds: None }.read(devices, is_own)))
-        };
-        match read {
+        match within(source, netns, true, |namespace| namespace.read(devices, netns == own)) {
             Ok(Some((of_devices, new_notes))) => {
                 notes.extend(new_notes);
                 of_devices.into_iter().for_each(|(setting, values)| found.entry(setting).or_default().extend(values));
@@ -96,6 +81,102 @@ pub(super) fn read(
             Err(error) => notes.push(format!("settings of devices: {error}")),
         }
     }
+}
+
+/// Calls a function with a network namespace (0 is the caller's own), in a thread that has entered it. `None` without
+/// the permission to mount its /sys.
+fn within<T: Send>(
+    source: &Source,
+    netns: Inode,
+    with_qdiscs: bool,
+    call: impl FnOnce(Namespace) -> T + Send,
+) -> Result<Option<T>, latpath_net::Error> {
+    let root = &source.root;
+    if !source.is_live {
+        let sysfs = Root::of(&root.path("sys"));
+        return Ok(Some(call(Namespace { root, netns, sysfs, kinds: None })));
+    }
+    let own = Netns::own()?.inode();
+    let netns = if netns == 0 { own } else { netns };
+    let entered = Netns::find(netns)?;
+    let kinds = if with_qdiscs { qdisc_kinds(&entered) } else { HashMap::new() };
+    entered.inside(|| {
+        let mounted = sysfs_of_own_netns();
+        // Without permission to mount, /sys is usually that of this namespace.
+        let sysfs = match &mounted {
+            Ok(sysfs) => Some(PathBuf::from(format!("/proc/self/fd/{}", sysfs.as_raw_fd()))),
+            Err(_) => (netns == own).then(|| root.path("sys")),
+        };
+        sysfs.map(|sysfs| call(Namespace { root, netns, sysfs: Root::of(&sysfs), kinds: Some(kinds) }))
+    })
+}
+
+/// One setting of a device, with the value of each of its queues.
+pub(crate) fn of_device(
+    source: &Source,
+    setting: Setting,
+    netns: Inode,
+    name: &str,
+) -> Result<Vec<Found>, latpath_net::Error> {
+    let is_qdisc = matches!(setting.info().read, Read::Qdisc);
+    let found = within(source, netns, is_qdisc, |namespace| {
+        let is_asleep = namespace.is_asleep(name);
+        let nic = namespace.nic(name);
+        let awake = nic.as_ref().filter(|_| !is_asleep);
+        let features = match setting.info().read {
+            Read::Feature(_) => awake.map(ethtool::features).unwrap_or_default(),
+            _ => BTreeMap::new(),
+        };
+        namespace.setting(setting, (name, name), (awake, &features, is_asleep))
+    })?;
+    Ok(found.unwrap_or_default())
+}
+
+/// The identity of a device; `None` if it does not exist.
+pub(crate) fn identity(source: &Source, netns: Inode, name: &str) -> Option<DeviceIdentity> {
+    within(source, netns, false, |namespace| namespace.identity(name)).ok().flatten().flatten()
+}
+
+/// Name and namespace of a device now: under its name, else anywhere, if it is hardware.
+pub(crate) fn locate(source: &Source, device: &DeviceIdentity, name: &str, netns: Inode) -> Option<(String, Inode)> {
+    let is_it = |found: &DeviceIdentity| match &device.path {
+        Some(path) => found.path.as_ref() == Some(path),
+        None => found.path.is_none() && found.ifindex == device.ifindex,
+    };
+    if identity(source, netns, name).as_ref().is_some_and(is_it) {
+        return Some((name.to_owned(), netns));
+    }
+    device.path.as_ref()?;
+    let all: Vec<Inode> = if source.is_live { Netns::all().into_keys().collect() } else { vec![0] };
+    all.into_iter().find_map(|netns| {
+        let found = within(source, netns, false, |namespace| {
+            let names = namespace.sysfs.names("class/net", MOST_DEVICES);
+            names.into_iter().find(|name| namespace.identity(name).as_ref().is_some_and(is_it))
+        });
+        Some((found.ok().flatten().flatten()?, netns))
+    })
+}
+
+/// Gives a setting of a device a value by a request to it.
+pub(crate) fn request(
+    source: &Source,
+    netns: Inode,
+    name: &str,
+    request: fn(&Nic, &str) -> Written,
+    value: &str,
+) -> Written {
+    let made = within(source, netns, false, |namespace| match namespace.nic(name) {
+        Some(nic) => request(&nic, value),
+        None => Err(Refusal::Failed(format!("{name}: no device can have this name"))),
+    });
+    let unreachable = || Refusal::Failed(format!("{name}: its /sys cannot be mounted without root"));
+    made.map_err(|e| Refusal::Failed(e.to_string()))?.unwrap_or_else(|| Err(unreachable()))
+}
+
+/// The numbers of a device's interrupts.
+pub(crate) fn interrupts_of(source: &Source, netns: Inode, name: &str) -> Vec<u32> {
+    let found = within(source, netns, false, |namespace| interrupts::of_device(namespace.root, &namespace.sysfs, name));
+    found.ok().flatten().unwrap_or_default()
 }
 
 /// The kinds of each device's queueing disciplines, by device index: the root's first, each kind once.
@@ -116,6 +197,7 @@ fn qdisc_kinds(netns: &Netns) -> HashMap<u32, Vec<String>> {
 /// A network namespace, for the thread that has entered it.
 struct Namespace<'a> {
     root: &'a Root,
+    netns: Inode,
     /// Its own /sys.
     sysfs: Root,
     /// Kinds of queueing disciplines by device index; `None` for a machine in a folder, which has no kernel to query.
@@ -155,6 +237,17 @@ impl Namespace<'_> {
         (found, notes)
     }
 
+    fn identity(&self, name: &str) -> Option<DeviceIdentity> {
+        let ifindex = self.line(name, "ifindex")?.parse().ok()?;
+        let last = |link: String| link.rsplit('/').next().map(str::to_owned);
+        let driver = self.sysfs.link(&format!("class/net/{name}/device/driver")).ok().and_then(last);
+        // `../../devices/pci0000:00/0000:00:03.0/net/eth0`: the namespace's own /sys has no other root.
+        let link = self.sysfs.link(&format!("class/net/{name}")).unwrap_or_default();
+        let path = link.trim_start_matches("../").strip_suffix(name).and_then(|path| path.strip_suffix("/net/"));
+        let path = path.filter(|path| *path != "devices/virtual").map(str::to_owned);
+        Some(DeviceIdentity { path, driver, ifindex })
+    }
+
     fn has(&self, device: &str, file: &str) -> bool {
         self.sysfs.path(&format!("class/net/{device}/{file}")).exists()
     }
@@ -173,37 +266,57 @@ impl Namespace<'_> {
         link.rsplit('/').next().map(str::to_owned)
     }
 
+    /// What answers a device's requests.
+    fn nic(&self, name: &str) -> Option<Nic> {
+        match self.kinds {
+            Some(_) => Nic::of_kernel(name, &self.sysfs).ok(),
+            None => Some(Nic::of_folder(name, &self.sysfs)),
+        }
+    }
+
+    fn is_asleep(&self, name: &str) -> bool {
+        self.line(name, "device/power/runtime_status").is_some_and(|status| status == "suspended")
+    }
+
     fn device(&self, name: &str, label: &str, found: &mut BTreeMap<Setting, Vec<Found>>, notes: &mut Vec<String>) {
-        let is_asleep = self.line(name, "device/power/runtime_status").is_some_and(|status| status == "suspended");
+        let is_asleep = self.is_asleep(name);
         if is_asleep {
             notes.push(format!(
                 "{label} is suspended: settings that only the device knows are not read, since the request would wake it"
             ));
         }
-        let nic = match self.kinds {
-            Some(_) => Nic::of_kernel(name, &self.sysfs).ok(),
-            None => Some(Nic::of_folder(name, &self.sysfs)),
-        };
+        let nic = self.nic(name);
         let awake = nic.as_ref().filter(|_| !is_asleep);
         let features = awake.map(ethtool::features).unwrap_or_default();
-        let at = (label != name).then(|| name.to_owned());
         for setting in Setting::ALL.iter().copied().filter(|setting| setting.is_of_device()) {
-            let one = |value: Option<String>| -> Vec<Found> {
-                value.into_iter().map(|value| Found::named(label, at.clone(), value)).collect()
-            };
-            let values = match setting.info().read {
-                Read::Device("speed") if is_asleep => Vec::new(),
-                Read::Device(file) => one(self.line(name, file)),
-                Read::DeviceLink(_) => one(Some(self.master(name).unwrap_or_else(|| "none".into()))),
-                Read::Queue(queue, file) => self.queues(name, label, (queue, file)),
-                Read::Feature(feature) => one(features.get(feature).map(|on| if *on { "on" } else { "off" }.into())),
-                Read::Ethtool(_, ask) => one(awake.and_then(ask)),
-                Read::Qdisc => one(self.qdiscs(name)),
-                _ => Vec::new(),
-            };
+            let values = self.setting(setting, (name, label), (awake, &features, is_asleep));
             found.entry(setting).or_default().extend(values);
         }
         interrupts::read(self.root, &self.sysfs, (name, label), found);
+    }
+
+    /// A setting of one device.
+    fn setting(
+        &self,
+        setting: Setting,
+        (name, label): (&str, &str),
+        (nic, features, is_asleep): (Option<&Nic>, &BTreeMap<String, bool>, bool),
+    ) -> Vec<Found> {
+        let one = |value: Option<String>| -> Vec<Found> {
+            let at = (label != name).then(|| name.to_owned());
+            let address = Address::Device { name: name.into(), netns: self.netns };
+            value.into_iter().map(|value| Found::named(label, at.clone(), address.clone(), value)).collect()
+        };
+        match setting.info().read {
+            Read::Device("speed") if is_asleep => Vec::new(),
+            Read::Device(file) => one(self.line(name, file)),
+            Read::DeviceLink(_) => one(Some(self.master(name).unwrap_or_else(|| "none".into()))),
+            Read::Queue(queue, file) => self.queues(name, label, (queue, file)),
+            Read::Feature(feature) => one(features.get(feature).map(|on| if *on { "on" } else { "off" }.into())),
+            Read::Ethtool(_, ask) => one(nic.and_then(ask)),
+            Read::Qdisc => one(self.qdiscs(name)),
+            _ => Vec::new(),
+        }
     }
 
     /// A file of each queue. Leading zeros of a mask, which depend on the number of CPUs, are removed.
@@ -217,7 +330,10 @@ impl Namespace<'_> {
                 "" => "0".into(),
                 short => short.into(),
             };
-            Some(Found::named(format!("{label} {queue}-{n}"), Some(format!("{name}/queues/{queue}-{n}")), value))
+            let (queue, at) = (format!("{queue}-{n}"), format!("{name}/queues/{queue}-{n}"));
+            let target = format!("{label} {queue}");
+            let address = Address::Queue { device: name.into(), netns: self.netns, queue };
+            Some(Found::named(target, Some(at), address, value))
         };
         (0..MOST_QUEUES)
             .map_while(|n| self.has(name, &format!("queues/{queue}-{n}")).then(|| one(n)))

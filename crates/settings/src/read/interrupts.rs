@@ -1,6 +1,7 @@
 //! Interrupts of network devices, and the threads that serve them.
 
 use super::{scheduling, Found, Source};
+use crate::address::Address;
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +25,7 @@ const FILES: [&str; 7] = [
 ];
 
 /// The interrupts of a device.
-fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
+pub(super) fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
     let folder = format!("class/net/{device}/device");
     let messages = sysfs.numbers(&format!("{folder}/msi_irqs"), MOST).unwrap_or_default();
     if !messages.is_empty() {
@@ -42,11 +43,16 @@ fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
 }
 
 /// The names of an interrupt's handlers.
-fn names(root: &Root, number: u32) -> Vec<String> {
+pub(crate) fn names(root: &Root, number: u32) -> Vec<String> {
     let names = root.names(&format!("proc/irq/{number}"), 64);
     let mut names: Vec<String> = names.into_iter().filter(|name| !FILES.contains(&name.as_str())).collect();
     names.sort();
     names
+}
+
+/// The numbers of all interrupts.
+pub(crate) fn all(root: &Root) -> Vec<u32> {
+    root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default()
 }
 
 /// An interrupt's name, which unlike its number is the same after a reboot.
@@ -74,7 +80,7 @@ pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<Found>>) {
     let read = found.get(&Setting::IrqAffinity).into_iter().flatten().filter_map(|one| one.at.clone());
     let read: BTreeSet<String> = read.collect();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
-    for number in root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default().into_iter().take(MOST_READ) {
+    for number in all(root).into_iter().take(MOST_READ) {
         if read.contains(&number.to_string()) {
             continue;
         }
@@ -91,7 +97,7 @@ fn settings(root: &Root, number: u32, name: &str, found: &mut BTreeMap<Setting, 
         let Read::Interrupt(file) = setting.info().read else { continue };
         let value = root.text(&format!("proc/irq/{number}/{file}")).map(|text| text.trim().to_owned());
         let value = value.filter(|value| !value.is_empty());
-        let one = value.map(|value| Found::named(name, Some(number.to_string()), value));
+        let one = value.map(|value| Found::named(name, Some(number.to_string()), Address::Interrupt { number }, value));
         found.entry(*setting).or_default().extend(one);
     }
 }
@@ -107,7 +113,7 @@ pub(super) fn threads(source: &Source) -> Vec<Found> {
         let count = known.entry(name.to_owned()).or_default();
         *count += 1;
         let name = if *count == 1 { name.to_owned() } else { format!("{name} #{count}") };
-        Some(Found::named(name, Some(tid.to_string()), scheduling(stat)))
+        Some(Found::named(name, Some(tid.to_string()), source.thread_address(*tid), scheduling(stat)))
     };
     source.kernel_threads().iter().filter_map(&mut one).collect()
 }

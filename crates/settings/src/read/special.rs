@@ -112,8 +112,10 @@ pub(crate) fn service_cpus(source: &Source) -> Vec<Found> {
 }
 
 fn services(source: &Source, value: impl Fn(&Service) -> Option<String>) -> Vec<Found> {
-    let one =
-        |service: &Service| Some(Found::named(service.name.clone(), Some(service.tid.to_string()), value(service)?));
+    let one = |service: &Service| {
+        let address = source.thread_address(service.tid);
+        Some(Found::named(service.name.clone(), Some(service.tid.to_string()), address, value(service)?))
+    };
     source.services().iter().filter_map(one).collect()
 }
 

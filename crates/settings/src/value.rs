@@ -1,0 +1,97 @@
+//! When two texts are the same value of a setting.
+
+use crate::ethtool::options::covers;
+use crate::setting::{Read, Setting};
+use latpath_linux::Cpus;
+
+/// The form of a setting's values.
+enum Form {
+    /// Any text.
+    Text,
+    /// CPUs as a mask of hexadecimal words: `00000000,0000000c` and `c` are the same.
+    Mask,
+    /// CPUs as a list: `2,3` and `2-3` are the same.
+    List,
+    /// A module's parameter: `Y` and `1` are the same.
+    Switch,
+    /// Names with a value each, of which a wanted value may name some: `rx 64` of `rx 64 tx 256`.
+    Pairs,
+}
+
+impl Setting {
+    fn form(self) -> Form {
+        match (self, self.info().read) {
+            (Self::WorkqueueCpus | Self::WritebackCpus | Self::DefaultIrqAffinity, _) => Form::Mask,
+            (_, Read::Queue(_, file)) if file.ends_with("cpus") => Form::Mask,
+            (Self::IrqAffinity | Self::IrqEffectiveAffinity | Self::WatchdogCpus | Self::CpusOnline, _) => Form::List,
+            (Self::ThreadCpus | Self::CgroupCpus | Self::CpuIdleDisabled, _) => Form::List,
+            (Self::BootNohzFull | Self::BootRcuNocbs | Self::BootIrqaffinity | Self::BootKthreadCpus, _) => Form::List,
+            (_, Read::Module(..)) => Form::Switch,
+            (_, Read::Ethtool(..)) => Form::Pairs,
+            _ => Form::Text,
+        }
+    }
+
+    /// Whether a value that was read is the wanted one, however each is written.
+    pub fn is_met(self, value: &str, wanted: &str) -> bool {
+        let (value, wanted) = (value.trim(), wanted.trim());
+        let same = match self.form() {
+            // The kernel separates the numbers of a sysctl by tabs.
+            Form::Text => value.split_whitespace().eq(wanted.split_whitespace()),
+            Form::Mask => mask(value).is_some() && mask(value) == mask(wanted),
+            Form::List => list(value).is_some() && list(value) == list(wanted),
+            Form::Switch => switch(value).is_some() && switch(value) == switch(wanted),
+            Form::Pairs => covers(value, wanted),
+        };
+        same || value == wanted
+    }
+}
+
+/// A mask without its leading zeros.
+fn mask(text: &str) -> Option<String> {
+    let is_mask = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ',');
+    let words: Vec<&str> = text.split(',').collect();
+    // Each word but the first has 8 digits; of a mask that a user typed, it may have fewer.
+    let digits: String =
+        words.iter().enumerate().map(|(n, word)| format!("{word:0>0$}", 8 * usize::from(n > 0))).collect();
+    is_mask.then(|| digits.trim_start_matches('0').to_ascii_lowercase())
+}
+
+fn list(text: &str) -> Option<Vec<u32>> {
+    text.parse::<Cpus>().ok().map(|cpus| cpus.iter().collect())
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "Y" | "y" | "1" | "on" => Some(true),
+        "N" | "n" | "0" | "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_met_however_it_is_written() {
+        for (setting, value, wanted, met) in [
+            (Setting::WorkqueueCpus, "00000000,00000003", "3", true),
+            (Setting::WorkqueueCpus, "1,00000000", "100000000", true),
+            (Setting::WorkqueueCpus, "1,00000000", "1", false),
+            (Setting::WorkqueueCpus, "0f", "F", true),
+            (Setting::IrqAffinity, "0-1", "0,1", true),
+            (Setting::IrqAffinity, "0-1", "0-2", false),
+            (Setting::KvmclockSync, "Y", "1", true),
+            (Setting::KvmclockSync, "N", "1", false),
+            (Setting::KvmHaltPoll, "200000", "0", false),
+            (Setting::DeviceRings, "rx 64 tx 256", "tx 256", true),
+            (Setting::DeviceRings, "rx 64 tx 256", "rx 65", false),
+            (Setting::DeviceRings, "rx 64 tx 256", "", false),
+            (Setting::Swappiness, "10", "10\n", true),
+            (Setting::Swappiness, "1", "Y", false),
+        ] {
+            assert_eq!(setting.is_met(value, wanted), met, "{setting}: {value:?}, {wanted:?}");
+        }
+    }
+}

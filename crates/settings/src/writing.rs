@@ -1,0 +1,386 @@
+//! Writes settings, and reads each back.
+
+mod folder;
+
+use crate::address::Address;
+use crate::nic::{Refusal, Written};
+use crate::read::{devices, scheduling_of, Found, Source, Target};
+use crate::setting::{Read, Scope, Setting, Write};
+use latpath_linux::proc::{cpus_allowed, Stat};
+use latpath_linux::{set_affinity, set_scheduling, writable_sysfs_of_own_netns, Cpus};
+use latpath_net::{Inode, Netns};
+use latpath_vms::{Policy, Thread};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Whether latpath writes a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Writable {
+    /// [`Setting::write`] changes it at once.
+    Now,
+    /// A parameter of the kernel's command line: it needs the boot loader's configuration and a reboot.
+    NextBoot,
+    /// An option of a kernel module: it needs a file of /etc/modprobe.d, and a load of the module.
+    ModuleLoad,
+    /// Part of a virtual machine's definition: it needs a start of the virtual machine.
+    VmStart,
+    /// A command of the user changes it.
+    ByCommand,
+    /// It is a fact, or another program's.
+    Never,
+}
+
+impl Writable {
+    /// The name in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::NextBoot => "next boot",
+            Self::ModuleLoad => "module load",
+            Self::VmStart => "VM start",
+            Self::ByCommand => "by command",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// Why a setting was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// latpath does not write the setting.
+    #[error("{setting}: latpath does not write it ({}); {hint}", writable.name())]
+    NotNow {
+        /// The setting.
+        setting: Setting,
+        /// How it is changed.
+        writable: Writable,
+        /// The command, or the program that sets it.
+        hint: String,
+    },
+    /// The setting has no value at this address, or the address no longer exists.
+    #[error("{setting} of {address}: {why}")]
+    Missing {
+        /// The setting.
+        setting: Setting,
+        /// The address.
+        address: Address,
+        /// The reason.
+        why: String,
+    },
+    /// The device, its driver or this kernel does not have the option.
+    #[error("{setting} of {address}: {why}")]
+    NotOffered {
+        /// The setting.
+        setting: Setting,
+        /// The address.
+        address: Address,
+        /// The answer.
+        why: String,
+    },
+    /// The kernel, or the device, refused the value.
+    #[error("{setting} of {address}: cannot be set to {value:?}: {why}")]
+    Refused {
+        /// The setting.
+        setting: Setting,
+        /// The address.
+        address: Address,
+        /// The value.
+        value: String,
+        /// The kernel's answer, with the file.
+        why: String,
+    },
+    /// The kernel accepted the value, but a reading returns another one.
+    #[error("{setting} of {address}: set to {value:?}, but the kernel made {found:?} of it")]
+    Differs {
+        /// The setting.
+        setting: Setting,
+        /// The address.
+        address: Address,
+        /// The value.
+        value: String,
+        /// The value that was read.
+        found: String,
+    },
+}
+
+/// A file of a setting: below the root, or below the `class/net` of a network namespace.
+enum SettingFile {
+    OfRoot(String),
+    OfDevice { netns: Inode, path: String },
+}
+
+impl Setting {
+    /// Whether latpath writes the setting.
+    pub fn writable(self) -> Writable {
+        let info = self.info();
+        match (info.write, info.read) {
+            (Write::Same, Read::Boot(_)) => Writable::NextBoot,
+            _ if info.scope == Scope::BootParameter => Writable::NextBoot,
+            _ if info.scope == Scope::Vm => Writable::VmStart,
+            (Write::Same | Write::SameBy(_) | Write::SameMade(..) | Write::File(_), _) => Writable::Now,
+            (Write::Scheduling | Write::Affinity | Write::Request(..) | Write::Files(..), _) => Writable::Now,
+            (Write::ModuleOption(..), _) => Writable::ModuleLoad,
+            (Write::Command(_) | Write::Made(..), _) => Writable::ByCommand,
+            (Write::ReadOnly(_), _) => Writable::Never,
+        }
+    }
+
+    /// Gives the setting a value at an address, where the table says, and reads it back. A machine in a folder gets the
+    /// value in its files. The caller keeps the old value ([`Source::value`]) in the journal first.
+    ///
+    /// # Errors
+    /// If latpath does not write the setting, the address no longer exists, the kernel refuses the value, or a reading
+    /// then returns another value.
+    pub fn write(self, source: &Source, address: &Address, value: &str) -> Result<(), WriteError> {
+        if self.writable() != Writable::Now {
+            let hint = match self.info().write {
+                Write::ReadOnly(who) => format!("{who} sets it"),
+                _ => self.command(address, value).unwrap_or_default(),
+            };
+            return Err(WriteError::NotNow { setting: self, writable: self.writable(), hint });
+        }
+        self.put(source, address, value).map_err(|refusal| match refusal {
+            Refusal::NotOffered(why) => WriteError::NotOffered { setting: self, address: address.clone(), why },
+            Refusal::Failed(why) => {
+                WriteError::Refused { setting: self, address: address.clone(), value: value.into(), why }
+            }
+        })?;
+        let found = source.value(self, address)?;
+        match self.is_met(&found, value) {
+            true => Ok(()),
+            false => Err(WriteError::Differs { setting: self, address: address.clone(), value: value.into(), found }),
+        }
+    }
+
+    fn put(self, source: &Source, address: &Address, value: &str) -> Written {
+        let failed = |why: String| Refusal::Failed(why);
+        match (self.info().write, address) {
+            (Write::Scheduling, _) => {
+                let thread = self.thread(source, address).map_err(failed)?;
+                source.set_scheduling(thread, value).map_err(failed)
+            }
+            (Write::Affinity, Address::Thread { tid, start_ticks }) => {
+                source.set_affinity((*tid, *start_ticks), value).map_err(failed)
+            }
+            (Write::Files(_, _, put), _) => put(source, address, value),
+            (Write::Request(_, request), Address::Device { name, netns }) => {
+                devices::request(source, *netns, name, request, value)
+            }
+            _ => {
+                let file = self.file(address).ok_or_else(|| failed("not a place of this setting".into()))?;
+                source.put(&file, self, value).map_err(failed)
+            }
+        }
+    }
+
+    /// The number and start of the thread at an address.
+    fn thread(self, source: &Source, address: &Address) -> Result<(u32, u64), String> {
+        match (self.info().read, address) {
+            (_, Address::Thread { tid, start_ticks }) => Ok((*tid, *start_ticks)),
+            (Read::CpuThread(name), Address::Cpu { cpu }) => {
+                let name = format!("{name}/{cpu}");
+                let mut all = source.kernel_threads().iter();
+                let (tid, stat) = all.find(|(_, stat)| stat.comm == name).ok_or(format!("no thread {name}"))?;
+                Ok((*tid, stat.start_ticks))
+            }
+            _ => Err("not a place of this setting".into()),
+        }
+    }
+
+    /// The file of the setting at an address.
+    fn file(self, address: &Address) -> Option<SettingFile> {
+        let of_root = |path: String| Some(SettingFile::OfRoot(path));
+        match (self.info().read, address) {
+            (Read::Line(file) | Read::Choice(file), Address::Machine) => of_root(file.into()),
+            (Read::Sysctl(name), Address::Machine) => of_root(format!("proc/sys/{}", name.replace('.', "/"))),
+            (Read::Module(module, name), Address::Machine) => of_root(format!("sys/module/{module}/parameters/{name}")),
+            (Read::EachCpu(file) | Read::EachCalledCpu(file), Address::Cpu { cpu }) => {
+                of_root(format!("sys/devices/system/cpu/cpu{cpu}/{file}"))
+            }
+            (Read::Interrupt(file), Address::Interrupt { number }) => of_root(format!("proc/irq/{number}/{file}")),
+            (Read::Device(file), Address::Device { name, netns }) => {
+                Some(SettingFile::OfDevice { netns: *netns, path: format!("{name}/{file}") })
+            }
+            (Read::Queue(kind, file), Address::Queue { device, netns, queue }) if queue.starts_with(kind) => {
+                Some(SettingFile::OfDevice { netns: *netns, path: format!("{device}/queues/{queue}/{file}") })
+            }
+            (Read::Group(file), Address::Group { path }) => of_root(format!("{}/{file}", path.trim_start_matches('/'))),
+            (Read::Special(..), address) => match self.info().write {
+                Write::File(file) => of_root(file.trim_start_matches('/').replace("{at}", &address.to_string())),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl Source<'_> {
+    /// A setting's present value at an address, in the form of a reading.
+    ///
+    /// # Errors
+    /// If the address no longer exists, or the setting cannot be read there.
+    pub fn value(&self, setting: Setting, address: &Address) -> Result<String, WriteError> {
+        let missing = |why: String| WriteError::Missing { setting, address: address.clone(), why };
+        let found: Vec<Found> = match (setting.info().read, address) {
+            (Read::CpuThread(_), _) => {
+                let (tid, start_ticks) = setting.thread(self, address).map_err(missing)?;
+                return self.thread(tid, start_ticks, scheduling_of_thread).map_err(missing);
+            }
+            (Read::Thread(_, of), Address::Thread { tid, start_ticks }) => {
+                return self.thread(*tid, *start_ticks, of).map_err(missing);
+            }
+            (_, Address::Thread { tid, start_ticks }) => {
+                return self.thread(*tid, *start_ticks, scheduling_of_thread).map_err(missing);
+            }
+            (Read::EachCpu(file) | Read::EachCalledCpu(file), Address::Cpu { cpu }) => {
+                self.each_cpu(&[*cpu].into_iter().collect(), file)
+            }
+            (Read::Interrupt(file), Address::Interrupt { number }) => {
+                let text = self.line(&format!("proc/irq/{number}/{file}"));
+                text.into_iter().map(|value| Found::named("", None, address.clone(), value)).collect()
+            }
+            (Read::Group(file), Address::Group { path }) => {
+                let text = self.line(&format!("{}/{file}", path.trim_start_matches('/')));
+                let value = text.map(|text| if text.is_empty() { NO_VALUE.into() } else { text });
+                value.into_iter().map(|value| Found::named("", None, address.clone(), value)).collect()
+            }
+            (_, Address::Device { name, netns } | Address::Queue { device: name, netns, .. }) => {
+                devices::of_device(self, setting, *netns, name).map_err(|e| missing(e.to_string()))?
+            }
+            _ => self.one(setting),
+        };
+        let is_it = |found: &Found| match address {
+            Address::Device { .. } => true,
+            // The address of a folder's device has no namespace.
+            Address::Queue { queue, .. } => matches!(&found.address, Address::Queue { queue: it, .. } if it == queue),
+            Address::Cpu { cpu } => found.target == Target::Cpu(*cpu),
+            other => found.address == *other,
+        };
+        match found.into_iter().find(is_it) {
+            Some(found) => Ok(found.value),
+            None => Err(missing("it does not exist, or cannot be read by this user".into())),
+        }
+    }
+
+    fn thread(&self, tid: u32, start_ticks: u64, of: impl Fn(&Thread) -> Option<String>) -> Result<String, String> {
+        let stat = self.stat_of(tid, start_ticks)?;
+        let cpus_allowed = cpus_allowed(&self.root, &format!("proc/{tid}")).unwrap_or_default();
+        let policy = Policy::from_number(stat.policy);
+        let (rt_priority, nice) = (stat.rt_priority, stat.nice);
+        let thread = Thread { tid, policy, rt_priority, nice, cpus_allowed, ..Thread::default() };
+        of(&thread).ok_or_else(|| "it cannot be read".into())
+    }
+
+    /// The state of a thread, if it is still the one that started then.
+    pub(crate) fn stat_of(&self, tid: u32, start_ticks: u64) -> Result<Stat, String> {
+        match Stat::read(&self.root, &format!("proc/{tid}")) {
+            Some(stat) if stat.start_ticks == start_ticks => Ok(stat),
+            Some(_) => Err("the thread has ended; another one has its number".into()),
+            None => Err("the thread has ended".into()),
+        }
+    }
+
+    fn set_scheduling(&self, (tid, start_ticks): (u32, u64), value: &str) -> Result<(), String> {
+        let (policy, priority, nice) =
+            parsed(value).ok_or("not a policy: fifo 1 to 99, rr 1 to 99, other, batch, idle")?;
+        self.stat_of(tid, start_ticks)?;
+        match self.is_live {
+            true => set_scheduling(tid, policy, priority, nice).map_err(|e| e.to_string()),
+            false => folder::set_scheduling(&self.root, tid, (policy, priority, nice)).map_err(|e| e.to_string()),
+        }
+    }
+
+    fn set_affinity(&self, (tid, start_ticks): (u32, u64), value: &str) -> Result<(), String> {
+        let cpus: Cpus = value.parse().map_err(|e| format!("{e}"))?;
+        self.stat_of(tid, start_ticks)?;
+        match self.is_live {
+            true => set_affinity(tid, &cpus).map_err(|e| e.to_string()),
+            false => folder::set_affinity(&self.root, tid, &cpus).map_err(|e| e.to_string()),
+        }
+    }
+
+    fn put(&self, file: &SettingFile, setting: Setting, value: &str) -> Result<(), String> {
+        let value = if matches!(setting.info().read, Read::Group(_)) && value == NO_VALUE { "" } else { value };
+        let put = |path: &Path| match self.is_live {
+            true => write_file(path, value),
+            false => folder::write(path, setting, value),
+        };
+        let answered = |path: &str, answer: io::Result<()>| answer.map_err(|e| format!("/{path}: {e}"));
+        match file {
+            SettingFile::OfRoot(path) => answered(path, put(&self.root.path(path))),
+            SettingFile::OfDevice { netns, path } => {
+                let path = format!("sys/class/net/{path}");
+                if !self.is_live || *netns == 0 || Netns::own().is_ok_and(|own| own.inode() == *netns) {
+                    return answered(&path, put(&self.root.path(&path)));
+                }
+                let write = || -> io::Result<()> {
+                    let sysfs = writable_sysfs_of_own_netns()?;
+                    let inside = path.strip_prefix("sys/").unwrap_or(&path);
+                    write_file(Path::new(&format!("/proc/self/fd/{}/{inside}", sysfs.as_raw_fd())), value)
+                };
+                let entered = Netns::find(*netns).and_then(|netns| netns.inside(write));
+                entered.map_err(|e| e.to_string()).and_then(|answer| answered(&path, answer))
+            }
+        }
+    }
+}
+
+/// The value of a control group's file that is empty.
+const NO_VALUE: &str = "none";
+
+fn scheduling_of_thread(thread: &Thread) -> Option<String> {
+    Some(scheduling_of(thread.policy.name(), thread.rt_priority, thread.nice))
+}
+
+/// Writes a file of the kernel, which takes a value in one write. Never creates a file.
+fn write_file(path: &Path, value: &str) -> io::Result<()> {
+    File::options().write(true).open(path)?.write_all(format!("{value}\n").as_bytes())
+}
+
+/// Policy, priority and nice value of a scheduling as text: `fifo 50`, `other`, `other nice -5`.
+fn parsed(value: &str) -> Option<(i32, i32, i32)> {
+    let words: Vec<&str> = value.split_whitespace().collect();
+    let number = |word: &str, from: i32, to: i32| word.parse().ok().filter(|n| (from..=to).contains(n));
+    Some(match words.as_slice() {
+        ["fifo", priority] => (libc::SCHED_FIFO, number(priority, 1, 99)?, 0),
+        ["rr", priority] => (libc::SCHED_RR, number(priority, 1, 99)?, 0),
+        [policy] => (plain(policy)?, 0, 0),
+        [policy, "nice", nice] => (plain(policy)?, 0, number(nice, -20, 19)?),
+        _ => return None,
+    })
+}
+
+fn plain(policy: &str) -> Option<i32> {
+    match policy {
+        "other" => Some(libc::SCHED_OTHER),
+        "batch" => Some(libc::SCHED_BATCH),
+        "idle" => Some(libc::SCHED_IDLE),
+        _ => None,
+    }
+}
+
+/// Disables exactly the idle states of a CPU that the value numbers: `none`, `1,2`.
+pub(crate) fn idle_disabled(source: &Source, address: &Address, value: &str) -> Written {
+    let Address::Cpu { cpu } = address else { return Err(Refusal::Failed("not a CPU".into())) };
+    let numbers: Cpus = match value {
+        "none" => Cpus::default(),
+        numbers => numbers.parse().map_err(|e| Refusal::Failed(format!("{e}")))?,
+    };
+    let file = |n: u32| format!("sys/devices/system/cpu/cpu{cpu}/cpuidle/state{n}/disable");
+    let states: Vec<u32> = (0..).take_while(|n| source.line(&file(*n)).is_some()).collect();
+    if let Some(unknown) = numbers.iter().find(|n| !states.contains(n)) {
+        return Err(Refusal::Failed(format!("the CPU has no idle state {unknown} (it has {})", states.len())));
+    }
+    for n in states {
+        let value = if numbers.contains(n) { "1" } else { "0" };
+        if source.line(&file(n)).as_deref() != Some(value) {
+            source.put(&SettingFile::OfRoot(file(n)), Setting::CpuIdleDisabled, value).map_err(Refusal::Failed)?;
+        }
+    }
+    Ok(())
+}
