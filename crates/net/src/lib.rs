@@ -24,7 +24,7 @@ mod whereabouts;
 
 pub use error::{Error, Result};
 pub use interface::{interfaces, netns_by_id, Interface, Statistics};
-pub use netns::{namespace_names, Inode, Netns};
+pub use netns::{namespace_name, namespace_names, Inode, Netns};
 pub use qdisc::{qdiscs, Gates, Qdisc, Shaping, TrafficClasses, INGRESS, ROOT};
-pub use rtnetlink::{Address, Change, NewDevice, Rtnetlink};
+pub use rtnetlink::{Address, Change, Flag, Neighbour, NewDevice, Rtnetlink};
 pub use whereabouts::devices_here_and_elsewhere;

@@ -174,12 +174,21 @@ impl Netns {
 
 /// Names of network namespaces in `ip netns`, by inode number; this process's own namespace has the empty name.
 pub fn namespace_names() -> HashMap<Inode, String> {
-    let entries = fs::read_dir(NAMED[0]).into_iter().flatten().flatten().take(MAX_NAMED);
-    let named = entries.filter_map(|entry| Some((inode_of(&entry.path()).ok()?, entry.file_name())));
-    let mut names: HashMap<Inode, String> =
-        named.map(|(inode, name)| (inode, name.to_string_lossy().into_owned())).collect();
+    let mut names: HashMap<Inode, String> = named().collect();
     names.extend(Netns::own().ok().map(|own| (own.inode, String::new())));
     names
+}
+
+/// The namespaces that have a name in `ip netns`.
+fn named() -> impl Iterator<Item = (Inode, String)> {
+    let entries = fs::read_dir(NAMED[0]).into_iter().flatten().flatten().take(MAX_NAMED);
+    let named = entries.filter_map(|entry| Some((inode_of(&entry.path()).ok()?, entry.file_name())));
+    named.map(|(inode, name)| (inode, name.to_string_lossy().into_owned()))
+}
+
+/// The name in `ip netns` of the namespace with this number, also of the own one.
+pub fn namespace_name(inode: Inode) -> Option<String> {
+    named().find(|(known, _)| *known == inode).map(|(_, name)| name)
 }
 
 fn refused(doing: String, source: io::Error) -> Error {

@@ -2,7 +2,10 @@
 
 use crate::{
     interface::{interface, GET_LINK, NEW_LINK},
-    netlink::{attribute, attributes, nested, number, text, u32_at, Socket, CREATE_NEW, CREATE_OR_REPLACE},
+    netlink::{
+        attribute, attributes, find_attribute, nested, number, text, u16_at, u32_at, Socket, CREATE_NEW,
+        CREATE_OR_REPLACE,
+    },
     qdisc::place,
     Error, Interface, Netns, Result, Shaping, INGRESS, ROOT,
 };
@@ -20,6 +23,8 @@ const NEW_ADDRESS: u16 = 20;
 const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
 const NEW_NEIGHBOUR: u16 = 28;
+const DELETE_NEIGHBOUR: u16 = 29;
+const GET_NEIGHBOUR: u16 = 30;
 const NEW_QDISC: u16 = 36;
 const DELETE_QDISC: u16 = 37;
 /// include/uapi/linux/if_link.h
@@ -41,6 +46,9 @@ const BRIDGE_SNOOPING: u16 = 23;
 /// include/uapi/linux/if_addr.h, neighbour.h
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
+/// include/uapi/linux/rtnetlink.h, RT_SCOPE_LINK
+const SCOPE_LINK: u8 = 253;
 const NO_DAD: u8 = 2;
 const NEIGHBOUR_ADDRESS: u16 = 1;
 const NEIGHBOUR_MAC: u16 = 2;
@@ -90,8 +98,42 @@ pub enum Change<'a> {
     Mac([u8; 6]),
     /// Sets the maximum packets in its queue.
     QueueLength(u32),
+    /// Switches a flag of the device on or off.
+    Flag(Flag, bool),
     /// Moves the device to another namespace.
     Netns(&'a Netns),
+}
+
+/// A flag of a device (netdevice(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flag {
+    /// It sends and receives multicast (`IFF_MULTICAST`).
+    Multicast,
+    /// It resolves addresses by ARP (not `IFF_NOARP`). Switching it off deletes the device's neighbours.
+    Arp,
+    /// It receives all multicast frames (`IFF_ALLMULTI`).
+    AllMulticast,
+    /// It receives all frames (`IFF_PROMISC`).
+    Promiscuous,
+}
+
+impl Flag {
+    /// The bit, and whether it is set if the flag is on.
+    fn bit(self) -> (u32, bool) {
+        let (bit, is_set) = match self {
+            Self::Multicast => (nix::libc::IFF_MULTICAST, true),
+            Self::Arp => (nix::libc::IFF_NOARP, false),
+            Self::AllMulticast => (nix::libc::IFF_ALLMULTI, true),
+            Self::Promiscuous => (nix::libc::IFF_PROMISC, true),
+        };
+        (bit as u32, is_set)
+    }
+
+    /// Whether the flag is on in a device's flags ([`Interface::flags`]).
+    pub fn is_on(self, flags: u32) -> bool {
+        let (bit, is_set) = self.bit();
+        (flags & bit != 0) == is_set
+    }
 }
 
 /// An address of a device.
@@ -103,6 +145,21 @@ pub struct Address {
     pub address: IpAddr,
     /// Length of the network prefix, bits.
     pub prefix: u8,
+    /// The broadcast address (IPv4).
+    pub broadcast: Option<IpAddr>,
+    /// Whether it reaches further than the link: not 169.254.0.1, fe80::1.
+    pub is_beyond_link: bool,
+}
+
+/// A permanent neighbour entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Neighbour {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The neighbour's address.
+    pub address: IpAddr,
+    /// Its link-layer address.
+    pub mac: [u8; 6],
 }
 
 /// A socket that changes the network of a namespace.
@@ -203,6 +260,11 @@ impl Rtnetlink {
                 Change::Mtu(bytes) => attributes.push(number(MTU, bytes)),
                 Change::Mac(mac) => attributes.push(attribute(ADDRESS, &mac)),
                 Change::QueueLength(packets) => attributes.push(number(QUEUE_LENGTH, packets)),
+                Change::Flag(flag, on) => {
+                    let (bit, is_set) = flag.bit();
+                    mask |= bit;
+                    flags |= if on == is_set { bit } else { 0 };
+                }
                 Change::Netns(netns) => {
                     let file = OwnedFd::from(netns.open()?);
                     attributes.push(attribute(NETNS_FD, &file.as_raw_fd().to_ne_bytes()));
@@ -219,7 +281,22 @@ impl Rtnetlink {
     /// # Errors
     /// If the device does not exist, or has the address already.
     pub fn add_address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<()> {
-        let payload = self.address(device, address, prefix)?;
+        self.add_broadcast_address(device, address, prefix, None)
+    }
+
+    /// [`Rtnetlink::add_address`] with a broadcast address.
+    ///
+    /// # Errors
+    /// Like [`Rtnetlink::add_address`].
+    pub fn add_broadcast_address(
+        &self,
+        device: &str,
+        address: IpAddr,
+        prefix: u8,
+        broadcast: Option<IpAddr>,
+    ) -> Result<()> {
+        let mut payload = self.address(device, address, prefix)?;
+        payload.extend(broadcast.map(|broadcast| attribute(IFA_BROADCAST, &family(broadcast).1)).unwrap_or_default());
         self.socket.change(NEW_ADDRESS, CREATE_NEW, &payload, &format!("give {device} address {address}/{prefix}"))
     }
 
@@ -253,6 +330,18 @@ impl Rtnetlink {
     /// # Errors
     /// If the device does not exist, or the neighbour is already known.
     pub fn add_neighbour(&self, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+        self.neighbour(CREATE_NEW, device, address, mac)
+    }
+
+    /// Adds a permanent neighbour entry, or replaces the one of this address.
+    ///
+    /// # Errors
+    /// If the device does not exist, or the kernel rejects the entry.
+    pub fn replace_neighbour(&self, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+        self.neighbour(CREATE_OR_REPLACE, device, address, mac)
+    }
+
+    fn neighbour(&self, flags: u16, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
         let (family, bytes) = family(address);
         let header = [
             &[family, 0, 0, 0][..],
@@ -261,7 +350,28 @@ impl Rtnetlink {
             &[0, 0], // flags, type
         ];
         let payload = [header.concat(), attribute(NEIGHBOUR_ADDRESS, &bytes), attribute(NEIGHBOUR_MAC, &mac)].concat();
-        self.socket.change(NEW_NEIGHBOUR, CREATE_NEW, &payload, &format!("add neighbour {address} of {device}"))
+        self.socket.change(NEW_NEIGHBOUR, flags, &payload, &format!("add neighbour {address} of {device}"))
+    }
+
+    /// Deletes a neighbour entry.
+    ///
+    /// # Errors
+    /// If the device or the entry does not exist.
+    pub fn delete_neighbour(&self, device: &str, address: IpAddr) -> Result<()> {
+        let (family, bytes) = family(address);
+        let header = [&[family, 0, 0, 0][..], &self.index(device)?.to_ne_bytes(), &[0; 4]].concat();
+        let payload = [header, attribute(NEIGHBOUR_ADDRESS, &bytes)].concat();
+        self.socket.change(DELETE_NEIGHBOUR, 0, &payload, &format!("delete neighbour {address} of {device}"))
+    }
+
+    /// The permanent neighbour entries of all devices.
+    ///
+    /// # Errors
+    /// If the kernel does not list them.
+    pub fn neighbours(&self) -> Result<Vec<Neighbour>> {
+        // struct ndmsg
+        let answer = self.socket.list(GET_NEIGHBOUR, &[0; 12])?;
+        Ok(answer.iter().filter(|m| m.kind == NEW_NEIGHBOUR).filter_map(|m| read_neighbour(&m.payload)).collect())
     }
 
     /// Replaces the queueing discipline of a device, or of one of its classes (`parent`).
@@ -309,18 +419,32 @@ fn family(address: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
+/// An address of 4 or 16 bytes.
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
+        16 => Some(IpAddr::from(*bytes.first_chunk::<16>()?)),
+        _ => None,
+    }
+}
+
+/// Parses struct ndmsg and its attributes; `None` if the entry is not permanent.
+fn read_neighbour(payload: &[u8]) -> Option<Neighbour> {
+    let (ifindex, state) = (u32_at(payload, 4)?, u16_at(payload, 8)?);
+    let of = |wanted| find_attribute(payload.get(12..).unwrap_or_default(), wanted);
+    let mac = of(NEIGHBOUR_MAC)?.first_chunk::<6>()?;
+    let address = ip(of(NEIGHBOUR_ADDRESS)?)?;
+    (state & PERMANENT != 0).then_some(Neighbour { ifindex, address, mac: *mac })
+}
+
 /// Parses struct ifaddrmsg and its attributes. For a point-to-point link, the own address is the local one.
 fn read_address(payload: &[u8]) -> Option<Address> {
     let (prefix, ifindex) = (*payload.get(1)?, u32_at(payload, 4)?);
     let all: Vec<_> = attributes(payload.get(8..)?).collect();
     let of = |wanted| all.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
-    let bytes = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
-    let address = match bytes.len() {
-        4 => IpAddr::from(*bytes.first_chunk::<4>()?),
-        16 => IpAddr::from(*bytes.first_chunk::<16>()?),
-        _ => return None,
-    };
-    Some(Address { ifindex, address, prefix })
+    let address = ip(of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?)?;
+    let broadcast = of(IFA_BROADCAST).and_then(ip);
+    Some(Address { ifindex, address, prefix, broadcast, is_beyond_link: *payload.get(3)? < SCOPE_LINK })
 }
 
 #[cfg(test)]
@@ -332,7 +456,10 @@ mod tests {
         let mut bytes = vec![2, 24, 0, 0];
         bytes.extend(7u32.to_ne_bytes());
         bytes.extend(attribute(IFA_ADDRESS, &[192, 0, 2, 2]));
-        let read = |text: &str| Some(Address { ifindex: 7, address: text.parse().unwrap(), prefix: 24 });
+        let read = |text: &str| {
+            let address = text.parse().unwrap();
+            Some(Address { ifindex: 7, address, prefix: 24, broadcast: None, is_beyond_link: true })
+        };
         assert_eq!(read_address(&bytes), read("192.0.2.2"));
         bytes.extend(attribute(IFA_LOCAL, &[192, 0, 2, 1]));
         assert_eq!(read_address(&bytes), read("192.0.2.1"));

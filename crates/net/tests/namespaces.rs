@@ -2,7 +2,7 @@
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{
-    interfaces, qdiscs, Change, Gates, Netns, NewDevice, Rtnetlink, Shaping, TrafficClasses, INGRESS, ROOT,
+    interfaces, qdiscs, Change, Flag, Gates, Netns, NewDevice, Rtnetlink, Shaping, TrafficClasses, INGRESS, ROOT,
 };
 use latpath_testkit::{equal, need_guest, need_lab, need_root, need_tool, trial, Failed, Lack, Space};
 use serde_json::Value;
@@ -20,6 +20,7 @@ fn main() -> std::process::ExitCode {
         trial("a_namespace_is_made_as_ip_shows_it_and_deleted", &needs, namespace),
         trial("a_veth_is_made_with_an_end_in_another_namespace", &needs, veth),
         trial("devices_change_as_ip_shows_it", &needs, changes),
+        trial("flags_change_as_ip_shows_it", &needs, flags),
         trial("bridges_taps_and_macvtaps_are_made", &needs, kinds),
         trial("a_vlan_is_made", &with(&needs, no_vlan()), vlan),
         trial("addresses_and_neighbours_are_those_that_ip_shows", &needs, addresses),
@@ -205,6 +206,27 @@ fn vlan() -> Result {
     equal("number", vlan["linkinfo"]["info_data"]["id"].as_u64(), Some(5))
 }
 
+fn flags() -> Result {
+    let space = pair(1)?;
+    let network = network(&space)?;
+    let all = [
+        (Flag::Multicast, "MULTICAST", true),
+        (Flag::Arp, "NOARP", false),
+        (Flag::AllMulticast, "ALLMULTI", true),
+        (Flag::Promiscuous, "PROMISC", true),
+    ];
+    for on in [false, true, false] {
+        for (flag, name, is_shown) in all {
+            network.set("lpq0", &[Change::Flag(flag, on)])?;
+            let shown = shown(&space, "-j link show lpq0")?[0]["flags"].clone();
+            let has = shown.as_array().is_some_and(|flags| flags.iter().any(|one| one == name));
+            equal(&format!("{name} in {shown}"), has, on == is_shown)?;
+            equal(name, flag.is_on(network.device("lpq0")?.flags), on)?;
+        }
+    }
+    equal("the other flags", network.device("lpq0")?.is_up(), true)
+}
+
 fn addresses() -> Result {
     let space = pair(1)?;
     let network = network(&space)?;
@@ -228,6 +250,17 @@ fn addresses() -> Result {
     network.add_neighbour("lpq0", "192.0.2.2".parse()?, [2, 0, 0, 0, 0, 2])?;
     let neighbours = String::from_utf8(space.ip("neigh show dev lpq0")?)?;
     equal(&neighbours, neighbours.contains("192.0.2.2 lladdr 02:00:00:00:00:02 PERMANENT"), true)?;
+    let permanent = network.neighbours()?;
+    equal("permanent", permanent.iter().map(|n| n.address.to_string()).collect::<Vec<_>>(), vec!["192.0.2.2".into()])?;
+    network.delete_neighbour("lpq0", "192.0.2.2".parse()?)?;
+    equal("deleted", (network.neighbours()?, space.ip("neigh show dev lpq0 nud permanent")?), (vec![], vec![]))?;
+    network.delete_address("lpq0", four, 24)?;
+    network.add_broadcast_address("lpq0", four, 24, Some("192.0.2.255".parse()?))?;
+    let all = network.addresses()?;
+    let broadcast = all.iter().find(|a| a.address == four).and_then(|a| a.broadcast).map(|a| a.to_string());
+    equal("broadcast", broadcast.as_deref(), Some("192.0.2.255"))?;
+    let shown = String::from_utf8(space.ip("addr show dev lpq0")?)?;
+    equal(&shown, shown.contains("192.0.2.1/24 brd 192.0.2.255"), true)?;
     network.delete_address("lpq0", four, 24)?;
     equal("taken", of(network.addresses()?, space.ifindex("lpq0")).contains(&(four, 24)), false)
 }

@@ -160,7 +160,7 @@ impl Group {
     }
 
     fn read(&self, nic: &Nic) -> Option<String> {
-        let Answers::Kernel { socket } = nic.answers() else {
+        let Answers::Kernel { socket, .. } = nic.answers() else {
             return nic.answer(self.file).and_then(|text| shown(&options::of_file(&text)));
         };
         let mut words = [0; 32];
@@ -170,7 +170,7 @@ impl Group {
 
     fn write(&self, nic: &Nic, value: &str) -> Written {
         let doing = format!("ethtool {} {}", self.write, nic.name());
-        let Answers::Kernel { socket } = nic.answers() else {
+        let Answers::Kernel { socket, .. } = nic.answers() else {
             return in_folder(nic, self.file, |options| options::change(options, &doing, value).map(drop));
         };
         let refused = |error: io::Error| nic.refusal(&format!("{doing} {value}"), &error);
@@ -256,7 +256,7 @@ fn flags(socket: &Device) -> io::Result<Vec<Opt>> {
 }
 
 pub(crate) fn private_flags(nic: &Nic) -> Option<String> {
-    let Answers::Kernel { socket } = nic.answers() else {
+    let Answers::Kernel { socket, .. } = nic.answers() else {
         return options::text(&options::of_file(&nic.answer(PRIVATE_FLAGS)?));
     };
     options::text(&flags(socket).ok()?)
@@ -264,7 +264,7 @@ pub(crate) fn private_flags(nic: &Nic) -> Option<String> {
 
 pub(crate) fn set_private_flags(nic: &Nic, value: &str) -> Written {
     let doing = format!("ethtool --set-priv-flags {}", nic.name());
-    let Answers::Kernel { socket } = nic.answers() else {
+    let Answers::Kernel { socket, .. } = nic.answers() else {
         return in_folder(nic, PRIVATE_FLAGS, |options| options::change(options, &doing, value).map(drop));
     };
     let refused = |error: io::Error| nic.refusal(&format!("{doing} {value}"), &error);
@@ -352,7 +352,7 @@ fn read_features(socket: &Device) -> io::Result<(Vec<String>, Features)> {
 
 /// The device's features, by their names in the kernel, and whether each is on.
 pub(crate) fn features(nic: &Nic) -> BTreeMap<String, bool> {
-    let Answers::Kernel { socket } = nic.answers() else {
+    let Answers::Kernel { socket, .. } = nic.answers() else {
         let all = options::of_file(&nic.answer(FEATURES).unwrap_or_default());
         return all.into_iter().map(|option| (option.name, option.value == 1)).collect();
     };
@@ -372,7 +372,7 @@ pub(crate) fn set_feature(nic: &Nic, feature: &str, value: &str) -> Written {
     };
     let missing = || Refusal::NotOffered(format!("{doing}: this kernel has no such feature"));
     let fixed = || Refusal::NotOffered(format!("{doing}: the driver does not let it change (fixed)"));
-    let Answers::Kernel { socket } = nic.answers() else {
+    let Answers::Kernel { socket, .. } = nic.answers() else {
         let text = nic.answer(FEATURES).unwrap_or_default();
         let is_fixed = |line: &str| line.strip_prefix("fixed ").is_some_and(|all| all.split(' ').any(|n| n == feature));
         return in_folder(nic, FEATURES, |options| {
@@ -405,10 +405,11 @@ pub(crate) fn set_feature(nic: &Nic, feature: &str, value: &str) -> Written {
 mod tests {
     use super::*;
     use latpath_linux::proc::Root;
+    use latpath_net::Netns;
     use std::path::Path;
 
     fn here(name: &str) -> Nic {
-        Nic::of_kernel(name, &Root::of(Path::new("/sys"))).unwrap()
+        Nic::of_kernel(name, &Netns::own().unwrap(), &Root::of(Path::new("/sys"))).unwrap()
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A network device that answers requests: one of the running kernel, or one laid out in a folder.
 
-use crate::setting::{Setting, Write};
 use latpath_linux::net::Device as Socket;
 use latpath_linux::proc::Root;
+use latpath_net::Netns;
 use std::io;
+use std::path::Path;
 
 /// Why a device did not take a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,16 +31,20 @@ pub type Written = Result<(), Refusal>;
 /// A network device in its network namespace.
 pub struct Nic {
     name: String,
+    /// The root of /proc.
+    root: Root,
     sysfs: Root,
     answers: Answers,
 }
 
 /// What answers a device's requests.
 pub(crate) enum Answers {
-    /// The running kernel: by ioctl(2).
+    /// The running kernel: by ioctl(2), by rtnetlink.
     Kernel {
         /// The socket of the ioctls.
         socket: Socket,
+        /// The device's network namespace.
+        netns: Netns,
     },
     /// Files of a folder: see [`Nic::answer_file`].
     Folder,
@@ -51,14 +56,15 @@ impl Nic {
     ///
     /// # Errors
     /// If no device can have this name.
-    pub(crate) fn of_kernel(name: &str, sysfs: &Root) -> io::Result<Self> {
-        let answers = Answers::Kernel { socket: Socket::named(name)? };
-        Ok(Self { name: name.into(), sysfs: sysfs.clone(), answers })
+    pub(crate) fn of_kernel(name: &str, netns: &Netns, sysfs: &Root) -> io::Result<Self> {
+        let answers = Answers::Kernel { socket: Socket::named(name)?, netns: netns.clone() };
+        Ok(Self { name: name.into(), root: Root::of(Path::new("/")), sysfs: sysfs.clone(), answers })
     }
 
-    /// A device of a machine in a folder; `sysfs` is its `/sys`.
-    pub(crate) fn of_folder(name: &str, sysfs: &Root) -> Self {
-        Self { name: name.into(), sysfs: sysfs.clone(), answers: Answers::Folder }
+    /// A device of a machine in a folder.
+    pub(crate) fn of_folder(name: &str, root: &Root) -> Self {
+        let sysfs = Root::of(&root.path("sys"));
+        Self { name: name.into(), root: root.clone(), sysfs, answers: Answers::Folder }
     }
 
     /// The device's name.
@@ -71,20 +77,13 @@ impl Nic {
         &self.sysfs
     }
 
-    pub(crate) fn answers(&self) -> &Answers {
-        &self.answers
+    /// The folder of `proc` and `sys`.
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
     }
 
-    /// Gives a setting of the device that is written by a request a new value; `None` for other settings. The kernel may
-    /// take another value than this one: read it afterwards.
-    ///
-    /// # Errors
-    /// If the device does not offer the setting or the value, or the kernel refuses it.
-    pub fn write(&self, setting: Setting, value: &str) -> Option<Written> {
-        match setting.info().write {
-            Write::Request(_, write) => Some(write(self, value)),
-            _ => None,
-        }
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     /// The device's driver.

@@ -205,6 +205,7 @@ impl<'a> Source<'a> {
             // These are read together with the network devices.
             Read::Interrupt(_) | Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) => Vec::new(),
             Read::Feature(_) | Read::Ethtool(..) | Read::Qdisc => Vec::new(),
+            Read::Request(..) | Read::DeviceSysctl(_) => Vec::new(),
         }
     }
 
@@ -412,7 +413,7 @@ impl Setting {
     pub(crate) fn is_of_device(self) -> bool {
         match self.info().read {
             Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) | Read::Feature(_) | Read::Ethtool(..) => true,
-            Read::Qdisc | Read::Interrupt(_) => true,
+            Read::Qdisc | Read::Interrupt(_) | Read::Request(..) | Read::DeviceSysctl(_) => true,
             Read::Line(_) | Read::Choice(_) | Read::Sysctl(_) | Read::Module(..) | Read::Boot(_) => false,
             Read::EachCpu(_) | Read::EachCalledCpu(_) | Read::CpuThread(_) | Read::Thread(..) => false,
             Read::Group(_) | Read::Vm(..) | Read::Special(..) => false,

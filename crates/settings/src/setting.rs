@@ -6,12 +6,14 @@
 
 use crate::address::Address;
 use crate::ethtool;
+use crate::network;
 use crate::nic::{Nic, Written};
 use crate::read::{special, Source};
 use crate::shell;
 use crate::write::Place;
 use crate::writing;
 use latpath_linux::proc::Root;
+use latpath_net::Flag;
 use latpath_vms::{Thread, Vm};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -157,6 +159,10 @@ pub enum Read {
     Feature(&'static str),
     /// Another request of ethtool(8): the option, and the function that makes the request.
     Ethtool(&'static str, fn(&Nic) -> Option<String>),
+    /// A request that does not wake the device: the source in words, and the function that makes the request.
+    Request(&'static str, fn(&Nic) -> Option<String>),
+    /// A sysctl(8) of a network device, below `proc/sys`; `{}` is the device.
+    DeviceSysctl(&'static str),
     /// The kinds of queueing disciplines of a network device, by rtnetlink.
     Qdisc,
     /// A property of a thread that works for a virtual machine: the source in words, the function.
@@ -193,6 +199,8 @@ pub enum Write {
     Command(&'static str),
     /// A request to a network device: a command that makes the same one, in the form of `Command`, and the function.
     Request(&'static str, fn(&Nic, &str) -> Written),
+    /// Like `Request`, with a function that returns the command, and the command's name.
+    MadeRequest(&'static str, fn(&Place, &str) -> String, fn(&Nic, &str) -> Written),
     /// A function that returns the command, and the command's name.
     Made(&'static str, fn(&Place, &str) -> String),
     /// latpath only reads the setting; the program or person that sets it.
@@ -222,6 +230,15 @@ macro_rules! feature {
     ($name:literal) => {
         Write::Request(concat!("ethtool -K {at} ", $name, " {value}"), |nic, value| {
             ethtool::set_feature(nic, $name, value)
+        })
+    };
+}
+
+/// Destination of a flag of a network device.
+macro_rules! flag {
+    ($flag:ident, $name:literal) => {
+        Write::Request(concat!("ip link set dev {at} ", $name, " {value}"), |nic, value| {
+            network::set_flag(nic, Flag::$flag, value)
         })
     };
 }
@@ -624,7 +641,104 @@ settings! {
         Device, Read::Feature("hw-tc-offload"), feature!("hw-tc-offload"), Nothing, Reboot
     }
     DeviceQdisc "device-qdisc" "The kinds of the device's queueing disciplines." {
-        Device, Read::Qdisc, Write::Made("tc qdisc", shell::qdisc), LinkFlap, Reboot
+        Device, Read::Qdisc, Write::MadeRequest("tc qdisc", shell::qdisc, network::set_qdisc), LinkFlap, Reboot
+    }
+    DevicePrivateNamespace "device-private-namespace" "The network namespace that was made for the device alone: ping-DEVICE." {
+        Device, Read::Request("/run/netns", network::private_namespace),
+        Write::MadeRequest("ip netns", shell::private_namespace, network::set_private_namespace), Nothing, Reboot
+    }
+    DeviceNamespace "device-namespace"
+        "The device's network namespace; none is that of the machine's first process. A move takes the device down, and \
+         removes its addresses, neighbours and routes." {
+        Device, Read::Request("rtnetlink: RTM_GETLINK, /run/netns", network::namespace),
+        Write::MadeRequest("ip link set netns", shell::namespace, network::set_namespace), LinkFlap, Reboot
+    }
+    DeviceState "device-state" "Whether the device is up." {
+        Device, Read::Request("ioctl(2): SIOCGIFFLAGS", network::state),
+        Write::Request("ip link set dev {at} {value}", network::set_state), LinkFlap, Reboot
+    }
+    DeviceAddresses "device-addresses" "The device's addresses that reach beyond the link." {
+        Device, Read::Request("rtnetlink: RTM_GETADDR", network::addresses),
+        Write::MadeRequest("ip addr", shell::addresses, network::set_addresses), LinkFlap, Reboot
+    }
+    DeviceNeighbours "device-neighbours" "Permanent neighbours of the device, which need no ARP." {
+        Device, Read::Request("rtnetlink: RTM_GETNEIGH", network::neighbours),
+        Write::MadeRequest("ip neigh", shell::neighbours, network::set_neighbours), Nothing, Reboot
+    }
+    DeviceMulticast "device-multicast" "Whether the device takes part in multicast." {
+        Device, Read::Request("ioctl(2): SIOCGIFFLAGS", |nic| network::flag(nic, Flag::Multicast)),
+        flag!(Multicast, "multicast"), Nothing, Reboot
+    }
+    DeviceArp "device-arp" "Whether the device resolves addresses by ARP; off deletes its neighbours, also permanent ones." {
+        Device, Read::Request("ioctl(2): SIOCGIFFLAGS", |nic| network::flag(nic, Flag::Arp)),
+        flag!(Arp, "arp"), Nothing, Reboot
+    }
+    DeviceAllMulticast "device-allmulticast" "Whether the device receives all multicast frames." {
+        Device, Read::Request("ioctl(2): SIOCGIFFLAGS", |nic| network::flag(nic, Flag::AllMulticast)),
+        flag!(AllMulticast, "allmulticast"), Nothing, Reboot
+    }
+    DevicePromiscuous "device-promiscuous" "Whether the device receives frames to other addresses too." {
+        Device, Read::Request("ioctl(2): SIOCGIFFLAGS", |nic| network::flag(nic, Flag::Promiscuous)),
+        flag!(Promiscuous, "promisc"), Nothing, Reboot
+    }
+    DeviceIpv6Off "device-ipv6-off" "1 switches IPv6 off on the device, and removes its IPv6 addresses." {
+        Device, Read::DeviceSysctl("net/ipv6/conf/{}/disable_ipv6"), Write::Same, Nothing, Reboot
+    }
+    DeviceRouterAdvertisements "device-router-advertisements" "Whether the device takes IPv6 routers' advertisements." {
+        Device, Read::DeviceSysctl("net/ipv6/conf/{}/accept_ra"), Write::Same, Nothing, Reboot
+    }
+    DeviceArpIgnore "device-arp-ignore" "Which ARP requests the device leaves unanswered; 1: those for addresses of other devices." {
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/arp_ignore"), Write::Same, Nothing, Reboot
+    }
+    DeviceArpAnnounce "device-arp-announce" "Which own addresses the device names in ARP requests; 2: the best one alone." {
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/arp_announce"), Write::Same, Nothing, Reboot
+    }
+    DeviceReversePath "device-reverse-path" "Whether packets are dropped whose sender is reached by another device: rp_filter." {
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/rp_filter"), Write::Same, Nothing, Reboot
+    }
+    DeviceAcceptRedirects "device-accept-redirects" "Whether ICMP redirects change routes." {
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/accept_redirects"), Write::Same, Nothing, Reboot
+    }
+    DeviceSendRedirects "device-send-redirects" "Whether the device sends ICMP redirects." {
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/send_redirects"), Write::Same, Nothing, Reboot
+    }
+    DeviceSourceRoutes "device-source-routes" "Whether packets may name their route (IPv4 source routing)." {
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/accept_source_route"), Write::Same, Nothing, Reboot
+    }
+    DeviceD3cold "device-d3cold" "Whether power may be removed from the sleeping device." {
+        Device, Read::Device("device/d3cold_allowed"),
+        Write::File("/sys/class/net/{at}/device/d3cold_allowed"), Nothing, Reboot
+    }
+    DeviceClockPower "device-clock-power" "Whether the clock of the device's PCIe link may stop." {
+        Device, Read::Device("device/link/clkpm"),
+        Write::File("/sys/class/net/{at}/device/link/clkpm"), Nothing, Reboot
+    }
+    DeviceAspmL0s "device-aspm-l0s" "Whether the device's PCIe link may go to its lightest sleep (L0s)." {
+        Device, Read::Device("device/link/l0s_aspm"),
+        Write::File("/sys/class/net/{at}/device/link/l0s_aspm"), Nothing, Reboot
+    }
+    DeviceAspmL11 "device-aspm-l11" "Whether the device's PCIe link may go to sleep L1.1." {
+        Device, Read::Device("device/link/l1_1_aspm"),
+        Write::File("/sys/class/net/{at}/device/link/l1_1_aspm"), Nothing, Reboot
+    }
+    DeviceAspmL12 "device-aspm-l12" "Whether the device's PCIe link may go to its deepest sleep (L1.2)." {
+        Device, Read::Device("device/link/l1_2_aspm"),
+        Write::File("/sys/class/net/{at}/device/link/l1_2_aspm"), Nothing, Reboot
+    }
+    DeviceTso6 "device-tso6" "Whether the device splits long TCP segments of IPv6." {
+        Device, Read::Feature("tx-tcp6-segmentation"), feature!("tx-tcp6-segmentation"), Nothing, Reboot
+    }
+    DeviceSendChecksum "device-send-checksum" "Whether the device makes checksums, for any protocol." {
+        Device, Read::Feature("tx-checksum-ip-generic"), feature!("tx-checksum-ip-generic"), Nothing, Reboot
+    }
+    DeviceSendChecksum4 "device-send-checksum4" "Whether the device makes checksums of IPv4's packets." {
+        Device, Read::Feature("tx-checksum-ipv4"), feature!("tx-checksum-ipv4"), Nothing, Reboot
+    }
+    DeviceSendChecksum6 "device-send-checksum6" "Whether the device makes checksums of IPv6's packets." {
+        Device, Read::Feature("tx-checksum-ipv6"), feature!("tx-checksum-ipv6"), Nothing, Reboot
+    }
+    DeviceHash "device-hash" "Whether the device gives received packets the hash of their flow." {
+        Device, Read::Feature("rx-hashing"), feature!("rx-hashing"), Nothing, Reboot
     }
     BridgeSnooping "bridge-snooping" "Whether the bridge sends multicast only to ports that asked for it." {
         Device, Read::Device("bridge/multicast_snooping"),

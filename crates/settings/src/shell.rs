@@ -96,3 +96,44 @@ pub(crate) fn memory_lock(at: &Place, _: &str) -> String {
         at => format!("virsh edit {}", at.word()),
     }
 }
+
+/// `ip netns add ping-eth0`
+pub(crate) fn private_namespace(at: &Place, value: &str) -> String {
+    match value {
+        "none" => format!("ip netns del {}", at.within("ping-{at}")),
+        name => format!("ip netns add {}", quoted(name)),
+    }
+}
+
+/// `ip link set dev eth0 netns ping-eth0`; to be called in the device's present namespace.
+pub(crate) fn namespace(at: &Place, value: &str) -> String {
+    let to = if value == "none" { "1" } else { value };
+    format!("ip link set dev {} netns {}", at.word(), quoted(to))
+}
+
+/// `COMMAND flush …`, and `COMMAND add …` for each item of a list.
+fn items(at: &Place, value: &str, flush: &str, add: fn(&str, &str) -> String) -> String {
+    let device = at.word();
+    let first = flush.replace("{at}", &device);
+    let items = value.split(',').map(str::trim).filter(|item| !item.is_empty() && *item != "none");
+    std::iter::once(first).chain(items.map(|item| add(item, &device))).collect::<Vec<_>>().join(" && ")
+}
+
+fn all_quoted(words: &str) -> String {
+    words.split_whitespace().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// `ip addr flush dev eth0 scope global && ip addr add 192.0.2.1/24 brd 192.0.2.255 dev eth0`
+pub(crate) fn addresses(at: &Place, value: &str) -> String {
+    let add = |item: &str, device: &str| format!("ip addr add {} dev {device}", all_quoted(item));
+    items(at, value, "ip addr flush dev {at} scope global", add)
+}
+
+/// `ip neigh flush dev eth0 nud permanent && ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev eth0`
+pub(crate) fn neighbours(at: &Place, value: &str) -> String {
+    let add = |item: &str, device: &str| {
+        let (address, mac) = item.split_once(' ').unwrap_or((item, ""));
+        format!("ip neigh add {} lladdr {} nud permanent dev {device}", quoted(address), quoted(mac.trim()))
+    };
+    items(at, value, "ip neigh flush dev {at} nud permanent", add)
+}

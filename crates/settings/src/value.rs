@@ -3,6 +3,7 @@
 use crate::ethtool::options::covers;
 use crate::setting::{Read, Setting};
 use latpath_linux::Cpus;
+use std::collections::BTreeSet;
 
 /// The form of a setting's values.
 enum Form {
@@ -16,6 +17,10 @@ enum Form {
     Switch,
     /// Names with a value each, of which a wanted value may name some: `rx 64` of `rx 64 tx 256`.
     Pairs,
+    /// Items in any order: addresses, neighbours.
+    Items,
+    /// Kinds of queueing disciplines: `mq` has one for each queue, `mq, fq_codel`.
+    Kinds,
 }
 
 impl Setting {
@@ -28,6 +33,8 @@ impl Setting {
             (Self::BootNohzFull | Self::BootRcuNocbs | Self::BootIrqaffinity | Self::BootKthreadCpus, _) => Form::List,
             (_, Read::Module(..)) => Form::Switch,
             (_, Read::Ethtool(..)) => Form::Pairs,
+            (Self::DeviceAddresses | Self::DeviceNeighbours, _) => Form::Items,
+            (_, Read::Qdisc) => Form::Kinds,
             _ => Form::Text,
         }
     }
@@ -42,6 +49,8 @@ impl Setting {
             Form::List => list(value).is_some() && list(value) == list(wanted),
             Form::Switch => switch(value).is_some() && switch(value) == switch(wanted),
             Form::Pairs => covers(value, wanted),
+            Form::Items => items(value) == items(wanted),
+            Form::Kinds => value.split(',').next() == Some(wanted),
         };
         same || value == wanted
     }
@@ -59,6 +68,10 @@ fn mask(text: &str) -> Option<String> {
 
 fn list(text: &str) -> Option<Vec<u32>> {
     text.parse::<Cpus>().ok().map(|cpus| cpus.iter().collect())
+}
+
+fn items(text: &str) -> BTreeSet<&str> {
+    text.split(',').map(str::trim).collect()
 }
 
 fn switch(text: &str) -> Option<bool> {
@@ -88,6 +101,10 @@ mod tests {
             (Setting::DeviceRings, "rx 64 tx 256", "tx 256", true),
             (Setting::DeviceRings, "rx 64 tx 256", "rx 65", false),
             (Setting::DeviceRings, "rx 64 tx 256", "", false),
+            (Setting::DeviceAddresses, "192.0.2.1/24, fd00::1/64", "fd00::1/64,192.0.2.1/24", true),
+            (Setting::DeviceAddresses, "192.0.2.1/24", "none", false),
+            (Setting::DeviceQdisc, "mq, fq_codel", "mq", true),
+            (Setting::DeviceQdisc, "mq, fq_codel", "fq_codel", false),
             (Setting::Swappiness, "10", "10\n", true),
             (Setting::Swappiness, "1", "Y", false),
         ] {

@@ -54,7 +54,10 @@ impl Setting {
             Write::SameBy(template) | Write::Request(template, _) | Write::Command(template) => {
                 command(template, at, value)
             }
-            Write::SameMade(_, make) | Write::Files(_, make, _) | Write::Made(_, make) => make(at, value),
+            Write::SameMade(_, make)
+            | Write::Files(_, make, _)
+            | Write::Made(_, make)
+            | Write::MadeRequest(_, make, _) => make(at, value),
             Write::Scheduling => shell::chrt(at, value),
             Write::Affinity => command("taskset -cp {value} {at}", at, value),
             Write::Same => match info.read {
@@ -70,7 +73,12 @@ impl Setting {
                 Read::Device(file) => echo(&format!("/sys/class/net/{{at}}/{file}")),
                 Read::Queue(_, file) => echo(&format!("/sys/class/net/{{at}}/{file}")),
                 Read::Group(file) => echo(&format!("{{at}}/{file}")),
+                Read::DeviceSysctl(name) => {
+                    let name = name.replace('/', ".").replace("{}", "{at}");
+                    format!("sysctl -w {}={}", at.within(&name), quoted(value))
+                }
                 Read::CpuThread(_)
+                | Read::Request(..)
                 | Read::DeviceLink(_)
                 | Read::Feature(_)
                 | Read::Ethtool(..)
@@ -121,6 +129,9 @@ impl Write {
     pub fn text(self, read: Read) -> String {
         match (self, read) {
             (Self::Same, Read::Sysctl(name)) => format!("sysctl {name}=VALUE"),
+            (Self::Same, Read::DeviceSysctl(name)) => {
+                format!("sysctl {}=VALUE", name.replace('/', ".").replace("{}", "AT"))
+            }
             (Self::Same, Read::Boot(name)) => format!("the kernel's command line: {name}=VALUE"),
             (Self::Same, _) => "the same file".into(),
             (Self::File(file), _) => file.replace("{at}", "AT"),
@@ -129,6 +140,7 @@ impl Write {
                 template.replace("{at}", "AT").replace("{value}", "VALUE").replace("{words}", "VALUE")
             }
             (Self::Made(what, _) | Self::SameMade(what, _) | Self::Files(what, ..), _) => what.into(),
+            (Self::MadeRequest(what, ..), _) => what.into(),
             (Self::Scheduling, _) => "chrt".into(),
             (Self::Affinity, _) => "taskset -cp VALUE AT".into(),
             (Self::ReadOnly(who), _) => format!("not by latpath, but by {who}"),
@@ -151,6 +163,8 @@ impl Read {
             Self::Queue(queue, file) => format!("/sys/class/net/DEVICE/queues/{queue}-N/{file}"),
             Self::Feature(name) => format!("ethtool -k DEVICE: {name}"),
             Self::Ethtool(option, _) => format!("ethtool {option} DEVICE"),
+            Self::Request(from, _) => from.into(),
+            Self::DeviceSysctl(name) => format!("/proc/sys/{}", name.replace("{}", "DEVICE")),
             Self::Qdisc => "rtnetlink: RTM_GETQDISC".into(),
             Self::Group(file) => format!("/sys/fs/cgroup/GROUP/{file}"),
             Self::Thread(from, _) | Self::Vm(from, _) | Self::Special(from, _) => from.into(),

@@ -3,6 +3,7 @@
 mod folder;
 
 use crate::address::Address;
+use crate::network;
 use crate::nic::{Refusal, Written};
 use crate::read::{devices, scheduling_of, Found, Source, Target};
 use crate::setting::{Read, Scope, Setting, Write};
@@ -123,7 +124,8 @@ impl Setting {
             _ if info.scope == Scope::BootParameter => Writable::NextBoot,
             _ if info.scope == Scope::Vm => Writable::VmStart,
             (Write::Same | Write::SameBy(_) | Write::SameMade(..) | Write::File(_), _) => Writable::Now,
-            (Write::Scheduling | Write::Affinity | Write::Request(..) | Write::Files(..), _) => Writable::Now,
+            (Write::Scheduling | Write::Affinity | Write::Files(..), _) => Writable::Now,
+            (Write::Request(..) | Write::MadeRequest(..), _) => Writable::Now,
             (Write::ModuleOption(..), _) => Writable::ModuleLoad,
             (Write::Command(_) | Write::Made(..), _) => Writable::ByCommand,
             (Write::ReadOnly(_), _) => Writable::Never,
@@ -144,12 +146,25 @@ impl Setting {
             };
             return Err(WriteError::NotNow { setting: self, writable: self.writable(), hint });
         }
+        let moved = match (self, address) {
+            (Self::DeviceNamespace, Address::Device { name, netns }) => devices::identity(source, *netns, name),
+            _ => None,
+        };
         self.put(source, address, value).map_err(|refusal| match refusal {
             Refusal::NotOffered(why) => WriteError::NotOffered { setting: self, address: address.clone(), why },
             Refusal::Failed(why) => {
                 WriteError::Refused { setting: self, address: address.clone(), value: value.into(), why }
             }
         })?;
+        // The device is in another namespace now.
+        let address = &match (moved, address) {
+            (Some(identity), Address::Device { name, netns }) => match devices::locate(source, &identity, name, *netns)
+            {
+                Some((name, netns)) => Address::Device { name, netns },
+                None => address.clone(),
+            },
+            _ => address.clone(),
+        };
         let found = source.value(self, address)?;
         match self.is_met(&found, value) {
             true => Ok(()),
@@ -168,14 +183,22 @@ impl Setting {
                 source.set_affinity((*tid, *start_ticks), value).map_err(failed)
             }
             (Write::Files(_, _, put), _) => put(source, address, value),
-            (Write::Request(_, request), Address::Device { name, netns }) => {
-                devices::request(source, *netns, name, request, value)
+            (Write::Request(_, write) | Write::MadeRequest(_, _, write), Address::Device { name, netns }) => {
+                devices::request(source, *netns, name, |nic| write(nic, value))
             }
-            _ => {
-                let file = self.file(address).ok_or_else(|| failed("not a place of this setting".into()))?;
-                source.put(&file, self, value).map_err(failed)
-            }
+            (Write::Same, Address::Device { name, netns }) => match self.info().read {
+                Read::DeviceSysctl(sysctl) => {
+                    devices::request(source, *netns, name, |nic| network::set_sysctl(nic, sysctl, value))
+                }
+                _ => self.put_file(source, address, value),
+            },
+            _ => self.put_file(source, address, value),
         }
+    }
+
+    fn put_file(self, source: &Source, address: &Address, value: &str) -> Written {
+        let file = self.file(address).ok_or_else(|| Refusal::Failed("not a place of this setting".into()))?;
+        source.put(&file, self, value).map_err(Refusal::Failed)
     }
 
     /// The number and start of the thread at an address.

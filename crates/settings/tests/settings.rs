@@ -49,10 +49,9 @@ fn of(values: &[SettingValue], setting: Setting) -> Vec<(&str, &str)> {
     all.map(|value| (value.target.as_str(), value.value.as_str())).collect()
 }
 
-/// Whether only a running kernel, or a running program, reports the setting.
+/// Whether only a running program reports the setting.
 fn is_asked(setting: &Setting) -> bool {
-    let is_of_program = matches!(setting, Setting::OvsBridges | Setting::OvsConfig);
-    is_of_program || matches!(setting.info().read, Read::Qdisc)
+    matches!(setting, Setting::OvsBridges | Setting::OvsConfig)
 }
 
 #[test]
@@ -160,6 +159,9 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
+/// Settings with a command for each item of the value.
+const LISTS: [Setting; 3] = [Setting::CpuIdleDisabled, Setting::DeviceAddresses, Setting::DeviceNeighbours];
+
 #[test]
 fn a_line_is_the_same_command_whatever_the_names_and_values_are() {
     let hostile = ["a b", "$(reboot)", "'; reboot; '", "x`reboot`", "-rf", "a\nb", "a>b", "*", "|| reboot", ""];
@@ -175,7 +177,7 @@ fn a_line_is_the_same_command_whatever_the_names_and_values_are() {
             let count = |line: &str| words(line).len();
             // An empty value removes a qdisc, and enables all idle states.
             let is_reset = text.is_empty() && *setting == Setting::DeviceQdisc;
-            let is_list = is_reset || *setting == Setting::CpuIdleDisabled;
+            let is_list = is_reset || LISTS.contains(setting);
             let has_words = matches!(setting.info().write,
                 Write::Command(template) | Write::Request(template, _) if template.contains("{words}"));
             assert!(is_list || has_words || count(&line) == count(&plain), "{setting}: {line}");

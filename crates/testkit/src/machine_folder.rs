@@ -108,6 +108,29 @@ const FILES: &[(&str, &str)] = &[
     ("sys/class/net/eth0/ethtool/eee", "eee off tx-lpi off tx-timer 0"),
     ("sys/class/net/eth0/ethtool/private-flags", "legacy-rx off"),
     ("sys/class/net/eth0/ethtool/features", FEATURES),
+    ("sys/class/net/eth0/netlink/private-namespace", "none"),
+    ("sys/class/net/eth0/netlink/namespace", "none"),
+    ("sys/class/net/eth0/netlink/state", "up"),
+    ("sys/class/net/eth0/netlink/addresses", "192.0.2.1/24 brd 192.0.2.255"),
+    ("sys/class/net/eth0/netlink/neighbours", "none"),
+    ("sys/class/net/eth0/netlink/multicast", "on"),
+    ("sys/class/net/eth0/netlink/arp", "on"),
+    ("sys/class/net/eth0/netlink/allmulticast", "off"),
+    ("sys/class/net/eth0/netlink/promiscuous", "off"),
+    ("sys/class/net/eth0/netlink/qdisc", "mq, fq_codel"),
+    ("sys/class/net/eth0/device/d3cold_allowed", "1"),
+    ("sys/class/net/eth0/device/link/clkpm", "0"),
+    ("sys/class/net/eth0/device/link/l0s_aspm", "0"),
+    ("sys/class/net/eth0/device/link/l1_1_aspm", "0"),
+    ("sys/class/net/eth0/device/link/l1_2_aspm", "0"),
+    ("proc/sys/net/ipv6/conf/eth0/disable_ipv6", "0"),
+    ("proc/sys/net/ipv6/conf/eth0/accept_ra", "1"),
+    ("proc/sys/net/ipv4/conf/eth0/arp_ignore", "0"),
+    ("proc/sys/net/ipv4/conf/eth0/arp_announce", "0"),
+    ("proc/sys/net/ipv4/conf/eth0/rp_filter", "2"),
+    ("proc/sys/net/ipv4/conf/eth0/accept_redirects", "1"),
+    ("proc/sys/net/ipv4/conf/eth0/send_redirects", "1"),
+    ("proc/sys/net/ipv4/conf/eth0/accept_source_route", "0"),
     ("sys/class/net/br0/ifindex", "3"),
     ("sys/class/net/br0/mtu", "1500"),
     ("sys/class/net/br0/bridge/multicast_snooping", "1"),
@@ -125,7 +148,8 @@ const FILES: &[(&str, &str)] = &[
 
 const COALESCING: &str = "adaptive-rx on adaptive-tx on rx-usecs 8 rx-frames 0 tx-usecs 8 tx-frames 0";
 const FEATURES: &str = "rx-gro on rx-gro-hw off rx-lro off tx-tcp-segmentation on tx-generic-segmentation on \
-                        rx-checksum on rx-ntuple-filter on hw-tc-offload off\nfixed rx-gro-hw rx-lro";
+                        rx-checksum on rx-ntuple-filter on hw-tc-offload off tx-tcp6-segmentation on \
+                        tx-checksum-ip-generic on tx-checksum-ipv4 off tx-checksum-ipv6 off rx-hashing on\nfixed rx-gro-hw rx-lro";
 
 /// Kernel threads: number, name, policy, real-time priority.
 const KERNEL_THREADS: [(u32, &str, u32, u32); 5] = [

@@ -4,6 +4,7 @@ use super::{interrupts, Found, Source};
 use crate::address::Address;
 use crate::ethtool;
 use crate::identity::DeviceIdentity;
+use crate::network;
 use crate::nic::{Nic, Refusal, Written};
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
@@ -94,12 +95,13 @@ fn within<T: Send>(
     let root = &source.root;
     if !source.is_live {
         let sysfs = Root::of(&root.path("sys"));
-        return Ok(Some(call(Namespace { root, netns, sysfs, kinds: None })));
+        return Ok(Some(call(Namespace { root, netns, sysfs, live: None })));
     }
     let own = Netns::own()?.inode();
     let netns = if netns == 0 { own } else { netns };
     let entered = Netns::find(netns)?;
     let kinds = if with_qdiscs { qdisc_kinds(&entered) } else { HashMap::new() };
+    let live = Live { netns: entered.clone(), kinds };
     entered.inside(|| {
         let mounted = sysfs_of_own_netns();
         // Without permission to mount, /sys is usually that of this namespace.
@@ -107,7 +109,7 @@ fn within<T: Send>(
             Ok(sysfs) => Some(PathBuf::from(format!("/proc/self/fd/{}", sysfs.as_raw_fd()))),
             Err(_) => (netns == own).then(|| root.path("sys")),
         };
-        sysfs.map(|sysfs| call(Namespace { root, netns, sysfs: Root::of(&sysfs), kinds: Some(kinds) }))
+        sysfs.map(|sysfs| call(Namespace { root, netns, sysfs: Root::of(&sysfs), live: Some(live) }))
     })
 }
 
@@ -127,7 +129,7 @@ pub(crate) fn of_device(
             Read::Feature(_) => awake.map(ethtool::features).unwrap_or_default(),
             _ => BTreeMap::new(),
         };
-        namespace.setting(setting, (name, name), (awake, &features, is_asleep))
+        namespace.setting(setting, (name, name), (nic.as_ref(), &features, is_asleep))
     })?;
     Ok(found.unwrap_or_default())
 }
@@ -137,7 +139,8 @@ pub(crate) fn identity(source: &Source, netns: Inode, name: &str) -> Option<Devi
     within(source, netns, false, |namespace| namespace.identity(name)).ok().flatten().flatten()
 }
 
-/// Name and namespace of a device now: under its name, else anywhere, if it is hardware.
+/// Name and namespace of a device now: under its name, else anywhere. A device that is not hardware keeps name and index
+/// where it moves to a namespace that was made for it.
 pub(crate) fn locate(source: &Source, device: &DeviceIdentity, name: &str, netns: Inode) -> Option<(String, Inode)> {
     let is_it = |found: &DeviceIdentity| match &device.path {
         Some(path) => found.path.as_ref() == Some(path),
@@ -146,12 +149,12 @@ pub(crate) fn locate(source: &Source, device: &DeviceIdentity, name: &str, netns
     if identity(source, netns, name).as_ref().is_some_and(is_it) {
         return Some((name.to_owned(), netns));
     }
-    device.path.as_ref()?;
     let all: Vec<Inode> = if source.is_live { Netns::all().into_keys().collect() } else { vec![0] };
     all.into_iter().find_map(|netns| {
         let found = within(source, netns, false, |namespace| {
             let names = namespace.sysfs.names("class/net", MOST_DEVICES);
-            names.into_iter().find(|name| namespace.identity(name).as_ref().is_some_and(is_it))
+            let may_be = |found: &String| device.path.is_some() || found == name;
+            names.into_iter().find(|name| may_be(name) && namespace.identity(name).as_ref().is_some_and(is_it))
         });
         Some((found.ok().flatten().flatten()?, netns))
     })
@@ -162,11 +165,10 @@ pub(crate) fn request(
     source: &Source,
     netns: Inode,
     name: &str,
-    request: fn(&Nic, &str) -> Written,
-    value: &str,
+    request: impl FnOnce(&Nic) -> Written + Send,
 ) -> Written {
     let made = within(source, netns, false, |namespace| match namespace.nic(name) {
-        Some(nic) => request(&nic, value),
+        Some(nic) => request(&nic),
         None => Err(Refusal::Failed(format!("{name}: no device can have this name"))),
     });
     let unreachable = || Refusal::Failed(format!("{name}: its /sys cannot be mounted without root"));
@@ -180,7 +182,7 @@ pub(crate) fn interrupts_of(source: &Source, netns: Inode, name: &str) -> Vec<u3
 }
 
 /// The kinds of each device's queueing disciplines, by device index: the root's first, each kind once.
-fn qdisc_kinds(netns: &Netns) -> HashMap<u32, Vec<String>> {
+pub(crate) fn qdisc_kinds(netns: &Netns) -> HashMap<u32, Vec<String>> {
     let mut kinds: HashMap<u32, Vec<String>> = HashMap::new();
     let mut all = qdiscs(netns).unwrap_or_default();
     all.retain(|qdisc| qdisc.parent != INGRESS);
@@ -200,8 +202,15 @@ struct Namespace<'a> {
     netns: Inode,
     /// Its own /sys.
     sysfs: Root,
-    /// Kinds of queueing disciplines by device index; `None` for a machine in a folder, which has no kernel to query.
-    kinds: Option<HashMap<u32, Vec<String>>>,
+    /// `None` for a machine in a folder.
+    live: Option<Live>,
+}
+
+/// What only a running kernel reports.
+struct Live {
+    netns: Netns,
+    /// Kinds of queueing disciplines by device index.
+    kinds: HashMap<u32, Vec<String>>,
 }
 
 impl Namespace<'_> {
@@ -268,9 +277,9 @@ impl Namespace<'_> {
 
     /// What answers a device's requests.
     fn nic(&self, name: &str) -> Option<Nic> {
-        match self.kinds {
-            Some(_) => Nic::of_kernel(name, &self.sysfs).ok(),
-            None => Some(Nic::of_folder(name, &self.sysfs)),
+        match &self.live {
+            Some(live) => Nic::of_kernel(name, &live.netns, &self.sysfs).ok(),
+            None => Some(Nic::of_folder(name, self.root)),
         }
     }
 
@@ -289,7 +298,7 @@ impl Namespace<'_> {
         let awake = nic.as_ref().filter(|_| !is_asleep);
         let features = awake.map(ethtool::features).unwrap_or_default();
         for setting in Setting::ALL.iter().copied().filter(|setting| setting.is_of_device()) {
-            let values = self.setting(setting, (name, label), (awake, &features, is_asleep));
+            let values = self.setting(setting, (name, label), (nic.as_ref(), &features, is_asleep));
             found.entry(setting).or_default().extend(values);
         }
         interrupts::read(self.root, &self.sysfs, (name, label), found);
@@ -313,8 +322,13 @@ impl Namespace<'_> {
             Read::DeviceLink(_) => one(Some(self.master(name).unwrap_or_else(|| "none".into()))),
             Read::Queue(queue, file) => self.queues(name, label, (queue, file)),
             Read::Feature(feature) => one(features.get(feature).map(|on| if *on { "on" } else { "off" }.into())),
-            Read::Ethtool(_, ask) => one(nic.and_then(ask)),
-            Read::Qdisc => one(self.qdiscs(name)),
+            Read::Ethtool(_, ask) => one(nic.filter(|_| !is_asleep).and_then(ask)),
+            Read::Request(_, ask) => one(nic.and_then(ask)),
+            Read::DeviceSysctl(sysctl) => one(nic.and_then(|nic| network::sysctl(nic, sysctl))),
+            Read::Qdisc => match self.live {
+                Some(_) => one(self.qdiscs(name)),
+                None => one(nic.and_then(network::qdisc)),
+            },
             _ => Vec::new(),
         }
     }
@@ -343,7 +357,7 @@ impl Namespace<'_> {
 
     fn qdiscs(&self, name: &str) -> Option<String> {
         let index: u32 = self.line(name, "ifindex")?.parse().ok()?;
-        let kinds = self.kinds.as_ref()?.get(&index).map_or(&[][..], Vec::as_slice);
+        let kinds = self.live.as_ref()?.kinds.get(&index).map_or(&[][..], Vec::as_slice);
         Some(if kinds.is_empty() { "noqueue".into() } else { kinds.join(", ") })
     }
 }

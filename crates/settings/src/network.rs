@@ -1,0 +1,356 @@
+//! Settings of network devices that rtnetlink and /proc/sys/net read and write, in the device's network namespace. In a
+//! folder, files below `sys/class/net/DEVICE/netlink` have their values.
+
+use crate::nic::{Answers, Nic, Refusal, Written};
+use crate::read::devices::qdisc_kinds;
+use latpath_net::{Change, Flag, Interface, Netns, Rtnetlink, Shaping, ROOT};
+use latpath_protocols::stream::{format_mac, parse_mac};
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+
+/// The value of an empty list, and of the namespace of the machine's first process.
+const NONE: &str = "none";
+
+fn failed(error: impl std::fmt::Display) -> Refusal {
+    Refusal::Failed(error.to_string())
+}
+
+/// Reads from the kernel, or in a folder from a file.
+fn read(nic: &Nic, file: &str, of_kernel: impl FnOnce(&Netns) -> Option<String>) -> Option<String> {
+    match nic.answers() {
+        Answers::Kernel { netns, .. } => of_kernel(netns),
+        Answers::Folder => nic.answer(file).map(|text| text.trim().to_owned()),
+    }
+}
+
+/// Writes by the kernel, or in a folder to a file.
+fn write(nic: &Nic, file: &str, value: &str, by_kernel: impl FnOnce(&Netns) -> Written) -> Written {
+    match nic.answers() {
+        Answers::Kernel { netns, .. } => by_kernel(netns),
+        Answers::Folder if nic.answer(file).is_none() => {
+            Err(Refusal::NotOffered(format!("{}: {} does not offer it", file, nic.name())))
+        }
+        Answers::Folder => fs::write(nic.answer_file(file), format!("{value}\n")).map_err(failed),
+    }
+}
+
+fn change(nic: &Nic, file: &str, value: &str, change: Change) -> Written {
+    write(nic, file, value, |netns| {
+        Rtnetlink::open(netns).and_then(|net| net.set(nic.name(), &[change])).map_err(failed)
+    })
+}
+
+fn on_or_off(nic: &Nic, value: &str, words: [&str; 2]) -> Result<bool, Refusal> {
+    match words.iter().position(|word| *word == value) {
+        Some(at) => Ok(at == 1),
+        None => Err(failed(format!("{}: {value} is neither {} nor {}", nic.name(), words[1], words[0]))),
+    }
+}
+
+fn flag_file(flag: Flag) -> &'static str {
+    match flag {
+        Flag::Multicast => "netlink/multicast",
+        Flag::Arp => "netlink/arp",
+        Flag::AllMulticast => "netlink/allmulticast",
+        Flag::Promiscuous => "netlink/promiscuous",
+    }
+}
+
+/// Whether a flag of the device is on.
+pub(crate) fn flag(nic: &Nic, flag: Flag) -> Option<String> {
+    match nic.answers() {
+        Answers::Kernel { socket, .. } => {
+            Some(if flag.is_on(socket.flags().ok()? as u32) { "on" } else { "off" }.into())
+        }
+        Answers::Folder => nic.answer(flag_file(flag)).map(|text| text.trim().to_owned()),
+    }
+}
+
+pub(crate) fn set_flag(nic: &Nic, flag: Flag, value: &str) -> Written {
+    let on = on_or_off(nic, value, ["off", "on"])?;
+    change(nic, flag_file(flag), value, Change::Flag(flag, on))
+}
+
+/// Whether the device is up.
+pub(crate) fn state(nic: &Nic) -> Option<String> {
+    match nic.answers() {
+        Answers::Kernel { socket, .. } => {
+            Some(if socket.flags().ok()? & libc::IFF_UP != 0 { "up" } else { "down" }.into())
+        }
+        Answers::Folder => nic.answer("netlink/state").map(|text| text.trim().to_owned()),
+    }
+}
+
+pub(crate) fn set_state(nic: &Nic, value: &str) -> Written {
+    let up = on_or_off(nic, value, ["down", "up"])?;
+    change(nic, "netlink/state", value, Change::Up(up))
+}
+
+/// Items in the kernel's order: the first address of a subnet is its primary one.
+fn list(all: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = all.collect();
+    if all.is_empty() {
+        NONE.into()
+    } else {
+        all.join(", ")
+    }
+}
+
+/// The items of a list: `192.0.2.1/24, fd00::1/64`.
+fn items<T>(nic: &Nic, value: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Refusal> {
+    if value == NONE {
+        return Ok(Vec::new());
+    }
+    let one = |item: &str| parse(item.trim()).ok_or_else(|| failed(format!("{}: cannot read {item:?}", nic.name())));
+    value.split(',').map(one).collect()
+}
+
+/// An address with the length of its prefix and its broadcast address.
+type Held = (IpAddr, u8, Option<IpAddr>);
+
+fn held_text((address, prefix, broadcast): &Held) -> String {
+    let broadcast = broadcast.map_or(String::new(), |broadcast| format!(" brd {broadcast}"));
+    format!("{address}/{prefix}{broadcast}")
+}
+
+fn held(text: &str) -> Option<Held> {
+    let (cidr, broadcast) = match text.split_once(" brd ") {
+        Some((cidr, broadcast)) => (cidr, Some(broadcast.trim().parse().ok()?)),
+        None => (text, None),
+    };
+    let (address, prefix) = cidr.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix.parse().ok().filter(|prefix| *prefix <= longest)?;
+    Some((address, prefix, broadcast))
+}
+
+fn held_by(net: &Rtnetlink, nic: &Nic) -> latpath_net::Result<Vec<Held>> {
+    let ifindex = net.device(nic.name())?.ifindex;
+    let all = net.addresses()?.into_iter().filter(|one| one.ifindex == ifindex && one.is_beyond_link);
+    Ok(all.map(|one| (one.address, one.prefix, one.broadcast)).collect())
+}
+
+/// The device's addresses that reach beyond the link. The kernel makes the others.
+pub(crate) fn addresses(nic: &Nic) -> Option<String> {
+    read(nic, "netlink/addresses", |netns| {
+        let all = held_by(&Rtnetlink::open(netns).ok()?, nic).ok()?;
+        Some(list(all.iter().map(held_text)))
+    })
+}
+
+pub(crate) fn set_addresses(nic: &Nic, value: &str) -> Written {
+    let wanted = items(nic, value, held)?;
+    let value = list(wanted.iter().map(held_text));
+    write(nic, "netlink/addresses", &value, |netns| {
+        let set = || -> latpath_net::Result<()> {
+            let net = Rtnetlink::open(netns)?;
+            // Deleting a subnet's primary address deletes the others, unless promote_secondaries is set.
+            for unwanted in held_by(&net, nic)?.iter().filter(|one| !wanted.contains(one)) {
+                if held_by(&net, nic)?.contains(unwanted) {
+                    net.delete_address(nic.name(), unwanted.0, unwanted.1)?;
+                }
+            }
+            let has = held_by(&net, nic)?;
+            for (address, prefix, broadcast) in wanted.iter().filter(|one| !has.contains(one)) {
+                net.add_broadcast_address(nic.name(), *address, *prefix, *broadcast)?;
+            }
+            Ok(())
+        };
+        set().map_err(failed)
+    })
+}
+
+/// A neighbour: `192.0.2.2 02:00:00:00:00:02`.
+fn neighbour(text: &str) -> Option<(IpAddr, [u8; 6])> {
+    let (address, mac) = text.split_once(' ')?;
+    Some((address.parse().ok()?, parse_mac(mac.trim())?))
+}
+
+fn neighbours_of(net: &Rtnetlink, nic: &Nic) -> latpath_net::Result<Vec<(IpAddr, [u8; 6])>> {
+    let ifindex = net.device(nic.name())?.ifindex;
+    let all = net.neighbours()?.into_iter().filter(|one| one.ifindex == ifindex);
+    Ok(all.map(|one| (one.address, one.mac)).collect())
+}
+
+fn neighbour_text((address, mac): &(IpAddr, [u8; 6])) -> String {
+    format!("{address} {}", format_mac(mac))
+}
+
+/// The device's permanent neighbours.
+pub(crate) fn neighbours(nic: &Nic) -> Option<String> {
+    read(nic, "netlink/neighbours", |netns| {
+        let all = neighbours_of(&Rtnetlink::open(netns).ok()?, nic).ok()?;
+        Some(list(all.iter().map(neighbour_text)))
+    })
+}
+
+pub(crate) fn set_neighbours(nic: &Nic, value: &str) -> Written {
+    let wanted = items(nic, value, neighbour)?;
+    let value = list(wanted.iter().map(neighbour_text));
+    write(nic, "netlink/neighbours", &value, |netns| {
+        let set = || -> latpath_net::Result<()> {
+            let net = Rtnetlink::open(netns)?;
+            let has = neighbours_of(&net, nic)?;
+            for (address, _) in has.iter().filter(|one| !wanted.contains(one)) {
+                net.delete_neighbour(nic.name(), *address)?;
+            }
+            for (address, mac) in wanted.iter().filter(|one| !has.contains(one)) {
+                net.replace_neighbour(nic.name(), *address, *mac)?;
+            }
+            Ok(())
+        };
+        set().map_err(failed)
+    })
+}
+
+/// The kinds of the device's queueing disciplines: the root's first, each kind once.
+pub(crate) fn qdisc(nic: &Nic) -> Option<String> {
+    read(nic, "netlink/qdisc", |netns| {
+        let ifindex = Rtnetlink::open(netns).ok()?.device(nic.name()).ok()?.ifindex;
+        Some(qdisc_kinds(netns).get(&ifindex).map_or("noqueue".into(), |kinds| kinds.join(", ")))
+    })
+}
+
+/// Kinds that a write may replace, because they have no parameters, or only defaults that the kernel gives again.
+const PLAIN: [&str; 6] = ["noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "pfifo"];
+
+/// Sets the root's queueing discipline to a kind without parameters; a list of several kinds is a default of the kernel.
+pub(crate) fn set_qdisc(nic: &Nic, value: &str) -> Written {
+    let kind = value.split(',').next().unwrap_or_default().trim();
+    if !PLAIN.contains(&kind) {
+        return Err(failed(format!("tc qdisc: {kind} is not one of {}, which need no parameters", PLAIN.join(", "))));
+    }
+    write(nic, "netlink/qdisc", value, |netns| {
+        let net = Rtnetlink::open(netns).map_err(failed)?;
+        let ifindex = net.device(nic.name()).map_err(failed)?.ifindex;
+        let all = latpath_net::qdiscs(netns).map_err(failed)?;
+        let root = all.iter().find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT);
+        // The kernel's default has no number, and is not deleted.
+        if let Some(root) = root.filter(|root| root.handle != 0) {
+            if !PLAIN.contains(&root.kind.as_str()) {
+                let why = format!(
+                    "tc qdisc: {} has {}, whose parameters latpath does not replace; remove it first: tc qdisc del \
+                     dev {} root",
+                    nic.name(),
+                    root.kind,
+                    nic.name()
+                );
+                return Err(failed(why));
+            }
+            net.delete_qdisc(nic.name(), ROOT).map_err(failed)?;
+        }
+        if qdisc(nic).as_deref() == Some(value) {
+            return Ok(());
+        }
+        let shaping = Shaping::Other { name: kind.into(), options: Vec::new() };
+        net.set_qdisc(nic.name(), ROOT, &shaping).map_err(failed)
+    })
+}
+
+fn sysctl_path(nic: &Nic, name: &str) -> String {
+    format!("proc/sys/{}", name.replace("{}", nic.name()))
+}
+
+/// A sysctl of the device: `net/ipv6/conf/{}/disable_ipv6`.
+pub(crate) fn sysctl(nic: &Nic, name: &str) -> Option<String> {
+    let path = sysctl_path(nic, name);
+    let text = match nic.answers() {
+        Answers::Kernel { netns, .. } => netns.inside(|| fs::read_to_string(format!("/{path}"))).ok()?.ok()?,
+        Answers::Folder => fs::read_to_string(nic.root().path(&path)).ok()?,
+    };
+    Some(text.trim().to_owned())
+}
+
+pub(crate) fn set_sysctl(nic: &Nic, name: &str, value: &str) -> Written {
+    let path = sysctl_path(nic, name);
+    let put = |path: &std::path::Path| -> std::io::Result<()> {
+        use std::io::Write as _;
+        fs::File::options().write(true).truncate(true).open(path)?.write_all(format!("{value}\n").as_bytes())
+    };
+    let written = match nic.answers() {
+        Answers::Kernel { netns, .. } => netns.inside(|| put(format!("/{path}").as_ref())).map_err(failed)?,
+        Answers::Folder => put(&nic.root().path(&path)),
+    };
+    written.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Refusal::NotOffered(format!("/{path}: this kernel does not have it")),
+        _ => failed(format!("/{path}: {error}")),
+    })
+}
+
+/// The network namespace of the machine's first process; of this process, where that cannot be read.
+fn first() -> latpath_net::Result<Netns> {
+    // The calling thread may be in another namespace than its process.
+    match fs::metadata("/proc/1/ns/net").or_else(|_| fs::metadata("/proc/self/ns/net")) {
+        Ok(file) => Netns::find(file.ino() as latpath_net::Inode),
+        Err(_) => Netns::own(),
+    }
+}
+
+/// The name of the device's network namespace.
+pub(crate) fn namespace(nic: &Nic) -> Option<String> {
+    read(nic, "netlink/namespace", |netns| {
+        if first().is_ok_and(|first| first.inode() == netns.inode()) {
+            return Some(NONE.into());
+        }
+        latpath_net::namespace_name(netns.inode()).or_else(|| Some(format!("inode {}", netns.inode())))
+    })
+}
+
+/// Moves the device to another network namespace, which exists. The kernel takes the device down, and removes its
+/// addresses, neighbours and routes.
+pub(crate) fn set_namespace(nic: &Nic, value: &str) -> Written {
+    write(nic, "netlink/namespace", value, |netns| {
+        let to = if value == NONE { first() } else { Netns::named(value) };
+        let moved = to.and_then(|to| match to.inode() == netns.inode() {
+            true => Ok(()),
+            false => Rtnetlink::open(netns)?.set(nic.name(), &[Change::Netns(&to)]),
+        });
+        moved.map_err(failed)
+    })
+}
+
+/// The name of the network namespace that latpath makes for a device.
+pub fn namespace_for(device: &str) -> String {
+    format!("ping-{device}")
+}
+
+/// The network namespace that was made for the device, if it exists.
+pub(crate) fn private_namespace(nic: &Nic) -> Option<String> {
+    read(nic, "netlink/private-namespace", |_| {
+        let name = namespace_for(nic.name());
+        Some(if Netns::named(&name).is_ok() { name } else { NONE.into() })
+    })
+}
+
+/// Kinds of tunnels whose modules make a device in each namespace.
+const IN_EACH: [&str; 9] = ["sit", "ipip", "gre", "gretap", "erspan", "ip6tnl", "ip6gre", "vti", "vti6"];
+
+/// Makes the device's own network namespace, with its loopback device up; `none` deletes it, if no other device is in
+/// it.
+pub(crate) fn set_private_namespace(nic: &Nic, value: &str) -> Written {
+    let name = namespace_for(nic.name());
+    if value != NONE && value != name {
+        return Err(failed(format!("the namespace of {} is called {name}, not {value}", nic.name())));
+    }
+    write(nic, "netlink/private-namespace", value, |_| {
+        if value == NONE {
+            return delete_namespace(&name);
+        }
+        let made = Netns::create(&name).and_then(|made| Rtnetlink::open(&made)?.set("lo", &[Change::Up(true)]));
+        made.map_err(failed)
+    })
+}
+
+fn delete_namespace(name: &str) -> Written {
+    let Ok(netns) = Netns::named(name) else { return Ok(()) };
+    let others = latpath_net::interfaces(&netns).map_err(failed)?;
+    let is_other =
+        |one: &Interface| !one.is_loopback() && !one.kind.as_ref().is_some_and(|kind| IN_EACH.contains(&kind.as_str()));
+    let others: Vec<String> = others.into_iter().filter(is_other).map(|one| one.name).collect();
+    if !others.is_empty() {
+        return Err(failed(format!("network namespace {name} stays: {} is in it", others.join(", "))));
+    }
+    Netns::delete(name).map_err(failed)
+}
