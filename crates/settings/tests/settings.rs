@@ -323,7 +323,14 @@ fn other_value(setting: Setting, value: &str) -> String {
         _ => match setting.info().write {
             Write::Scheduling => "fifo 7".into(),
             Write::Affinity => "0-1".into(),
+            Write::MadeRequest(..) => match setting {
+                Setting::DeviceQdisc => "pfifo_fast".into(),
+                Setting::DeviceAddresses => "192.0.2.7/24".into(),
+                Setting::DeviceNeighbours => "192.0.2.2 02:00:00:00:00:02".into(),
+                _ => latpath_settings::namespace_for("eth0"),
+            },
             _ if value == "none" => "0-1".into(),
+            _ if value == "up" => "down".into(),
             _ if value == "3" => "1".into(),
             _ => "3".into(),
         },
