@@ -7,7 +7,7 @@
 //! follows; from 250 on, a second byte has the length beyond 250, in units of 8 bytes. Each step takes 1 ms.
 
 use crate::wire::{bytes, frame, list, number, zigzag};
-use latpath_agent::{Fed, Machine};
+use latpath_agent::{Machine, ScriptedAgent};
 use latpath_follow::{sum, Feed, Merge, Origin, Tables};
 use latpath_journey::{segments::classic, Joiner, Journey, Options, RouteFinder};
 use latpath_linux::monotonic;
@@ -155,7 +155,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn follow(bytes: &[u8]) -> Summary {
-    let (machine, mut agent) = Machine::fed("guest0", streams().len());
+    let (machine, mut agent) = Machine::scripted("guest0", streams().len());
     let host = Host::default();
     // After the end of a machine's session, its watermark is the current time.
     let begin = monotonic();
@@ -209,13 +209,13 @@ fn packet(begin: Ns, now: Ns, n: Ns) -> [Sighting; 2] {
 }
 
 /// Passes one frame to the host; returns the rest of the input.
-pub(crate) fn say<'a>(agent: &mut Fed, length: u8, rest: &'a [u8], now: Ns) -> &'a [u8] {
+pub(crate) fn say<'a>(agent: &mut ScriptedAgent, length: u8, rest: &'a [u8], now: Ns) -> &'a [u8] {
     let (more, rest) = match rest.split_first() {
         Some((more, rest)) if length >= 250 => (usize::from(*more) * 8, rest),
         _ => (0, rest),
     };
     let (content, rest) = rest.split_at((usize::from(length) - 5 + more).min(rest.len()));
-    agent.say(&[&(content.len() as u32).to_le_bytes(), content].concat(), now);
+    agent.send(&[&(content.len() as u32).to_le_bytes(), content].concat(), now);
     rest
 }
 

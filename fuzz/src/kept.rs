@@ -6,7 +6,7 @@
 
 use crate::agent::clean;
 use latpath_bpf::Window;
-use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
+use latpath_exits::{Exits, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_ladder::trace_text::import;
 use latpath_observe::exits::{About, ExitsFigures};
@@ -90,7 +90,7 @@ fn some_configuration(traffic: Traffic) -> Configuration {
     let work = Work { took_ns: 1_000_000, traffic, reported_bits_per_second: Some(1e9) };
     let mut took = Histogram::new();
     took.record(10_000);
-    let tiles = Tiles { guest_ns: 90_000, kvm_ns: 10_000, ..Tiles::default() };
+    let tiles = VcpuTimes { guest_ns: 90_000, kvm_ns: 10_000, ..VcpuTimes::default() };
     let reasons = vec![Reason { isa: SVM, code: Some(0x78), took, tiles }];
     let vcpu = Vcpu { tid: 501, pid: 500, until: 100_000, tiles, exits: 1, reasons, ..Vcpu::default() };
     let window = Window { until: 100_000, ..Window::default() };

@@ -39,7 +39,7 @@ const BEHIND: usize = 4096;
 /// `struct result` of kernel_parser.c.
 #[repr(C)]
 #[derive(Default)]
-struct Found {
+struct ParserResult {
     bad: u32,
     fast: [i32; 2],
     fast_key: [u32; 2],
@@ -53,7 +53,7 @@ extern "C" {
     fn kernel_parser_stream(at: u32, conf: *const u8);
     fn kernel_parser_short(place: u32, name: *const u8);
     fn kernel_parser_long(place: u32, name: *const u8, first: u32);
-    fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, no_link: u32, out: *mut Found);
+    fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, no_link: u32, out: *mut ParserResult);
 }
 
 /// Access to the C, which has a single set of tables.
@@ -87,10 +87,10 @@ fn parser() -> MutexGuard<'static, Parser> {
 
 /// The result of the C, by the user's numbers of the streams. `no_link`: the ethertype of a packet without an Ethernet
 /// header, otherwise 0.
-fn find(parser: &Parser, frame: &[u8], paged: usize, no_link: u16) -> (Found, BTreeMap<u16, u32>) {
+fn find(parser: &Parser, frame: &[u8], paged: usize, no_link: u16) -> (ParserResult, BTreeMap<u16, u32>) {
     let mut bytes = frame.to_vec();
     bytes.resize(frame.len() + BEHIND, 0xa5);
-    let mut found = Found::default();
+    let mut found = ParserResult::default();
     // SAFETY: `bytes` has `frame.len()` bytes and BEHIND more.
     unsafe { kernel_parser_run(bytes.as_ptr(), frame.len() as u32, paged as u32, no_link.into(), &mut found) };
     let streams = found.at[..found.n as usize].iter().map(|[stream, key]| (parser.table.user[*stream as usize], *key));

@@ -56,7 +56,7 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn follow(bytes: &[u8]) -> Profile {
-    let (mut machine, mut agent) = Machine::fed("guest0", 0);
+    let (mut machine, mut agent) = Machine::scripted("guest0", 0);
     let begin = monotonic();
     let (mut now, mut rest) = (begin, bytes);
     let mut causality = CausalityCheck::new([(VCPU, 0)], begin);

@@ -8,7 +8,6 @@
 //!
 //! Each end treats the other as hostile: every length, index and wait is bounded, and a peer that sends invalid data,
 //! stalls or dies causes an error that names it. docs/agent.md describes the protocol.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod address;
@@ -38,7 +37,7 @@ pub use command::CommandNews;
 pub use cost::{Cost, Meter};
 pub use listen::{listen, Listen, ListenError};
 #[doc(hidden)]
-pub use machine::Fed;
+pub use machine::ScriptedAgent;
 pub use machine::{Machine, MachineError, Timeouts};
 pub use message::{Facts, StartRequest, VERSION};
 pub use observation::{MakeObserver, Observer, MAX_OBSERVATION};

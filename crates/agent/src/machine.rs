@@ -144,10 +144,10 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A machine without a connection that follows `streams` streams. [`Fed::say`] passes in its agent's bytes. For
+    /// A machine without a connection that follows `streams` streams. [`ScriptedAgent::send`] passes in its agent's bytes. For
     /// tests of the host's handling of messages.
     #[doc(hidden)]
-    pub fn fed(name: &str, streams: usize) -> (Self, Fed) {
+    pub fn scripted(name: &str, streams: usize) -> (Self, ScriptedAgent) {
         let shared = Arc::new(Shared::new(name));
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
@@ -167,7 +167,7 @@ impl Machine {
             stopping: false,
             command_key: Vec::new(),
         };
-        (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
+        (machine, ScriptedAgent { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
     /// Starts sampling of the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
@@ -500,17 +500,17 @@ impl Machine {
     }
 }
 
-/// The agent's end of [`Machine::fed`].
+/// The agent's end of [`Machine::scripted`].
 #[doc(hidden)]
-pub struct Fed {
+pub struct ScriptedAgent {
     shared: Arc<Shared>,
     reader: FrameReader,
 }
 
 #[doc(hidden)]
-impl Fed {
+impl ScriptedAgent {
     /// Delivers bytes of the agent at `now` (the host's clock). Invalid bytes end the session.
-    pub fn say(&mut self, bytes: &[u8], now: Ns) {
+    pub fn send(&mut self, bytes: &[u8], now: Ns) {
         let mut state = self.shared.lock();
         state.commands.clear();
         if !state.over {

@@ -3,7 +3,6 @@
 //!
 //! Figures are a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod analysis;
 mod captures;

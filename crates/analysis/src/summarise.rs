@@ -6,7 +6,8 @@ use crate::{Analysis, SummaryOptions};
 use latpath_run::{Deficiency, DeficiencyKind, Rows, Run, Select, Spans};
 use latpath_stats::figures::packets;
 use latpath_stats::{
-    units::count, Aggregate, Batch, Batches, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns,
+    units::count, Aggregate, Batch, Batches, DetectedPattern, Pacing, PatternKind, Patterns, Setup, Summary,
+    WithoutPatterns,
 };
 
 /// Computes all figures of a run; see [`Analysis::summarise`].
@@ -32,7 +33,7 @@ impl Analysis<'_> {
 }
 
 /// The figures without the packets touched by the patterns that the user excludes; `None` if the user excludes none.
-pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[Found]) -> Option<WithoutPatterns> {
+pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[DetectedPattern]) -> Option<WithoutPatterns> {
     let options = &analysis.options;
     if options.exclude.is_empty() {
         return None;
@@ -51,8 +52,8 @@ pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[Found]) -> O
 }
 
 /// Number of patterns of these kinds, and their spans.
-pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
-    let named: Vec<&Found> = found.iter().filter(|f| kinds.contains(&f.pattern.kind)).collect();
+pub(crate) fn touched(found: &[DetectedPattern], kinds: &[PatternKind]) -> (u64, Spans) {
+    let named: Vec<&DetectedPattern> = found.iter().filter(|f| kinds.contains(&f.pattern.kind)).collect();
     let touched = named.iter().flat_map(|f| &f.touched);
     let spans = touched.flat_map(|t| t.streams.iter().map(|stream| (*stream, t.from, t.to)));
     (named.len() as u64, Spans::of(spans))
@@ -65,7 +66,7 @@ pub(crate) struct Gathered<G> {
     /// The counts behind the figures.
     pub counted: Aggregate,
     /// Patterns of the summary, with the packets that they touch.
-    pub patterns: Vec<Found>,
+    pub patterns: Vec<DetectedPattern>,
     /// The callers' gatherers, one per worker.
     pub more: Vec<G>,
 }

@@ -109,7 +109,9 @@ pub const fn joined<const A: usize, const B: usize, const N: usize>(a: [Hook; A]
 /// An attach point that this kernel does not offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
+    /// Name of the tracepoint or function.
     pub tracepoint: &'static str,
+    /// Whether the attach point is a function, not a tracepoint.
     pub is_function: bool,
     /// The data that are not recorded.
     pub lost: &'static str,
@@ -134,6 +136,7 @@ impl fmt::Display for Missing {
 #[derive(Clone)]
 pub struct Hooks {
     table: &'static [Hook],
+    /// Names of the programs to load.
     pub programs: Vec<&'static str>,
     /// Missing attach points.
     pub missing: Vec<Missing>,
@@ -159,7 +162,7 @@ fn elsewhere(at: &str) -> bool {
 }
 
 /// A loaded program, which is attached until this value is dropped or the process ends, including by kill -9.
-pub struct Standing {
+pub struct AttachedProgram {
     /// The program's name in bpf/.
     pub name: &'static str,
     program: OwnedFd,
@@ -169,20 +172,20 @@ pub struct Standing {
     link: Option<OwnedFd>,
 }
 
-impl Standing {
+impl AttachedProgram {
     /// Attaches a program of the type raw tracepoint to the tracepoint with this name.
     ///
     /// # Errors
     /// If the kernel does not have the tracepoint, or does not attach the program.
     pub fn at_tracepoint(name: &'static str, program: BorrowedFd<'_>, tracepoint: CString) -> std::io::Result<Self> {
         let program = program.try_clone_to_owned()?;
-        let mut standing = Self { name, program, tracepoint: Some(tracepoint), link: None };
-        standing.attach()?;
-        Ok(standing)
+        let mut attached = Self { name, program, tracepoint: Some(tracepoint), link: None };
+        attached.attach()?;
+        Ok(attached)
     }
 
     /// Whether the program is attached.
-    pub fn stands(&self) -> bool {
+    pub fn is_attached(&self) -> bool {
         self.link.is_some()
     }
 
@@ -208,7 +211,8 @@ impl Standing {
 
 /// Attached programs, and the attach points that this kernel lacks.
 pub struct Programs {
-    pub standing: Vec<Standing>,
+    /// The loaded programs.
+    pub attached: Vec<AttachedProgram>,
     /// Missing attach points.
     pub missing: Vec<Missing>,
     /// Number of permanent entries at the start of `missing`. Programs of later entries may be attached later.
@@ -227,20 +231,20 @@ impl Programs {
     ///
     /// # Errors
     /// If the kernel cannot measure.
-    pub fn new(standing: Vec<Standing>, hooks: Hooks, measures: bool) -> std::io::Result<Self> {
+    pub fn new(attached: Vec<AttachedProgram>, hooks: Hooks, measures: bool) -> std::io::Result<Self> {
         let measuring = measures.then(measure).transpose()?;
         let Hooks { table, missing, .. } = hooks;
-        Ok(Self { standing, missing_for_good: missing.len(), missing, table, measuring, more_missed: 0 })
+        Ok(Self { attached, missing_for_good: missing.len(), missing, table, measuring, more_missed: 0 })
     }
 
     /// Attaches the needed programs that are detached, and detaches all others. A program that the kernel does not
     /// attach is missing until a later call attaches it.
     pub fn attach_only(&mut self, is_needed: impl Fn(&str) -> bool) {
         self.missing.truncate(self.missing_for_good);
-        for program in &mut self.standing {
+        for program in &mut self.attached {
             if !is_needed(program.name) {
                 program.detach();
-            } else if let Err(error) = if program.stands() { Ok(()) } else { program.attach() } {
+            } else if let Err(error) = if program.is_attached() { Ok(()) } else { program.attach() } {
                 let why = format!("the kernel refused to attach its program again: {error}");
                 let hook = self.table.iter().find(|hook| hook.program == program.name);
                 self.missing.extend(hook.map(|hook| Missing::of(hook, why)));
@@ -255,25 +259,26 @@ impl Programs {
 
     /// Whether a program is attached at this tracepoint now.
     pub fn stands_at(&self, tracepoint: &str) -> bool {
-        let is_there = |hook: &Hook| self.standing.iter().any(|there| there.name == hook.program && there.stands());
+        let is_there =
+            |hook: &Hook| self.attached.iter().any(|there| there.name == hook.program && there.is_attached());
         self.table.iter().any(|hook| hook.at == tracepoint && is_there(hook))
     }
 
     /// Whether a program of this name is among them.
     pub fn has(&self, name: &str) -> bool {
-        self.standing.iter().any(|there| there.name == name)
+        self.attached.iter().any(|there| there.name == name)
     }
 
     /// Runs that the kernel skipped because the same program was already running.
     pub fn missed(&self) -> u64 {
         let missed = |info: libbpf_sys::bpf_prog_info| info.recursion_misses;
-        self.standing.iter().filter_map(Standing::info).map(missed).sum::<u64>() + self.more_missed
+        self.attached.iter().filter_map(AttachedProgram::info).map(missed).sum::<u64>() + self.more_missed
     }
 
     /// Number of runs and their total time, ns, if the kernel measures them.
     pub fn cost(&self) -> Option<(u64, u64)> {
         let add = |(runs, ns), info: libbpf_sys::bpf_prog_info| (runs + info.run_cnt, ns + info.run_time_ns);
-        self.measuring.as_ref().map(|_| self.standing.iter().filter_map(Standing::info).fold((0, 0), add))
+        self.measuring.as_ref().map(|_| self.attached.iter().filter_map(AttachedProgram::info).fold((0, 0), add))
     }
 }
 
@@ -398,8 +403,8 @@ impl Hooks {
     ///
     /// # Errors
     /// If the process has no free descriptors.
-    pub fn attach(&mut self, object: &libbpf_rs::Object) -> std::io::Result<Vec<Standing>> {
-        let mut standing = Vec::new();
+    pub fn attach(&mut self, object: &libbpf_rs::Object) -> std::io::Result<Vec<AttachedProgram>> {
+        let mut attached = Vec::new();
         for program in object.progs_mut() {
             let Some(name) = self.programs.iter().copied().find(|p| program.name().to_str() == Some(p)) else {
                 continue;
@@ -407,12 +412,12 @@ impl Hooks {
             match attach_program(program.as_fd()) {
                 Ok(link) => {
                     let program = program.as_fd().try_clone_to_owned()?;
-                    standing.push(Standing { name, program, tracepoint: None, link: Some(link) })
+                    attached.push(AttachedProgram { name, program, tracepoint: None, link: Some(link) })
                 }
                 Err(e) => _ = self.without(name, e.to_string()),
             }
         }
-        Ok(standing)
+        Ok(attached)
     }
 
     /// Whether this program is to be loaded.
@@ -451,7 +456,8 @@ mod tests {
         static TABLE: [Hook; 2] = [hook("switch", "sched_switch", "who ran"), hook("nmi", "nmi_handler", "NMIs")];
         let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").expect("a file"));
         // No kernel attaches a descriptor that is not a program.
-        let program = |name| Standing { name, program: descriptor(), tracepoint: None, link: Some(descriptor()) };
+        let program =
+            |name| AttachedProgram { name, program: descriptor(), tracepoint: None, link: Some(descriptor()) };
         let hooks = Hooks { table: &TABLE, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
         let mut programs = Programs::new(vec![program("switch"), program("nmi")], hooks, false).expect("programs");
         programs.attach_only(|name| name == "nmi");
@@ -462,7 +468,7 @@ mod tests {
         assert!(programs.lacks_some_for_now());
         assert_eq!(programs.missing[0].lost, "who ran");
         assert!(programs.missing[0].why.starts_with("the kernel refused to attach its program again: "));
-        programs.standing[0].link = Some(descriptor());
+        programs.attached[0].link = Some(descriptor());
         programs.attach_only(|_| true);
         assert!(programs.stands_at("sched_switch") && !programs.lacks_some_for_now() && programs.missing.is_empty());
     }

@@ -37,6 +37,7 @@ mod skel {
 }
 #[cfg(feature = "loader")]
 mod constants {
+    #![allow(missing_docs)] // the headers describe them
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 
@@ -50,7 +51,8 @@ mod loader {
     };
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
     pub use crate::hooks::{
-        function_hook, hook, irq_vectors, joined, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing,
+        function_hook, hook, irq_vectors, joined, module_hook, optional, or, AttachedProgram, Hook, Hooks, Missing,
+        Programs,
     };
     pub use crate::kernel::{able, is_xdp_loaded, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, entries, from_bytes, Mapped, Plain};

@@ -87,6 +87,7 @@ impl<T: Plain> Mapped<T> {
     }
 
     #[allow(clippy::len_without_is_empty)]
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }

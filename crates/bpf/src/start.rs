@@ -17,6 +17,7 @@ pub enum StartError {
     /// There is nothing to observe; the text says what to do about it.
     #[error("{0}")]
     NothingHere(String),
+    /// This machine lacks what the programs observe: a sentence for the user.
     #[error(
         "kernel {release} refused the programs that {purpose} ({step}): {why}; RUST_LOG=debug shows all that it said"
     )]
@@ -27,6 +28,7 @@ pub enum StartError {
         purpose: &'static str,
         /// The failed step.
         step: &'static str,
+        /// The kernel's error, with the verifier's last words.
         why: String,
     },
     /// Memory, a descriptor or a thread is not available.

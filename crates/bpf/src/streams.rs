@@ -26,6 +26,7 @@ pub enum BadStreams {
     /// No stream.
     #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)")]
     None,
+    /// More streams than the kernel's table holds.
     #[error("{0} streams: at most {MAX_STREAMS} can be followed at once")]
     TooMany(usize),
     /// Too many streams of one name.
@@ -45,6 +46,7 @@ pub enum BadStreams {
 /// The streams in the order of the kernel's table, by protocol.
 #[derive(Debug, Default)]
 pub struct Table {
+    /// Entries of the kernel's table.
     pub streams: Vec<StreamConf>,
     /// Number of the user's stream for each entry.
     pub user: Vec<StreamId>,

@@ -39,6 +39,7 @@ pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result
 pub struct Found {
     /// The streams of the frame, each with the frame's key.
     pub streams: Vec<(StreamId, u32)>,
+    /// Whether the frame is malformed for the protocol of its ethertype or port.
     pub malformed: bool,
     /// Results of the fast path: from fetched bytes, by direct loads, and by the layout of an earlier frame. `None` if
     /// the frame takes the slow path.

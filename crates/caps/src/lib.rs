@@ -3,7 +3,6 @@
 //! Nothing is guessed from a version: the programs of each command are loaded and attached briefly, and a hook counts
 //! as missing if the kernel refuses it or does not have it.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod config;
 mod engines;

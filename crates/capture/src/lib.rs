@@ -5,7 +5,6 @@
 //! under way in it ([`CapturedPackets`]). Occasionally it requests a baseline: an interval in which all packets were on
 //! time. A [`RetentionPolicy`] keeps the worst captures. [`RankedCapture::encode`] encodes a capture. The caller
 //! collects the records and stores the captures.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod capture;
 mod codec;

@@ -7,7 +7,6 @@
 //! [`PacketTimeline`] has the intervals of a packet's whole route, [`Baseline`] the mean times of on-time packets.
 //! [`Attribution`] ranks a packet's causes by their time beyond the baseline, [`Ranking`] those of all late packets,
 //! and [`advise`] returns the fixes of a cause.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod actor;
 mod advice;

@@ -12,7 +12,6 @@
 //!
 //! docs/clocks.md explains the method and what it assumes.
 #![deny(unsafe_code)]
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod estimator;
 mod exchange;

@@ -312,6 +312,7 @@ fn on_both_sides(a: &[Recording], b: &[Recording]) -> Vec<String> {
 }
 
 impl Amount {
+    /// The number, without its type.
     pub fn value(self) -> f64 {
         match self {
             Self::Whole(n) => n as f64,

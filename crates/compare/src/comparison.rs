@@ -82,6 +82,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// Takes what identifies a recording from its figures.
     pub fn of(recording: &Recording) -> Self {
         Self {
             path: recording.path.clone(),
@@ -231,6 +232,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// The verdict as printed in a table; empty if the figure is not tested.
     pub fn text(self) -> &'static str {
         match self {
             Self::Faster => "faster",
@@ -246,6 +248,7 @@ impl Verdict {
         }
     }
 
+    /// Whether the groups differ significantly.
     pub fn is_difference(self) -> bool {
         matches!(self, Self::Faster | Self::Slower | Self::Fewer | Self::More | Self::Differ)
     }

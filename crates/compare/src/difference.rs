@@ -25,10 +25,12 @@ pub enum Scale {
     Arcsine,
 }
 
+/// Difference between two groups in one figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
     /// Mean of the group's recordings: geometric on the ratio scale, otherwise arithmetic on the scale itself.
     pub a: f64,
+    /// As `a`, for group B.
     pub b: f64,
     /// A − B on the scale; ln(A/B) on the ratio scale.
     pub by: f64,
@@ -36,6 +38,7 @@ pub struct Difference {
     pub plus_minus: Option<f64>,
     /// Two-sided p-value; 1 if the recordings are too short to estimate it.
     pub p: f64,
+    /// Scale of the comparison.
     pub scale: Scale,
 }
 
@@ -51,6 +54,7 @@ impl Difference {
         }
     }
 
+    /// Bounds of the confidence interval on the scale; `None` without an interval.
     pub fn interval(&self) -> Option<(f64, f64)> {
         self.plus_minus.map(|half| (self.by - half, self.by + half))
     }

@@ -9,7 +9,7 @@
 use latpath_histogram::compact::{place_of, Place};
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
-use latpath_stats::track::{Lost, Spikes, Stretch, Stretches};
+use latpath_stats::track::{Interval, Intervals, Lost, Spikes};
 
 /// One hour, ns.
 const HOUR: f64 = 3.6e12;
@@ -25,6 +25,7 @@ const HALF_BUCKET: f64 = 1.0 / 512.0;
 /// A figure of one recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
+    /// The value, on the scale of the comparison.
     pub value: f64,
     /// Value for display: spikes per hour (compared by the root of their rate), lost packets in percent (compared by an
     /// arcsine).
@@ -43,22 +44,23 @@ pub struct Span {
     /// Time from the first packet to the last.
     pub elapsed: Ns,
     /// Division of the span into intervals.
-    pub stretches: Stretches,
+    pub intervals: Intervals,
 }
 
 impl Span {
     /// Divides a recording into intervals for `tracks` tracks.
     pub fn of((first, last): (Ns, Ns), tracks: usize) -> Self {
-        Self { begin: first, elapsed: last.saturating_sub(first).max(0), stretches: Stretches::of(first, last, tracks) }
+        Self { begin: first, elapsed: last.saturating_sub(first).max(0), intervals: Intervals::of(first, last, tracks) }
     }
 }
 
 /// Times of one segment in a recording.
 #[derive(Clone, Debug)]
 pub struct Times {
+    /// All times, ns.
     pub histogram: Histogram,
     /// The times by interval.
-    pub stretches: Vec<(usize, Stretch)>,
+    pub intervals: Vec<(usize, Interval)>,
 }
 
 impl Times {
@@ -67,7 +69,7 @@ impl Times {
         let n = self.histogram.count() as f64;
         (n >= LEAST_BEYOND).then(|| {
             let value = self.histogram.sum() as f64 / n;
-            let (variance, degrees) = self.ratio(|stretch| stretch.sum as f64);
+            let (variance, degrees) = self.ratio(|interval| interval.sum as f64);
             let independent = (self.histogram.stddev() as f64).powi(2) / n;
             Estimate { value, counted: value, variance: variance.max(independent).max(RESOLUTION), degrees }
         })
@@ -83,7 +85,7 @@ impl Times {
         }
         let value = self.histogram.quantile(share);
         let at = self.nearest_edge(value, share);
-        let (variance, degrees) = self.ratio(|stretch| stretch.times.count_above(at) as f64);
+        let (variance, degrees) = self.ratio(|interval| interval.times.count_above(at) as f64);
         let beyond = self.beyond(at).clamp(0.5 / n, 1.0 - 0.5 / n);
         // Scales from the nearest interval edge to the quantile itself.
         let variance = variance * (share * (1.0 - share)) / (beyond * (1.0 - beyond));
@@ -101,25 +103,25 @@ impl Times {
     }
 
     fn beyond(&self, at: Place) -> f64 {
-        let beyond: u64 = self.stretches.iter().map(|(_, s)| s.times.count_above(at)).sum();
+        let beyond: u64 = self.intervals.iter().map(|(_, s)| s.times.count_above(at)).sum();
         beyond as f64 / self.histogram.count().max(1) as f64
     }
 
-    fn ratio(&self, x: impl Fn(&Stretch) -> f64) -> (f64, f64) {
-        let all: Vec<_> = self.stretches.iter().map(|(at, s)| (*at, s.count as f64, x(s))).collect();
+    fn ratio(&self, x: impl Fn(&Interval) -> f64) -> (f64, f64) {
+        let all: Vec<_> = self.intervals.iter().map(|(at, s)| (*at, s.count as f64, x(s))).collect();
         variance_of_ratio(&all)
     }
 }
 
 /// Variance of Σx/Σn and its degrees of freedom, from intervals (number, n, x) in order.
-fn variance_of_ratio(stretches: &[(usize, f64, f64)]) -> (f64, f64) {
-    let (n, x) = stretches.iter().fold((0.0, 0.0), |(n, x), s| (n + s.1, x + s.2));
-    let length = stretches.last().map_or(0, |last| last.0 + 1);
+fn variance_of_ratio(intervals: &[(usize, f64, f64)]) -> (f64, f64) {
+    let (n, x) = intervals.iter().fold((0.0, 0.0), |(n, x), s| (n + s.1, x + s.2));
+    let length = intervals.last().map_or(0, |last| last.0 + 1);
     let (mut most, mut degrees, mut block) = (0.0, 0.0, 1);
     while n > 0.0 && length / block >= LEAST_BLOCKS {
         let blocks = length.div_ceil(block) as f64;
         let off = |same: &[(usize, f64, f64)]| same.iter().map(|s| s.2 - x / n * s.1).sum::<f64>().powi(2);
-        let squares: f64 = stretches.chunk_by(|a, b| a.0 / block == b.0 / block).map(off).sum();
+        let squares: f64 = intervals.chunk_by(|a, b| a.0 / block == b.0 / block).map(off).sum();
         let variance = squares / (n * n) * blocks / (blocks - 1.0);
         if variance >= most {
             (most, degrees) = (variance, blocks - 1.0);
@@ -134,7 +136,7 @@ fn variance_of_ratio(stretches: &[(usize, f64, f64)]) -> (f64, f64) {
 /// count per block over its mean, at least 1; it exceeds 1 if spikes come in bursts.
 pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     let count = spikes.count()?;
-    let (hours, length) = (span.elapsed as f64 / HOUR, span.stretches.length());
+    let (hours, length) = (span.elapsed as f64 / HOUR, span.intervals.length());
     if hours <= 0.0 {
         return None;
     }
@@ -158,7 +160,7 @@ pub fn lost_share(lost: &Lost, packets: u64, span: Span) -> Option<Estimate> {
         return None;
     }
     let (count, n) = (lost.count() as f64, packets as f64);
-    let length = span.stretches.length();
+    let length = span.intervals.length();
     let blocks = (span.elapsed / length + 1).clamp(1, 1 << 13) as usize;
     let mut each = vec![0.0; blocks];
     for (at, lost) in lost.each() {

@@ -4,7 +4,7 @@ use crate::estimate::{lost_share, spike_rate, Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
 use latpath_settings::RunSettings;
-use latpath_stats::track::{Lost, Spikes, Stretch};
+use latpath_stats::track::{Interval, Lost, Spikes};
 use latpath_stats::{Band, PatternKind, Percentile};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,6 +14,7 @@ use serde::Serialize;
 pub enum Figure {
     /// Minimum.
     Min,
+    /// Arithmetic mean.
     Mean,
     /// Population standard deviation.
     Stddev,
@@ -49,6 +50,7 @@ impl Figure {
         Self::InBand,
     ];
 
+    /// Name in JSON and tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Min => "min",
@@ -82,10 +84,13 @@ impl Figure {
 pub struct Measured {
     /// Stream; `None` for all streams together.
     pub stream: Option<String>,
+    /// Kind of the segment.
     pub kind: SegmentKind,
+    /// Name of the segment.
     pub name: String,
     /// First point, as `machine/kind@device`.
     pub from: String,
+    /// Last point, as `machine/kind@device`.
     pub to: String,
     /// Error bound of a time between two machines' clocks, ns; `None` if unknown.
     pub error_bound_ns: Option<Ns>,
@@ -95,6 +100,7 @@ pub struct Measured {
     pub over: u64,
     /// The band that the user names, and the number of times in it; `None` without a band.
     pub in_band: Option<(Band, u64)>,
+    /// All times of the segment, ns.
     pub histogram: Histogram,
     /// Number of spikes; `None` if they are too many to be distinguished.
     pub spikes: Option<usize>,
@@ -108,8 +114,8 @@ pub struct Measured {
 
 impl Measured {
     /// Computes the figures from a segment's times, in total and by interval. The caller fills in name, ends and costs.
-    pub fn of(histogram: Histogram, (stretches, spikes): (Vec<(usize, Stretch)>, Spikes), span: Span) -> Self {
-        let times = Times { histogram, stretches };
+    pub fn of(histogram: Histogram, (intervals, spikes): (Vec<(usize, Interval)>, Spikes), span: Span) -> Self {
+        let times = Times { histogram, intervals };
         let rate = spike_rate(&spikes, span);
         let estimate = |figure| match figure {
             Figure::Mean => times.mean(),
@@ -194,13 +200,16 @@ pub struct Excluded {
     pub packets: u64,
 }
 
+/// Figures of one recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Path as the user named it.
     pub path: String,
+    /// Whether it is a run or a ping log.
     pub source: Source,
     /// Identity of the content: equal for copies of one recording.
     pub identity: String,
+    /// Names of the streams.
     pub streams: Vec<String>,
     /// Time from the first packet to the last.
     pub elapsed_ns: Ns,
@@ -210,7 +219,9 @@ pub struct Recording {
     pub sightings: (u64, u64),
     /// The machines' settings during the recording; empty if it has none.
     pub settings: RunSettings,
+    /// Segments of all streams together, and of each stream.
     pub segments: Vec<Measured>,
+    /// Packets and losses by stream.
     pub losses: Vec<Losses>,
     /// Excluded packets; `None` if the user excludes none.
     pub excluded: Option<Excluded>,
@@ -221,6 +232,7 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Number of packets of all streams.
     pub fn packets(&self) -> u64 {
         self.losses.iter().map(|l| l.packets).sum()
     }

@@ -75,6 +75,7 @@ pub struct Judged {
 }
 
 impl Judged {
+    /// The part of a row that sentences about several rows need.
     pub fn of(what: String, row: &Row) -> Self {
         let size = match row.difference_percent {
             Some(percent) => (true, (percent / 100.0).ln_1p().abs()),
@@ -151,6 +152,7 @@ pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<St
     all
 }
 
+/// One row in words: the figure of both groups, the difference and its interval.
 pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str)) -> String {
     let what = subject(segment, row.figure);
     let value = |side: Option<Amount>| side.map_or("-".into(), |v| amount(v, row.unit));

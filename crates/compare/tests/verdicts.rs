@@ -13,8 +13,8 @@ const RATE: u64 = 200;
 /// A recording of `seconds` whose packets take `time(n)`; each packet with `is_lost(n)` is lost.
 fn recording(seconds: u64, time: impl Fn(u64) -> Ns, is_lost: impl Fn(u64) -> bool) -> Recording {
     let span = Span::of((0, seconds as Ns * SECOND - 1), 1);
-    let (mut histogram, mut track) = (Histogram::new(), Track::new(span.stretches, 500_000));
-    let mut lost = Lost::new(span.stretches);
+    let (mut histogram, mut track) = (Histogram::new(), Track::new(span.intervals, 500_000));
+    let mut lost = Lost::new(span.intervals);
     let packets = seconds * RATE;
     for n in 0..packets {
         let at = n as Ns * SECOND / RATE as Ns;

@@ -3,7 +3,7 @@
 use crate::events_skel::types::{event_count as RawState, process_event as RawKey};
 use crate::events_skel::EventsSkelBuilder;
 use crate::figures::{Events, Vcpu};
-use latpath_bpf::{from_bytes, Mapped, Standing};
+use latpath_bpf::{from_bytes, AttachedProgram, Mapped};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Counting {
         stands: impl Fn(&str) -> bool,
         cpus: BorrowedFd<'_>,
         slots: usize,
-    ) -> libbpf_rs::Result<(Self, Vec<Standing>)> {
+    ) -> libbpf_rs::Result<(Self, Vec<AttachedProgram>)> {
         let all = names.len() as u32;
         let own: Vec<Option<Own>> = names.iter().map(|name| own(name).filter(|_| stands(name))).collect();
         let (mut programs, mut not_counted, mut made) = (Vec::new(), Vec::new(), None);
@@ -80,8 +80,8 @@ impl Counting {
             }
             let loaded = open.load()?;
             let at = CString::new(name.as_str()).expect("a file's name");
-            match Standing::at_tracepoint("count", loaded.progs.count.as_fd(), at) {
-                Ok(standing) => programs.push(standing),
+            match AttachedProgram::at_tracepoint("count", loaded.progs.count.as_fd(), at) {
+                Ok(program) => programs.push(program),
                 Err(e) => not_counted.push(format!("{name} ({e})")),
             }
             if made.is_none() {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// State of a vCPU's thread; at each moment it is in exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Tile {
+pub enum VcpuState {
     /// Unknown: before its first event.
     NotKnown,
     /// It runs guest code.
@@ -28,7 +28,7 @@ pub enum Tile {
     Interrupted,
 }
 
-impl Tile {
+impl VcpuState {
     /// All tiles, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::NotKnown,
@@ -58,7 +58,7 @@ impl Tile {
 
 /// Time in each tile, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Tiles {
+pub struct VcpuTimes {
     /// Before the first event.
     pub not_known_ns: Ns,
     /// Running guest code.
@@ -77,24 +77,24 @@ pub struct Tiles {
     pub interrupted_ns: Ns,
 }
 
-impl Tiles {
+impl VcpuTimes {
     /// Time in one tile, ns.
-    pub fn of(&mut self, tile: Tile) -> &mut Ns {
+    pub fn of(&mut self, tile: VcpuState) -> &mut Ns {
         match tile {
-            Tile::NotKnown => &mut self.not_known_ns,
-            Tile::Guest => &mut self.guest_ns,
-            Tile::Kvm => &mut self.kvm_ns,
-            Tile::Qemu => &mut self.qemu_ns,
-            Tile::Polling => &mut self.polling_ns,
-            Tile::Asleep => &mut self.asleep_ns,
-            Tile::Ready => &mut self.ready_ns,
-            Tile::Interrupted => &mut self.interrupted_ns,
+            VcpuState::NotKnown => &mut self.not_known_ns,
+            VcpuState::Guest => &mut self.guest_ns,
+            VcpuState::Kvm => &mut self.kvm_ns,
+            VcpuState::Qemu => &mut self.qemu_ns,
+            VcpuState::Polling => &mut self.polling_ns,
+            VcpuState::Asleep => &mut self.asleep_ns,
+            VcpuState::Ready => &mut self.ready_ns,
+            VcpuState::Interrupted => &mut self.interrupted_ns,
         }
     }
 
     /// Each tile with its time, ns.
-    pub fn all(mut self) -> [(Tile, Ns); 8] {
-        Tile::ALL.map(|tile| (tile, *self.of(tile)))
+    pub fn all(mut self) -> [(VcpuState, Ns); 8] {
+        VcpuState::ALL.map(|tile| (tile, *self.of(tile)))
     }
 
     /// The average per item, of `n` items.
@@ -127,7 +127,7 @@ pub struct Reason {
     /// Duration from `kvm_exit` to `kvm_entry`, ns; exits still open at the window's end are excluded.
     pub took: Histogram,
     /// The thread's time during these exits, including an exit still open at the window's end.
-    pub tiles: Tiles,
+    pub tiles: VcpuTimes,
 }
 
 /// Figures of one vCPU.
@@ -146,7 +146,7 @@ pub struct Vcpu {
     /// Whether the thread ended.
     pub gone: bool,
     /// The thread's time in each tile; adds up to `until - from`.
-    pub tiles: Tiles,
+    pub tiles: VcpuTimes,
     /// `kvm_entry`.
     pub entries: u64,
     /// `kvm_exit`.

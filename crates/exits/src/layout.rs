@@ -15,11 +15,11 @@ pub(crate) const NO_ID: u32 = constants::NO_ID as u32;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Tile;
+    use crate::VcpuState;
 
     #[test]
     fn tiles_are_numbered_as_the_programs_number_them() {
-        assert_eq!(Tile::ALL.len(), TILES);
+        assert_eq!(VcpuState::ALL.len(), TILES);
         let numbers = ["NOT_KNOWN", "GUEST", "KERNEL", "USER", "POLLING", "ASLEEP", "READY", "INTERRUPTED"];
         for (number, name) in numbers.into_iter().enumerate() {
             assert!(constants::ALL.contains(&(name, number)), "{name}");

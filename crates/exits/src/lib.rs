@@ -1,6 +1,6 @@
 //! Reasons and durations of VM exits, and the time of vCPU threads by state.
 //!
-//! eBPF programs aggregate in the kernel (bpf/vcpu_time.h): each event of a vCPU's thread ends one [`Tile`] and begins
+//! eBPF programs aggregate in the kernel (bpf/vcpu_time.h): each event of a vCPU's thread ends one [`VcpuState`] and begins
 //! the next at the same moment, so that the tiles of a window add up to the wall clock, to the nanosecond. No events
 //! are sent to user space, so none can be lost on the way.
 //!
@@ -17,7 +17,6 @@
 //!
 //! Times are of `CLOCK_MONOTONIC`, in ns.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod counters;
 mod events;
@@ -38,6 +37,6 @@ mod events_skel {
 }
 
 pub use counters::KvmCounters;
-pub use figures::{Events, Exits, Interrupts, Reason, Tile, Tiles, Vcpu};
+pub use figures::{Events, Exits, Interrupts, Reason, Vcpu, VcpuState, VcpuTimes};
 pub use traffic::Traffic;
 pub use watch::{Options, Watch};

@@ -1,12 +1,12 @@
 //! The attached programs, for one window.
 
 use crate::events::{self, Counting};
-use crate::figures::{Exits, Interrupts, Reason, Tile, Tiles, Vcpu};
+use crate::figures::{Exits, Interrupts, Reason, Vcpu, VcpuState, VcpuTimes};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawInterrupts, RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, TILES};
 use crate::skel::{ExitsSkelBuilder, OpenExitsSkel};
 use latpath_bpf::{
-    begin_window, bytes_of, end_window, release, Hooks, Mapped, Missing, Programs, Purpose, Standing, StartError,
+    begin_window, bytes_of, end_window, release, AttachedProgram, Hooks, Mapped, Missing, Programs, Purpose, StartError,
 };
 use latpath_linux::proc::{Root, Stat, PF_VCPU};
 use latpath_model::Ns;
@@ -54,11 +54,11 @@ pub struct Watch {
     counting: Option<Counting>,
     from: Ns,
     /// State in /proc of the vCPUs known at the start.
-    looked: HashMap<u32, Tile>,
+    looked: HashMap<u32, VcpuState>,
 }
 
 struct Loaded {
-    programs: Vec<Standing>,
+    programs: Vec<AttachedProgram>,
     vcpus: Mapped<RawVcpu>,
     rows: Mapped<RawRow>,
     interrupts: Mapped<RawInterrupts>,
@@ -215,8 +215,8 @@ impl Watch {
         let mut open = tiles(&raw.open);
         let last = until - raw.since as Ns;
         let mut guest = raw.guest as Ns;
-        match Tile::ALL[raw.state as usize % TILES] {
-            Tile::Guest => guest += last,
+        match VcpuState::ALL[raw.state as usize % TILES] {
+            VcpuState::Guest => guest += last,
             state => *open.of(state) += last,
         }
         let mut reasons: Vec<Reason> = Vec::new();
@@ -233,7 +233,7 @@ impl Watch {
             reasons.push(reason);
         }
         reasons.sort_by_key(|reason| std::cmp::Reverse(reason.tiles.sum()));
-        let mut tiles = Tiles { guest_ns: guest, ..Tiles::default() };
+        let mut tiles = VcpuTimes { guest_ns: guest, ..VcpuTimes::default() };
         reasons.iter().for_each(|reason| tiles.add(reason.tiles));
         let mut vcpu = Vcpu {
             tid: raw.tid,
@@ -298,18 +298,18 @@ fn known(vm: &Vm) -> impl Iterator<Item = Known> + '_ {
 }
 
 /// The current state of a thread, if it is certain.
-fn look(pid: u32, tid: u32) -> Option<Tile> {
+fn look(pid: u32, tid: u32) -> Option<VcpuState> {
     let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}/task/{tid}"))?;
     match stat.state {
-        'S' | 'D' => Some(Tile::Asleep),
-        _ if stat.flags & PF_VCPU != 0 => Some(Tile::Guest),
+        'S' | 'D' => Some(VcpuState::Asleep),
+        _ if stat.flags & PF_VCPU != 0 => Some(VcpuState::Guest),
         _ => None,
     }
 }
 
-fn tiles(raw: &[u64; TILES]) -> Tiles {
-    let mut tiles = Tiles::default();
-    for (tile, ns) in Tile::ALL.into_iter().zip(raw) {
+fn tiles(raw: &[u64; TILES]) -> VcpuTimes {
+    let mut tiles = VcpuTimes::default();
+    for (tile, ns) in VcpuState::ALL.into_iter().zip(raw) {
         *tiles.of(tile) = *ns as Ns;
     }
     tiles

@@ -1,7 +1,5 @@
 //! Writes runs in other tools' formats. To add a format, write a module, and add it to [`EXPORTERS`].
 
-#![warn(missing_docs, clippy::missing_errors_doc)]
-
 mod csv;
 mod file;
 mod hdr;

@@ -89,14 +89,14 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
     );
     // Without switches recording is useless.
     let no_switches = |why| PURPOSE.refusal("which thread runs", why);
-    let (standing, memory, keepers, (names, allowance, stops)) = match loaded {
+    let (attached, memory, keepers, (names, allowance, stops)) = match loaded {
         Ok(loaded) => loaded,
         Err((error, said)) => return Err(if hooks.stands_at(NEEDED) { error } else { no_switches(said) }),
     };
     if !hooks.stands_at(NEEDED) {
         return Err(no_switches("it would not be attached".into()));
     }
-    Ok(Attached { programs: Programs::new(standing, hooks, false)?, memory, keepers, allowance, stops, names })
+    Ok(Attached { programs: Programs::new(attached, hooks, false)?, memory, keepers, allowance, stops, names })
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@
 //! all others: the tool itself may have delayed a packet.
 //!
 //! Everything ends with the [`Recorder`], even after kill -9: nothing is pinned.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod attach;

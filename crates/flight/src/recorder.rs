@@ -9,7 +9,7 @@ use crate::layout::{RawName, NAMES, UNKNOWN};
 use crate::learnt::Learnt;
 use crate::names::Thread;
 use crate::window::{Rings, Window};
-use latpath_bpf::{Mapped, Missing, Standing, StartError};
+use latpath_bpf::{AttachedProgram, Mapped, Missing, StartError};
 use latpath_linux::proc::{self, field};
 use latpath_linux::{monotonic, Cpus};
 use latpath_model::text::{of_field, printable};
@@ -200,11 +200,11 @@ impl Recorder {
 
     /// Measured costs of the programs.
     pub fn programs(&self) -> Vec<ProgramCost> {
-        let cost = |program: &Standing| {
+        let cost = |program: &AttachedProgram| {
             let info = program.info()?;
             Some(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns })
         };
-        lock(&self.control).programs.standing.iter().filter_map(cost).collect()
+        lock(&self.control).programs.attached.iter().filter_map(cost).collect()
     }
 
     /// Figures of the recorder.
@@ -231,6 +231,6 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         // Programs are detached before their memory is freed.
         self.keeper = None;
-        lock(&self.control).programs.standing.clear();
+        lock(&self.control).programs.attached.clear();
     }
 }

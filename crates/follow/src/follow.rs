@@ -97,7 +97,7 @@ pub enum FollowError {
 
 /// State at a change of the layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Found<'a> {
+pub struct LayoutChange<'a> {
     /// The route and the segments.
     pub layout: &'a Layout,
     /// The points.
@@ -111,7 +111,7 @@ pub struct Found<'a> {
 /// Receives the results of [`Follow`].
 pub trait JourneySink {
     /// Called when the route or the segments become known or change, before the first journey that they apply to.
-    fn layout(&mut self, _found: Found) {}
+    fn layout(&mut self, _found: LayoutChange) {}
 
     /// A finished journey; `points` has all points that it names.
     fn journey(&mut self, journey: &Journey, points: &[PointInfo]);
@@ -385,7 +385,7 @@ impl Follow {
         }
         self.laid_out = points.len();
         let totals = self.all_totals();
-        sink.layout(Found { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
+        sink.layout(LayoutChange { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
         self.layout = layout;
         self.expect_routes();
         if let Some(flight) = &mut self.flight {

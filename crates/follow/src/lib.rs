@@ -1,7 +1,6 @@
 //! Follows streams: probes and agents of all machines to journeys, the route, and figures.
 //!
 //! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys as they come.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod counted;
@@ -15,7 +14,7 @@ mod senders;
 mod tables;
 
 pub use flight::FlightOptions;
-pub use follow::{sum, Follow, FollowError, Found, JourneySink, Options};
+pub use follow::{sum, Follow, FollowError, JourneySink, LayoutChange, Options};
 pub use live::Live;
 pub use merge::Origin;
 #[doc(hidden)] // for tests that need no machine

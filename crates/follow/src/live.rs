@@ -1,6 +1,6 @@
 //! Live figures: counts the journeys that `record` would store, as they are finished.
 
-use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
+use crate::follow::{sum, Follow, FollowError, JourneySink, LayoutChange, Options};
 use latpath_clock::{ClockTie, RealtimeWatch, TimeOfDay};
 use latpath_journey::{Journey, Totals};
 use latpath_model::{Counters, Ns, PointInfo};
@@ -182,7 +182,7 @@ impl PacketThinning {
 }
 
 impl JourneySink for Figures {
-    fn layout(&mut self, found: Found) {
+    fn layout(&mut self, found: LayoutChange) {
         if self.counting.set_layout(found.points, found.layout, found.now) {
             self.before = found.totals.to_vec();
             self.given_up += std::mem::take(&mut self.counted);

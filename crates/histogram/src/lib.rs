@@ -3,7 +3,6 @@
 //!
 //! Each doubling has 256 buckets. Only the range in use is allocated. A clock fault causes negative values; they are
 //! counted in buckets of their own, so that percentiles remain right.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod compact;
 mod layout;

@@ -1,5 +1,4 @@
 //! Journeys: the sightings of each packet, joined by key in bounded memory, and the route that they reveal.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod islands;
 pub mod joiner;

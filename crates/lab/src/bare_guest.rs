@@ -30,6 +30,7 @@ const CODE: u64 = 0x1000;
 /// Interrupts that [`BareGuest::interrupt`] sends.
 #[derive(Clone, Copy, Debug)]
 pub enum Interrupt {
+    /// A fixed interrupt with this vector.
     Vector(u8),
     /// A non-maskable interrupt.
     Nmi,

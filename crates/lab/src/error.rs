@@ -11,6 +11,7 @@ pub enum Error {
     /// A program is not installed.
     #[error("{program}: not installed; try: apt-get install {package}")]
     Missing {
+        /// Name of the program.
         program: &'static str,
         /// Debian's package of the program.
         package: &'static str,
@@ -32,6 +33,7 @@ pub enum Error {
     /// A command failed.
     #[error("{command}: {why}")]
     Command {
+        /// The command line.
         command: String,
         /// The command's error message, or its exit status.
         why: String,
@@ -41,10 +43,16 @@ pub enum Error {
     NoKernel(String),
     /// Another user could change the cache, and so run programs as this user.
     #[error("{}: {why}; programs that are kept there are run: set LATPATH_CACHE to a folder that no other user can change", folder.display())]
-    Unsafe { folder: PathBuf, why: String },
+    Unsafe {
+        /// The cache's folder.
+        folder: PathBuf,
+        /// Who could change it.
+        why: String,
+    },
     /// A part of the lab could not be fetched from the package mirror.
     #[error("{what}: not in the cache, and cannot be fetched ({why}); connect this machine to a Debian mirror")]
     Fetch {
+        /// The missing part.
         what: String,
         /// The reason.
         why: String,
@@ -62,6 +70,7 @@ pub enum Error {
     Guest {
         /// The guest's name.
         guest: String,
+        /// What the guest did instead.
         why: String,
     },
     /// A machine runs but does not answer.

@@ -48,6 +48,7 @@ pub struct GuestPlan {
     pub name: String,
     /// Programs to copy into the guest, with their shared libraries: file on the host, path in the guest.
     pub programs: Vec<(PathBuf, String)>,
+    /// Number of vCPUs.
     pub cpus: u32,
     /// Memory in MiB, in addition to that of its root file system.
     pub memory_mib: u64,

@@ -17,12 +17,14 @@ use std::{
 /// A kernel that the lab's hypervisor can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabKernel {
+    /// Name in LATPATH_LAB and in reports.
     pub name: &'static str,
     /// Debian's meta package of the newest kernel; if it ends in a dot, the prefix of the packages of one version.
     package: &'static str,
     pub(crate) suite: &'static str,
     /// Whether it is built with PREEMPT_RT.
     pub real_time: bool,
+    /// Architecture.
     pub arch: Arch,
 }
 

@@ -76,6 +76,7 @@ pub enum EventKind {
     },
     /// The thread on the CPU starts to wake another thread.
     Waking {
+        /// Process id of the thread to wake.
         pid: u32,
     },
     /// The vCPU leaves the guest, for a reason ([`crate::Ladder::reason`]).
@@ -86,6 +87,7 @@ pub enum EventKind {
     Write(Doorbell),
     /// The guest reads a device's register.
     Read,
+    /// User space or KVM signals an eventfd.
     Signal(Eventfd),
     /// User space reads an eventfd.
     Take(Eventfd),
@@ -95,6 +97,7 @@ pub enum EventKind {
         kick: Eventfd,
         /// The eventfd of its interrupt; 0 for none.
         call: Eventfd,
+        /// Direction of the queue's packets.
         direction: Direction,
     },
     /// KVM turns an eventfd's signal into an interrupt by itself.
@@ -103,6 +106,7 @@ pub enum EventKind {
     Arrive(Device),
     /// The server (vhost's worker, or QEMU) carries a packet.
     Packet {
+        /// Direction of the packet.
         direction: Direction,
         /// The device, if the source reports it.
         device: Option<Device>,
@@ -111,18 +115,22 @@ pub enum EventKind {
     Raise(Line),
     /// A vCPU's interrupt controller accepts an interrupt.
     Accept {
+        /// Interrupt vector.
         vector: u32,
     },
     /// The interrupt is posted: hardware delivers it without KVM.
     Posted {
+        /// Interrupt vector.
         vector: u32,
     },
     /// KVM injects an interrupt into the guest that this thread runs.
     Inject {
+        /// Interrupt vector.
         vector: u32,
     },
     /// The guest ends an interrupt's handling.
     Eoi {
+        /// Interrupt vector.
         vector: u32,
     },
     /// Number of lost events of this CPU before this time.

@@ -107,9 +107,12 @@ pub(crate) struct Ended {
     pub t: Ns,
 }
 
+/// Counters of the events and of the transfers that could not be completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
+    /// Events processed.
     pub events: u64,
+    /// Events lost before processing.
     pub lost_events: u64,
     /// Transfers abandoned because of lost events.
     pub ended_by_loss: u64,

@@ -1,6 +1,5 @@
 //! Access to the running Linux: clocks, CPU lists, sockets and devices, `/proc`, and background scheduling of latpath's
 //! own threads.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod background;
 mod clock;

@@ -2,7 +2,6 @@
 //!
 //! Times are `i64` nanoseconds of a named clock, by default the machine's `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the
 //! kernel).
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod causality;
 mod observation;

@@ -12,8 +12,6 @@
 //! A namespace is identified by its inode number (`/proc/PID/ns/net`), as in latpath's points. A separate thread enters
 //! it; the caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
 
-#![warn(missing_docs, clippy::missing_errors_doc)]
-
 mod error;
 mod interface;
 pub mod netlink;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 /// A NIC's current setting, as its driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Current {
+    /// The setting is known.
     Set(Config),
     /// The setting is unknown, for this reason.
     Unknown(String),
@@ -18,6 +19,7 @@ pub enum Current {
 /// Received packets that a NIC can stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RxHardware {
+    /// All frames.
     AllFrames,
     /// Only these kinds, all of PTP or NTP.
     Only(Vec<RxFilter>),
@@ -28,11 +30,15 @@ pub enum RxHardware {
 /// Stamps that a device claims to make. Some devices claim more than they make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caps {
+    /// Name of the device.
     pub device: String,
     /// The device's index in this network namespace.
     pub ifindex: u32,
+    /// Whether the device is administratively up (`IFF_UP`).
     pub up: bool,
+    /// Whether the device has a link (`IFF_RUNNING`).
     pub running: bool,
+    /// Name of the driver, if it reports one.
     pub driver: Option<String>,
     /// The device's bus address (`0000:01:00.0`), if it has one.
     pub bus: Option<String>,
@@ -44,6 +50,7 @@ pub struct Caps {
     pub tx_types: u32,
     /// Bit n: the device can be set to `RxFilter(n)`.
     pub rx_filters: u32,
+    /// The stamps that are switched on.
     pub current: Current,
 }
 

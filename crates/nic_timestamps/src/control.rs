@@ -38,6 +38,7 @@ pub enum TxKind {
 /// A stamp of a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxStamp {
+    /// Where the stamp was taken.
     pub kind: TxKind,
     /// Time, by the clock of the kind.
     pub time: Ns,

@@ -9,6 +9,7 @@ pub enum StampError {
     /// No device has this name.
     #[error("{device}: no such device (devices here: {here})")]
     NoDevice {
+        /// The requested name.
         device: String,
         /// The existing devices.
         here: String,
@@ -16,6 +17,7 @@ pub enum StampError {
     /// A privilege is missing.
     #[error("{device}: {doing} needs root or CAP_NET_ADMIN; try with sudo")]
     NotAllowed {
+        /// The device.
         device: String,
         /// The operation.
         doing: &'static str,
@@ -23,6 +25,7 @@ pub enum StampError {
     /// The current setting cannot be read.
     #[error("{device}: its hardware stamps stay as they are, since they could not be put back: what is set now cannot be read ({why})")]
     NoWayBack {
+        /// The device.
         device: String,
         /// The reason.
         why: String,
@@ -38,6 +41,7 @@ pub enum StampError {
     /// Any other error.
     #[error("{device}: {doing}: {cause}")]
     Os {
+        /// The device.
         device: String,
         /// The operation.
         doing: &'static str,

@@ -35,7 +35,7 @@ pub struct Step {
 }
 
 /// Result of the search for a device to restore.
-pub(crate) enum Found<'a> {
+pub(crate) enum DeviceLookup<'a> {
     Here(Box<dyn Settable + 'a>),
     /// No device of this name and index is in its namespace.
     Gone,
@@ -44,7 +44,7 @@ pub(crate) enum Found<'a> {
 }
 
 /// Restores the devices that the function finds.
-struct PutBack<'a>(&'a dyn Fn(&Who) -> Found<'a>);
+struct PutBack<'a>(&'a dyn Fn(&Who) -> DeviceLookup<'a>);
 
 impl Undo for PutBack<'_> {
     const KIND: Kind = Kind::NicTimestamps;
@@ -58,10 +58,10 @@ impl Undo for PutBack<'_> {
         };
         let who = Who { device: last.device.clone(), ifindex, netns };
         match (self.0)(&who) {
-            Found::Here(device) => put_back(&who.device, first.before, last.after, &*device)
+            DeviceLookup::Here(device) => put_back(&who.device, first.before, last.after, &*device)
                 .unwrap_or_else(|e| Outcome::Failed(vec![format!("{}: hardware stamps: {e}", who.device)])),
-            Found::Gone => Outcome::nothing(),
-            Found::OutOfReach => Outcome::OutOfReach,
+            DeviceLookup::Gone => Outcome::nothing(),
+            DeviceLookup::OutOfReach => Outcome::OutOfReach,
         }
     }
 }
@@ -92,17 +92,17 @@ impl Undo for NicTimestamps {
     }
 }
 
-fn of_this_machine(who: &Who) -> Found<'static> {
-    let Ok(netns) = Netns::find(who.netns) else { return Found::OutOfReach };
+fn of_this_machine(who: &Who) -> DeviceLookup<'static> {
+    let Ok(netns) = Netns::find(who.netns) else { return DeviceLookup::OutOfReach };
     let find = || match nix::net::if_::if_nametoindex(who.device.as_str()) {
         // Another device with this name has not been changed.
         Ok(ifindex) if ifindex == who.ifindex => Device::named(&who.device).ok(),
         _ => None,
     };
     match netns.inside(find) {
-        Ok(Some(device)) => Found::Here(Box::new(device)),
-        Ok(None) => Found::Gone,
-        Err(_) => Found::OutOfReach,
+        Ok(Some(device)) => DeviceLookup::Here(Box::new(device)),
+        Ok(None) => DeviceLookup::Gone,
+        Err(_) => DeviceLookup::OutOfReach,
     }
 }
 
@@ -132,7 +132,8 @@ impl Ledger {
         let noting = |cause| StampError::NotNoted { device: who.device.clone(), cause };
         let turn = self.0.turn().map_err(noting)?;
         // The entry of processes that need a change. An entry without such a process is undone first.
-        let mut share = turn.needed(&PutBack(&|_| Found::Here(Box::new(device))), &who.subject()).map_err(noting)?;
+        let mut share =
+            turn.needed(&PutBack(&|_| DeviceLookup::Here(Box::new(device))), &who.subject()).map_err(noting)?;
         let now = device.config().map_err(|e| failed("reading what it is set to (SIOCGHWTSTAMP)", e))?;
         if let Some(share) = &mut share {
             share.join(&turn).map_err(noting)?;
@@ -165,7 +166,7 @@ impl Ledger {
 
     /// Ends a share; the end of the last share restores the device.
     pub(crate) fn leave(&self, mut share: Share, device: &dyn Settable) -> latpath_undo::Result<Outcome> {
-        share.leave(&PutBack(&|_| Found::Here(Box::new(device))))
+        share.leave(&PutBack(&|_| DeviceLookup::Here(Box::new(device))))
     }
 }
 
@@ -302,9 +303,9 @@ pub(crate) mod tests {
         type Step = Step;
         fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
             let find = |who: &Who| match (who.netns, who.ifindex, who.device.as_str()) {
-                _ if !self.1 => Found::OutOfReach,
-                (77, 4, "lp0") => Found::Here(Box::new(self.0)),
-                _ => Found::Gone,
+                _ if !self.1 => DeviceLookup::OutOfReach,
+                (77, 4, "lp0") => DeviceLookup::Here(Box::new(self.0)),
+                _ => DeviceLookup::Gone,
             };
             PutBack(&find).undo(subject, steps)
         }

@@ -14,6 +14,7 @@ pub enum SocketError {
     /// The kernel does not have the option.
     #[error("{what}: this kernel does not have it ({needs})")]
     Missing {
+        /// The socket option.
         what: &'static str,
         /// Kernel or configuration that has it.
         needs: &'static str,
@@ -21,6 +22,7 @@ pub enum SocketError {
     /// Any other error.
     #[error("{what}: {cause}")]
     Os {
+        /// The operation.
         what: &'static str,
         /// The kernel's error.
         cause: io::Error,

@@ -28,6 +28,7 @@ const NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xC2, 0, 0, 0x0E];
 /// Result of the test of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
+    /// The claim holds.
     Works,
     /// The claim is false, for this reason.
     Failed(String),
@@ -49,7 +50,9 @@ impl Check {
 pub struct ClockRead {
     /// The clock's name, from its driver.
     pub name: Option<String>,
+    /// How the clock was read.
     pub method: Method,
+    /// The reading, with the system's clocks.
     pub reading: Reading,
 }
 
@@ -72,6 +75,7 @@ pub struct Verified {
     pub clock_read: Option<ClockRead>,
     /// Stamps before the queueing discipline.
     pub tx_sched: Check,
+    /// Stamps of the driver on sent packets.
     pub tx_driver: Check,
     /// Stamps of the NIC on sent packets.
     pub tx_nic: Check,

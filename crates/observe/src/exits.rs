@@ -2,7 +2,7 @@
 
 mod instrument;
 
-use latpath_exits::{Events, Exits as Counted, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
+use latpath_exits::{Events, Exits as Counted, Interrupts, KvmCounters, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, Observation};
 use latpath_stats::units::number_of;
@@ -71,7 +71,7 @@ pub struct VcpuExits {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuFigures {
     /// Its time by activity; the sum is its window.
-    pub tiles: Tiles,
+    pub tiles: VcpuTimes,
     /// Number of `kvm_entry` events.
     pub entries: u64,
     /// Number of `kvm_exit` events.
@@ -82,7 +82,7 @@ pub struct VcpuFigures {
     pub exit_time_without_halts_ns: Ns,
     /// `exit_time_without_halts_ns` by activity of the thread.
     #[serde(default)]
-    pub tiles_without_halts: Tiles,
+    pub tiles_without_halts: VcpuTimes,
     /// Number of times that KVM blocked a vCPU, which polled or slept until an event arrived for it.
     pub halts: u64,
     /// Halts that slept; the others ended while KVM polled.
@@ -119,7 +119,7 @@ pub struct ReasonFigures {
     /// Standard error of the mean, under the assumption that exits are independent.
     pub mean_error_ns: Ns,
     /// Time of these exits by activity of the vCPU's thread.
-    pub tiles: Tiles,
+    pub tiles: VcpuTimes,
 }
 
 /// Interrupts that KVM passed to virtual local APICs, however the CPU then delivered them.
@@ -192,10 +192,10 @@ pub struct PerWork {
     pub reasons: Vec<ReasonPerWork>,
     /// Time of all vCPUs by activity, per packet.
     #[serde(default)]
-    pub tiles_per_packet: Tiles,
+    pub tiles_per_packet: VcpuTimes,
     /// Time of all vCPUs by activity, per 10^9 bytes.
     #[serde(default)]
-    pub tiles_per_gb: Tiles,
+    pub tiles_per_gb: VcpuTimes,
 }
 
 /// Exits for one reason in relation to traffic.

@@ -18,7 +18,6 @@
 //! # Ok::<(), latpath_observe::StartError>(())
 //! ```
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod exits;
 mod in_guest;

@@ -10,7 +10,6 @@
 //!
 //! A table is flat: integers and booleans, optional or required ([`Column`]). Rows are collected column by column in a
 //! [`Group`].
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod chunk;

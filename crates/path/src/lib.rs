@@ -3,7 +3,6 @@
 //! [`Search::start`] attaches programs (bpf/) to the tracepoints that all packets pass, where packets are chosen by
 //! their bytes, and to the functions that take a packet, where the chosen ones are followed. The result per packet is a
 //! [`Packet`]; [`paths`] groups them by path.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod attach;
 mod btf;

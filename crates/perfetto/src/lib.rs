@@ -5,7 +5,6 @@
 //! queries work. Each guest is a separate machine. Late packets have latpath's rows, with their segments and causes,
 //! and arrows to the threads and CPUs that handled them. All times are on the host's timeline. docs/export.md describes
 //! the rows.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod details;
 mod export;

@@ -167,11 +167,11 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
         let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
         Ok((hooks.attach(skel.object())?, percpu, points, Remarks::new(remarks), ring))
     });
-    let (standing, percpu, points, remarks, ring) = loaded.map_err(|(error, _)| error)?;
+    let (attached, percpu, points, remarks, ring) = loaded.map_err(|(error, _)| error)?;
     if !hooks::suffice(&hooks) {
         return Err(PURPOSE.refusal("attaching them", hooks::lines(&hooks.missing).join("; ")).into());
     }
     hooks.missing = hooks::missing_of(&hooks);
-    let programs = Programs::new(standing, hooks, false).map_err(StartError::from)?;
+    let programs = Programs::new(attached, hooks, false).map_err(StartError::from)?;
     Ok(Attached { programs, table, percpu, points, remarks, ring, ring_size, cpus })
 }

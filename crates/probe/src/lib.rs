@@ -2,7 +2,6 @@
 //!
 //! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. It
 //! is a [`latpath_model::Source`] of sightings.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod attach;

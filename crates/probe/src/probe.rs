@@ -6,7 +6,7 @@ use crate::points::Points;
 use crate::remarks::{Remark, Remarked};
 use crate::ring::Reader;
 use crate::tx_done::{TxDone, TX_DONE};
-use latpath_bpf::{is_xdp_loaded, Functions, Missing, Reasons, Standing};
+use latpath_bpf::{is_xdp_loaded, AttachedProgram, Functions, Missing, Reasons};
 use latpath_linux::monotonic;
 use latpath_model::{
     Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote, SourceNoteKind, SynchChange, SynchWatch,
@@ -138,7 +138,7 @@ impl Probe {
 
     /// Detaches the programs. The next `drain` returns all remaining sightings.
     pub fn detach(&mut self) {
-        self.attached.programs.standing.iter_mut().for_each(Standing::detach);
+        self.attached.programs.attached.iter_mut().for_each(AttachedProgram::detach);
         self.detached = true;
         // A running program ends within the settling time.
         std::thread::sleep(std::time::Duration::from_millis(2));

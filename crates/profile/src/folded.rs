@@ -22,12 +22,19 @@ const MOST_BYTES: u64 = 1 << 30;
 pub enum BadProfile {
     /// The file cannot be read.
     #[error("{file}: {why}")]
-    File { file: String, why: io::Error },
+    File {
+        /// Path of the file.
+        file: String,
+        /// The system's error.
+        why: io::Error,
+    },
     /// The file is not a profile.
     #[error("{0}: not a profile of latpath's (latpath profile -o FILE makes one)")]
     Other(String),
+    /// A line of the file is malformed.
     #[error("{file}, line {line}: not a call chain and its time")]
     Line {
+        /// Path of the file.
         file: String,
         /// Number of the line, from 1.
         line: usize,

@@ -13,7 +13,7 @@ pub(crate) use elf::Segment;
 
 use crate::slice::MAX_NAME;
 use latpath_model::text::cut;
-use messages::{send, settle, Answer, Found, Open, Query, Request, MAX_MESSAGE};
+use messages::{send, settle, Answer, Open, ParserReply, Query, Request, MAX_MESSAGE};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -146,7 +146,7 @@ impl Reader {
         (found.names.len() == addresses.len()).then(|| found.names.into_iter().map(clean).collect())
     }
 
-    fn wait_for(&mut self, open: Open, query: Query) -> Option<Found> {
+    fn wait_for(&mut self, open: Open, query: Query) -> Option<ParserReply> {
         self.ask(0, open, query).ok()?;
         let until = self.pending.take()?.since + self.within;
         while Instant::now() < until {

@@ -6,8 +6,8 @@ use crate::events::cpu_clock;
 use crate::layout::{Here, RawAbsence, RawGuestTime, RawSample, RawTime, Shared, ThreadKey};
 use crate::skel::{OpenProfileSkel, ProfileSkelBuilder};
 use latpath_bpf::{
-    begin_window, bytes_of, end_window, entries, from_bytes, hook, module_hook, Hook, Hooks, Mapped, Missing, Plain,
-    Purpose, Standing,
+    begin_window, bytes_of, end_window, entries, from_bytes, hook, module_hook, AttachedProgram, Hook, Hooks, Mapped,
+    Missing, Plain, Purpose,
 };
 use latpath_linux::{monotonic, proc, Cpus};
 use latpath_model::Ns;
@@ -56,7 +56,9 @@ pub enum StartError {
     /// The kernel refused to sample.
     #[error("CPU {cpu} cannot be sampled {frequency} times a second: {why}{}", advice(*.frequency))]
     NoClock {
+        /// The CPU.
         cpu: u32,
+        /// Requested samples per second.
         frequency: u32,
         /// The kernel's error.
         why: io::Error,
@@ -116,7 +118,7 @@ pub(crate) struct ThreadTime {
 
 /// Samples until it is dropped.
 pub(crate) struct Sampler {
-    _programs: Vec<Standing>,
+    _programs: Vec<AttachedProgram>,
     _clocks: Vec<(OwnedFd, OwnedFd)>,
     ring: RingBuffer<'static>,
     came: Rc<RefCell<Vec<RawSample>>>,

@@ -29,7 +29,7 @@ pub(crate) struct Symbols {
     kernel: Functions,
     reader: Reader,
     /// The pending request.
-    asked: Option<Asked>,
+    asked: Option<PendingRequest>,
     /// Whether reading of files has ended.
     is_closed: bool,
     /// Owners whose files are no longer read.
@@ -55,7 +55,7 @@ struct Known {
 }
 
 /// A request: first to the mapped file, then to the process's perf map for addresses that the file does not name.
-struct Asked {
+struct PendingRequest {
     key: Key,
     owner: Owner,
     addresses: Vec<u64>,
@@ -192,7 +192,9 @@ impl Symbols {
             Kind::Memory => (true, self.reader.ask_perf_map(tgid, addresses.clone())),
         };
         match result {
-            Ok(()) => self.asked = Some(Asked { key: key.clone(), owner, addresses, is_perf_map, image: None }),
+            Ok(()) => {
+                self.asked = Some(PendingRequest { key: key.clone(), owner, addresses, is_perf_map, image: None })
+            }
             Err(why) => self.fail_of(owner, key, addresses, why),
         }
     }
@@ -209,7 +211,7 @@ impl Symbols {
         Some(())
     }
 
-    fn take_answer(&mut self, asked: Asked, wait: Duration) -> Option<()> {
+    fn take_answer(&mut self, asked: PendingRequest, wait: Duration) -> Option<()> {
         let Some(answer) = self.reader.answer(wait) else {
             self.asked = Some(asked);
             return None;
@@ -226,8 +228,8 @@ impl Symbols {
         Some(())
     }
 
-    fn take_names(&mut self, asked: Asked, names: Names) {
-        let Asked { key, owner, addresses, is_perf_map, .. } = asked;
+    fn take_names(&mut self, asked: PendingRequest, names: Names) {
+        let PendingRequest { key, owner, addresses, is_perf_map, .. } = asked;
         let image = names.image.map(Rc::new).or(asked.image).filter(|_| self.places);
         let known = self.known.entry(key.clone()).or_default();
         let mut unnamed = Vec::new();
@@ -241,7 +243,7 @@ impl Symbols {
             return;
         }
         if !is_perf_map && self.reader.ask_perf_map(key.0, unnamed.clone()).is_ok() {
-            self.asked = Some(Asked { key, owner, addresses: unnamed, is_perf_map: true, image });
+            self.asked = Some(PendingRequest { key, owner, addresses: unnamed, is_perf_map: true, image });
             return;
         }
         for address in unnamed {

@@ -1,7 +1,6 @@
 //! The protocols whose streams latpath follows: how users name a stream, how its packets look on the wire, and how
 //! their keys are read. Each protocol is one module here and one header of the kernel programs.
 #![forbid(unsafe_code)]
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod ber;
 mod error;

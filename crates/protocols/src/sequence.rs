@@ -9,23 +9,23 @@
 //!   (samples a second of some profile, or the full range of the field), or where such a wrap is within reach, for
 //!   packets may be lost across it. Any other wrap must be seen twice. A number beyond the believed wrap refutes it.
 //! - A sender that counts from 1 never sends 0, and sends the wrap itself: that number takes the place of 0.
-//! - A stretch consists of numbers without a restart, laid out without wraps. In it, `expected - seen = never seen`,
+//! - An epoch consists of numbers without a restart, laid out without wraps. In it, `expected - seen = never seen`,
 //!   so that the order in which packets were first seen does not matter.
 //! - Two consecutive numbers differ by less than half a wrap, forward or backward, unless the time between them proves
 //!   more: after a silence of half a wrap or more the time determines the number of missing wraps. If the stream then
 //!   catches up with the time, the sender or the observer had paused, and nothing was lost.
 //! - A jump back by more than `reach` packets is a restart of the sender; so is a jump forward by 65536 or more that
-//!   the time does not explain. A new stretch begins, and nothing is counted for the jump.
+//!   the time does not explain. A new epoch begins, and nothing is counted for the jump.
 //! - GOOSE counts states and retransmissions of each: `states` has its rules.
 //!
 //! In ambiguous cases the lower count is taken: `never_seen` is a lower bound.
 
+mod epoch;
 mod learn;
 mod place;
 mod restart;
 mod silence;
 mod states;
-mod stretch;
 #[cfg(test)]
 mod tests;
 mod tracker;
@@ -35,11 +35,11 @@ pub use tracker::{Totals, Tracker};
 
 use crate::protocol::Order;
 use crate::{KeyRule, Ns};
+use epoch::Epoch;
 use learn::{Guess, Wrap, STEP_REFUTED, STEP_VOTES};
 use place::Offset;
 use silence::Silence;
 use states::States;
-use stretch::Stretch;
 
 /// Default maximum reordering, packets.
 pub const REACH: u64 = 256;
@@ -67,12 +67,12 @@ pub struct Sequence {
     refuted: Option<u64>,
     /// The wrap is assumed because it is within reach.
     guess: Option<Guess>,
-    stretch: Option<Stretch>,
-    /// The previous stretch, until a restart is certain.
-    previous: Option<Stretch>,
-    /// Missing packets of finished stretches.
+    epoch: Option<Epoch>,
+    /// The previous epoch, until a restart is certain.
+    previous: Option<Epoch>,
+    /// Missing packets of finished epochs.
     missing: i64,
-    /// Packets that belong to no stretch.
+    /// Packets that belong to no epoch.
     unplaced: i64,
     gaps: u64,
     restarts: u64,
@@ -108,23 +108,23 @@ impl Sequence {
         self.refute(key.into());
         let key = self.place(key);
         self.resume(key, t);
-        let Some(stretch) = self.stretch else {
+        let Some(epoch) = self.epoch else {
             self.begin(key, t);
             return true;
         };
-        match self.offset(&stretch, key, t) {
+        match self.offset(&epoch, key, t) {
             Offset::Behind(back) if back <= self.span(self.reach) => {
                 self.fill(key, t);
                 false
             }
             Offset::Uncounted => false,
-            Offset::Ahead(forward, rounds) if self.is_plausible(&stretch, forward.saturating_sub(rounds), key, t) => {
+            Offset::Ahead(forward, rounds) if self.is_plausible(&epoch, forward.saturating_sub(rounds), key, t) => {
                 self.vote(forward);
-                self.advance(&stretch, forward, rounds, key, t);
+                self.advance(&epoch, forward, rounds, key, t);
                 self.settle_guess(key);
                 true
             }
-            _ if self.is_straggler(&stretch, key) => {
+            _ if self.is_straggler(&epoch, key) => {
                 self.unplaced += 1;
                 self.wrap_seen = self.wrap_seen.map(|w| Wrap { top: w.top.max(key), ..w });
                 false
@@ -140,7 +140,7 @@ impl Sequence {
     /// are. The effect is that of [`Self::lead`]; step, wrap and losses do not change. Returns false if `lead` must add
     /// it.
     pub fn lead_next(&mut self, key: u32, t: Ns) -> bool {
-        let (Some(wrap), Some(stretch)) = (self.wrap, &mut self.stretch) else { return false };
+        let (Some(wrap), Some(epoch)) = (self.wrap, &mut self.epoch) else { return false };
         let (step, key, is_open) = (self.step, u64::from(key), self.guess.is_some() || self.previous.is_some());
         let (took, numbers) = self.steady;
         if self.in_states
@@ -152,12 +152,12 @@ impl Sequence {
         {
             return false;
         }
-        let next = stretch.high_key + step;
+        let next = epoch.high_key + step;
         if key >= wrap || key != (if next < wrap { next } else { next - wrap }) {
             return false;
         }
         // Half a wrap or more in this time is a silence, which `offset` handles.
-        let passed = t.saturating_sub(stretch.high_t).max(0);
+        let passed = t.saturating_sub(epoch.high_t).max(0);
         let half = i64::try_from(wrap / 2).ok().and_then(|half| half.checked_mul(took));
         if passed.checked_mul(numbers).zip(half).is_none_or(|(passed, half)| passed >= half) {
             return false;
@@ -168,49 +168,49 @@ impl Sequence {
             1 => self.has_one = true,
             _ => {}
         }
-        stretch.advance(step, key, t);
+        epoch.advance(step, key, t);
         self.steady = (took.saturating_add(passed), numbers.saturating_add_unsigned(step));
         true
     }
 
     /// Adds a packet first seen at a later point: it lies far behind the head, or came there slightly early.
     pub fn follow(&mut self, key: u32, t: Ns) {
-        let Some(stretch) = self.stretch else { return };
+        let Some(epoch) = self.epoch else { return };
         self.refute(key.into());
         let key = self.place(key);
         if self.in_states {
-            match self.offset(&stretch, key, t) {
-                Offset::Ahead(forward, _) if forward <= self.reach => self.advance(&stretch, forward, 0, key, t),
+            match self.offset(&epoch, key, t) {
+                Offset::Ahead(forward, _) if forward <= self.reach => self.advance(&epoch, forward, 0, key, t),
                 Offset::Uncounted => {}
                 _ => self.fill(key, t),
             }
             return;
         }
-        if self.wrap.is_none() && key < stretch.high_key && !self.is_behind(&stretch, key, t) {
+        if self.wrap.is_none() && key < epoch.high_key && !self.is_behind(&epoch, key, t) {
             // Either behind the newest, or after the first wrap: only the exact successor proves the latter.
-            let exact = (stretch.high_key + self.step).checked_sub(key);
-            let is_wrap = |w: &u64| self.step > 0 && self.can_wrap(*w, stretch.high_key, key) && self.is_known(w);
+            let exact = (epoch.high_key + self.step).checked_sub(key);
+            let is_wrap = |w: &u64| self.step > 0 && self.can_wrap(*w, epoch.high_key, key) && self.is_known(w);
             self.believe(exact.filter(is_wrap));
         }
-        let forward = self.forward(stretch.high_key, key).unwrap_or(0);
-        if self.is_behind(&stretch, key, t) || forward == 0 || forward > self.span(self.reach) {
+        let forward = self.forward(epoch.high_key, key).unwrap_or(0);
+        if self.is_behind(&epoch, key, t) || forward == 0 || forward > self.span(self.reach) {
             self.fill(key, t);
-        } else if let Some(stretch) = &mut self.stretch {
-            stretch.advance(forward, key, t);
+        } else if let Some(epoch) = &mut self.epoch {
+            epoch.advance(forward, key, t);
         }
     }
 
     /// Adds a packet first seen where it was dropped.
     pub fn dropped(&mut self, key: u32, t: Ns) {
-        let Some(stretch) = self.stretch else {
+        let Some(epoch) = self.epoch else {
             self.begin(u64::from(key), t);
             return;
         };
         if self.step == 0 {
             // If other points only follow, drops alone show the step.
-            self.vote(u64::from(key).saturating_sub(stretch.high_key));
+            self.vote(u64::from(key).saturating_sub(epoch.high_key));
         } else if self.wrap.is_none() && !self.in_states {
-            self.believe(self.wrap_near(stretch.high_key, u64::from(key)));
+            self.believe(self.wrap_near(epoch.high_key, u64::from(key)));
         }
         self.follow(key, t);
     }
@@ -218,19 +218,19 @@ impl Sequence {
     /// Counts a packet that lies behind the newest.
     fn fill(&mut self, key: u64, t: Ns) {
         let reach = self.span(self.reach) as i64;
-        let at = self.stretch.and_then(|s| Some(s.high.saturating_sub_unsigned(self.back(&s, key, t)?)));
-        match (&mut self.stretch, at) {
-            (Some(stretch), Some(at)) if at >= stretch.low => stretch.count += 1,
+        let at = self.epoch.and_then(|s| Some(s.high.saturating_sub_unsigned(self.back(&s, key, t)?)));
+        match (&mut self.epoch, at) {
+            (Some(epoch), Some(at)) if at >= epoch.low => epoch.count += 1,
             // Nothing was counted as missing before the very first packet.
-            (Some(stretch), Some(at)) if stretch.high - at <= reach && self.restarts == 0 => {}
+            (Some(epoch), Some(at)) if epoch.high - at <= reach && self.restarts == 0 => {}
             _ => self.unplaced += 1,
         }
     }
 
     /// Lower bound of the numbers that no point saw.
     pub fn never_seen(&self) -> u64 {
-        let missing = |stretch: &Option<Stretch>| stretch.as_ref().map_or(0, |s| s.missing(self.step));
-        (self.missing + missing(&self.stretch) + missing(&self.previous) - self.unplaced).max(0) as u64
+        let missing = |epoch: &Option<Epoch>| epoch.as_ref().map_or(0, |s| s.missing(self.step));
+        (self.missing + missing(&self.epoch) + missing(&self.previous) - self.unplaced).max(0) as u64
     }
 
     /// Number of gaps, including those filled since.

@@ -18,8 +18,6 @@
 //!
 //! Times are of `CLOCK_MONOTONIC`, in ns.
 
-#![warn(missing_docs, clippy::missing_errors_doc)]
-
 mod devices;
 mod figures;
 mod hooks;

@@ -4,7 +4,9 @@ use crate::figures::{Directions, Queue, Queues, Side};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawQueue, Shared, READS, VHOST, WRITES};
 use crate::skel::{OpenQueuesSkel, QueuesSkel, QueuesSkelBuilder};
-use latpath_bpf::{begin_window, end_window, release, Hooks, Mapped, Missing, Programs, Purpose, Standing, StartError};
+use latpath_bpf::{
+    begin_window, end_window, release, AttachedProgram, Hooks, Mapped, Missing, Programs, Purpose, StartError,
+};
 use latpath_model::{text::printable, Ns};
 use libbpf_rs::skel::Skel;
 use libbpf_rs::Link;
@@ -56,8 +58,8 @@ impl Watch {
         };
         let loaded =
             PURPOSE.load::<QueuesSkelBuilder, _>(&mut hooks, |hooks| hooks.stands_at(needed), configure, attach);
-        let (standing, kprobes, queues, shared) = loaded.map_err(|(error, _)| error)?;
-        let programs = Programs::new(standing, hooks, measure)?;
+        let (attached, kprobes, queues, shared) = loaded.map_err(|(error, _)| error)?;
+        let programs = Programs::new(attached, hooks, measure)?;
         let mut watch = Self { programs, _kprobes: kprobes, queues, shared, from: 0 };
         watch.from = begin_window(|from| watch.set(offset_of!(Shared, from), from), |until| watch.set_until(until));
         Ok(watch)
@@ -114,7 +116,7 @@ fn configure(open: &mut OpenQueuesSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<
     Ok(())
 }
 
-type Attached = (Vec<Standing>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
+type Attached = (Vec<AttachedProgram>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
 
 fn attach(skel: &QueuesSkel<'_>, hooks: &mut Hooks) -> Result<Attached, StartError> {
     let queues = Mapped::new(&skel.maps.queues.as_fd(), MOST)?;

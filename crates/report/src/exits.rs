@@ -1,7 +1,7 @@
 //! The text of `latpath exits`.
 
 use crate::page::{of_enough, Page, Style};
-use latpath_exits::{Tile, Tiles, Traffic};
+use latpath_exits::{Traffic, VcpuState, VcpuTimes};
 use latpath_model::{Ns, Observation};
 use latpath_observe::exits::{
     ApicFigures, EventFigures, ExitsFigures, OtherEvents, PerWork, ReasonFigures, VcpuFigures, VmExits,
@@ -33,7 +33,7 @@ fn write_vm(page: &mut Page, vm: &VmExits, window: Ns, each: bool) {
     let name = vm.name.as_ref().map_or_else(String::new, |name| format!("{}: ", page.clean(name)));
     page.line(format!("{name}process {}, {vcpus}, {}", vm.pid, page.duration(window)));
     page.gap();
-    let tiles: Vec<Tile> = shown(vm.all.tiles).collect();
+    let tiles: Vec<VcpuState> = shown(vm.all.tiles).collect();
     let heads = ["<where time went"].into_iter().chain(tiles.iter().map(|tile| tile.name())).chain(["of"]);
     let mut table = Table::new(&heads.collect::<Vec<_>>());
     for vcpu in &vm.vcpus {
@@ -60,15 +60,15 @@ fn write_vm(page: &mut Page, vm: &VmExits, window: Ns, each: bool) {
 }
 
 /// Tiles with a column. `NotKnown` has one only if such time exists.
-fn shown(mut tiles: Tiles) -> impl Iterator<Item = Tile> {
-    Tile::ALL.into_iter().filter(move |tile| *tile != Tile::NotKnown || *tiles.of(*tile) > 0)
+fn shown(mut tiles: VcpuTimes) -> impl Iterator<Item = VcpuState> {
+    VcpuState::ALL.into_iter().filter(move |tile| *tile != VcpuState::NotKnown || *tiles.of(*tile) > 0)
 }
 
 fn vcpu_name(number: Option<u32>, tid: u32) -> String {
     number.map_or_else(|| format!("thread {tid}"), |number| format!("vCPU {number}"))
 }
 
-fn tile_row(page: &Page, name: String, mut tiles: Tiles, shown: &[Tile]) -> Vec<String> {
+fn tile_row(page: &Page, name: String, mut tiles: VcpuTimes, shown: &[VcpuState]) -> Vec<String> {
     let whole = tiles.sum();
     let mut row = vec![name];
     row.extend(shown.iter().map(|tile| percent(*tiles.of(*tile), whole, 2)));
@@ -83,7 +83,8 @@ fn reasons(page: &mut Page, figures: &VcpuFigures) {
     let plus_minus = page.letters.plus_minus();
     let mut times =
         Table::new(&["<exits for", "number", "per s", "time", "mean", plus_minus, "min", "p50", "p99", "p99.9", "max"]);
-    let mut spent = Table::new(&["<of their time"].into_iter().chain(exit_tiles().map(Tile::name)).collect::<Vec<_>>());
+    let mut spent =
+        Table::new(&["<of their time"].into_iter().chain(exit_tiles().map(VcpuState::name)).collect::<Vec<_>>());
     for reason in &figures.reasons {
         let name = reason_name(page, reason);
         times.row(time_row(page, name.clone(), reason));
@@ -147,8 +148,8 @@ fn with_gap(page: &mut Page, table: &Table) {
 }
 
 /// Tiles of a vCPU thread outside its guest.
-fn exit_tiles() -> impl Iterator<Item = Tile> {
-    Tile::ALL.into_iter().filter(|tile| !matches!(tile, Tile::Guest | Tile::NotKnown))
+fn exit_tiles() -> impl Iterator<Item = VcpuState> {
+    VcpuState::ALL.into_iter().filter(|tile| !matches!(tile, VcpuState::Guest | VcpuState::NotKnown))
 }
 
 fn time_row(page: &Page, name: String, reason: &ReasonFigures) -> Vec<String> {

@@ -3,8 +3,6 @@
 //!
 //! The input is a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
 
-#![warn(missing_docs, clippy::missing_errors_doc)]
-
 pub mod compare;
 pub mod cpu_profile;
 mod document;

@@ -6,7 +6,7 @@ use crate::cpu_profile::{trust, MODES};
 use crate::document::{sheet, without_markup, Sheet};
 use crate::exits::name_of;
 use crate::page::{Page, Style};
-use latpath_exits::Tile;
+use latpath_exits::VcpuState;
 use latpath_ladder::{Direction, MeansReport, QueueReport, Step, Times};
 use latpath_model::Ns;
 use latpath_observe::exits::{ReasonFigures, VcpuFigures};
@@ -140,7 +140,10 @@ fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
 /// CPU time of a vCPU's thread: all time except sleeping and waiting for a CPU, ns.
 fn busy(figures: &VcpuFigures) -> Ns {
     let mut tiles = figures.tiles;
-    [Tile::Guest, Tile::Kvm, Tile::Qemu, Tile::Polling].into_iter().map(|tile| *tiles.of(tile)).sum()
+    [VcpuState::Guest, VcpuState::Kvm, VcpuState::Qemu, VcpuState::Polling]
+        .into_iter()
+        .map(|tile| *tiles.of(tile))
+        .sum()
 }
 
 fn words(direction: Direction) -> &'static str {
@@ -182,7 +185,7 @@ fn times(page: &mut Page, all: &[Configuration]) {
     }
     page.heading("Where the vCPUs' time went");
     let mut table = table(page, "time", all, &["of it", "per GB"]);
-    for tile in Tile::ALL {
+    for tile in VcpuState::ALL {
         let mut row = vec![tile.name().to_owned()];
         for one in all {
             let cells = one.exits.as_ref().map(|part| {

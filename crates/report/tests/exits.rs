@@ -1,7 +1,7 @@
 //! The text of `latpath exits`.
 
 use latpath_bpf::Window;
-use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
+use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_model::Observation;
 use latpath_observe::exits::{About, ExitsFigures};
@@ -12,7 +12,7 @@ use latpath_vms::exit_reason::{Names, SVM};
 
 const SECOND: i64 = 1_000_000_000;
 
-fn reason(code: Option<u32>, took: &[i64], tiles: Tiles) -> Reason {
+fn reason(code: Option<u32>, took: &[i64], tiles: VcpuTimes) -> Reason {
     let mut histogram = Histogram::new();
     took.iter().for_each(|ns| histogram.record(*ns));
     Reason { isa: SVM, code, took: histogram, tiles }
@@ -20,11 +20,16 @@ fn reason(code: Option<u32>, took: &[i64], tiles: Tiles) -> Reason {
 
 /// A vCPU that halts, and has two thousand exits to QEMU.
 fn vcpu(id: u32) -> Vcpu {
-    let halted =
-        Tiles { kvm_ns: 100_000, polling_ns: 150_000, asleep_ns: 399_700_000, ready_ns: 50_000, ..Tiles::default() };
-    let io = Tiles { kvm_ns: 4_000_000, qemu_ns: 16_000_000, ..Tiles::default() };
+    let halted = VcpuTimes {
+        kvm_ns: 100_000,
+        polling_ns: 150_000,
+        asleep_ns: 399_700_000,
+        ready_ns: 50_000,
+        ..VcpuTimes::default()
+    };
+    let io = VcpuTimes { kvm_ns: 4_000_000, qemu_ns: 16_000_000, ..VcpuTimes::default() };
     let reasons = vec![reason(Some(0x78), &[200_000_000; 2], halted), reason(Some(0x7b), &[10_000; 2000], io)];
-    let mut tiles = Tiles { guest_ns: SECOND - 420_000_000, ..Tiles::default() };
+    let mut tiles = VcpuTimes { guest_ns: SECOND - 420_000_000, ..VcpuTimes::default() };
     reasons.iter().for_each(|reason| tiles.add(reason.tiles));
     Vcpu {
         tid: 500 + id,
@@ -110,7 +115,7 @@ fn what_was_skipped_and_what_is_not_known_are_said() {
     let mut odd = Vcpu { skipped: 3, ..vcpu(0) };
     let known = text(&observation(vec![odd.clone()], None), false, Style::from(Letters::of_locale(None)));
     assert!(!known.contains("not known"), "{known}");
-    odd.tiles.add(Tiles { not_known_ns: SECOND, ..Tiles::default() });
+    odd.tiles.add(VcpuTimes { not_known_ns: SECOND, ..VcpuTimes::default() });
     let document = observation(vec![odd], None);
     let page = text(&document, false, Style::from(Letters::of_locale(None)));
     assert!(page.contains("where time went  not known  in the guest") && page.contains("50.00 %"), "{page}");
@@ -149,7 +154,7 @@ fn no_vcpu_and_no_packet_are_said_and_not_divided_by() {
     let unseen = Vcpu {
         until: 2 * SECOND,
         from: SECOND,
-        tiles: Tiles { asleep_ns: SECOND, ..Tiles::default() },
+        tiles: VcpuTimes { asleep_ns: SECOND, ..VcpuTimes::default() },
         ..Vcpu::default()
     };
     assert!(text(&observation(vec![unseen], None), false, Style::from(Letters::of_locale(None))).contains("no exit\n"));

@@ -13,7 +13,6 @@
 //!
 //! A part appears under its name only when it is whole and on the disk, so that a run opens after a crash at any
 //! instant.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod deficiency;
 pub mod error;

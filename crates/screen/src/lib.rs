@@ -19,7 +19,6 @@
 //! Inside: `terminal` acquires and restores the terminal, `keys` decodes keys, `model` has the figures and the user's
 //! choices, `watch` and `trouble` see what goes wrong, `view` divides the room among `header`, `table`, `histogram`,
 //! `panels`, `streams`, `overlay`.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod header;
 mod histogram;

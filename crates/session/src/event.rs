@@ -18,17 +18,25 @@ pub enum Event {
         /// Its points, in the order in which packets pass.
         points: Vec<String>,
     },
-    /// No packet of a stream has arrived for [`PATIENCE`](crate::PATIENCE); `waited_ns` is the time waited so far.
+    /// No packet of a stream has arrived for [`PATIENCE`](crate::PATIENCE).
     StreamAbsent {
+        /// Name of the stream.
         stream: String,
+        /// Time waited so far, ns.
         waited_ns: Ns,
         /// Whether listening finds streams of this protocol.
         is_listed: bool,
     },
-    /// The first packet of a stream that was reported absent has arrived, `after_ns` from the start of the wait.
-    StreamArrived { stream: String, after_ns: Ns },
+    /// The first packet of a stream that was reported absent has arrived.
+    StreamArrived {
+        /// Name of the stream.
+        stream: String,
+        /// Time from the start of the wait, ns.
+        after_ns: Ns,
+    },
     /// No packet was seen at a point that matches this pattern of the user.
     PointUnseen {
+        /// The user's pattern.
         pattern: String,
         /// The points that saw packets.
         points: Vec<String>,
@@ -44,13 +52,15 @@ pub enum Event {
     LatePacket {
         /// Number of the capture.
         capture: u32,
+        /// Name of the stream.
         stream: String,
         /// Its number in its stream.
         packet: u64,
         /// Its latency.
         took_ns: Ns,
-        /// Start of the captured window; `to_ns` is its end.
+        /// Start of the captured window.
         from_ns: Ns,
+        /// End of the captured window.
         to_ns: Ns,
     },
     /// A capture of all machines is complete.
@@ -63,17 +73,35 @@ pub enum Event {
         worst_ns: Ns,
     },
     /// The recording lacks the names of this host's virtual machines.
-    VmsUnnamed { why: String },
+    VmsUnnamed {
+        /// The reason.
+        why: String,
+    },
     /// The recording has reached its maximum size on disk, and ends.
-    SizeReached { max_bytes: u64 },
+    SizeReached {
+        /// The maximum.
+        max_bytes: u64,
+    },
     /// A note on the kernel's own trace.
-    TraceNote { text: String },
+    TraceNote {
+        /// The note, for the user.
+        text: String,
+    },
     /// The kernel's own trace was saved to this file.
-    TraceSaved { path: PathBuf },
+    TraceSaved {
+        /// The file.
+        path: PathBuf,
+    },
     /// The kernel's own trace, or a part of it, is missing.
-    TraceFailed { why: String },
+    TraceFailed {
+        /// The reason.
+        why: String,
+    },
     /// Events were dropped here, because the caller did not take them in time.
-    Dropped { events: u64 },
+    Dropped {
+        /// Number of dropped events.
+        events: u64,
+    },
 }
 
 /// Name of a stream, as the user wrote it; empty if unknown.

@@ -63,11 +63,13 @@ impl ReplayOptions {
 /// Reason why a live view did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
+    /// The streams cannot be followed.
     #[error(transparent)]
     Follow(#[from] FollowError),
     /// One of the user's segments is invalid.
     #[error("{0}")]
     Segment(String),
+    /// The thread that explains late packets cannot be started.
     #[error("starting the thread that explains late packets: {0}")]
     Explainer(#[from] std::io::Error),
 }

@@ -79,27 +79,39 @@ pub struct RecordProgress {
 /// Reason why a recording did not start, or is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
+    /// The streams cannot be followed.
     #[error(transparent)]
     Follow(#[from] FollowError),
     /// The run cannot be created.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The kernel's own trace cannot be used.
     #[error(transparent)]
     Trace(#[from] latpath_tracefs::Error),
     /// The run could no longer be written.
     #[error("recording stopped; {}", directory.what_is_left(path, *stored))]
     Stopped {
+        /// The run's directory.
         path: PathBuf,
         /// Number of journeys on disk.
         stored: u64,
+        /// What became of the directory.
         directory: DirectoryState,
+        /// The error of writing.
         source: RunError,
     },
+    /// The run could not be completed.
     #[error("closing {}", path.display())]
-    Closing { path: PathBuf, source: RunError },
+    Closing {
+        /// The run's directory.
+        path: PathBuf,
+        /// The error.
+        source: RunError,
+    },
     /// The run is complete, but its directory has another name.
     #[error("somebody renamed {} while it was recorded: the run is whole, under another name", .0.display())]
     Renamed(PathBuf),
+    /// The session was stopped already.
     #[error("the recording was stopped before")]
     StoppedBefore,
 }
@@ -107,8 +119,11 @@ pub enum RecordError {
 /// State of a run's directory at the end of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryState {
+    /// Under its name.
     InPlace,
+    /// Under another name.
     Renamed,
+    /// Removed.
     Removed,
 }
 

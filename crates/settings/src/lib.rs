@@ -4,8 +4,6 @@
 //! the journal first. [`differences`] compares groups of runs, and [`RunSettings::changes`] compares the beginning and
 //! the end of one run.
 
-#![warn(missing_docs, clippy::missing_errors_doc)]
-
 mod address;
 mod boot;
 mod boot_state;

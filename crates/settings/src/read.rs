@@ -30,7 +30,7 @@ const MOST_THREADS: usize = 4096;
 
 /// A setting's value at one place, before those of several CPUs are grouped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct PlacedValue {
     pub target: Target,
     /// The target's current address, if that is not its name.
     pub at: Option<String>,
@@ -45,7 +45,7 @@ pub enum Target {
     Named(String),
 }
 
-impl Found {
+impl PlacedValue {
     /// A value of the machine.
     pub fn of_machine(value: impl Into<String>) -> Self {
         Self { target: Target::Named(String::new()), at: None, address: Address::Machine, value: value.into() }
@@ -133,7 +133,7 @@ impl<'a> Source<'a> {
     /// settings that could not be read.
     pub fn places(&self) -> (Vec<Located>, Vec<String>) {
         let (found, notes) = self.find(monotonic());
-        let one = |setting: Setting, Found { target, address, value, .. }: Found| {
+        let one = |setting: Setting, PlacedValue { target, address, value, .. }: PlacedValue| {
             let target = match target {
                 Target::Cpu(cpu) => cpu.to_string(),
                 Target::Named(name) => name,
@@ -149,8 +149,8 @@ impl<'a> Source<'a> {
         )
     }
 
-    fn find(&self, begin: Ns) -> (BTreeMap<Setting, Vec<Found>>, Vec<String>) {
-        let mut found: BTreeMap<Setting, Vec<Found>> = BTreeMap::new();
+    fn find(&self, begin: Ns) -> (BTreeMap<Setting, Vec<PlacedValue>>, Vec<String>) {
+        let mut found: BTreeMap<Setting, Vec<PlacedValue>> = BTreeMap::new();
         let mut notes = Vec::new();
         let is_over = || monotonic().saturating_sub(begin) > MOST_TIME;
         for setting in Setting::ALL.iter().copied().filter(|setting| !setting.is_of_device()) {
@@ -172,8 +172,8 @@ impl<'a> Source<'a> {
     }
 
     /// Reads a setting that does not belong to a network device.
-    pub(crate) fn one(&self, setting: Setting) -> Vec<Found> {
-        let machine = |value: Option<String>| value.into_iter().map(Found::of_machine).collect();
+    pub(crate) fn one(&self, setting: Setting) -> Vec<PlacedValue> {
+        let machine = |value: Option<String>| value.into_iter().map(PlacedValue::of_machine).collect();
         match setting.info().read {
             Read::Line(file) => machine(self.line(file)),
             Read::Choice(file) => machine(self.line(file).map(|line| choice(&line))),
@@ -188,7 +188,7 @@ impl<'a> Source<'a> {
             Read::CpuThread(name) => {
                 let of_cpu = |(_, stat): &(u32, Stat)| {
                     let cpu = stat.comm.strip_prefix(name)?.strip_prefix('/')?.parse().ok()?;
-                    Some(Found::of_cpu(cpu, scheduling(stat)))
+                    Some(PlacedValue::of_cpu(cpu, scheduling(stat)))
                 };
                 self.kernel_threads().iter().filter_map(of_cpu).collect()
             }
@@ -197,7 +197,7 @@ impl<'a> Source<'a> {
             Read::Vm(_, of) => {
                 let one = |vm: &Vm| {
                     let address = Address::Vm { name: vm.name.clone() };
-                    Some(Found::named(vm.name.clone(), None, address, of(&self.root, vm)?))
+                    Some(PlacedValue::named(vm.name.clone(), None, address, of(&self.root, vm)?))
                 };
                 self.vms.iter().filter_map(one).collect()
             }
@@ -224,10 +224,10 @@ impl<'a> Source<'a> {
         self.cpus.iter()
     }
 
-    pub(crate) fn each_cpu(&self, cpus: &Cpus, file: &str) -> Vec<Found> {
+    pub(crate) fn each_cpu(&self, cpus: &Cpus, file: &str) -> Vec<PlacedValue> {
         let one = |cpu: u32| {
             let value = self.line(&format!("sys/devices/system/cpu/cpu{cpu}/{file}"))?;
-            Some(Found::of_cpu(cpu, value))
+            Some(PlacedValue::of_cpu(cpu, value))
         };
         cpus.iter().filter_map(one).collect()
     }
@@ -268,7 +268,7 @@ impl<'a> Source<'a> {
 
     /// The threads of virtual machines, named after their roles: `guest7 vCPU 0`. Further threads of the same name are
     /// numbered.
-    fn threads(&self, of: fn(&latpath_vms::Thread) -> Option<String>) -> Vec<Found> {
+    fn threads(&self, of: fn(&latpath_vms::Thread) -> Option<String>) -> Vec<PlacedValue> {
         let mut all = Vec::new();
         for vm in self.vms {
             let mut known: BTreeMap<String, usize> = BTreeMap::new();
@@ -280,14 +280,16 @@ impl<'a> Source<'a> {
                 *count += 1;
                 let name = if *count == 1 { name } else { format!("{name} #{count}") };
                 let address = self.thread_address(thread.tid);
-                all.extend(of(thread).map(|value| Found::named(name, Some(thread.tid.to_string()), address, value)));
+                all.extend(
+                    of(thread).map(|value| PlacedValue::named(name, Some(thread.tid.to_string()), address, value)),
+                );
             }
         }
         all
     }
 
     /// A file of the control groups of virtual machines' threads, of those above them, and of systemd's slices.
-    fn groups(&self, file: &str) -> Vec<Found> {
+    fn groups(&self, file: &str) -> Vec<PlacedValue> {
         let mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
         let has_groups = |mount: &&str| self.root.path(&format!("{mount}/cgroup.controllers")).exists();
         let Some(mount) = mounts.into_iter().find(has_groups) else { return Vec::new() };
@@ -312,7 +314,7 @@ impl<'a> Source<'a> {
             let value = if value.is_empty() { "none".into() } else { value };
             let path_of_group = format!("/{mount}{path}");
             let address = Address::Group { path: path_of_group.clone() };
-            Some(Found::named(lasting(path), Some(path_of_group), address, value))
+            Some(PlacedValue::named(lasting(path), Some(path_of_group), address, value))
         };
         paths.iter().take(MOST_GROUPS).filter_map(one).collect()
     }
@@ -392,10 +394,10 @@ pub(crate) fn mask(text: &str) -> Option<Cpus> {
 }
 
 /// Combines CPUs with the same value into one list, and keeps all other values.
-fn grouped(all: Vec<Found>) -> Vec<(String, Option<String>, String)> {
+fn grouped(all: Vec<PlacedValue>) -> Vec<(String, Option<String>, String)> {
     let mut cpus: Vec<(String, Vec<u32>)> = Vec::new();
     let mut out = Vec::new();
-    for Found { target, at, value, .. } in all {
+    for PlacedValue { target, at, value, .. } in all {
         match target {
             Target::Named(name) => out.push((name, at, value)),
             Target::Cpu(cpu) => match cpus.iter_mut().find(|(known, _)| *known == value) {

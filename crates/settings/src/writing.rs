@@ -5,7 +5,7 @@ mod folder;
 use crate::address::Address;
 use crate::network;
 use crate::nic::{Refusal, Written};
-use crate::read::{devices, scheduling_of, Found, Source, Target};
+use crate::read::{devices, scheduling_of, PlacedValue, Source, Target};
 use crate::setting::{Read, Scope, Setting, Write};
 use latpath_linux::proc::{cpus_allowed, Stat};
 use latpath_linux::{set_affinity, set_scheduling, writable_sysfs_of_own_netns, Cpus};
@@ -249,7 +249,7 @@ impl Source<'_> {
     /// If the address no longer exists, or the setting cannot be read there.
     pub fn value(&self, setting: Setting, address: &Address) -> Result<String, WriteError> {
         let missing = |why: String| WriteError::Missing { setting, address: address.clone(), why };
-        let found: Vec<Found> = match (setting.info().read, address) {
+        let found: Vec<PlacedValue> = match (setting.info().read, address) {
             (Read::CpuThread(_), _) => {
                 let (tid, start_ticks) = setting.thread(self, address).map_err(missing)?;
                 return self.thread(tid, start_ticks, scheduling_of_thread).map_err(missing);
@@ -265,19 +265,19 @@ impl Source<'_> {
             }
             (Read::Interrupt(file), Address::Interrupt { number }) => {
                 let text = self.line(&format!("proc/irq/{number}/{file}"));
-                text.into_iter().map(|value| Found::named("", None, address.clone(), value)).collect()
+                text.into_iter().map(|value| PlacedValue::named("", None, address.clone(), value)).collect()
             }
             (Read::Group(file), Address::Group { path }) => {
                 let text = self.line(&format!("{}/{file}", path.trim_start_matches('/')));
                 let value = text.map(|text| if text.is_empty() { NO_VALUE.into() } else { text });
-                value.into_iter().map(|value| Found::named("", None, address.clone(), value)).collect()
+                value.into_iter().map(|value| PlacedValue::named("", None, address.clone(), value)).collect()
             }
             (_, Address::Device { name, netns } | Address::Queue { device: name, netns, .. }) => {
                 devices::of_device(self, setting, *netns, name).map_err(|e| missing(e.to_string()))?
             }
             _ => self.one(setting),
         };
-        let is_it = |found: &Found| match address {
+        let is_it = |found: &PlacedValue| match address {
             Address::Device { .. } => true,
             // The address of a folder's device has no namespace.
             Address::Queue { queue, .. } => matches!(&found.address, Address::Queue { queue: it, .. } if it == queue),

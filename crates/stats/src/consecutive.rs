@@ -35,7 +35,7 @@ impl Row {
 
 /// A part of a stream without a gap in its journeys' numbers.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct GaplessPart {
     /// The number after it.
     end: u64,
     /// The run at its beginning, before a punctual packet; without such a packet all are in `tail`.
@@ -46,7 +46,7 @@ struct Stretch {
     tail: Row,
 }
 
-impl Stretch {
+impl GaplessPart {
     fn then(self, next: Self) -> Self {
         let Some(head) = next.head else { return Self { end: next.end, tail: self.tail.then(next.tail), ..self } };
         let between = self.tail.then(head);
@@ -69,8 +69,8 @@ const MOST: usize = 1 << 12;
 #[derive(Clone, Debug, Default)]
 pub struct Consecutive {
     /// The growing part, and its first number.
-    open: Option<(u64, Stretch)>,
-    stretches: BTreeMap<u64, Stretch>,
+    open: Option<(u64, GaplessPart)>,
+    parts: BTreeMap<u64, GaplessPart>,
     /// The longest run of dropped parts.
     past: Row,
 }
@@ -82,10 +82,8 @@ impl Consecutive {
         let end = number.saturating_add(1);
         let in_time = !bad && missing_before == 0;
         match &mut self.open {
-            Some((_, stretch))
-                if in_time && stretch.end == number && stretch.tail.packets == 0 && stretch.head.is_some() =>
-            {
-                stretch.end = end;
+            Some((_, part)) if in_time && part.end == number && part.tail.packets == 0 && part.head.is_some() => {
+                part.end = end;
                 return;
             }
             _ => {}
@@ -93,12 +91,12 @@ impl Consecutive {
         let first = if in_time { 0 } else { first() };
         let row = Row { packets: u64::from(missing_before) + u64::from(bad), number, key, first };
         let (head, tail) = if bad { (None, row) } else { (Some(row), Row::default()) };
-        let one = Stretch { end, head, middle: Row::default(), tail };
+        let one = GaplessPart { end, head, middle: Row::default(), tail };
         match &mut self.open {
-            Some((_, stretch)) if stretch.end == number => *stretch = stretch.then(one),
+            Some((_, part)) if part.end == number => *part = part.then(one),
             _ => {
                 let before = self.open.replace((number, one));
-                before.into_iter().for_each(|(number, stretch)| self.keep(number, stretch));
+                before.into_iter().for_each(|(number, part)| self.keep(number, part));
             }
         }
     }
@@ -107,22 +105,22 @@ impl Consecutive {
     #[inline]
     pub fn add_in_time(&mut self, number: u64, key: u32, packets: u64) {
         self.add(number, key, 0, false, || 0);
-        if let Some((_, stretch)) = &mut self.open {
-            stretch.end = number.saturating_add(packets);
+        if let Some((_, part)) = &mut self.open {
+            part.end = number.saturating_add(packets);
         }
     }
 
-    fn keep(&mut self, mut number: u64, mut stretch: Stretch) {
-        let before = self.stretches.range(..number).next_back().map(|(at, before)| (*at, *before));
+    fn keep(&mut self, mut number: u64, mut part: GaplessPart) {
+        let before = self.parts.range(..number).next_back().map(|(at, before)| (*at, *before));
         if let Some((at, before)) = before.filter(|(_, before)| before.end == number) {
-            (number, stretch) = (at, before.then(stretch));
+            (number, part) = (at, before.then(part));
         }
-        if let Some(next) = self.stretches.remove(&stretch.end) {
-            stretch = stretch.then(next);
+        if let Some(next) = self.parts.remove(&part.end) {
+            part = part.then(next);
         }
-        self.stretches.insert(number, stretch);
-        if self.stretches.len() > MOST {
-            let (_, oldest) = self.stretches.pop_first().unwrap_or((number, stretch));
+        self.parts.insert(number, part);
+        if self.parts.len() > MOST {
+            let (_, oldest) = self.parts.pop_first().unwrap_or((number, part));
             self.past = self.past.longer(oldest.longest());
         }
     }
@@ -130,15 +128,15 @@ impl Consecutive {
     /// Adds the runs of other packets of the same stream.
     pub fn merge(&mut self, other: &Self) {
         self.past = self.past.longer(other.past);
-        other.stretches.iter().for_each(|(number, stretch)| self.keep(*number, *stretch));
-        other.open.into_iter().for_each(|(number, stretch)| self.keep(number, stretch));
+        other.parts.iter().for_each(|(number, part)| self.keep(*number, *part));
+        other.open.into_iter().for_each(|(number, part)| self.keep(number, part));
     }
 
     /// The longest run.
     pub fn longest(&self) -> Row {
         let mut all = Self { open: None, ..self.clone() };
-        self.open.into_iter().for_each(|(number, stretch)| all.keep(number, stretch));
-        all.stretches.values().fold(all.past, |longest, stretch| longest.longer(stretch.longest()))
+        self.open.into_iter().for_each(|(number, part)| all.keep(number, part));
+        all.parts.values().fold(all.past, |longest, part| longest.longer(part.longest()))
     }
 }
 
@@ -169,7 +167,7 @@ mod tests {
             let mut whole = Consecutive::default();
             all.iter().for_each(|one| whole.merge(one));
             prop_assert_eq!(whole.longest().packets, longest);
-            prop_assert_eq!(whole.stretches.len(), 1);
+            prop_assert_eq!(whole.parts.len(), 1);
         }
     }
 

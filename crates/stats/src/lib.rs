@@ -1,5 +1,4 @@
 //! Figures over journeys: the one model shown by the live view, the reports and their JSON.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod aggregate;
 mod batch;
@@ -36,7 +35,7 @@ pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Reach, ToolCost};
 pub use over_time::{OverTime, Slot};
 pub use pacing::{Pacing, PacingFigures};
-pub use patterns::{Found, Pattern, PatternKind, Patterns, Touched};
+pub use patterns::{DetectedPattern, Pattern, PatternKind, Patterns, Touched};
 pub use reader_gaps::ReaderGap;
 pub use summarise::{summarise, utc_steps, Facts};
 pub use tracks::Tracks;

@@ -82,13 +82,13 @@ impl Gaps {
 
 /// Consecutive packets of one stream.
 #[derive(Clone, Debug)]
-struct Stretch {
+struct ConsecutivePackets {
     /// The number after the last.
     end: u64,
     points: Vec<Option<Gaps>>,
 }
 
-impl Stretch {
+impl ConsecutivePackets {
     fn then(&mut self, next: &Self) {
         self.end = next.end;
         self.points.resize(self.points.len().max(next.points.len()), None);
@@ -109,7 +109,7 @@ pub struct Pacing {
     /// Maximum separate parts of one stream.
     most: usize,
     /// The parts of each stream, by their first numbers.
-    streams: Vec<BTreeMap<u64, Stretch>>,
+    streams: Vec<BTreeMap<u64, ConsecutivePackets>>,
 }
 
 impl Pacing {
@@ -143,38 +143,38 @@ impl Pacing {
         };
         let points = (0..self.points.min(rows.t.len())).map(of_point).collect();
         let end = rows.number[range.end - 1].saturating_add(1);
-        self.keep(batch.stream, rows.number[range.start], Stretch { end, points });
+        self.keep(batch.stream, rows.number[range.start], ConsecutivePackets { end, points });
     }
 
-    fn keep(&mut self, stream: StreamId, mut number: u64, mut stretch: Stretch) {
-        let Some(stretches) = self.streams.get_mut(usize::from(stream)) else { return };
-        let before = stretches.range(..number).next_back().filter(|(_, before)| before.end == number);
+    fn keep(&mut self, stream: StreamId, mut number: u64, mut part: ConsecutivePackets) {
+        let Some(parts) = self.streams.get_mut(usize::from(stream)) else { return };
+        let before = parts.range(..number).next_back().filter(|(_, before)| before.end == number);
         if let Some(at) = before.map(|(at, _)| *at) {
-            if let Some(mut before) = stretches.remove(&at) {
-                before.then(&stretch);
-                (number, stretch) = (at, before);
+            if let Some(mut before) = parts.remove(&at) {
+                before.then(&part);
+                (number, part) = (at, before);
             }
         }
-        if let Some(next) = stretches.remove(&stretch.end) {
-            stretch.then(&next);
+        if let Some(next) = parts.remove(&part.end) {
+            part.then(&next);
         }
         // A restarted recording may reuse a number.
-        match stretches.get_mut(&number) {
-            Some(known) => known.then(&stretch),
-            None => drop(stretches.insert(number, stretch)),
+        match parts.get_mut(&number) {
+            Some(known) => known.then(&part),
+            None => drop(parts.insert(number, part)),
         }
-        if stretches.len() > self.most {
-            if let (Some((at, mut oldest)), Some((_, next))) = (stretches.pop_first(), stretches.pop_first()) {
+        if parts.len() > self.most {
+            if let (Some((at, mut oldest)), Some((_, next))) = (parts.pop_first(), parts.pop_first()) {
                 oldest.then(&next);
-                stretches.insert(at, oldest);
+                parts.insert(at, oldest);
             }
         }
     }
 
     /// Adds the packets of another one with the same setup.
     pub fn merge(&mut self, other: Self) {
-        for (stream, stretches) in other.streams.into_iter().enumerate() {
-            stretches.into_iter().for_each(|(number, stretch)| self.keep(stream as StreamId, number, stretch));
+        for (stream, parts) in other.streams.into_iter().enumerate() {
+            parts.into_iter().for_each(|(number, part)| self.keep(stream as StreamId, number, part));
         }
     }
 
@@ -195,9 +195,9 @@ impl Pacing {
     /// A stream's figures at each point that saw at least two of its packets, by the points' ids; `name` returns a
     /// point's name.
     pub fn figures(&self, stream: StreamId, name: impl Fn(usize) -> String) -> Vec<PacingFigures> {
-        let mut stretches = self.streams.get(usize::from(stream)).into_iter().flat_map(BTreeMap::values);
-        let Some(mut all) = stretches.next().cloned() else { return Vec::new() };
-        stretches.for_each(|next| all.then(next));
+        let mut parts = self.streams.get(usize::from(stream)).into_iter().flat_map(BTreeMap::values);
+        let Some(mut all) = parts.next().cloned() else { return Vec::new() };
+        parts.for_each(|next| all.then(next));
         let figures = |(point, gaps): (usize, &Option<Gaps>)| {
             let gaps = gaps.filter(|gaps| gaps.count > 0)?;
             let (sum, n) = (i128::from(gaps.last) - i128::from(gaps.first), i128::from(gaps.count));

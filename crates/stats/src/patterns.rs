@@ -10,13 +10,13 @@ mod gather;
 mod levels;
 mod outages;
 mod period;
+mod point_sets;
 mod sentence;
 mod shifts;
 mod slots;
 mod swing;
-mod taken;
 
-pub use find::{Found, Touched};
+pub use find::{DetectedPattern, Touched};
 pub use gather::Patterns;
 
 use latpath_model::Ns;

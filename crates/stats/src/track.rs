@@ -1,4 +1,4 @@
-//! Times over the course of a recording: a histogram per stretch of whole seconds, and spikes over the threshold.
+//! Times over the course of a recording: a histogram per interval of whole seconds, and spikes over the threshold.
 
 use crate::times::are_within;
 use latpath_histogram::compact::{Compact, Counter};
@@ -6,43 +6,43 @@ use latpath_model::Ns;
 use std::collections::BTreeMap;
 
 const SECOND: Ns = 1_000_000_000;
-/// Maximum number of stretches of a recording.
-const MOST_STRETCHES: i64 = 4096;
+/// Maximum number of intervals of a recording.
+const MOST_INTERVALS: i64 = 4096;
 /// Maximum distance of two late packets within one spike, ns.
 pub const SPIKE_GAP: Ns = 100_000_000;
 /// Maximum number of distinguished spikes.
 const MOST_SPIKES: usize = 1 << 18;
 
-/// Divides a recording into stretches of equal length, in whole seconds.
+/// Divides a recording into intervals of equal length, in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretches {
+pub struct Intervals {
     begin: Ns,
     length: Ns,
 }
 
-impl Stretches {
-    /// For a recording whose first and last packet came at these times of any clock: stretches of one second, longer
+impl Intervals {
+    /// For a recording whose first and last packet came at these times of any clock: intervals of one second, longer
     /// ones if there would be more than 4096, or if several `tracks` are kept in parallel.
     pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
-        let most = (8 * MOST_STRETCHES / tracks.max(1) as i64).clamp(MOST_STRETCHES / 16, MOST_STRETCHES);
+        let most = (8 * MOST_INTERVALS / tracks.max(1) as i64).clamp(MOST_INTERVALS / 16, MOST_INTERVALS);
         let seconds = last.saturating_sub(first).max(0) / SECOND + 1;
         let length = (seconds as u64).div_ceil(most as u64) as Ns;
         Self { begin: first, length: length.saturating_mul(SECOND) }
     }
 
-    /// Length of a stretch, ns.
+    /// Length of an interval, ns.
     pub fn length(&self) -> Ns {
         self.length
     }
 
     fn number(&self, at: Ns) -> i64 {
-        (at.saturating_sub(self.begin) / self.length).clamp(0, MOST_STRETCHES)
+        (at.saturating_sub(self.begin) / self.length).clamp(0, MOST_INTERVALS)
     }
 }
 
-/// The times in one stretch.
+/// The times in one interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Interval {
     /// Number of times.
     pub count: u64,
     /// Sum of the times, ns.
@@ -54,11 +54,11 @@ pub struct Stretch {
 /// The times of one segment, or of round trips.
 #[derive(Clone, Debug)]
 pub struct Track {
-    stretches: Stretches,
+    intervals: Intervals,
     threshold: Ns,
-    all: BTreeMap<i64, Stretch>,
+    all: BTreeMap<i64, Interval>,
     open: i64,
-    /// Beginning and end of the open stretch.
+    /// Beginning and end of the open interval.
     bounds: (Ns, Ns),
     count: u64,
     sum: i128,
@@ -69,9 +69,9 @@ pub struct Track {
 
 impl Track {
     /// A track without times.
-    pub fn new(stretches: Stretches, threshold: Ns) -> Self {
+    pub fn new(intervals: Intervals, threshold: Ns) -> Self {
         Self {
-            stretches,
+            intervals,
             threshold,
             all: BTreeMap::new(),
             open: 0,
@@ -122,13 +122,13 @@ impl Track {
     #[cold]
     fn turn_to(&mut self, at: Ns) {
         self.close();
-        self.open = self.stretches.number(at);
-        let begin = self.stretches.begin.saturating_add(self.open.saturating_mul(self.stretches.length));
-        self.bounds = (begin, begin.saturating_add(self.stretches.length));
+        self.open = self.intervals.number(at);
+        let begin = self.intervals.begin.saturating_add(self.open.saturating_mul(self.intervals.length));
+        self.bounds = (begin, begin.saturating_add(self.intervals.length));
         if self.open == 0 {
             self.bounds.0 = Ns::MIN;
         }
-        if self.open == MOST_STRETCHES {
+        if self.open == MOST_INTERVALS {
             self.bounds.1 = Ns::MAX;
         }
     }
@@ -148,42 +148,42 @@ impl Track {
     pub fn merge(&mut self, mut other: Self) {
         self.close();
         other.close();
-        for (at, stretch) in other.all {
+        for (at, interval) in other.all {
             let own = self.all.entry(at).or_default();
             self.counter.add_all(&own.times);
-            self.counter.add_all(&stretch.times);
+            self.counter.add_all(&interval.times);
             own.times = self.counter.take();
-            own.count += stretch.count;
-            own.sum += stretch.sum;
+            own.count += interval.count;
+            own.sum += interval.sum;
         }
         self.spikes.merge(other.spikes);
     }
 
-    /// The stretches with packets, in order, each with its number from 0; and the spikes.
-    pub fn finish(mut self) -> (Vec<(usize, Stretch)>, Spikes) {
+    /// The intervals with packets, in order, each with its number from 0; and the spikes.
+    pub fn finish(mut self) -> (Vec<(usize, Interval)>, Spikes) {
         self.close();
         self.spikes.tidy();
-        (self.all.into_iter().map(|(at, stretch)| (at as usize, stretch)).collect(), self.spikes)
+        (self.all.into_iter().map(|(at, interval)| (at as usize, interval)).collect(), self.spikes)
     }
 }
 
-/// Lost packets: the number in each stretch, and groups of close ones.
+/// Lost packets: the number in each interval, and groups of close ones.
 #[derive(Clone, Debug)]
 pub struct Lost {
-    stretches: Stretches,
+    intervals: Intervals,
     each: BTreeMap<i64, u64>,
     events: Spikes,
 }
 
 impl Lost {
     /// No packets.
-    pub fn new(stretches: Stretches) -> Self {
-        Self { stretches, each: BTreeMap::new(), events: Spikes::default() }
+    pub fn new(intervals: Intervals) -> Self {
+        Self { intervals, each: BTreeMap::new(), events: Spikes::default() }
     }
 
     /// Adds a packet; packets may come in any order.
     pub fn add(&mut self, at: Ns) {
-        *self.each.entry(self.stretches.number(at)).or_default() += 1;
+        *self.each.entry(self.intervals.number(at)).or_default() += 1;
         self.events.add(at);
     }
 
@@ -198,7 +198,7 @@ impl Lost {
         self.each.values().sum()
     }
 
-    /// The stretches with lost packets, in order, each with its number from 0.
+    /// The intervals with lost packets, in order, each with its number from 0.
     pub fn each(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.each.iter().map(|(at, n)| (*at as usize, *n))
     }
@@ -284,7 +284,7 @@ mod tests {
             packets in prop::collection::vec((-SECOND..90 * SECOND, -50..5_000_000_i64), 1..200),
             cut in any::<prop::sample::Index>(),
         ) {
-            let track = || Track::new(Stretches::of(0, 60 * SECOND, 1), 4_000_000);
+            let track = || Track::new(Intervals::of(0, 60 * SECOND, 1), 4_000_000);
             let add = |packets: &[(Ns, Ns)]| {
                 let mut one = track();
                 packets.iter().for_each(|(at, time)| one.add(*at, *time));
@@ -295,22 +295,22 @@ mod tests {
             let (begin, end) = packets.split_at(cut.index(packets.len()));
             let mut parts = add(begin);
             parts.merge(add(end));
-            let (stretches, spikes) = parts.finish();
-            prop_assert_eq!(stretches.iter().map(|(_, s)| s.count).sum::<u64>(), packets.len() as u64);
+            let (intervals, spikes) = parts.finish();
+            prop_assert_eq!(intervals.iter().map(|(_, s)| s.count).sum::<u64>(), packets.len() as u64);
             let late: Vec<Ns> = in_order.iter().filter(|(_, time)| *time > 4_000_000).map(|(at, _)| *at).collect();
             let apart = late.windows(2).filter(|pair| pair[1] - pair[0] > SPIKE_GAP).count() + usize::from(!late.is_empty());
             prop_assert_eq!(spikes.count(), Some(apart));
             let (again, spikes_again) = add(&in_order).finish();
-            prop_assert_eq!((stretches, spikes.found()), (again, spikes_again.found()));
+            prop_assert_eq!((intervals, spikes.found()), (again, spikes_again.found()));
         }
     }
 
     #[test]
     fn a_long_recording_has_longer_stretches() {
-        assert_eq!(Stretches::of(5, 5, 1).length(), SECOND);
-        assert_eq!(Stretches::of(0, 14_400 * SECOND - 1, 6).length(), 4 * SECOND);
-        assert_eq!(Stretches::of(0, 14_400 * SECOND - 1, 64).length(), 29 * SECOND);
-        assert!(Stretches::of(Ns::MIN, Ns::MAX, 1).length() > 0);
+        assert_eq!(Intervals::of(5, 5, 1).length(), SECOND);
+        assert_eq!(Intervals::of(0, 14_400 * SECOND - 1, 6).length(), 4 * SECOND);
+        assert_eq!(Intervals::of(0, 14_400 * SECOND - 1, 64).length(), 29 * SECOND);
+        assert!(Intervals::of(Ns::MIN, Ns::MAX, 1).length() > 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::aggregate::Setup;
 use crate::batch::Batch;
 use crate::times::bit;
-use crate::track::{Lost, Stretches, Track};
+use crate::track::{Intervals, Lost, Track};
 use latpath_model::Ns;
 
 /// A track per segment, for all streams together or for each; and lost packets.
@@ -27,14 +27,14 @@ impl Tracks {
     }
 
     /// No packets.
-    pub fn new(setup: &Setup, stretches: Stretches, by_stream: bool) -> Self {
+    pub fn new(setup: &Setup, intervals: Intervals, by_stream: bool) -> Self {
         let last = |id: usize| setup.routes.get(id).and_then(|route| route.last()).map_or(0, |p| bit(*p));
         Self {
             from: setup.segments.iter().map(|s| s.from.into()).collect(),
             sinks: (0..setup.streams).map(last).collect(),
             by_stream,
-            tracks: vec![Track::new(stretches, setup.threshold); Self::count(setup, by_stream)],
-            lost: vec![Lost::new(stretches); if by_stream { setup.streams } else { 1 }],
+            tracks: vec![Track::new(intervals, setup.threshold); Self::count(setup, by_stream)],
+            lost: vec![Lost::new(intervals); if by_stream { setup.streams } else { 1 }],
             when: Vec::new(),
         }
     }

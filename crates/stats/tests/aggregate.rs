@@ -4,7 +4,7 @@ use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
 use latpath_model::{DropNote, Ns, Point, PointId, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{figures::packets, track::Stretches, Aggregate, Batches, Context, Setup, Summary, Tracks};
+use latpath_stats::{figures::packets, track::Intervals, Aggregate, Batches, Context, Setup, Summary, Tracks};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -344,7 +344,7 @@ proptest! {
         Batches::new(&setup).each(&rows, |batch| all.add(batch));
         let summary = summary(&all);
         let over_time = |by_stream| {
-            let mut tracks = Tracks::new(&setup, Stretches::of(0, 2_000_000_000, 4), by_stream);
+            let mut tracks = Tracks::new(&setup, Intervals::of(0, 2_000_000_000, 4), by_stream);
             Batches::new(&setup).each(&rows, |batch| tracks.add(batch));
             tracks.finish().iter().map(|(_, lost)| lost.count()).collect::<Vec<_>>()
         };

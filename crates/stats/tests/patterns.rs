@@ -3,7 +3,7 @@
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{Batches, Found, PatternKind, Patterns, Setup};
+use latpath_stats::{Batches, DetectedPattern, PatternKind, Patterns, Setup};
 
 const SECOND: Ns = 1_000_000_000;
 const PACKETS: u64 = 40_000;
@@ -52,7 +52,7 @@ fn batches() -> Vec<Rows> {
     packets.chunks(3_333).map(batch).collect()
 }
 
-fn found<'a>(workers: usize, batches: impl Iterator<Item = &'a Rows>) -> Vec<Found> {
+fn found<'a>(workers: usize, batches: impl Iterator<Item = &'a Rows>) -> Vec<DetectedPattern> {
     let setup = setup();
     let mut all = vec![Patterns::new(&setup, 0, PACKETS as Ns * 1_000_000); workers];
     let mut cut = Batches::new(&setup);

@@ -13,6 +13,7 @@ pub const FUNCTION: &str = "hidden_work";
 
 /// A stripped program.
 pub struct Stripped {
+    /// File of the program.
     pub program: PathBuf,
     /// File of its debugging information.
     pub debug_file: PathBuf,

@@ -39,7 +39,9 @@ pub fn latpath(words: &str) -> Command {
 
 /// A lab with a path, on which several commands can run at once.
 pub struct Bench {
+    /// The namespaces.
     pub lab: Lab,
+    /// The path from the publisher to the application.
     pub path: LabPath,
 }
 
@@ -151,6 +153,7 @@ pub struct Started {
 pub struct Finished {
     /// Exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
+    /// Standard output.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,

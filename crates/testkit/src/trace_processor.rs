@@ -94,9 +94,11 @@ struct Batch {
 pub enum Cell {
     /// NULL.
     Null,
+    /// An integer.
     Int(i64),
     /// A floating-point number.
     Real(f64),
+    /// A text.
     Text(String),
 }
 

@@ -3,7 +3,6 @@
 //! An [`Instance`] records events into its own buffers, accepts marks and snapshots, and is stopped and saved as text.
 //! It is undone when it is closed or dropped, or, after a kill, by the next start. [`text`] parses the events of such
 //! text.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod error;

@@ -5,7 +5,6 @@
 //! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod capture;
 mod corrupt;

@@ -28,7 +28,6 @@
 //! # Ok::<(), latpath_undo::Error>(())
 //! ```
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
-#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod entry;
 mod error;

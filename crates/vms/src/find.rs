@@ -26,7 +26,7 @@ const MOST_PROCESSES: usize = 4 << 20;
 
 /// The guests of this machine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Found {
+pub struct Guests {
     /// Guests in order of process number.
     pub vms: Vec<Vm>,
     /// CPUs without load balancing (`isolcpus=`, isolated cpuset partitions).
@@ -36,7 +36,7 @@ pub struct Found {
     pub unseen: Vec<String>,
 }
 
-impl Found {
+impl Guests {
     /// The guest of a tap or macvtap, by namespace and device index.
     pub fn vm_of_ifindex(&self, netns: Inode, ifindex: u32) -> Option<&Vm> {
         let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.ifindex == Some(ifindex));
@@ -58,12 +58,12 @@ impl Found {
 /// Finds the guests of this machine. Takes some milliseconds: a microsecond per descriptor, and a few repetitions for
 /// busy vCPUs.
 ///
-/// Guests that start or end during the search may be missed, without an error. [`Found::unseen`] lists information that
+/// Guests that start or end during the search may be missed, without an error. [`Guests::unseen`] lists information that
 /// this user may not read.
 ///
 /// # Errors
 /// If /proc cannot be read.
-pub fn find() -> Result<Found, Error> {
+pub fn find() -> Result<Guests, Error> {
     let own = Netns::own().ok().map(|netns| netns.inode());
     let namespaces = std::cell::OnceCell::new();
     let all = || namespaces.get_or_init(Netns::all);
@@ -78,9 +78,9 @@ pub fn find() -> Result<Found, Error> {
 }
 
 /// [`find`] under a given root directory.
-pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Found, Error> {
+pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Guests, Error> {
     let processes = root.numbers("proc", MOST_PROCESSES).map_err(Error::NoProc)?;
-    let mut found = Found { isolated_cpus: isolated(root), ..Found::default() };
+    let mut found = Guests { isolated_cpus: isolated(root), ..Guests::default() };
     let domains = libvirt::domains(root);
     let mut hidden = 0;
     let mut kernel = Vec::new();

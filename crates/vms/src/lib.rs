@@ -11,7 +11,6 @@
 //! ```
 //!
 //! Text of other processes (names, arguments) is bounded and stripped of control codes.
-#![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod command_line;
@@ -33,7 +32,7 @@ mod vm;
 pub use command_line::qemu_options;
 pub use debugfs::kvm_folders;
 pub use error::Error;
-pub use find::{find, Found};
+pub use find::{find, Guests};
 pub use libvirt::{cputune, Cputune};
 pub use ovsdb::{ovs_config, OvsConfig};
 pub use vm::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};

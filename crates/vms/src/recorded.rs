@@ -2,7 +2,7 @@
 //! line.
 
 use crate::{
-    find::{find_in, Found},
+    find::{find_in, Guests},
     taps::Devices,
     vm::{Accel, FoundBy, Isolated, Role, Thread, Vm},
     Error,
@@ -61,7 +61,7 @@ impl Host {
         self.write(path, &text.replace(from, to));
     }
 
-    fn search(&self) -> Result<Found, Error> {
+    fn search(&self) -> Result<Guests, Error> {
         let interface = |ifindex, name: &str, kind: &str, master, lower| Interface {
             ifindex,
             name: name.into(),
@@ -268,5 +268,5 @@ fn a_host_without_guests_has_none() {
     let host = Host { folder: TempDir::new().unwrap() };
     assert!(matches!(host.search(), Err(Error::NoProc(_))));
     fs::create_dir(host.path("proc")).unwrap();
-    assert_eq!(host.search().unwrap(), Found::default());
+    assert_eq!(host.search().unwrap(), Guests::default());
 }

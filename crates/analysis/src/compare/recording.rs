@@ -65,7 +65,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
     let covered = (first.max(select.from_ns), last.min(select.to_ns));
     let by_stream = options.by_stream;
     let span = |tracks| Span::of(covered, tracks);
-    let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).stretches, by_stream);
+    let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).intervals, by_stream);
     let reading = Reading { is_report: false, ..Reading::of_report(&analysis) };
     let Gathered { summary, counted, more, .. } = gather(&analysis, &reading, make, Tracks::add);
     let setup = counted.setup();

@@ -78,7 +78,7 @@ impl Variation {
         let bursts = self.bursts / 60.0 * (normal(noise) * 0.3).exp();
         let step = 1.0 / self.rate as f64;
         let (mut level, mut burst) = (normal(noise) * self.level, 0.0);
-        let (mut histogram, mut track) = (Histogram::new(), Track::new(span.stretches, THRESHOLD));
+        let (mut histogram, mut track) = (Histogram::new(), Track::new(span.intervals, THRESHOLD));
         for second in 0..self.seconds {
             level = 0.9 * level + normal(noise) * self.level * (1.0_f64 - 0.81).sqrt();
             for packet in 0..self.rate {

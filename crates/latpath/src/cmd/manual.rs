@@ -12,7 +12,7 @@ use latpath_compare::Comparison;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
 use latpath_report::schema;
-use latpath_vms::Found;
+use latpath_vms::Guests;
 use std::path::PathBuf;
 
 /// Print what a shell needs to complete latpath's commands and flags, as for bash: source <(latpath completions bash)
@@ -47,7 +47,7 @@ const DESCRIBED: [Described; 6] = [
     ("live", latpath_report::live_schema),
     ("report", latpath_report::report_schema),
     ("study", of::<Vec<Configuration>>),
-    ("vms", of::<Found>),
+    ("vms", of::<Guests>),
 ];
 
 fn of<T: schemars::JsonSchema>() -> schemars::Schema {

@@ -87,7 +87,7 @@ impl From<Kind> for With {
     }
 }
 
-struct Found {
+struct SearchResult {
     packets: Vec<Packet>,
     counts: Counts,
     how: latpath_path::How,
@@ -160,7 +160,7 @@ fn say_how(search: &Search) {
 }
 
 /// Collects packets until the end conditions are met, or the user stops.
-fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains) {
+fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (SearchResult, Remains) {
     let began = Instant::now();
     let (mut reported, mut enough) = (false, None::<Instant>);
     let tie = ClockTie::read();
@@ -190,7 +190,7 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
     let how = search.how().clone();
     let (packets, counts, remains) = search.stop();
     let time_of_day = TimeOfDay::new(tie.monotonic_ns, tie.realtime_ns, &steps);
-    (Found { packets, counts, how, time_of_day }, remains)
+    (SearchResult { packets, counts, how, time_of_day }, remains)
 }
 
 fn list(json: bool) -> String {

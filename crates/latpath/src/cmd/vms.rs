@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::text::Table;
 use latpath_stats::units::{bytes, count};
-use latpath_vms::{Accel, Found, Isolated, Policy, Role, Tap, Thread, Vm};
+use latpath_vms::{Accel, Guests, Isolated, Policy, Role, Tap, Thread, Vm};
 use std::collections::HashMap;
 
 /// List the virtual machines of this host: their taps, vhost workers and vCPUs, and on which CPUs they run.
@@ -26,7 +26,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn text(found: &Found, namespaces: &HashMap<u32, String>) -> String {
+fn text(found: &Guests, namespaces: &HashMap<u32, String>) -> String {
     if found.vms.is_empty() {
         return "no virtual machine runs on this host\n".into();
     }

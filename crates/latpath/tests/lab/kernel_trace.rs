@@ -52,7 +52,7 @@ const EDGE: usize = 64;
 
 /// An event as text.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct LoggedEvent {
     /// `CLOCK_MONOTONIC`.
     pub t: i64,
     /// The thread on the CPU.
@@ -63,7 +63,7 @@ pub struct Said {
     pub more: String,
 }
 
-impl Said {
+impl LoggedEvent {
     /// Kind of the event, the first word of its text.
     pub fn kind(&self) -> &str {
         self.text.split(' ').next().unwrap_or("")
@@ -75,8 +75,8 @@ impl Said {
 }
 
 /// The recorder's events of each CPU.
-pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeMap<u32, Vec<Said>> {
-    let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
+pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeMap<u32, Vec<LoggedEvent>> {
+    let mut all: BTreeMap<u32, Vec<LoggedEvent>> = BTreeMap::new();
     for cpu in &window.cpus {
         let mut device = String::new();
         for event in cpu.events.iter().filter(|e| (from..to).contains(&e.t)) {
@@ -100,7 +100,7 @@ pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeM
             if text.is_empty() {
                 text = in_words(event, names);
             }
-            all.entry(cpu.cpu).or_default().push(Said { t: event.t, pid: event.pid, text, more });
+            all.entry(cpu.cpu).or_default().push(LoggedEvent { t: event.t, pid: event.pid, text, more });
         }
     }
     all
@@ -169,8 +169,8 @@ fn vector(vector: Vector) -> &'static str {
 }
 
 /// Events of each CPU in the kernel's trace, as printed by tracefs.
-pub fn of_trace(trace: &str, from: i64, to: i64) -> Result<BTreeMap<u32, Vec<Said>>> {
-    let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
+pub fn of_trace(trace: &str, from: i64, to: i64) -> Result<BTreeMap<u32, Vec<LoggedEvent>>> {
+    let mut all: BTreeMap<u32, Vec<LoggedEvent>> = BTreeMap::new();
     for line in trace.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
         if line.contains("[LOST ") {
             bail!("the trace has gaps: {line}");
@@ -184,7 +184,7 @@ pub fn of_trace(trace: &str, from: i64, to: i64) -> Result<BTreeMap<u32, Vec<Sai
 }
 
 /// `  CPU 0/KVM-1234    [001] d..2.  46593.061244: sched_switch: prev_comm=…`
-fn parse(line: &str) -> Option<(u32, Said)> {
+fn parse(line: &str) -> Option<(u32, LoggedEvent)> {
     let at = line.find(" [0")?;
     let pid = line[..at].trim_end().rsplit('-').next()?.parse().ok()?;
     let (cpu, rest) = line[at + 2..].split_once(']')?;
@@ -194,7 +194,7 @@ fn parse(line: &str) -> Option<(u32, Said)> {
     let t = seconds.parse::<i64>().ok()? * 1_000_000_000 + micros.parse::<i64>().ok()? * 1_000;
     let (event, fields) = rest.split_once(": ").or_else(|| Some((rest.strip_suffix(':')?, "")))?;
     let (text, more) = trace_in_words(event, fields)?;
-    Some((cpu.parse().ok()?, Said { t, pid, text, more }))
+    Some((cpu.parse().ok()?, LoggedEvent { t, pid, text, more }))
 }
 
 /// The word after `key`.
@@ -262,15 +262,15 @@ fn number(text: &str) -> Option<u32> {
 
 /// The events of one CPU in both records.
 pub struct Differ<'a> {
-    pub ours: &'a [Said],
-    pub theirs: &'a [Said],
+    pub ours: &'a [LoggedEvent],
+    pub theirs: &'a [LoggedEvent],
 }
 
 impl<'a> Differ<'a> {
     /// Compares the order of all events that occur with interrupts off. Returns the time differences of the pairs,
     /// ns.
     pub fn as_a_whole(&self) -> Result<Vec<u64>, String> {
-        let closed = |said: &&Said| CLOSED.contains(&said.kind());
+        let closed = |said: &&LoggedEvent| CLOSED.contains(&said.kind());
         let (ours, theirs): (Vec<_>, Vec<_>) =
             (self.ours.iter().filter(closed).collect(), self.theirs.iter().filter(closed).collect());
         Ok(aligned(&ours, &theirs)?.iter().map(|(a, b)| a.t.abs_diff(b.t)).collect())
@@ -278,14 +278,14 @@ impl<'a> Differ<'a> {
 
     /// Compares the events of one kind; returns their number.
     pub fn of_kind(&self, kind: &str) -> Result<usize, String> {
-        let of = |all: &'a [Said]| all.iter().filter(|said| said.kind() == kind).collect::<Vec<_>>();
+        let of = |all: &'a [LoggedEvent]| all.iter().filter(|said| said.kind() == kind).collect::<Vec<_>>();
         Ok(aligned(&of(self.ours), &of(self.theirs))?.len())
     }
 
     /// Compares only the number of events of one kind, of which `missing` may be absent; returns the recorder's
     /// number.
     pub fn count_but(&self, kind: &str, missing: usize) -> Result<usize, String> {
-        let of = |all: &[Said]| all.iter().filter(|said| said.kind() == kind).count();
+        let of = |all: &[LoggedEvent]| all.iter().filter(|said| said.kind() == kind).count();
         let (ours, theirs) = (of(self.ours), of(self.theirs));
         if ours.abs_diff(theirs) > missing + EDGE {
             return Err(format!("{ours} in the recorder, {theirs} in the kernel's trace"));
@@ -294,13 +294,16 @@ impl<'a> Differ<'a> {
     }
 
     /// All events that are in both records, as pairs.
-    pub fn pairs(&self) -> Result<Vec<(&'a Said, &'a Said)>, String> {
+    pub fn pairs(&self) -> Result<Vec<(&'a LoggedEvent, &'a LoggedEvent)>, String> {
         aligned(&self.ours.iter().collect::<Vec<_>>(), &self.theirs.iter().collect::<Vec<_>>())
     }
 }
 
 /// Pairs of equal events. Only up to [`EDGE`] events at the edges may be unpaired.
-fn aligned<'a>(ours: &[&'a Said], theirs: &[&'a Said]) -> Result<Vec<(&'a Said, &'a Said)>, String> {
+fn aligned<'a>(
+    ours: &[&'a LoggedEvent],
+    theirs: &[&'a LoggedEvent],
+) -> Result<Vec<(&'a LoggedEvent, &'a LoggedEvent)>, String> {
     let pairs = |skip: usize, skip_theirs: usize| ours.iter().skip(skip).zip(theirs.iter().skip(skip_theirs));
     let same = |skip, skip_theirs| pairs(skip, skip_theirs).take_while(|(a, b)| a.is_same(b)).count();
     let alignments = (0..EDGE).flat_map(|edge| [(edge, 0), (0, edge)]);
@@ -311,7 +314,7 @@ fn aligned<'a>(ours: &[&'a Said], theirs: &[&'a Said]) -> Result<Vec<(&'a Said, 
     let left = |all: usize, skipped: usize| all.saturating_sub(skipped + found);
     let (ours_left, theirs_left) = (left(ours.len(), skip), left(theirs.len(), skip_theirs));
     if ours_left.min(theirs_left) > 0 || ours_left.max(theirs_left) > EDGE {
-        let show = |all: &[&Said], skip: usize| {
+        let show = |all: &[&LoggedEvent], skip: usize| {
             let at = skip + found;
             let near = &all[at.saturating_sub(3).min(all.len())..(at + 5).min(all.len())];
             near.iter().map(|s| format!("\n  {} {} {}", s.t, s.pid, s.text)).collect::<String>()

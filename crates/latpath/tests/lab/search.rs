@@ -25,7 +25,7 @@ impl Search {
     }
 
     /// Stops the search with SIGINT and reads its result. Lost events fail the test.
-    pub fn end(self) -> Result<Found> {
+    pub fn end(self) -> Result<SearchOutput> {
         self.process.interrupt();
         let ended = self.process.finish(PATIENCE).map_err(plain)?;
         ensure!(ended.code == Some(0), "latpath path ended with {:?}: {}", ended.code, ended.stderr.trim());
@@ -35,16 +35,16 @@ impl Search {
             ensure!(lost[kind] == 0, "{kind} were lost: {lost}");
         }
         eprintln!("{}", ended.stderr.lines().find(|l| l.contains("attached to")).unwrap_or(""));
-        Ok(Found { all })
+        Ok(SearchOutput { all })
     }
 }
 
 /// Result of a search.
-pub struct Found {
+pub struct SearchOutput {
     pub all: Value,
 }
 
-impl Found {
+impl SearchOutput {
     /// Steps of each packet.
     pub fn packets(&self) -> Vec<&Vec<Value>> {
         self.all["packets"].as_array().into_iter().flatten().filter_map(|p| p["steps"].as_array()).collect()

@@ -62,9 +62,9 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
     let columns: Vec<&str> =
         [if is_by_nic { NIC_SENT } else { SENT }, NIC_SENT, NIC_RECEIVED].into_iter().chain(columns).collect();
     let span = Span::of((first.min(last), last), compared.len());
-    let times = || (Histogram::new(), Track::new(span.stretches, threshold), 0_u64);
+    let times = || (Histogram::new(), Track::new(span.intervals, threshold), 0_u64);
     let mut segments: Vec<_> = compared.iter().map(|_| times()).collect();
-    let mut unanswered = Lost::new(span.stretches);
+    let mut unanswered = Lost::new(span.intervals);
     let unread = log.rows(&columns, |_, values| {
         let Some(sent) = values[0] else { return };
         let by_nic = values[1].zip(values[2]).map(|(sent, received)| received.saturating_sub(sent));

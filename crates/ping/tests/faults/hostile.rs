@@ -135,10 +135,10 @@ fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
 }
 
 /// Sender or receiver of a message, and the message.
-type Said = (u32, Vec<u8>);
+type Addressed = (u32, Vec<u8>);
 
 /// Sends messages to a reflector; returns its answers with their receivers.
-fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
+fn says(what: &[Addressed]) -> (Reflected, Vec<Addressed>, Vec<u64>) {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     let mut end = End::new(&wire, true, &ALL, None);
     let reflected = thread::scope(|scope| {
@@ -205,7 +205,7 @@ fn no_answer_is_longer_than_its_message() {
 #[test]
 fn messages_of_any_bytes_are_counted_and_not_answered() {
     let mut chance = Chance(11);
-    let junk: Vec<Said> = (0..500)
+    let junk: Vec<Addressed> = (0..500)
         .map(|i| {
             let len = chance.below(300) as usize;
             let mut bytes: Vec<u8> = (0..len).map(|_| chance.below(256) as u8).collect();
@@ -225,7 +225,7 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
 
 #[test]
 fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
-    let mut all: Vec<Said> = (0..300).map(|i| (1 + i, hello(i))).collect();
+    let mut all: Vec<Addressed> = (0..300).map(|i| (1 + i, hello(i))).collect();
     all.push((1, message(Kind::Probe, 0, 0, 96)));
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     all.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
@@ -243,7 +243,7 @@ fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
 }
 
 /// Sends `before` to a reflector, then hellos of `another` until it gets a welcome.
-fn is_welcomed_after(before: &[Said], another: u32, and_then: impl FnOnce(&Wire)) -> Reflected {
+fn is_welcomed_after(before: &[Addressed], another: u32, and_then: impl FnOnce(&Wire)) -> Reflected {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     before.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
     let mut end = End::new(&wire, true, &[], None);
@@ -284,7 +284,7 @@ fn silent_sessions_end_when_the_table_is_full_used_or_not() {
 #[test]
 fn one_host_cannot_take_all_sessions() {
     let hosts = |host: u32| (0..300).map(move |port| (host << 16 | port, hello(port)));
-    let all: Vec<Said> = hosts(1).chain(hosts(2)).collect();
+    let all: Vec<Addressed> = hosts(1).chain(hosts(2)).collect();
     let reflected = is_welcomed_after(&all, 1_000, |_| ());
     assert_eq!((reflected.sessions, reflected.turned_away), (2 * 64 + 1, 2 * 236));
 }

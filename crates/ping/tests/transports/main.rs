@@ -369,13 +369,13 @@ fn tshark() -> Result<(), Failed> {
 }
 
 #[derive(Default)]
-struct Kept {
+struct Closed {
     line: u16,
     answered: Vec<Transaction>,
     lost: usize,
 }
 
-impl Observer for Kept {
+impl Observer for Closed {
     fn closed(&mut self, transaction: &Transaction, _: End) {
         match transaction.round_trip() {
             Some(_) => self.answered.push(*transaction),
@@ -398,7 +398,7 @@ impl<P> Witness<P> for Nobody {
 }
 
 /// Runs an emitter against a reflector; 500 probes one after the other, all answered, none counted twice.
-fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: Peer) -> Result<Kept, Failed> {
+fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: Peer) -> Result<Closed, Failed> {
     let (mut here, mut there) = (ToOne::new(here, peer), there);
     let (stop, clocks) = (AtomicBool::new(false), Clocks::watch(None));
     let plan = Plan {
@@ -415,7 +415,7 @@ fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: 
         threshold: None,
         stop_on_breach: false,
     };
-    let mut kept = Kept::default();
+    let mut kept = Closed::default();
     let (ended, reflected) = thread::scope(|scope| {
         let reflector = scope
             .spawn(|| pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut Nobody, &stop)));

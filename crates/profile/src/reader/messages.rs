@@ -60,10 +60,10 @@ pub(super) struct Opened {
 }
 
 /// The result; `None` if the file could not be opened or is not the requested file.
-pub(super) type Answer = Option<Found>;
+pub(super) type Answer = Option<ParserReply>;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Found {
+pub(super) struct ParserReply {
     /// In the order of the query.
     pub names: Vec<Option<String>>,
     /// Identity of the file, if a name is missing.

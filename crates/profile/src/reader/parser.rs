@@ -1,7 +1,7 @@
 //! The process that parses files of observed processes. It is confined: it has access only to the files passed to it.
 
 use super::elf::{Elf, Source};
-use super::messages::{receive, send, Answer, Found, Opened, Query};
+use super::messages::{receive, send, Answer, Opened, ParserReply, Query};
 use crate::slice::MAX_NAME;
 use latpath_linux::confine::confine;
 use latpath_model::text::{cut, printable};
@@ -75,16 +75,19 @@ impl Parser {
             Query::Offsets(offsets) => {
                 let elf = if is_vdso { self.vdso.as_ref() } else { self.elf(opened?) };
                 let Some(elf) = elf else {
-                    return Some(Found { names: vec![None; offsets.len()], ..Found::default() });
+                    return Some(ParserReply { names: vec![None; offsets.len()], ..ParserReply::default() });
                 };
                 let name = |offset| elf.name(elf.image.address(offset)?);
                 let names: Vec<_> = offsets.into_iter().map(name).collect();
                 let image = names.contains(&None).then(|| elf.image.clone()).filter(|image| !image.build_id.is_empty());
-                Found { names, image, text: None }
+                ParserReply { names, image, text: None }
             }
             Query::Addresses { build_id, addresses } => {
                 let elf = self.elf(opened?).filter(|elf| elf.image.build_id == build_id)?;
-                Found { names: addresses.into_iter().map(|address| elf.name(address)).collect(), ..Found::default() }
+                ParserReply {
+                    names: addresses.into_iter().map(|address| elf.name(address)).collect(),
+                    ..ParserReply::default()
+                }
             }
             Query::PerfMap(addresses) => {
                 let functions = self.perf_map(opened?);
@@ -92,9 +95,9 @@ impl Parser {
                     let (_, (end, name)) = functions.range(..=address).next_back()?;
                     (address < *end).then(|| name.clone())
                 };
-                Found { names: addresses.into_iter().map(name).collect(), ..Found::default() }
+                ParserReply { names: addresses.into_iter().map(name).collect(), ..ParserReply::default() }
             }
-            Query::Text(begin) => Found { text: text(&opened?.1, begin.as_bytes()), ..Found::default() },
+            Query::Text(begin) => ParserReply { text: text(&opened?.1, begin.as_bytes()), ..ParserReply::default() },
         };
         Some(found)
     }

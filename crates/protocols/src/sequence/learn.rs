@@ -75,7 +75,7 @@ impl Sequence {
         let twice = || now.filter(|_| self.wrap_seen.and_then(|w| exact(w.top, w.bottom)) == now);
         if let Some(wrap) = now.filter(|w| self.is_known(w)).or_else(twice) {
             self.believe(Some(wrap));
-            // The previous wrap was not understood and ended a stretch there.
+            // The previous wrap was not understood and ended an epoch there.
             if let Some(seen) = self.wrap_seen.take().filter(|seen| seen.top < wrap + self.first) {
                 let forward = wrap - seen.top + seen.bottom;
                 if forward <= self.span(self.reach + 1) {
@@ -99,8 +99,8 @@ impl Sequence {
     /// Learns a wrap; the newest number was the last one before it, or near it.
     pub(super) fn believe(&mut self, wrap: Option<u64>) {
         self.wrap = wrap;
-        if let Some(stretch) = self.stretch.as_mut().filter(|stretch| wrap == Some(stretch.high_key)) {
-            (self.first, stretch.high_key) = (1, 0);
+        if let Some(epoch) = self.epoch.as_mut().filter(|epoch| wrap == Some(epoch.high_key)) {
+            (self.first, epoch.high_key) = (1, 0);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Places a number relative to the newest one.
 
+use super::epoch::Epoch;
 use super::learn::Guess;
 use super::silence::numbers_in;
 use super::states::States;
-use super::stretch::Stretch;
 use super::Sequence;
 use crate::Ns;
 
@@ -17,9 +17,9 @@ pub(super) enum Offset {
     Ahead(u64, u64),
     /// Behind by this much.
     Behind(u64),
-    /// Behind the first number of the stretch, where nothing was counted as missing.
+    /// Behind the first number of the epoch, where nothing was counted as missing.
     Uncounted,
-    /// Outside this stretch.
+    /// Outside this epoch.
     Outside,
 }
 
@@ -37,18 +37,18 @@ pub enum Placement {
 }
 
 impl Sequence {
-    /// The position of a number in the current stretch.
+    /// The position of a number in the current epoch.
     pub fn placement(&self, key: u32) -> Placement {
-        let (Some(stretch), Some(step)) = (self.stretch, self.step()) else { return Placement::Unknown };
+        let (Some(epoch), Some(step)) = (self.epoch, self.step()) else { return Placement::Unknown };
         if self.in_states {
-            return match States::offset(&stretch, key, stretch.high_t) {
+            return match States::offset(&epoch, key, epoch.high_t) {
                 Offset::Ahead(..) => Placement::Next,
                 Offset::Behind(back) => Placement::Behind(back),
                 Offset::Uncounted => Placement::Behind(1),
                 Offset::Outside => Placement::BeforeWrap,
             };
         }
-        let (newest, key) = (stretch.high_key, self.place(key));
+        let (newest, key) = (epoch.high_key, self.place(key));
         // Another wrap at the place of the previous one.
         let again = || {
             let wrap = self.wrap_seen.map(|w| w.top + step - w.bottom)?;
@@ -70,7 +70,7 @@ impl Sequence {
     /// Whether a number directly follows the newest.
     pub(super) fn is_next(&self, key: u32) -> bool {
         let next = |newest: u64| (newest + self.step) % self.wrap.unwrap_or(u64::MAX);
-        self.step > 0 && self.stretch.is_some_and(|s| next(s.high_key) == self.place(key))
+        self.step > 0 && self.epoch.is_some_and(|s| next(s.high_key) == self.place(key))
     }
 
     /// Whether a number is certainly ahead of the newest, not behind it by less than a cycle.
@@ -96,13 +96,13 @@ impl Sequence {
         }
     }
 
-    pub(super) fn offset(&mut self, stretch: &Stretch, key: u64, t: Ns) -> Offset {
+    pub(super) fn offset(&mut self, epoch: &Epoch, key: u64, t: Ns) -> Offset {
         /// Maximum lateness of the first packet after a silence, ns.
         const SILENCE_TOLERANCE: Ns = 20_000_000;
         if self.in_states {
-            return States::offset(stretch, key as u32, t);
+            return States::offset(epoch, key as u32, t);
         }
-        let (newest, reach) = (stretch.high_key, self.span(self.reach));
+        let (newest, reach) = (epoch.high_key, self.span(self.reach));
         let Some(wrap) = self.wrap else {
             return match key.checked_sub(newest) {
                 None if newest - key > reach => match self.learn_wrap(newest, key) {
@@ -121,7 +121,7 @@ impl Sequence {
         };
         let nearest = if forward > wrap / 2 { forward - wrap } else { forward };
         // After a silence of half a wrap or more, the time determines the number of whole wraps that are missing.
-        let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
+        let expected = numbers_in(t.saturating_sub(epoch.high_t), self.steady);
         let mut rounds =
             if expected > wrap / 2 { (expected - nearest + wrap / 2).div_euclid(wrap).max(0) * wrap } else { 0 };
         // A sender that kept counting returns with the number that the time predicts; one that paused does not.
@@ -143,40 +143,39 @@ impl Sequence {
         }
     }
 
-    pub(super) fn back(&self, stretch: &Stretch, key: u64, t: Ns) -> Option<u64> {
+    pub(super) fn back(&self, epoch: &Epoch, key: u64, t: Ns) -> Option<u64> {
         if !self.in_states {
-            return self.forward(key, stretch.high_key);
+            return self.forward(key, epoch.high_key);
         }
-        match States::offset(stretch, key as u32, t) {
+        match States::offset(epoch, key as u32, t) {
             Offset::Behind(back) => Some(back),
             _ => None,
         }
     }
 
-    pub(super) fn is_behind(&self, stretch: &Stretch, key: u64, t: Ns) -> bool {
-        self.back(stretch, key, t).is_some_and(|back| back > 0 && back <= self.span(self.reach))
+    pub(super) fn is_behind(&self, epoch: &Epoch, key: u64, t: Ns) -> bool {
+        self.back(epoch, key, t).is_some_and(|back| back > 0 && back <= self.span(self.reach))
     }
 
     /// Whether the packet was sent before a wrap that is not understood and was overtaken by one after it.
-    pub(super) fn is_straggler(&self, stretch: &Stretch, key: u64) -> bool {
-        let (newest, reach) = (stretch.high_key, self.span(self.reach));
+    pub(super) fn is_straggler(&self, epoch: &Epoch, key: u64) -> bool {
+        let (newest, reach) = (epoch.high_key, self.span(self.reach));
         if self.wrap.is_some() || key <= newest + reach {
             return false;
         }
-        let after_seen =
-            stretch.count <= 2 * self.reach && self.wrap_seen.is_some_and(|w| w.top.abs_diff(key) <= reach);
+        let after_seen = epoch.count <= 2 * self.reach && self.wrap_seen.is_some_and(|w| w.top.abs_diff(key) <= reach);
         let after_refuted = newest <= reach && self.refuted.is_some_and(|wrap| key + reach >= wrap);
         after_seen || after_refuted || self.wrap_near(key, newest).is_some()
     }
 
-    pub(super) fn is_plausible(&self, stretch: &Stretch, forward: u64, key: u64, t: Ns) -> bool {
+    pub(super) fn is_plausible(&self, epoch: &Epoch, forward: u64, key: u64, t: Ns) -> bool {
         if self.in_states || forward <= self.span(self.reach + 1) {
             return true;
         }
         if forward < WIDE_JUMP {
-            return !self.is_straggler(stretch, key);
+            return !self.is_straggler(epoch, key);
         }
-        let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
-        stretch.count >= 8 && expected.saturating_mul(2).unsigned_abs() >= forward
+        let expected = numbers_in(t.saturating_sub(epoch.high_t), self.steady);
+        epoch.count >= 8 && expected.saturating_mul(2).unsigned_abs() >= forward
     }
 }

@@ -1,6 +1,6 @@
 //! Newest packets, and silences, whose duration determines whether whole wraps are missing.
 
-use super::stretch::Stretch;
+use super::epoch::Epoch;
 use super::Sequence;
 use crate::Ns;
 
@@ -22,7 +22,7 @@ pub(super) struct Silence {
 
 impl Sequence {
     /// Advances to a packet that is newer than all before.
-    pub(super) fn advance(&mut self, newest: &Stretch, forward: u64, rounds: u64, key: u64, t: Ns) {
+    pub(super) fn advance(&mut self, newest: &Epoch, forward: u64, rounds: u64, key: u64, t: Ns) {
         let packets = |numbers: u64| numbers.saturating_sub(1).checked_div(self.step).unwrap_or(0);
         let missing = packets(forward);
         let passed = t.saturating_sub(newest.high_t).max(0);
@@ -39,8 +39,8 @@ impl Sequence {
             self.silence = Some(silence);
         }
         self.gaps += u64::from(missing > 0);
-        if let Some(stretch) = &mut self.stretch {
-            stretch.advance(forward, key, t);
+        if let Some(epoch) = &mut self.epoch {
+            epoch.advance(forward, key, t);
         }
         if missing == 0 && !self.in_states {
             self.steady = (self.steady.0.saturating_add(passed), self.steady.1.saturating_add_unsigned(forward));

@@ -5,7 +5,7 @@
 //! roll over skip 0. Messages of a state after the last one seen are unknown and not counted; a state without any
 //! message counts as one lost message.
 
-use super::{Offset, Stretch};
+use super::{Epoch, Offset};
 use crate::Ns;
 
 /// Number of ended states whose late messages can still be placed.
@@ -52,15 +52,15 @@ impl Default for States {
 
 impl States {
     /// The position of a message that arrives at `t`.
-    pub fn offset(stretch: &Stretch, key: u32, t: Ns) -> Offset {
-        let (states, (st, sq), (its_st, its_sq)) = (&stretch.states, halves(stretch.high_key as u32), halves(key));
+    pub fn offset(epoch: &Epoch, key: u32, t: Ns) -> Offset {
+        let (states, (st, sq), (its_st, its_sq)) = (&epoch.states, halves(epoch.high_key as u32), halves(key));
         let behind =
-            |at: i64, from: i64| if at < from { Offset::Uncounted } else { Offset::Behind(at.abs_diff(stretch.high)) };
-        let late = t.saturating_sub(stretch.high_t) <= MAX_LATENESS;
+            |at: i64, from: i64| if at < from { Offset::Uncounted } else { Offset::Behind(at.abs_diff(epoch.high)) };
+        let late = t.saturating_sub(epoch.high_t) <= MAX_LATENESS;
         match (steps(st, its_st), steps(sq, its_sq)) {
             (0, ahead @ 1..) => Offset::Ahead(ahead as u64, 0),
             (1.., _) => Offset::Ahead((steps(st, its_st) + states.first(its_sq) - 1) as u64, 0),
-            (0, back) if back < 0 && late => behind(stretch.high.saturating_add(back), states.from),
+            (0, back) if back < 0 && late => behind(epoch.high.saturating_add(back), states.from),
             (_, _) if !late || st == its_st => Offset::Outside,
             _ => match states.ended.iter().flatten().find(|e| halves(e.key).0 == its_st) {
                 Some(e) if steps(halves(e.key).1, its_sq) > 0 => Offset::Uncounted,

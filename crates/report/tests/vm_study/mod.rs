@@ -1,7 +1,7 @@
 //! Two configurations of a VM, as stored by `latpath study vhost`.
 
 use latpath_bpf::Window;
-use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
+use latpath_exits::{Exits, Reason, Traffic, Vcpu, VcpuTimes};
 use latpath_histogram::Histogram;
 use latpath_ladder::{Direction, LadderFigures, MeansReport, QueueReport, Rung, Step, Times, Variant};
 use latpath_model::Observation;
@@ -31,15 +31,15 @@ fn work(ms: i64) -> Work {
 fn exits(count: usize) -> Part<VmExits> {
     let mut took = Histogram::new();
     (0..count).for_each(|_| took.record(10_000));
-    let busy = Tiles { kvm_ns: count as i64 * 10_000, ..Tiles::default() };
+    let busy = VcpuTimes { kvm_ns: count as i64 * 10_000, ..VcpuTimes::default() };
     let mut halted = Histogram::new();
     halted.record(500 * MS);
-    let asleep = Tiles { asleep_ns: 500 * MS, ..Tiles::default() };
+    let asleep = VcpuTimes { asleep_ns: 500 * MS, ..VcpuTimes::default() };
     let reasons = vec![
         Reason { isa: SVM, code: Some(0x78), took: halted, tiles: asleep },
         Reason { isa: SVM, code: Some(0x7b), took, tiles: busy },
     ];
-    let mut tiles = Tiles { guest_ns: 1_500 * MS - busy.sum(), ..asleep };
+    let mut tiles = VcpuTimes { guest_ns: 1_500 * MS - busy.sum(), ..asleep };
     tiles.add(busy);
     let vcpu =
         Vcpu { tid: 501, pid: 500, until: 2_000 * MS, tiles, exits: count as u64 + 1, reasons, ..Vcpu::default() };

@@ -1,6 +1,6 @@
 //! Settings of network devices, each read in its own network namespace.
 
-use super::{interrupts, Found, Source};
+use super::{interrupts, PlacedValue, Source};
 use crate::address::Address;
 use crate::ethtool;
 use crate::identity::DeviceIdentity;
@@ -50,13 +50,13 @@ impl Device {
 }
 
 /// Settings, and notes on settings that could not be read.
-type Values = (BTreeMap<Setting, Vec<Found>>, Vec<String>);
+type Values = (BTreeMap<Setting, Vec<PlacedValue>>, Vec<String>);
 
 /// Reads the settings of these devices, of the virtual machines' devices, and of this namespace's hardware and bridges.
 pub(super) fn read(
     source: &Source,
     devices: &[Device],
-    found: &mut BTreeMap<Setting, Vec<Found>>,
+    found: &mut BTreeMap<Setting, Vec<PlacedValue>>,
     notes: &mut Vec<String>,
 ) {
     let own = if source.is_live { Netns::own().map_or(0, |own| own.inode()) } else { 0 };
@@ -119,7 +119,7 @@ pub(crate) fn of_device(
     setting: Setting,
     netns: Inode,
     name: &str,
-) -> Result<Vec<Found>, latpath_net::Error> {
+) -> Result<Vec<PlacedValue>, latpath_net::Error> {
     let is_qdisc = matches!(setting.info().read, Read::Qdisc);
     let found = within(source, netns, is_qdisc, |namespace| {
         let is_asleep = namespace.is_asleep(name);
@@ -287,7 +287,13 @@ impl Namespace<'_> {
         self.line(name, "device/power/runtime_status").is_some_and(|status| status == "suspended")
     }
 
-    fn device(&self, name: &str, label: &str, found: &mut BTreeMap<Setting, Vec<Found>>, notes: &mut Vec<String>) {
+    fn device(
+        &self,
+        name: &str,
+        label: &str,
+        found: &mut BTreeMap<Setting, Vec<PlacedValue>>,
+        notes: &mut Vec<String>,
+    ) {
         let is_asleep = self.is_asleep(name);
         if is_asleep {
             notes.push(format!(
@@ -310,11 +316,11 @@ impl Namespace<'_> {
         setting: Setting,
         (name, label): (&str, &str),
         (nic, features, is_asleep): (Option<&Nic>, &BTreeMap<String, bool>, bool),
-    ) -> Vec<Found> {
-        let one = |value: Option<String>| -> Vec<Found> {
+    ) -> Vec<PlacedValue> {
+        let one = |value: Option<String>| -> Vec<PlacedValue> {
             let at = (label != name).then(|| name.to_owned());
             let address = Address::Device { name: name.into(), netns: self.netns };
-            value.into_iter().map(|value| Found::named(label, at.clone(), address.clone(), value)).collect()
+            value.into_iter().map(|value| PlacedValue::named(label, at.clone(), address.clone(), value)).collect()
         };
         match setting.info().read {
             Read::Device("speed") if is_asleep => Vec::new(),
@@ -334,7 +340,7 @@ impl Namespace<'_> {
     }
 
     /// A file of each queue. Leading zeros of a mask, which depend on the number of CPUs, are removed.
-    fn queues(&self, name: &str, label: &str, (queue, file): (&str, &str)) -> Vec<Found> {
+    fn queues(&self, name: &str, label: &str, (queue, file): (&str, &str)) -> Vec<PlacedValue> {
         let one = |n: usize| {
             let value = self.line(name, &format!("queues/{queue}-{n}/{file}"))?;
             let is_mask = file.ends_with("cpus");
@@ -347,7 +353,7 @@ impl Namespace<'_> {
             let (queue, at) = (format!("{queue}-{n}"), format!("{name}/queues/{queue}-{n}"));
             let target = format!("{label} {queue}");
             let address = Address::Queue { device: name.into(), netns: self.netns, queue };
-            Some(Found::named(target, Some(at), address, value))
+            Some(PlacedValue::named(target, Some(at), address, value))
         };
         (0..MOST_QUEUES)
             .map_while(|n| self.has(name, &format!("queues/{queue}-{n}")).then(|| one(n)))

@@ -1,6 +1,6 @@
 //! Interrupts of network devices, and the threads that serve them.
 
-use super::{scheduling, Found, Source};
+use super::{scheduling, PlacedValue, Source};
 use crate::address::Address;
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
@@ -67,7 +67,7 @@ pub(super) fn read(
     root: &Root,
     sysfs: &Root,
     (device, label): (&str, &str),
-    found: &mut BTreeMap<Setting, Vec<Found>>,
+    found: &mut BTreeMap<Setting, Vec<PlacedValue>>,
 ) {
     for number in of_device(root, sysfs, device) {
         let Some(name) = name(root, label, number) else { continue };
@@ -76,7 +76,7 @@ pub(super) fn read(
 }
 
 /// Reads the settings of interrupts that belong to no network device that was read: disks, timers, USB.
-pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<Found>>) {
+pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<PlacedValue>>) {
     let read = found.get(&Setting::IrqAffinity).into_iter().flatten().filter_map(|one| one.at.clone());
     let read: BTreeSet<String> = read.collect();
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
@@ -92,19 +92,20 @@ pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<Found>>) {
     }
 }
 
-fn settings(root: &Root, number: u32, name: &str, found: &mut BTreeMap<Setting, Vec<Found>>) {
+fn settings(root: &Root, number: u32, name: &str, found: &mut BTreeMap<Setting, Vec<PlacedValue>>) {
     for setting in Setting::ALL {
         let Read::Interrupt(file) = setting.info().read else { continue };
         let value = root.text(&format!("proc/irq/{number}/{file}")).map(|text| text.trim().to_owned());
         let value = value.filter(|value| !value.is_empty());
-        let one = value.map(|value| Found::named(name, Some(number.to_string()), Address::Interrupt { number }, value));
+        let one =
+            value.map(|value| PlacedValue::named(name, Some(number.to_string()), Address::Interrupt { number }, value));
         found.entry(*setting).or_default().extend(one);
     }
 }
 
 /// The interrupt threads of all devices, `irq/45-eth0-rx-0`: packets wait if those of disks have a higher priority than
 /// those of networks.
-pub(super) fn threads(source: &Source) -> Vec<Found> {
+pub(super) fn threads(source: &Source) -> Vec<PlacedValue> {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut one = |(tid, stat): &(u32, latpath_linux::proc::Stat)| {
         let (number, name) = stat.comm.strip_prefix("irq/")?.split_once('-')?;
@@ -113,7 +114,7 @@ pub(super) fn threads(source: &Source) -> Vec<Found> {
         let count = known.entry(name.to_owned()).or_default();
         *count += 1;
         let name = if *count == 1 { name.to_owned() } else { format!("{name} #{count}") };
-        Some(Found::named(name, Some(tid.to_string()), source.thread_address(*tid), scheduling(stat)))
+        Some(PlacedValue::named(name, Some(tid.to_string()), source.thread_address(*tid), scheduling(stat)))
     };
     source.kernel_threads().iter().filter_map(&mut one).collect()
 }

@@ -1,7 +1,7 @@
 //! Settings that are read by their own functions.
 
 use super::services::Service;
-use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, Found, Source};
+use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, PlacedValue, Source};
 use crate::boot::NextBoot;
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::{number, Root};
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Read as _;
 
 /// Returns the places and values of a setting.
-pub type Function = fn(&Source) -> Vec<Found>;
+pub type Function = fn(&Source) -> Vec<PlacedValue>;
 
 /// Maximum number of a CPU's idle states (CPUIDLE_STATE_MAX).
 const MOST_STATES: usize = 10;
@@ -20,36 +20,36 @@ const MOST_NODES: usize = 4096;
 /// Maximum length of QEMU's argument that names the CPU, bytes.
 const MOST_MODEL: usize = 512;
 
-pub(crate) fn preemption(source: &Source) -> Vec<Found> {
+pub(crate) fn preemption(source: &Source) -> Vec<PlacedValue> {
     let Some(version) = source.line("proc/sys/kernel/version") else { return Vec::new() };
     let kinds = ["PREEMPT_RT", "PREEMPT_DYNAMIC", "PREEMPT_LAZY", "PREEMPT"];
     let has = |kind: &&str| version.split_whitespace().any(|word| word.trim_matches(|c| "(),".contains(c)) == *kind);
-    vec![Found::of_machine(kinds.into_iter().find(has).unwrap_or("none"))]
+    vec![PlacedValue::of_machine(kinds.into_iter().find(has).unwrap_or("none"))]
 }
 
 /// A list of CPUs; `none` for an empty one, and for the kernel's `(null)`.
-fn list_of_cpus(source: &Source, name: &str) -> Vec<Found> {
+fn list_of_cpus(source: &Source, name: &str) -> Vec<PlacedValue> {
     let Some(line) = source.line(&format!("sys/devices/system/cpu/{name}")) else { return Vec::new() };
     let cpus = line.parse::<Cpus>().unwrap_or_default();
-    vec![Found::of_machine(if cpus.is_empty() { "none".into() } else { cpus.to_string() })]
+    vec![PlacedValue::of_machine(if cpus.is_empty() { "none".into() } else { cpus.to_string() })]
 }
 
-pub(crate) fn isolated(source: &Source) -> Vec<Found> {
+pub(crate) fn isolated(source: &Source) -> Vec<PlacedValue> {
     list_of_cpus(source, "isolated")
 }
 
-pub(crate) fn nohz_full(source: &Source) -> Vec<Found> {
+pub(crate) fn nohz_full(source: &Source) -> Vec<PlacedValue> {
     list_of_cpus(source, "nohz_full")
 }
 
 /// `0: 10 21; 1: 21 10`
-pub(crate) fn numa_distances(source: &Source) -> Vec<Found> {
+pub(crate) fn numa_distances(source: &Source) -> Vec<PlacedValue> {
     let mut nodes: Vec<u32> =
         source.root.names("sys/devices/system/node", MOST_NODES).iter().filter_map(|name| node(name)).collect();
     nodes.sort_unstable();
     let one = |n: &u32| Some(format!("{n}: {}", source.line(&format!("sys/devices/system/node/node{n}/distance"))?));
     let all: Vec<String> = nodes.iter().filter_map(one).collect();
-    (!all.is_empty()).then(|| Found::of_machine(all.join("; "))).into_iter().collect()
+    (!all.is_empty()).then(|| PlacedValue::of_machine(all.join("; "))).into_iter().collect()
 }
 
 /// The number of a folder `node0`.
@@ -57,16 +57,16 @@ fn node(name: &str) -> Option<u32> {
     name.strip_prefix("node")?.parse().ok()
 }
 
-pub(crate) fn numa_node(source: &Source) -> Vec<Found> {
+pub(crate) fn numa_node(source: &Source) -> Vec<PlacedValue> {
     let of_cpu = |cpu: u32| {
         let names = source.root.names(&format!("sys/devices/system/cpu/cpu{cpu}"), MOST_NODES);
-        Some(Found::of_cpu(cpu, names.iter().find_map(|name| node(name))?.to_string()))
+        Some(PlacedValue::of_cpu(cpu, names.iter().find_map(|name| node(name))?.to_string()))
     };
     source.cpus().filter_map(of_cpu).collect()
 }
 
 /// `2048 kB: 0, 1048576 kB: 16`
-pub(crate) fn hugepages(source: &Source) -> Vec<Found> {
+pub(crate) fn hugepages(source: &Source) -> Vec<PlacedValue> {
     const FOLDER: &str = "sys/kernel/mm/hugepages";
     let size = |name: &String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
     let mut sizes: Vec<u64> = source.root.names(FOLDER, MOST_NODES).iter().filter_map(size).collect();
@@ -76,67 +76,67 @@ pub(crate) fn hugepages(source: &Source) -> Vec<Found> {
         Some(format!("{kb} kB: {count}"))
     };
     let all: Vec<String> = sizes.iter().filter_map(one).collect();
-    (!all.is_empty()).then(|| Found::of_machine(all.join(", "))).into_iter().collect()
+    (!all.is_empty()).then(|| PlacedValue::of_machine(all.join(", "))).into_iter().collect()
 }
 
-pub(crate) fn ovs_bridges(source: &Source) -> Vec<Found> {
+pub(crate) fn ovs_bridges(source: &Source) -> Vec<PlacedValue> {
     let Some(config) = source.ovs() else { return Vec::new() };
     let all: Vec<String> = config.bridges.iter().map(|(name, kind)| format!("{name} {kind}")).collect();
-    vec![Found::of_machine(if all.is_empty() { "none".into() } else { all.join(", ") })]
+    vec![PlacedValue::of_machine(if all.is_empty() { "none".into() } else { all.join(", ") })]
 }
 
-pub(crate) fn ovs_config(source: &Source) -> Vec<Found> {
+pub(crate) fn ovs_config(source: &Source) -> Vec<PlacedValue> {
     let Some(config) = source.ovs() else { return Vec::new() };
     let all: Vec<String> = config.other_config.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    vec![Found::of_machine(if all.is_empty() { "none".into() } else { all.join(" ") })]
+    vec![PlacedValue::of_machine(if all.is_empty() { "none".into() } else { all.join(" ") })]
 }
 
 /// Parameters that differ at the next start: `+isolcpus=2-3 -nohz_full=1`; `none`. Nothing if no file of a boot loader
 /// can be read.
-pub(crate) fn pending(source: &Source) -> Vec<Found> {
+pub(crate) fn pending(source: &Source) -> Vec<PlacedValue> {
     let next = NextBoot::read(&source.root);
     if next.file.is_none() {
         return Vec::new();
     }
     let pending = next.pending(&source.line("proc/cmdline").unwrap_or_default());
     let text: Vec<String> = pending.iter().map(ToString::to_string).collect();
-    vec![Found::of_machine(if text.is_empty() { "none".into() } else { text.join(" ") })]
+    vec![PlacedValue::of_machine(if text.is_empty() { "none".into() } else { text.join(" ") })]
 }
 
-pub(crate) fn service_priorities(source: &Source) -> Vec<Found> {
+pub(crate) fn service_priorities(source: &Source) -> Vec<PlacedValue> {
     services(source, |service| Some(scheduling_stat(&service.stat)))
 }
 
-pub(crate) fn service_cpus(source: &Source) -> Vec<Found> {
+pub(crate) fn service_cpus(source: &Source) -> Vec<PlacedValue> {
     services(source, |service| Some(service.cpus.as_ref()?.to_string()))
 }
 
-fn services(source: &Source, value: impl Fn(&Service) -> Option<String>) -> Vec<Found> {
+fn services(source: &Source, value: impl Fn(&Service) -> Option<String>) -> Vec<PlacedValue> {
     let one = |service: &Service| {
         let address = source.thread_address(service.tid);
-        Some(Found::named(service.name.clone(), Some(service.tid.to_string()), address, value(service)?))
+        Some(PlacedValue::named(service.name.clone(), Some(service.tid.to_string()), address, value(service)?))
     };
     source.services().iter().filter_map(one).collect()
 }
 
-pub(crate) fn tuned(source: &Source) -> Vec<Found> {
+pub(crate) fn tuned(source: &Source) -> Vec<PlacedValue> {
     let profile = source.line("etc/tuned/active_profile").filter(|profile| !profile.is_empty());
-    vec![Found::of_machine(profile.unwrap_or_else(|| "none".into()))]
+    vec![PlacedValue::of_machine(profile.unwrap_or_else(|| "none".into()))]
 }
 
-pub(crate) fn irqbalance(source: &Source) -> Vec<Found> {
+pub(crate) fn irqbalance(source: &Source) -> Vec<PlacedValue> {
     let runs = source.has_program("irqbalance");
-    vec![Found::of_machine(if runs { "running" } else { "not running" })]
+    vec![PlacedValue::of_machine(if runs { "running" } else { "not running" })]
 }
 
 /// Opening the file requests no limit, so nothing changes. The value is the lowest limit that any program requests.
-pub(crate) fn cpu_latency(source: &Source) -> Vec<Found> {
+pub(crate) fn cpu_latency(source: &Source) -> Vec<PlacedValue> {
     let read = || {
         let mut value = [0; 4];
         File::open(source.root.path("dev/cpu_dma_latency")).ok()?.read_exact(&mut value).ok()?;
         Some(i32::from_ne_bytes(value).to_string())
     };
-    read().into_iter().map(Found::of_machine).collect()
+    read().into_iter().map(PlacedValue::of_machine).collect()
 }
 
 /// The number, exit latency in µs and whether it is disabled of each idle state of a CPU.
@@ -148,38 +148,38 @@ fn idle_states(source: &Source, cpu: u32) -> Vec<(usize, u64, bool)> {
     (0..MOST_STATES).map_while(one).collect()
 }
 
-pub(crate) fn idle_limit(source: &Source) -> Vec<Found> {
+pub(crate) fn idle_limit(source: &Source) -> Vec<PlacedValue> {
     let of_cpu = |cpu: u32| {
         let states = idle_states(source, cpu);
         let deepest = states.iter().filter(|(_, _, disabled)| !disabled).map(|(_, latency, _)| *latency).max()?;
-        Some(Found::of_cpu(cpu, deepest.to_string()))
+        Some(PlacedValue::of_cpu(cpu, deepest.to_string()))
     };
     source.cpus().filter_map(of_cpu).collect()
 }
 
-pub(crate) fn idle_disabled(source: &Source) -> Vec<Found> {
+pub(crate) fn idle_disabled(source: &Source) -> Vec<PlacedValue> {
     let of_cpu = |cpu: u32| {
         let states = idle_states(source, cpu);
         let disabled: Vec<String> = states.iter().filter(|(.., off)| *off).map(|(n, ..)| n.to_string()).collect();
         let value = if disabled.is_empty() { "none".into() } else { disabled.join(",") };
-        (!states.is_empty()).then(|| Found::of_cpu(cpu, value))
+        (!states.is_empty()).then(|| PlacedValue::of_cpu(cpu, value))
     };
     source.cpus().filter_map(of_cpu).collect()
 }
 
-pub(crate) fn fair_server(source: &Source) -> Vec<Found> {
+pub(crate) fn fair_server(source: &Source) -> Vec<PlacedValue> {
     let of_cpu = |cpu: u32| {
-        Some(Found::of_cpu(cpu, source.line(&format!("sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime"))?))
+        Some(PlacedValue::of_cpu(cpu, source.line(&format!("sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime"))?))
     };
     source.cpus().filter_map(of_cpu).collect()
 }
 
-pub(crate) fn irq_threads(source: &Source) -> Vec<Found> {
+pub(crate) fn irq_threads(source: &Source) -> Vec<PlacedValue> {
     interrupts::threads(source)
 }
 
 /// The parameters that neither locate the system nor have an entry of their own.
-pub(crate) fn boot_other(source: &Source) -> Vec<Found> {
+pub(crate) fn boot_other(source: &Source) -> Vec<PlacedValue> {
     const ELSEWHERE: [&str; 8] = ["BOOT_IMAGE", "initrd", "root", "rootfstype", "resume", "ro", "rw", "quiet"];
     let Some(line) = source.line("proc/cmdline") else { return Vec::new() };
     let in_table = |key: &str| {
@@ -193,7 +193,7 @@ pub(crate) fn boot_other(source: &Source) -> Vec<Found> {
         !ELSEWHERE.contains(&key) && !in_table(key)
     };
     let rest: Vec<String> = words(&line).into_iter().filter(is_other).collect();
-    vec![Found::of_machine(if rest.is_empty() { "none".into() } else { rest.join(" ") })]
+    vec![PlacedValue::of_machine(if rest.is_empty() { "none".into() } else { rest.join(" ") })]
 }
 
 pub(crate) fn scheduling(thread: &Thread) -> Option<String> {

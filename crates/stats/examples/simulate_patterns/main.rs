@@ -7,7 +7,7 @@
 mod recording;
 
 use latpath_model::Ns;
-use latpath_stats::{Found, Pattern, PatternKind};
+use latpath_stats::{DetectedPattern, Pattern, PatternKind};
 use recording::{patterns, Injected, Size, SECOND};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -70,7 +70,7 @@ fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> 
             return;
         }
         let seed = (trial + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ format!("{injected:?}").len() as u64;
-        let (found, begin): (Vec<Found>, Ns) = patterns(seed, size, injected);
+        let (found, begin): (Vec<DetectedPattern>, Ns) = patterns(seed, size, injected);
         let of_kind = || found.iter().map(|f| &f.pattern).filter(|p| Some(p.kind) == kind);
         let others = found.iter().any(|f| Some(f.pattern.kind) != kind && !follows(kind, f.pattern.kind));
         let more = of_kind().count() > 1 && kind != Some(PatternKind::LinkFlap);

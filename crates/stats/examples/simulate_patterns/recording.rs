@@ -3,7 +3,7 @@
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{Batches, Found, Patterns, Setup};
+use latpath_stats::{Batches, DetectedPattern, Patterns, Setup};
 use latpath_testkit::Noise;
 
 pub const SECOND: Ns = 1_000_000_000;
@@ -105,7 +105,7 @@ struct Recording {
 }
 
 /// Simulates a recording and finds its patterns; also returns the beginning of the injected one.
-pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<Found>, Ns) {
+pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<DetectedPattern>, Ns) {
     let mut noise = Noise(seed);
     let begin = START + ((0.3 + 0.4 * noise.unit()) * (size.seconds as Ns * SECOND) as f64) as Ns;
     let levels = std::array::from_fn(|_| normal(&mut noise) * 0.02);

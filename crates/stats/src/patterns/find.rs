@@ -17,7 +17,7 @@ const LISTED: usize = 64;
 
 /// A pattern, and the affected packets.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct DetectedPattern {
     /// The pattern.
     pub pattern: Pattern,
     /// The affected packets.
@@ -81,7 +81,7 @@ impl Names<'_> {
     }
 
     /// Completes a pattern with its instants, streams and sentence. Occurrences are in order.
-    pub fn finish(&self, pattern: Pattern, mut occurrences: Vec<Occurrence>, touched: Vec<Touched>) -> Found {
+    pub fn finish(&self, pattern: Pattern, mut occurrences: Vec<Occurrence>, touched: Vec<Touched>) -> DetectedPattern {
         let streams = self.streams(touched.iter().flat_map(|t| t.streams.iter().copied()));
         let from_ns = occurrences.iter().map(|o| o.from_ns).min().unwrap_or(0);
         let to_ns = occurrences.iter().map(|o| o.to_ns).max().unwrap_or(0);
@@ -99,14 +99,14 @@ impl Names<'_> {
             ..pattern
         };
         pattern.text = sentence(&pattern);
-        Found { pattern, touched }
+        DetectedPattern { pattern, touched }
     }
 }
 
 impl Patterns {
     /// The patterns, by kind, place and time. `start`: start of the recording; `streams`: names of its streams, by
     /// their ids.
-    pub fn find(&self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<Found> {
+    pub fn find(&self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<DetectedPattern> {
         let names = Names { setup, streams, start };
         let mut found = swings::find(self, &names);
         found.extend(steps::find(self, &names));
@@ -115,7 +115,8 @@ impl Patterns {
         let released = spikes::releases(self, &names);
         found.extend(flaps::find(self, &names, &released));
         found.extend(released);
-        let order = |f: &Found| (f.pattern.kind, f.pattern.from_ns, f.pattern.from.clone(), f.pattern.to.clone());
+        let order =
+            |f: &DetectedPattern| (f.pattern.kind, f.pattern.from_ns, f.pattern.from.clone(), f.pattern.to.clone());
         found.sort_by_cached_key(order);
         found
     }

@@ -3,8 +3,8 @@
 use super::excursions::{bound, Excursions, Open};
 use super::levels::{Level, Quartiles};
 use super::outages::Outages;
+use super::point_sets::PointSetCounts;
 use super::slots::Slots;
-use super::taken::Taken;
 use crate::aggregate::Setup;
 use crate::batch::{Batch, Crossings, PIECE};
 use crate::times::{bit, Ends};
@@ -50,7 +50,7 @@ pub(super) struct Stream {
     pub route: Vec<PointId>,
     pub sink: u64,
     pub outages: Outages,
-    pub taken: Taken,
+    pub point_sets: PointSetCounts,
 }
 
 /// Buffers used while a batch is added.
@@ -112,7 +112,7 @@ impl Patterns {
             for levels in &mut self.levels {
                 *levels = levels.chunks(joined).map(Level::together).collect();
             }
-            self.streams.iter_mut().for_each(|stream| stream.taken.join_slots(joined));
+            self.streams.iter_mut().for_each(|stream| stream.point_sets.join_slots(joined));
         }
         let count = self.slots.count();
         self.levels.iter_mut().for_each(|levels| levels.resize(count, Level::default()));
@@ -181,7 +181,7 @@ impl Patterns {
                 }
             }
             let arrived = sets.iter().filter(|(set, _)| set & of.sink != 0);
-            arrived.for_each(|(set, n)| of.taken.add(*slot, *set, *n));
+            arrived.for_each(|(set, n)| of.point_sets.add(*slot, *set, *n));
         }
     }
 
@@ -242,7 +242,7 @@ impl Patterns {
         self.excursions.iter_mut().zip(other.excursions).for_each(|(own, others)| own.merge(others));
         for (own, others) in self.streams.iter_mut().zip(other.streams) {
             own.outages.merge(others.outages);
-            own.taken.merge(others.taken);
+            own.point_sets.merge(others.point_sets);
         }
     }
 }

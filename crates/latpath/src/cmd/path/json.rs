@@ -1,12 +1,12 @@
 //! Output of `latpath path --json`, described in docs/path.md.
 
-use super::Found;
+use super::SearchResult;
 use latpath_clock::TimeOfDay;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, StepKind};
 use serde_json::{json, Value};
 
 /// The result as one JSON object.
-pub fn render(found: &Found) -> Value {
+pub fn render(found: &SearchResult) -> Value {
     let routes = paths(&found.packets);
     let total: usize = routes.iter().map(|route| route.packets.len()).sum();
     let how = &found.how;

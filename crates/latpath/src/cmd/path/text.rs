@@ -1,6 +1,6 @@
 //! Text output of `latpath path`.
 
-use super::Found;
+use super::SearchResult;
 use latpath_clock::TimeOfDay;
 use latpath_model::text::printable;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, StepKind};
@@ -9,7 +9,7 @@ use latpath_stats::units::Letters;
 use std::fmt::Write;
 
 /// All packets, unless `summary`, then their routes.
-pub fn render(found: &Found, summary: bool) -> String {
+pub fn render(found: &SearchResult, summary: bool) -> String {
     let letters = Letters::from_env();
     let mut out = String::new();
     if !summary {

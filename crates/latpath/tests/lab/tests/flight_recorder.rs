@@ -2,7 +2,7 @@
 //! and times, in the same order on each CPU. The tracepoints that it reports as missing do not exist in this kernel.
 
 use crate::{
-    kernel_trace::{of_recorder, of_trace, Differ, Said, EVENTS},
+    kernel_trace::{of_recorder, of_trace, Differ, LoggedEvent, EVENTS},
     stage::{plain, Stage, Stream},
     Outcome, Scale, Test,
 };
@@ -112,17 +112,20 @@ fn what_is_missing_is_not_there(recorder: &Recorder) -> Outcome {
     Ok(())
 }
 
-fn lines(said: &BTreeMap<u32, Vec<Said>>) -> String {
+fn lines(said: &BTreeMap<u32, Vec<LoggedEvent>>) -> String {
     let lines =
         said.iter().flat_map(|(cpu, all)| all.iter().map(move |s| format!("{cpu} {} {} {}\n", s.t, s.pid, s.text)));
     lines.collect()
 }
 
 /// Each code corresponds to exactly one of the kernel's names.
-fn exits_have_their_reasons(ours: &BTreeMap<u32, Vec<Said>>, theirs: &BTreeMap<u32, Vec<Said>>) -> Outcome {
+fn exits_have_their_reasons(
+    ours: &BTreeMap<u32, Vec<LoggedEvent>>,
+    theirs: &BTreeMap<u32, Vec<LoggedEvent>>,
+) -> Outcome {
     let mut words: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (cpu, ours) in ours {
-        let exits = |all: &[Said]| all.iter().filter(|s| s.kind() == "kvm-exit").cloned().collect::<Vec<_>>();
+        let exits = |all: &[LoggedEvent]| all.iter().filter(|s| s.kind() == "kvm-exit").cloned().collect::<Vec<_>>();
         let (a, b) = (exits(ours), exits(theirs.get(cpu).context("a CPU without a trace")?));
         let differ = Differ { ours: &a, theirs: &b };
         for (ours, theirs) in differ.pairs().map_err(|why| anyhow!("kvm-exit: {why}"))? {

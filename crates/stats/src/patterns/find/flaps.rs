@@ -1,6 +1,6 @@
 //! Finds links that went down and came up again.
 
-use super::{Found, Names, Touched};
+use super::{DetectedPattern, Names, Touched};
 use crate::patterns::gather::Patterns;
 use crate::patterns::outages::Outage;
 use crate::patterns::{Occurrence, Pattern, PatternKind};
@@ -16,7 +16,7 @@ const NEAR_RELEASE: Ns = 100_000_000;
 
 type OfStream = (StreamId, Outage);
 
-pub fn find(gathered: &Patterns, names: &Names, released: &[Found]) -> Vec<Found> {
+pub fn find(gathered: &Patterns, names: &Names, released: &[DetectedPattern]) -> Vec<DetectedPattern> {
     // Gaps by the points between which no packet came.
     let mut places: BTreeMap<(Option<PointId>, PointId), Vec<OfStream>> = BTreeMap::new();
     for (id, stream) in gathered.streams.iter().enumerate() {
@@ -73,7 +73,7 @@ fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[
         }
     };
     let sends = |id: usize| {
-        let packets: u64 = gathered.streams[id].taken.counts().map(|(_, _, n)| n).sum();
+        let packets: u64 = gathered.streams[id].point_sets.counts().map(|(_, _, n)| n).sum();
         let span = gathered.slots.count() as Ns * gathered.slots.length();
         // Twice the usual time between two of its packets.
         packets > 0 && 2 * span / (packets as Ns) < end - begin
@@ -83,13 +83,13 @@ fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[
         && (0..gathered.streams.len()).filter(goes_there).all(|id| is_missing(id) || !sends(id))
 }
 
-fn is_near(released: &[Found], flap: &[OfStream]) -> bool {
+fn is_near(released: &[DetectedPattern], flap: &[OfStream]) -> bool {
     let (begin, end) = span(flap);
     let near = |t: &Touched| t.from <= end.saturating_add(NEAR_RELEASE) && t.to >= begin.saturating_sub(NEAR_RELEASE);
     released.iter().flat_map(|found| &found.touched).any(near)
 }
 
-fn one(names: &Names, (from, to): (Option<PointId>, PointId), flaps: &[Vec<OfStream>]) -> Found {
+fn one(names: &Names, (from, to): (Option<PointId>, PointId), flaps: &[Vec<OfStream>]) -> DetectedPattern {
     let occurrence = |flap: &Vec<OfStream>| {
         let (from_ns, to_ns) = span(flap);
         let packets = flap.iter().map(|(_, o)| o.packets).sum();

@@ -1,6 +1,6 @@
 //! Finds changes of the packets' path.
 
-use super::{Found, Names, Touched};
+use super::{DetectedPattern, Names, Touched};
 use crate::patterns::gather::{Patterns, Stream};
 use crate::patterns::shifts::shifts;
 use crate::patterns::{Occurrence, Pattern, PatternKind};
@@ -24,7 +24,7 @@ struct Change {
     packets: u64,
 }
 
-pub fn find(gathered: &Patterns, names: &Names) -> Vec<Found> {
+pub fn find(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     let paths = Paths::of_points(&names.setup.points);
     let of_stream = |(id, stream): (usize, &Stream)| changes(id as StreamId, stream, &paths, names);
     let mut all: Vec<Change> = gathered.streams.iter().enumerate().flat_map(of_stream).collect();
@@ -41,7 +41,7 @@ type Share = (String, Vec<f64>);
 /// The share of each class and each point of the route among a stream's packets, in each slot with packets.
 fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, Vec<Share>) {
     let mut slots: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
-    stream.taken.counts().for_each(|(slot, set, n)| slots.entry(slot).or_default().push((set, n)));
+    stream.point_sets.counts().for_each(|(slot, set, n)| slots.entry(slot).or_default().push((set, n)));
     let total = |sets: &Vec<(u64, u64)>| sets.iter().map(|(_, n)| n).sum::<u64>();
     let series = |is: &dyn Fn(u64) -> bool| {
         let of = |sets: &Vec<(u64, u64)>| sets.iter().filter(|(set, _)| is(*set)).map(|(_, n)| n).sum::<u64>();
@@ -79,7 +79,7 @@ fn changes(id: StreamId, stream: &Stream, paths: &Paths, names: &Names) -> Vec<C
 }
 
 /// Merges the same change of several streams.
-fn one(gathered: &Patterns, names: &Names, changes: &[Change]) -> Found {
+fn one(gathered: &Patterns, names: &Names, changes: &[Change]) -> DetectedPattern {
     let first = &changes[0];
     let from = gathered.slots.begin(first.slot);
     let to = gathered.slots.begin(changes.iter().map(|c| c.end).max().unwrap_or(0));

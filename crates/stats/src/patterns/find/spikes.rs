@@ -1,6 +1,6 @@
 //! Finds queues that were held and released, and periodic spikes.
 
-use super::{Found, Names, Touched};
+use super::{DetectedPattern, Names, Touched};
 use crate::patterns::excursions::Excursion;
 use crate::patterns::gather::Patterns;
 use crate::patterns::period::{train, Train};
@@ -14,7 +14,7 @@ const SAME_SPIKE: Ns = 2_000_000;
 /// Maximum time between the releases of several streams' packets from one queue.
 const SAME_QUEUE: Ns = 20_000_000;
 
-pub fn releases(gathered: &Patterns, names: &Names) -> Vec<Found> {
+pub fn releases(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     let of_segment = |at: usize| {
         let mut all = gathered.excursions[at].released.clone().sorted();
         all.sort_by_key(|one| (one.from, one.stream));
@@ -33,7 +33,7 @@ pub fn releases(gathered: &Patterns, names: &Names) -> Vec<Found> {
     (0..gathered.watched.len()).filter_map(of_segment).collect()
 }
 
-pub fn periodic(gathered: &Patterns, names: &Names) -> Vec<Found> {
+pub fn periodic(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     let tried = HIGHEST.len() * gathered.watched.len();
     let of_segment = |at: usize| {
         let highest = gathered.excursions[at].all.clone().sorted();
@@ -60,7 +60,7 @@ fn spikes(excursions: &[Excursion]) -> Vec<Vec<Excursion>> {
     all.chunk_by(|a, b| b.from - a.from <= SAME_SPIKE).map(<[_]>::to_vec).collect()
 }
 
-fn of_spikes(names: &Names, segment: usize, pattern: Pattern, spikes: &[Vec<Excursion>]) -> Found {
+fn of_spikes(names: &Names, segment: usize, pattern: Pattern, spikes: &[Vec<Excursion>]) -> DetectedPattern {
     let occurrence = |spike: &Vec<Excursion>| Occurrence {
         from_ns: spike.iter().map(|one| one.from).min().unwrap_or(0),
         to_ns: spike.iter().map(|one| one.to).max().unwrap_or(0),

@@ -1,6 +1,6 @@
 //! Finds steps of a segment's level.
 
-use super::{Found, Names, Touched};
+use super::{DetectedPattern, Names, Touched};
 use crate::patterns::gather::Patterns;
 use crate::patterns::median;
 use crate::patterns::shifts::{shifts, Shift};
@@ -24,12 +24,12 @@ struct Step {
     streams: Vec<StreamId>,
 }
 
-pub fn find(gathered: &Patterns, names: &Names) -> Vec<Found> {
+pub fn find(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     let of_segment = |at: usize| {
         let mut steps: Vec<Step> = (0..gathered.lanes).flat_map(|lane| of_lane(gathered, at, lane)).collect();
         steps.sort_by_key(|step| (step.slot, step.streams.first().copied()));
         let alike = |a: &Step, b: &Step| b.slot - a.slot <= 1 && (a.after > a.before) == (b.after > b.before);
-        let found: Vec<Found> =
+        let found: Vec<DetectedPattern> =
             steps.chunk_by(alike).map(|steps| one(gathered, names, gathered.watched[at].segment, steps)).collect();
         found
     };
@@ -74,7 +74,7 @@ fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
 }
 
 /// Merges the same step of several streams.
-fn one(gathered: &Patterns, names: &Names, segment: usize, steps: &[Step]) -> Found {
+fn one(gathered: &Patterns, names: &Names, segment: usize, steps: &[Step]) -> DetectedPattern {
     let mean = |of: fn(&Step) -> f64| (steps.iter().map(of).sum::<f64>() / steps.len() as f64) as Ns;
     let levels = [mean(|s| s.before), mean(|s| s.after)];
     let size = levels[1] - levels[0];

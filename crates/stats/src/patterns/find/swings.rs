@@ -1,6 +1,6 @@
 //! Finds swings of one machine's clock against another's.
 
-use super::{Found, Names, Touched};
+use super::{DetectedPattern, Names, Touched};
 use crate::patterns::gather::Patterns;
 use crate::patterns::median;
 use crate::patterns::swing::{correlation, swing};
@@ -23,7 +23,7 @@ struct Lane {
     quartiles: BTreeMap<usize, [f64; 3]>,
 }
 
-pub fn find(gathered: &Patterns, names: &Names) -> Vec<Found> {
+pub fn find(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     let machine = |p: usize| names.setup.points[p].point.machine.as_str();
     let mut pairs: BTreeMap<(&str, &str), Vec<Lane>> = BTreeMap::new();
     for (at, watched) in gathered.watched.iter().enumerate() {
@@ -52,7 +52,7 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize, backwards: bool) -> Opti
 }
 
 /// A swing common to all lanes between two machines.
-fn one(gathered: &Patterns, names: &Names, lanes: &[Lane]) -> Option<Found> {
+fn one(gathered: &Patterns, names: &Names, lanes: &[Lane]) -> Option<DetectedPattern> {
     let in_all = |slot: &usize| lanes.iter().all(|lane| lane.quartiles.contains_key(slot));
     let slots: Vec<usize> = lanes.first()?.quartiles.keys().copied().filter(in_all).collect();
     let mean = |slot: &usize, q: usize| lanes.iter().map(|l| l.quartiles[slot][q]).sum::<f64>() / lanes.len() as f64;

@@ -7,12 +7,12 @@ const MOST: usize = 1 << 17;
 
 /// Number of packets per set of points and slot.
 #[derive(Clone, Debug, Default)]
-pub struct Taken {
+pub struct PointSetCounts {
     counts: BTreeMap<(u32, u64), u64>,
     crowded: bool,
 }
 
-impl Taken {
+impl PointSetCounts {
     pub fn add(&mut self, slot: usize, points: u64, packets: u64) {
         let room = self.counts.len() < MOST;
         match self.counts.get_mut(&(slot as u32, points)) {

@@ -1,11 +1,11 @@
-//! A stretch: the numbers between two restarts of the sender, laid out without wraps.
+//! An epoch: the numbers between two restarts of the sender, laid out without wraps.
 
 use super::states::States;
 use crate::Ns;
 
 /// Numbers between two restarts, relative to the first, without wraps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct Epoch {
     pub(super) low: i64,
     pub(super) high: i64,
     pub(super) high_key: u64,
@@ -14,12 +14,12 @@ pub(super) struct Stretch {
     pub(super) states: States,
 }
 
-impl Stretch {
+impl Epoch {
     pub(super) fn start(key: u64, t: Ns) -> Self {
         Self { low: 0, high: 0, high_key: key, count: 1, high_t: t, states: States::default() }
     }
 
-    /// Missing packets. Negative if packets of the next stretch were counted here.
+    /// Missing packets. Negative if packets of the next epoch were counted here.
     pub(super) fn missing(&self, step: u64) -> i64 {
         match step {
             0 => 0,
