@@ -7,6 +7,7 @@
 mod address;
 mod boot;
 mod boot_state;
+mod clock_sync;
 mod difference;
 mod ethtool;
 mod host;

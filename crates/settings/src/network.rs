@@ -17,7 +17,7 @@ fn failed(error: impl std::fmt::Display) -> Refusal {
 }
 
 /// Reads from the kernel, or in a folder from a file.
-fn read(nic: &Nic, file: &str, of_kernel: impl FnOnce(&Netns) -> Option<String>) -> Option<String> {
+pub(crate) fn read(nic: &Nic, file: &str, of_kernel: impl FnOnce(&Netns) -> Option<String>) -> Option<String> {
     match nic.answers() {
         Answers::Kernel { netns, .. } => of_kernel(netns),
         Answers::Folder => nic.answer(file).map(|text| text.trim().to_owned()),
@@ -25,7 +25,7 @@ fn read(nic: &Nic, file: &str, of_kernel: impl FnOnce(&Netns) -> Option<String>)
 }
 
 /// Writes by the kernel, or in a folder to a file.
-fn write(nic: &Nic, file: &str, value: &str, by_kernel: impl FnOnce(&Netns) -> Written) -> Written {
+pub(crate) fn write(nic: &Nic, file: &str, value: &str, by_kernel: impl FnOnce(&Netns) -> Written) -> Written {
     match nic.answers() {
         Answers::Kernel { netns, .. } => by_kernel(netns),
         Answers::Folder if nic.answer(file).is_none() => {

@@ -5,6 +5,7 @@
 //! ethtool(8), cgroups(7), sched(7), and the kernel's documentation of KVM.
 
 use crate::address::Address;
+use crate::clock_sync;
 use crate::ethtool;
 use crate::network;
 use crate::nic::{Nic, Written};
@@ -106,6 +107,8 @@ pub enum Lasts {
     Reboot,
     /// Until the device's link goes down or its queues are made again.
     LinkDown,
+    /// Until the device moves to another network namespace.
+    Move,
     /// Until the virtual machine, or the program, is started again.
     VmRestart,
     /// Also after the machine is started again.
@@ -115,11 +118,17 @@ pub enum Lasts {
 }
 
 impl Lasts {
+    /// Whether a change that disturbs as a link flap does may reset the value, if both are of the same device.
+    pub fn is_reset_by_flap(self) -> bool {
+        matches!(self, Self::LinkDown | Self::Move)
+    }
+
     /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reboot => "until reboot",
             Self::LinkDown => "until link down",
+            Self::Move => "until a move to another namespace",
             Self::VmRestart => "until VM restart",
             Self::Persistent => "persistent",
             Self::FileOpen => "while the file is open",
@@ -641,7 +650,7 @@ settings! {
         Device, Read::Feature("hw-tc-offload"), feature!("hw-tc-offload"), Nothing, Reboot
     }
     DeviceQdisc "device-qdisc" "The kinds of the device's queueing disciplines." {
-        Device, Read::Qdisc, Write::MadeRequest("tc qdisc", shell::qdisc, network::set_qdisc), LinkFlap, Reboot
+        Device, Read::Qdisc, Write::MadeRequest("tc qdisc", shell::qdisc, network::set_qdisc), LinkFlap, Move
     }
     DevicePrivateNamespace "device-private-namespace" "The network namespace that was made for the device alone: ping-DEVICE." {
         Device, Read::Request("/run/netns", network::private_namespace),
@@ -655,15 +664,15 @@ settings! {
     }
     DeviceState "device-state" "Whether the device is up." {
         Device, Read::Request("ioctl(2): SIOCGIFFLAGS", network::state),
-        Write::Request("ip link set dev {at} {value}", network::set_state), LinkFlap, Reboot
+        Write::Request("ip link set dev {at} {value}", network::set_state), LinkFlap, Move
     }
     DeviceAddresses "device-addresses" "The device's addresses that reach beyond the link." {
         Device, Read::Request("rtnetlink: RTM_GETADDR", network::addresses),
-        Write::MadeRequest("ip addr", shell::addresses, network::set_addresses), LinkFlap, Reboot
+        Write::MadeRequest("ip addr", shell::addresses, network::set_addresses), LinkFlap, Move
     }
     DeviceNeighbours "device-neighbours" "Permanent neighbours of the device, which need no ARP." {
         Device, Read::Request("rtnetlink: RTM_GETNEIGH", network::neighbours),
-        Write::MadeRequest("ip neigh", shell::neighbours, network::set_neighbours), Nothing, Reboot
+        Write::MadeRequest("ip neigh", shell::neighbours, network::set_neighbours), Nothing, Move
     }
     DeviceMulticast "device-multicast" "Whether the device takes part in multicast." {
         Device, Read::Request("ioctl(2): SIOCGIFFLAGS", |nic| network::flag(nic, Flag::Multicast)),
@@ -682,28 +691,34 @@ settings! {
         flag!(Promiscuous, "promisc"), Nothing, Reboot
     }
     DeviceIpv6Off "device-ipv6-off" "1 switches IPv6 off on the device, and removes its IPv6 addresses." {
-        Device, Read::DeviceSysctl("net/ipv6/conf/{}/disable_ipv6"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv6/conf/{}/disable_ipv6"), Write::Same, Nothing, Move
     }
     DeviceRouterAdvertisements "device-router-advertisements" "Whether the device takes IPv6 routers' advertisements." {
-        Device, Read::DeviceSysctl("net/ipv6/conf/{}/accept_ra"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv6/conf/{}/accept_ra"), Write::Same, Nothing, Move
     }
     DeviceArpIgnore "device-arp-ignore" "Which ARP requests the device leaves unanswered; 1: those for addresses of other devices." {
-        Device, Read::DeviceSysctl("net/ipv4/conf/{}/arp_ignore"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/arp_ignore"), Write::Same, Nothing, Move
     }
     DeviceArpAnnounce "device-arp-announce" "Which own addresses the device names in ARP requests; 2: the best one alone." {
-        Device, Read::DeviceSysctl("net/ipv4/conf/{}/arp_announce"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/arp_announce"), Write::Same, Nothing, Move
     }
     DeviceReversePath "device-reverse-path" "Whether packets are dropped whose sender is reached by another device: rp_filter." {
-        Device, Read::DeviceSysctl("net/ipv4/conf/{}/rp_filter"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/rp_filter"), Write::Same, Nothing, Move
     }
     DeviceAcceptRedirects "device-accept-redirects" "Whether ICMP redirects change routes." {
-        Device, Read::DeviceSysctl("net/ipv4/conf/{}/accept_redirects"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/accept_redirects"), Write::Same, Nothing, Move
     }
     DeviceSendRedirects "device-send-redirects" "Whether the device sends ICMP redirects." {
-        Device, Read::DeviceSysctl("net/ipv4/conf/{}/send_redirects"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/send_redirects"), Write::Same, Nothing, Move
     }
     DeviceSourceRoutes "device-source-routes" "Whether packets may name their route (IPv4 source routing)." {
-        Device, Read::DeviceSysctl("net/ipv4/conf/{}/accept_source_route"), Write::Same, Nothing, Reboot
+        Device, Read::DeviceSysctl("net/ipv4/conf/{}/accept_source_route"), Write::Same, Nothing, Move
+    }
+    DeviceClockSync "device-clock-sync"
+        "What keeps the device's clock (PHC) and the system's together: none; system-to-nic or nic-to-system: a phc2sys \
+         that latpath started as unit latpath-phc2sys-DEVICE; other: another program's." {
+        Device, Read::Request("/proc/N/cmdline, /run/systemd/transient", clock_sync::read),
+        Write::MadeRequest("systemd-run … phc2sys", clock_sync::shell, clock_sync::write), Nothing, Reboot
     }
     DeviceD3cold "device-d3cold" "Whether power may be removed from the sleeping device." {
         Device, Read::Device("device/d3cold_allowed"),

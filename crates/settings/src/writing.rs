@@ -198,7 +198,13 @@ impl Setting {
 
     fn put_file(self, source: &Source, address: &Address, value: &str) -> Written {
         let file = self.file(address).ok_or_else(|| Refusal::Failed("not a place of this setting".into()))?;
-        source.put(&file, self, value).map_err(Refusal::Failed)
+        source.put(&file, self, value).map_err(|why| match address {
+            // The kernel manages the affinity of some interrupts: of each queue of a disk (EIO, kernel/irq/proc.c).
+            Address::Interrupt { .. } if why.contains("(os error 5)") => {
+                Refusal::NotOffered(format!("{why}: the kernel manages this interrupt's CPUs"))
+            }
+            _ => Refusal::Failed(why),
+        })
     }
 
     /// The number and start of the thread at an address.

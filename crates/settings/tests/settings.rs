@@ -325,6 +325,7 @@ fn other_value(setting: Setting, value: &str) -> String {
             Write::Affinity => "0-1".into(),
             Write::MadeRequest(..) => match setting {
                 Setting::DeviceQdisc => "pfifo_fast".into(),
+                Setting::DeviceClockSync => "system-to-nic".into(),
                 Setting::DeviceAddresses => "192.0.2.7/24".into(),
                 Setting::DeviceNeighbours => "192.0.2.2 02:00:00:00:00:02".into(),
                 _ => latpath_settings::namespace_for("eth0"),

@@ -118,6 +118,7 @@ const FILES: &[(&str, &str)] = &[
     ("sys/class/net/eth0/netlink/allmulticast", "off"),
     ("sys/class/net/eth0/netlink/promiscuous", "off"),
     ("sys/class/net/eth0/netlink/qdisc", "mq, fq_codel"),
+    ("sys/class/net/eth0/netlink/clock-sync", "none"),
     ("sys/class/net/eth0/device/d3cold_allowed", "1"),
     ("sys/class/net/eth0/device/link/clkpm", "0"),
     ("sys/class/net/eth0/device/link/l0s_aspm", "0"),

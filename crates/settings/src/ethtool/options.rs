@@ -71,8 +71,8 @@ pub(crate) fn change(options: &mut [Opt], doing: &str, value: &str) -> Result<bo
     let mut is_change = false;
     for (name, value) in pairs {
         let Some(option) = options.iter_mut().find(|option| option.name == name) else {
-            // Offered by the tool, but not by the device: its current value is 0, which is also the value asked for.
-            if value == "0" {
+            // What the device does not have is off, or 0, already.
+            if is_nothing(value) {
                 continue;
             }
             let has = if names.is_empty() { "no option".to_owned() } else { names.join(", ") };
@@ -90,13 +90,16 @@ pub(crate) fn change(options: &mut [Opt], doing: &str, value: &str) -> Result<bo
     Ok(is_change)
 }
 
+fn is_nothing(value: &str) -> bool {
+    value == "0" || value == "off"
+}
+
 /// Whether a value that was read has all options of `wanted`, which need not name all of them.
 pub(crate) fn covers(read: &str, wanted: &str) -> bool {
     let (Some(read), Some(wanted)) = (pairs(read), pairs(wanted)) else { return read == wanted };
-    // An option with the value 0 is not part of a reading if the device may not have it.
     let has = |(name, value): &(String, &str)| match read.iter().find(|(known, _)| known == name) {
         Some((_, known)) => known == value,
-        None => *value == "0",
+        None => is_nothing(value),
     };
     !wanted.is_empty() && wanted.iter().all(has)
 }
@@ -154,7 +157,7 @@ mod tests {
     fn a_reading_covers_a_value_that_names_less() {
         assert!(covers("rx 64 tx 128", "tx 128") && covers("rx 64 tx 128", "tx 128 rx 64"));
         assert!(!covers("rx 64 tx 128", "tx 64") && !covers("rx 64", "combined 1"));
-        assert!(covers("rx 64", "rx-mini 0"), "the device may not have it");
+        assert!(covers("rx 64", "rx-mini 0") && covers("legacy-rx on", "no-such-flag off"), "the device lacks it");
         assert!(covers("Some Flag on other off", "Some Flag on") && !covers("on", "off") && covers("off", "off"));
     }
 
