@@ -14,6 +14,7 @@
 
 mod error;
 mod interface;
+mod napi;
 pub mod netlink;
 mod netns;
 mod qdisc;
@@ -22,6 +23,7 @@ mod whereabouts;
 
 pub use error::{Error, Result};
 pub use interface::{interfaces, netns_by_id, Interface, Statistics};
+pub use napi::{napis, Napi};
 pub use netns::{namespace_name, namespace_names, Inode, Netns};
 pub use qdisc::{qdiscs, Gates, Qdisc, Shaping, TrafficClasses, INGRESS, ROOT};
 pub use rtnetlink::{Address, Change, Flag, Neighbour, NewDevice, Rtnetlink};

@@ -3,7 +3,7 @@
 
 use crate::nic::{Answers, Nic, Refusal, Written};
 use crate::read::devices::qdisc_kinds;
-use latpath_net::{Change, Flag, Interface, Netns, Rtnetlink, Shaping, ROOT};
+use latpath_net::{Change, Flag, Interface, Napi, Netns, Rtnetlink, Shaping, ROOT};
 use latpath_protocols::stream::{format_mac, parse_mac};
 use std::fs;
 use std::net::IpAddr;
@@ -246,6 +246,24 @@ pub(crate) fn set_qdisc(nic: &Nic, value: &str) -> Written {
         }
         let shaping = Shaping::Other { name: kind.into(), options: Vec::new() };
         net.set_qdisc(nic.name(), ROOT, &shaping).map_err(failed)
+    })
+}
+
+/// The parameters of the device's NAPI instances, in their order; one text if all have the same.
+pub(crate) fn napi(nic: &Nic) -> Option<String> {
+    read(nic, "netlink/napi", |netns| {
+        let ifindex = nic.sysfs().text(&format!("class/net/{}/ifindex", nic.name()))?.trim().parse().ok()?;
+        let one = |napi: Napi| {
+            let suspend = napi.irq_suspend_timeout_ns.map_or(String::new(), |ns| format!(" irq-suspend-timeout {ns}"));
+            let (defer, flush) = (napi.defer_hard_irqs?, napi.gro_flush_timeout_ns?);
+            Some(format!("defer-hard-irqs {defer} gro-flush-timeout {flush}{suspend}"))
+        };
+        let mut all: Vec<String> =
+            latpath_net::napis(netns, ifindex).ok()?.into_iter().map(one).collect::<Option<_>>()?;
+        if all.iter().all(|text| Some(text) == all.first()) {
+            all.truncate(1);
+        }
+        (!all.is_empty()).then(|| all.join(", "))
     })
 }
 

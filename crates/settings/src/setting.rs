@@ -589,6 +589,12 @@ settings! {
     DeviceGroTimeout "device-gro-timeout" "How long GRO may hold packets, ns." {
         Device, Read::Device("gro_flush_timeout"), Write::File("/sys/class/net/{at}/gro_flush_timeout"), Nothing, Reboot
     }
+    DeviceNapi "device-napi"
+        "What each instance of the device's NAPI has of device-defer-irqs and device-gro-timeout, and how long its interrupt \
+         stays off while a program polls, ns; a write to those two settings sets all instances." {
+        Device, Read::Request("generic netlink: NETDEV_CMD_NAPI_GET", network::napi),
+        Write::ReadOnly("programs that poll, by NETDEV_CMD_NAPI_SET"), Nothing, LinkDown
+    }
     DeviceThreadedNapi "device-threaded-napi" "1 polls the device in threads of their own." {
         Device, Read::Device("threaded"), Write::File("/sys/class/net/{at}/threaded"), Nothing, Reboot
     }

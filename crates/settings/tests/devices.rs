@@ -1,9 +1,10 @@
 //! Settings of network devices are written in a namespace of the test's own, as ip(8), tc(8), sysctl and ethtool(8) show
 //! them, and written back.
 
+use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{namespace_names, Netns};
 use latpath_settings::{namespace_for, Address, Setting, Source, WriteError};
-use latpath_testkit::{equal, need_lab, need_root, need_tool, trial, Failed, Space};
+use latpath_testkit::{equal, need_guest, need_lab, need_root, need_tool, trial, Failed, Lack, Space};
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -21,7 +22,98 @@ fn main() -> std::process::ExitCode {
         trial("a_device_moves_to_its_own_namespace_and_back", &needs, moved),
         trial("a_sequence_of_writes_is_undone_from_its_last_to_its_first", &needs, undone),
         trial("a_refusal_names_the_device_and_the_reason", &needs, refused),
+        trial("igb_takes_its_settings_as_ethtool_shows", &[need_root(), need_tool("ethtool"), need_igb()], igb),
+        trial("the_labs_kernels_take_all_of_these_settings", &[need_guest()], on_lab_kernels).in_lab(),
     ])
+}
+
+/// Runs these tests on the lab's kernels, with ethtool(8) and emulated NICs.
+fn on_lab_kernels() -> Result {
+    let me = std::env::current_exe()?;
+    for name in ["6.1", "6.12"] {
+        let kernel = LabKernel::named(name).ok_or("no such kernel")?;
+        let lab = Lab::new()?;
+        let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::Igb, &mut |line| eprintln!("{line}"), NEVER)?;
+        let program = hypervisor.path_of(&me).display().to_string();
+        hypervisor.expect("modprobe igb", NEVER)?;
+        // Each is a call of its own, which has to end in time.
+        for test in ["ip_shows", "its_namespace", "tc_shows", "a_devices_features", "moves", "undone", "refusal", "igb"]
+        {
+            let said = hypervisor.expect(&format!("'{program}' {test}"), NEVER)?;
+            equal(&said, said.contains("1 passed; 0 failed; 0 ignored"), true)?;
+        }
+    }
+    Ok(())
+}
+
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+/// The first device of igb.
+fn igb_device() -> Option<String> {
+    let names = std::fs::read_dir("/sys/class/net").ok()?.flatten();
+    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let is_it = |name: &String| {
+        let driver = std::fs::read_link(format!("/sys/class/net/{name}/device/driver"));
+        driver.is_ok_and(|driver| driver.ends_with("igb"))
+    };
+    names.into_iter().find(is_it)
+}
+
+fn need_igb() -> Lack {
+    igb_device().is_none().then(|| "needs a NIC of igb, which the lab emulates".into())
+}
+
+fn output(line: &str) -> std::result::Result<String, Failed> {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap_or_default()).args(words).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+    }
+}
+
+/// Values of `ethtool` after the heading of the present ones: `RX: 64`.
+fn present(line: &str) -> std::result::Result<BTreeMap<String, String>, Failed> {
+    let text = output(line)?;
+    let text = text.split("Current hardware settings:").last().unwrap_or_default();
+    let pair = |line: &str| line.split_once(':').map(|(name, value)| (name.trim().into(), value.trim().into()));
+    Ok(text.lines().filter_map(pair).collect())
+}
+
+fn igb() -> Result {
+    let device = igb_device().ok_or("no device of igb")?;
+    let nic = Nic(Address::Device { name: device.clone(), netns: 0 });
+    for (setting, value, option, shown) in [
+        (Setting::DeviceRings, "rx 64 tx 128", "-g", &[("RX", "64"), ("TX", "128")][..]),
+        (Setting::DeviceRings, "rx 512", "-g", &[("RX", "512"), ("TX", "128")]),
+        (Setting::DeviceChannels, "combined 1", "-l", &[("Combined", "1")]),
+        (Setting::DeviceCoalescing, "rx-usecs 0 tx-usecs 0", "-c", &[("rx-usecs", "0"), ("tx-usecs", "0")]),
+        (Setting::DevicePause, "autoneg off rx off tx off", "-a", &[("RX", "off"), ("TX", "off")]),
+        (Setting::DevicePrivateFlags, "legacy-rx on", "--show-priv-flags", &[("legacy-rx", "on")]),
+        (Setting::DeviceGro, "off", "-k", &[("generic-receive-offload", "off")]),
+        (Setting::DeviceReceiveChecksum, "off", "-k", &[("rx-checksumming", "off")]),
+        (Setting::DeviceSendChecksum, "off", "-k", &[("tx-checksum-ip-generic", "off")]),
+        (Setting::DeviceHash, "off", "-k", &[("receive-hashing", "off")]),
+    ] {
+        let old = nic.read(setting).ok_or(format!("{setting} cannot be read"))?;
+        let line = format!("ethtool {option} {device}");
+        let before = present(&line)?;
+        write(&nic, setting, value)?;
+        let after = present(&line)?;
+        for (name, value) in shown {
+            equal(&format!("{setting}: {name} in {after:?}"), after.get(*name).map(String::as_str), Some(*value))?;
+        }
+        // The second value of the rings is on top of the first.
+        if value != "rx 64 tx 128" {
+            write(&nic, setting, &old)?;
+            equal(&setting.to_string(), present(&line)?, before)?;
+        }
+    }
+    let refused = nic.write(Setting::DeviceRings, "rx 5000").err().map(|e| e.to_string()).unwrap_or_default();
+    equal(&refused, refused.contains("the device takes 4096 for rx at most"), true)?;
+    let frames = nic.write(Setting::DeviceCoalescing, "rx-frames 1");
+    equal(&format!("{frames:?}"), matches!(frames, Err(WriteError::NotOffered { .. })), true)
 }
 
 /// A namespace with a veth pair; lpd0 has four queues and is up.
@@ -217,7 +309,7 @@ fn undone() -> Result {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 16) as usize % most
     };
-    for round in 0..40 {
+    for round in 0..12 {
         let mut journal = Vec::new();
         for _ in 0..random(12) {
             let (setting, values) = WRITES[random(WRITES.len())];

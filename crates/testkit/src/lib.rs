@@ -15,6 +15,7 @@
 
 pub mod busy;
 pub mod machine_folder;
+pub mod machine_nics;
 pub mod names;
 mod needs;
 mod noise;

@@ -118,6 +118,7 @@ const FILES: &[(&str, &str)] = &[
     ("sys/class/net/eth0/netlink/allmulticast", "off"),
     ("sys/class/net/eth0/netlink/promiscuous", "off"),
     ("sys/class/net/eth0/netlink/qdisc", "mq, fq_codel"),
+    ("sys/class/net/eth0/netlink/napi", "defer-hard-irqs 0 gro-flush-timeout 0 irq-suspend-timeout 0"),
     ("sys/class/net/eth0/netlink/clock-sync", "none"),
     ("sys/class/net/eth0/device/d3cold_allowed", "1"),
     ("sys/class/net/eth0/device/link/clkpm", "0"),
