@@ -136,6 +136,7 @@ fn undoer(kind: Kind) -> &'static dyn Undoer {
         Kind::Tracefs => &latpath_tracefs::Instances,
         Kind::NicTimestamps => &latpath_nic_timestamps::NicTimestamps,
         Kind::Lab => &latpath_lab::Labs,
+        Kind::Tuning => &latpath_tune::Tunings::LIVE,
     }
 }
 

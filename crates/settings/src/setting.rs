@@ -70,8 +70,8 @@ impl Scope {
     }
 }
 
-/// Disturbance that a change of a setting causes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+/// Disturbance that a change of a setting causes; the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Disturbs {
     /// No packet.

@@ -39,6 +39,15 @@ impl Setting {
         }
     }
 
+    /// The part of a value that a change to another value replaces: `rx 64` of `rx 64 tx 128` for `rx 256`. Other
+    /// settings' values are replaced as a whole.
+    pub fn replaced(self, value: &str, by: &str) -> String {
+        let Form::Pairs = self.form() else { return value.into() };
+        let (value, by): (Vec<&str>, Vec<&str>) = (value.split_whitespace().collect(), by.split_whitespace().collect());
+        let is_named = |pair: &&[&str]| by.chunks(2).any(|other| other[0] == pair[0]);
+        value.chunks(2).filter(is_named).map(|pair| pair.join(" ")).collect::<Vec<_>>().join(" ")
+    }
+
     /// Whether a value that was read is the wanted one, however each is written.
     pub fn is_met(self, value: &str, wanted: &str) -> bool {
         let (value, wanted) = (value.trim(), wanted.trim());

@@ -143,6 +143,27 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(())
     }
 
+    /// Moves the changes to the entry of another subject, which lasts until a user requests its undo. If that entry
+    /// exists, the changes come behind its own. A process that is killed in between leaves both entries, whose undo has
+    /// the same result.
+    ///
+    /// # Errors
+    /// If an entry cannot be read or written.
+    pub fn keep_as(self, turn: &Turn, subject: &str) -> Result<()> {
+        let own = self.name();
+        let header = Header { subject: subject.into(), lifetime: Lifetime::Request, owners: Vec::new(), ..self.header };
+        let kept = Self { header, ..self };
+        let mut steps = match turn.read::<S>(&kept.name())? {
+            Some(earlier) if earlier.header.is_of_this_boot() => earlier.steps,
+            _ => Vec::new(),
+        };
+        let mut record = kept.record(&kept.steps)?;
+        let earlier = kept.record(&std::mem::take(&mut steps))?;
+        record.steps.splice(..0, earlier.steps);
+        turn.write(&record)?;
+        turn.remove(&own)
+    }
+
     /// Removes all steps, because their changes were not made.
     ///
     /// # Errors

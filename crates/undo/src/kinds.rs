@@ -35,6 +35,8 @@ kinds! {
     NicTimestamps = "nic-timestamps",
     /// Namespaces and files of a lab. The subject is the lab's name.
     Lab = "lab",
+    /// Changed settings. The subject is a profile, with its network devices.
+    Tuning = "tuning",
 }
 
 /// Result of an entry's undo.

@@ -26,7 +26,7 @@ pub enum Lifetime {
 /// The first line of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    version: u32,
+    pub(crate) version: u32,
     /// Name of the [`crate::Kind`].
     pub kind: String,
     /// The target, as the kind names it.

@@ -1,0 +1,31 @@
+//! Gives a machine the settings of a profile, as one change: planned, watched, verified and undone.
+//!
+//! A [`Profile`] is a TOML file: lines that say which value a setting has where, why, and who says so. [`plan`] compares
+//! it with a [`Machine`] and returns a [`Plan`]: the steps that differ, ordered by what they disturb; the lines that are
+//! met or do not apply; boot parameters and definitions of virtual machines, which need more than a write; warnings.
+//! [`Tuning`] applies the steps: each old value is in the journal before its change, a [`Watch`] looks at the traffic
+//! after each step, and a step that disturbs it ends and reverts the whole change. [`Tuning::undo`] takes it back,
+//! [`Tuning::verify`] finds what has changed since.
+
+mod accept;
+mod condition;
+mod machine;
+mod placement;
+mod plan;
+mod profile;
+mod selector;
+mod tuning;
+mod undo;
+mod variables;
+mod watch;
+
+pub use accept::Accept;
+pub use condition::Condition;
+pub use machine::Machine;
+pub use plan::{plan, Later, Met, Plan, PlanError, Planned, PlannedPlace, Skipped};
+pub use profile::{Line, Profile, ProfileError};
+pub use selector::Selector;
+pub use tuning::{Applied, AppliedStep, ApplyOptions, Drift, Progress, Stopped, TuneError, Tuned, Tuning};
+pub use undo::{Change, Tunings};
+pub use variables::{Variables, BUILT_IN};
+pub use watch::{Effect, Figures, NoWatch, Watch};

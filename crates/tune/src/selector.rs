@@ -1,0 +1,215 @@
+//! Selectors: the places that a profile's line is about.
+
+use crate::machine::Machine;
+use crate::variables::Variables;
+use latpath_linux::proc::Stat;
+use latpath_linux::Cpus;
+use latpath_settings::{Address, Located, Source};
+use latpath_vms::Role;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// Where a line's setting gets its value. Lists may contain variables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selector {
+    /// The machine, or the kernel's command line.
+    Machine,
+    /// CPUs of a list.
+    Cpus(String),
+    /// The network devices that the user names, with their queues.
+    Interface,
+    /// The interrupts of these devices, and the threads of these interrupts.
+    InterfaceInterrupts,
+    /// The taps of virtual machines.
+    Taps,
+    /// The bridges of these taps.
+    Bridges,
+    /// The threads of virtual machines that have this role.
+    Threads(Role),
+    /// The threads of a service: `ptp4l`, `ovs-vswitchd pmd`.
+    Services(String),
+    /// Control groups of this name, as `machine.slice`; `*` at the end matches any rest.
+    Groups(String),
+    /// The virtual machines.
+    Vms,
+}
+
+/// The roles with the selector's words for them.
+const ROLES: [(&str, Role); 6] = [
+    ("main-loop", Role::MainLoop),
+    ("vcpu", Role::Vcpu),
+    ("vhost", Role::Vhost),
+    ("io", Role::Io),
+    ("kvm", Role::Kvm),
+    ("other", Role::Other),
+];
+
+impl FromStr for Selector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || {
+            format!(
+                "{text}: no such places (machine, cpus:LIST, interface, interface-interrupts, taps, bridges, \
+                 threads:main-loop|vcpu|vhost|io|kvm|other, services:NAME, groups:NAME, vms)"
+            )
+        };
+        match text.split_once(':') {
+            None => match text {
+                "machine" => Ok(Self::Machine),
+                "interface" => Ok(Self::Interface),
+                "interface-interrupts" => Ok(Self::InterfaceInterrupts),
+                "taps" => Ok(Self::Taps),
+                "bridges" => Ok(Self::Bridges),
+                "vms" => Ok(Self::Vms),
+                _ => Err(unknown()),
+            },
+            Some((_, "")) => Err(unknown()),
+            Some(("cpus", list)) => Ok(Self::Cpus(list.into())),
+            Some(("services", name)) => Ok(Self::Services(name.into())),
+            Some(("groups", name)) => Ok(Self::Groups(name.into())),
+            Some(("threads", role)) => {
+                let found = ROLES.iter().find(|(name, _)| *name == role);
+                found.map(|(_, role)| Self::Threads(*role)).ok_or_else(unknown)
+            }
+            Some(_) => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine => f.write_str("machine"),
+            Self::Cpus(list) => write!(f, "cpus:{list}"),
+            Self::Interface => f.write_str("interface"),
+            Self::InterfaceInterrupts => f.write_str("interface-interrupts"),
+            Self::Taps => f.write_str("taps"),
+            Self::Bridges => f.write_str("bridges"),
+            Self::Threads(role) => {
+                let name = ROLES.iter().find(|(_, known)| known == role).map_or("other", |(name, _)| name);
+                write!(f, "threads:{name}")
+            }
+            Self::Services(name) => write!(f, "services:{name}"),
+            Self::Groups(name) => write!(f, "groups:{name}"),
+            Self::Vms => f.write_str("vms"),
+        }
+    }
+}
+
+/// What the places of a machine belong to.
+pub(crate) struct Places<'a> {
+    pub(crate) all: Vec<Located>,
+    pub(crate) notes: Vec<String>,
+    machine: &'a Machine,
+    variables: &'a Variables,
+    /// The interrupts of the user's devices, with the device.
+    interrupts: BTreeMap<u32, String>,
+    drivers: BTreeMap<String, Option<String>>,
+}
+
+impl<'a> Places<'a> {
+    pub(crate) fn of(machine: &'a Machine, source: &Source, variables: &'a Variables) -> Self {
+        let (all, notes) = source.places();
+        let (mut interrupts, mut drivers) = (BTreeMap::new(), BTreeMap::new());
+        for name in &variables.interfaces {
+            // A device of another namespace is read there.
+            let netns = all.iter().find_map(|place| match &place.address {
+                Address::Device { name: found, netns } if found == name => Some(*netns),
+                _ => None,
+            });
+            let netns = netns.unwrap_or(0);
+            interrupts.extend(source.interrupts_of(netns, name).into_iter().map(|n| (n, name.clone())));
+            drivers.insert(name.clone(), source.driver_of(netns, name));
+        }
+        Self { all, notes, machine, variables, interrupts, drivers }
+    }
+
+    /// The user's network device that a place belongs to.
+    pub(crate) fn interface_of(&self, place: &Located) -> Option<&str> {
+        match &place.address {
+            Address::Interrupt { number } => self.interrupts.get(number).map(String::as_str),
+            Address::Thread { tid, .. } => {
+                let stat = Stat::read(&self.machine.root(), &format!("proc/{tid}"))?;
+                let (number, _) = stat.comm.strip_prefix("irq/")?.split_once('-')?;
+                self.interrupts.get(&number.parse().ok()?).map(String::as_str)
+            }
+            address => {
+                let device = address.device()?;
+                self.variables.interfaces.iter().find(|name| *name == device).map(String::as_str)
+            }
+        }
+    }
+
+    /// The driver of one of the user's network devices.
+    pub(crate) fn driver(&self, interface: Option<&str>) -> Option<&str> {
+        self.drivers.get(interface?)?.as_deref()
+    }
+
+    /// Whether a selector, whose variables are replaced, names a place.
+    pub(crate) fn has(&self, selector: &Selector, list: &str, place: &Located) -> bool {
+        let taps = || self.machine.vms.iter().flat_map(|vm| &vm.taps);
+        match (selector, &place.address) {
+            (Selector::Machine, Address::Machine) | (Selector::Vms, Address::Vm { .. }) => true,
+            (Selector::Cpus(_), Address::Cpu { cpu }) => list.parse::<Cpus>().is_ok_and(|cpus| cpus.contains(*cpu)),
+            (Selector::Interface, Address::Device { .. } | Address::Queue { .. }) => self.interface_of(place).is_some(),
+            (Selector::InterfaceInterrupts, Address::Interrupt { .. } | Address::Thread { .. }) => {
+                self.interface_of(place).is_some()
+            }
+            (Selector::Taps, address) => address.device().is_some_and(|name| taps().any(|tap| tap.device == name)),
+            (Selector::Bridges, address) => {
+                let is_its =
+                    |name: &str| taps().any(|tap| tap.bridge.as_ref().is_some_and(|bridge| bridge.name == name));
+                address.device().is_some_and(is_its)
+            }
+            (Selector::Threads(role), Address::Thread { tid, .. }) => {
+                let mut threads = self.machine.vms.iter().flat_map(|vm| &vm.threads);
+                threads.any(|thread| thread.tid == *tid && thread.role == *role)
+            }
+            (Selector::Services(_), Address::Thread { .. }) => place.target.starts_with(list),
+            (Selector::Groups(_), Address::Group { path }) => {
+                let name = path.rsplit('/').next().unwrap_or(path);
+                list.strip_suffix('*').map_or(name == list, |begin| name.starts_with(begin))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Selector {
+    /// The list of the selector, with variables.
+    pub(crate) fn list(&self) -> &str {
+        match self {
+            Self::Cpus(list) | Self::Services(list) | Self::Groups(list) => list,
+            _ => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_as_written() {
+        for text in [
+            "machine",
+            "cpus:{isolated}",
+            "interface",
+            "interface-interrupts",
+            "taps",
+            "bridges",
+            "threads:main-loop",
+            "threads:vcpu",
+            "services:ptp4l",
+            "groups:machine*",
+            "vms",
+        ] {
+            assert_eq!(text.parse::<Selector>().unwrap().to_string(), text);
+        }
+        for text in ["", "cpus:", "cpus", "threads:moon", "moon:1"] {
+            assert!(text.parse::<Selector>().unwrap_err().contains("no such places"), "{text}");
+        }
+    }
+}

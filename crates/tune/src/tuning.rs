@@ -1,0 +1,495 @@
+//! The transaction: applies a plan, takes it back, and finds what has changed since.
+
+use crate::machine::Machine;
+use crate::plan::{plan, Later, Plan, PlanError, Planned, PlannedPlace};
+use crate::profile::{Profile, ProfileError};
+use crate::undo::{change, located, Change, Tunings};
+use crate::watch::{Effect, Watch};
+use latpath_settings::WriteError;
+use latpath_undo::{Entry, Journal, Lifetime, Outcome, Undo};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// End of the subject of an entry whose change is not finished or not confirmed.
+const PENDING: &str = ".pending";
+/// Maximum number of plans of an apply: the first, and further ones for what its steps have reset.
+const MOST_ROUNDS: usize = 3;
+
+/// Applies, undoes and verifies the tunings of a machine.
+pub struct Tuning<'a> {
+    machine: &'a Machine,
+    journal: Journal,
+    undoer: Tunings,
+}
+
+/// How a plan is applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Continues after a step that disturbs, and after one that fails.
+    pub force: bool,
+    /// Leaves the change unconfirmed: it is undone when this process ends, unless another process joins it
+    /// ([`Tuning::guard`]) or it is confirmed.
+    pub unconfirmed: bool,
+}
+
+/// What an apply is about to do, or has done.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// The traffic before the first step is being measured.
+    Baseline,
+    /// A step was made.
+    Step(&'a AppliedStep),
+    /// Steps have reset settings; a further round sets them.
+    Again(usize),
+    /// The change is being reverted.
+    Reverting(&'a Stopped),
+}
+
+/// A step that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct AppliedStep {
+    /// The step.
+    pub step: Planned,
+    /// Its effect on the traffic; null if nothing was watched.
+    pub effect: Option<Effect>,
+    /// Why the step, or some of its places, did not get the value; null if all did.
+    pub failed: Option<String>,
+}
+
+/// Why an apply ended early.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Stopped {
+    /// The step, as `SETTING of PLACE`.
+    pub step: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// Result of an apply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Applied {
+    /// The profile's name.
+    pub profile: String,
+    /// Subject of the journal's entry.
+    pub subject: String,
+    /// The steps that were made, in order.
+    pub steps: Vec<AppliedStep>,
+    /// Why it ended early; null if all steps were made.
+    pub stopped: Option<Stopped>,
+    /// What was reverted, if it ended early.
+    pub reverted: Vec<String>,
+    /// What could not be reverted.
+    pub not_reverted: Vec<String>,
+    /// Whether it is undone unless it is confirmed.
+    pub unconfirmed: bool,
+}
+
+/// A profile that is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Tuned {
+    /// The profile's name.
+    pub profile: String,
+    /// Subject of the journal's entry.
+    pub subject: String,
+    /// Number of changes in the journal.
+    pub changes: usize,
+    /// Whether it is undone unless it is confirmed.
+    pub unconfirmed: bool,
+}
+
+/// What of an applied profile the machine no longer has.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Drift {
+    /// The profile's name.
+    pub profile: String,
+    /// Subject of the journal's entry; null if the profile is not applied.
+    pub subject: Option<String>,
+    /// Settings with another value.
+    pub drifted: Vec<Planned>,
+    /// Settings that need a start of the machine or of a virtual machine.
+    pub later: Vec<Later>,
+    /// Number of settings that are as the profile says.
+    pub met: usize,
+}
+
+/// Why a tuning failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// The profile cannot be planned on this machine.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The profile cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] latpath_undo::Error),
+    /// Another process applies the profile, or its change is not confirmed.
+    #[error(
+        "{subject}: another latpath applies it, or it waits to be confirmed (latpath tune confirm, latpath tune undo)"
+    )]
+    Busy {
+        /// The subject.
+        subject: String,
+    },
+    /// The profile is not applied.
+    #[error("{subject}: not applied{}", others(applied))]
+    NotApplied {
+        /// The subject.
+        subject: String,
+        /// What is applied.
+        applied: Vec<String>,
+    },
+    /// Nothing waits to be confirmed.
+    #[error("{subject}: no change waits to be confirmed: it was confirmed, undone, or its time is over")]
+    NotPending {
+        /// The subject.
+        subject: String,
+    },
+    /// The traffic cannot be watched.
+    #[error("{0}; nothing was changed (--no-watch changes settings without watching)")]
+    Watch(String),
+    /// A change could not be taken back.
+    #[error("{subject}: not undone: {}", problems.join("; "))]
+    NotUndone {
+        /// The subject.
+        subject: String,
+        /// The reasons.
+        problems: Vec<String>,
+    },
+}
+
+fn others(applied: &[String]) -> String {
+    match applied.is_empty() {
+        true => "; no profile is".into(),
+        false => format!("; applied: {}", applied.join(", ")),
+    }
+}
+
+impl<'a> Tuning<'a> {
+    /// The tunings of a machine; the journal of a folder's machine is another one than this machine's.
+    pub fn new(machine: &'a Machine, journal: Journal) -> Self {
+        Self { machine, journal, undoer: machine.undoer() }
+    }
+
+    /// Applies a plan. Each old value is in the journal before its change. A step that disturbs the watched traffic, a
+    /// step that fails, or `stop` reverts all changes of this call, unless `options` forces them.
+    ///
+    /// # Errors
+    /// If another process changes the same, the journal cannot be written, or the traffic cannot be watched. Changes
+    /// that were made before are reverted.
+    pub fn apply(
+        &self,
+        plan: &Plan,
+        watch: &mut dyn Watch,
+        options: ApplyOptions,
+        stop: &AtomicBool,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<Applied, TuneError> {
+        let subject = plan.subject();
+        let mut entry = self.begin(plan, &subject)?;
+        let mut applied = Applied {
+            profile: plan.profile.clone(),
+            subject: subject.clone(),
+            steps: Vec::new(),
+            stopped: None,
+            reverted: Vec::new(),
+            not_reverted: Vec::new(),
+            unconfirmed: options.unconfirmed,
+        };
+        report(Progress::Baseline);
+        if let Err(why) = watch.begin() {
+            entry.leave(&self.undoer)?;
+            return Err(TuneError::Watch(why));
+        }
+        let made = self.rounds(plan, &mut entry, (watch, options, stop), &mut applied, report);
+        match made {
+            Ok(None) if options.unconfirmed => Ok(applied),
+            Ok(None) => {
+                let turn = self.journal.turn()?;
+                entry.keep_as(&turn, &subject)?;
+                Ok(applied)
+            }
+            Ok(Some(stopped)) => {
+                report(Progress::Reverting(&stopped));
+                applied.stopped = Some(stopped);
+                applied.unconfirmed = false;
+                match entry.leave(&self.undoer)? {
+                    Outcome::Undone { done, left_alone } => {
+                        (applied.reverted, applied.not_reverted) = (done, left_alone);
+                    }
+                    Outcome::Failed(problems) => applied.not_reverted = problems,
+                    Outcome::OutOfReach => applied.not_reverted = vec!["the target cannot be reached".into()],
+                }
+                Ok(applied)
+            }
+            Err(error) => {
+                entry.leave(&self.undoer)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&self, plan: &Plan, subject: &str) -> Result<Entry<Change>, TuneError> {
+        let turn = self.journal.turn()?;
+        let pending = format!("{subject}{PENDING}");
+        if turn.needed(&self.undoer, &pending)?.is_some() {
+            return Err(TuneError::Busy { subject: subject.into() });
+        }
+        let mut entry =
+            turn.begin::<Tunings>(&pending, Lifetime::Process, &format!("latpath tune apply {}", plan.profile))?;
+        entry.add_within(
+            &turn,
+            Change::Began {
+                profile: plan.profile.clone(),
+                text: plan.of.text.clone(),
+                variables: plan.variables.clone(),
+            },
+        )?;
+        Ok(entry)
+    }
+
+    /// Makes all steps, and those that the steps have made necessary again.
+    fn rounds(
+        &self,
+        first: &Plan,
+        entry: &mut Entry<Change>,
+        (watch, options, stop): (&mut dyn Watch, ApplyOptions, &AtomicBool),
+        applied: &mut Applied,
+        report: &mut dyn FnMut(Progress),
+    ) -> Result<Option<Stopped>, TuneError> {
+        let mut next = Some(first.clone());
+        for round in 0..MOST_ROUNDS {
+            let Some(plan_of_round) = next.take() else { break };
+            for step in &plan_of_round.steps {
+                let stopped = |why: String| Stopped { step: step.name(), why };
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(Some(stopped("stopped by the user before this step".into())));
+                }
+                let failed = self.make(step, entry)?;
+                let effect = match watch.settle(step) {
+                    Ok(effect) => effect,
+                    Err(why) => return Ok(Some(stopped(why))),
+                };
+                let disturbed = effect.as_ref().and_then(|effect| effect.disturbed.clone());
+                let (hard, failed) =
+                    failed.map_or((None, None), |(is_hard, why)| (is_hard.then(|| why.clone()), Some(why)));
+                applied.steps.push(AppliedStep { step: step.clone(), effect, failed });
+                applied.steps.last().into_iter().for_each(|step| report(Progress::Step(step)));
+                match disturbed.or(hard) {
+                    Some(why) if !options.force => return Ok(Some(stopped(why))),
+                    _ => {}
+                }
+            }
+            let again = self.what_was_reset(&plan_of_round, applied)?;
+            if !again.steps.is_empty() && round + 1 < MOST_ROUNDS {
+                report(Progress::Again(again.changes()));
+                next = Some(again);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The steps that are necessary after a round, without those that failed in it.
+    fn what_was_reset(&self, before: &Plan, applied: &Applied) -> Result<Plan, TuneError> {
+        let mut again = plan(&before.of, &before.variables, &self.machine.again())?;
+        again.steps.retain(|step| {
+            !applied.steps.iter().any(|done| done.step.setting == step.setting && done.failed.is_some())
+        });
+        Ok(again)
+    }
+
+    /// Makes a step. Returns whether a failure is one of the kernel's, not of a device that lacks the option, and its
+    /// text.
+    fn make(&self, step: &Planned, entry: &mut Entry<Change>) -> Result<Option<(bool, String)>, TuneError> {
+        let source = self.machine.source();
+        let (mut is_hard, mut problems) = (false, Vec::new());
+        for PlannedPlace { target, address, .. } in &step.places {
+            let made = source.value(step.setting, address).map(|now| located(step.setting, target, address, now));
+            let made = match made {
+                Ok(place) if step.setting.is_met(&place.value, &step.to) => Ok(()),
+                Ok(place) => {
+                    entry.add(change(&source, &place, &step.to))?;
+                    step.setting.write(&source, address, &step.to)
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = made {
+                is_hard |= !matches!(error, WriteError::NotOffered { .. } | WriteError::Missing { .. });
+                problems.push(error.to_string());
+            }
+        }
+        Ok((!problems.is_empty()).then(|| (is_hard, problems.join("; "))))
+    }
+
+    /// The profiles that are applied.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub fn applied(&self) -> Result<Vec<Tuned>, TuneError> {
+        let turn = self.journal.turn()?;
+        let mut all = Vec::new();
+        for header in self.journal.entries() {
+            let header = header?;
+            if header.kind != Tunings::KIND.name() || !header.is_of_this_boot() {
+                continue;
+            }
+            let Some(entry) = turn.find::<Tunings>(&header.subject)? else { continue };
+            let (subject, unconfirmed) = match header.subject.strip_suffix(PENDING) {
+                Some(subject) => (subject.to_owned(), true),
+                None => (header.subject.clone(), false),
+            };
+            let changes = entry.steps().iter().filter(|step| matches!(step, Change::Set { .. })).count();
+            let profile = began(entry.steps()).map_or_else(|| subject.clone(), |(profile, ..)| profile.to_owned());
+            all.push(Tuned { profile, subject, changes, unconfirmed });
+        }
+        Ok(all)
+    }
+
+    /// Subjects of the applied profiles with this name, or this subject.
+    fn subjects(&self, name: &str) -> Result<Vec<Tuned>, TuneError> {
+        let all = self.applied()?;
+        let found: Vec<Tuned> = all.iter().filter(|one| one.subject == name || one.profile == name).cloned().collect();
+        match found.is_empty() {
+            false => Ok(found),
+            true => {
+                let applied = all.into_iter().map(|one| one.subject).collect();
+                Err(TuneError::NotApplied { subject: name.into(), applied })
+            }
+        }
+    }
+
+    /// Takes an applied profile back, by its name or its subject: the oldest values come back, except where another
+    /// program has changed a value since. Returns messages for the user.
+    ///
+    /// # Errors
+    /// If it is not applied, the journal cannot be read, or a value cannot be written.
+    pub fn undo(&self, name: &str) -> Result<Vec<String>, TuneError> {
+        let mut found = self.subjects(name)?;
+        // A change that is not confirmed was made on top of those that are.
+        found.sort_by_key(|one| !one.unconfirmed);
+        let mut messages = Vec::new();
+        for one in found {
+            let subject = if one.unconfirmed { format!("{}{PENDING}", one.subject) } else { one.subject.clone() };
+            let is_it =
+                |header: &latpath_undo::Header| header.kind == Tunings::KIND.name() && header.subject == subject;
+            let done = self.journal.undo(&[&self.undoer], is_it);
+            let remains = self.journal.entries().into_iter().flatten().any(|header| is_it(&header));
+            if remains {
+                return Err(TuneError::NotUndone { subject: one.subject, problems: done });
+            }
+            messages.extend(done);
+        }
+        Ok(messages)
+    }
+
+    /// Confirms a change that would be undone otherwise: it then lasts until [`Tuning::undo`].
+    ///
+    /// # Errors
+    /// If no change of this name waits to be confirmed, or the journal cannot be written.
+    pub fn confirm(&self, name: &str) -> Result<Vec<String>, TuneError> {
+        let pending = self.applied()?.into_iter().filter(|one| one.unconfirmed);
+        let pending: Vec<String> =
+            pending.filter(|one| one.subject == name || one.profile == name).map(|one| one.subject).collect();
+        if pending.is_empty() {
+            return Err(TuneError::NotPending { subject: name.into() });
+        }
+        let turn = self.journal.turn()?;
+        for subject in &pending {
+            if let Some(entry) = turn.find::<Tunings>(&format!("{subject}{PENDING}"))? {
+                entry.keep_as(&turn, subject)?;
+            }
+        }
+        Ok(pending)
+    }
+
+    /// Compares the machine with an applied profile and the variables that it was applied with.
+    ///
+    /// # Errors
+    /// If it is not applied, or cannot be planned any more: a network device that is gone.
+    pub fn verify(&self, name: &str) -> Result<Vec<Drift>, TuneError> {
+        let mut all = Vec::new();
+        for one in self.subjects(name)? {
+            let turn = self.journal.turn()?;
+            let subject = if one.unconfirmed { format!("{}{PENDING}", one.subject) } else { one.subject.clone() };
+            let Some(entry) = turn.find::<Tunings>(&subject)? else { continue };
+            drop(turn);
+            let Some((profile, text, variables)) = began(entry.steps()) else { continue };
+            let profile = Profile::parse(text, profile)?;
+            let plan = plan(&profile, variables, &self.machine.again())?;
+            all.push(Drift { subject: Some(one.subject), ..Drift::of(plan) });
+        }
+        Ok(all)
+    }
+
+    /// Keeps a change that is not confirmed until `is_over` or its confirmation or undo, and then undoes it if it is
+    /// still not confirmed. `joined` is called as soon as this process owns the change. Returns the messages of the undo.
+    ///
+    /// # Errors
+    /// If no such change exists, or the journal cannot be written.
+    pub fn guard(
+        &self,
+        subject: &str,
+        joined: &mut dyn FnMut(),
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<String>, TuneError> {
+        let pending = format!("{subject}{PENDING}");
+        {
+            let turn = self.journal.turn()?;
+            let found = turn.find::<Tunings>(&pending)?;
+            let mut entry = found.ok_or_else(|| TuneError::NotPending { subject: subject.into() })?;
+            entry.join(&turn)?;
+        }
+        joined();
+        let is_it = |header: &latpath_undo::Header| header.kind == Tunings::KIND.name() && header.subject == pending;
+        while self.journal.entries().into_iter().flatten().any(|header| is_it(&header)) {
+            if is_over() {
+                return Ok(self.journal.undo(&[&self.undoer], is_it));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Gives up this process's share of an unconfirmed change, which another process has joined.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn hand_over(&self, subject: &str) -> Result<(), TuneError> {
+        let turn = self.journal.turn()?;
+        let found = turn.find::<Tunings>(&format!("{subject}{PENDING}"))?;
+        drop(turn);
+        found.map_or(Ok(()), |entry| Ok(entry.abandon()?))
+    }
+}
+
+impl Drift {
+    /// The difference between a profile and a machine, from a plan.
+    pub fn of(plan: Plan) -> Self {
+        let Plan { profile, steps, later, met, .. } = plan;
+        Self { profile, subject: None, drifted: steps, later, met: met.len() }
+    }
+
+    /// Whether the machine is as the profile says, as far as latpath writes settings.
+    pub fn is_none(&self) -> bool {
+        self.drifted.is_empty()
+    }
+}
+
+/// Profile, text and variables of the last apply.
+fn began(steps: &[Change]) -> Option<(&str, &str, &crate::Variables)> {
+    steps.iter().rev().find_map(|step| match step {
+        Change::Began { profile, text, variables } => Some((profile.as_str(), text.as_str(), variables)),
+        Change::Set { .. } => None,
+    })
+}
+
+impl Planned {
+    /// `cpu-governor of CPUs 2-3`
+    pub fn name(&self) -> String {
+        match self.at() {
+            at if at.is_empty() => self.setting.id().into(),
+            at => format!("{} of {at}", self.setting),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The changes of a tuning in the journal, and their undo.
+
+use crate::plan::at;
+use crate::variables::Variables;
+use latpath_settings::{Address, Disturbs, Identity, Lasts, Located, Setting, Source, Writable, WriteError};
+use latpath_undo::{Kind, Outcome, Undo};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// Maximum passes of an undo: a change that flaps a link resets others of the device.
+const MOST_PASSES: usize = 3;
+
+/// An entry of the journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Change {
+    /// A profile begins to be applied.
+    Began {
+        /// Its name.
+        profile: String,
+        /// Its text, for a later verification.
+        text: String,
+        /// The variables.
+        variables: Variables,
+    },
+    /// A setting gets a value.
+    Set {
+        /// The setting's name.
+        setting: String,
+        /// Its owner.
+        owner: Identity,
+        /// The old value.
+        from: String,
+        /// The value set.
+        to: String,
+    },
+}
+
+/// Undoes tunings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tunings {
+    /// The root of a machine in a folder; `None` is this machine.
+    root: Option<PathBuf>,
+}
+
+impl Tunings {
+    /// Those of this machine.
+    pub const LIVE: Self = Self { root: None };
+
+    /// Those of a machine in a folder.
+    pub fn below(root: PathBuf) -> Self {
+        Self { root: Some(root) }
+    }
+
+    fn source(&self) -> Source<'static> {
+        match &self.root {
+            None => Source::machine(&[], Vec::new()),
+            Some(root) => Source::below(root, &[], Vec::new()),
+        }
+    }
+}
+
+/// What is known of a setting at one owner.
+struct Changed<'a> {
+    setting: Setting,
+    owner: &'a Identity,
+    /// The oldest value.
+    original: &'a str,
+    /// All values that it had from the first change on.
+    values: Vec<&'a str>,
+    /// What has become of it.
+    end: End,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    Open,
+    Restored(String),
+    Unchanged,
+    LeftAlone(String),
+    Gone,
+    Failed(String),
+}
+
+impl Undo for Tunings {
+    const KIND: Kind = Kind::Tuning;
+    type Step = Change;
+
+    fn undo(&self, _subject: &str, steps: &[Change]) -> Outcome {
+        let mut all = match changed(steps) {
+            Ok(all) => all,
+            Err(why) => return Outcome::Failed(vec![why]),
+        };
+        let mut flapped = false;
+        for pass in 0..MOST_PASSES {
+            let source = self.source();
+            let flapped_before = std::mem::take(&mut flapped);
+            for one in &mut all {
+                // After a flap, what the flap resets is restored whatever it is now.
+                let is_reset = flapped_before && one.setting.info().lasts == Lasts::LinkDown;
+                if pass > 0 && !is_reset && !matches!(one.end, End::Failed(_)) {
+                    continue;
+                }
+                let before = std::mem::replace(&mut one.end, End::Open);
+                one.end = restore(&source, one, is_reset && !matches!(before, End::LeftAlone(_)));
+                if let (End::Unchanged, End::Restored(_)) = (&one.end, &before) {
+                    one.end = before;
+                }
+                let was_written = matches!(one.end, End::Restored(_));
+                flapped |= was_written && one.setting.info().disturbs == Disturbs::LinkFlap;
+            }
+            if !flapped && !all.iter().any(|one| matches!(one.end, End::Failed(_))) {
+                break;
+            }
+        }
+        outcome(&all)
+    }
+}
+
+/// The settings of an entry, the one that was changed last first.
+fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
+    let mut all: Vec<Changed> = Vec::new();
+    for step in steps {
+        let Change::Set { setting, owner, from, to } = step else { continue };
+        let found = Setting::of_id(setting).filter(|setting| setting.writable() == Writable::Now);
+        let setting = found.ok_or_else(|| format!("{setting}: not a setting that this latpath writes"))?;
+        let is_it = |one: &Changed| one.setting == setting && one.owner.address == owner.address;
+        let mut one = match all.iter().position(is_it) {
+            Some(at) => all.remove(at),
+            None => Changed { setting, owner, original: from, values: Vec::new(), end: End::Open },
+        };
+        one.values.extend([from.as_str(), to]);
+        all.push(one);
+    }
+    all.reverse();
+    Ok(all)
+}
+
+/// Gives a setting its oldest value, unless another program has changed it; with `force`, whatever it is now.
+fn restore(source: &Source, one: &Changed, force: bool) -> End {
+    let Some(address) = source.locate(one.owner) else { return End::Gone };
+    let now = match source.value(one.setting, &address) {
+        Ok(now) => now,
+        Err(WriteError::Missing { .. }) => return End::Gone,
+        Err(error) => return End::Failed(error.to_string()),
+    };
+    if one.setting.is_met(&now, one.original) {
+        return End::Unchanged;
+    }
+    if !force && !one.values.iter().any(|value| one.setting.is_met(&now, value)) {
+        return End::LeftAlone(now);
+    }
+    match one.setting.write(source, &address, one.original) {
+        Ok(()) => End::Restored(one.original.into()),
+        Err(WriteError::Missing { .. }) => End::Gone,
+        Err(error) => End::Failed(error.to_string()),
+    }
+}
+
+fn outcome(all: &[Changed]) -> Outcome {
+    let failed = all.iter().filter_map(|one| match &one.end {
+        End::Failed(why) => Some(why.clone()),
+        _ => None,
+    });
+    let failed: Vec<String> = failed.collect();
+    if !failed.is_empty() {
+        return Outcome::Failed(failed);
+    }
+    let done = grouped(all, |one| match &one.end {
+        End::Restored(value) => Some(format!("{value} again")),
+        End::Gone => Some("it no longer exists, and its settings with it".into()),
+        _ => None,
+    });
+    let left_alone = grouped(all, |one| match &one.end {
+        End::LeftAlone(now) => {
+            let set = one.values.last().copied().unwrap_or_default();
+            Some(format!("left at {now}: another program has changed it since latpath set {set}"))
+        }
+        _ => None,
+    });
+    Outcome::Undone { done, left_alone }
+}
+
+/// One message for the places of a setting of which the same can be said.
+fn grouped(all: &[Changed], text: impl Fn(&Changed) -> Option<String>) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    let mut messages = Vec::new();
+    for one in all {
+        let Some(text_of_one) = text(one) else { continue };
+        if !seen.insert((one.setting, text_of_one.clone())) {
+            continue;
+        }
+        let same =
+            all.iter().filter(|other| other.setting == one.setting && text(other).as_ref() == Some(&text_of_one));
+        let at = at(same.map(|other| (&other.owner.address, other.owner.target.as_str())));
+        let of = if at.is_empty() { String::new() } else { format!(" of {at}") };
+        messages.push(format!("{}{of}: {text_of_one}", one.setting));
+    }
+    messages
+}
+
+/// A change of a setting at a place that was read.
+pub(crate) fn change(source: &Source, place: &Located, to: &str) -> Change {
+    Change::Set {
+        setting: place.setting.id().into(),
+        owner: source.identify(place),
+        from: place.setting.replaced(&place.value, to),
+        to: to.into(),
+    }
+}
+
+/// The address as a place that was read.
+pub(crate) fn located(setting: Setting, target: &str, address: &Address, value: String) -> Located {
+    Located { setting, target: target.into(), address: address.clone(), value }
+}
