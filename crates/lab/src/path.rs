@@ -114,7 +114,7 @@ impl Lab {
             Switch::OpenVswitch => Some(Arc::new(OpenVswitch::start(self, &hypervisor)?)),
             Switch::LinuxBridge => {
                 // It floods multicast, as the lab needs.
-                host.add_device(BRIDGE, NewDevice::Bridge { multicast_snooping: false })?;
+                host.add_device(BRIDGE, NewDevice::Bridge { multicast_snooping: false, spanning_tree: false })?;
                 None
             }
         };

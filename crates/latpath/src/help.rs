@@ -34,6 +34,7 @@ const GROUPS: [Group; 4] = [
         heading: "Virtual machines",
         commands: &[
             ("vms", "List virtual machines, their network devices and threads"),
+            ("net", "Build a way from the wire into VMs, and remove it"),
             ("exits", "Show why vCPUs leave their guests, and where their time goes"),
             ("queues", "Show what passes virtqueues"),
             ("ladder", "Show each step of a transfer between guest and host"),

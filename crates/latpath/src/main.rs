@@ -43,6 +43,7 @@ enum Command {
     Live(cmd::live::Args),
     Man(cmd::manual::Man),
     Mark(cmd::mark::Args),
+    Net(cmd::net::Args),
     Path(cmd::path::Args),
     Ping(Box<cmd::ping::Args>),
     Profile(Box<cmd::profile::Args>),
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Live(args) => cmd::live::run(args),
         Command::Mark(args) => cmd::mark::run(args),
         Command::Man(args) => cmd::manual::man(args, commands()),
+        Command::Net(args) => cmd::net::run(args),
         Command::Path(args) => cmd::path::run(args),
         Command::Ping(args) => cmd::ping::run(*args),
         Command::Profile(args) => cmd::profile::run(*args),
@@ -137,6 +139,7 @@ fn undoer(kind: Kind) -> &'static dyn Undoer {
         Kind::NicTimestamps => &latpath_nic_timestamps::NicTimestamps,
         Kind::Lab => &latpath_lab::Labs,
         Kind::Tuning => &latpath_tune::Tunings::LIVE,
+        Kind::Topology => &latpath_topology::Topologies,
     }
 }
 

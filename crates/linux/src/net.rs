@@ -272,12 +272,12 @@ pub fn open_tun(node: &Path, name: &str, mode: c_int) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a persistent tap.
+/// Creates a persistent tap; `flags` are additional ones (`IFF_MULTI_QUEUE`).
 ///
 /// # Errors
 /// As for [`open_tun`].
-pub fn add_tap(name: &str) -> io::Result<()> {
-    let tap = open_tun(Path::new("/dev/net/tun"), name, libc::IFF_TAP)?;
+pub fn add_tap(name: &str, flags: c_int) -> io::Result<()> {
+    let tap = open_tun(Path::new("/dev/net/tun"), name, libc::IFF_TAP | flags)?;
     // SAFETY: the request takes an integer.
     check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETPERSIST as _, 1 as c_ulong) }).map(drop)
 }

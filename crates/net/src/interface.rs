@@ -16,6 +16,7 @@ pub(crate) const GET_LINK: u16 = 18;
 const INFO_MESSAGE: usize = 16;
 const ADDRESS: u16 = 1;
 const NAME: u16 = 3;
+const MTU: u16 = 4;
 const LOWER: u16 = 5;
 const MASTER: u16 = 10;
 const QUEUE_LENGTH: u16 = 13;
@@ -53,6 +54,9 @@ pub struct Interface {
     /// The namespace of `lower`, by its number in this namespace; `None` for this namespace.
     #[serde(skip)]
     pub lower_netnsid: Option<i32>,
+    /// Maximum transmission unit, bytes: the largest frame without its Ethernet header.
+    #[serde(skip)]
+    pub mtu: u32,
     /// Maximum packets in its queue (`txqueuelen`); for a tap, packets that the guest has not read.
     pub tx_queue_len: u32,
     /// Times that its link went down since its creation.
@@ -177,6 +181,7 @@ pub(crate) fn interface(payload: &[u8]) -> Option<Interface> {
         match kind {
             ADDRESS => found.address = value.to_vec(),
             NAME => found.name = of_field(value).into(),
+            MTU => found.mtu = number().unwrap_or(0),
             LOWER => found.lower = number().filter(|n| *n != 0),
             LINK_NETNSID => found.lower_netnsid = number().map(|n| n as i32),
             MASTER => found.master = number().filter(|n| *n != 0),
@@ -209,6 +214,7 @@ mod tests {
         bytes.extend([0; 8]);
         bytes.extend(attribute(NAME, b"vnet0\0"));
         bytes.extend(attribute(ADDRESS, &[0xfe, 0x54, 0, 1, 2, 3]));
+        bytes.extend(attribute(MTU, &1500u32.to_ne_bytes()));
         bytes.extend(attribute(MASTER, &3u32.to_ne_bytes()));
         bytes.extend(attribute(QUEUE_LENGTH, &1000u32.to_ne_bytes()));
         bytes.extend(attribute(LINK_DOWNS, &5u32.to_ne_bytes()));
@@ -219,7 +225,7 @@ mod tests {
         bytes.extend(attribute(STATISTICS, &statistics));
         let read = interface(&bytes).unwrap();
         assert_eq!((read.ifindex, read.name.as_str(), read.master, read.tx_queue_len), (7, "vnet0", Some(3), 1000));
-        assert_eq!(read.link_downs, 5);
+        assert_eq!((read.link_downs, read.mtu), (5, 1500));
         assert_eq!((read.kind.as_deref(), read.port_kind.as_deref()), (Some("tun"), Some("bridge")));
         assert_eq!((read.statistics.tx_dropped, read.statistics.rx_missed, read.statistics.rx_no_handler), (7, 15, 23));
         assert_eq!(interface(&bytes[..7]), None);

@@ -26,5 +26,5 @@ pub use interface::{interfaces, netns_by_id, Interface, Statistics};
 pub use napi::{napis, Napi};
 pub use netns::{namespace_name, namespace_names, Inode, Netns};
 pub use qdisc::{qdiscs, Gates, Qdisc, Shaping, TrafficClasses, INGRESS, ROOT};
-pub use rtnetlink::{Address, Change, Flag, Neighbour, NewDevice, Rtnetlink};
+pub use rtnetlink::{Address, Change, Flag, MacvtapMode, Neighbour, NewDevice, Rtnetlink};
 pub use whereabouts::devices_here_and_elsewhere;

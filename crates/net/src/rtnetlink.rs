@@ -10,6 +10,7 @@ use crate::{
     Error, Interface, Netns, Result, Shaping, INGRESS, ROOT,
 };
 use nix::sys::socket::SockProtocol;
+use serde::{Deserialize, Serialize};
 use std::{
     io,
     net::IpAddr,
@@ -41,7 +42,9 @@ const INFO_DATA: u16 = 2;
 const VETH_PEER: u16 = 1;
 const VLAN_ID: u16 = 1;
 const MACVLAN_MODE: u16 = 1;
-const MACVLAN_BRIDGE: u32 = 4;
+const TX_QUEUES: u16 = 31;
+const RX_QUEUES: u16 = 32;
+const BRIDGE_STP: u16 = 5;
 const BRIDGE_SNOOPING: u16 = 23;
 /// include/uapi/linux/if_addr.h, neighbour.h
 const IFA_ADDRESS: u16 = 1;
@@ -64,10 +67,12 @@ pub enum NewDevice<'a> {
         /// Namespace of the other end; `None` for the same one.
         netns: Option<&'a Netns>,
     },
-    /// A bridge without spanning tree.
+    /// A bridge.
     Bridge {
         /// Whether it sends multicast only to ports that have joined the group.
         multicast_snooping: bool,
+        /// Whether it runs the spanning tree protocol: a new port then forwards nothing for up to 30 s.
+        spanning_tree: bool,
     },
     /// A VLAN of another device.
     Vlan {
@@ -76,13 +81,45 @@ pub enum NewDevice<'a> {
         /// VLAN id, 0 to 4094.
         id: u16,
     },
-    /// A tap on another device, in bridge mode.
+    /// A tap on another device.
     Macvtap {
         /// Name of the other device.
         lower: &'a str,
+        /// Frames that it exchanges with others on the same device.
+        mode: MacvtapMode,
+        /// Number of queues.
+        queues: u32,
     },
     /// A persistent tap, which exists even if no program holds it open.
     Tap,
+    /// A persistent tap with several queues: each program must open it with IFF_MULTI_QUEUE.
+    MultiQueueTap,
+}
+
+/// Which frames a macvtap exchanges with others on the same device (enum macvlan_mode).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MacvtapMode {
+    /// None.
+    Private,
+    /// Those that a switch outside sends back.
+    Vepa,
+    /// All, directly.
+    #[default]
+    Bridge,
+    /// It is the only one on the device, takes over its address and receives all frames.
+    Passthru,
+}
+
+impl MacvtapMode {
+    fn number(self) -> u32 {
+        match self {
+            Self::Private => 1,
+            Self::Vepa => 2,
+            Self::Bridge => 4,
+            Self::Passthru => 8,
+        }
+    }
 }
 
 /// A change of a device.
@@ -210,13 +247,18 @@ impl Rtnetlink {
                 let data = nested(VETH_PEER, &peer);
                 return self.make(name, "veth", None, &[data], &doing("veth"));
             }
-            NewDevice::Bridge { multicast_snooping } => {
-                ("bridge", None, attribute(BRIDGE_SNOOPING, &[multicast_snooping.into()]))
+            NewDevice::Bridge { multicast_snooping, spanning_tree } => {
+                let snooping = attribute(BRIDGE_SNOOPING, &[multicast_snooping.into()]);
+                ("bridge", None, [snooping, number(BRIDGE_STP, spanning_tree.into())].concat())
             }
             NewDevice::Vlan { lower, id } => ("vlan", Some(lower), attribute(VLAN_ID, &id.to_ne_bytes())),
-            NewDevice::Macvtap { lower } => ("macvtap", Some(lower), number(MACVLAN_MODE, MACVLAN_BRIDGE)),
-            NewDevice::Tap => {
-                let made = self.netns.inside(|| latpath_linux::net::add_tap(name))?;
+            NewDevice::Macvtap { lower, mode, queues } => {
+                let data = number(MACVLAN_MODE, mode.number());
+                return self.make_with_queues(name, "macvtap", Some(lower), queues, &[data], &doing("macvtap"));
+            }
+            NewDevice::Tap | NewDevice::MultiQueueTap => {
+                let queues = if matches!(new, NewDevice::Tap) { 0 } else { nix::libc::IFF_MULTI_QUEUE };
+                let made = self.netns.inside(|| latpath_linux::net::add_tap(name, queues))?;
                 return made.map_err(|source| Error::Refused { doing: doing("tap"), source, reason: None });
             }
         };
@@ -224,7 +266,22 @@ impl Rtnetlink {
     }
 
     fn make(&self, name: &str, kind: &str, lower: Option<&str>, data: &[Vec<u8>], doing: &str) -> Result<()> {
+        self.make_with_queues(name, kind, lower, 1, data, doing)
+    }
+
+    fn make_with_queues(
+        &self,
+        name: &str,
+        kind: &str,
+        lower: Option<&str>,
+        queues: u32,
+        data: &[Vec<u8>],
+        doing: &str,
+    ) -> Result<()> {
         let mut payload = [link(0, 0, 0), text(NAME, name)].concat();
+        if queues > 1 {
+            payload.extend([number(TX_QUEUES, queues), number(RX_QUEUES, queues)].concat());
+        }
         if let Some(lower) = lower {
             payload.extend(number(LOWER, self.index(lower)?));
         }

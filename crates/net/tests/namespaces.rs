@@ -2,7 +2,8 @@
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{
-    interfaces, qdiscs, Change, Flag, Gates, Netns, NewDevice, Rtnetlink, Shaping, TrafficClasses, INGRESS, ROOT,
+    interfaces, qdiscs, Change, Flag, Gates, MacvtapMode, Netns, NewDevice, Rtnetlink, Shaping, TrafficClasses,
+    INGRESS, ROOT,
 };
 use latpath_testkit::{equal, need_guest, need_lab, need_root, need_tool, trial, Failed, Lack, Space};
 use serde_json::Value;
@@ -157,7 +158,7 @@ fn veth() -> Result {
 fn changes() -> Result {
     let space = pair(1)?;
     let network = network(&space)?;
-    network.add_device("lpbr", NewDevice::Bridge { multicast_snooping: false })?;
+    network.add_device("lpbr", NewDevice::Bridge { multicast_snooping: false, spanning_tree: false })?;
     let mac = [2, 0, 0, 0, 0, 0x33];
     let all =
         [Change::Mtu(1400), Change::Mac(mac), Change::QueueLength(77), Change::Master(Some("lpbr")), Change::Up(false)];
@@ -177,7 +178,7 @@ fn changes() -> Result {
 fn kinds() -> Result {
     let space = pair(1)?;
     let network = network(&space)?;
-    network.add_device("lpbr", NewDevice::Bridge { multicast_snooping: false })?;
+    network.add_device("lpbr", NewDevice::Bridge { multicast_snooping: false, spanning_tree: false })?;
     let bridge = shown(&space, "-d -j link show lpbr")?[0]["linkinfo"].clone();
     equal("bridge", bridge["info_kind"].as_str(), Some("bridge"))?;
     equal("spanning tree", bridge["info_data"]["stp_state"].as_u64(), Some(0))?;
@@ -188,7 +189,7 @@ fn kinds() -> Result {
         equal("tap", (tap["info_kind"].as_str(), tap["info_data"]["type"].as_str()), (Some("tun"), Some("tap")))?;
         equal("it stays", tap["info_data"]["persist"].as_bool(), Some(true))?;
     }
-    match network.add_device("lpm", NewDevice::Macvtap { lower: "lpq0" }) {
+    match network.add_device("lpm", NewDevice::Macvtap { lower: "lpq0", mode: MacvtapMode::Bridge, queues: 2 }) {
         Ok(()) => {
             let macvtap = shown(&space, "-d -j link show lpm")?[0].clone();
             equal("lower", macvtap["link"].as_str(), Some("lpq0"))?;
@@ -278,7 +279,10 @@ fn refused() -> Result {
     let network = network(&space)?;
     let error = network.set("lp-none", &[Change::Up(true)]).unwrap_err().to_string();
     equal(&error, error.starts_with("find device lp-none: No such"), true)?;
-    let error = network.add_device("lpq1", NewDevice::Bridge { multicast_snooping: true }).unwrap_err().to_string();
+    let error = network
+        .add_device("lpq1", NewDevice::Bridge { multicast_snooping: true, spanning_tree: false })
+        .unwrap_err()
+        .to_string();
     equal(&error, error.starts_with("make bridge lpq1: File exists"), true)?;
     let nonsense = Shaping::Other { name: "lpnone".into(), options: Vec::new() };
     let error = network.set_qdisc("lpq0", ROOT, &nonsense).unwrap_err().to_string();

@@ -80,6 +80,20 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         }
     }
 
+    /// Sets the entry's intended lifetime: once all changes are made, they may outlive this process.
+    ///
+    /// # Errors
+    /// If the entry cannot be written; its lifetime is then as before.
+    pub fn set_lifetime(&mut self, lifetime: Lifetime) -> Result<()> {
+        let before = std::mem::replace(&mut self.header.lifetime, lifetime);
+        let Some(journal) = self.journal.clone() else { return Ok(()) };
+        let written = journal.turn().and_then(|turn| turn.write(&self.record(&self.steps)?));
+        if written.is_err() {
+            self.header.lifetime = before;
+        }
+        written
+    }
+
     /// Adds this process to the entry's owners.
     ///
     /// # Errors

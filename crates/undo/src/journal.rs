@@ -152,6 +152,24 @@ impl Turn {
         self.read(&self.name::<U>(subject)?)
     }
 
+    /// Undoes the entry of a subject at a user's request, whatever its lifetime, and removes it if nothing remains to be
+    /// undone. Returns `None` if the subject has no entry of this boot.
+    ///
+    /// # Errors
+    /// If the entry cannot be read, or not be removed.
+    pub fn end<U: Undo>(&self, undoer: &U, subject: &str) -> Result<Option<Outcome>> {
+        let Some(entry) = self.find::<U>(subject)? else { return Ok(None) };
+        let name = self.name::<U>(subject)?;
+        if !entry.header().is_of_this_boot() {
+            return self.remove(&name).map(|()| None);
+        }
+        let outcome = undoer.undo(subject, entry.steps());
+        if matches!(outcome, Outcome::Undone { .. }) {
+            self.remove(&name)?;
+        }
+        Ok(Some(outcome))
+    }
+
     pub(crate) fn read<S: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Option<Entry<S>>> {
         let Some(record) = read(&self.directory, OsStr::new(name))? else { return Ok(None) };
         Entry::read(&self.journal, record).map(Some).map_err(|why| self.damaged(OsStr::new(name), why))

@@ -37,6 +37,8 @@ kinds! {
     Lab = "lab",
     /// Changed settings. The subject is a profile, with its network devices.
     Tuning = "tuning",
+    /// Devices, programs and processes of a way into VMs. The subject is the topology's name.
+    Topology = "topology",
 }
 
 /// Result of an entry's undo.

@@ -315,7 +315,20 @@ fn lifetimes() -> Test {
         let (value, count) = if lifetime == Lifetime::Request { ("old", 1) } else { ("new", 0) };
         equal("undone on request", (machine.value().as_str(), undone.len()), (value, count))?;
     }
-    equal("what lasts until the boot is listed", machine.entries(), 1)
+    equal("what lasts until the boot is listed", machine.entries(), 1)?;
+    // A change that outlives its maker once it is complete.
+    let machine = Machine::new()?;
+    let (setting, journal) = (machine.setting(), machine.journal());
+    let mut entry = journal.turn()?.begin::<Setting>(SUBJECT, Lifetime::Process, "a test")?;
+    entry.add(Step { before: "old".into(), set: "new".into() })?;
+    fs::write(&setting.0, "new")?;
+    entry.set_lifetime(Lifetime::Request)?;
+    equal("it stays", (entry.leave(&setting)?, machine.value().as_str()), (Outcome::nothing(), "new"))?;
+    equal("nothing is swept", machine.sweep().len(), 0)?;
+    let ended = journal.turn()?.end(&setting, SUBJECT)?;
+    equal("ended", ended, Some(Outcome::undone("setting: put back to old")))?;
+    equal("value and entries", (machine.value().as_str(), machine.entries()), ("old", 0))?;
+    equal("there is nothing to end", journal.turn()?.end(&setting, SUBJECT)?, None)
 }
 
 fn tried_again() -> Test {

@@ -41,10 +41,11 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 6] = [
+const DESCRIBED: [Described; 7] = [
     ("caps", of::<latpath_caps::Caps>),
     ("compare", of::<Comparison>),
     ("live", latpath_report::live_schema),
+    ("net", of::<Vec<latpath_topology::Status>>),
     ("report", latpath_report::report_schema),
     ("study", of::<Vec<Configuration>>),
     ("vms", of::<Guests>),
@@ -67,7 +68,11 @@ fn described() -> impl Iterator<Item = Described> {
 pub fn print_schema(args: Schema) -> Result<Outcome> {
     let (command, schema) = described().find(|(name, _)| *name == args.command).context("no such command")?;
     let mut schema = schema();
-    let command = if command == "study" { "study vhost" } else { command };
+    let command = match command {
+        "study" => "study vhost",
+        "net" => "net status",
+        other => other,
+    };
     schema.insert("title".into(), format!("latpath {command} --json").into());
     print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(Outcome::Done)

@@ -18,6 +18,7 @@ mod listening;
 pub mod live;
 pub mod manual;
 pub mod mark;
+pub mod net;
 pub mod path;
 pub mod ping;
 pub mod profile;

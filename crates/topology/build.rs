@@ -1,0 +1,5 @@
+//! Compiles the eBPF programs.
+
+fn main() {
+    latpath_bpf::compile("redirect");
+}

@@ -1,0 +1,146 @@
+//! The transaction that makes a topology: each object is noted in the journal before it is made.
+
+use crate::{
+    step::{Identity, Object, Setting, Step, Value},
+    undo::Topologies,
+    Error, Result,
+};
+use latpath_net::{Change, Flag, Interface, Netns, Rtnetlink};
+use latpath_undo::{Entry, Lifetime, Outcome};
+
+/// What happens while a topology is made.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// The object was noted in the journal and is about to be made.
+    Noted(&'a Object),
+    /// The object was made, and its identity is about to be noted.
+    Changed(&'a Object),
+    /// The object's identity was noted.
+    Made(&'a Object),
+    /// A device's change was noted and is about to be made.
+    Setting(&'a Setting),
+    /// A device was changed.
+    Set(&'a Setting),
+    /// A wait that takes time begins.
+    Waiting(&'a str),
+}
+
+/// The topology that is being made.
+pub(crate) struct Builder<'a> {
+    entry: Entry<Step>,
+    progress: &'a mut dyn FnMut(Event<'_>),
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Builder<'a> {
+    pub(crate) fn new(entry: Entry<Step>, progress: &'a mut dyn FnMut(Event<'_>), stop: &'a dyn Fn() -> bool) -> Self {
+        Self { entry, progress, stop }
+    }
+
+    /// Whether the user has requested a stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        (self.stop)()
+    }
+
+    pub(crate) fn tell(&mut self, event: Event<'_>) {
+        (self.progress)(event);
+    }
+
+    /// Makes one object, which does not exist yet.
+    pub(crate) fn make(&mut self, object: Object, make: impl FnOnce() -> Result<Identity>) -> Result<()> {
+        self.make_and_release(object, || Ok((make()?, ()))).map(drop)
+    }
+
+    /// [`Builder::make`] for an object that does nothing before it is released: the value that is returned after its
+    /// identity was noted.
+    pub(crate) fn make_and_release<T>(
+        &mut self,
+        object: Object,
+        make: impl FnOnce() -> Result<(Identity, T)>,
+    ) -> Result<T> {
+        if self.is_stopped() {
+            return Err(Error::Interrupted);
+        }
+        self.entry.add(Step::Make(object.clone()))?;
+        (self.progress)(Event::Noted(&object));
+        let (identity, held) = make()?;
+        (self.progress)(Event::Changed(&object));
+        self.entry.add(Step::Made(object.clone(), identity))?;
+        (self.progress)(Event::Made(&object));
+        Ok(held)
+    }
+
+    /// Changes a property of a device. The change of a device that the topology made is not noted: it ends with it.
+    pub(crate) fn set(&mut self, netns: &Netns, device: &str, value: Value) -> Result<()> {
+        if self.is_stopped() {
+            return Err(Error::Interrupted);
+        }
+        let network = Rtnetlink::open(netns)?;
+        let is_ours = |step: &Step| matches!(step, Step::Make(Object::Device { netns: of, name, .. }) if *of == netns.inode() && name == device);
+        if self.entry.steps().iter().any(is_ours) {
+            return Ok(network.set(device, &[change(&value)])?);
+        }
+        let found = network.device(device)?;
+        let before = current(&found, &value, netns)?;
+        if before == value {
+            return Ok(());
+        }
+        let ifindex = found.ifindex;
+        let setting = Setting { netns: netns.inode(), device: device.into(), ifindex, before, set: value };
+        self.entry.add(Step::Set(setting.clone()))?;
+        (self.progress)(Event::Setting(&setting));
+        network.set(device, &[change(&setting.set)])?;
+        (self.progress)(Event::Set(&setting));
+        Ok(())
+    }
+
+    /// Notes a step that changes nothing.
+    pub(crate) fn note(&mut self, step: Step) -> Result<()> {
+        Ok(self.entry.add(step)?)
+    }
+
+    /// Completes the topology, which from now on stays until its removal is requested.
+    pub(crate) fn complete(mut self) -> Result<()> {
+        let kept = self.entry.add(Step::Complete).and_then(|()| self.entry.set_lifetime(Lifetime::Request));
+        match kept.and_then(|()| self.entry.leave(&Topologies)) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.undo(error.into())),
+        }
+    }
+
+    /// Removes what was made, and returns the error of the command.
+    pub(crate) fn undo(mut self, source: Error) -> Error {
+        let _ = self.entry.set_lifetime(Lifetime::Process);
+        let problems = match self.entry.leave(&Topologies) {
+            Ok(Outcome::Failed(problems)) => problems,
+            Ok(Outcome::Undone { left_alone, .. }) => left_alone,
+            Ok(Outcome::OutOfReach) => vec!["its network namespace cannot be reached".into()],
+            Err(error) => vec![error.to_string()],
+        };
+        Error::Failed { source: Box::new(source), problems }
+    }
+}
+
+/// The value that a device has of a property.
+pub(crate) fn current(device: &Interface, property: &Value, netns: &Netns) -> Result<Value> {
+    Ok(match property {
+        Value::Up(_) => Value::Up(device.is_up()),
+        Value::Mtu(_) => Value::Mtu(device.mtu),
+        Value::Promiscuous(_) => Value::Promiscuous(Flag::Promiscuous.is_on(device.flags)),
+        Value::Master(_) => {
+            let all = latpath_net::interfaces(netns)?;
+            let name = |index: u32| all.iter().find(|other| other.ifindex == index).map(|other| other.name.clone());
+            Value::Master(device.master.and_then(name))
+        }
+    })
+}
+
+/// The change that gives a device this value.
+pub(crate) fn change(value: &Value) -> Change<'_> {
+    match value {
+        Value::Up(up) => Change::Up(*up),
+        Value::Mtu(bytes) => Change::Mtu(*bytes),
+        Value::Promiscuous(on) => Change::Flag(Flag::Promiscuous, *on),
+        Value::Master(bridge) => Change::Master(bridge.as_deref()),
+    }
+}

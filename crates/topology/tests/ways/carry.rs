@@ -1,0 +1,154 @@
+//! A stream from the wire to a reader on the tap, in the role of the guest, and back.
+
+use crate::machine::{node, Machine};
+use latpath_linux::net::{open_tun, PacketSocket};
+use latpath_net::Netns;
+use latpath_testkit::{waits, Failed};
+use latpath_topology::{Topology, Way};
+use nix::{
+    poll::{poll, PollFd, PollFlags},
+    sys::socket::{recv, send, MsgFlags},
+};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::fd::{AsFd, AsRawFd},
+    path::Path,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+/// Frames of the stream: half a second of Sampled Values at 50 Hz.
+const FRAMES: u64 = 2000;
+/// Pace of 4,000 frames a second.
+const PACE: Duration = Duration::from_micros(250);
+/// Maximum frames on their way: a starved reader's queue holds them (a macvtap's has 500).
+const ON_THEIR_WAY: u64 = 200;
+/// Pause after which frames that have not come back are lost.
+const QUIET: Duration = Duration::from_secs(2);
+const ETHERTYPE: u16 = 0x88ba;
+/// Place of the frame's number: behind addresses and ethertype.
+const NUMBER: usize = 14;
+const GUEST: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+const WIRE: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// A reader on the guest's tap, which sends each frame of the stream back.
+pub struct Tap {
+    stop: Arc<AtomicBool>,
+    reader: JoinHandle<Result<u64, String>>,
+}
+
+impl Tap {
+    pub fn open(_machine: &Machine, topology: &Topology) -> Result<Self, Failed> {
+        let netns = Netns::named(topology.namespace.as_deref().ok_or("a namespace")?)?;
+        let made = node(topology);
+        let file = match topology.way {
+            Way::Macvtap => {
+                let index = latpath_net::Rtnetlink::open(&netns)?.device("tap0")?.ifindex;
+                if made.exists() {
+                    made
+                } else {
+                    format!("/dev/tap{index}").into()
+                }
+            }
+            _ => Path::new("/dev/net/tun").to_owned(),
+        };
+        let tap = netns.inside(|| open_tun(&file, "tap0", libc::IFF_TAP))??;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let reader = std::thread::Builder::new().name("guest".into()).spawn(move || echo(tap, &stopped))?;
+        Ok(Self { stop, reader })
+    }
+
+    /// Stops the reader; returns the number of the stream's frames that it read.
+    pub fn end(self) -> Result<u64, Failed> {
+        self.stop.store(true, Ordering::Relaxed);
+        Ok(self.reader.join().map_err(|_| "the reader panicked")??)
+    }
+}
+
+fn echo(mut tap: File, stop: &AtomicBool) -> Result<u64, String> {
+    let (mut frame, mut count) = ([0u8; 2048], 0);
+    while !stop.load(Ordering::Relaxed) {
+        let ready = poll(&mut [PollFd::new(tap.as_fd(), PollFlags::POLLIN)], 100u16);
+        if ready != Ok(1) {
+            continue;
+        }
+        let len = tap.read(&mut frame).map_err(|e| e.to_string())?;
+        if len < NUMBER + 8 || frame[12..14] != ETHERTYPE.to_be_bytes() {
+            continue;
+        }
+        count += 1;
+        frame[..6].copy_from_slice(&WIRE);
+        frame[6..12].copy_from_slice(&GUEST);
+        tap.write_all(&frame[..len]).map_err(|e| e.to_string())?;
+    }
+    Ok(count)
+}
+
+/// What the wire sent and got back.
+pub struct Sent {
+    pub sent: u64,
+    pub received: u64,
+}
+
+/// Sends the stream from the cable's other end, with this VLAN's tag, and waits for its return.
+pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Result<Sent, Failed> {
+    let _ = machine;
+    let cable = topology.uplink.cable.as_ref().ok_or("a cable")?;
+    let netns = Netns::named(&cable.namespace)?;
+    let index = latpath_net::Rtnetlink::open(&netns)?.device(&cable.device)?.ifindex;
+    let socket = netns.inside(|| -> std::io::Result<PacketSocket> {
+        let socket = PacketSocket::open(libc::SOCK_NONBLOCK)?;
+        latpath_linux::net::set_buffers(socket.as_fd(), 8 << 20)?;
+        socket.bind(index, libc::ETH_P_ALL as u16)?;
+        Ok(socket)
+    })??;
+    let guest = topology.guests[0].mac();
+    let mut frame = [guest.as_slice(), &WIRE].concat();
+    frame.extend(vlan.iter().flat_map(|id| [[0x81, 0x00], id.to_be_bytes()].concat()));
+    frame.extend(ETHERTYPE.to_be_bytes());
+    let number = frame.len();
+    frame.resize(number + 100, 0);
+    let (begin, mut lost, mut seen) = (Instant::now(), 0, std::collections::BTreeSet::new());
+    for n in 0..FRAMES {
+        frame[number..number + 8].copy_from_slice(&n.to_be_bytes());
+        send(socket.as_fd().as_raw_fd(), &frame, MsgFlags::empty())?;
+        collect(&socket, vlan, &mut seen);
+        waits::pace((PACE * u32::try_from(n + 1)?).saturating_sub(begin.elapsed()));
+        while (n + 1).saturating_sub(seen.len() as u64 + lost) >= ON_THEIR_WAY {
+            let before = seen.len();
+            waits::pace(QUIET);
+            collect(&socket, vlan, &mut seen);
+            // What does not come back within this time is lost, and shows in the result.
+            lost += if seen.len() == before { ON_THEIR_WAY } else { 0 };
+        }
+    }
+    // A frame that is lost is missing in the count.
+    let mut quiet = 0;
+    let mut last = 0;
+    waits::until("the stream has come back, or nothing more comes", || {
+        collect(&socket, vlan, &mut seen);
+        quiet = if seen.len() == last { quiet + 1 } else { 0 };
+        last = seen.len();
+        seen.len() as u64 == FRAMES || quiet > 100
+    })?;
+    Ok(Sent { sent: FRAMES, received: seen.len() as u64 })
+}
+
+/// Takes the numbers of frames that came back. A tag that the kernel took off is not in the frame.
+fn collect(socket: &PacketSocket, vlan: Option<u16>, seen: &mut std::collections::BTreeSet<u64>) {
+    let mut frame = [0u8; 2048];
+    while let Ok(len) = recv(socket.as_fd().as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT) {
+        let frame = &frame[..len];
+        let tag: &[u8] = &vlan.map(|id| [[0x81, 0x00], id.to_be_bytes()].concat()).unwrap_or_default();
+        let Some(rest) = frame.strip_prefix(&[&WIRE[..], &GUEST].concat()[..]) else { continue };
+        let rest = rest.strip_prefix(tag).unwrap_or(rest);
+        let Some(body) = rest.strip_prefix(&ETHERTYPE.to_be_bytes()) else { continue };
+        seen.extend(body.first_chunk().map(|number| u64::from_be_bytes(*number)));
+    }
+}

@@ -1,0 +1,159 @@
+//! Namespaces in the role of a host, and what of a topology could remain on it.
+
+use latpath_testkit::{Failed, Space};
+use latpath_topology::Topology;
+use serde_json::Value;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    process::{Command, Output},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// A namespace in which a topology has an existing uplink; other topologies make their own namespaces.
+pub struct Machine {
+    pub host: Space,
+    name: String,
+}
+
+impl Machine {
+    pub fn new(role: &str) -> Result<Self, Failed> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("lt{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        Ok(Self { host: Space::new(role)?, name })
+    }
+
+    /// Runs `ip WORDS…`.
+    pub fn ip(&self, words: &str) -> Result<String, Failed> {
+        let output = Command::new("ip").args(words.split(' ')).output()?;
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout)?),
+            false => Err(format!("ip {words}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+        }
+    }
+
+    /// A topology that makes all: both namespaces, the cable, the tap `tap0`.
+    pub fn trial(&self, way: &str, further: &str) -> Result<Topology, Failed> {
+        let name = &self.name;
+        let text = format!(
+            "name = '{name}'\nway = '{way}'\nnamespace = '{name}-host'\n\
+             [uplink]\ndevice = 'eno1'\ncable = {{ namespace = '{name}-wire', device = 'wire0' }}\n{further}\n\
+             {}[[guest]]\nname = 'relay'\ntap = 'tap0'\n",
+            options(way)
+        );
+        self.write(&text)
+    }
+
+    /// A topology on the uplink of [`Machine::lay_uplink`].
+    pub fn on_uplink(&self, way: &str, uplink: &str) -> Result<Topology, Failed> {
+        let (name, host) = (&self.name, self.host.name());
+        let text = format!(
+            "name = '{name}'\nway = '{way}'\nnamespace = '{host}'\nmtu = 1450\n[uplink]\ndevice = 'eno1'\n{uplink}\n\
+             {}[[guest]]\nname = 'relay'\ntap = 'tap0'\n",
+            options(way)
+        );
+        self.write(&text)
+    }
+
+    fn write(&self, text: &str) -> Result<Topology, Failed> {
+        let path = self.file();
+        fs::write(&path, text)?;
+        Ok(Topology::read(&path)?)
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.host.folder().join("topology.toml")
+    }
+
+    /// Makes an uplink with an address, which is down. It has been up, because a device has no queueing discipline
+    /// before it is up for the first time.
+    pub fn lay_uplink(&self) -> Result<(), Failed> {
+        let devices = ["link add eno1 type veth peer name far1", "addr add 192.0.2.1/24 dev eno1"];
+        for words in devices.into_iter().chain(["link set far1 up", "link set eno1 up", "link set eno1 down"]) {
+            self.host.ip(words)?;
+        }
+        Ok(())
+    }
+
+    /// Runs this program as a process that makes the topology in the machine's file, and kills itself at this event.
+    pub fn run_victim(&self, topology: &Topology, kill_at: u32) -> Result<Output, Failed> {
+        let text = fs::read_to_string(self.file())?;
+        assert!(text.contains(&topology.name));
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(super::FILE, self.file()).env(super::KILL_AT, kill_at.to_string());
+        Ok(command.output()?)
+    }
+}
+
+fn options(way: &str) -> &'static str {
+    match way {
+        "bridge" => "[bridge]\nname = 'br0'\n",
+        _ => "",
+    }
+}
+
+/// All that a topology could leave behind.
+#[derive(Debug, PartialEq)]
+pub struct Snapshot {
+    devices: Vec<Value>,
+    addresses: Value,
+    files: BTreeSet<String>,
+    processes: BTreeSet<String>,
+}
+
+impl Snapshot {
+    pub fn take(machine: &Machine) -> Result<Self, Failed> {
+        let name = &machine.name;
+        let json = |words: &str| -> Result<Value, Failed> { Ok(serde_json::from_slice(&machine.host.ip(words)?)?) };
+        let mut files = BTreeSet::new();
+        let folders = ["/run/netns", "/dev", "/sys/fs/bpf/latpath", "/run/latpath/topology", "/run/latpath/journal"];
+        for folder in folders {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            files.extend(names.filter(|file| file.contains(name.as_str())).map(|file| format!("{folder}/{file}")));
+        }
+        let mut processes = BTreeSet::new();
+        for entry in fs::read_dir("/proc")?.flatten() {
+            let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
+            // The victim's own file is no trace.
+            if line.contains(&format!("topology/{name}")) {
+                processes.insert(line.replace('\0', " "));
+            }
+        }
+        let mut devices: Vec<Value> = json("-d -j link show")?.as_array().cloned().unwrap_or_default();
+        // What a device was asked for and how often its carrier changed is history.
+        for device in &mut devices {
+            device.as_object_mut().into_iter().for_each(|device| drop(device.remove("stats")));
+        }
+        Ok(Self { devices, addresses: json("-j addr show")?, files, processes })
+    }
+
+    /// Fails unless the machine is as it was.
+    pub fn is_again(&self, machine: &Machine) -> Result<(), Failed> {
+        let now = Self::take(machine)?;
+        let lines = |snapshot: &Self| -> BTreeSet<String> {
+            let text = |value: &Value| serde_json::to_string_pretty(value).unwrap_or_default();
+            let devices = snapshot.devices.iter().flat_map(|device| {
+                let name = device["ifname"].to_string();
+                text(device).lines().map(|line| format!("{name} {}", line.trim())).collect::<Vec<_>>()
+            });
+            let others = snapshot.files.iter().chain(&snapshot.processes).cloned();
+            devices.chain(others).chain(text(&snapshot.addresses).lines().map(str::to_owned)).collect()
+        };
+        match *self == now {
+            true => Ok(()),
+            false => {
+                let (before, now) = (lines(self), lines(&now));
+                let gone: Vec<_> = before.difference(&now).collect();
+                Err(format!("only before: {gone:#?}\nonly now: {:#?}", now.difference(&before).collect::<Vec<_>>())
+                    .into())
+            }
+        }
+    }
+}
+
+/// The character device of a macvtap in a topology.
+pub fn node(topology: &Topology) -> std::path::PathBuf {
+    Path::new("/dev").join(format!("latpath-{}-tap0", topology.name))
+}

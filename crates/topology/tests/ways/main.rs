@@ -1,0 +1,239 @@
+//! Topologies in network namespaces: what they carry, and that nothing of them remains, also after a kill at any step.
+
+mod carry;
+mod machine;
+
+use carry::{stream, Tap};
+use latpath_net::Rtnetlink;
+use latpath_testkit::{equal, need_root, need_tool, trial, Failed};
+use latpath_topology::{down, status, up, Event, Presence, Topologies, Topology, Value};
+use latpath_undo::{Journal, Kind, Undo};
+use machine::{Machine, Snapshot};
+use nix::sys::signal::{raise, Signal};
+use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitCode};
+
+type Test = Result<(), Failed>;
+
+const FILE: &str = "LATPATH_TEST_TOPOLOGY";
+const KILL_AT: &str = "LATPATH_TEST_KILL_AT";
+/// Ways that need nothing that this machine may lack.
+const WAYS: [&str; 3] = ["bridge", "macvtap", "xdp"];
+
+fn main() -> ExitCode {
+    if let (Ok(file), Ok(kill_at)) = (std::env::var(FILE), std::env::var(KILL_AT)) {
+        return victim(Path::new(&file), kill_at.parse().expect("a number"));
+    }
+    let needs = [need_root(), need_tool("ip")];
+    latpath_testkit::main(vec![
+        trial("each_way_carries_a_stream_in_both_directions", &needs, carries),
+        trial("a_vlan_of_the_host_is_taken_off_and_put_on_by_xdp", &needs, vlan),
+        trial("an_uplink_is_restored_as_it_was", &needs, restored),
+        trial("nothing_remains_after_a_kill_at_any_step", &needs, killed),
+        trial("what_others_changed_since_stays", &needs, changed),
+        trial("what_cannot_be_made_leaves_nothing", &needs, refused),
+        trial("status_names_what_is_gone", &needs, shown),
+    ])
+}
+
+/// Makes a topology, and kills itself at one of its events; 0: never. Prints the number of events.
+fn victim(file: &Path, kill_at: u32) -> ExitCode {
+    let mut events = 0;
+    let mut progress = |_: Event<'_>| {
+        events += 1;
+        if events == kill_at {
+            raise(Signal::SIGKILL).expect("it dies");
+        }
+    };
+    match Topology::read(file).and_then(|topology| up(&topology, &mut progress, &|| false)) {
+        Ok(_) => println!("{events}"),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn make(topology: &Topology) -> Result<(), Failed> {
+    up(topology, &mut |_| (), &|| false)?;
+    Ok(())
+}
+
+/// 4,000 frames a second to a reader in the role of the guest, which sends each of them back.
+fn carries() -> Test {
+    for way in WAYS {
+        let machine = Machine::new(way)?;
+        let topology = machine.trial(way, "")?;
+        let before = Snapshot::take(&machine)?;
+        make(&topology)?;
+        let shown = status(&topology.name)?;
+        equal(&format!("{way}: {shown:?}"), shown.is_whole(), true)?;
+        let tap = Tap::open(&machine, &topology)?;
+        let sent = stream(&machine, &topology, None)?;
+        let (read, echoed) = (tap.end()?, sent.received);
+        equal(&format!("{way}: frames to the guest"), read, sent.sent)?;
+        equal(&format!("{way}: frames back"), echoed, sent.sent)?;
+        let removed = down(&topology.name)?;
+        equal(&format!("{way}: left alone"), removed.left_alone, Vec::new())?;
+        before.is_again(&machine)?;
+    }
+    Ok(())
+}
+
+fn vlan() -> Test {
+    let machine = Machine::new("vlan")?;
+    let topology = machine.trial("xdp", "[vlan]\nid = 5\ntagged_by = 'host'\n")?;
+    make(&topology)?;
+    let tap = Tap::open(&machine, &topology)?;
+    // The reader sees no tag; the wire sees it on what comes back.
+    let sent = stream(&machine, &topology, Some(5))?;
+    equal("frames to the guest, without a tag", tap.end()?, sent.sent)?;
+    equal("frames back, with the tag", sent.received, sent.sent)?;
+    down(&topology.name)?;
+    Ok(())
+}
+
+/// An existing uplink with an address, which is down and not promiscuous.
+fn restored() -> Test {
+    for way in WAYS {
+        let machine = Machine::new("uplink")?;
+        machine.lay_uplink()?;
+        let before = Snapshot::take(&machine)?;
+        let topology = machine.on_uplink(way, "")?;
+        if way != "macvtap" {
+            let error = up(&topology, &mut |_| (), &|| false).err().map(|e| e.to_string()).unwrap_or_default();
+            equal(&error, error.contains("it has address 192.0.2.1/24"), true)?;
+            before.is_again(&machine)?;
+        }
+        let topology = machine.on_uplink(way, "keep_addresses = true")?;
+        make(&topology)?;
+        equal(&format!("{way}: the uplink was changed"), Snapshot::take(&machine)? != before, true)?;
+        down(&topology.name)?;
+        before.is_again(&machine)?;
+    }
+    Ok(())
+}
+
+fn killed() -> Test {
+    for way in WAYS {
+        let machine = Machine::new(way)?;
+        machine.lay_uplink()?;
+        let before = Snapshot::take(&machine)?;
+        for on_uplink in [false, true] {
+            let topology = match on_uplink {
+                false => machine.trial(way, "")?,
+                true => machine.on_uplink(way, "keep_addresses = true")?,
+            };
+            let whole = machine.run_victim(&topology, 0)?;
+            let events: u32 =
+                String::from_utf8_lossy(&whole.stdout).trim().parse().map_err(|_| format!("{whole:?}"))?;
+            equal("it stays after its maker", status(&topology.name)?.is_whole(), true)?;
+            down(&topology.name)?;
+            before.is_again(&machine)?;
+            for kill_at in 1..=events {
+                let ended = machine.run_victim(&topology, kill_at)?;
+                equal(&format!("{way} {kill_at}: {ended:?}"), ended.status.signal(), Some(9))?;
+                match kill_at % 2 {
+                    0 => drop(down(&topology.name)?),
+                    _ => sweep()?,
+                }
+                before.is_again(&machine).map_err(|e| format!("{way}, killed at {kill_at}: {e:?}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The start of the next latpath.
+fn sweep() -> Test {
+    let notes = Journal::of_this_machine().sweep(&[&Topologies]);
+    equal("kind", Topologies::KIND, Kind::Topology)?;
+    let bad = notes.iter().find(|note| note.contains("left by a latpath"));
+    equal("swept", bad, None)
+}
+
+fn changed() -> Test {
+    let machine = Machine::new("changed")?;
+    machine.lay_uplink()?;
+    let topology = machine.on_uplink("bridge", "keep_addresses = true")?;
+    make(&topology)?;
+    machine.host.ip("link set eno1 mtu 1400")?;
+    machine.host.ip("link set eno1 nomaster")?;
+    let shown = status(&topology.name)?;
+    let changed: Vec<_> = shown.objects.iter().filter(|object| object.state == Presence::Changed).collect();
+    equal(&format!("{shown:?}"), (shown.is_whole(), changed.len()), (false, 2))?;
+    machine.host.ip("link add other type bridge")?;
+    machine.host.ip("link set eno1 master other")?;
+    let removed = down(&topology.name)?;
+    let left: Vec<_> = removed.left_alone.iter().map(|what| what.rsplit(": ").next().unwrap_or_default()).collect();
+    let stays = |value: Value| format!("stays {value}, which another program has set");
+    let expected = [stays(Value::Master(Some("other".into()))), stays(Value::Mtu(1400))];
+    equal("left alone", left, expected.iter().map(String::as_str).collect())?;
+    let uplink = Rtnetlink::open(machine.host.netns())?.device("eno1")?;
+    equal("not latpath's to change", (uplink.mtu, uplink.master.is_some()), (1400, true))
+}
+
+fn refused() -> Test {
+    let machine = Machine::new("refused")?;
+    machine.lay_uplink()?;
+    let before = Snapshot::take(&machine)?;
+    let fails = |topology: &Topology, words: &str| -> Test {
+        let error = up(topology, &mut |_| (), &|| false).err().map(|e| e.to_string()).unwrap_or_default();
+        equal(&format!("{error}, not {words}"), error.contains(words), true)?;
+        before.is_again(&machine)
+    };
+    let mut topology = machine.on_uplink("bridge", "keep_addresses = true")?;
+    topology.uplink.device = "eno7".into();
+    fails(&topology, "eno7: no such device")?;
+    topology.uplink.device = "eno1".into();
+    topology.guests[0].tap = Some("busy0".into());
+    machine.host.ip("link add busy0 type dummy").or_else(|_| machine.host.ip("link add busy0 type bridge"))?;
+    let before = Snapshot::take(&machine)?;
+    let error = up(&topology, &mut |_| (), &|| false).err().map(|e| e.to_string()).unwrap_or_default();
+    equal(&error, error.contains("busy0: a device has this name already"), true)?;
+    equal(&error, error.contains("is removed again"), true)?;
+    before.is_again(&machine)?;
+    // Ctrl-C at the third change.
+    topology.guests[0].tap = Some("tap0".into());
+    let calls = std::cell::Cell::new(0);
+    let stop = || {
+        calls.set(calls.get() + 1);
+        calls.get() > 2
+    };
+    let error = up(&topology, &mut |_| (), &stop).err().map(|e| e.to_string()).unwrap_or_default();
+    equal(&error, error.starts_with("interrupted"), true)?;
+    before.is_again(&machine)?;
+    let mut with_guest = topology.clone();
+    let qemu = latpath_topology::Qemu { program: "/bin/false".into(), ..Default::default() };
+    with_guest.guests[0].qemu = Some(qemu);
+    let error = up(&with_guest, &mut |_| (), &|| false).err().map(|e| e.to_string()).unwrap_or_default();
+    equal(&error, error.contains("guest relay: /bin/false ended (exit status: 1)"), true)?;
+    before.is_again(&machine)?;
+    make(&topology)?;
+    let error = up(&topology, &mut |_| (), &|| false).err().map(|e| e.to_string()).unwrap_or_default();
+    equal(&error, error.contains("is up already"), true)?;
+    down(&topology.name)?;
+    let error = down(&topology.name).err().map(|e| e.to_string()).unwrap_or_default();
+    equal(&error, error.contains("it is not up"), true)?;
+    before.is_again(&machine)
+}
+
+fn shown() -> Test {
+    let machine = Machine::new("shown")?;
+    let topology = machine.trial("bridge", "")?;
+    make(&topology)?;
+    let shown = status(&topology.name)?;
+    let points: Vec<_> = shown.points.iter().map(|point| point.point.as_str()).collect();
+    let expected = ["host/nic-rx@eno1", "host/tx@tap0", "host/vm-read@tap0", "host/vm-write@tap0", "host/tx@eno1"];
+    equal("points", points, expected.to_vec())?;
+    equal("gaps", shown.gaps.len(), 0)?;
+    let host = topology.namespace.clone().ok_or("a namespace")?;
+    machine.ip(&format!("-n {host} link delete tap0"))?;
+    machine.ip(&format!("-n {host} link add tap0 type bridge"))?;
+    let shown = status(&topology.name)?;
+    let gone: Vec<_> = shown.objects.iter().filter(|object| object.state != Presence::Present).collect();
+    equal(&format!("{gone:?}"), gone.len(), 1)?;
+    equal("another device", (gone[0].object.as_str(), gone[0].state), ("tap tap0", Presence::Replaced))?;
+    let removed = down(&topology.name)?;
+    equal("it is not latpath's", removed.left_alone.len(), 1)
+}
