@@ -35,6 +35,31 @@ pub struct DeviceIdentity {
     pub ifindex: u32,
 }
 
+impl Identity {
+    /// Whether both are the same owner, which may have moved to another network namespace, or have another number.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let same_device =
+            |(one, of_one): (&str, Inode), (another, of_another): (&str, Inode)| match (&self.device, &other.device) {
+                (Some(a), Some(b)) if a.path.is_some() || b.path.is_some() => a.path == b.path,
+                (Some(a), Some(b)) => one == another && a.ifindex == b.ifindex,
+                _ => one == another && of_one == of_another,
+            };
+        match (&self.address, &other.address) {
+            (Address::Device { name, netns }, Address::Device { name: another, netns: of_another }) => {
+                same_device((name, *netns), (another, *of_another))
+            }
+            (
+                Address::Queue { device, netns, queue },
+                Address::Queue { device: another, netns: of_another, queue: another_queue },
+            ) => queue == another_queue && same_device((device, *netns), (another, *of_another)),
+            (Address::Interrupt { .. }, Address::Interrupt { .. }) if self.handler.is_some() => {
+                self.handler == other.handler
+            }
+            (one, another) => one == another,
+        }
+    }
+}
+
 impl Source<'_> {
     /// Identifies the owner of a setting's value.
     pub fn identify(&self, place: &Located) -> Identity {

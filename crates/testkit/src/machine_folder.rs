@@ -198,6 +198,11 @@ impl MachineFolder {
         machine
     }
 
+    /// The machine that was laid out in a folder before.
+    pub fn at(folder: &Path) -> Self {
+        Self(folder.to_owned())
+    }
+
     /// The path of one of the machine's files.
     pub fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)

@@ -4,7 +4,8 @@ use crate::undo::Tunings;
 use crate::variables::Variables;
 use latpath_linux::proc::{cpus_allowed, Root, Stat};
 use latpath_linux::Cpus;
-use latpath_settings::{Device, Source};
+use latpath_net::Netns;
+use latpath_settings::{namespace_for, Device, Source};
 use latpath_vms::{Policy, Vm};
 use std::path::{Path, PathBuf};
 
@@ -22,13 +23,22 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, with its virtual machines and these network devices.
+    /// This machine, with its virtual machines and these network devices: of this network namespace, or else of the one
+    /// that was made for the device ([`latpath_settings::namespace_for`]).
     pub fn this(devices: &[String]) -> Self {
         let (vms, notes) = match latpath_vms::find() {
             Ok(found) => (found.vms, Vec::new()),
             Err(error) => (Vec::new(), vec![format!("virtual machines: {error}")]),
         };
-        let device = |name: &String| Device { name: name.clone(), netns: 0, suffix: String::new() };
+        let is_in = |netns: &Netns, name: &str| {
+            latpath_net::interfaces(netns).is_ok_and(|all| all.iter().any(|device| device.name == name))
+        };
+        let device = |name: &String| {
+            let is_here = Netns::own().is_ok_and(|own| is_in(&own, name));
+            let made = || Netns::named(&namespace_for(name)).ok().filter(|made| is_in(made, name));
+            let netns = if is_here { 0 } else { made().map_or(0, |made| made.inode()) };
+            Device { name: name.clone(), netns, suffix: String::new() }
+        };
         Self { root: "/".into(), is_live: true, vms, devices: devices.iter().map(device).collect(), notes }
     }
 
@@ -40,7 +50,7 @@ impl Machine {
     /// The machine with its virtual machines and their threads as they are now.
     pub fn again(&self) -> Self {
         if self.is_live {
-            return Self { devices: self.devices.clone(), ..Self::this(&[]) };
+            return Self::this(&self.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>());
         }
         let (mut machine, root) = (self.clone(), self.root());
         for vm in &mut machine.vms {

@@ -403,8 +403,11 @@ impl Plan {
     /// Orders the steps by what they disturb; within that, in the profile's order. What a flap of the link resets comes
     /// behind the flap.
     fn order(&mut self) {
+        if self.of.is_ordered {
+            return;
+        }
         let flaps = self.steps.iter().any(|step| step.disturbs == Disturbs::LinkFlap);
-        let is_reset = |step: &Planned| flaps && step.lasts == Lasts::LinkDown && step.disturbs < Disturbs::LinkFlap;
+        let is_reset = |step: &Planned| flaps && step.lasts.is_reset_by_flap() && step.disturbs < Disturbs::LinkFlap;
         self.steps.sort_by_key(|step| (is_reset(step), step.disturbs));
     }
 

@@ -20,6 +20,7 @@ const MAX_NAME: usize = 64;
 const EMBEDDED: &[(&str, &str)] = &[
     ("sv-hypervisor", include_str!("../profiles/sv-hypervisor.toml")),
     ("sv-guest", include_str!("../profiles/sv-guest.toml")),
+    ("ping-interface", include_str!("../profiles/ping-interface.toml")),
     ("tsn-host", include_str!("../profiles/tsn-host.toml")),
 ];
 
@@ -34,6 +35,8 @@ pub struct Profile {
     pub needs: Vec<String>,
     /// Further variables that it uses; a line with one that is not set does not apply.
     pub takes: Vec<String>,
+    /// Whether the lines are applied in their order, whatever they disturb: each needs those before it.
+    pub is_ordered: bool,
     /// Its lines, in the order in which they are applied where they disturb alike.
     pub lines: Vec<Line>,
     /// The profile's text.
@@ -101,8 +104,20 @@ struct Written {
     needs: Vec<Spanned<String>>,
     #[serde(default)]
     takes: Vec<Spanned<String>>,
+    #[serde(default)]
+    order: Order,
     #[serde(default, rename = "line")]
     lines: Vec<Spanned<WrittenLine>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Order {
+    /// By what the lines disturb.
+    #[default]
+    ByDisturbance,
+    /// As the file has them.
+    AsWritten,
 }
 
 #[derive(Deserialize)]
@@ -213,8 +228,8 @@ impl Profile {
             })
         };
         let lines = written.lines.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-        let (name, about) = (written.name.into_inner(), written.about);
-        Ok(Self { name, about, needs, takes, lines, text: text.into() })
+        let (name, about, is_ordered) = (written.name.into_inner(), written.about, written.order == Order::AsWritten);
+        Ok(Self { name, about, needs, takes, is_ordered, lines, text: text.into() })
     }
 }
 

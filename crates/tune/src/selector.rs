@@ -21,6 +21,10 @@ pub enum Selector {
     Interface,
     /// The interrupts of these devices, and the threads of these interrupts.
     InterfaceInterrupts,
+    /// The interrupts of other devices that a CPU of a list serves, and the threads of these interrupts.
+    OtherInterrupts(String),
+    /// Those of them whose CPUs the kernel manages, by the names of their handlers: disks with a queue for each CPU.
+    ManagedInterrupts(String),
     /// The taps of virtual machines.
     Taps,
     /// The bridges of these taps.
@@ -45,14 +49,18 @@ const ROLES: [(&str, Role); 6] = [
     ("other", Role::Other),
 ];
 
+/// Beginnings of the names of interrupts' handlers whose drivers let the kernel spread and manage them
+/// (`PCI_IRQ_AFFINITY`): nvme, and Broadcom's, Microchip's and Fibre Channel adapters.
+const MANAGED: [&str; 8] = ["nvme", "mpi3mr", "mpt3sas", "megasas", "smartpqi", "qla2xxx", "lpfc", "hisi_sas"];
+
 impl FromStr for Selector {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || {
             format!(
-                "{text}: no such places (machine, cpus:LIST, interface, interface-interrupts, taps, bridges, \
-                 threads:main-loop|vcpu|vhost|io|kvm|other, services:NAME, groups:NAME, vms)"
+                "{text}: no such places (machine, cpus:LIST, interface, interface-interrupts, other-interrupts:LIST, \
+                 managed-interrupts:LIST, taps, bridges, threads:main-loop|vcpu|vhost|io|kvm|other, services:NAME, groups:NAME, vms)"
             )
         };
         match text.split_once(':') {
@@ -67,6 +75,8 @@ impl FromStr for Selector {
             },
             Some((_, "")) => Err(unknown()),
             Some(("cpus", list)) => Ok(Self::Cpus(list.into())),
+            Some(("other-interrupts", list)) => Ok(Self::OtherInterrupts(list.into())),
+            Some(("managed-interrupts", list)) => Ok(Self::ManagedInterrupts(list.into())),
             Some(("services", name)) => Ok(Self::Services(name.into())),
             Some(("groups", name)) => Ok(Self::Groups(name.into())),
             Some(("threads", role)) => {
@@ -85,6 +95,8 @@ impl fmt::Display for Selector {
             Self::Cpus(list) => write!(f, "cpus:{list}"),
             Self::Interface => f.write_str("interface"),
             Self::InterfaceInterrupts => f.write_str("interface-interrupts"),
+            Self::OtherInterrupts(list) => write!(f, "other-interrupts:{list}"),
+            Self::ManagedInterrupts(list) => write!(f, "managed-interrupts:{list}"),
             Self::Taps => f.write_str("taps"),
             Self::Bridges => f.write_str("bridges"),
             Self::Threads(role) => {
@@ -129,17 +141,41 @@ impl<'a> Places<'a> {
     /// The user's network device that a place belongs to.
     pub(crate) fn interface_of(&self, place: &Located) -> Option<&str> {
         match &place.address {
-            Address::Interrupt { number } => self.interrupts.get(number).map(String::as_str),
-            Address::Thread { tid, .. } => {
-                let stat = Stat::read(&self.machine.root(), &format!("proc/{tid}"))?;
-                let (number, _) = stat.comm.strip_prefix("irq/")?.split_once('-')?;
-                self.interrupts.get(&number.parse().ok()?).map(String::as_str)
+            Address::Interrupt { .. } | Address::Thread { .. } => {
+                self.interrupts.get(&self.interrupt_of(place)?).map(String::as_str)
             }
             address => {
                 let device = address.device()?;
                 self.variables.interfaces.iter().find(|name| *name == device).map(String::as_str)
             }
         }
+    }
+
+    /// The number of the interrupt that a place is, or whose thread it is.
+    fn interrupt_of(&self, place: &Located) -> Option<u32> {
+        match &place.address {
+            Address::Interrupt { number } => Some(*number),
+            Address::Thread { tid, .. } => {
+                let stat = Stat::read(&self.machine.root(), &format!("proc/{tid}"))?;
+                stat.comm.strip_prefix("irq/")?.split_once('-')?.0.parse().ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a place belongs to an interrupt of another device than the user's that one of these CPUs serves.
+    fn is_other_interrupt(&self, place: &Located, cpus: &str, is_managed: bool) -> bool {
+        let root = self.machine.root();
+        let Some(number) = self.interrupt_of(place).filter(|number| !self.interrupts.contains_key(number)) else {
+            return false;
+        };
+        let served = root.text(&format!("proc/irq/{number}/effective_affinity_list")).unwrap_or_default();
+        let served = served.trim().parse::<Cpus>().unwrap_or_default();
+        let is_of_disk = || {
+            let names = root.names(&format!("proc/irq/{number}"), 64);
+            names.iter().any(|name| MANAGED.iter().any(|begin| name.starts_with(begin)) || name.contains("-req."))
+        };
+        cpus.parse::<Cpus>().is_ok_and(|cpus| cpus.overlaps(&served)) && (!is_managed || is_of_disk())
     }
 
     /// The driver of one of the user's network devices.
@@ -157,6 +193,8 @@ impl<'a> Places<'a> {
             (Selector::InterfaceInterrupts, Address::Interrupt { .. } | Address::Thread { .. }) => {
                 self.interface_of(place).is_some()
             }
+            (Selector::OtherInterrupts(_), _) => self.is_other_interrupt(place, list, false),
+            (Selector::ManagedInterrupts(_), _) => self.is_other_interrupt(place, list, true),
             (Selector::Taps, address) => address.device().is_some_and(|name| taps().any(|tap| tap.device == name)),
             (Selector::Bridges, address) => {
                 let is_its =
@@ -182,6 +220,7 @@ impl Selector {
     pub(crate) fn list(&self) -> &str {
         match self {
             Self::Cpus(list) | Self::Services(list) | Self::Groups(list) => list,
+            Self::OtherInterrupts(list) | Self::ManagedInterrupts(list) => list,
             _ => "",
         }
     }
@@ -198,6 +237,8 @@ mod tests {
             "cpus:{isolated}",
             "interface",
             "interface-interrupts",
+            "other-interrupts:2,3",
+            "managed-interrupts:{irq_cpu}",
             "taps",
             "bridges",
             "threads:main-loop",

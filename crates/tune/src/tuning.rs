@@ -3,9 +3,10 @@
 use crate::machine::Machine;
 use crate::plan::{plan, Later, Plan, PlanError, Planned, PlannedPlace};
 use crate::profile::{Profile, ProfileError};
+use crate::selector::Places;
 use crate::undo::{change, located, Change, Tunings};
 use crate::watch::{Effect, Watch};
-use latpath_settings::WriteError;
+use latpath_settings::{Disturbs, Identity, Lasts, Setting, Writable, WriteError};
 use latpath_undo::{Entry, Journal, Lifetime, Outcome, Undo};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -83,6 +84,15 @@ pub struct Applied {
     pub not_reverted: Vec<String>,
     /// Whether it is undone unless it is confirmed.
     pub unconfirmed: bool,
+}
+
+/// Why a step failed.
+struct Failure {
+    /// The kernel refused a value; it is not that a device lacks the option.
+    is_hard: bool,
+    /// The places no longer exist: an earlier step has removed them.
+    is_gone: bool,
+    why: String,
 }
 
 /// A profile that is applied.
@@ -260,21 +270,26 @@ impl<'a> Tuning<'a> {
         report: &mut dyn FnMut(Progress),
     ) -> Result<Option<Stopped>, TuneError> {
         let mut next = Some(first.clone());
+        let mut refused = Vec::new();
         for round in 0..MOST_ROUNDS {
             let Some(plan_of_round) = next.take() else { break };
-            for step in &plan_of_round.steps {
+            // A step may move a device to another namespace, and give its interrupts other numbers.
+            let owners = self.owners(&plan_of_round);
+            for (step, owners) in plan_of_round.steps.iter().zip(&owners) {
                 let stopped = |why: String| Stopped { step: step.name(), why };
                 if stop.load(Ordering::Relaxed) {
                     return Ok(Some(stopped("stopped by the user before this step".into())));
                 }
-                let failed = self.make(step, entry)?;
+                self.save_what_is_reset(step, first, entry)?;
+                let failed = self.make(step, owners, entry)?;
                 let effect = match watch.settle(step) {
                     Ok(effect) => effect,
                     Err(why) => return Ok(Some(stopped(why))),
                 };
                 let disturbed = effect.as_ref().and_then(|effect| effect.disturbed.clone());
-                let (hard, failed) =
-                    failed.map_or((None, None), |(is_hard, why)| (is_hard.then(|| why.clone()), Some(why)));
+                let hard = failed.as_ref().filter(|failed| failed.is_hard).map(|failed| failed.why.clone());
+                refused.extend(failed.as_ref().filter(|failed| !failed.is_gone).map(|_| step.setting));
+                let failed = failed.map(|failed| failed.why);
                 applied.steps.push(AppliedStep { step: step.clone(), effect, failed });
                 applied.steps.last().into_iter().for_each(|step| report(Progress::Step(step)));
                 match disturbed.or(hard) {
@@ -282,7 +297,7 @@ impl<'a> Tuning<'a> {
                     _ => {}
                 }
             }
-            let again = self.what_was_reset(&plan_of_round, applied)?;
+            let again = self.what_was_reset(&plan_of_round, &refused)?;
             if !again.steps.is_empty() && round + 1 < MOST_ROUNDS {
                 report(Progress::Again(again.changes()));
                 next = Some(again);
@@ -291,21 +306,61 @@ impl<'a> Tuning<'a> {
         Ok(None)
     }
 
-    /// The steps that are necessary after a round, without those that failed in it.
-    fn what_was_reset(&self, before: &Plan, applied: &Applied) -> Result<Plan, TuneError> {
+    /// The owners of a plan's places, by step.
+    fn owners(&self, plan: &Plan) -> Vec<Vec<Identity>> {
+        let source = self.machine.source();
+        let of = |step: &Planned| {
+            let one = |place: &PlannedPlace| {
+                source.identify(&located(step.setting, &place.target, &place.address, place.from.clone()))
+            };
+            step.places.iter().map(one).collect()
+        };
+        plan.steps.iter().map(of).collect()
+    }
+
+    /// Before a step that flaps a device's link, puts the values into the journal that the flap may reset.
+    fn save_what_is_reset(&self, step: &Planned, plan: &Plan, entry: &mut Entry<Change>) -> Result<(), TuneError> {
+        if step.disturbs != Disturbs::LinkFlap {
+            return Ok(());
+        }
+        let machine = self.machine.again();
+        let source = machine.source();
+        let places = Places::of(&machine, &source, &plan.variables);
+        let devices: Vec<&str> = step.places.iter().filter_map(|place| place.address.device()).collect();
+        for place in &places.all {
+            let lasts = place.setting.info().lasts;
+            let is_reset = lasts == Lasts::LinkDown || lasts == Lasts::Move && step.setting == Setting::DeviceNamespace;
+            let is_its = || places.interface_of(place).is_some_and(|device| devices.contains(&device));
+            if !is_reset || place.setting == step.setting || place.setting.writable() != Writable::Now || !is_its() {
+                continue;
+            }
+            let saved = change(&source, place, &place.value);
+            let is_known = entry.steps().iter().any(|known| known.is_of_same(&saved));
+            if !is_known {
+                entry.add(saved)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The steps that are necessary after a round, without those that were refused in it.
+    fn what_was_reset(&self, before: &Plan, refused: &[Setting]) -> Result<Plan, TuneError> {
         let mut again = plan(&before.of, &before.variables, &self.machine.again())?;
-        again.steps.retain(|step| {
-            !applied.steps.iter().any(|done| done.step.setting == step.setting && done.failed.is_some())
-        });
+        again.steps.retain(|step| !refused.contains(&step.setting));
         Ok(again)
     }
 
-    /// Makes a step. Returns whether a failure is one of the kernel's, not of a device that lacks the option, and its
-    /// text.
-    fn make(&self, step: &Planned, entry: &mut Entry<Change>) -> Result<Option<(bool, String)>, TuneError> {
+    /// Makes a step. Returns why it failed, if it did.
+    fn make(
+        &self,
+        step: &Planned,
+        owners: &[Identity],
+        entry: &mut Entry<Change>,
+    ) -> Result<Option<Failure>, TuneError> {
         let source = self.machine.source();
-        let (mut is_hard, mut problems) = (false, Vec::new());
-        for PlannedPlace { target, address, .. } in &step.places {
+        let mut failure = Failure { is_hard: false, is_gone: true, why: String::new() };
+        for (PlannedPlace { target, address, .. }, owner) in step.places.iter().zip(owners) {
+            let address = &source.locate(owner).unwrap_or_else(|| address.clone());
             let made = source.value(step.setting, address).map(|now| located(step.setting, target, address, now));
             let made = match made {
                 Ok(place) if step.setting.is_met(&place.value, &step.to) => Ok(()),
@@ -316,11 +371,14 @@ impl<'a> Tuning<'a> {
                 Err(error) => Err(error),
             };
             if let Err(error) = made {
-                is_hard |= !matches!(error, WriteError::NotOffered { .. } | WriteError::Missing { .. });
-                problems.push(error.to_string());
+                let is_gone = matches!(error, WriteError::Missing { .. });
+                failure.is_hard |= !is_gone && !matches!(error, WriteError::NotOffered { .. });
+                failure.is_gone &= is_gone;
+                let separator = if failure.why.is_empty() { "" } else { "; " };
+                failure.why += &format!("{separator}{error}");
             }
         }
-        Ok((!problems.is_empty()).then(|| (is_hard, problems.join("; "))))
+        Ok((!failure.why.is_empty()).then_some(failure))
     }
 
     /// The profiles that are applied.

@@ -2,7 +2,7 @@
 
 use crate::plan::at;
 use crate::variables::Variables;
-use latpath_settings::{Address, Disturbs, Identity, Lasts, Located, Setting, Source, Writable, WriteError};
+use latpath_settings::{Address, Disturbs, Identity, Located, Setting, Source, Writable, WriteError};
 use latpath_undo::{Kind, Outcome, Undo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -35,6 +35,18 @@ pub enum Change {
         /// The value set.
         to: String,
     },
+}
+
+impl Change {
+    /// Whether both are of the same setting at the same owner.
+    pub(crate) fn is_of_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Set { setting, owner, .. }, Self::Set { setting: another, owner: of_another, .. }) => {
+                setting == another && owner.is_same(of_another)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// Undoes tunings.
@@ -98,7 +110,7 @@ impl Undo for Tunings {
             let flapped_before = std::mem::take(&mut flapped);
             for one in &mut all {
                 // After a flap, what the flap resets is restored whatever it is now.
-                let is_reset = flapped_before && one.setting.info().lasts == Lasts::LinkDown;
+                let is_reset = flapped_before && one.setting.info().lasts.is_reset_by_flap();
                 if pass > 0 && !is_reset && !matches!(one.end, End::Failed(_)) {
                     continue;
                 }
@@ -125,7 +137,7 @@ fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
         let Change::Set { setting, owner, from, to } = step else { continue };
         let found = Setting::of_id(setting).filter(|setting| setting.writable() == Writable::Now);
         let setting = found.ok_or_else(|| format!("{setting}: not a setting that this latpath writes"))?;
-        let is_it = |one: &Changed| one.setting == setting && one.owner.address == owner.address;
+        let is_it = |one: &Changed| one.setting == setting && one.owner.is_same(owner);
         let mut one = match all.iter().position(is_it) {
             Some(at) => all.remove(at),
             None => Changed { setting, owner, original: from, values: Vec::new(), end: End::Open },

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Variables that every profile may use.
-pub const BUILT_IN: [&str; 11] = [
+pub const BUILT_IN: [&str; 12] = [
     "isolated",
     "isolated_mask",
     "housekeeping",
@@ -16,6 +16,7 @@ pub const BUILT_IN: [&str; 11] = [
     "irq_cpu_mask",
     "app_cpu",
     "app_cpu_mask",
+    "other_cpus",
     "free_isolated",
 ];
 
@@ -62,6 +63,11 @@ impl Variables {
             "irq_cpu_mask" => one(self.irq_cpu),
             "app_cpu" => self.app_cpu.map(|cpu| cpu.to_string()),
             "app_cpu_mask" => one(self.app_cpu),
+            // All CPUs but those of the interrupts and of the application.
+            "other_cpus" => {
+                let used: Cpus = self.irq_cpu.into_iter().chain(self.app_cpu).collect();
+                Some(self.cpus.without(&used)).filter(|cpus| !cpus.is_empty()).map(|cpus| cpus.to_string())
+            }
             other => self.other.get(other).cloned(),
         }
     }
@@ -150,8 +156,14 @@ mod tests {
     #[test]
     fn each_built_in_variable_has_a_value() {
         let cpus: Option<Cpus> = "0".parse().ok();
-        let all =
-            Variables { isolated: cpus.clone(), housekeeping: cpus, irq_cpu: Some(0), app_cpu: Some(1), ..variables() };
+        let all = Variables {
+            isolated: cpus.clone(),
+            housekeeping: cpus,
+            cpus: "0-3".parse().unwrap(),
+            irq_cpu: Some(0),
+            app_cpu: Some(1),
+            ..variables()
+        };
         // The isolated CPU with the fewest threads depends on the place.
         let missing: Vec<_> = BUILT_IN.iter().filter(|name| all.get(name, None).is_none()).collect();
         assert_eq!(missing, [&"free_isolated"]);
