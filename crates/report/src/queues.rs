@@ -68,7 +68,7 @@ fn write_device(page: &mut Page, device: &Device) {
         "per interrupt (most)",
     ]);
     let mut had = Table::new(&["<device had it", "mean", "p50", "p99", "p99.9", "max"]);
-    let mut ready = Table::new(&["<lay ready to be filled", "mean", "p50", "p99", "p99.9", "max"]);
+    let mut ready = Table::new(&["<waited to be filled", "mean", "p50", "p99", "p99.9", "max"]);
     let held = if is_vhost { "waiting (most)" } else { "in ring (most)" };
     let mut sizes = Table::new(&["<buffers, mean", held, "ready (least)"]);
     let names = queue_names(&device.queues, units);

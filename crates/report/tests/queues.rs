@@ -134,7 +134,7 @@ fn buffers_that_the_device_fills_lie_ready_and_are_no_backlog() {
         let at = heads.iter().position(|line| line.starts_with(head)).unwrap_or_else(|| panic!("{head}: {page}"));
         heads[at + 1].split("  ").next().unwrap_or_default()
     };
-    assert_eq!((below("device had it"), below("lay ready to be filled")), ("tx 0", "rx 0"));
+    assert_eq!((below("device had it"), below("waited to be filled")), ("tx 0", "rx 0"));
 }
 
 #[test]
