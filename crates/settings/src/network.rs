@@ -309,10 +309,12 @@ fn first() -> latpath_net::Result<Netns> {
 /// The name of the device's network namespace.
 pub(crate) fn namespace(nic: &Nic) -> Option<String> {
     read(nic, "netlink/namespace", |netns| {
-        if first().is_ok_and(|first| first.inode() == netns.inode()) {
-            return Some(NONE.into());
-        }
-        latpath_net::namespace_name(netns.inode()).or_else(|| Some(format!("inode {}", netns.inode())))
+        let is_first = || first().is_ok_and(|first| first.inode() == netns.inode());
+        Some(match latpath_net::namespace_name(netns.inode()) {
+            Some(name) => name,
+            None if is_first() => NONE.into(),
+            None => format!("inode {}", netns.inode()),
+        })
     })
 }
 
@@ -356,9 +358,30 @@ pub(crate) fn set_private_namespace(nic: &Nic, value: &str) -> Written {
         if value == NONE {
             return delete_namespace(&name);
         }
+        if is_mount_private(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()) {
+            return Err(failed(format!(
+                "network namespace {name} would end with this process, whose mounts others do not see (ip netns exec, a \
+                 service with mounts of its own); call latpath by nsenter --net=…, or leave the device where it is \
+                 (--no-namespace)"
+            )));
+        }
         let made = Netns::create(&name).and_then(|made| Rtnetlink::open(&made)?.set("lo", &[Change::Up(true)]));
         made.map_err(failed)
     })
+}
+
+/// Whether mounts in the directory of named namespaces stay in this process's mount namespace: the mount that has it
+/// receives from another one (`master:N`), and sends nothing back (proc_pid_mountinfo(5)).
+fn is_mount_private(mountinfo: &str) -> bool {
+    let of_line = |line: &str| -> Option<(usize, bool)> {
+        let (fields, _) = line.split_once(" - ")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        let (at, options) = (*fields.get(4)?, fields.get(6..)?);
+        let has_it = at == "/" || "/run/netns" == at || "/run/netns".starts_with(&format!("{at}/"));
+        has_it.then(|| (at.len(), options.iter().any(|option| option.starts_with("master:"))))
+    };
+    // The last of the deepest ones is on top.
+    mountinfo.lines().filter_map(of_line).max_by_key(|(length, _)| *length).is_some_and(|(_, is_slave)| is_slave)
 }
 
 fn delete_namespace(name: &str) -> Written {
@@ -371,4 +394,20 @@ fn delete_namespace(name: &str) -> Written {
         return Err(failed(format!("network namespace {name} stays: {} is in it", others.join(", "))));
     }
     Netns::delete(name).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_that_others_do_not_see_are_known() {
+        let root = "25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n";
+        let slave = "25 1 8:1 / / rw,relatime master:1 - ext4 /dev/sda1 rw\n";
+        let netns = "90 25 0:5 / /run/netns rw shared:40 - tmpfs tmpfs rw\n";
+        let netns_of_slave = "90 25 0:5 / /run/netns rw shared:40 master:9 - tmpfs tmpfs rw\n";
+        assert!(!is_mount_private(root) && is_mount_private(slave));
+        assert!(!is_mount_private(&format!("{slave}{netns}")) && is_mount_private(&format!("{root}{netns_of_slave}")));
+        assert!(!is_mount_private("") && !is_mount_private("garbage - \n1 2 3"));
+    }
 }

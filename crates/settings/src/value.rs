@@ -45,7 +45,13 @@ impl Setting {
         let Form::Pairs = self.form() else { return value.into() };
         let (value, by): (Vec<&str>, Vec<&str>) = (value.split_whitespace().collect(), by.split_whitespace().collect());
         let is_named = |pair: &&[&str]| by.chunks(2).any(|other| other[0] == pair[0]);
-        value.chunks(2).filter(is_named).map(|pair| pair.join(" ")).collect::<Vec<_>>().join(" ")
+        let named: Vec<String> = value.chunks(2).filter(is_named).map(|pair| pair.join(" ")).collect();
+        // A change that names nothing that the device has changes nothing.
+        if named.is_empty() {
+            value.join(" ")
+        } else {
+            named.join(" ")
+        }
     }
 
     /// Whether a value that was read is the wanted one, however each is written.

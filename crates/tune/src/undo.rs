@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Maximum passes of an undo: a change that flaps a link resets others of the device.
-const MOST_PASSES: usize = 3;
+const MOST_PASSES: usize = 4;
 
 /// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +81,8 @@ struct Changed<'a> {
     original: &'a str,
     /// All values that it had from the first change on.
     values: Vec<&'a str>,
+    /// Whether it was never changed, but only saved before a flap, which has reset it since.
+    is_only_saved: bool,
     /// What has become of it.
     end: End,
 }
@@ -104,25 +106,31 @@ impl Undo for Tunings {
             Ok(all) => all,
             Err(why) => return Outcome::Failed(vec![why]),
         };
+        let source = self.source();
+        for one in all.iter_mut().filter(|one| !one.is_only_saved) {
+            if let Some(now) = foreign(&source, one) {
+                one.end = End::LeftAlone(now);
+            }
+        }
         let mut flapped = false;
         for pass in 0..MOST_PASSES {
             let source = self.source();
-            let flapped_before = std::mem::take(&mut flapped);
-            for one in &mut all {
+            let mut is_again = false;
+            for one in all.iter_mut().filter(|one| !matches!(one.end, End::LeftAlone(_))) {
                 // After a flap, what the flap resets is restored whatever it is now.
-                let is_reset = flapped_before && one.setting.info().lasts.is_reset_by_flap();
+                let is_reset = flapped && one.setting.info().lasts.is_reset_by_flap();
                 if pass > 0 && !is_reset && !matches!(one.end, End::Failed(_)) {
                     continue;
                 }
                 let before = std::mem::replace(&mut one.end, End::Open);
-                one.end = restore(&source, one, is_reset && !matches!(before, End::LeftAlone(_)));
+                one.end = restore(&source, one, is_reset);
                 if let (End::Unchanged, End::Restored(_)) = (&one.end, &before) {
                     one.end = before;
+                } else if matches!(one.end, End::Restored(_)) && one.setting.info().disturbs == Disturbs::LinkFlap {
+                    (flapped, is_again) = (true, true);
                 }
-                let was_written = matches!(one.end, End::Restored(_));
-                flapped |= was_written && one.setting.info().disturbs == Disturbs::LinkFlap;
             }
-            if !flapped && !all.iter().any(|one| matches!(one.end, End::Failed(_))) {
+            if !is_again && !all.iter().any(|one| matches!(one.end, End::Failed(_))) {
                 break;
             }
         }
@@ -140,13 +148,21 @@ fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
         let is_it = |one: &Changed| one.setting == setting && one.owner.is_same(owner);
         let mut one = match all.iter().position(is_it) {
             Some(at) => all.remove(at),
-            None => Changed { setting, owner, original: from, values: Vec::new(), end: End::Open },
+            None => Changed { setting, owner, original: from, values: Vec::new(), is_only_saved: true, end: End::Open },
         };
+        one.is_only_saved &= from == to;
         one.values.extend([from.as_str(), to]);
         all.push(one);
     }
     all.reverse();
     Ok(all)
+}
+
+/// The present value of a setting, if another program has set it.
+fn foreign(source: &Source, one: &Changed) -> Option<String> {
+    let now = source.value(one.setting, &source.locate(one.owner)?).ok()?;
+    let is_known = one.values.iter().any(|value| one.setting.is_met(&now, value));
+    (!is_known).then_some(now)
 }
 
 /// Gives a setting its oldest value, unless another program has changed it; with `force`, whatever it is now.
