@@ -45,7 +45,7 @@ const GROUPS: [Group; 4] = [
     Group {
         heading: "This machine",
         commands: &[
-            ("caps", "Show what latpath can measure here, and what is missing"),
+            ("doctor", "Show what is wrong with this machine, what it costs, and how to mend it"),
             ("demo", "Try all of latpath on this machine, with a guest"),
         ],
     },
@@ -205,7 +205,7 @@ pub fn related(command: &str) -> impl Iterator<Item = &'static str> + use<'_> {
 pub const NEXT_STEPS: &str = "\
 latpath follows the packets of a time-critical stream through this host and its guests. Try:
 
-  latpath caps                            what can be measured on this machine
+  latpath doctor                          what is wrong with this machine
   latpath streams -i IF                   which streams a network device carries
   latpath live --stream svid:MU01         where the packets of one spend their time
   latpath record --stream svid:MU01 -o RUN, then

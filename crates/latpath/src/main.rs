@@ -31,10 +31,10 @@ fn commands() -> clap::Command {
 #[derive(Subcommand)]
 enum Command {
     Agent(cmd::agent::Args),
-    Caps(cmd::caps::Args),
     Compare(cmd::compare::Args),
     Completions(cmd::manual::Completions),
     Demo(cmd::demo::Args),
+    Doctor(cmd::doctor::Args),
     Exits(cmd::exits::Args),
     Explain(cmd::explain::Args),
     Export(cmd::export::Args),
@@ -62,10 +62,10 @@ enum Command {
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
-        Command::Caps(args) => cmd::caps::run(args),
         Command::Compare(args) => cmd::compare::run(args),
         Command::Completions(args) => cmd::manual::completions(args, commands()),
         Command::Demo(args) => cmd::demo::run(args),
+        Command::Doctor(args) => cmd::doctor::run(args),
         Command::Exits(args) => cmd::exits::run(args),
         Command::Explain(args) => cmd::explain::run(args),
         Command::Export(args) => cmd::export::run(args),

@@ -49,6 +49,30 @@ impl Cpus {
         self.iter().filter(|cpu| !other.contains(*cpu)).collect()
     }
 
+    /// CPUs that are in both sets.
+    pub fn common(&self, other: &Self) -> Self {
+        self.iter().filter(|cpu| other.contains(*cpu)).collect()
+    }
+
+    /// The CPUs of a mask, as the kernel writes it: `f`, `00000001,00000000`; `None` for other text.
+    pub fn of_mask(text: &str) -> Option<Self> {
+        let digits: Vec<u32> = text.chars().filter(|c| *c != ',').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
+        let of_digit = |(place, digit): (usize, &u32)| {
+            let digit = *digit;
+            (0..4).filter(move |bit| digit >> bit & 1 == 1).filter_map(move |bit| u32::try_from(4 * place + bit).ok())
+        };
+        (!digits.is_empty()).then(|| digits.iter().rev().enumerate().flat_map(of_digit).collect())
+    }
+
+    /// The mask of the CPUs, in words of 32 bits without leading zeros: `3`, `1,00000000`.
+    pub fn mask(&self) -> String {
+        let last = self.iter().max().unwrap_or(0);
+        let word = |n: u32| (0..32).filter(|bit| self.contains(32 * n + bit)).fold(0_u32, |word, bit| word | 1 << bit);
+        let mut words: Vec<String> = (0..=last / 32).rev().map(|n| format!("{:08x}", word(n))).collect();
+        words[0] = format!("{:x}", word(last / 32));
+        words.join(",")
+    }
+
     /// Adds the CPUs of `other`.
     pub fn join(&mut self, other: Self) {
         self.0.extend(other.0);
@@ -124,6 +148,19 @@ impl<'de> Deserialize<'de> for Cpus {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mask_has_commas_and_counts_from_the_right() {
+        let list = |text| Cpus::of_mask(text).map(|cpus| cpus.to_string());
+        assert_eq!(list("0000000c"), Some("2-3".into()));
+        assert_eq!(list("1,00000001"), Some("0,32".into()));
+        assert_eq!((list("0"), list(""), list("x")), (Some(String::new()), None, None));
+        let mask = |text: &str| text.parse::<Cpus>().unwrap().mask();
+        assert_eq!(
+            (mask("2-3"), mask("0,32"), mask(""), mask("63")),
+            ("c".into(), "1,00000001".into(), "0".into(), "80000000,00000000".into())
+        );
+    }
 
     fn cpus(text: &str) -> Cpus {
         text.parse().unwrap()

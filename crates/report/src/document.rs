@@ -5,6 +5,7 @@ mod charts;
 mod html;
 mod markdown;
 
+use crate::cpu_map;
 use crate::explain::Head;
 use crate::page::{Block, Page, Style};
 use crate::{explain, header, intervals, paths, patterns, quality, segments, settings, streams, without, worst};
@@ -83,6 +84,7 @@ impl Findings<'_> {
             quality::tool(&mut page, summary);
         }
         quality::footnotes(&mut page, &summary.footnotes);
+        cpu_map::document(&mut page, self.run);
         settings::document(&mut page, self.run, html);
         page.heading("Run, host and options");
         header::write(&mut page, self.run, &header::name(self.run));

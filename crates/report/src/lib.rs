@@ -4,7 +4,9 @@
 //! The input is a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
 
 pub mod compare;
+mod cpu_map;
 pub mod cpu_profile;
+pub mod doctor;
 mod document;
 pub mod exits;
 mod explain;

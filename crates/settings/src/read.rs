@@ -383,16 +383,6 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     line.split(is_space).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// The CPUs of a mask: `ff`, `00000000,0000000c`; `None` for other text.
-pub(crate) fn mask(text: &str) -> Option<Cpus> {
-    let digits: Vec<u32> = text.chars().filter(|c| *c != ',').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
-    let of_digit = |(place, digit): (usize, &u32)| {
-        let digit = *digit;
-        (0..4).filter(move |bit| digit >> bit & 1 == 1).filter_map(move |bit| u32::try_from(4 * place + bit).ok())
-    };
-    (!digits.is_empty()).then(|| digits.iter().rev().enumerate().flat_map(of_digit).collect())
-}
-
 /// Combines CPUs with the same value into one list, and keeps all other values.
 fn grouped(all: Vec<PlacedValue>) -> Vec<(String, Option<String>, String)> {
     let mut cpus: Vec<(String, Vec<u32>)> = Vec::new();
@@ -437,14 +427,6 @@ mod tests {
         assert_eq!(value("isolcpus"), "nohz,domain,2-7");
         assert_eq!((value("threadirqs"), value("rcu-nocbs")), (Setting::BARE.into(), "2-7".into()));
         assert_eq!((value("idle"), value("nohz_full")), ("poll nomwait".into(), Setting::ABSENT.into()));
-    }
-
-    #[test]
-    fn a_mask_has_commas_and_counts_from_the_right() {
-        let list = |text| mask(text).map(|cpus| cpus.to_string());
-        assert_eq!(list("0000000c"), Some("2-3".into()));
-        assert_eq!(list("1,00000001"), Some("0,32".into()));
-        assert_eq!((list("0"), list(""), list("x")), (Some(String::new()), None, None));
     }
 
     #[test]

@@ -968,6 +968,15 @@ impl Setting {
         self.info().id
     }
 
+    /// The setting of a parameter of the kernel's command line.
+    pub fn of_boot_parameter(parameter: &str) -> Option<Self> {
+        let is_it = |setting: &Self| match setting.info().read {
+            Read::Boot(name) => name.replace('-', "_") == parameter.replace('-', "_"),
+            _ => false,
+        };
+        Self::ALL.iter().copied().find(is_it)
+    }
+
     /// The setting with this name.
     pub fn of_id(id: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|setting| setting.id() == id)

@@ -234,6 +234,20 @@ impl MachineFolder {
         self.stat(&format!("proc/{number}"), number, name, 0, (policy, priority));
     }
 
+    /// Creates a thread of a program, which may run on these CPUs.
+    pub fn program_thread(&self, program: u32, (tid, name): (u32, &str), (policy, priority): (u32, u32), cpus: &str) {
+        let folder = format!("proc/{program}/task/{tid}");
+        self.stat(&folder, tid, name, 0, (policy, priority));
+        self.write(&format!("{folder}/status"), &format!("Name:\t{name}\nCpus_allowed_list:\t{cpus}"));
+    }
+
+    /// Removes a file or a folder of the machine.
+    pub fn remove(&self, path: &str) {
+        let path = self.path(path);
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+
     fn stat(&self, folder: &str, number: u32, name: &str, flags: u32, (policy, priority): (u32, u32)) {
         // proc_pid_stat(5): flags are field 9, nice 19, priority 40, policy 41.
         let mut fields = vec!["0".to_owned(); 50];

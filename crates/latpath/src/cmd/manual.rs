@@ -42,8 +42,8 @@ type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
 const DESCRIBED: [Described; 7] = [
-    ("caps", of::<latpath_caps::Caps>),
     ("compare", of::<Comparison>),
+    ("doctor", of::<super::doctor::Report>),
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
     ("report", latpath_report::report_schema),

@@ -1,10 +1,10 @@
 //! The commands: each module parses its own flags, calls the crates and prints their results.
 
 pub mod agent;
-pub mod caps;
 mod choose;
 pub mod compare;
 pub mod demo;
+pub mod doctor;
 pub mod exits;
 pub mod explain;
 pub mod export;

@@ -1,4 +1,4 @@
-//! `latpath vms` from the command line, with real guests; and `latpath caps` where it concerns guests.
+//! `latpath vms` from the command line, with real guests; and `latpath doctor` where it concerns guests.
 
 use latpath_lab::{Application, GuestPlan, Lab, Labs, Namespace, Running, Step, BRIDGE, TAP};
 use latpath_net::Netns;
@@ -201,7 +201,8 @@ fn by_nobody(folder: &Path, words: &str) -> Result<Command, Failed> {
 }
 
 fn caps() -> Result<(), Failed> {
-    let caps: Value = serde_json::from_slice(&run(&mut latpath("caps --json"))?.stdout)?;
+    let caps: Value = serde_json::from_slice(&run(&mut latpath("doctor --commands --json"))?.stdout)?;
+    let caps = caps["capabilities"].clone();
     let works = |name: &str| {
         let commands = rows(&caps, "commands");
         let known = commands.iter().find(|known| rows(known, "commands").iter().any(|command| command == name));
@@ -222,11 +223,11 @@ fn caps() -> Result<(), Failed> {
     }
     let need = |command: &mut Command| command.stdin(Stdio::null()).output().map(|output| output.status.code());
     let live_works = works("live")? != "no";
-    equal("--need", need(&mut latpath("caps --need live"))?, Some(if live_works { 0 } else { 3 }))?;
-    equal("an unknown command", need(&mut latpath("caps --need nonsense"))?, Some(2))?;
+    equal("--need", need(&mut latpath("doctor --need live"))?, Some(if live_works { 0 } else { 3 }))?;
+    equal("an unknown command", need(&mut latpath("doctor --need nonsense"))?, Some(2))?;
     let folder = tempfile::tempdir()?;
-    equal("--need without root", need(&mut by_nobody(folder.path(), "caps --need live")?)?, Some(3))?;
-    let text = by_nobody(folder.path(), "caps")?.stdin(Stdio::null()).output()?.stdout;
+    equal("--need without root", need(&mut by_nobody(folder.path(), "doctor --need live")?)?, Some(3))?;
+    let text = by_nobody(folder.path(), "doctor --commands")?.stdin(Stdio::null()).output()?.stdout;
     let text = String::from_utf8_lossy(&text).into_owned();
     let causes = "\ncauses in record and live, which explain shows: does not work\n";
     equal(&text, (text.contains(causes), text.contains("\nexplain:")), (true, false))

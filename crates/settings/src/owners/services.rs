@@ -1,7 +1,6 @@
 //! Programs that run and set settings: irqbalance, libvirt, systemd, NetworkManager.
 
 use super::{Owner, Subject};
-use crate::read::mask;
 use crate::setting::Setting;
 use latpath_linux::proc::Root;
 use latpath_linux::Cpus;
@@ -36,7 +35,7 @@ impl Irqbalance {
             Some(value.trim_matches(['"', '\'', ' ']).to_owned()).filter(|value| !value.is_empty())
         };
         let list = value("IRQBALANCE_BANNED_CPULIST").and_then(|list| list.parse::<Cpus>().ok());
-        let banned = list.or_else(|| value("IRQBALANCE_BANNED_CPUS").and_then(|text| mask(&text)));
+        let banned = list.or_else(|| value("IRQBALANCE_BANNED_CPUS").and_then(|text| Cpus::of_mask(&text)));
         let own = || {
             let cpus = |name: &str| {
                 let text = root.text(&format!("sys/devices/system/cpu/{name}")).unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::services::Service;
 use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, PlacedValue, Source};
 use crate::boot::NextBoot;
-use crate::setting::{Read, Setting};
+use crate::setting::Setting;
 use latpath_linux::proc::{number, Root};
 use latpath_linux::Cpus;
 use latpath_vms::{Accel, Tap, TapKind, Thread, Vm};
@@ -182,12 +182,7 @@ pub(crate) fn irq_threads(source: &Source) -> Vec<PlacedValue> {
 pub(crate) fn boot_other(source: &Source) -> Vec<PlacedValue> {
     const ELSEWHERE: [&str; 8] = ["BOOT_IMAGE", "initrd", "root", "rootfstype", "resume", "ro", "rw", "quiet"];
     let Some(line) = source.line("proc/cmdline") else { return Vec::new() };
-    let in_table = |key: &str| {
-        Setting::ALL.iter().any(|setting| match setting.info().read {
-            Read::Boot(name) => name.replace('-', "_") == key.replace('-', "_"),
-            _ => false,
-        })
-    };
+    let in_table = |key: &str| Setting::of_boot_parameter(key).is_some();
     let is_other = |word: &String| {
         let key = word.split('=').next().unwrap_or(word);
         !ELSEWHERE.contains(&key) && !in_table(key)

@@ -21,9 +21,9 @@ macro_rules! documented {
 /// The page of each command in the documentation.
 const DOCUMENTED: [(&str, &str, &str); 24] = [
     documented!("agent"),
-    documented!("caps"),
     documented!("compare"),
     documented!("demo"),
+    documented!("doctor"),
     documented!("exits"),
     documented!("explain"),
     documented!("export"),

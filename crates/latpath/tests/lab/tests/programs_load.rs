@@ -53,8 +53,8 @@ fn run(_: &Scale) -> Outcome {
         serde_json::from_str::<Value>(&stage.latpath(&words)?).with_context(|| words)?;
     }
     // These kernels have all features; only 6.1 cannot attach to all functions at once.
-    let caps: Value = serde_json::from_str(&stage.latpath("caps --json")?)?;
-    for command in caps["commands"].as_array().context("no commands")? {
+    let caps: Value = serde_json::from_str(&stage.latpath("doctor --commands --json")?)?;
+    for command in caps["capabilities"]["commands"].as_array().context("no commands")? {
         let is_path = command["commands"] == serde_json::json!(["path"]);
         ensure!(command["works"] == "yes" || is_path && command["works"] == "partly", "{command:#}");
     }

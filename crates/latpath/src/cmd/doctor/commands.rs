@@ -1,49 +1,37 @@
-//! `latpath caps`: shows which commands work on this machine.
+//! The last part of `latpath doctor`: which of latpath's commands work on this machine.
 
-use super::report::print_as;
-use super::{style, Outcome, Usage};
+use super::super::{style, Usage};
 use anyhow::{bail, Result};
-use clap::Args as ClapArgs;
 use latpath_caps::{Caps, Setting, Works};
 use latpath_stats::text::{wrapped, Table};
 
-/// Say which commands can do their work on this machine, what they lack, and what would help.
-///
-/// Each command's programs are loaded and attached for a moment; nothing is sent and nothing stays.
-#[derive(ClapArgs)]
-#[command(
-    after_help = "Examples:\n  latpath caps\n  latpath caps --need exits --need ladder    # exit code 3 unless both work"
-)]
-pub struct Args {
-    /// End with exit code 3 where this command does not work at all; several are allowed
-    #[arg(long, value_name = "COMMAND")]
-    need: Vec<String>,
-    /// Print JSON instead of text
-    #[arg(long)]
-    json: bool,
-}
-
-pub fn run(args: Args) -> Result<Outcome> {
-    if let Some(unknown) = args.need.iter().find(|need| !Caps::known().any(|known| known == **need)) {
+/// Checks the names of commands that the user needs.
+pub fn check(needed: &[String]) -> Result<()> {
+    if let Some(unknown) = needed.iter().find(|need| !Caps::known().any(|known| known == **need)) {
         let known: Vec<&str> = Caps::known().collect();
         bail!(Usage(format!("--need {unknown}: not one of {}", known.join(", "))));
     }
-    let caps = Caps::of_this_machine();
-    print_as(args.json, || &caps, || text(&caps))?;
-    match args.need.iter().any(|need| caps.works(need) == Some(Works::No)) {
-        true => Ok(Outcome::LimitBroken),
-        false => Ok(Outcome::Done),
-    }
+    Ok(())
 }
 
-fn text(caps: &Caps) -> String {
+/// Whether a needed command does not work at all.
+pub fn is_missing(caps: &Caps, needed: &[String]) -> bool {
+    needed.iter().any(|need| caps.works(need) == Some(Works::No))
+}
+
+/// The text of the commands.
+pub fn text(caps: &Caps) -> String {
     let style = style();
     let mark = style.letters.ellipsis();
     let config = match &caps.config_file {
         Some(file) => format!("its configuration is {file}"),
         None => "its configuration was not found".into(),
     };
-    let mut lines = vec![format!("Linux {} on {}; {config}", caps.kernel, caps.architecture), String::new()];
+    let mut lines = vec![
+        String::new(),
+        format!("Commands of latpath on Linux {} ({}); {config}", caps.kernel, caps.architecture),
+        String::new(),
+    ];
     let width = style.width;
     for command in &caps.commands {
         let works = match command.works {

@@ -1,0 +1,100 @@
+//! A finding: what is wrong, where, what it costs, and how it is mended and undone.
+
+use latpath_linux::Cpus;
+use latpath_model::Ns;
+use latpath_settings::Owner;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How bad a fault is, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Threads wait for each other: packets stop.
+    Deadlock,
+    /// Packets are late for milliseconds, or lost.
+    High,
+    /// Packets are late for some ten or hundred microseconds.
+    Medium,
+    /// Packets are late seldom, or the fault takes effect later.
+    Low,
+}
+
+impl Severity {
+    /// The name in texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deadlock => "deadlock",
+            Self::High => "high",
+            Self::Medium => "medium",
+            Self::Low => "low",
+        }
+    }
+}
+
+/// Kind of a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// A fault of the machine's structure, which no single setting shows.
+    Structure,
+    /// A line of the profile that is not met.
+    Profile,
+}
+
+/// What a fault cost in a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunShare {
+    /// The run.
+    pub run: String,
+    /// Delay beyond the baseline of late packets whose causes the fault brings about, ns, over all of the run's late
+    /// packets.
+    pub excess_ns: Ns,
+}
+
+/// A fault of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// Name of the rule, or of the profile's setting; it never changes.
+    pub id: String,
+    /// Its kind.
+    pub kind: FindingKind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The thread, interrupt, device, CPUs or virtual machine that it concerns; empty for the machine.
+    pub target: String,
+    /// The CPUs that it concerns; empty for all or none.
+    #[schemars(with = "String")]
+    pub cpus: Cpus,
+    /// What is wrong, in one sentence.
+    pub what: String,
+    /// The value now.
+    pub now: String,
+    /// The value that it should have.
+    pub should: String,
+    /// Why it matters.
+    pub why: String,
+    /// Where this is documented.
+    pub source: String,
+    /// Settings that mend it, by their names.
+    pub settings: Vec<String>,
+    /// Names of the causes of late packets that it brings about, beside those that its settings mend.
+    pub causes: Vec<String>,
+    /// What it cost in the runs that show it, the most expensive first; empty if no run shows it.
+    pub cost: Vec<RunShare>,
+    /// Commands that mend it, to be entered on this machine.
+    pub commands: Vec<String>,
+    /// Commands that take this back.
+    pub undo: Vec<String>,
+    /// What the commands disturb: `nothing`, `CPU stall`, `link flap`, `VM restart`, `reboot`.
+    pub disturbs: String,
+    /// Programs that set the same settings, and set them again.
+    pub owners: Vec<Owner>,
+}
+
+impl Finding {
+    /// Its cost over all runs, ns.
+    pub fn excess_ns(&self) -> Ns {
+        self.cost.iter().fold(0, |sum, share| sum.saturating_add(share.excess_ns))
+    }
+}

@@ -1,0 +1,111 @@
+//! Commands that mend a fault, and those that take them back.
+
+use crate::machine::Machine;
+use latpath_model::text::quoted;
+use latpath_settings::{Disturbs, NextBoot, Place, Read, Setting};
+
+/// How a fault is mended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fix {
+    pub settings: Vec<Setting>,
+    pub commands: Vec<String>,
+    pub undo: Vec<String>,
+    pub disturbs: Option<Disturbs>,
+}
+
+impl Fix {
+    /// Sets a setting.
+    pub fn set(setting: Setting, at: &Place, old: &str, new: &str) -> Self {
+        let info = setting.info();
+        if matches!(info.read, Read::Boot(_)) {
+            // A caller with a machine uses `boot`.
+            return Self { settings: vec![setting], disturbs: Some(info.disturbs), ..Self::default() };
+        }
+        Self {
+            settings: vec![setting],
+            commands: setting.shell(at, new).into_iter().collect(),
+            undo: setting.shell(at, old).into_iter().collect(),
+            disturbs: Some(info.disturbs),
+        }
+    }
+
+    /// Commands of programs that own the thing.
+    pub fn commands<S: Into<String>>(
+        setting: Setting,
+        disturbs: Disturbs,
+        commands: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let commands = commands.into_iter().map(Into::into).collect();
+        Self { settings: vec![setting], commands, undo: Vec::new(), disturbs: Some(disturbs) }
+    }
+
+    /// Adds commands that undo it.
+    pub fn undone_by<S: Into<String>>(mut self, undo: impl IntoIterator<Item = S>) -> Self {
+        self.undo.extend(undo.into_iter().map(Into::into));
+        self
+    }
+
+    /// Also mends by another setting.
+    pub fn and(mut self, other: Self) -> Self {
+        self.settings.extend(other.settings);
+        self.commands.extend(other.commands);
+        // Last first.
+        self.undo.splice(0..0, other.undo);
+        self.disturbs = worst(self.disturbs, other.disturbs);
+        self
+    }
+
+    /// Sets parameters of the kernel's command line, by the files of this machine's boot loader. `value` is the
+    /// setting's value: [`Setting::BARE`] for a parameter without one.
+    pub fn boot(machine: &Machine, parameters: &[(Setting, &str)]) -> Self {
+        let words: Vec<String> = parameters.iter().filter_map(|(s, value)| s.shell(&Place::All, value)).collect();
+        let settings = parameters.iter().map(|(setting, _)| *setting).collect();
+        let (commands, undo) = boot_commands(&machine.next_boot, &words);
+        Self { settings, commands, undo, disturbs: Some(Disturbs::Reboot) }
+    }
+}
+
+fn worst(a: Option<Disturbs>, b: Option<Disturbs>) -> Option<Disturbs> {
+    let rank = |one: &Option<Disturbs>| match one {
+        None => 0,
+        Some(Disturbs::Nothing) => 1,
+        Some(Disturbs::CpuStall) => 2,
+        Some(Disturbs::LinkFlap) => 3,
+        Some(Disturbs::VmRestart) => 4,
+        Some(Disturbs::Reboot) => 5,
+    };
+    if rank(&b) > rank(&a) {
+        b
+    } else {
+        a
+    }
+}
+
+/// Commands that add words, already quoted for a shell, to the kernel's command line, and that remove them.
+fn boot_commands(next: &NextBoot, words: &[String]) -> (Vec<String>, Vec<String>) {
+    let plain: Vec<String> = words.iter().map(|word| word.trim_matches('\'').to_owned()).collect();
+    let line = plain.join(" ");
+    let file = next.file.as_deref().unwrap_or_default();
+    if file.contains("/loader/entries/") {
+        return (
+            vec![format!("grubby --update-kernel=ALL --args={}", quoted(&line))],
+            vec![format!("grubby --update-kernel=ALL --remove-args={}", quoted(&line))],
+        );
+    }
+    if file == "/etc/kernel/cmdline" {
+        let edit = quoted(&format!("s|$| {line}|"));
+        let back = quoted(&format!("s| {line}$||"));
+        let install = "kernel-install add \"$(uname -r)\" \"/boot/vmlinuz-$(uname -r)\"";
+        return (
+            vec![format!("sed -i {edit} {file} && {install}")],
+            vec![format!("sed -i {back} {file} && {install}")],
+        );
+    }
+    let names: Vec<&str> = plain.iter().map(|word| word.split('=').next().unwrap_or(word)).collect();
+    let path = quoted(&format!("/etc/default/grub.d/latpath-{}.cfg", names.join("-")));
+    let text = quoted(&format!("GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT {line}\""));
+    (
+        vec![format!("mkdir -p /etc/default/grub.d && echo {text} > {path} && update-grub")],
+        vec![format!("rm {path} && update-grub")],
+    )
+}

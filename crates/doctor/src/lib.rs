@@ -1,0 +1,20 @@
+//! What is wrong with this machine for packets that must not be late: faults of its structure ([`Rule`]), and lines of a
+//! profile that are not met. Each [`Finding`] has the commands that mend it and those that take them back, and
+//! [`rank`] orders findings by what they cost in recorded runs. Nothing here changes the machine.
+#![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
+mod cost;
+mod diagnosis;
+mod finding;
+mod fix;
+mod machine;
+mod profile;
+mod rules;
+
+pub use cost::{rank, CostRow, RunCost};
+pub use diagnosis::Diagnosis;
+pub use finding::{Finding, FindingKind, RunShare, Severity};
+pub use machine::{Machine, Stranger};
+pub use profile::profile_of;
+pub use rules::{page, Rule, RuleInfo};

@@ -1,0 +1,150 @@
+//! Lines of a profile that the machine does not meet, by crate tune's plan.
+
+use crate::finding::{Finding, FindingKind, Severity};
+use crate::fix::Fix;
+use crate::machine::Machine;
+use latpath_linux::Cpus;
+use latpath_settings::{Address, BootState, Scope, Setting};
+use latpath_tune::{Later, Plan, Planned, PlannedPlace, Profile, Variables};
+
+/// A machine judged by a profile.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Judged {
+    pub findings: Vec<Finding>,
+    /// Number of lines that are met.
+    pub met: u64,
+    /// Lines that do not apply, with the reasons.
+    pub left_out: Vec<String>,
+}
+
+/// The profile of a machine: `sv-guest` inside of a virtual machine, `sv-hypervisor` for a machine that runs virtual
+/// machines or can; none for others.
+pub fn profile_of(machine: &Machine) -> Option<&'static str> {
+    match () {
+        () if !machine.vms.is_empty() => Some("sv-hypervisor"),
+        () if machine.is_guest => Some("sv-guest"),
+        () if machine.has_kvm => Some("sv-hypervisor"),
+        () => None,
+    }
+}
+
+/// Compares the machine with a profile.
+pub(crate) fn judge(machine: &Machine, profile: &Profile) -> Judged {
+    match latpath_tune::plan(profile, &Variables::default(), &machine.tuned) {
+        Ok(plan) => of_plan(machine, &plan),
+        Err(error) => Judged { left_out: vec![format!("all lines: {error}")], ..Judged::default() },
+    }
+}
+
+fn of_plan(machine: &Machine, plan: &Plan) -> Judged {
+    let mut findings: Vec<Finding> = plan.steps.iter().map(of_step).collect();
+    findings.extend(plan.later.iter().map(|later| of_later(machine, later)));
+    let skipped = plan.skipped.iter().map(|line| format!("{} at {}: {}", line.setting, line.at, line.why));
+    Judged { findings, met: plan.met.len() as u64, left_out: skipped.chain(plan.warnings.iter().cloned()).collect() }
+}
+
+fn severity(setting: Setting) -> Severity {
+    match setting.info().scope {
+        Scope::Cpu | Scope::Thread | Scope::Interrupt | Scope::Device => Severity::Medium,
+        Scope::Machine | Scope::ControlGroup | Scope::Vm | Scope::BootParameter => Severity::Low,
+    }
+}
+
+/// The CPUs of places; of a thread or an interrupt, those on which it may run now.
+fn cpus_of(setting: Setting, places: &[PlannedPlace]) -> Cpus {
+    let mut all = Cpus::default();
+    for place in places {
+        match &place.address {
+            Address::Cpu { cpu } => all.join([*cpu].into_iter().collect()),
+            _ if matches!(setting, Setting::ThreadCpus | Setting::IrqAffinity) => {
+                all.join(place.from.parse().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn of_step(step: &Planned) -> Finding {
+    let at = step.at();
+    let of = if at.is_empty() { String::new() } else { format!(" of {at}") };
+    let now = step.from().join(", ");
+    let mut owners = Vec::new();
+    for owner in step.places.iter().flat_map(|place| &place.owners) {
+        if !owners.contains(owner) {
+            owners.push(owner.clone());
+        }
+    }
+    let each = |command: fn(&PlannedPlace) -> &Option<String>| -> Vec<String> {
+        step.places.iter().filter_map(|place| command(place).clone()).collect()
+    };
+    Finding {
+        id: step.setting.id().into(),
+        kind: FindingKind::Profile,
+        severity: severity(step.setting),
+        what: format!("{}{of} is {now}, not {}", step.setting, step.to),
+        target: at,
+        cpus: cpus_of(step.setting, &step.places),
+        now,
+        should: step.to.clone(),
+        why: sentence(&step.why),
+        source: step.source.clone(),
+        settings: vec![step.setting.id().into()],
+        causes: Vec::new(),
+        cost: Vec::new(),
+        commands: each(|place| &place.command),
+        undo: each(|place| &place.undo),
+        disturbs: step.disturbs.name().into(),
+        owners,
+    }
+}
+
+fn of_later(machine: &Machine, later: &Later) -> Finding {
+    let setting = later.setting;
+    let of = if later.target.is_empty() { String::new() } else { format!(" of {}", later.target) };
+    let state = later.state.map_or(String::new(), |state| format!(" ({})", state.name()));
+    let fix = match setting.info().scope {
+        Scope::BootParameter if later.state == Some(BootState::Pending) => Fix::default(),
+        Scope::BootParameter => Fix::boot(machine, &[(setting, &later.to)]),
+        _ => Fix { commands: later.command.clone().into_iter().collect(), ..Fix::default() },
+    };
+    Finding {
+        id: setting.id().into(),
+        kind: FindingKind::Profile,
+        severity: severity(setting),
+        what: format!("{setting}{of} is {}, not {}{state}", later.from, later.to),
+        target: later.target.clone(),
+        cpus: Cpus::default(),
+        now: later.from.clone(),
+        should: later.to.clone(),
+        why: sentence(&later.why),
+        source: later.source.clone(),
+        settings: vec![setting.id().into()],
+        causes: Vec::new(),
+        cost: Vec::new(),
+        commands: fix.commands,
+        undo: fix.undo,
+        disturbs: setting.info().disturbs.name().into(),
+        owners: machine.owners.of(setting, &later.target).into_iter().cloned().collect(),
+    }
+}
+
+/// A profile's reason without its full stop.
+fn sentence(why: &str) -> String {
+    let why = why.trim_end_matches('.');
+    let mut letters = why.chars();
+    letters.next().map_or_else(String::new, |first| first.to_lowercase().collect::<String>() + letters.as_str())
+}
+
+/// Removes lines of the profile that a structural fault has already: of the same setting, at the same target.
+pub(crate) fn without_known(lines: Vec<Finding>, faults: &[Finding]) -> Vec<Finding> {
+    let is_known = |line: &Finding| {
+        let has = |fault: &&Finding| line.settings.iter().all(|setting| fault.settings.contains(setting));
+        let is_same = |fault: &Finding| {
+            let is_alike = line.target == fault.target || line.target.is_empty() || fault.target.is_empty();
+            is_alike || line.target.contains(&fault.target) || line.cpus.overlaps(&fault.cpus)
+        };
+        faults.iter().filter(has).any(|fault| is_same(fault))
+    };
+    lines.into_iter().filter(|line| !is_known(line)).collect()
+}

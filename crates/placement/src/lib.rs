@@ -1,0 +1,13 @@
+//! Which thread and which interrupt of a machine may run on which CPU, from the settings of a reading: a live one, or
+//! that of a run. [`Placement`] has the machine's CPUs, threads and interrupts, [`CpuMap`] shows them CPU by CPU, and
+//! [`Collision`]s are those that disturb each other.
+#![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
+
+mod collision;
+mod map;
+mod placement;
+
+pub use collision::{Collision, CollisionKind};
+pub use map::{CpuMap, CpuRow};
+pub use placement::{CpuUse, Interrupt, Job, Placement, Worker};
