@@ -21,6 +21,8 @@ use std::path::Path;
 
 /// Maximum duration of a reading, ns. Later settings are missing, and a note names the first of them.
 const MOST_TIME: Ns = 1_000_000_000;
+/// The same for a reading of places, whose caller changes them: a plan must not lack what a slow machine has.
+const MOST_TIME_OF_PLACES: Ns = 60_000_000_000;
 /// Maximum number of processes that are searched for kernel threads: Linux's own limit (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
 /// Maximum number of control groups that are read.
@@ -118,7 +120,7 @@ impl<'a> Source<'a> {
     /// interrupts no isolated CPU. Settings that cannot be read are missing.
     pub fn read(&self) -> Reading {
         let begin = monotonic();
-        let (found, notes) = self.find(begin);
+        let (found, notes) = self.find(begin, MOST_TIME);
         let mut reading = Reading { taken_ns: begin, notes, ..Reading::default() };
         for (setting, all) in found {
             grouped(all).into_iter().for_each(|(target, at, value)| {
@@ -132,7 +134,7 @@ impl<'a> Source<'a> {
     /// Reads all settings like [`Source::read`], and returns each place by itself, with its address, and notes on
     /// settings that could not be read.
     pub fn places(&self) -> (Vec<Located>, Vec<String>) {
-        let (found, notes) = self.find(monotonic());
+        let (found, notes) = self.find(monotonic(), MOST_TIME_OF_PLACES);
         let one = |setting: Setting, PlacedValue { target, address, value, .. }: PlacedValue| {
             let target = match target {
                 Target::Cpu(cpu) => cpu.to_string(),
@@ -149,10 +151,10 @@ impl<'a> Source<'a> {
         )
     }
 
-    fn find(&self, begin: Ns) -> (BTreeMap<Setting, Vec<PlacedValue>>, Vec<String>) {
+    fn find(&self, begin: Ns, most: Ns) -> (BTreeMap<Setting, Vec<PlacedValue>>, Vec<String>) {
         let mut found: BTreeMap<Setting, Vec<PlacedValue>> = BTreeMap::new();
         let mut notes = Vec::new();
-        let is_over = || monotonic().saturating_sub(begin) > MOST_TIME;
+        let is_over = || monotonic().saturating_sub(begin) > most;
         for setting in Setting::ALL.iter().copied().filter(|setting| !setting.is_of_device()) {
             if is_over() {
                 notes.push(format!("{setting} and what follows it: not read, because reading took too long"));
