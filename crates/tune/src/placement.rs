@@ -38,7 +38,31 @@ pub(crate) fn warn(plan: &mut Plan, machine: &Machine, places: &[Located]) {
         warnings.extend(of_vm(vm, &values));
     }
     warnings.extend(shared_vcpus(machine, &values));
+    warnings.extend(lost_routes(plan, machine));
     plan.warnings.extend(warnings);
+}
+
+/// Routes by a gateway that end with a device's move to another network namespace.
+fn lost_routes(plan: &Plan, machine: &Machine) -> Vec<String> {
+    // include/uapi/linux/route.h
+    const GATEWAY: u32 = 2;
+    let text = machine.root().text("proc/net/route").unwrap_or_default();
+    let moves = plan.steps.iter().filter(|step| step.setting == Setting::DeviceNamespace);
+    let devices = moves.flat_map(|step| &step.places).filter_map(|place| place.address.device());
+    let has_gateway = |device: &&str| {
+        text.lines().skip(1).any(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let flags = fields.get(3).and_then(|flags| u32::from_str_radix(flags, 16).ok()).unwrap_or(0);
+            fields.first() == Some(device) && flags & GATEWAY != 0
+        })
+    };
+    let one = |device: &str| {
+        format!(
+            "{device} has routes by a gateway: they end with its move to another network namespace, and tune undo does not \
+             bring them back; a login through it ends too (--set no_namespace=1 leaves it where it is)"
+        )
+    };
+    devices.filter(has_gateway).map(one).collect()
 }
 
 /// Priorities and CPUs of threads after the plan's steps.

@@ -250,6 +250,18 @@ fn what_link_up_or_a_change_of_queues_resets_is_drift() {
 }
 
 #[test]
+fn a_move_that_ends_routes_is_warned_about() {
+    let bench = Bench::new(ICE);
+    let warnings = |bench: &Bench, words: &[(&str, &str)]| bench.plan(words).warnings.join("\n");
+    assert_eq!(warnings(&bench, &[]), "");
+    let route = "Iface\tDestination\tGateway\tFlags\neth1\t00000000\t0102A8C0\t0003\nlo\t0000007F\t00000000\t0001\n";
+    fs::create_dir_all(bench.folder.path().join("proc/net")).unwrap();
+    fs::write(bench.folder.path().join("proc/net/route"), route).unwrap();
+    assert!(warnings(&bench, &[]).starts_with("eth1 has routes by a gateway"), "{}", warnings(&bench, &[]));
+    assert_eq!(warnings(&bench, &[("no_namespace", "1")]), "", "it does not move");
+}
+
+#[test]
 fn lines_come_in_the_order_of_the_profile() {
     let bench = Bench::new(MLX5);
     let plan = bench.plan(&[ADDRESS, PEER]);
