@@ -12,6 +12,7 @@ use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::transport::{Arrived, Got, Sent, SentStamp, Transport, Wait};
+use latpath_ping::turnaround::Turnaround;
 use latpath_ping::wire::{Header, Kind, CONTROL};
 use latpath_ping::{Stamp, Transaction};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,7 +114,7 @@ impl Witness<Peer> for Watching {
 
     fn breach(&mut self, _: &Peer, _: &Session, _: u64) {}
 
-    fn slow(&mut self, _: &Peer, _: u32, _: u64, _: Ns) {}
+    fn slow(&mut self, _: &Peer, _: u32, _: &Turnaround) {}
 }
 
 impl Observer for Watching {

@@ -6,6 +6,7 @@ use crate::cost::Cost;
 use crate::message::*;
 use crate::observation::Observed;
 use crate::profile::Profiled;
+use crate::settings::MachineReading;
 use crate::windows::Windows;
 use latpath_clock::{ClockTie, Exchange, HostTsc, PtpPair, RealtimeWatch, Timeline, TscTie};
 use latpath_flight::Figures;
@@ -40,6 +41,10 @@ pub struct Inbox {
     pub source_notes: Vec<SourceNote>,
     pub senders: Vec<SenderAt>,
     pub reports_notes: bool,
+    /// Whether the machine's settings were requested.
+    pub reports_settings: bool,
+    /// The machine's settings, once it has reported them.
+    pub settings: Option<MachineReading>,
     pub counters: Counters,
     /// Cost on its machine; `None` before the first report.
     pub cost: Option<Cost>,
@@ -87,6 +92,8 @@ impl Inbox {
             source_notes: Vec::new(),
             senders: Vec::new(),
             reports_notes: false,
+            reports_settings: false,
+            settings: None,
             counters: Counters::default(),
             cost: None,
             refused: 0,
@@ -148,6 +155,9 @@ impl Inbox {
             Message::Observing(_) | Message::ObservationChunk(_) => {
                 let observation = self.observation.as_mut();
                 observation.ok_or("the agent sent an observation that was not asked for")?.take(message)?;
+            }
+            Message::Settings(settings) if self.reports_settings && self.settings.is_none() => {
+                self.settings = Some(settings.bounded());
             }
             _ if !self.started => return Err("the agent sent a message out of place".into()),
             Message::Points(points) => {

@@ -8,6 +8,7 @@ use crate::message::{Empty, Message, Observe, RunCommand, Start};
 use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::session::{Session, Shared, State};
+use crate::settings::MachineReading;
 use crate::windows::MAX_WINDOWS;
 use crate::{Address, CommandKey, Facts, GuestWindow, StartRequest, Stream};
 use latpath_clock::ClockState;
@@ -16,6 +17,7 @@ use latpath_linux::monotonic;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote};
 use latpath_profile::{has_debug_files, Moment, Samples};
+use latpath_settings::Reading;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -234,6 +236,7 @@ impl Machine {
         // Older agents ignore the option.
         state.inbox.records = request.option(StartRequest::FLIGHT).is_some();
         state.inbox.reports_notes = request.option(StartRequest::NOTES).is_some();
+        state.inbox.reports_settings = request.option(StartRequest::SETTINGS).is_some();
         state.commands.push_back(Message::Start(start));
         drop(state);
         self.wake();
@@ -448,6 +451,12 @@ impl Machine {
     /// older agents.
     pub fn notes(&self) -> Vec<SourceNote> {
         self.shared.lock().inbox.source_notes.clone()
+    }
+
+    /// The machine's settings when its probe was attached. `None` without [`StartRequest::SETTINGS`], and from older
+    /// agents.
+    pub fn settings(&self) -> Option<Reading> {
+        self.shared.lock().inbox.settings.as_ref().map(MachineReading::reading)
     }
 
     /// Facts about the machine, from the agent's hello.

@@ -113,6 +113,9 @@ pub enum Message {
     /// A: a piece of the observation; goes behind everything else that waits.
     #[prost(message, tag = "26")]
     ObservationChunk(Chunk),
+    /// A: the machine's settings, before [`Message::Started`]. Only to a host whose start had the option.
+    #[prost(message, tag = "27")]
+    Settings(MachineReading),
 }
 
 /// A message without content.
@@ -167,9 +170,7 @@ pub struct Facts {
     /// Whether it runs commands for its host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
-    /// The machine's settings when the host greeted the agent; none from an agent that does not say them.
-    #[prost(message, optional, tag = "12")]
-    pub settings: Option<MachineReading>,
+    // Tag 12: the machine's settings, in each greeting of earlier versions.
     /// Whether it can attach instruments and knows the messages about them.
     #[prost(bool, tag = "13")]
     pub observes: bool,
@@ -192,7 +193,6 @@ impl Facts {
             boot_id: proc::boot_id(),
             profiles: true,
             runs_commands: false,
-            settings: None,
             observes: false,
         }
     }
@@ -206,7 +206,6 @@ impl Facts {
             clocksource: short(&self.clocksource),
             capabilities: printable(&self.capabilities),
             boot_id: short(&self.boot_id),
-            settings: self.settings.as_ref().map(MachineReading::bounded),
             ..*self
         }
     }
@@ -498,6 +497,8 @@ impl StartRequest {
     /// Option to name reading threads with a reserved entry in the probe's table of points: one name per line, with `*`
     /// for any text.
     pub const READERS: &str = "readers";
+    /// Option to report the machine's settings once.
+    pub const SETTINGS: &str = "settings";
     /// Option to report notes and senders of the source.
     pub const NOTES: &str = "source_notes";
 

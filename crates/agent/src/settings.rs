@@ -1,4 +1,4 @@
-//! The settings of an agent's machine, as it sends them when it greets.
+//! The settings of an agent's machine, which it sends when it has attached its probe, if the host requests them.
 
 use crate::message::{MAX_LINES, MAX_NAME};
 use latpath_model::text::{cut, printable};
@@ -8,7 +8,7 @@ use latpath_settings::{read_host, Reading, SettingValue};
 const MAX_SETTINGS: usize = 4096;
 /// Maximum length of a value, bytes.
 const MAX_VALUE: usize = 2048;
-/// Maximum bytes of all values and names together, so that the greeting fits a frame.
+/// Maximum bytes of all values and names together, so that the message fits a frame.
 const MAX_BYTES: usize = 512 << 10;
 
 /// The settings of a machine.

@@ -128,7 +128,16 @@ fn points_carry_the_name_that_the_user_gave_the_machine() {
     assert_eq!(points[1].point.to_string(), "guest0/nic-rx@eth1");
     assert_eq!(machine.drop_notes()[0].reason, "FULL_RING");
     assert!(!machine.facts().kernel.is_empty());
-    let settings = machine.facts().settings.as_ref().expect("its settings").reading();
+    assert_eq!(machine.settings(), None, "nobody asked for its settings");
+}
+
+#[test]
+fn an_agent_reports_its_settings_to_a_host_that_requests_them() {
+    let (mut machine, _agent) = connected(monotonic);
+    let mut request = request();
+    request.options.insert(StartRequest::SETTINGS.into(), "1".into());
+    machine.start(&request).unwrap();
+    let settings = machine.settings().expect("its settings, since they precede the start");
     assert!(settings.values.iter().any(|value| value.setting == "kernel-release"), "{settings:?}");
 }
 

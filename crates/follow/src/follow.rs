@@ -57,6 +57,8 @@ pub struct Options {
     pub clock_error: Option<Ns>,
     /// Options of the flight recorders; `None` to run none.
     pub flight: Option<FlightOptions>,
+    /// Whether the other machines report their settings ([`Follow::settings`]).
+    pub settings: bool,
 }
 
 impl Options {
@@ -74,6 +76,7 @@ impl Options {
             ring_bytes: 16 << 20,
             clock_error: None,
             flight: None,
+            settings: false,
         }
     }
 }
@@ -183,7 +186,8 @@ impl Follow {
                 ]
             });
             let readers = StartRequest::names_of_readers(&options.points.readers(name));
-            let asked = flight.chain([(StartRequest::NOTES, "1".into())]);
+            let settings = options.settings.then(|| (StartRequest::SETTINGS, "1".into()));
+            let asked = flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings);
             let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.streams.clone(), options: named };
             machine.start(&request)?;
@@ -449,7 +453,7 @@ impl Follow {
         self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect()
     }
 
-    /// The settings of other machines when their agents were greeted, of those that say them.
+    /// The settings of other machines when their probes were attached, with [`Options::settings`].
     pub fn settings(&self) -> Vec<(String, Reading)> {
         let feeds = self.merge.feeds.iter();
         feeds.filter_map(|feed| Some((feed.origin.name().to_owned(), feed.origin.settings()?))).collect()

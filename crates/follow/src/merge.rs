@@ -41,7 +41,7 @@ pub trait Origin: Source {
         kernel_release()
     }
 
-    /// The settings of another machine when its agent was greeted, if that says them.
+    /// The settings of another machine when its probe was attached, if they were requested.
     fn settings(&self) -> Option<Reading> {
         None
     }
@@ -104,7 +104,7 @@ impl Origin for Machine {
     }
 
     fn settings(&self) -> Option<Reading> {
-        self.facts().settings.as_ref().map(|settings| settings.reading())
+        Machine::settings(self)
     }
 
     fn clock(&self) -> MachineFigures {

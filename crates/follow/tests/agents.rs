@@ -27,6 +27,7 @@ fn error_with(facts: Facts) -> FollowError {
         window: 500_000_000,
         ring_bytes: 1 << 20,
         flight: None,
+        settings: false,
     };
     let error = Follow::over::<latpath_probe::Probe>(options, |_| unreachable!("no agent is followed")).err().unwrap();
     agent.join().unwrap();

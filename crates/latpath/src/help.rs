@@ -115,8 +115,11 @@ const FLAGS: [(&str, &[&str]); 14] = [
             "vm",
         ],
     ),
-    ("Frames", &["corrupt", "dscp", "dst", "pcp", "priority", "seed", "size", "src", "sv", "vlan"]),
-    ("Pace", &["batch", "burst", "delay", "flood", "lost-after", "rate", "timeout", "warm-up"]),
+    ("Frames", &["corrupt", "dscp", "dst", "pcp", "priority", "seed", "size", "src", "sv", "sweep-size", "vlan"]),
+    (
+        "Pace",
+        &["batch", "burst", "delay", "flood", "lost-after", "rate", "sweep-rate", "sweep-rounds", "timeout", "warm-up"],
+    ),
     ("When to stop", &["count", "duration", "max-size", "sessions"]),
     (
         "Clocks and timestamps",
@@ -134,6 +137,7 @@ const FLAGS: [(&str, &[&str]); 14] = [
             "keep-going",
             "no-flight",
             "no-snapshot",
+            "on-spike",
             "spike-size",
             "spikes",
             "stop-on-spike",

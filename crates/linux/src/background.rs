@@ -12,7 +12,7 @@ mod governor;
 mod priority;
 mod watchdog;
 
-pub use priority::{keep_prompt, leave_at_exec, lower_priority};
+pub use priority::{keep_prompt, leave_at_exec, lower_priority, place_at_exec};
 
 use crate::proc::line;
 use crate::Cpus;
@@ -53,10 +53,7 @@ impl Background {
     /// The calling thread runs the main loop. Without other CPUs the process keeps its CPUs. Priority is unchanged if
     /// the user gave the process another policy, or if the kernel would not allow the return to normal.
     pub fn begin() -> Self {
-        let read = |name: &str| line(format!("/sys/devices/system/cpu/{name}")).parse::<Cpus>().unwrap_or_default();
-        let mut isolated = read("isolated");
-        isolated.join(read("nohz_full"));
-        let allowed = allowed();
+        let (mut isolated, allowed) = (isolated(), allowed());
         let mut home = allowed.without(&isolated);
         if home.is_empty() || isolated.is_empty() || !pin(Pid::from_raw(0), &home) {
             (isolated, home) = (Cpus::default(), allowed);
@@ -145,6 +142,25 @@ impl Drop for Background {
     fn drop(&mut self) {
         self.set(Priority::Normal);
     }
+}
+
+/// The CPUs for work that may wait: those of the calling thread, or else those of the machine, without the isolated ones
+/// and those that run without a tick. `None` if no CPU is left.
+pub fn housekeeping() -> Option<Cpus> {
+    let isolated = isolated();
+    let all = [allowed(), cpus_in("online")];
+    all.iter().map(|cpus| cpus.without(&isolated)).find(|cpus| !cpus.is_empty())
+}
+
+/// The CPUs that the user isolated, and those that run without a tick.
+fn isolated() -> Cpus {
+    let mut isolated = cpus_in("isolated");
+    isolated.join(cpus_in("nohz_full"));
+    isolated
+}
+
+fn cpus_in(file: &str) -> Cpus {
+    line(format!("/sys/devices/system/cpu/{file}")).parse().unwrap_or_default()
 }
 
 fn allowed() -> Cpus {

@@ -139,6 +139,15 @@ impl BreachedProbe {
     }
 }
 
+/// An end of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// The first packet that counts follows.
+    Begin,
+    /// The last packet that counts has passed.
+    End,
+}
+
 /// The breaches of a run, and their traces.
 #[derive(Clone, Debug, Default)]
 pub struct BreachReport {
@@ -191,6 +200,25 @@ impl BreachTrace {
     /// Path of the instance while it exists.
     pub fn path(&self) -> Option<&Path> {
         self.instance.as_ref().map(Instance::path)
+    }
+
+    /// Marks the begin or the end of a measurement in the trace, unless a breach has frozen it.
+    pub fn mark(&self, edge: Edge, what: &str) {
+        let Some(instance) = self.instance.as_ref().filter(|_| !(self.freeze && self.is_frozen())) else { return };
+        let edge = match edge {
+            Edge::Begin => "begin",
+            Edge::End => "end",
+        };
+        if let Err(error) = instance.mark(&format!("latpath {edge}: {what}")) {
+            let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+            if report.notes.len() < KEPT {
+                report.notes.push(error.to_string());
+            }
+        }
+    }
+
+    fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Relaxed)
     }
 
     /// Handles a round trip over the threshold; called at once by the measuring thread.

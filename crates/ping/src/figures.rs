@@ -1,5 +1,7 @@
 //! Figures of a session's transactions.
 
+use crate::fixed_width::{FixedWidthHistogram, HistogramAxis, SingleTime};
+use crate::sequenced::{SequencedFigures, SequencedHistogram};
 use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Route, Segment, Source, Stamp, Transaction};
@@ -8,9 +10,6 @@ use latpath_model::Ns;
 use latpath_stats::consecutive::Consecutive;
 use latpath_stats::{Bucket, Histogram, TimeFigures};
 use serde::Serialize;
-
-/// Maximum number of round trips beyond the end of a fixed-width histogram that are kept individually.
-const OVERFLOW_KEPT: usize = 10_000;
 
 /// One row of the table of segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -61,15 +60,13 @@ pub struct Figures {
     taken: u16,
     table: Rows,
     detail: Rows,
-    round_trip: Histogram,
-    nic_round_trip: Histogram,
-    nic_turnaround: Histogram,
+    round_trip: SequencedHistogram,
+    nic_round_trip: SequencedHistogram,
+    nic_turnaround: SequencedHistogram,
     missing: [u64; Stamp::ALL.len()],
     unplaced: u64,
     options: FigureOptions,
-    linear: Vec<u64>,
-    overflow: Vec<SingleRoundTrip>,
-    overflown: u64,
+    drawn: Option<FixedWidthHistogram>,
     breaches: u64,
     /// Consecutive breaches of the threshold, and of each further row limit.
     consecutive: Vec<Consecutive>,
@@ -98,25 +95,6 @@ impl Rows {
     }
 }
 
-/// A histogram of buckets of equal width. Round trips beyond its end are kept individually.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistogramAxis {
-    /// Width of a bucket, ns; above 0.
-    pub bucket: Ns,
-    /// End of the last bucket, ns.
-    pub end: Ns,
-}
-
-impl HistogramAxis {
-    /// Maximum number of buckets.
-    pub const MOST: Ns = 1_000_000;
-
-    /// Number of buckets.
-    pub fn buckets(self) -> Ns {
-        (self.end.max(0) + self.bucket - 1) / self.bucket.max(1)
-    }
-}
-
 /// Options of the figures.
 #[derive(Clone, Debug, Default)]
 pub struct FigureOptions {
@@ -137,15 +115,13 @@ impl Figures {
             taken: 0,
             table: Rows::new(Route::of_seven(0)),
             detail: Rows::new(Route::detailed(0)),
-            round_trip: Histogram::new(),
-            nic_round_trip: Histogram::new(),
-            nic_turnaround: Histogram::new(),
+            round_trip: SequencedHistogram::default(),
+            nic_round_trip: SequencedHistogram::default(),
+            nic_turnaround: SequencedHistogram::default(),
             missing: [0; Stamp::ALL.len()],
             unplaced: 0,
             options: options.clone(),
-            linear: vec![0; options.drawn.map_or(0, |d| d.buckets().min(HistogramAxis::MOST) as usize)],
-            overflow: Vec::new(),
-            overflown: 0,
+            drawn: options.drawn.map(FixedWidthHistogram::new),
             breaches: 0,
             consecutive: vec![Consecutive::default(); 1 + options.row_limits.len()],
             worst: Vec::new(),
@@ -177,7 +153,7 @@ impl Figures {
     }
 
     /// Histogram of the round trips so far.
-    pub fn round_trip(&self) -> &Histogram {
+    pub fn round_trip(&self) -> &SequencedHistogram {
         &self.round_trip
     }
 
@@ -198,16 +174,16 @@ impl Figures {
             return;
         }
         let Some(round_trip) = t.round_trip() else { return };
-        self.round_trip.record(round_trip);
+        self.round_trip.record(t.sequence, round_trip);
         self.table.add(t);
         if self.detail.segments.len() > self.table.segments.len() {
             self.detail.add(t);
         }
         if let Some(time) = t.nic_round_trip() {
-            self.nic_round_trip.record(time);
+            self.nic_round_trip.record(t.sequence, time);
         }
         if let Some(time) = t.nic_turnaround() {
-            self.nic_turnaround.record(time);
+            self.nic_turnaround.record(t.sequence, time);
         }
         let missing = self.taken & !t.raw.mask();
         if missing != 0 {
@@ -217,32 +193,10 @@ impl Figures {
         }
         self.unplaced += u64::from(t.raw.mask() & !t.mapped.mask() & self.taken != 0);
         self.breaches += u64::from(self.options.threshold.is_some_and(|limit| round_trip > limit));
-        if let Some(drawn) = self.options.drawn {
-            self.draw(drawn, t.sequence, round_trip);
+        if let Some(drawn) = &mut self.drawn {
+            drawn.add(t.sequence, round_trip);
         }
         self.keep_if_worst(t, round_trip);
-    }
-
-    #[inline]
-    fn draw(&mut self, drawn: HistogramAxis, sequence: u64, round_trip: Ns) {
-        // Negative times are clock faults, which are counted separately.
-        let bucket = self.linear.get_mut((round_trip.max(0) / drawn.bucket) as usize);
-        if let Some(count) = bucket.filter(|_| round_trip < drawn.end) {
-            *count += 1;
-        } else {
-            self.overflown += 1;
-            if self.overflow.len() < OVERFLOW_KEPT {
-                self.overflow.push(SingleRoundTrip { round_trip_ns: round_trip, sequence });
-            }
-        }
-    }
-
-    /// Non-empty buckets of the fixed-width histogram, or else about ten buckets per decade.
-    fn buckets(&self) -> Vec<Bucket> {
-        let Some(drawn) = self.options.drawn else { return self.round_trip.buckets() };
-        let edges = |i: usize| (i as Ns * drawn.bucket, ((i as Ns + 1) * drawn.bucket).min(drawn.end));
-        let filled = self.linear.iter().enumerate().filter(|(_, n)| **n > 0);
-        filled.map(|(i, n)| Bucket { from_ns: edges(i).0, to_ns: edges(i).1, count: *n }).collect()
     }
 
     #[inline]
@@ -279,11 +233,10 @@ impl Figures {
             };
             rows.segments.iter().zip(&rows.times).map(figures).collect::<Vec<_>>()
         };
-        let some = |h: &Histogram| (h.count() > 0).then(|| TimeFigures::of(h));
         let [nic_clock, reflector_nic_clock] = timeline.nic_clocks();
         let (disturbances, disturbed) = timeline.disturbances();
-        let mut overflow = self.overflow.clone();
-        overflow.sort_unstable_by(|a, b| b.cmp(a));
+        let single = |one: SingleTime| SingleRoundTrip { round_trip_ns: one.time_ns, sequence: one.sequence };
+        let overflow = self.drawn.iter().flat_map(FixedWidthHistogram::overflow).map(single).collect();
         Report {
             started_ns: started,
             elapsed_ns: elapsed,
@@ -291,9 +244,9 @@ impl Figures {
             reflector: seen,
             lost_there: seen.map(|s| counts.sent.saturating_sub(s.received)),
             lost_back: seen.map(|s| s.received.saturating_sub(counts.answered + counts.late)),
-            round_trip: TimeFigures::of(&self.round_trip),
-            nic_round_trip: some(&self.nic_round_trip),
-            nic_turnaround: some(&self.nic_turnaround),
+            round_trip: self.round_trip.figures(),
+            nic_round_trip: self.nic_round_trip.some_figures(),
+            nic_turnaround: self.nic_turnaround.some_figures(),
             segments: rows(&self.table),
             detail: if self.detail.segments.len() > self.table.segments.len() {
                 rows(&self.detail)
@@ -320,9 +273,13 @@ impl Figures {
             consecutive_over: (self.options.row_limits.iter().copied())
                 .zip(self.consecutive.iter().skip(1).map(|rows| rows.longest().packets))
                 .collect(),
-            histogram: self.buckets(),
-            overflow_from_ns: self.options.drawn.map(|d| d.end),
-            overflown: self.overflown,
+            // About ten buckets per decade, if no axis is given.
+            histogram: match &self.drawn {
+                Some(drawn) => drawn.buckets(),
+                None => self.round_trip.times().buckets(),
+            },
+            overflow_from_ns: self.drawn.as_ref().map(FixedWidthHistogram::end),
+            overflown: self.drawn.as_ref().map_or(0, FixedWidthHistogram::overflown),
             overflow,
             worst: self.worst.iter().rev().map(|t| self.worst_of(t)).collect(),
         }
@@ -364,11 +321,11 @@ pub struct Report {
     /// Answers that did not reach the emitter.
     pub lost_back: Option<u64>,
     /// From T1 app to T4 app.
-    pub round_trip: TimeFigures,
+    pub round_trip: SequencedFigures,
     /// From T1 nic to T4 nic, by the emitter's PHC alone.
-    pub nic_round_trip: Option<TimeFigures>,
+    pub nic_round_trip: Option<SequencedFigures>,
     /// From T2 nic to T3 nic, by the reflector's PHC alone.
-    pub nic_turnaround: Option<TimeFigures>,
+    pub nic_turnaround: Option<SequencedFigures>,
     /// Segments from application to application, at most seven.
     pub segments: Vec<RoundTripSegmentFigures>,
     /// Segments between all stamps, if these are more.
@@ -402,7 +359,7 @@ pub struct Report {
     /// The same for each further limit: the limit, and the number of probes.
     #[serde(skip)]
     pub consecutive_over: Vec<(Ns, u64)>,
-    /// Non-empty buckets of round trips: of equal width with `--histogram`, else about ten per decade.
+    /// Non-empty buckets of round trips: of equal width with `--bucket`, else about ten per decade.
     pub histogram: Vec<Bucket>,
     /// End of the fixed-width histogram.
     pub overflow_from_ns: Option<Ns>,
@@ -471,6 +428,7 @@ mod tests {
         assert_eq!((r.consecutive, r.consecutive_over), (1, vec![(900, 4)]));
         assert_eq!(r.worst.iter().map(|w| w.sequence).collect::<Vec<_>>(), [1, 4]);
         assert_eq!((r.round_trip.max_ns, r.round_trip.min_ns), (7_777, 100));
+        assert_eq!((r.round_trip.max_sequence, r.round_trip.min_sequence), (Some(1), Some(0)));
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use crate::clocks::Clocks;
 use crate::emit::{reflectors, LONGEST};
-use crate::session::Session;
+use crate::fixed_width::HistogramAxis;
+use crate::session::{Arrival, Session};
 use crate::transaction::Stamp;
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
+use crate::turnaround::{AllTurnarounds, Turnaround};
 use crate::wire::{self, Answer, Header, Kind, NicClock, Welcome, CONTROL};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -31,12 +33,15 @@ pub struct ReflectPlan {
     pub spin: bool,
     /// Name of the device, shown by emitters.
     pub device: String,
-    /// Maximum turnaround (T2 app to T3 app) without a breach, ns.
+    /// Maximum time of a probe at the reflector without a breach, ns: between the stamps of one clock that are nearest
+    /// to the wire.
     pub threshold: Option<Ns>,
     /// Whether the first breach ends the reflector.
     pub stop_on_breach: bool,
     /// Number of ended sessions after which the reflector ends.
     pub sessions: Option<u64>,
+    /// Histogram of all sessions' times to draw.
+    pub drawn: Option<HistogramAxis>,
 }
 
 /// Callbacks of the reflector, in its thread.
@@ -47,8 +52,12 @@ pub trait Witness<P> {
     fn ends(&mut self, peer: &P, session: &Session);
     /// An emitter reports a breach by this probe's round trip. The session has counted it.
     fn breach(&mut self, peer: &P, session: &Session, sequence: u64);
-    /// The turnaround of this probe exceeded the reflector's own threshold.
-    fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: Ns);
+    /// The reflector's time with this probe exceeded its own threshold.
+    fn slow(&mut self, peer: &P, session: u32, held: &Turnaround);
+    /// Called once a second with the times of all sessions so far.
+    fn tick(&mut self, _all: &AllTurnarounds) {}
+    /// Called at the end with the times of all sessions.
+    fn sum(&mut self, _all: AllTurnarounds) {}
 }
 
 /// Result of a reflector, all sessions together.
@@ -62,7 +71,7 @@ pub struct Reflected {
     pub turned_away: u64,
     /// Messages dropped by the kernel.
     pub dropped: u64,
-    /// Whether a turnaround exceeded the threshold.
+    /// Whether a probe's time at the reflector exceeded the threshold.
     pub breached: bool,
 }
 
@@ -78,6 +87,7 @@ pub fn reflect<T: Transport, W: Witness<T::Peer>>(
     stop: &AtomicBool,
 ) -> Result<Reflected, (T::Error, Reflected)> {
     let mut reflector = Reflector {
+        all: AllTurnarounds::new(reflectors(transport.takes()), plan.drawn),
         taken: reflectors(transport.takes()),
         stamps_leaving: transport.takes() & (Stamp::T1Sched.bit() | Stamp::T1Driver.bit() | Stamp::T1Nic.bit()) != 0,
         transport,
@@ -93,9 +103,13 @@ pub fn reflect<T: Transport, W: Witness<T::Peer>>(
         kept_house_at: monotonic(),
     };
     let result = reflector.run(stop);
+    // Stamps of the last answers.
+    let _ = reflector.take_stamps();
     reflector.end_all();
     reflector.sum.dropped = reflector.transport.dropped();
-    result.map(|()| reflector.sum).map_err(|e| (e, reflector.sum))
+    let (all, sum) = (reflector.all, reflector.sum);
+    witness.sum(all);
+    result.map(|()| sum).map_err(|e| (e, sum))
 }
 
 struct Reflector<'a, T: Transport, W> {
@@ -105,6 +119,8 @@ struct Reflector<'a, T: Transport, W> {
     witness: &'a mut W,
     taken: u16,
     stamps_leaving: bool,
+    /// Times of all sessions, ended ones included.
+    all: AllTurnarounds,
     sessions: Vec<(T::Peer, Session)>,
     by_name: HashMap<(T::Peer, u32), usize>,
     /// Session of the last message, usually also that of the next one.
@@ -117,19 +133,19 @@ struct Reflector<'a, T: Transport, W> {
 
 impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     fn run(&mut self, stop: &AtomicBool) -> Result<(), T::Error> {
-        let mut idle = 0;
+        let mut idle = 0_u32;
         loop {
             let wait = if self.plan.spin { Wait::No } else { Wait::Some };
             match self.transport.receive(&mut self.buffer, wait)? {
-                Got::Message(arrived) => {
-                    self.message_came(&arrived)?;
-                    if self.sum.breached && self.plan.stop_on_breach {
-                        return Ok(());
-                    }
-                    idle += 1;
-                }
-                Got::Nothing | Got::NobodyThere => idle += 1,
+                Got::Message(arrived) => self.message_came(&arrived)?,
+                // Stamps of the last answer may have arrived since.
+                Got::Nothing | Got::NobodyThere if !self.plan.spin || idle % SPINS == 0 => self.take_stamps()?,
+                Got::Nothing | Got::NobodyThere => {}
             }
+            if self.sum.breached && self.plan.stop_on_breach {
+                return Ok(());
+            }
+            idle += 1;
             if !self.plan.spin || idle % SPINS == 0 {
                 if stop.load(Ordering::Relaxed) || self.plan.sessions.is_some_and(|n| self.ended >= n) {
                     return Ok(());
@@ -139,7 +155,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         }
     }
 
-    /// Ends silent sessions; called once a second.
+    /// Once a second: ends silent sessions, and reports the times so far.
     #[inline]
     fn do_housekeeping(&mut self) -> Result<(), T::Error> {
         let now = monotonic();
@@ -153,6 +169,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
                 self.end(i);
             }
         }
+        self.witness.tick(&self.all);
         Ok(())
     }
 
@@ -237,7 +254,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         }
         self.sum.sessions += 1;
         self.witness.begins(&peer, number);
-        self.sessions.push((peer, Session::new(number, self.taken, now)));
+        self.sessions.push((peer, Session::new(number, self.taken, self.plan.threshold, now)));
         self.current = self.sessions.len() - 1;
         self.by_name.insert((peer, number), self.current);
         Some(self.current)
@@ -260,11 +277,10 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         let t3 = monotonic();
         Header { kind: Kind::Answer, first: t2, second: t3, ..*h }.write(message);
         let sent = send(self.transport, arrived.from, message)?;
-        session.answered(h.sequence, t2, t3, arrived.nic, sent == Sent::Taken);
-        if self.plan.threshold.is_some_and(|limit| t3 - t2 > limit) {
+        let probe = Arrival { sequence: h.sequence, nic: arrived.nic, kernel, app: t2 };
+        if let Some(held) = session.answered(probe, t3, sent == Sent::Taken, &mut self.all) {
             self.sum.breached = true;
-            let (peer, session) = &self.sessions[i];
-            self.witness.slow(peer, session.number, h.sequence, t3 - t2);
+            self.witness.slow(&arrived.from, h.session, &held);
         }
         self.take_stamps()
     }
@@ -300,13 +316,15 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         if !self.stamps_leaving {
             return Ok(());
         }
-        let (sessions, clocks) = (&mut self.sessions, self.clocks);
-        self.transport.left(&mut |left| {
+        let Self { sessions, clocks, all, witness, sum, transport, .. } = self;
+        transport.left(&mut |left| {
             let Some(h) = Header::read(left.message).filter(|h| h.kind == Kind::Answer) else { return };
             let time = clocks.of_left(&left);
             // Session numbers are random: two emitters share one with a probability of 1 in 4 billion.
-            if let Some((_, session)) = sessions.iter_mut().find(|(_, s)| s.number == h.session) {
-                session.left(h.sequence, at_reflector(left.stamp), time);
+            let Some((peer, session)) = sessions.iter_mut().find(|(_, s)| s.number == h.session) else { return };
+            if let Some(held) = session.left(h.sequence, at_reflector(left.stamp), time, all) {
+                sum.breached = true;
+                witness.slow(peer, h.session, &held);
             }
         })
     }

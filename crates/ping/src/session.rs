@@ -1,9 +1,9 @@
 //! State of the reflector for one emitter: received probes, and stamps of sent answers.
 
-use crate::transaction::Stamp;
+use crate::transaction::{Source, Stamp};
+use crate::turnaround::{kernel_ends, AllTurnarounds, Turnaround, Turnarounds};
 use crate::wire::{LateStamps, ReflectorCounters, LATE_STAMPS};
 use latpath_model::Ns;
-use latpath_stats::Histogram;
 use std::collections::VecDeque;
 
 /// Maximum number of answers with pending stamps.
@@ -31,12 +31,14 @@ pub struct Session {
     /// Sequence number of the oldest answer not yet checked for completeness.
     unseen: u64,
     waiting: VecDeque<LateStamps>,
-    /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
-    pub turnaround: Histogram,
-    /// From T2 nic to T3 nic, ns of the PHC.
-    pub nic_turnaround: Histogram,
-    /// T2 nic of answers without a T3 nic yet.
-    arrived: Vec<(u64, Ns)>,
+    /// The reflector's times of this session's probes.
+    pub times: Turnarounds,
+    /// Stamp of answers that ends the kernel's time.
+    kernel_end: Option<Stamp>,
+    /// Maximum time of a probe at the reflector without a breach, ns.
+    threshold: Option<Ns>,
+    /// Arrivals of probes whose answers lack stamps, and whether a breach was found.
+    arrived: Vec<(Arrival, bool)>,
     /// Breaches that the emitter reported.
     pub breaches: u64,
     /// Start of the session, `CLOCK_MONOTONIC` ns.
@@ -50,9 +52,26 @@ const OVERDUE_NS: Ns = 20_000_000;
 /// Marks a free slot.
 const NONE: u64 = u64::MAX;
 
+/// Stamps of a probe's arrival.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Sequence number of the probe.
+    pub sequence: u64,
+    /// T2 nic, ns of the PHC.
+    pub nic: Option<Ns>,
+    /// T2 kernel, ns of `CLOCK_MONOTONIC`.
+    pub kernel: Option<Ns>,
+    /// T2 app, ns of `CLOCK_MONOTONIC`.
+    pub app: Ns,
+}
+
+impl Arrival {
+    const NONE: Self = Self { sequence: NONE, nic: None, kernel: None, app: 0 };
+}
+
 impl Session {
-    /// Creates a session with answers that get the stamps `taken`.
-    pub fn new(number: u32, taken: u16, now: Ns) -> Self {
+    /// Creates a session with answers that get the stamps `taken`, and breaches of times over `threshold`.
+    pub fn new(number: u32, taken: u16, threshold: Option<Ns>, now: Ns) -> Self {
         Self {
             number,
             requested: LATE_STAMPS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
@@ -63,21 +82,33 @@ impl Session {
             left_at: vec![0; LEAVING],
             unseen: 0,
             waiting: VecDeque::new(),
-            turnaround: Histogram::new(),
-            nic_turnaround: Histogram::new(),
-            arrived: vec![(NONE, 0); LEAVING],
+            times: Turnarounds::default(),
+            kernel_end: kernel_ends(taken).map(|(_, end)| end),
+            threshold,
+            arrived: vec![(Arrival::NONE, false); LEAVING],
             breaches: 0,
             begun: now,
             last_heard: now,
         }
     }
 
-    /// Records a probe and its answer.
+    /// Records a probe and its answer, at T3 app, here and in `all`. Returns its time so far if that exceeds the
+    /// threshold: from the kernel's stamp to T3 app, which one clock takes, or else from T2 app.
     #[inline]
-    pub fn answered(&mut self, sequence: u64, t2: Ns, t3: Ns, nic: Option<Ns>, taken: bool) {
+    pub fn answered(&mut self, probe: Arrival, t3: Ns, taken: bool, all: &mut AllTurnarounds) -> Option<Turnaround> {
+        let (sequence, before) = (probe.sequence, self.seen);
         self.last_heard = t3;
         self.count(sequence);
-        self.turnaround.record(t3 - t2);
+        all.received += self.seen.received - before.received;
+        all.duplicates += self.seen.duplicates - before.duplicates;
+        all.reordered += self.seen.reordered - before.reordered;
+        self.record(Source::App, sequence, t3 - probe.app, all);
+        if let (Some(t2), Some(Stamp::T3App)) = (probe.kernel, self.kernel_end) {
+            self.record(Source::Kernel, sequence, t3.saturating_sub(t2), all);
+        }
+        let (from, begin) = probe.kernel.map_or((Stamp::T2App, probe.app), |t2| (Stamp::T2Kernel, t2));
+        let breach =
+            self.judge(Turnaround { sequence, from, to: Stamp::T3App, time_ns: t3.saturating_sub(begin) }, all);
         if !taken {
             self.seen.refused += 1;
         } else if self.requested != 0 {
@@ -87,10 +118,26 @@ impl Session {
             if before.stamps.iter().any(Option::is_some) {
                 self.report(before);
             }
-            self.arrived[slot] = nic.map_or((NONE, 0), |nic| (sequence, nic));
+            self.arrived[slot] = (probe, breach.is_some());
             self.left_at[slot] = t3;
             self.report_overdue(sequence, t3 - OVERDUE_NS);
         }
+        breach
+    }
+
+    #[inline]
+    fn record(&mut self, source: Source, sequence: u64, time: Ns, all: &mut AllTurnarounds) {
+        self.times.record(source, sequence, time);
+        all.record(source, sequence, time);
+    }
+
+    /// Counts a time over the threshold, and returns it.
+    #[inline]
+    fn judge(&mut self, time: Turnaround, all: &mut AllTurnarounds) -> Option<Turnaround> {
+        let breach = self.threshold.is_some_and(|most| time.time_ns > most).then_some(time)?;
+        self.times.over += 1;
+        all.times.over += 1;
+        Some(breach)
     }
 
     /// Reports the stamps of answers with overdue ones.
@@ -146,19 +193,43 @@ impl Session {
         steps
     }
 
-    /// Records a stamp of an answer.
+    /// Records a stamp of an answer. Returns the time that it ends if that exceeds the threshold, and no earlier stamp
+    /// of the same answer has shown that.
     #[inline]
-    pub fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
+    pub fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns, all: &mut AllTurnarounds) -> Option<Turnaround> {
         let slot = sequence as usize % LEAVING;
         let answer = &mut self.leaving[slot];
-        let Some(i) = LATE_STAMPS.iter().position(|s| *s == stamp).filter(|_| answer.sequence == sequence) else {
-            return;
-        };
+        let i = LATE_STAMPS.iter().position(|s| *s == stamp).filter(|_| answer.sequence == sequence)?;
         // With stacked devices, an answer passes several queueing disciplines; the first one counts.
+        let is_first = answer.stamps[i].is_none();
         answer.stamps[i].get_or_insert(time);
-        if stamp == Stamp::T3Nic && self.arrived[slot].0 == sequence {
-            self.nic_turnaround.record(time.saturating_sub(self.arrived[slot].1));
+        self.report_if_whole(slot);
+        is_first.then(|| self.ended(slot, stamp, time, all)).flatten()
+    }
+
+    /// Records the time that this stamp of an answer ends.
+    #[inline]
+    fn ended(&mut self, slot: usize, to: Stamp, time: Ns, all: &mut AllTurnarounds) -> Option<Turnaround> {
+        let (probe, is_known) = self.arrived[slot];
+        let (from, begin) = match to {
+            Stamp::T3Nic => (Stamp::T2Nic, probe.nic?),
+            _ if Some(to) == self.kernel_end => (Stamp::T2Kernel, probe.kernel?),
+            _ => return None,
+        };
+        let time_ns = time.saturating_sub(begin);
+        self.record(from.source(), probe.sequence, time_ns, all);
+        if is_known {
+            return None;
         }
+        let breach = self.judge(Turnaround { sequence: probe.sequence, from, to, time_ns }, all);
+        self.arrived[slot].1 = breach.is_some();
+        breach
+    }
+
+    /// Reports an answer that has all requested stamps.
+    #[inline]
+    fn report_if_whole(&mut self, slot: usize) {
+        let answer = &mut self.leaving[slot];
         let has = LATE_STAMPS.iter().zip(answer.stamps).filter(|(_, t)| t.is_some()).fold(0, |m, (s, _)| m | s.bit());
         if has & self.requested == self.requested {
             let whole = std::mem::replace(answer, LateStamps { sequence: NONE, stamps: [None; 3] });
@@ -195,15 +266,47 @@ impl Session {
 mod tests {
     use super::*;
 
-    fn session(requested: &[Stamp]) -> Session {
-        Session::new(7, requested.iter().fold(0, |m, s| m | s.bit()), 0)
+    /// A session with the stamps of its probes, and the times of all sessions.
+    struct Alone(Session, AllTurnarounds);
+
+    impl Alone {
+        fn answered(&mut self, sequence: u64, app: Ns, t3: Ns, nic: Option<Ns>) -> Option<Turnaround> {
+            self.0.answered(Arrival { sequence, nic, kernel: None, app }, t3, true, &mut self.1)
+        }
+
+        fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns) -> Option<Turnaround> {
+            self.0.left(sequence, stamp, time, &mut self.1)
+        }
+    }
+
+    impl std::ops::Deref for Alone {
+        type Target = Session;
+
+        fn deref(&self) -> &Session {
+            &self.0
+        }
+    }
+
+    impl std::ops::DerefMut for Alone {
+        fn deref_mut(&mut self) -> &mut Session {
+            &mut self.0
+        }
+    }
+
+    fn session(requested: &[Stamp]) -> Alone {
+        judged(requested, None)
+    }
+
+    fn judged(requested: &[Stamp], threshold: Option<Ns>) -> Alone {
+        let taken = requested.iter().fold(0, |m, s| m | s.bit());
+        Alone(Session::new(7, taken, threshold, 0), AllTurnarounds::new(taken, None))
     }
 
     #[test]
     fn probes_are_counted_once_with_order_and_repeats() {
         let mut s = session(&[]);
         for sequence in [0, 1, 3, 2, 2, 5, 100_000, 5, 99_999] {
-            s.answered(sequence, 0, 10, None, true);
+            s.answered(sequence, 0, 10, None);
         }
         let seen = s.seen;
         assert_eq!(
@@ -211,7 +314,7 @@ mod tests {
             (8, 1, 3),
             "5 is too old to be known the second time"
         );
-        assert_eq!(s.turnaround.count(), 9);
+        assert_eq!(s.times.app.times().count(), 9);
     }
 
     #[test]
@@ -231,21 +334,21 @@ mod tests {
     #[test]
     fn numbers_at_the_end_of_the_range_are_handled() {
         let mut s = session(&[]);
-        s.answered(u64::MAX, 0, 10, None, true);
-        s.answered(u64::MAX - 1, 0, 10, None, true);
+        s.answered(u64::MAX, 0, 10, None);
+        s.answered(u64::MAX - 1, 0, 10, None);
         assert_eq!(s.seen.received, 2);
     }
 
     #[test]
     fn stamps_are_returned_when_complete_and_at_the_end_also_incomplete() {
         let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
-        s.answered(0, 0, 10, Some(1_000), true);
-        s.answered(1, 20, 30, Some(2_000), true);
+        s.answered(0, 0, 10, Some(1_000));
+        s.answered(1, 20, 30, Some(2_000));
         s.left(0, Stamp::T3Driver, 11);
         assert_eq!(s.next_afterwards(), None);
         s.left(0, Stamp::T3Nic, 1_500);
         assert_eq!(s.next_afterwards(), Some(LateStamps { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
-        assert_eq!((s.nic_turnaround.count(), s.nic_turnaround.max()), (1, 500));
+        assert_eq!((s.times.nic.times().count(), s.times.nic.times().max()), (1, 500));
         s.left(1, Stamp::T3Driver, 31);
         assert_eq!(s.any_afterwards(), Some(LateStamps { sequence: 1, stamps: [None, Some(31), None] }));
         assert_eq!(s.any_afterwards(), None);
@@ -256,11 +359,11 @@ mod tests {
     #[test]
     fn stamps_are_reported_when_the_nics_is_overdue_and_again_when_it_arrives() {
         let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
-        s.answered(0, 0, 10, Some(1_000), true);
+        s.answered(0, 0, 10, Some(1_000));
         s.left(0, Stamp::T3Driver, 11);
-        s.answered(1, 20, 30, None, true);
+        s.answered(1, 20, 30, None);
         assert_eq!(s.next_afterwards(), None);
-        s.answered(2, 0, 11 + OVERDUE_NS, None, true);
+        s.answered(2, 0, 11 + OVERDUE_NS, None);
         assert_eq!(s.next_afterwards(), Some(LateStamps { sequence: 0, stamps: [None, Some(11), None] }));
         s.left(0, Stamp::T3Nic, 1_500);
         assert_eq!(s.next_afterwards(), Some(LateStamps { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
@@ -271,9 +374,43 @@ mod tests {
     fn unreturned_stamps_do_not_accumulate() {
         let mut s = session(&[Stamp::T3Driver]);
         for i in 0..100_000 {
-            s.answered(i, 0, 1, None, true);
+            s.answered(i, 0, 1, None);
             s.left(i, Stamp::T3Driver, 2);
         }
         assert_eq!(s.waiting.len(), WAITING);
+    }
+
+    #[test]
+    fn a_time_is_judged_by_the_stamps_nearest_to_the_wire_once_per_probe() {
+        let stamps = [Stamp::T2Nic, Stamp::T2Kernel, Stamp::T3Driver, Stamp::T3Nic];
+        let mut s = judged(&stamps, Some(100));
+        let probe = |sequence| Arrival { sequence, nic: Some(5_000), kernel: Some(1_000), app: 1_050 };
+        let late = |from, to, time_ns, sequence| Some(Turnaround { sequence, from, to, time_ns });
+        // 30 ns in the application, 80 ns since the kernel's stamp, 90 ns to the driver's, 400 ns by the NIC's clock.
+        assert_eq!(s.0.answered(probe(0), 1_080, true, &mut s.1), None);
+        assert_eq!(s.left(0, Stamp::T3Driver, 1_090), None);
+        assert_eq!(s.left(0, Stamp::T3Nic, 5_400), late(Stamp::T2Nic, Stamp::T3Nic, 400, 0));
+        // Late in the driver already: the NIC's stamp is no second breach.
+        assert_eq!(s.0.answered(probe(1), 1_080, true, &mut s.1), None);
+        assert_eq!(s.left(1, Stamp::T3Driver, 1_300), late(Stamp::T2Kernel, Stamp::T3Driver, 300, 1));
+        assert_eq!(s.left(1, Stamp::T3Nic, 5_400), None);
+        // Late before it was sent.
+        let early = s.0.answered(probe(2), 1_200, true, &mut s.1);
+        assert_eq!(early, late(Stamp::T2Kernel, Stamp::T3App, 200, 2));
+        assert_eq!(s.left(2, Stamp::T3Nic, 5_400), None);
+        assert_eq!((s.times.over, s.1.times.over), (3, 3));
+        let all = s.1.times.all().map(|(_, name, h)| (name, h.times().count(), h.figures().max_sequence));
+        let numbers = [("nic_turnaround", 3, Some(0)), ("kernel_turnaround", 2, Some(1)), ("turnaround", 3, Some(2))];
+        assert_eq!(all, numbers);
+    }
+
+    #[test]
+    fn without_stamps_of_answers_the_kernels_time_ends_at_t3_app() {
+        let mut s = judged(&[Stamp::T2Kernel], Some(100));
+        let probe = Arrival { sequence: 9, nic: None, kernel: Some(1_000), app: 1_303 };
+        let breach = s.0.answered(probe, 1_310, true, &mut s.1);
+        assert_eq!(breach.map(|b| (b.from, b.to, b.time_ns)), Some((Stamp::T2Kernel, Stamp::T3App, 310)));
+        assert_eq!((s.times.kernel.times().max(), s.times.app.times().max()), (310, 7));
+        assert_eq!(s.1.received, 1);
     }
 }

@@ -2,7 +2,7 @@
 //! program, started again.
 
 use latpath_ping::{
-    breach::{BreachOptions, BreachTrace, BreachedProbe},
+    breach::{BreachOptions, BreachTrace, BreachedProbe, Edge},
     log::{Keep, Log, LogOptions},
     Route, Stamp, Transaction,
 };
@@ -56,6 +56,7 @@ fn tests() -> ExitCode {
         ("a_full_disk_ends_a_log_and_is_named", full_disk, no_disk),
         ("a_breach_is_marked_frozen_and_saved", frozen, no_tracefs.clone()),
         ("breaches_are_marked_where_the_run_goes_on", going_on, no_tracefs.clone()),
+        ("begin_and_end_of_a_measurement_are_marked_unless_the_trace_is_frozen", marked, no_tracefs.clone()),
         ("a_run_without_a_breach_leaves_nothing", nothing_happened, no_tracefs.clone()),
         ("a_breach_is_held_until_enter", held, no_tracefs),
     ];
@@ -235,6 +236,24 @@ fn going_on() -> Outcome {
     let report = breach.end(None, &mut std::io::sink());
     assert_eq!((report.breaches, report.breached.len()), (150, 100));
     assert!(text(folder.path())?.contains("sequence 149 "), "every breach left its mark");
+    Ok(())
+}
+
+fn marked() -> Outcome {
+    for freeze in [false, true] {
+        let folder = tempfile::tempdir()?;
+        let breach = BreachTrace::prepare(options(folder.path(), "marked", freeze))?;
+        breach.mark(Edge::Begin, "session 00000abc");
+        breach.breach(&BreachedProbe::of(0xabc, &transaction(7), &route(), &[]));
+        breach.mark(Edge::End, "session 00000abc");
+        let report = breach.end(None, &mut std::io::sink());
+        let text = text(folder.path())?;
+        let marks = ["latpath begin: session 00000abc", "latpath breach: ", "latpath end: session 00000abc"];
+        let at = marks.map(|mark| text.find(mark));
+        assert!(at[0].is_some() && at[0] < at[1], "{text}");
+        assert_eq!(at[2].is_some(), !freeze, "a frozen trace takes no mark: {text}");
+        assert_eq!(report.breaches, 1);
+    }
     Ok(())
 }
 

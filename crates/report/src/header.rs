@@ -3,6 +3,7 @@
 use crate::page::Page;
 use latpath_model::{text::quoted, Point, HOST};
 use latpath_run::{Manifest, Run, State};
+use latpath_settings::is_boot_setting;
 use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
 use latpath_stats::Summary;
@@ -72,40 +73,6 @@ pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
     }
 }
 
-/// Kernel parameters that affect latency; of a module's parameters, the name of the module.
-const MATTERS: [&str; 30] = [
-    "amd_pstate",
-    "clocksource",
-    "cpufreq",
-    "cpuidle",
-    "cpuidle_haltpoll",
-    "default_hugepagesz",
-    "hugepages",
-    "idle",
-    "intel_idle",
-    "intel_pstate",
-    "iommu",
-    "intel_iommu",
-    "amd_iommu",
-    "irqaffinity",
-    "isolcpus",
-    "kthread_cpus",
-    "kvm",
-    "kvm_intel",
-    "kvm_amd",
-    "mitigations",
-    "nohz",
-    "nohz_full",
-    "nosmt",
-    "preempt",
-    "processor",
-    "rcu_nocbs",
-    "rcu_nocb_poll",
-    "skew_tick",
-    "threadirqs",
-    "tsc",
-];
-
 fn host(page: &mut Page, manifest: &Manifest) {
     let host = &manifest.host;
     let join = |facts: &[(&str, &str)]| {
@@ -129,8 +96,8 @@ fn host(page: &mut Page, manifest: &Manifest) {
     ]);
     page.item("", &page.clean(&cpus));
     // The manifest has the whole command line.
-    let matters = |word: &&str| MATTERS.contains(&word.split(['=', '.']).next().unwrap_or(word));
-    let parameters: Vec<&str> = host.kernel_command_line.split_whitespace().filter(matters).collect();
+    let parameters: Vec<&str> =
+        host.kernel_command_line.split_whitespace().filter(|word| is_boot_setting(word)).collect();
     if !parameters.is_empty() {
         page.item("", &page.clean(&parameters.join(" ")));
     }

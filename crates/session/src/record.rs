@@ -182,7 +182,7 @@ impl RecordSession {
         let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
         // Reads the settings before packets count, so that no packet is delayed.
         let settings = Some(read_host(&[]));
-        let mut follow = Follow::start(options.follow.clone())?;
+        let mut follow = Follow::start(Options { settings: true, ..options.follow.clone() })?;
         if let Some(background) = background {
             if !background.isolated().is_empty() {
                 follow.note(format!("latpath kept off the isolated CPUs {}", background.isolated()));

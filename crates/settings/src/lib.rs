@@ -34,7 +34,7 @@ pub use network::namespace_for;
 pub use nic::{Nic, Refusal, Written};
 pub use owners::{Irqbalance, Owner, Owners};
 pub use page::page;
-pub use read::{Device, Source};
+pub use read::{special::is_boot_setting, Device, Source};
 pub use reading::{MachineSettings, Reading, RunSettings, SettingValue};
 pub use setting::{Disturbs, Lasts, Read, Scope, Setting, SettingInfo, Write};
 pub use write::Place;

@@ -223,6 +223,12 @@ fn a_setting_takes_the_files_that_the_page_names() {
 }
 
 #[test]
+fn an_instrument_takes_the_files_that_the_page_names() {
+    let named = files_that_say(&["impl Instrument for Ladder", "entry::<Ladder>()", "pub use ladder::{Ladder, "]);
+    assert_eq!(named, files_to_write("an instrument", "ladder"), "to add ladder");
+}
+
+#[test]
 fn an_exporter_takes_the_files_that_the_page_names() {
     let named = files_that_say(&["jsonl::", "name: \"jsonl\""]);
     let files = files_to_write("an exporter", "jsonl");

@@ -12,7 +12,7 @@ pub struct Pace {
 
 /// Error: the text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?}: not a rate; write frames a second, above 0 and up to 100000000 (4800, 0.5)")]
+#[error("{0:?}: not a rate; write frames a second, above 0 and up to 100000000 (4800, 0.5, 14.4k)")]
 pub struct BadRate(pub String);
 
 impl Pace {
@@ -42,7 +42,8 @@ impl FromStr for Pace {
     type Err = BadRate;
     fn from_str(s: &str) -> Result<Self, BadRate> {
         let bad = || BadRate(s.into());
-        let (whole, part) = s.split_once('.').unwrap_or((s, ""));
+        let (number, factor) = s.strip_suffix(['k', 'K']).map_or((s, 1), |number| (number, 1000));
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
         if part.len() > 6 || !part.bytes().all(|b| b.is_ascii_digit()) {
             return Err(bad());
         }
@@ -51,7 +52,11 @@ impl FromStr for Pace {
         if whole > 100_000_000 || whole + part == 0 {
             return Err(bad());
         }
-        Ok(Self { micro_hz: whole * 1_000_000 + part })
+        let micro_hz = (whole * 1_000_000 + part) * factor;
+        if micro_hz / 1_000_000 > 100_000_000 {
+            return Err(bad());
+        }
+        Ok(Self { micro_hz })
     }
 }
 
@@ -73,8 +78,16 @@ mod tests {
     }
 
     #[test]
+    fn k_stands_for_a_thousand() {
+        for (text, hz) in [("4k", 4_000.0), ("14.4k", 14_400.0), ("0.0005K", 0.5), ("100000k", 1e8)] {
+            assert_eq!(text.parse::<Pace>().map(|pace| pace.hz()), Ok(hz), "{text}");
+        }
+    }
+
+    #[test]
     fn invalid_rates_are_refused() {
-        for text in ["", "0", "-1", "1e6", "0.0000001", "100000001", "4000/s", "."] {
+        for text in ["k", "0k", "100001k", "4kk", "4 k", "", "0", "-1", "1e6", "0.0000001", "100000001", "4000/s", "."]
+        {
             assert_eq!(text.parse::<Pace>(), Err(BadRate(text.into())));
         }
     }

@@ -33,12 +33,19 @@ const PIECES: usize = 8;
 /// Maximum time for the last message.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
+/// Result of the thread that attaches the probe.
+struct Attachment<S> {
+    /// The machine's settings, if requested.
+    settings: Option<MachineReading>,
+    attached: Result<Attached<S>, String>,
+}
+
 /// State of the source.
 enum Probe<S, F> {
     /// Not requested yet.
     NotAsked(F),
     /// Another thread attaches the source, which can take seconds.
-    Attaching(Receiver<Result<Attached<S>, String>>),
+    Attaching(Receiver<Attachment<S>>),
     Running(S),
     /// In transition, or ended.
     Gone,
@@ -212,12 +219,15 @@ where
                 if request.option(StartRequest::NOTES).is_some() {
                     self.reporter.report_notes();
                 }
+                let reports_settings = request.option(StartRequest::SETTINGS).is_some();
                 let (done, attached) = channel();
                 std::thread::Builder::new()
                     .name("lp-attach".into())
                     .spawn(move || {
                         // If the session has ended meanwhile, the source is dropped here.
-                        let _ = done.send(make(&request));
+                        // Settings are read before packets count, so that no packet is delayed.
+                        let settings = reports_settings.then(MachineReading::of_this_machine);
+                        let _ = done.send(Attachment { settings, attached: make(&request) });
                     })
                     .map_err(|e| ServeError::Source(format!("no thread to attach the probe: {e}")))?;
                 self.probe = Probe::Attaching(attached);
@@ -289,7 +299,6 @@ where
         self.out.push(Message::AgentHello(Facts {
             version,
             runs_commands: self.options.commands.are_allowed(),
-            settings: Some(MachineReading::of_this_machine()),
             observes: self.options.observers.is_some(),
             ..facts
         }));
@@ -299,13 +308,14 @@ where
     fn tick(&mut self) -> Result<(), ServeError> {
         if let Probe::Attaching(attached) = &self.probe {
             match attached.try_recv() {
-                Ok(Ok(Attached { source, recorder, sampler })) => {
+                Ok(Attachment { settings, attached: Ok(Attached { source, recorder, sampler }) }) => {
                     self.probe = Probe::Running(source);
+                    settings.into_iter().for_each(|settings| self.out.push(Message::Settings(settings)));
                     self.out.push(Message::Started(Empty {}));
                     recorder.into_iter().for_each(|recorder| self.record(recorder));
                     sampler.map_or(Ok(()), |sampler| self.sample(sampler))?;
                 }
-                Ok(Err(why)) => return Err(ServeError::Source(why)),
+                Ok(Attachment { attached: Err(why), .. }) => return Err(ServeError::Source(why)),
                 Err(TryRecvError::Disconnected) => {
                     return Err(ServeError::Source("attaching the probe failed within latpath (a panic)".into()))
                 }

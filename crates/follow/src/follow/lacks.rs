@@ -180,6 +180,7 @@ mod tests {
             window: 100_000_000,
             ring_bytes: 1 << 20,
             flight: None,
+            settings: false,
         };
         let mut follow = Follow::over(options, |_| Ok(Noting)).unwrap();
         let mut manifest = Manifest::default();

@@ -2,6 +2,7 @@
 
 use super::choose::{choose, Choice};
 use super::flags::{Joining, StopAfter, THRESHOLD};
+use super::on_spike::{LateEvent, OnSpike, SpikeCommand};
 use super::{ns, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
@@ -13,6 +14,7 @@ use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
 use latpath_session::{size_note, Event, Session};
 use latpath_stats::units::number_of;
+use std::path::Path;
 use std::time::Duration;
 
 /// What to follow.
@@ -155,6 +157,7 @@ impl FollowArgs {
             window,
             ring_bytes: usize::from(self.buffer) << 20,
             flight: None,
+            settings: false,
         })
     }
 }
@@ -177,6 +180,8 @@ pub struct Flight {
     /// CPU time that the flight recorder may take, as a part of all CPUs' time; beyond it, it drops events, the least useful first
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = budget, conflicts_with = "no_flight")]
     flight_budget: Ppm,
+    #[command(flatten)]
+    pub on_spike: OnSpike,
 }
 
 /// Parses a share as `2%` into millionths.
@@ -222,6 +227,23 @@ impl Flight {
     }
 }
 
+/// A late packet for the user's command.
+fn late_event(event: &Event, run: Option<&Path>) -> LateEvent {
+    let Event::LatePacket { capture, stream, packet, took_ns, from_ns, to_ns } = event else {
+        return LateEvent::default();
+    };
+    let path = run.map(|run| std::path::absolute(run).unwrap_or_else(|_| run.to_owned()).display().to_string());
+    let numbers = [("CAPTURE", capture.to_string()), ("FROM_NS", from_ns.to_string()), ("TO_NS", to_ns.to_string())];
+    LateEvent {
+        event: "packet",
+        stream: stream.clone(),
+        number: *packet,
+        total_ns: Some(*took_ns),
+        at_ns: *from_ns,
+        more: numbers.into_iter().chain(path.map(|path| ("RUN", path))).collect(),
+    }
+}
+
 /// The message on stderr about an event; `None` for events that the command shows otherwise.
 pub fn event_line(event: &Event) -> Option<String> {
     let among = |points: &[String]| match points.join(", ") {
@@ -253,10 +275,14 @@ pub fn event_line(event: &Event) -> Option<String> {
     })
 }
 
-/// Prints the session's events since the last call to stderr.
-pub fn print_events(session: &mut impl Session) {
+/// Handles the session's events since the last call: prints them to stderr if they `are_shown`, and has the user's
+/// command run for late packets, of `run` if they are recorded.
+pub fn handle_events(session: &mut impl Session, are_shown: bool, command: Option<&SpikeCommand>, run: Option<&Path>) {
     while let Some(event) = session.next_event() {
-        if let Some(line) = event_line(&event) {
+        if let (Some(command), Event::LatePacket { .. }) = (command, &event) {
+            command.late(|| late_event(&event, run));
+        }
+        if let Some(line) = event_line(&event).filter(|_| are_shown) {
             eprintln!("latpath: {line}");
         }
     }

@@ -1,8 +1,9 @@
 //! `latpath live`: shows current figures once a second, and causes of late packets, of streams or of a recorded run.
 
-use super::following::{print_events, Flight, FollowArgs};
+use super::following::{handle_events, Flight, FollowArgs};
 use super::interrupt::stop_flag;
 use super::limits::{self, Limits, Measures};
+use super::on_spike::SpikeCommand;
 use super::report::print;
 use super::{style, Outcome, Usage};
 use anyhow::Result;
@@ -38,7 +39,7 @@ pub struct Args {
     #[command(flatten)]
     flight: Flight,
     /// Show a recorded run as it was, instead of streams
-    #[arg(long, value_name = "RUN", conflicts_with_all = ["no_flight", "worst", "top"])]
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["no_flight", "worst", "top", "on_spike"])]
     replay: Option<PathBuf>,
     /// Seconds of the run that pass in one second; max: as fast as it can be read
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed, requires = "replay")]
@@ -134,12 +135,14 @@ pub fn run(mut args: Args) -> Result<Outcome> {
         }
     };
     let mut show = Show::new(&args)?;
-    let watched = watch(&mut session, &mut show, &stop);
     let screen = matches!(show, Show::Screen(_));
+    let command = args.flight.on_spike.begin(screen, None)?;
+    let watched = watch(&mut session, &mut show, command.as_ref(), &stop);
     if screen {
         // Restores the terminal before further output.
         show = Show::Lines(Lines::new(style()));
     }
+    command.map(SpikeCommand::end);
     watched?;
     let summary = session.stop(LAST_CAUSES);
     if !screen {
@@ -190,7 +193,7 @@ fn replay(path: &Path, args: &Args, limits: &mut [Limit]) -> Result<LiveSession>
     Ok(session)
 }
 
-fn watch(session: &mut LiveSession, show: &mut Show, stop: &AtomicBool) -> Result<()> {
+fn watch(session: &mut LiveSession, show: &mut Show, command: Option<&SpikeCommand>, stop: &AtomicBool) -> Result<()> {
     let is_screen = matches!(show, Show::Screen(_));
     let mut due = Instant::now() + SHOW;
     let mut shown = Instant::now();
@@ -205,11 +208,7 @@ fn watch(session: &mut LiveSession, show: &mut Show, stop: &AtomicBool) -> Resul
             State::Over(EndReason::EndOfRun) => !is_screen,
             state => matches!(state, State::Over(_)),
         };
-        if is_screen {
-            while session.next_event().is_some() {}
-        } else {
-            print_events(session);
-        }
+        handle_events(session, !is_screen, command, None);
         if is_over || stop.load(Ordering::Relaxed) {
             return Ok(());
         }

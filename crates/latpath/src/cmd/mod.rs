@@ -19,6 +19,7 @@ pub mod live;
 pub mod manual;
 pub mod mark;
 pub mod net;
+mod on_spike;
 pub mod path;
 pub mod ping;
 pub mod profile;

@@ -6,6 +6,7 @@ mod freeze;
 mod link;
 mod reflect;
 mod target;
+mod times;
 
 pub(crate) use freeze::EVENTS;
 

@@ -2,9 +2,10 @@
 
 mod spikes;
 
-use super::following::{print_events, Flight, FollowArgs};
+use super::following::{handle_events, Flight, FollowArgs};
 use super::interrupt::stop_flag;
 use super::limits::{self, Limits};
+use super::on_spike::SpikeCommand;
 use super::progress::Progress;
 use super::report::print;
 use super::{quoted, Outcome, Usage};
@@ -76,17 +77,19 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     limits::of_streams(&args.what.all_segments()).refuse_others(&mut limits)?;
     let options = args.options()?;
     let stop = stop_flag()?;
+    let command = args.flight.on_spike.begin(false, None)?;
     let mut session = RecordSession::start(options, Some(background))?;
     let mut progress = Progress::begin(args.quiet);
     session.run_until(&stop, ROUND, |session| {
-        print_events(session);
+        handle_events(session, true, command.as_ref(), Some(&args.output));
         // Ignores errors of showing the progress.
         let _ = progress.show(|_| Ok::<_, Infallible>(line(&session.progress())));
         ControlFlow::Continue(())
     });
     let recorded = session.stop();
     progress.end();
-    print_events(&mut session);
+    handle_events(&mut session, true, command.as_ref(), Some(&args.output));
+    command.map(SpikeCommand::end);
     let manifest = recorded?;
     let path = args.output.display();
     if args.json {

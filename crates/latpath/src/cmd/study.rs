@@ -68,6 +68,9 @@ struct Vhost {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
     /// The load; with LATPATH_CONFIGURATION and LATPATH_VM in its environment
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -120,14 +123,15 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let measure = |name: &str, vm: &str, agent: Option<&Address>, command: &[OsString]| {
         let (configuration, emulated) = (name.to_owned(), args.emulated);
-        let progress = Rc::new(move |progress: Progress<'_>| show(&configuration, progress));
+        let quiet = args.quiet;
+        let progress = Rc::new(move |progress: Progress<'_>| show(&configuration, progress, quiet));
         let study = Measurement { name, vm, agent, command, repeat: args.repeat, emulated, stop: &stop, progress };
         study.measure().map_err(studied)
     };
     if args.lab {
-        lab::from_outside(args.repeat, &stop)?.into_iter().try_for_each(&mut take)?;
+        lab::from_outside(args.repeat, args.quiet, &stop)?.into_iter().try_for_each(&mut take)?;
     } else if args.in_lab {
-        lab::inside(&stop, |name, vm, agent, command| take(measure(name, vm, Some(agent), command)?))?;
+        lab::inside(args.quiet, &stop, |name, vm, agent, command| take(measure(name, vm, Some(agent), command)?))?;
     }
     for (name, vm) in &args.vms {
         let agent = args.machines.iter().find(|(of, _)| of == vm).map(|(_, address)| address);
@@ -150,9 +154,10 @@ fn say(line: &str) {
     eprintln!("latpath study: {line}");
 }
 
-/// Prints the progress of this configuration.
-fn show(configuration: &str, progress: Progress<'_>) {
+/// Prints the progress of this configuration; if `quiet`, only what is missing or repeated.
+fn show(configuration: &str, progress: Progress<'_>, quiet: bool) {
     let what = match progress {
+        Progress::Alone(..) | Progress::Observing(_) | Progress::Fetching(_) if quiet => return,
         Progress::Alone(turn, of) => format!("the load by itself, {turn} of {of}"),
         Progress::Observing(instrument) => instrument.into(),
         Progress::NotMeasured(instrument, why) => format!("{instrument} was not measured: {why}"),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name, CpuLatencyRequest};
+use latpath_traffic::kernel::{lock_memory, may_lock_memory, pin, set_fifo, set_name, touch_stack, CpuLatencyRequest};
 
 /// Flags of commands that have to be on time.
 #[derive(ClapArgs, Debug)]
@@ -12,7 +12,7 @@ pub struct OnTime {
     pub fifo: Option<u8>,
     /// Run on this CPU only
     #[arg(long, value_name = "N")]
-    cpu: Option<usize>,
+    pub cpu: Option<usize>,
     /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
     #[arg(long)]
     awake: bool,
@@ -24,9 +24,23 @@ impl OnTime {
         Ok(self.awake.then(CpuLatencyRequest::new).transpose()?)
     }
 
+    /// Locks all memory of the process, if it may: then no page fault delays a packet. Returns a note for the user where
+    /// it may not; `--fifo` fails there.
+    pub fn lock_memory(&self) -> Option<String> {
+        if !may_lock_memory() {
+            return Some(
+                "memory is not locked, so a page fault can delay a packet: that needs root, CAP_IPC_LOCK or ulimit -l \
+                 unlimited"
+                    .into(),
+            );
+        }
+        lock_memory().err().map(|error| format!("memory is not locked, so a page fault can delay a packet: {error}"))
+    }
+
     /// Sets the name of this thread, and its CPU and priority from the flags.
     pub fn apply(&self, name: &str) -> Result<()> {
         set_name(name);
+        touch_stack();
         if let Some(cpu) = self.cpu {
             pin(cpu)?;
         }

@@ -298,6 +298,7 @@ fn live() -> Result<(), Failed> {
         window: 4_000 * ms,
         ring_bytes: 1 << 20,
         flight: Some(flight),
+        settings: false,
     })?;
     let mut came = Vec::new();
     let step = |watch: &mut Live, came: &mut Vec<RankedCapture>| {

@@ -19,6 +19,8 @@ pub fn tests() -> Vec<Trial> {
         trial("a_reflector_that_stands_still_breaks_the_threshold_and_the_part_is_named", &needs, breach),
         trial("a_breach_can_be_counted_and_the_run_goes_on", &needs, keeps_going),
         trial("a_reflector_has_a_threshold_of_its_own", &needs, slow_reflector),
+        trial("a_reflector_judges_a_probe_from_its_arrival_in_the_kernel", &needs, held_before_the_application),
+        trial("a_reflector_shows_its_times_draws_them_and_judges_them_by_limits", &needs, reflector_limits),
         trial("a_reflector_that_is_killed_ends_the_run_with_results_and_an_error", &needs, killed),
         trial("a_reflector_that_is_started_again_is_found", &needs, restarted),
         trial("a_reflector_that_starts_after_its_emitter_is_found", &needs, later),
@@ -100,6 +102,51 @@ fn slow_reflector() -> Result<(), Failed> {
     let printed: Value = serde_json::from_str(&said.stdout)?;
     equal("breached", &printed["breached"], &json!(true))?;
     equal("its emitter has lost it", emitter.finish(ANSWER_WITHIN)?.code, Some(1))
+}
+
+/// The application answers at once, after the kernel kept the probe for seconds.
+fn held_before_the_application() -> Result<(), Failed> {
+    let link = Link::new()?;
+    // Longer than delays caused by a busy machine.
+    let mut reflector = link.reflect("--threshold 4s")?;
+    let emitter = link.start_emit("10.77.0.2 --rate 200")?;
+    reflector.answers(100)?;
+    reflector.stands_still()?;
+    reflector.is_waited_for()?;
+    latpath_testkit::waits::fault_for(Duration::from_secs(5));
+    reflector.goes_on();
+    let said = reflector.0.finish(ANSWER_WITHIN)?;
+    equal(&said.stderr, said.code, Some(3))?;
+    is(&said.stderr, said.stderr.contains("T2 kernel → T3 app"))?;
+    let result: Value = serde_json::from_str(&said.stdout)?;
+    let held = &result["held"][0];
+    equal("the stamps", (&held["from"], &held["clock"]), (&json!("t2_kernel"), &json!("kernel")))?;
+    is("the time is the kernel's", number(held, "time_ns")? > 4_000_000_000)?;
+    is("the application's is short", number(&result, "turnaround.max_ns")? < 4_000_000_000)?;
+    equal("judged", &result["judged"], &json!("kernel_turnaround"))?;
+    emitter.interrupt();
+    emitter.finish(ANSWER_WITHIN).map(drop)
+}
+
+fn reflector_limits() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let words = "--bucket 1ms --overflow 1s --limit turnaround:max<=9s --limit kernel_turnaround:p50<=1ns";
+    let reflector = link.reflect(&format!("{words} --limit duplicates<=0 --limit journeys>=100"))?;
+    let emitted = link.emit("10.77.0.2 --count 200")?;
+    equal(&emitted.stderr, emitted.code, Some(0))?;
+    let said = reflector.ends()?;
+    equal(&said.stderr, said.code, Some(3))?;
+    let broken: Vec<&str> = said.stderr.lines().filter(|line| line.contains("limit ")).collect();
+    is(&format!("{broken:?}"), broken.len() == 1 && broken[0].contains("kernel_turnaround:p50<=1ns broken"))?;
+    let result: Value = serde_json::from_str(&said.stdout)?;
+    let (all, one) = (&result["kernel_turnaround"], &result["sessions"][0]["kernel_turnaround"]);
+    equal("one session is all of them", all, one)?;
+    equal("probes", number(all, "count")?, 200)?;
+    is("the numbers of the extremes", number(all, "max_sequence")? < 200 && number(all, "min_sequence")? < 200)?;
+    let drawn: i64 = result["histogram"].as_array().into_iter().flatten().filter_map(|b| b["count"].as_i64()).sum();
+    equal("drawn", drawn + number(&result, "overflown")?, 200)?;
+    // The driver's stamp ends the kernel's time, so that it is never shorter than the application's.
+    is("the outer time", number(all, "mean_ns")? >= number(&result, "turnaround.mean_ns")?)
 }
 
 fn killed() -> Result<(), Failed> {

@@ -64,16 +64,28 @@ fn agree(title: &str, text: &str, shared: &Keys) -> Result<(), Failed> {
     is("there are keys", keys.len() > 2)
 }
 
+/// The same objects within a cell of a sweep; its times have no numbers of probes.
+fn within_cells(emitted: &Keys) -> Keys {
+    let mut all: Keys = emitted.iter().map(|(path, keys)| (format!("cells[].{path}"), keys.clone())).collect();
+    if let Some(keys) = all.get_mut("cells[].round_trip") {
+        keys.retain(|key| !key.ends_with("_sequence"));
+    }
+    all
+}
+
 fn keys() -> Result<(), Failed> {
     let link = Link::new()?;
-    let reflector = link.reflect("--stamps all")?;
+    let reflector =
+        link.reflect("--stamps all --threshold 1ns --keep-going --bucket 1us --overflow 1ns --on-spike true")?;
     let log = link.lab.folder().join("log.csv");
     // Includes everything optional: a detail, a breach, a histogram with overflow, a log.
     let words = format!(
-        "10.77.0.2 --count 50 --stamps all --detail --threshold 1ns --keep-going --bucket 1us --overflow 20us --log {}",
+        "10.77.0.2 --count 50 --stamps all --detail --threshold 1ns --keep-going --bucket 1us --overflow 20us --on-spike true --log {}",
         log.display()
     );
     let emitted = described("latpath ping emit --json")?;
     agree("latpath ping emit --json", &link.emit(&words)?.stdout, &Keys::new())?;
+    let sweep = link.emit("10.77.0.2 --count 5 --sweep-size 64,128 --sweep-rate 1k --sweep-rounds 1")?;
+    agree("latpath ping emit --sweep-size … --sweep-rate … --json", &sweep.stdout, &within_cells(&emitted))?;
     agree("latpath ping reflect --json", &reflector.ends()?.stdout, &emitted)
 }

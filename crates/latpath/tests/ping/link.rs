@@ -39,6 +39,11 @@ pub struct Link {
     pub there: Namespace,
 }
 
+/// A flag and its value in double quotes.
+fn unquoted(text: &str) -> Vec<String> {
+    text.splitn(2, ' ').map(|word| word.trim_matches('"').to_owned()).collect()
+}
+
 /// A running reflector.
 pub struct Reflector(pub Started);
 
@@ -85,6 +90,22 @@ impl Link {
         let mut started = start(&self.lab, &self.there, latpath(&format!("ping reflect --json {words}")))?;
         says(&mut started, "reflecting at")?;
         Ok(Reflector(started))
+    }
+
+    /// Like [`Link::reflect`], with further words that are quoted as for a shell.
+    pub fn reflect_words(&self, words: &str, quoted: &str) -> Result<Reflector, Failed> {
+        let mut command = latpath(&format!("ping reflect --json {words}"));
+        command.args(unquoted(quoted));
+        let mut started = start(&self.lab, &self.there, command)?;
+        says(&mut started, "reflecting at")?;
+        Ok(Reflector(started))
+    }
+
+    /// Starts an emitter at this end with JSON output, with further words that are quoted as for a shell.
+    pub fn start_words(&self, words: &str, quoted: &str) -> Result<Started, Failed> {
+        let mut command = latpath(&format!("ping emit --json {words} --lost-after 10s --timeout 60s"));
+        command.args(unquoted(quoted));
+        start(&self.lab, &self.here, command)
     }
 
     /// Starts an emitter at this end with JSON output.

@@ -7,6 +7,7 @@ mod keys;
 mod link;
 mod outside;
 mod relay;
+mod sweeps;
 mod talks;
 mod wrong;
 
@@ -14,8 +15,16 @@ use latpath_testkit::Trial;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let files =
-        [caps::tests(), talks::tests(), wrong::tests(), ends::tests(), link::tests(), outside::tests(), keys::tests()];
+    let files = [
+        caps::tests(),
+        talks::tests(),
+        wrong::tests(),
+        ends::tests(),
+        link::tests(),
+        outside::tests(),
+        keys::tests(),
+        sweeps::tests(),
+    ];
     let tests = files.into_iter().flatten().map(Trial::side_by_side);
     latpath_testkit::main(tests.chain(breach_context::tests()).collect())
 }

@@ -191,10 +191,10 @@ fn text() -> Result<(), Failed> {
         let line = said.stdout.lines().find(|line| line.contains(name)).unwrap_or_default();
         line.trim_start().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
     };
-    let heads = ["min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"];
+    let heads = ["min", "mean", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"];
     equal("percentiles", cells("p99.9999"), heads.to_vec())?;
     let unknown: Vec<bool> = cells("round trip").iter().skip(1).map(|cell| *cell == "-").collect();
-    equal("those that are not known", unknown, (0..heads.len()).map(|i| (5..9).contains(&i)).collect())?;
+    equal("those that are not known", unknown, (0..heads.len()).map(|i| (6..10).contains(&i)).collect())?;
     equal("lines of the worst", said.stdout.lines().filter(|l| l.contains(" + ")).count(), 3)?;
     is("no colours", !said.stdout.contains('\u{1b}'))
 }

@@ -32,6 +32,7 @@ pub fn options(stream: &str) -> Options {
         window: 4_000_000_000,
         ring_bytes: 16 << 20,
         flight: None,
+        settings: false,
     }
 }
 

@@ -10,6 +10,7 @@ use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::timeline::Disturbance;
+use latpath_ping::turnaround::Turnaround;
 use latpath_ping::wire::{Header, Kind, NicClock};
 use latpath_ping::{Route, Stamp, Transaction};
 use std::collections::HashSet;
@@ -171,7 +172,7 @@ impl Witness<u32> for &Reported {
     fn breach(&mut self, _: &u32, _: &Session, sequence: u64) {
         self.0.lock().expect("no panic").push(sequence);
     }
-    fn slow(&mut self, _: &u32, _: u32, _: u64, _: Ns) {}
+    fn slow(&mut self, _: &u32, _: u32, _: &Turnaround) {}
 }
 
 impl Run {

@@ -15,6 +15,7 @@ use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::transport::{Arrived, Got, Transport, Wait};
+use latpath_ping::turnaround::Turnaround;
 use latpath_ping::wire::{Header, Kind, Welcome, CONTROL};
 use latpath_ping::{Route, Stamp, Transaction};
 use latpath_protocols::{
@@ -394,7 +395,7 @@ impl<P> Witness<P> for Nobody {
     fn begins(&mut self, _: &P, _: u32) {}
     fn ends(&mut self, _: &P, _: &Session) {}
     fn breach(&mut self, _: &P, _: &Session, _: u64) {}
-    fn slow(&mut self, _: &P, _: u32, _: u64, _: i64) {}
+    fn slow(&mut self, _: &P, _: u32, _: &Turnaround) {}
 }
 
 /// Runs an emitter against a reflector; 500 probes one after the other, all answered, none counted twice.

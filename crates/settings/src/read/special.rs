@@ -178,14 +178,24 @@ pub(crate) fn irq_threads(source: &Source) -> Vec<PlacedValue> {
     interrupts::threads(source)
 }
 
+/// Whether a word of the kernel's command line sets a setting of the table: a parameter of the kernel, or one of a
+/// module.
+pub fn is_boot_setting(word: &str) -> bool {
+    let key = word.split('=').next().unwrap_or(word);
+    let of_module = |setting: &Setting| match setting.info().read {
+        Read::Module(module, parameter) => key.split_once('.') == Some((module, parameter)),
+        _ => false,
+    };
+    Setting::of_boot_parameter(key).is_some() || Setting::ALL.iter().any(of_module)
+}
+
 /// The parameters that neither locate the system nor have an entry of their own.
 pub(crate) fn boot_other(source: &Source) -> Vec<PlacedValue> {
     const ELSEWHERE: [&str; 8] = ["BOOT_IMAGE", "initrd", "root", "rootfstype", "resume", "ro", "rw", "quiet"];
     let Some(line) = source.line("proc/cmdline") else { return Vec::new() };
-    let in_table = |key: &str| Setting::of_boot_parameter(key).is_some();
     let is_other = |word: &String| {
         let key = word.split('=').next().unwrap_or(word);
-        !ELSEWHERE.contains(&key) && !in_table(key)
+        !ELSEWHERE.contains(&key) && Setting::of_boot_parameter(key).is_none()
     };
     let rest: Vec<String> = words(&line).into_iter().filter(is_other).collect();
     vec![PlacedValue::of_machine(if rest.is_empty() { "none".into() } else { rest.join(" ") })]

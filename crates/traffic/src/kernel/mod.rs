@@ -9,4 +9,7 @@ mod thread;
 
 pub use ring::RingReceiver;
 pub use socket::{removed_tag, CopyReceiver, Groups, Listen, PacketSocket, Received, Sent};
-pub use thread::{lock_memory, pin, set_fifo, set_name, wait_until, CpuLatencyRequest, ThreadError, WakeUp};
+pub use thread::{
+    lock_memory, may_lock_memory, pin, set_fifo, set_name, touch_stack, wait_until, CpuLatencyRequest, ThreadError,
+    WakeUp,
+};

@@ -4,6 +4,7 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::prctl;
+use nix::sys::resource::{getrlimit, Resource, RLIM_INFINITY};
 use nix::time::{clock_nanosleep, ClockId, ClockNanosleepFlags};
 use nix::unistd::Pid;
 use std::ffi::CString;
@@ -136,6 +137,25 @@ pub fn lock_memory() -> Result<(), ThreadError> {
         0 => Ok(()),
         _ => Err(ThreadError::Memory(io::Error::last_os_error())),
     }
+}
+
+/// Number of the capability to lock memory (capabilities(7)).
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether this process may lock all memory, also what it gets later: it has CAP_IPC_LOCK, or no limit (`ulimit -l`).
+/// With a limit, an allocation beyond it would fail once memory is locked.
+pub fn may_lock_memory() -> bool {
+    let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
+    unlimited || latpath_linux::proc::capabilities() >> CAP_IPC_LOCK & 1 == 1
+}
+
+/// Bytes of a thread's stack that are touched beforehand.
+const STACK_TOUCHED: usize = 256 << 10;
+
+/// Touches the calling thread's stack, so that no page of it is missing later. Memory that is locked stays.
+#[inline(never)]
+pub fn touch_stack() {
+    std::hint::black_box(&mut [0_u8; STACK_TOUCHED]);
 }
 
 /// Names the calling thread (at most 15 bytes) and makes its timers exact: without real-time priority the kernel may

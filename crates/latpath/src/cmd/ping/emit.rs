@@ -2,15 +2,18 @@
 
 mod breach_context;
 mod one;
+mod sweep;
 mod text;
 mod verdicts;
 
 use super::freeze::Freeze;
 use super::link::Link;
 use super::target::Target;
+use super::times::Drawn;
 use crate::cmd::flags::{StopAfter, Tagging};
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::{row_limits, Limits};
+use crate::cmd::on_spike::SpikeCommand;
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;
@@ -21,7 +24,6 @@ use latpath_model::Ns;
 use latpath_ping::breach::{BreachReport, BreachTrace};
 use latpath_ping::breach_context::{ContextRecorder, ExplainedBreach};
 use latpath_ping::emit::{EndReason, Pacing, Plan, LONGEST};
-use latpath_ping::figures::HistogramAxis;
 use latpath_ping::log::Keep;
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{FULL, HEADER};
@@ -33,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use sweep::Sweep;
 
 /// Send probes to a reflector, and say how long each part of the round trip took
 #[derive(ClapArgs)]
@@ -59,6 +62,8 @@ pub struct Args {
     /// Bytes of a message. With less than 96 the reflector's kernel and NIC stamps do not fit into its answer
     #[arg(long, value_name = "BYTES", default_value_t = FULL, value_parser = size)]
     size: usize,
+    #[command(flatten)]
+    sweep: Sweep,
     /// Packets a second, at fixed times, whatever comes back [default: each when the answer to the last one came]
     #[arg(long, value_name = "F", conflicts_with = "flood")]
     rate: Option<Pace>,
@@ -98,12 +103,8 @@ pub struct Args {
     hugepages: bool,
     #[command(flatten)]
     freeze: Freeze,
-    /// Draw the round trips as a histogram, with buckets of this width, as 1us
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
-    bucket: Option<Duration>,
-    /// Where the histogram ends: round trips from there on are listed one by one
-    #[arg(long, value_name = "TIME", default_value = "100us", requires = "bucket", value_parser = crate::cmd::values::time)]
-    overflow: Duration,
+    #[command(flatten)]
+    drawn: Drawn,
     /// Also cut the round trip at every stamp there is
     #[arg(long)]
     detail: bool,
@@ -129,11 +130,6 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
-    /// Axis of the histogram, if one is drawn.
-    fn drawn(&self) -> Option<HistogramAxis> {
-        self.bucket.map(|bucket| HistogramAxis { bucket: ns(bucket), end: ns(self.overflow) })
-    }
-
     fn plan(&self, session: u32) -> Plan {
         Plan {
             session,
@@ -168,19 +164,30 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     if args.freeze.is_requested() && args.freeze.threshold.is_none() {
         return Err(Usage("--trace-instance needs --threshold".into()).into());
     }
-    if args.drawn().is_some_and(|drawn| drawn.buckets() > HistogramAxis::MOST) {
-        return Err(Usage(format!("--bucket and --overflow: more than {} buckets", HistogramAxis::MOST)).into());
-    }
+    args.drawn.axis()?;
     let mut limits = args.limits.all(false)?;
+    if args.sweep.is_requested() {
+        let stop = stop_flag()?;
+        let _awake = args.on_time.keep_awake()?;
+        let unlocked = args.on_time.lock_memory();
+        return sweep::run(&mut args, &mut limits, unlocked, &stop);
+    }
     verdicts::refuse_others(&mut limits, args.freeze.threshold.is_some())?;
     let stop = stop_flag()?;
     let _awake = args.on_time.keep_awake()?;
     let breach = args.freeze.prepare(!args.freeze.keep_going)?;
     let recorder = breach_context::record(&args);
-    let all = in_threads(&args, &row_limits(&limits), breach.as_ref(), recorder.as_ref(), &stop);
+    let unlocked = args.on_time.lock_memory();
+    let command = args.freeze.command(args.on_time.cpu)?;
+    let reactions = Reactions { freeze: breach.as_ref(), recorder: recorder.as_ref(), command: command.as_ref() };
+    let mut all = in_threads(&args, &row_limits(&limits), reactions, &stop);
+    for done in all.iter_mut().flatten() {
+        done.notes.extend(unlocked.clone());
+    }
     let recorded = recorder.is_some();
     let mut explained = recorder.map_or(Vec::new(), ContextRecorder::end);
     let frozen = args.freeze.end(breach, &stop);
+    let runs = command.map(SpikeCommand::end);
     let all = all?;
     let elsewhere = all.iter().filter(|done| done.report.clocks != Relation::SameKernel).map(|done| done.session);
     for session in elsewhere {
@@ -195,6 +202,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
                 "sessions": sessions,
                 "breaches": if recorded { json!(explained) } else { json!(frozen.breached) },
                 "trace": traces(&frozen),
+                "on_spike": runs,
             })
         ))?;
     } else {
@@ -221,21 +229,23 @@ fn traces(frozen: &BreachReport) -> Vec<&Path> {
     frozen.saved.iter().flat_map(|saved| &saved.files).map(|file| file.path.as_path()).collect()
 }
 
+/// What happens at a breach.
+#[derive(Clone, Copy, Default)]
+struct Reactions<'a> {
+    freeze: Option<&'a BreachTrace>,
+    recorder: Option<&'a ContextRecorder>,
+    command: Option<&'a SpikeCommand>,
+}
+
 /// Runs each session in its own thread. The first breach that ends its session ends all of them.
-fn in_threads(
-    args: &Args,
-    row_limits: &[Ns],
-    freeze: Option<&BreachTrace>,
-    recorder: Option<&ContextRecorder>,
-    stop: &AtomicBool,
-) -> Result<Vec<Done>> {
+fn in_threads(args: &Args, row_limits: &[Ns], reactions: Reactions, stop: &AtomicBool) -> Result<Vec<Done>> {
     let now: Vec<Mutex<Now>> = args.targets.iter().map(|_| Mutex::default()).collect();
     let run = |number: usize| {
         use std::hash::{BuildHasher, RandomState};
         // The keys of `RandomState` are random, and so is the session's number.
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
         let target = args.targets[number];
-        let done = Session { args, row_limits, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
+        let done = Session { args, row_limits, target, plan, number, reactions, now: &now[number], stop }.run();
         // A breach ends all sessions, and so does a session that cannot start.
         if done.as_ref().map_or(true, |done| done.ended.why == Ok(EndReason::Breach)) {
             stop.store(true, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! The kernel's trace, which stops when a round trip exceeds the threshold.
 
+use crate::cmd::on_spike::{OnSpike, SpikeCommand};
+use crate::cmd::Usage;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_linux::Cpus;
@@ -23,6 +25,8 @@ pub struct Freeze {
     /// Go on after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]
     pub keep_going: bool,
+    #[command(flatten)]
+    on_spike: OnSpike,
     /// Record the kernel's events in this tracefs instance too: a breach writes a mark, takes a snapshot, stops it and saves it. An
     /// instance of this name that is there already is used as it is, else one is made, and removed at the end
     #[arg(long = "trace-instance", value_name = "NAME")]
@@ -52,6 +56,14 @@ pub struct Freeze {
 }
 
 impl Freeze {
+    /// Starts the thread that runs the user's command for breaches, if there is one; off the CPU of the measuring thread.
+    pub fn command(&self, measuring: Option<usize>) -> Result<Option<SpikeCommand>> {
+        if self.on_spike.is_requested() && self.threshold.is_none() {
+            return Err(Usage("--on-spike needs --threshold".into()).into());
+        }
+        self.on_spike.begin(false, measuring)
+    }
+
     /// Whether a breach ends the run.
     pub fn stops(&self) -> bool {
         self.threshold.is_some() && !self.keep_going

@@ -1,6 +1,5 @@
 //! The study on VMs of its own, in a hypervisor that the lab boots: first a VM without vhost, then one with it.
 
-use super::say;
 use anyhow::{bail, Context, Result};
 use latpath_agent::Address;
 use latpath_lab::{
@@ -24,18 +23,24 @@ const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu),
 /// Bytes of the load, the same for all configurations; they take some seconds in an emulated lab.
 const BYTES: &str = "100M";
 /// Boots the lab's hypervisor and runs the study in it.
-pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configuration>> {
+pub(super) fn from_outside(repeat: u32, quiet: bool, stop: &AtomicBool) -> Result<Vec<Configuration>> {
     let stopped = || stop.load(Ordering::Relaxed);
     let lab = Lab::new()?;
     let kernel = LabKernel::named(KERNEL).context("the lab's kernel")?;
+    let mut say = |line: &str| {
+        if !quiet {
+            super::say(line)
+        }
+    };
     let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut say, &stopped)?;
     say(&format!("the hypervisor is up: Linux {}, {}", hypervisor.release(), hypervisor.acceleration()));
     let program = std::env::current_exe().context("find latpath's own program file")?;
     let program = program.to_str().context("latpath's own path is no text")?;
     let quoted = quoted(program);
     let emulated = if hypervisor.acceleration() == Acceleration::Tcg { " --emulated" } else { "" };
+    let silent = if quiet { " --quiet" } else { "" };
     let script = format!(
-        "{quoted} study vhost --in-lab{emulated} --repeat {repeat} -o /out/study --json > /out/all.json 2> /out/said"
+        "{quoted} study vhost --in-lab{emulated}{silent} --repeat {repeat} -o /out/study --json > /out/all.json 2> /out/said"
     );
     let (said, shown) = (hypervisor.out().join("said"), Cell::new(0));
     let show = || {
@@ -58,6 +63,7 @@ pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configu
 
 /// Creates the VMs on this machine, one after the other, and measures each.
 pub(super) fn inside(
+    quiet: bool,
     stop: &AtomicBool,
     mut measure: impl FnMut(&str, &str, &Address, &[OsString]) -> Result<()>,
 ) -> Result<()> {
@@ -65,7 +71,7 @@ pub(super) fn inside(
     let lab = Lab::new()?;
     for (name, service) in CONFIGURATIONS {
         let path = lab.lay_through(Switch::LinuxBridge, Application::Guest)?;
-        let mut guest = boot(&lab, &path, name, service, &stopped)?;
+        let mut guest = boot(&lab, &path, (name, service), quiet, &stopped)?;
         guest.lay_addresses(&path.publisher, &stopped)?;
         guest.start("iperf3", "iperf3 --server", true, &stopped)?;
         guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, &stopped)?;
@@ -79,7 +85,18 @@ pub(super) fn inside(
     Ok(())
 }
 
-fn boot(lab: &Lab, path: &LabPath, name: &str, service: NicService, stop: &dyn Fn() -> bool) -> Result<Guest> {
+fn boot(
+    lab: &Lab,
+    path: &LabPath,
+    (name, service): (&str, NicService),
+    quiet: bool,
+    stop: &dyn Fn() -> bool,
+) -> Result<Guest> {
+    let mut say = |line: &str| {
+        if !quiet {
+            super::say(line)
+        }
+    };
     let iperf3 = path_of("iperf3").context("the lab has no iperf3: apt-get install iperf3")?;
     let latpath = std::env::current_exe().context("find latpath's own program file")?;
     let plan = GuestPlan {

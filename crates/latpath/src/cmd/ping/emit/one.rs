@@ -2,17 +2,19 @@
 
 use super::super::link::{device_of, Prepared};
 use super::super::target::Target;
-use super::Args;
+use super::{Args, Reactions};
+use crate::cmd::on_spike::LateEvent;
 use crate::cmd::Usage;
 use anyhow::{Context, Result};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_ping::breach::{BreachTrace, BreachedProbe};
-use latpath_ping::breach_context::{BreachRequest, ContextRecorder};
+use latpath_ping::breach::{BreachedProbe, Edge};
+use latpath_ping::breach_context::BreachRequest;
 use latpath_ping::emit::{emit, EndReason, Ended, Observer, Pacing, Plan};
 use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
 use latpath_ping::log::{Log, LogOptions, Summary};
+use latpath_ping::sequenced::SequencedHistogram;
 use latpath_ping::table::{Counts, End};
 use latpath_ping::transaction::{Stamp, Transaction};
 use latpath_ping::transport::Transport;
@@ -33,6 +35,8 @@ pub struct Done {
     pub taken: u16,
     pub ended: Ended,
     pub report: Report,
+    /// All round trips.
+    pub times: SequencedHistogram,
     pub notes: Vec<String>,
     pub log: Option<Summary>,
 }
@@ -50,8 +54,9 @@ pub struct Now {
 struct Watching<'a> {
     figures: Figures,
     log: Option<Log>,
-    freeze: Option<&'a BreachTrace>,
-    recorder: Option<&'a ContextRecorder>,
+    reactions: Reactions<'a>,
+    /// Address of the other end, for the user's command.
+    target: Target,
     /// Name of this thread; `tid` is its id.
     name: String,
     tid: u32,
@@ -74,11 +79,14 @@ impl Observer for Watching<'_> {
     fn breach(&mut self, t: &Transaction) {
         let breach = BreachedProbe::of(self.session, t, self.figures.route(), &self.figures.medians());
         // The trace first: a delay loses events.
-        if let Some(freeze) = self.freeze {
+        if let Some(freeze) = self.reactions.freeze {
             freeze.breach(&breach);
         }
         let ends = (t.raw.get(Stamp::T1App), t.raw.get(Stamp::T4App));
-        if let (Some(recorder), (Some(from), Some(to))) = (self.recorder, ends) {
+        if let Some(command) = self.reactions.command {
+            command.late(|| late_event(self.target, &breach, ends.0));
+        }
+        if let (Some(recorder), (Some(from), Some(to))) = (self.reactions.recorder, ends) {
             recorder.breach(BreachRequest { breach, tid: self.tid, name: self.name.clone(), from, to }, self.ends);
         }
         if let Some(log) = &mut self.log {
@@ -88,6 +96,9 @@ impl Observer for Watching<'_> {
 
     fn route(&mut self, taken: u16) {
         self.figures.set_route(taken);
+        if self.warm {
+            self.mark(Edge::Begin);
+        }
         if let Some(log) = &mut self.log {
             log.begin(self.figures.route());
         }
@@ -95,7 +106,12 @@ impl Observer for Watching<'_> {
 
     fn tick(&mut self, counts: &Counts) {
         let times = self.figures.round_trip();
-        let now = Now { sent: counts.sent, lost: counts.lost, p50: times.percentile(500_000), max: times.max() };
+        let now = Now {
+            sent: counts.sent,
+            lost: counts.lost,
+            p50: times.times().percentile(500_000),
+            max: times.times().max(),
+        };
         *self.now.lock().unwrap_or_else(PoisonError::into_inner) = now;
         if let Some(log) = &mut self.log {
             log.tick(monotonic());
@@ -105,6 +121,16 @@ impl Observer for Watching<'_> {
     fn warm(&mut self) {
         self.figures.clear();
         self.warm = true;
+        self.mark(Edge::Begin);
+    }
+}
+
+impl Watching<'_> {
+    /// Marks the begin or the end of this session's measurement in the kernel's trace.
+    fn mark(&self, edge: Edge) {
+        if let Some(freeze) = self.reactions.freeze {
+            freeze.mark(edge, &format!("session {:08x}", self.session));
+        }
     }
 }
 
@@ -117,8 +143,7 @@ pub struct Session<'a> {
     pub plan: Plan,
     /// Its index among the run's sessions.
     pub number: usize,
-    pub freeze: Option<&'a BreachTrace>,
-    pub recorder: Option<&'a ContextRecorder>,
+    pub reactions: Reactions<'a>,
     /// Current figures, updated once a second.
     pub now: &'a Mutex<Now>,
     pub stop: &'a AtomicBool,
@@ -208,7 +233,7 @@ impl Session<'_> {
     ) -> Result<Done> {
         let plan = &self.plan;
         let options = FigureOptions {
-            drawn: self.args.drawn(),
+            drawn: self.args.drawn.axis()?,
             threshold: plan.threshold,
             row_limits: self.row_limits.to_vec(),
             worst: self.args.worst.into(),
@@ -216,8 +241,8 @@ impl Session<'_> {
         let mut watching = Watching {
             figures: Figures::new(&options),
             log: self.log()?,
-            freeze: self.freeze,
-            recorder: self.recorder,
+            reactions: self.reactions,
+            target: self.target,
             name: format!("ping-{}", self.number),
             tid: nix::unistd::gettid().as_raw() as u32,
             session: plan.session,
@@ -227,6 +252,9 @@ impl Session<'_> {
         };
         self.args.on_time.apply(&watching.name).context("the thread that emits")?;
         let mut ended = emit(transport, to, plan, &prepared.clocks, &mut watching, self.stop);
+        if ended.started != 0 {
+            watching.mark(Edge::End);
+        }
         prepared.clocks.finish();
         for d in prepared.clocks.disturbances_since(&mut ended.clocks_seen) {
             ended.timeline.disturbed(d.at_ns, d.what);
@@ -241,9 +269,23 @@ impl Session<'_> {
             taken: watching.figures.taken(),
             ended,
             report,
+            times: watching.figures.round_trip().clone(),
             notes: prepared.notes,
             log: watching.log.map(Log::finish),
         })
+    }
+}
+
+/// A round trip over the threshold, for the user's command.
+fn late_event(target: Target, breach: &BreachedProbe, sent: Option<Ns>) -> LateEvent {
+    let longest = breach.longest.map(|at| ("SEGMENT", breach.segments[at].name.clone()));
+    LateEvent {
+        event: "round_trip",
+        stream: target.to_string(),
+        number: breach.sequence,
+        total_ns: breach.round_trip_ns,
+        at_ns: sent.unwrap_or_else(monotonic),
+        more: [("SESSION", format!("{:08x}", breach.session))].into_iter().chain(longest).collect(),
     }
 }
 

@@ -1,9 +1,9 @@
 //! A session's result as text.
 
+use super::super::times::{cell, histogram, table, table_lines};
 use super::breach_context;
 use super::one::Done;
 use super::Args;
-use latpath_model::Ns;
 use latpath_ping::breach_context::ExplainedBreach;
 use latpath_ping::emit::EndReason;
 use latpath_ping::figures::{Report, RoundTripSegmentFigures};
@@ -11,7 +11,7 @@ use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, duration, number_of, rate};
-use latpath_stats::{Percentile, TimeFigures};
+use latpath_stats::TimeFigures;
 
 /// All lines of the result; `explained` is the breach whose context is shown.
 pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) -> String {
@@ -38,9 +38,10 @@ pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) ->
             lines.push(format!("\nlog       {} transactions in {}{dropped}", count(log.rows), files.join(", ")));
             lines.extend(log.notes.iter().map(|note| format!("note      {note}")));
         }
-        if args.bucket.is_some() {
+        if args.drawn.bucket.is_some() {
             lines.push(String::new());
-            lines.extend(histogram(r));
+            let beyond = r.overflow.iter().map(|k| (k.round_trip_ns, k.sequence));
+            lines.extend(histogram("round trip", &r.histogram, (r.overflow_from_ns, r.overflown), beyond));
         }
     }
     lines.join("\n") + "\n"
@@ -194,31 +195,13 @@ fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     lines
 }
 
-/// The table's lines in full width: a session's result is not fitted to the terminal.
-fn table_lines(table: &Table) -> Vec<String> {
-    table.lines(0, usize::MAX, '…')
-}
-
-/// A time in a table; `None` is a percentile beyond which less than one of the times would be.
-fn cell(time: Option<Ns>) -> String {
-    time.map_or("-".into(), duration)
-}
-
 fn round_trips(r: &Report) -> Vec<String> {
-    let names = || Percentile::ALL.into_iter().filter(|p| p.name != "p95");
-    let mut table =
-        Table::new(&["<", "min", "mean"].into_iter().chain(names().map(|p| p.name)).chain(["max"]).collect::<Vec<_>>());
     let rows = [
         ("round trip", Some(&r.round_trip)),
         ("NIC's round trip", r.nic_round_trip.as_ref()),
         ("reflector NIC's turnaround", r.nic_turnaround.as_ref()),
     ];
-    for (name, times) in rows.iter().filter_map(|(n, t)| t.map(|t| (n, t))) {
-        let percentiles = names().map(|p| times.percentile(p));
-        let values = [times.min_ns, times.mean_ns].map(Some).into_iter().chain(percentiles).chain([Some(times.max_ns)]);
-        table.row([name.to_string()].into_iter().chain(values.map(cell)).collect());
-    }
-    let mut lines = table_lines(&table);
+    let mut lines = table(&rows.into_iter().filter_map(|(name, times)| Some((name, times?))).collect::<Vec<_>>(), true);
     if let Some(limit) = r.threshold_ns {
         lines.push(format!("over {}: {}", duration(limit), count(r.over_threshold)));
     }
@@ -226,7 +209,7 @@ fn round_trips(r: &Report) -> Vec<String> {
 }
 
 fn segments(segments: &[RoundTripSegmentFigures], round_trip: &TimeFigures) -> Vec<String> {
-    let heads = ["<segment", "<from → to", "min", "p50", "p99", "p99.9", "max", "share", "±", "<"];
+    let heads = ["<segment", "<from → to", "min", "p50", "p95", "p99", "p99.9", "max", "share", "±", "<"];
     let mut table = Table::new(&heads);
     for p in segments {
         let t = &p.times;
@@ -237,7 +220,7 @@ fn segments(segments: &[RoundTripSegmentFigures], round_trip: &TimeFigures) -> V
             None => "?".into(),
         };
         let known = |figure: String| if t.count == 0 { "-".into() } else { figure };
-        let times = [t.min_ns, t.p50_ns, t.p99_ns, t.p99_9_ns, t.max_ns].map(|ns| known(duration(ns)));
+        let times = [t.min_ns, t.p50_ns, t.p95_ns, t.p99_ns, t.p99_9_ns, t.max_ns].map(|ns| known(duration(ns)));
         let negative =
             if t.negative > 0 { format!("{} below 0: a clock's fault", count(t.negative)) } else { String::new() };
         let names = [p.name.to_string(), format!("{} → {}", p.from.name(), p.to.name())];
@@ -262,30 +245,4 @@ fn worst(r: &Report) -> Vec<String> {
         ]);
     }
     [vec![String::new()], table_lines(&table)].concat()
-}
-
-/// Bars of equal width up to the end of the axis, then the longer times one by one.
-fn histogram(r: &Report) -> Vec<String> {
-    let most = r.histogram.iter().map(|b| b.count).max().unwrap_or(1).max(1);
-    let mut table = Table::new(&["round trip", "<", "", "count", "<"]);
-    for b in &r.histogram {
-        let bar = "#".repeat((b.count * 40).div_ceil(most) as usize);
-        table.row(vec![duration(b.from_ns), "..".into(), duration(b.to_ns), count(b.count), bar]);
-    }
-    let mut lines = table_lines(&table);
-    if let Some(from) = r.overflow_from_ns {
-        lines.push(format!(
-            "{} from {} on{}",
-            count(r.overflown),
-            duration(from),
-            if r.overflown > 0 { ":" } else { "" }
-        ));
-        lines.extend(
-            r.overflow.iter().take(100).map(|k| format!("{:>10}  probe {}", duration(k.round_trip_ns), k.sequence)),
-        );
-        if r.overflow.len() > 100 {
-            lines.push(format!("           and {} more (--json has them)", count(r.overflown - 100)));
-        }
-    }
-    lines
 }
