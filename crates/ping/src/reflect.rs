@@ -139,14 +139,14 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             match self.transport.receive(&mut self.buffer, wait)? {
                 Got::Message(arrived) => self.message_came(&arrived)?,
                 // Stamps of the last answer may have arrived since.
-                Got::Nothing | Got::NobodyThere if !self.plan.spin || idle % SPINS == 0 => self.take_stamps()?,
+                Got::Nothing | Got::NobodyThere if !self.plan.spin || idle.is_multiple_of(SPINS) => self.take_stamps()?,
                 Got::Nothing | Got::NobodyThere => {}
             }
             if self.sum.breached && self.plan.stop_on_breach {
                 return Ok(());
             }
             idle += 1;
-            if !self.plan.spin || idle % SPINS == 0 {
+            if !self.plan.spin || idle.is_multiple_of(SPINS) {
                 if stop.load(Ordering::Relaxed) || self.plan.sessions.is_some_and(|n| self.ended >= n) {
                     return Ok(());
                 }
