@@ -139,7 +139,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             match self.transport.receive(&mut self.buffer, wait)? {
                 Got::Message(arrived) => self.message_came(&arrived)?,
                 // Stamps of the last answer may have arrived since.
-                Got::Nothing | Got::NobodyThere if !self.plan.spin || idle.is_multiple_of(SPINS) => self.take_stamps()?,
+                Got::Nothing | Got::NobodyThere if !self.plan.spin || idle.is_multiple_of(SPINS) => {
+                    self.take_stamps()?
+                }
                 Got::Nothing | Got::NobodyThere => {}
             }
             if self.sum.breached && self.plan.stop_on_breach {

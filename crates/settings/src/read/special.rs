@@ -3,7 +3,7 @@
 use super::services::Service;
 use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, PlacedValue, Source};
 use crate::boot::NextBoot;
-use crate::setting::Setting;
+use crate::setting::{Read, Setting};
 use latpath_linux::proc::{number, Root};
 use latpath_linux::Cpus;
 use latpath_vms::{Accel, Tap, TapKind, Thread, Vm};
