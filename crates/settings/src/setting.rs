@@ -758,6 +758,9 @@ settings! {
     DeviceSendChecksum6 "device-send-checksum6" "Whether the device makes checksums of IPv6's packets." {
         Device, Read::Feature("tx-checksum-ipv6"), feature!("tx-checksum-ipv6"), Nothing, Reboot
     }
+    DeviceSendChecksumSctp "device-send-checksum-sctp" "Whether the device makes checksums of SCTP's packets." {
+        Device, Read::Feature("tx-checksum-sctp"), feature!("tx-checksum-sctp"), Nothing, Reboot
+    }
     DeviceHash "device-hash" "Whether the device gives received packets the hash of their flow." {
         Device, Read::Feature("rx-hashing"), feature!("rx-hashing"), Nothing, Reboot
     }

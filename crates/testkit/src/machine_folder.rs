@@ -151,7 +151,8 @@ const FILES: &[(&str, &str)] = &[
 const COALESCING: &str = "adaptive-rx on adaptive-tx on rx-usecs 8 rx-frames 0 tx-usecs 8 tx-frames 0";
 const FEATURES: &str = "rx-gro on rx-gro-hw off rx-lro off tx-tcp-segmentation on tx-generic-segmentation on \
                         rx-checksum on rx-ntuple-filter on hw-tc-offload off tx-tcp6-segmentation on \
-                        tx-checksum-ip-generic on tx-checksum-ipv4 off tx-checksum-ipv6 off rx-hashing on\nfixed rx-gro-hw rx-lro";
+                        tx-checksum-ip-generic on tx-checksum-ipv4 off tx-checksum-ipv6 off tx-checksum-sctp on \
+                        rx-hashing on\nfixed rx-gro-hw rx-lro";
 
 /// Kernel threads: number, name, policy, real-time priority.
 const KERNEL_THREADS: [(u32, &str, u32, u32); 5] = [

@@ -36,8 +36,8 @@ pub const ICE: FolderNic = FolderNic {
     private_flags: "link-down-on-close off fw-lldp-agent on vf-true-promisc-support off mdd-auto-reset-vf off \
                     vf-vlan-pruning off legacy-rx off",
     features: "rx-gro on rx-lro off tx-tcp-segmentation on tx-tcp6-segmentation on tx-generic-segmentation on \
-               rx-checksum on tx-checksum-ip-generic off tx-checksum-ipv4 on tx-checksum-ipv6 on rx-ntuple-filter on \
-               rx-hashing on hw-tc-offload off\nfixed tx-checksum-ip-generic rx-lro",
+               rx-checksum on tx-checksum-ip-generic off tx-checksum-ipv4 on tx-checksum-ipv6 on tx-checksum-sctp on \
+               rx-ntuple-filter on rx-hashing on hw-tc-offload off\nfixed tx-checksum-ip-generic rx-lro",
     irq: "ice-rx-",
 };
 

@@ -10,6 +10,7 @@ use latpath_settings::{Disturbs, Identity, Lasts, Setting, Writable, WriteError}
 use latpath_undo::{Entry, Journal, Lifetime, Outcome, Undo};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// End of the subject of an entry whose change is not finished or not confirmed.
@@ -270,7 +271,7 @@ impl<'a> Tuning<'a> {
         report: &mut dyn FnMut(Progress),
     ) -> Result<Option<Stopped>, TuneError> {
         let mut next = Some(first.clone());
-        let mut refused = Vec::new();
+        let (mut refused, mut saved_devices) = (Vec::new(), BTreeMap::new());
         for round in 0..MOST_ROUNDS {
             let Some(plan_of_round) = next.take() else { break };
             // A step may move a device to another namespace, and give its interrupts other numbers.
@@ -280,7 +281,7 @@ impl<'a> Tuning<'a> {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(Some(stopped("stopped by the user before this step".into())));
                 }
-                self.save_what_is_reset(step, first, entry)?;
+                self.save_what_is_reset(step, first, entry, &mut saved_devices)?;
                 let failed = self.make(step, owners, entry)?;
                 let effect = match watch.settle(step) {
                     Ok(effect) => effect,
@@ -319,17 +320,26 @@ impl<'a> Tuning<'a> {
     }
 
     /// Before a step that flaps a device's link, puts the values into the journal that the flap may reset.
-    fn save_what_is_reset(&self, step: &Planned, plan: &Plan, entry: &mut Entry<Change>) -> Result<(), TuneError> {
-        if step.disturbs != Disturbs::LinkFlap {
+    /// `saved_devices` has the devices whose values are there already, and whether those that a move resets are.
+    fn save_what_is_reset(
+        &self,
+        step: &Planned,
+        plan: &Plan,
+        entry: &mut Entry<Change>,
+        saved_devices: &mut BTreeMap<String, bool>,
+    ) -> Result<(), TuneError> {
+        let is_move = step.setting == Setting::DeviceNamespace;
+        let devices: Vec<&str> = step.places.iter().filter_map(|place| place.address.device()).collect();
+        let is_saved = |device: &&str| saved_devices.get(*device).is_some_and(|with_move| *with_move >= is_move);
+        if step.disturbs != Disturbs::LinkFlap || devices.iter().all(is_saved) {
             return Ok(());
         }
         let machine = self.machine.again();
         let source = machine.source();
         let places = Places::of(&machine, &source, &plan.variables);
-        let devices: Vec<&str> = step.places.iter().filter_map(|place| place.address.device()).collect();
         for place in &places.all {
             let lasts = place.setting.info().lasts;
-            let is_reset = lasts == Lasts::LinkDown || lasts == Lasts::Move && step.setting == Setting::DeviceNamespace;
+            let is_reset = lasts == Lasts::LinkDown || lasts == Lasts::Move && is_move;
             let is_its = || places.interface_of(place).is_some_and(|device| devices.contains(&device));
             if !is_reset || place.setting == step.setting || place.setting.writable() != Writable::Now || !is_its() {
                 continue;
@@ -339,6 +349,9 @@ impl<'a> Tuning<'a> {
             if !is_known {
                 entry.add(saved)?;
             }
+        }
+        for device in devices {
+            *saved_devices.entry(device.to_owned()).or_default() |= is_move;
         }
         Ok(())
     }
