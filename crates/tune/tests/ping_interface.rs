@@ -9,6 +9,7 @@ use latpath_testkit::machine_folder::MachineFolder;
 use latpath_testkit::machine_nics::{FolderNic, ICE, MLX5};
 use latpath_tune::{plan, Applied, ApplyOptions, Effect, Machine, Plan, Planned, Profile, Tuning, Variables, Watch};
 use latpath_undo::Journal;
+use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -247,6 +248,31 @@ fn what_link_up_or_a_change_of_queues_resets_is_drift() {
     let drift = bench.tuning().verify("ping-interface").unwrap();
     let drifted: Vec<Setting> = drift.iter().flat_map(|drift| &drift.drifted).map(|step| step.setting).collect();
     assert_eq!(drifted, [Setting::IrqAffinity]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// Any lines in any order, each applied by itself or together with others, and then undone.
+    #[test]
+    fn any_sequence_of_lines_is_undone(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..24),
+        calls in 1_usize..4,
+    ) {
+        let bench = Bench::new(MLX5);
+        let before = snapshot(bench.folder.path());
+        let whole = Profile::named("ping-interface").unwrap();
+        for part in picks.chunks(picks.len().div_ceil(calls)) {
+            let lines = part.iter().map(|pick| whole.lines[pick.index(whole.lines.len())].clone()).collect();
+            let mut profile = whole.clone();
+            profile.lines = lines;
+            let variables = Bench::variables(&[ADDRESS, PEER, ("busy_poll", "60")]);
+            let plan = plan(&profile, &variables, &bench.machine.again()).unwrap();
+            prop_assert_eq!(bench.apply(&plan).stopped, None);
+        }
+        let messages = bench.tuning().undo("ping-interface").unwrap();
+        prop_assert_eq!(differences(&before, &snapshot(bench.folder.path())), [""; 0], "{:?}", messages);
+    }
 }
 
 #[test]
