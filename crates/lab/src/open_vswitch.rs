@@ -26,7 +26,18 @@ const QUICK: Duration = Duration::from_secs(60);
 /// them all.
 const UPTIME: f64 = 11.0;
 
-/// A running Open vSwitch with one bridge on the kernel's datapath. Both end when this value is dropped.
+/// Open vSwitch's daemon as built with DPDK, which has ports of vhost-user (Debian: openvswitch-switch-dpdk).
+pub const WITH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+/// Settings of DPDK for a machine without huge pages and without NICs for it.
+const DPDK: [&str; 4] = [
+    "other_config:dpdk-init=true",
+    // Some 60 MiB for each port, not 700 MiB for all.
+    "other_config:per-port-memory=true",
+    "other_config:dpdk-lcore-mask=0x1",
+    "other_config:dpdk-extra=\"--no-huge --legacy-mem --no-pci -m 256\"",
+];
+
+/// A running Open vSwitch, which ends with its bridges when this value is dropped.
 #[derive(Debug)]
 pub struct OpenVswitch {
     daemon: Running,
@@ -48,7 +59,18 @@ pub struct Lookups {
 }
 
 impl OpenVswitch {
+    /// Starts Open vSwitch with one bridge on the kernel's datapath.
     pub(crate) fn start(lab: &Lab, namespace: &Namespace) -> Result<Self> {
+        let started = Self::without_bridge(lab, namespace, "ovs-vswitchd")?;
+        started.vsctl(&format!("add-br {BRIDGE}"))?;
+        Ok(started)
+    }
+
+    /// Starts Open vSwitch without a bridge. `daemon` is the program: `ovs-vswitchd`, or [`WITH_DPDK`].
+    ///
+    /// # Errors
+    /// If a program is not installed, or does not start.
+    pub fn without_bridge(lab: &Lab, namespace: &Namespace, daemon: &str) -> Result<Self> {
         if let Some(program) = PROGRAMS.into_iter().find(|p| crate::path_of(p).is_none()) {
             return Err(Error::Missing { program, package: PACKAGE });
         }
@@ -57,29 +79,36 @@ impl OpenVswitch {
         fs::create_dir_all(&folder).doing(format!("make folder {}", folder.display()))?;
         let file = |name: &str| folder.join(name).display().to_string();
         process::run(Command::new("ovsdb-tool").args(["create", &file("conf.db"), SCHEMA]), QUICK, &|| false)?;
-        let start = |program: &str, arguments: &[String]| {
+        let start = |name: &str, program: &str, arguments: &[String]| {
             let mut command = Command::new(program);
-            command.args(arguments).args(["-vconsole:off", "--no-chdir"]).arg(format!("--log-file={}", file(program)));
-            command.arg(format!("--unixctl={}", file(&format!("{program}.ctl"))));
+            command.args(arguments).args(["-vconsole:off", "--no-chdir"]).arg(format!("--log-file={}", file(name)));
+            command.arg(format!("--unixctl={}", file(&format!("{name}.ctl"))));
             // The folder of its bridges' sockets.
             command.envs([("OVS_RUNDIR", &folder), ("OVS_LOGDIR", &folder), ("OVS_DBDIR", &folder)]);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             namespace.start(command, Signal::SIGKILL)
         };
         let socket = file("db.sock");
-        let mut database = start("ovsdb-server", &[file("conf.db"), format!("--remote=punix:{socket}")])?;
+        let mut database =
+            start("ovsdb-server", "ovsdb-server", &[file("conf.db"), format!("--remote=punix:{socket}")])?;
         wait_for(&mut database, "ovsdb-server", &folder, &socket)?;
-        let vsctl = |words: &str| {
+        let vsctl = |words: &[&str]| {
             let mut command = Command::new("ovs-vsctl");
-            command.arg(format!("--db=unix:{socket}")).arg("--timeout=30").args(words.split_whitespace());
+            command.arg(format!("--db=unix:{socket}")).args(["--timeout=30", "--no-wait"]).args(words);
             process::run(&mut command, QUICK, &|| false)
         };
-        vsctl("--no-wait init")?;
-        let mut daemon = start("ovs-vswitchd", &[format!("unix:{socket}")])?;
+        vsctl(&["init"])?;
+        if daemon == WITH_DPDK {
+            vsctl(&[&["set", "Open_vSwitch", "."][..], &DPDK].concat())?;
+        }
+        let mut daemon = start("ovs-vswitchd", daemon, &[format!("unix:{socket}")])?;
         wait_for(&mut daemon, "ovs-vswitchd", &folder, &file("ovs-vswitchd.ctl"))?;
-        let started = Self { daemon, database, folder, _lab: lab.clone() };
-        started.vsctl(&format!("add-br {BRIDGE}"))?;
-        Ok(started)
+        Ok(Self { daemon, database, folder, _lab: lab.clone() })
+    }
+
+    /// Its database, as ovs-vsctl's `--db`.
+    pub fn database(&self) -> String {
+        format!("unix:{}", self.folder.join("db.sock").display())
     }
 
     /// Runs `ovs-vsctl WORDS…`; returns when the daemon has made the change.
@@ -87,8 +116,7 @@ impl OpenVswitch {
     /// # Errors
     /// If the command fails.
     pub fn vsctl(&self, words: &str) -> Result<String> {
-        let socket = self.folder.join("db.sock");
-        self.program("ovs-vsctl", &[&format!("--db=unix:{}", socket.display()), "--timeout=30"], words)
+        self.program("ovs-vsctl", &[&format!("--db={}", self.database()), "--timeout=30"], words)
     }
 
     /// Runs `ovs-appctl WORDS…` on the daemon.

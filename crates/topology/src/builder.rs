@@ -58,9 +58,7 @@ impl<'a> Builder<'a> {
         object: Object,
         make: impl FnOnce() -> Result<(Identity, T)>,
     ) -> Result<T> {
-        if self.is_stopped() {
-            return Err(Error::Interrupted);
-        }
+        self.check_stop()?;
         self.entry.add(Step::Make(object.clone()))?;
         (self.progress)(Event::Noted(&object));
         let (identity, held) = make()?;
@@ -72,9 +70,7 @@ impl<'a> Builder<'a> {
 
     /// Changes a property of a device. The change of a device that the topology made is not noted: it ends with it.
     pub(crate) fn set(&mut self, netns: &Netns, device: &str, value: Value) -> Result<()> {
-        if self.is_stopped() {
-            return Err(Error::Interrupted);
-        }
+        self.check_stop()?;
         let network = Rtnetlink::open(netns)?;
         let is_ours = |step: &Step| matches!(step, Step::Make(Object::Device { netns: of, name, .. }) if *of == netns.inode() && name == device);
         if self.entry.steps().iter().any(is_ours) {
@@ -94,7 +90,15 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Notes a step that changes nothing.
+    /// Fails if the user has requested a stop.
+    pub(crate) fn check_stop(&self) -> Result<()> {
+        if self.is_stopped() {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+
+    /// Notes a step: one that changes nothing, or before its change.
     pub(crate) fn note(&mut self, step: Step) -> Result<()> {
         Ok(self.entry.add(step)?)
     }

@@ -41,9 +41,10 @@ const FIRST_FD: u32 = 3;
 /// the line never comes and the shell ends.
 const WAIT_THEN_BECOME: &str = "read -r go && exec setsid \"$@\" </dev/null";
 
-/// Path of a macvtap's character device where /dev/tapN is missing or belongs to another one.
-pub(crate) fn node(topology: &str, device: &str) -> PathBuf {
-    Path::new("/dev").join(format!("latpath-{topology}-{device}"))
+/// Path of a macvtap's character device where /dev/tapN is missing or belongs to another one. Its name is the usual one,
+/// by which `latpath vms` knows the macvtap of a process.
+pub(crate) fn node(topology: &str, ifindex: u32) -> PathBuf {
+    Path::new("/dev").join(format!("latpath-{topology}")).join(format!("tap{ifindex}"))
 }
 
 /// File of a guest in the topology's directory.
@@ -54,7 +55,7 @@ pub(crate) fn file(topology: &str, guest: &str, end: &str) -> PathBuf {
 /// Starts a guest, and waits until QEMU answers on its monitor.
 pub(crate) fn start(builder: &mut Builder, topology: &Topology, host: &Host, guest: &Guest, qemu: &Qemu) -> Result<()> {
     let node = match topology.way {
-        Way::Macvtap => Some(macvtap_node(topology, host, guest)?.0),
+        Way::Macvtap => Some(macvtap_node(topology, host, guest)?),
         _ => None,
     };
     let log = file(&topology.name, &guest.name, "log");
@@ -199,29 +200,52 @@ fn nic(topology: &Topology, guest: &Guest, qemu: &Qemu) -> String {
     nic
 }
 
-/// The character device of a guest's macvtap, and its number: /dev/tapN if it is this one's, else the topology's node.
-fn macvtap_node(topology: &Topology, host: &Host, guest: &Guest) -> Result<(PathBuf, u64)> {
-    let tap = guest.tap();
-    let (ifindex, number) = device_number(&host.netns, &tap)?;
+/// The character device of a guest's macvtap: /dev/tapN if it is this one's, else the topology's node.
+fn macvtap_node(topology: &Topology, host: &Host, guest: &Guest) -> Result<PathBuf> {
+    let (ifindex, number) = device_number(&host.netns, &guest.tap())?;
     let usual = PathBuf::from(format!("/dev/tap{ifindex}"));
     // The macvtap of another namespace may have the same index, and the file.
     let is_its = fs::metadata(&usual).is_ok_and(|meta| meta.rdev() == number);
-    Ok((if is_its { usual } else { node(&topology.name, &tap) }, number))
+    Ok(if is_its { usual } else { node(&topology.name, ifindex) })
 }
 
 /// Makes the character device of a guest's macvtap where /dev has none; returns its path.
 pub(crate) fn make_node(builder: &mut Builder, topology: &Topology, host: &Host, guest: &Guest) -> Result<PathBuf> {
-    let (path, number) = macvtap_node(topology, host, guest)?;
-    if path != node(&topology.name, &guest.tap()) {
+    let device = guest.tap();
+    let (ifindex, number) = device_number(&host.netns, &device)?;
+    let path = macvtap_node(topology, host, guest)?;
+    if path != node(&topology.name, ifindex) {
         return Ok(path);
     }
-    builder.make(Object::Node { device: guest.tap() }, || {
+    builder.make(Object::Node { device, ifindex }, || {
+        if let Some(directory) = path.parent() {
+            latpath_linux::private_directory(directory).doing(format!("make directory {}", directory.display()))?;
+        }
         mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, number)
             .doing(format!("make {}", path.display()))?;
         let inode = fs::metadata(&path).doing(format!("find {}", path.display()))?.ino();
         Ok(Identity::Inode(inode))
     })?;
     Ok(path)
+}
+
+/// Removes a macvtap's character device and, if it is empty, its directory.
+pub(crate) fn remove_node(
+    topology: &str,
+    ifindex: u32,
+    identity: Option<&Identity>,
+) -> std::result::Result<Removed, String> {
+    let path = node(topology, ifindex);
+    let removed = match fs::symlink_metadata(&path) {
+        Err(_) => Removed::Absent,
+        Ok(found) if matches!(identity, Some(Identity::Inode(inode)) if *inode != found.ino()) => {
+            return Ok(Removed::LeftAlone("another file has its name".into()));
+        }
+        Ok(_) => fs::remove_file(&path).map(|()| Removed::Yes).map_err(|e| format!("{}: {e}", path.display()))?,
+    };
+    // Other macvtaps of the topology may have theirs there.
+    let _ = path.parent().map(fs::remove_dir);
+    Ok(removed)
 }
 
 /// Index of a macvtap in its namespace, and the number of its character device.

@@ -45,7 +45,7 @@ pub use file::{
 pub use libvirt::interface_xml;
 pub use points::{Direction, Gap, PointOnWay};
 pub use status::{status, ObjectStatus, Presence, Status};
-pub use step::{Identity, Object, Setting, Step, Value};
+pub use step::{Identity, Object, OvsSetting, Setting, Step, Value};
 pub use undo::Topologies;
 pub use up::{down, names, up, Down, Up};
 

@@ -6,7 +6,7 @@ use crate::{
     file::{Guest, OvsOptions, TaggedBy, Topology, Way},
     guest::file,
     libvirt::Adopted,
-    step::{Identity, Object},
+    step::{Identity, Object, OvsSetting, Step},
     undo::Removed,
     up::Up,
     Error, Result,
@@ -54,6 +54,9 @@ pub(crate) fn build(
     let database = options.database.clone();
     check_version(topology, &options)?;
     let switch = Switch { topology, database: database.clone(), bridge };
+    if let Some(mask) = &options.pmd_cpu_mask {
+        set(builder, database.clone(), "pmd-cpu-mask", mask)?;
+    }
     let datapath = if topology.way == Way::Ovs { "system" } else { "netdev" };
     let mark = format!("external_ids:{MARK}={}", topology.name);
     let object = Object::OvsBridge { name: bridge.into(), database: database.clone() };
@@ -77,6 +80,51 @@ pub(crate) fn build(
         up.notes.push("ovs.pmd_cpu_mask is not set: Open vSwitch polls on one CPU of its choice per NUMA node".into());
     }
     Ok(())
+}
+
+/// Sets a key of `other_config`, unless it has the value.
+fn set(builder: &mut Builder, database: Option<String>, key: &str, value: &str) -> Result<()> {
+    let before = other_config(database.as_deref(), key)?;
+    if before.as_deref() == Some(value) {
+        return Ok(());
+    }
+    builder.check_stop()?;
+    let setting = OvsSetting { database, key: key.into(), before, set: value.into() };
+    builder.note(Step::SetOvs(setting.clone()))?;
+    put(&setting, Some(value))
+}
+
+fn other_config(database: Option<&str>, key: &str) -> Result<Option<String>> {
+    let words = ["--if-exists", "get", "Open_vSwitch", ".", &format!("other_config:{key}")];
+    let text = vsctl(database, &words)?;
+    Ok(Some(text.trim_matches('"').to_owned()).filter(|text| !text.is_empty()))
+}
+
+fn put(setting: &OvsSetting, value: Option<&str>) -> Result<()> {
+    let (database, key) = (setting.database.as_deref(), &setting.key);
+    match value {
+        Some(value) => vsctl(database, &["set", "Open_vSwitch", ".", &format!("other_config:{key}={value}")])?,
+        None => vsctl(database, &["remove", "Open_vSwitch", ".", "other_config", key])?,
+    };
+    Ok(())
+}
+
+/// The value that a changed setting has now.
+pub(crate) fn value_now(setting: &OvsSetting) -> std::result::Result<Option<String>, String> {
+    other_config(setting.database.as_deref(), &setting.key).map_err(|e| e.to_string())
+}
+
+/// Gives a setting its old value, unless somebody else has changed it since.
+pub(crate) fn restore(setting: &OvsSetting) -> std::result::Result<Removed, String> {
+    let now = value_now(setting)?;
+    if now == setting.before {
+        return Ok(Removed::Absent);
+    }
+    if now.as_ref() != Some(&setting.set) {
+        let now = now.as_deref().unwrap_or("not set").to_owned();
+        return Ok(Removed::LeftAlone(format!("stays {now}, which another program has set")));
+    }
+    put(setting, setting.before.as_deref()).map(|()| Removed::Yes).map_err(|e| e.to_string())
 }
 
 struct Switch<'a> {

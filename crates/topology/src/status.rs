@@ -5,7 +5,7 @@ use crate::{
     file::Topology,
     guest, ovs,
     points::{gaps, points, Gap, Modes, PointOnWay},
-    step::{Identity, Object, Setting, Step},
+    step::{Identity, Object, OvsSetting, Setting, Step},
     undo::identity,
     up::steps,
     xdp, Error, Result, Way,
@@ -79,6 +79,7 @@ pub fn status(name: &str) -> Result<Status> {
     let objects = steps.iter().enumerate().filter_map(|(at, step)| match step {
         Step::Make(object) => Some(of_object(name, object, identity(&steps[at..], object))),
         Step::Set(setting) => Some(of_setting(setting)),
+        Step::SetOvs(setting) => Some(of_ovs(setting)),
         Step::Topology(_) | Step::Made(..) | Step::Complete => None,
     });
     let taps = taps(&topology);
@@ -137,8 +138,8 @@ fn of_object(topology: &str, object: &Object, identity: Option<&Identity>) -> Ob
             Err(_) => Presence::Missing,
         },
         (Object::Device { netns, name, .. }, Some(Identity::Ifindex(index))) => device(*netns, name, *index),
-        (Object::Node { device }, Some(Identity::Inode(inode))) => {
-            match fs::metadata(guest::node(topology, device)).map(|found| found.ino()) {
+        (Object::Node { ifindex, .. }, Some(Identity::Inode(inode))) => {
+            match fs::metadata(guest::node(topology, *ifindex)).map(|found| found.ino()) {
                 Ok(found) if found == *inode => Presence::Present,
                 Ok(_) => Presence::Replaced,
                 Err(_) => Presence::Missing,
@@ -193,4 +194,15 @@ fn of_setting(setting: &Setting) -> ObjectStatus {
         Ok(None) | Err(_) => (Presence::Missing, "the device is gone".into()),
     };
     ObjectStatus { object, state, detail: Some(detail) }
+}
+
+fn of_ovs(setting: &OvsSetting) -> ObjectStatus {
+    let (state, detail) = match ovs::value_now(setting) {
+        Ok(Some(now)) if now == setting.set => {
+            (Presence::Present, format!("before: {}", setting.before.as_deref().unwrap_or("not set")))
+        }
+        Ok(now) => (Presence::Changed, format!("now: {}", now.as_deref().unwrap_or("not set"))),
+        Err(error) => (Presence::Missing, error),
+    };
+    ObjectStatus { object: format!("Open vSwitch: {} {}", setting.key, setting.set), state, detail: Some(detail) }
 }

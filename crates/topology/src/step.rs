@@ -17,6 +17,8 @@ pub enum Step {
     Made(Object, Identity),
     /// A property of an existing device is about to be changed.
     Set(Setting),
+    /// A setting of Open vSwitch is about to be changed.
+    SetOvs(OvsSetting),
     /// The topology is complete.
     Complete,
 }
@@ -45,6 +47,8 @@ pub enum Object {
     Node {
         /// The macvtap.
         device: String,
+        /// Its index.
+        ifindex: u32,
     },
     /// The mount of bpffs, in which XDP programs outlive the command.
     Bpffs,
@@ -127,6 +131,19 @@ pub struct Setting {
     pub set: Value,
 }
 
+/// A change of `other_config` of Open vSwitch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OvsSetting {
+    /// The database, if not the machine's own.
+    pub database: Option<String>,
+    /// The key.
+    pub key: String,
+    /// The old value; `None` if it was not set.
+    pub before: Option<String>,
+    /// The new value.
+    pub set: String,
+}
+
 /// A property of a device, with a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -161,7 +178,7 @@ impl fmt::Display for Object {
             Self::Device { name, kind, .. } => {
                 write!(f, "{} {name}", if kind == "tun" { "tap" } else { kind })
             }
-            Self::Node { device } => write!(f, "character device of {device}"),
+            Self::Node { device, .. } => write!(f, "character device of {device}"),
             Self::Bpffs => f.write_str("mount of bpffs"),
             Self::Pins => f.write_str("directory of pinned programs"),
             Self::Xdp { device, does, .. } => write!(f, "XDP program on {device} ({does})"),

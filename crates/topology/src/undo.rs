@@ -37,11 +37,15 @@ impl Undo for Topologies {
             let (what, removed) = match step {
                 Step::Make(object) => (object.to_string(), remove(subject, object, identity(&steps[at..], object))),
                 Step::Set(setting) => (format!("{}: {}", setting.device, setting.before), restore(setting)),
+                Step::SetOvs(setting) => {
+                    let before = setting.before.as_deref().unwrap_or("not set");
+                    (format!("Open vSwitch: {} {before}", setting.key), ovs::restore(setting))
+                }
                 Step::Made(..) | Step::Topology(_) | Step::Complete => continue,
             };
             match removed {
                 Ok(Removed::Yes) => done.push(match step {
-                    Step::Set(_) => format!("topology {subject}: {what} again"),
+                    Step::Set(_) | Step::SetOvs(_) => format!("topology {subject}: {what} again"),
                     _ => format!("topology {subject}: {what} removed"),
                 }),
                 Ok(Removed::Absent) => {}
@@ -69,7 +73,7 @@ fn remove(topology: &str, object: &Object, identity: Option<&Identity>) -> Resul
         Object::Directory => remove_directory(&crate::directory(topology)).map_err(|e| e.to_string()),
         Object::Namespace { name } => namespace(name, identity),
         Object::Device { netns, name, kind } => device(*netns, name, kind, identity),
-        Object::Node { device } => remove_file(&guest::node(topology, device), identity),
+        Object::Node { ifindex, .. } => guest::remove_node(topology, *ifindex, identity),
         Object::Bpffs => xdp::unmount(),
         Object::Pins => xdp::remove_pins(topology),
         Object::Xdp { device, .. } => xdp::unpin(topology, device),
@@ -139,13 +143,4 @@ fn remove_directory(directory: &Path) -> io::Result<Removed> {
         let _ = fs::remove_dir(above);
     }
     Ok(removed)
-}
-
-fn remove_file(path: &Path, identity: Option<&Identity>) -> Result<Removed, String> {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(found) = fs::symlink_metadata(path) else { return Ok(Removed::Absent) };
-    if matches!(identity, Some(Identity::Inode(inode)) if *inode != found.ino()) {
-        return Ok(Removed::LeftAlone("another file has its name".into()));
-    }
-    fs::remove_file(path).map(|()| Removed::Yes).map_err(|e| format!("{}: {e}", path.display()))
 }

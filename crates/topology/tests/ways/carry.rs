@@ -45,10 +45,10 @@ pub struct Tap {
 impl Tap {
     pub fn open(_machine: &Machine, topology: &Topology) -> Result<Self, Failed> {
         let netns = Netns::named(topology.namespace.as_deref().ok_or("a namespace")?)?;
-        let made = node(topology);
         let file = match topology.way {
             Way::Macvtap => {
                 let index = latpath_net::Rtnetlink::open(&netns)?.device("tap0")?.ifindex;
+                let made = node(topology, index);
                 if made.exists() {
                     made
                 } else {

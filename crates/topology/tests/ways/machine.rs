@@ -153,7 +153,7 @@ impl Snapshot {
     }
 }
 
-/// The character device of a macvtap in a topology.
-pub fn node(topology: &Topology) -> std::path::PathBuf {
-    Path::new("/dev").join(format!("latpath-{}-tap0", topology.name))
+/// The character device of the topology's macvtap with this index.
+pub fn node(topology: &Topology, ifindex: u32) -> std::path::PathBuf {
+    Path::new("/dev").join(format!("latpath-{}", topology.name)).join(format!("tap{ifindex}"))
 }

@@ -1,11 +1,12 @@
 //! Topologies in network namespaces: what they carry, and that nothing of them remains, also after a kill at any step.
 
 mod carry;
+mod guests;
 mod machine;
 
 use carry::{stream, Tap};
 use latpath_net::Rtnetlink;
-use latpath_testkit::{equal, need_root, need_tool, trial, Failed};
+use latpath_testkit::{equal, need_guest, need_root, need_tool, trial, Failed};
 use latpath_topology::{down, status, up, Event, Presence, Topologies, Topology, Value};
 use latpath_undo::{Journal, Kind, Undo};
 use machine::{Machine, Snapshot};
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
         return victim(Path::new(&file), kill_at.parse().expect("a number"));
     }
     let needs = [need_root(), need_tool("ip")];
+    let with_dpdk = [need_root(), need_guest(), need_tool("ovs-vsctl"), need_tool(latpath_lab::WITH_DPDK)];
+    let module = (!Path::new("/sys/module/openvswitch").exists()).then(|| "needs the module openvswitch".into());
+    let with_kernel = [need_root(), need_guest(), need_tool("ovs-vsctl"), module];
     latpath_testkit::main(vec![
         trial("each_way_carries_a_stream_in_both_directions", &needs, carries),
         trial("a_vlan_of_the_host_is_taken_off_and_put_on_by_xdp", &needs, vlan),
@@ -32,6 +36,10 @@ fn main() -> ExitCode {
         trial("what_others_changed_since_stays", &needs, changed),
         trial("what_cannot_be_made_leaves_nothing", &needs, refused),
         trial("status_names_what_is_gone", &needs, shown),
+        trial("a_guest_answers_on_each_way", &[need_root(), need_guest()], guests::ways).in_lab(),
+        trial("a_guest_answers_behind_open_vswitch_on_the_kernels_datapath", &with_kernel, guests::ovs).in_lab(),
+        trial("all_ways_work_on_the_kernels_of_the_lab", &with_dpdk, guests::in_hypervisor).in_lab(),
+        trial("a_guest_answers_behind_open_vswitch_with_af_xdp", &with_dpdk, guests::afxdp).in_lab(),
     ])
 }
 

@@ -1,0 +1,130 @@
+//! Whole guests: QEMU that a topology starts, and packets from the wire into the guest and back.
+
+use crate::{
+    machine::{Machine, Snapshot},
+    make, Test,
+};
+use latpath_lab::{GuestFiles, Hypervisor, Lab, LabKernel, Namespace, Nics, OpenVswitch, WITH_DPDK};
+use latpath_net::Netns;
+use latpath_testkit::{equal, Failed};
+use latpath_topology::{down, status, GuestPort, OvsOptions, Qemu, Topology};
+use std::{net::IpAddr, path::Path, time::Duration};
+
+const NEVER: &dyn Fn() -> bool = &|| false;
+/// Maximum time for an emulated guest's boot, and for a script in it.
+const PATIENCE: Duration = Duration::from_secs(240);
+/// Set in the lab's hypervisor, which has KVM and vhost for guests.
+const NESTED: &str = "LATPATH_NESTED_KVM";
+const WIRE: &str = "192.0.2.1";
+/// The guest resolves the wire's address first; then each request is one packet in each direction.
+const PING: &str =
+    "ip addr add 192.0.2.2/24 dev eth0; ping -c 3 -w 60 192.0.2.1 >/dev/null; ping -c 50 -i 0.1 192.0.2.1";
+
+/// Bridge, macvtap and XDP with a guest that latpath starts, without vhost.
+pub fn ways() -> Test {
+    for way in super::WAYS {
+        let machine = Machine::new("guest")?;
+        let topology = machine.trial(way, "")?;
+        answered(&machine, topology)?;
+    }
+    Ok(())
+}
+
+/// Open vSwitch in user space with AF_XDP at the uplink: to a tap, and to vhost-user.
+pub fn afxdp() -> Test {
+    for port in [GuestPort::VhostUser] {
+        let machine = Machine::new("ovs")?;
+        let lab = Lab::new()?;
+        let host: Namespace = lab.namespace("host")?;
+        let switch = OpenVswitch::without_bridge(&lab, &host, WITH_DPDK)?;
+        let mut topology = machine.trial("ovs-afxdp", "")?;
+        topology.namespace = Some(host.name().into());
+        let options = OvsOptions {
+            bridge: Some("bro".into()),
+            database: Some(switch.database()),
+            pmd_cpu_mask: Some("0x2".into()),
+            guest_port: port,
+            ..OvsOptions::default()
+        };
+        topology.ovs = Some(options);
+        answered(&machine, topology)?;
+        let rest = switch.vsctl("show")?;
+        equal(&rest, rest.contains("bro"), false)?;
+        let mask = switch.vsctl("--if-exists get Open_vSwitch . other_config:pmd-cpu-mask")?;
+        equal("the mask is unset again", mask.trim(), "")?;
+    }
+    Ok(())
+}
+
+/// Open vSwitch on the kernel's datapath, with vhost.
+pub fn ovs() -> Test {
+    let machine = Machine::new("ovs")?;
+    let lab = Lab::new()?;
+    let host: Namespace = lab.namespace("host")?;
+    let switch = OpenVswitch::without_bridge(&lab, &host, "ovs-vswitchd")?;
+    let mut topology = machine.trial("ovs", "")?;
+    topology.namespace = Some(host.name().into());
+    let (bridge, database) = (Some("bro".into()), Some(switch.database()));
+    topology.ovs = Some(OvsOptions { bridge, database, ..OvsOptions::default() });
+    answered(&machine, topology)?;
+    let rest = switch.vsctl("show")?;
+    equal(&rest, rest.contains("bro"), false)
+}
+
+/// All ways on the kernels of the lab: this program's tests, run in a hypervisor.
+pub fn in_hypervisor() -> Test {
+    let own = std::env::current_exe()?;
+    let chosen = std::env::var("LATPATH_LAB").unwrap_or_else(|_| "6.1".into());
+    for name in chosen.split(',') {
+        let kernel = LabKernel::named(name).ok_or_else(|| format!("LATPATH_LAB: the lab has no kernel {name}"))?;
+        let lab = Lab::new()?;
+        let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
+        for test in
+            ["each_way_carries", "nothing_remains", "a_guest_answers_on", "on_the_kernels_datapath", "with_af_xdp"]
+        {
+            let script = format!("{NESTED}=1 {} {test} 2>&1", own.display());
+            let ran = hypervisor.run(&script, 5 * PATIENCE, NEVER)?;
+            eprintln!("Linux {}, {test}:\n{}", kernel.name, ran.text);
+            equal(&format!("{}, {test}", kernel.name), ran.status, 0)?;
+            equal("it ran", ran.text.contains(" 1 passed; 0 failed; 0 ignored"), true)?;
+        }
+        equal("the kernel's complaints", hypervisor.complaints(), Vec::<String>::new())?;
+    }
+    Ok(())
+}
+
+/// Starts the guest, which pings the wire; then removes all.
+fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
+    let lab = Lab::new()?;
+    let files = GuestFiles::build(&lab, "guest", &[], &mut |_| (), NEVER)?;
+    let before = Snapshot::take(machine)?;
+    let nested = std::env::var_os(NESTED).is_some();
+    topology.guests[0].qemu = Some(Qemu {
+        acceleration: if nested { "kvm" } else { "tcg" }.into(),
+        memory_mib: u32::try_from(files.memory_mib)?,
+        kernel: Some(files.kernel.clone()),
+        initrd: Some(files.initramfs.clone()),
+        append: Some(files.append.clone()),
+        vhost: nested,
+        queue_size: Some(512),
+        // QEMU 7.2 crashes in an emulated guest that masks an interrupt of vhost-user.
+        vectors: (!nested && topology.has_vhost_user()).then_some(0),
+        arguments: files.arguments.clone(),
+        ..Qemu::default()
+    });
+    make(&topology)?;
+    let shown = status(&topology.name)?;
+    equal(&format!("{shown:?}"), shown.is_whole(), true)?;
+    let cable = topology.uplink.cable.clone().ok_or("a cable")?;
+    let wire = latpath_net::Rtnetlink::open(&Netns::named(&cable.namespace)?)?;
+    wire.add_address(&cable.device, WIRE.parse::<IpAddr>()?, 24)?;
+    let mut shell = files.shell(PATIENCE, NEVER)?;
+    let printed = shell.run(PING, PATIENCE, NEVER)?;
+    let what = format!("{}: {}", topology.way, printed.text);
+    equal(&what, printed.text.contains("50 packets transmitted, 50 packets received, 0% packet loss"), true)?;
+    drop(shell);
+    let removed = down(&topology.name)?;
+    equal("left alone", removed.left_alone, Vec::new())?;
+    before.is_again(machine)?;
+    equal("its files", Path::new(&latpath_topology::directory(&topology.name)).exists(), false)
+}
