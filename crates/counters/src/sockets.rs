@@ -1,5 +1,6 @@
 //! Drops of a namespace's sockets: the sum of all UDP sockets, and each packet socket (AF_PACKET).
 
+use latpath_linux::would_load_module;
 use latpath_net::{
     netlink::{attributes, u16_at, u32_at, Socket},
     Netns, Result,
@@ -60,18 +61,8 @@ pub fn sockets(netns: &Netns) -> Result<Sockets> {
         udp_buffer_full: sum("RcvbufErrors"),
         udp_no_listener: sum("NoPorts"),
         udp_checksum: sum("InCsumErrors"),
-        packet: if would_load() { None } else { packet_sockets(netns).ok() },
+        packet: if would_load_module("packet_diag") { None } else { packet_sockets(netns).ok() },
     })
-}
-
-/// Whether a request for packet sockets would make the kernel load a module: it exists and is not loaded.
-fn would_load() -> bool {
-    const MODULE: &str = "packet_diag";
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let folder = format!("/lib/modules/{}", latpath_linux::proc::kernel_release());
-    let is = |line: &str| line.split(':').next().is_some_and(|file| file.contains(&format!("/{MODULE}.ko")));
-    let there = read(&format!("{folder}/modules.dep")).lines().any(is);
-    there && !read("/proc/modules").lines().any(|line| line.split(' ').next() == Some(MODULE))
 }
 
 fn packet_sockets(netns: &Netns) -> Result<Vec<PacketSocket>> {

@@ -52,11 +52,13 @@ impl Instrument for Ladder {
 
     fn end(self, _: &AtomicBool, at_end: impl FnOnce()) -> Observation<LadderFigures> {
         let Self { mut scope, live } = self;
-        live.finish(|ladder| {
+        let mut observation = live.finish(|ladder| {
             at_end();
             scope.refresh();
             name_vms(ladder, &scope);
-        })
+        });
+        observation.notes.extend(scope.vhost_user_notes());
+        observation
     }
 }
 

@@ -1,7 +1,7 @@
 //! The VMs that a window covers.
 
 use crate::StartError;
-use latpath_vms::Vm;
+use latpath_vms::{VhostUser, Vm};
 use std::collections::BTreeSet;
 
 /// The VMs that a window covers: all of this host, those that start later included, or chosen ones.
@@ -54,6 +54,23 @@ impl Scope {
     /// All VMs of this host found so far, for their names.
     pub fn known(&self) -> &[Vm] {
         &self.known
+    }
+
+    /// Sentences on the VMs' NICs that a program in user space serves, where no event of the kernel shows the host's side.
+    pub fn vhost_user_notes(&self) -> Vec<String> {
+        let of = |vm: &Vm| {
+            let note = |nic: &VhostUser| {
+                format!(
+                    "{}: its NIC at {} is served by {} in user space (vhost-user): the host's side of its queues is not \
+                     seen; observe the guest itself, which sees its driver's side",
+                    vm.name,
+                    nic.socket,
+                    nic.served_by()
+                )
+            };
+            vm.vhost_user.iter().map(note).collect::<Vec<_>>()
+        };
+        self.vms().flat_map(of).collect()
     }
 
     /// Adds the VMs that started since the last search.

@@ -18,6 +18,7 @@ pub struct CommandLine {
     pub vcpus: Option<u32>,
     pub netdevs: Vec<Netdev>,
     pub nics: Vec<Nic>,
+    pub sockets: Vec<SocketChardev>,
     /// Context identifier of the guest on vhost-vsock.
     pub vsock_cid: Option<u32>,
 }
@@ -33,6 +34,18 @@ pub struct Netdev {
     pub vhost_fds: Vec<u32>,
     /// MAC address given with `-nic`.
     pub mac: Option<String>,
+    /// Id of the character device of vhost-user.
+    pub chardev: Option<String>,
+    pub queues: Option<u32>,
+}
+
+/// A character device that is a unix socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketChardev {
+    pub id: String,
+    pub path: String,
+    /// Whether QEMU listens at the path.
+    pub listens: bool,
 }
 
 /// The guest's side of a NIC.
@@ -121,9 +134,9 @@ impl CommandLine {
             if matches!(option, "enable-kvm") {
                 found.accelerators.push("kvm".into());
             }
-            const TAKEN: [&str; 13] = [
-                "name", "uuid", "machine", "M", "accel", "m", "smp", "netdev", "nic", "net", "device", "kernel",
-                "append",
+            const TAKEN: [&str; 14] = [
+                "name", "uuid", "machine", "M", "accel", "m", "smp", "netdev", "nic", "net", "device", "chardev",
+                "kernel", "append",
             ];
             if let Some(option) = TAKEN.into_iter().find(|o| *o == option) {
                 found.take(option, words.next().unwrap_or_default());
@@ -132,6 +145,7 @@ impl CommandLine {
         found.accelerators.truncate(MOST);
         found.netdevs.truncate(MOST);
         found.nics.truncate(MOST);
+        found.sockets.truncate(MOST);
         found
     }
 
@@ -150,6 +164,7 @@ impl CommandLine {
             "netdev" => self.netdevs.extend(netdev(&values)),
             "nic" | "net" => self.netdevs.extend(netdev(&values).filter(|n| n.kind != "nic" && n.kind != "none")),
             "device" => self.device(&values),
+            "chardev" => self.sockets.extend(socket(&values)),
             _ => {}
         }
     }
@@ -184,7 +199,18 @@ fn netdev(values: &Values) -> Option<Netdev> {
         vhost: !vhost_fds.is_empty() || values.get("vhost") == Some("on"),
         vhost_fds,
         mac: values.get("mac").and_then(mac),
+        chardev: values.get("chardev").map(str::to_owned),
+        queues: values.get("queues").and_then(|queues| queues.parse().ok()),
     })
+}
+
+fn socket(values: &Values) -> Option<SocketChardev> {
+    let is_socket = values.first("backend") == Some("socket");
+    // `server` alone is an old form of `server=on`.
+    let listens = values.get("server").is_some_and(|server| matches!(server, "on" | "true"))
+        || values.0.iter().any(|(key, value)| key.is_empty() && value == "server");
+    let path = values.get("path").filter(|_| is_socket)?;
+    Some(SocketChardev { id: values.get("id")?.into(), path: path.into(), listens })
 }
 
 /// `512` (MiB), `4G`, `4194304k`.
@@ -262,6 +288,22 @@ mod tests {
         assert_eq!(read.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["device", "device", "overcommit"]);
         assert_eq!(read[0].1, [pair("", "virtio-net-pci"), pair("netdev", "n0"), pair("rx_queue_size", "1024")]);
         assert!(read[1].1.contains(&pair("driver", "virtio-balloon-pci")));
+    }
+
+    #[test]
+    fn vhost_user_is_read_with_its_socket() {
+        let read = parse(
+            "qemu -chardev socket,id=c0,path=/run/vhost0,server=on -netdev vhost-user,id=n0,chardev=c0,queues=2 -device \
+             virtio-net-pci,netdev=n0,mac=52:54:00:0a:0b:0c -chardev pty,id=c1 -chardev socket,id=c2,port=1 -chardev \
+             socket,id=c3,path=/run/other,server,nowait",
+        );
+        let socket = |id: &str, path: &str, listens| SocketChardev { id: id.into(), path: path.into(), listens };
+        assert_eq!(read.sockets, [socket("c0", "/run/vhost0", true), socket("c3", "/run/other", true)]);
+        let [netdev] = &read.netdevs[..] else { panic!("one netdev") };
+        assert_eq!(
+            (netdev.kind.as_str(), netdev.chardev.as_deref(), netdev.queues),
+            ("vhost-user", Some("c0"), Some(2))
+        );
     }
 
     #[test]

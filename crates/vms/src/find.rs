@@ -1,16 +1,16 @@
 //! The search for guests: all processes, by their descriptors and their executable.
 
 use crate::{
-    command_line::CommandLine,
+    command_line::{CommandLine, Netdev},
     descriptors::Descriptors,
     error::Error,
     libvirt::{self, Domain},
     neighbours::mark_alone,
-    ovsdb,
+    ovsdb, peers,
     taps::{taps, Devices},
     text::plain,
     threads::{self, Guest},
-    vm::{Accel, Role, Tap, Thread, Vm},
+    vm::{Accel, Role, Tap, Thread, VhostUser, Vm},
 };
 use latpath_linux::{
     proc::{Root, Stat, PF_KTHREAD},
@@ -74,7 +74,9 @@ pub fn find() -> Result<Guests, Error> {
     let ports = std::cell::OnceCell::new();
     let root = Root::of(Path::new("/"));
     let ovs = |port: &str| ports.get_or_init(|| ovsdb::bridges(&root)).get(port).cloned();
-    find_in(&root, &mut Devices::new(&ask, &all, &ovs))
+    let mut found = find_in(&root, &mut Devices::new(&ask, &all, &ovs))?;
+    peers::find(&root, &mut found.vms);
+    Ok(found)
 }
 
 /// [`find`] under a given root directory.
@@ -130,6 +132,21 @@ fn adopt(root: &Root, tid: u32, stat: &Stat, isolated: &Cpus, vms: &mut [Vm]) {
             return;
         }
     }
+}
+
+/// The NICs of a command line that are served over vhost-user.
+fn vhost_user(line: &CommandLine) -> Vec<VhostUser> {
+    let of = |netdev: &Netdev| {
+        let socket = line.sockets.iter().find(|socket| Some(&socket.id) == netdev.chardev.as_ref());
+        VhostUser {
+            socket: socket.map_or_else(String::new, |socket| plain(&socket.path)),
+            listens: socket.is_some_and(|socket| socket.listens),
+            queues: netdev.queues.unwrap_or(1),
+            guest_mac: line.mac_behind(netdev),
+            peer: None,
+        }
+    };
+    line.netdevs.iter().filter(|netdev| netdev.kind == "vhost-user").map(of).collect()
 }
 
 fn vm(
@@ -192,6 +209,7 @@ fn vm(
         vhost_net: count(descriptors.vhost_net.len()),
         vhost_vsock: count(descriptors.vhost_vsock.len()),
         taps: taps.into_iter().map(|(tap, _)| tap).collect(),
+        vhost_user: vhost_user(&line),
         threads,
     })
 }

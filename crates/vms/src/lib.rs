@@ -22,6 +22,7 @@ mod find;
 mod libvirt;
 mod neighbours;
 mod ovsdb;
+mod peers;
 #[cfg(test)]
 mod recorded;
 mod taps;
@@ -35,4 +36,4 @@ pub use error::Error;
 pub use find::{find, Guests};
 pub use libvirt::{cputune, Cputune};
 pub use ovsdb::{ovs_config, OvsConfig};
-pub use vm::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};
+pub use vm::{Accel, Bridge, FoundBy, Isolated, Peer, Policy, Role, Tap, TapKind, Thread, VhostUser, Vm};

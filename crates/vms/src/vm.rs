@@ -36,6 +36,9 @@ pub struct Vm {
     pub vhost_vsock: u32,
     /// Host sides of its NICs.
     pub taps: Vec<Tap>,
+    /// NICs that another program serves in user space (vhost-user), without a tap.
+    #[serde(default)]
+    pub vhost_user: Vec<VhostUser>,
     /// Its threads, and kernel threads that work for it alone: main loop, vCPUs, vhost workers, others.
     pub threads: Vec<Thread>,
 }
@@ -86,6 +89,40 @@ impl Tap {
     pub fn place(&self) -> Option<(u32, u32)> {
         self.netns.zip(self.ifindex)
     }
+}
+
+/// A NIC that another program serves: it reads and writes the guest's memory itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VhostUser {
+    /// Path of the socket between QEMU and the program.
+    pub socket: String,
+    /// Whether QEMU listens there, and not the program.
+    pub listens: bool,
+    /// Number of queue pairs.
+    pub queues: u32,
+    /// MAC address of the guest's NIC, if known.
+    pub guest_mac: Option<String>,
+    /// The program at the other end; `None` if none is connected, or this user may not see it.
+    pub peer: Option<Peer>,
+}
+
+impl VhostUser {
+    /// The program at the other end, for texts: `ovs-vswitchd (process 4711)`.
+    pub fn served_by(&self) -> String {
+        match &self.peer {
+            Some(peer) => format!("{} (process {})", peer.program, peer.pid),
+            None => "another program".into(),
+        }
+    }
+}
+
+/// The program at the other end of a socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Peer {
+    /// Process number.
+    pub pid: u32,
+    /// Its name.
+    pub program: String,
 }
 
 /// Kind of the host side.

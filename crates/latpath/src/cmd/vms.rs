@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_stats::text::Table;
 use latpath_stats::units::{bytes, count};
-use latpath_vms::{Accel, Guests, Isolated, Policy, Role, Tap, Thread, Vm};
+use latpath_vms::{Accel, Guests, Isolated, Policy, Role, Tap, Thread, VhostUser, Vm};
 use std::collections::HashMap;
 
 /// List the virtual machines of this host: their taps, vhost workers and vCPUs, and on which CPUs they run.
@@ -33,11 +33,16 @@ fn text(found: &Guests, namespaces: &HashMap<u32, String>) -> String {
     let mut lines = Vec::new();
     for vm in &found.vms {
         lines.push(headline(vm, namespaces));
-        if vm.taps.is_empty() {
+        if vm.taps.is_empty() && vm.vhost_user.is_empty() {
             lines.push("  no tap".into());
-        } else {
+        }
+        if !vm.taps.is_empty() {
             let heads = ["<tap", "<guest's MAC", "<on", "<queues", "<length", "<dropped", "<served by"];
             lines.extend(table(&heads, vm.taps.iter().map(|tap| tap_row(tap, namespaces))));
+        }
+        if !vm.vhost_user.is_empty() {
+            let heads = ["<vhost-user socket", "<guest's MAC", "<queues", "<served by"];
+            lines.extend(table(&heads, vm.vhost_user.iter().map(vhost_user_row)));
         }
         let heads = ["<thread", "<does", "<name", "<CPUs", "<last on", "<policy", "<isolated", "<alone", "<found by"];
         lines.extend(table(&heads, vm.threads.iter().map(thread_row)));
@@ -98,6 +103,11 @@ fn tap_row(tap: &Tap, namespaces: &HashMap<u32, String>) -> Vec<String> {
         tap.dropped.map_or_else(unknown, count),
         tap.vhost.map_or_else(unknown, |vhost| if vhost { "vhost".into() } else { "QEMU".into() }),
     ]
+}
+
+fn vhost_user_row(nic: &VhostUser) -> Vec<String> {
+    let mac = nic.guest_mac.clone().unwrap_or_else(|| "-".into());
+    vec![nic.socket.clone(), mac, nic.queues.to_string(), nic.served_by()]
 }
 
 fn thread_row(thread: &Thread) -> Vec<String> {

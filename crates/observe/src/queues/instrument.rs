@@ -68,7 +68,9 @@ impl Instrument for Queues {
             netns: Some(own),
             statistics: since(&after, &before),
         };
-        QueuesFigures::observe(&seen, &names)
+        let mut observation = QueuesFigures::observe(&seen, &names);
+        observation.notes.extend(scope.vhost_user_notes());
+        observation
     }
 }
 

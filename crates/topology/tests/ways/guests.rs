@@ -32,7 +32,7 @@ pub fn ways() -> Test {
 
 /// Open vSwitch in user space with AF_XDP at the uplink: to a tap, and to vhost-user.
 pub fn afxdp() -> Test {
-    for port in [GuestPort::VhostUser] {
+    for port in [GuestPort::Tap, GuestPort::VhostUser] {
         let machine = Machine::new("ovs")?;
         let lab = Lab::new()?;
         let host: Namespace = lab.namespace("host")?;
