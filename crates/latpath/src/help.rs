@@ -46,6 +46,7 @@ const GROUPS: [Group; 4] = [
         heading: "This machine",
         commands: &[
             ("doctor", "Show what is wrong with this machine, what it costs, and how to mend it"),
+            ("tune", "Give this machine the settings of a profile, and take them back"),
             ("demo", "Try all of latpath on this machine, with a guest"),
         ],
     },
@@ -73,7 +74,7 @@ pub fn template() -> String {
 }
 
 /// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
-const FLAGS: [(&str, &[&str]); 14] = [
+const FLAGS: [(&str, &[&str]); 15] = [
     ("Recordings", &["against"]),
     (
         "Streams",
@@ -153,6 +154,10 @@ const FLAGS: [(&str, &[&str]); 14] = [
     ),
     ("Limits", &["junit", "limit", "limits"]),
     ("Figures", &["band", "bucket", "detail", "every", "function", "histogram", "overflow", "rows", "worst"]),
+    (
+        "Settings",
+        &["app-cpu", "baseline", "confirm", "housekeeping", "irq-cpu", "isolated", "no-watch", "set", "settle", "yes"],
+    ),
     ("Samples", &["cpus", "diff", "frequency", "syscalls"]),
     (
         "How the thread runs",

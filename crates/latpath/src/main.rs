@@ -56,6 +56,7 @@ enum Command {
     Streams(cmd::streams::Args),
     Study(cmd::study::Args),
     Subscribe(cmd::subscribe::Args),
+    Tune(cmd::tune::Args),
     Vms(cmd::vms::Args),
 }
 
@@ -87,6 +88,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Streams(args) => cmd::streams::run(args),
         Command::Study(args) => cmd::study::run(args),
         Command::Subscribe(args) => cmd::subscribe::run(args),
+        Command::Tune(args) => cmd::tune::run(args),
         Command::Vms(args) => cmd::vms::run(args),
     }
 }

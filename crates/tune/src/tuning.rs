@@ -59,9 +59,23 @@ pub struct AppliedStep {
     pub failed: Option<String>,
 }
 
+/// What ended an apply early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCause {
+    /// A step disturbed the traffic.
+    Traffic,
+    /// A step failed, or its effect could not be measured.
+    Failure,
+    /// The user stopped it.
+    User,
+}
+
 /// Why an apply ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Stopped {
+    /// What ended it.
+    pub cause: StopCause,
     /// The step, as `SETTING of PLACE`.
     pub step: String,
     /// The reason.
@@ -277,15 +291,15 @@ impl<'a> Tuning<'a> {
             // A step may move a device to another namespace, and give its interrupts other numbers.
             let owners = self.owners(&plan_of_round);
             for (step, owners) in plan_of_round.steps.iter().zip(&owners) {
-                let stopped = |why: String| Stopped { step: step.name(), why };
+                let stopped = |cause: StopCause, why: String| Stopped { cause, step: step.name(), why };
                 if stop.load(Ordering::Relaxed) {
-                    return Ok(Some(stopped("stopped by the user before this step".into())));
+                    return Ok(Some(stopped(StopCause::User, "stopped by the user before this step".into())));
                 }
                 self.save_what_is_reset(step, first, entry, &mut saved_devices)?;
                 let failed = self.make(step, owners, entry)?;
                 let effect = match watch.settle(step) {
                     Ok(effect) => effect,
-                    Err(why) => return Ok(Some(stopped(why))),
+                    Err(why) => return Ok(Some(stopped(StopCause::Failure, why))),
                 };
                 let disturbed = effect.as_ref().and_then(|effect| effect.disturbed.clone());
                 let hard = failed.as_ref().filter(|failed| failed.is_hard).map(|failed| failed.why.clone());
@@ -293,8 +307,9 @@ impl<'a> Tuning<'a> {
                 let failed = failed.map(|failed| failed.why);
                 applied.steps.push(AppliedStep { step: step.clone(), effect, failed });
                 applied.steps.last().into_iter().for_each(|step| report(Progress::Step(step)));
-                match disturbed.or(hard) {
-                    Some(why) if !options.force => return Ok(Some(stopped(why))),
+                let disturbed = disturbed.map(|why| (StopCause::Traffic, why));
+                match disturbed.or(hard.map(|why| (StopCause::Failure, why))) {
+                    Some((cause, why)) if !options.force => return Ok(Some(stopped(cause, why))),
                     _ => {}
                 }
             }

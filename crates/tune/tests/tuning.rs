@@ -319,7 +319,7 @@ fn a_profile_that_is_not_applied_names_those_that_are() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(6))]
     #[test]
     fn whatever_is_applied_in_whatever_order_the_undo_gives_the_first_state_back(
         order in proptest::collection::vec((0_usize..3, 1_u32..4, any::<bool>()), 1..5)

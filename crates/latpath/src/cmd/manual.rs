@@ -48,6 +48,7 @@ const DESCRIBED: [Described; 7] = [
     ("net", of::<Vec<latpath_topology::Status>>),
     ("report", latpath_report::report_schema),
     ("study", of::<Vec<Configuration>>),
+    ("tune", of::<super::tune::Document>),
     ("vms", of::<Guests>),
 ];
 

@@ -33,6 +33,7 @@ pub mod streams;
 pub mod study;
 pub mod subscribe;
 mod thread;
+pub mod tune;
 pub mod values;
 pub mod vms;
 mod window;

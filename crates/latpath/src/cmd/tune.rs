@@ -1,0 +1,321 @@
+//! `latpath tune`: gives this machine the settings of a profile, as one change that can be taken back.
+
+mod apply;
+mod guard;
+mod show;
+mod watching;
+
+use super::report::{print, print_as};
+use super::{Outcome, Usage};
+use anyhow::{bail, Result};
+use clap::{Args as ClapArgs, Subcommand};
+use latpath_linux::Cpus;
+use latpath_tune::{plan, Drift, Machine, Plan, PlanError, Profile, TuneError, Tuned, Tuning, Variables};
+use latpath_undo::Journal;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Give this machine the settings of a profile, as one change that can be taken back.
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    List(List),
+    Plan(PlanArgs),
+    Apply(Box<apply::Apply>),
+    Confirm(Confirm),
+    Verify(Verify),
+    Undo(Undo),
+    #[command(hide = true)]
+    Guard(guard::Guard),
+}
+
+/// List the profiles, and those that are applied
+#[derive(ClapArgs)]
+struct List {
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show what a profile would change here, without changing anything
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  latpath tune plan sv-hypervisor --isolated 2-7
+  latpath tune plan sv-guest --interface eth0 --irq-cpu 1 --why
+  latpath tune plan ./my-profile.toml --set peer=10.0.0.2")]
+struct PlanArgs {
+    #[command(flatten)]
+    what: What,
+    /// Add the reason and the source of each line
+    #[arg(long)]
+    why: bool,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Keep a change that would be undone otherwise (apply --confirm)
+#[derive(ClapArgs)]
+struct Confirm {
+    /// The profile [default: the only one that waits]
+    #[arg(value_name = "PROFILE")]
+    profile: Option<String>,
+}
+
+/// Show what of an applied profile this machine no longer has; exit code 3 if there is any
+#[derive(ClapArgs)]
+struct Verify {
+    #[command(flatten)]
+    what: OptionalWhat,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Take an applied profile back: the oldest values return, except where another program has changed one since
+#[derive(ClapArgs)]
+struct Undo {
+    /// The profile, as latpath tune list shows it [default: the only one that is applied]
+    #[arg(value_name = "PROFILE")]
+    profile: Option<String>,
+    /// Take all applied profiles back
+    #[arg(long, conflicts_with = "profile")]
+    all: bool,
+}
+
+/// A profile and its variables.
+#[derive(ClapArgs)]
+struct What {
+    /// The profile: a name (latpath tune list), or a file with a dot or a slash in its name (docs/tune.md)
+    #[arg(value_name = "PROFILE")]
+    profile: String,
+    #[command(flatten)]
+    variables: VariableArgs,
+}
+
+/// A profile that may be left out.
+#[derive(ClapArgs)]
+struct OptionalWhat {
+    /// The profile; one that is not applied is compared with the variables of these flags [default: all that are applied]
+    #[arg(value_name = "PROFILE")]
+    profile: Option<String>,
+    #[command(flatten)]
+    variables: VariableArgs,
+}
+
+#[derive(ClapArgs, Clone, Debug)]
+struct VariableArgs {
+    /// Network device that the profile is about; several are allowed
+    #[arg(short, long = "interface", value_name = "IF")]
+    interfaces: Vec<String>,
+    /// CPUs for what must not be disturbed, as 2-7 [default: those that the kernel isolates]
+    #[arg(long, value_name = "CPUS")]
+    isolated: Option<Cpus>,
+    /// CPUs for everything else, as 0-1 [default: all but the isolated ones]
+    #[arg(long, value_name = "CPUS")]
+    housekeeping: Option<Cpus>,
+    /// CPU of the network devices' interrupts
+    #[arg(long, value_name = "CPU")]
+    irq_cpu: Option<u32>,
+    /// CPU of the application
+    #[arg(long, value_name = "CPU")]
+    app_cpu: Option<u32>,
+    /// Value of another variable of the profile; several are allowed
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = variable)]
+    other: Vec<(String, String)>,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE, as peer=10.0.0.2")?;
+    let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    match (is_name, latpath_tune::BUILT_IN.contains(&name)) {
+        (false, _) => Err(format!("{name:?}: a variable's name has lower-case letters, digits and _")),
+        (true, true) => Err(format!("{name} has a flag of its own: --{}", name.replace('_', "-"))),
+        (true, false) => Ok((name.into(), value.into())),
+    }
+}
+
+impl VariableArgs {
+    fn variables(&self) -> Variables {
+        Variables {
+            isolated: self.isolated.clone(),
+            housekeeping: self.housekeeping.clone(),
+            cpus: Cpus::default(),
+            interfaces: self.interfaces.clone(),
+            irq_cpu: self.irq_cpu,
+            app_cpu: self.app_cpu,
+            other: self.other.iter().cloned().collect::<BTreeMap<_, _>>(),
+        }
+    }
+}
+
+/// What `latpath tune list --json` prints.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Profiles {
+    /// latpath's profiles.
+    profiles: Vec<ProfileHead>,
+    /// Profiles that are applied to this machine; null if this user may not read the journal.
+    applied: Option<Vec<Tuned>>,
+}
+
+/// A profile in the list.
+#[derive(Debug, Serialize, JsonSchema)]
+struct ProfileHead {
+    name: String,
+    about: String,
+    /// Variables that it needs.
+    needs: Vec<String>,
+    /// Number of its lines.
+    lines: usize,
+}
+
+/// What `latpath tune … --json` prints.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(title = "latpath tune --json")]
+pub enum Document {
+    /// `tune list`
+    Profiles(Profiles),
+    /// `tune plan`
+    Plan(Box<Plan>),
+    /// `tune apply`
+    Applied(Box<latpath_tune::Applied>),
+    /// `tune verify`
+    Drifts(Vec<Drift>),
+}
+
+pub fn run(args: Args) -> Result<Outcome> {
+    match args.action {
+        Action::List(args) => list(args),
+        Action::Plan(args) => show_plan(args),
+        Action::Apply(args) => apply::run(*args),
+        Action::Confirm(args) => confirm(args),
+        Action::Verify(args) => verify(args),
+        Action::Undo(args) => undo(args),
+        Action::Guard(args) => guard::run(args),
+    }
+}
+
+/// Only root changes settings, and reads the journal.
+fn need_root(doing: &str) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("latpath tune {doing} needs root: it writes settings and the journal; try with sudo");
+    }
+    Ok(())
+}
+
+fn find(what: &str) -> Result<Profile> {
+    Profile::find(what).map_err(|error| Usage(error.to_string()).into())
+}
+
+/// Plans a profile; what the user has to mend is wrong usage.
+fn planned(profile: &Profile, variables: &Variables, machine: &Machine) -> Result<Plan> {
+    plan(profile, variables, machine).map_err(|error: PlanError| Usage(error.to_string()).into())
+}
+
+fn list(args: List) -> Result<Outcome> {
+    let heads = Profile::all().into_iter().map(|profile| ProfileHead {
+        lines: profile.lines.len(),
+        name: profile.name,
+        about: profile.about,
+        needs: profile.needs,
+    });
+    let machine = Machine::this(&[]);
+    let tuning = Tuning::new(&machine, Journal::of_this_machine());
+    let applied = if nix::unistd::geteuid().is_root() { Some(tuning.applied()?) } else { None };
+    let profiles = Profiles { profiles: heads.collect(), applied };
+    print_as(args.json, || &profiles, || show::profiles(&profiles))?;
+    Ok(Outcome::Done)
+}
+
+fn show_plan(args: PlanArgs) -> Result<Outcome> {
+    let profile = find(&args.what.profile)?;
+    let variables = args.what.variables.variables();
+    let plan = planned(&profile, &variables, &Machine::this(&variables.interfaces))?;
+    print_as(args.json, || &plan, || show::plan(&plan, args.why))?;
+    Ok(Outcome::Done)
+}
+
+fn confirm(args: Confirm) -> Result<Outcome> {
+    need_root("confirm")?;
+    let machine = Machine::this(&[]);
+    let tuning = Tuning::new(&machine, Journal::of_this_machine());
+    let name = match args.profile {
+        Some(name) => name,
+        None => only(tuning.applied()?.into_iter().filter(|one| one.unconfirmed).collect(), "waits to be confirmed")?,
+    };
+    for subject in tuning.confirm(&name)? {
+        print(&format!("{subject}: confirmed; latpath tune undo {subject} takes it back\n"))?;
+    }
+    Ok(Outcome::Done)
+}
+
+/// The subject, if only one is there.
+fn only(all: Vec<Tuned>, doing: &str) -> Result<String> {
+    match all.as_slice() {
+        [one] => Ok(one.subject.clone()),
+        [] => bail!("no profile {doing}"),
+        several => {
+            let names: Vec<&str> = several.iter().map(|one| one.subject.as_str()).collect();
+            bail!(Usage(format!("name the profile: {} {doing}", names.join(", "))))
+        }
+    }
+}
+
+fn verify(args: Verify) -> Result<Outcome> {
+    let variables = args.what.variables.variables();
+    let machine = Machine::this(&variables.interfaces);
+    let tuning = Tuning::new(&machine, Journal::of_this_machine());
+    let is_root = nix::unistd::geteuid().is_root();
+    let drifts = match args.what.profile {
+        None => {
+            need_root("verify without a profile")?;
+            let names: Vec<String> = tuning.applied()?.into_iter().map(|one| one.subject).collect();
+            if names.is_empty() {
+                bail!("no profile is applied; name one to compare this machine with it");
+            }
+            let mut all = Vec::new();
+            for name in names {
+                all.extend(tuning.verify(&name)?);
+            }
+            all
+        }
+        Some(name) => match if is_root { tuning.verify(&name) } else { not_applied(&name) } {
+            Err(TuneError::NotApplied { .. }) => {
+                vec![Drift::of(planned(&find(&name)?, &variables, &machine)?)]
+            }
+            found => found?,
+        },
+    };
+    let is_none = drifts.iter().all(Drift::is_none);
+    print_as(args.json, || &drifts, || show::drifts(&drifts))?;
+    Ok(if is_none { Outcome::Done } else { Outcome::LimitBroken })
+}
+
+fn not_applied(name: &str) -> Result<Vec<Drift>, TuneError> {
+    Err(TuneError::NotApplied { subject: name.into(), applied: Vec::new() })
+}
+
+fn undo(args: Undo) -> Result<Outcome> {
+    need_root("undo")?;
+    let machine = Machine::this(&[]);
+    let tuning = Tuning::new(&machine, Journal::of_this_machine());
+    let mut applied = tuning.applied()?;
+    applied.dedup_by(|a, b| a.subject == b.subject);
+    let names = match args.profile {
+        Some(name) => vec![name],
+        None if args.all => applied.into_iter().map(|one| one.subject).collect(),
+        None => vec![only(applied, "is applied")?],
+    };
+    for name in names {
+        let messages = tuning.undo(&name)?;
+        print(&show::undone(&name, &messages))?;
+    }
+    Ok(Outcome::Done)
+}
