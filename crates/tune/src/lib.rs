@@ -9,6 +9,7 @@
 
 mod accept;
 mod condition;
+mod export;
 mod machine;
 mod placement;
 mod plan;
@@ -21,6 +22,7 @@ mod watch;
 
 pub use accept::Accept;
 pub use condition::Condition;
+pub use export::{export, Format};
 pub use machine::Machine;
 pub use plan::{plan, Later, Met, Plan, PlanError, Planned, PlannedPlace, Skipped};
 pub use profile::{Line, Profile, ProfileError};

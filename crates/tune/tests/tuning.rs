@@ -5,8 +5,8 @@ mod common;
 use common::{differences, guest, lay_out, snapshot, variables, VCPUS, VHOST};
 use latpath_settings::{BootState, Disturbs, Setting, Writable};
 use latpath_tune::{
-    plan, Applied, ApplyOptions, Effect, Machine, NoWatch, Plan, PlanError, Planned, Profile, Tuning, Tunings,
-    Variables, Watch,
+    export, plan, Applied, ApplyOptions, Effect, Format, Machine, NoWatch, Plan, PlanError, Planned, Profile, Tuning,
+    Tunings, Variables, Watch,
 };
 use latpath_undo::Journal;
 use proptest::prelude::*;
@@ -23,7 +23,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let (folder, journal) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = || tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let (folder, journal) = (folder(), folder());
         let machine = lay_out(folder.path());
         Self { folder, journal, machine }
     }
@@ -107,6 +108,43 @@ fn a_plan_has_what_differs_what_is_met_and_what_needs_more_than_a_write() {
     assert_eq!(plan.subject(), "sv-hypervisor-eth0");
     let nowhere = plan.skipped.iter().find(|skipped| skipped.setting == Setting::ThreadCpus).unwrap();
     assert_eq!((nowhere.at.as_str(), nowhere.why.as_str()), ("threads:io", "this machine has no such setting there"));
+}
+
+#[test]
+fn a_plan_is_exported_for_a_shell_libvirt_and_ansible() {
+    let bench = Bench::new();
+    let plan = bench.plan("sv-hypervisor");
+    let of = |format| export(&plan, &bench.machine, format);
+    let shell = of(Format::Shell);
+    for line in [
+        "sysctl vm.swappiness=10",
+        "# undo: sysctl vm.swappiness=60",
+        "echo 3 > /sys/devices/virtual/workqueue/cpumask",
+        "chrt -f -p 2 $(pgrep -x ksoftirqd/2)",
+        "taskset -cp 2 6154",
+        "echo options kvm_intel ple_gap=0 > /etc/modprobe.d/latpath-kvm_intel-ple_gap.conf",
+    ] {
+        assert!(shell.lines().any(|found| found == line), "{line} is not in\n{shell}");
+    }
+    let parsed = std::process::Command::new("sh").args(["-n", "-c", &shell]).output().unwrap();
+    assert!(parsed.status.success(), "{}", String::from_utf8_lossy(&parsed.stderr));
+    let commands: Vec<&str> = shell.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
+    assert!(commands.len() > plan.changes(), "a command for each change");
+
+    let xml = of(Format::Libvirt);
+    for element in [
+        "<vcpupin vcpu='0' cpuset='2'/>",
+        "<vcpupin vcpu='1' cpuset='3'/>",
+        "<emulatorpin cpuset='0-1'/>",
+        "<vcpusched vcpus='1' scheduler='fifo' priority='1'/>",
+        "<locked/>",
+    ] {
+        assert!(xml.contains(element), "{element} is not in\n{xml}");
+    }
+    let ansible = of(Format::Ansible);
+    for line in ["isolcpus: \"2-3\"", "cpusystem: \"0-1\"", "cpumachinesrt: \"2-3\"", "  vm.swappiness = 10"] {
+        assert!(ansible.lines().any(|found| found == line), "{line} is not in\n{ansible}");
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 7] = [
+const DESCRIBED: [Described; 8] = [
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
     ("live", latpath_report::live_schema),

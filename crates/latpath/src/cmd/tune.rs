@@ -10,7 +10,7 @@ use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_linux::Cpus;
-use latpath_tune::{plan, Drift, Machine, Plan, PlanError, Profile, TuneError, Tuned, Tuning, Variables};
+use latpath_tune::{plan, Drift, Format, Machine, Plan, PlanError, Profile, TuneError, Tuned, Tuning, Variables};
 use latpath_undo::Journal;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -53,11 +53,32 @@ struct PlanArgs {
     #[command(flatten)]
     what: What,
     /// Add the reason and the source of each line
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     why: bool,
+    /// Print the plan in the form of another tool: a shell script with undo lines, elements of libvirt's XML, Ansible variables of SEAPATH
+    #[arg(long, value_name = "FORM", conflicts_with_all = ["why", "json"])]
+    export: Option<Form>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// The form of another tool.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Form {
+    Shell,
+    Libvirt,
+    Ansible,
+}
+
+impl From<Form> for Format {
+    fn from(form: Form) -> Self {
+        match form {
+            Form::Shell => Self::Shell,
+            Form::Libvirt => Self::Libvirt,
+            Form::Ansible => Self::Ansible,
+        }
+    }
 }
 
 /// Keep a change that would be undone otherwise (apply --confirm)
@@ -230,15 +251,22 @@ fn list(args: List) -> Result<Outcome> {
     let tuning = Tuning::new(&machine, Journal::of_this_machine());
     let applied = if nix::unistd::geteuid().is_root() { Some(tuning.applied()?) } else { None };
     let profiles = Profiles { profiles: heads.collect(), applied };
-    print_as(args.json, || &profiles, || show::profiles(&profiles))?;
+    let text = show::profiles(&profiles);
+    print_as(args.json, || Document::Profiles(profiles), || text)?;
     Ok(Outcome::Done)
 }
 
 fn show_plan(args: PlanArgs) -> Result<Outcome> {
     let profile = find(&args.what.profile)?;
     let variables = args.what.variables.variables();
-    let plan = planned(&profile, &variables, &Machine::this(&variables.interfaces))?;
-    print_as(args.json, || &plan, || show::plan(&plan, args.why))?;
+    let machine = Machine::this(&variables.interfaces);
+    let plan = planned(&profile, &variables, &machine)?;
+    if let Some(form) = args.export {
+        print(&latpath_tune::export(&plan, &machine, form.into()))?;
+        return Ok(Outcome::Done);
+    }
+    let text = show::plan(&plan, args.why);
+    print_as(args.json, || Document::Plan(Box::new(plan)), || text)?;
     Ok(Outcome::Done)
 }
 
@@ -294,7 +322,8 @@ fn verify(args: Verify) -> Result<Outcome> {
         },
     };
     let is_none = drifts.iter().all(Drift::is_none);
-    print_as(args.json, || &drifts, || show::drifts(&drifts))?;
+    let text = show::drifts(&drifts);
+    print_as(args.json, || Document::Drifts(drifts), || text)?;
     Ok(if is_none { Outcome::Done } else { Outcome::LimitBroken })
 }
 

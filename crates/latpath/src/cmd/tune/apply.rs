@@ -1,10 +1,10 @@
 //! `latpath tune apply`.
 
 use super::super::interrupt::stop_flag;
-use super::super::report::print;
+use super::super::report::{print, print_as};
 use super::super::values::some_time;
 use super::watching::Watching;
-use super::{find, guard, need_root, planned, show, What};
+use super::{find, guard, need_root, planned, show, Document, What};
 use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
@@ -55,7 +55,7 @@ pub fn run(args: Apply) -> Result<Outcome> {
     }
     if plan.steps.is_empty() {
         if args.json {
-            print(&(serde_json::to_string(&nothing(&plan))? + "\n"))?;
+            print_as(true, || Document::Applied(Box::new(nothing(&plan))), String::new)?;
         }
         return Ok(Outcome::Done);
     }
@@ -72,12 +72,10 @@ pub fn run(args: Apply) -> Result<Outcome> {
         }
     };
     let applied = make(&args, &machine, &plan, watch.as_mut(), &stop)?;
-    if args.json {
-        print(&(serde_json::to_string(&applied)? + "\n"))?;
-    } else {
-        print(&show::applied(&applied))?;
-    }
-    match &applied.stopped {
+    let stopped = applied.stopped.clone();
+    let text = show::applied(&applied);
+    print_as(args.json, || Document::Applied(Box::new(applied)), || text)?;
+    match &stopped {
         None => Ok(Outcome::Done),
         Some(stopped) if stopped.cause == StopCause::Traffic => Ok(Outcome::LimitBroken),
         Some(stopped) => bail!("{}: {}", stopped.step, stopped.why),
