@@ -41,6 +41,8 @@ pub struct Profile {
     pub lines: Vec<Line>,
     /// The profile's text.
     pub(crate) text: String,
+    /// The settings to which the lines are restricted; empty for all.
+    pub(crate) only: Vec<Setting>,
 }
 
 /// The value of a setting, at all places of a kind.
@@ -176,6 +178,14 @@ impl Profile {
         }
     }
 
+    /// The profile with only its lines about these settings.
+    #[must_use]
+    pub fn restricted_to(mut self, settings: &[Setting]) -> Self {
+        self.lines.retain(|line| settings.contains(&line.setting));
+        self.only = settings.to_vec();
+        self
+    }
+
     /// Parses a profile's text; `from` names it in errors.
     ///
     /// # Errors
@@ -229,7 +239,7 @@ impl Profile {
         };
         let lines = written.lines.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?;
         let (name, about, is_ordered) = (written.name.into_inner(), written.about, written.order == Order::AsWritten);
-        Ok(Self { name, about, needs, takes, is_ordered, lines, text: text.into() })
+        Ok(Self { name, about, needs, takes, is_ordered, lines, text: text.into(), only: Vec::new() })
     }
 }
 

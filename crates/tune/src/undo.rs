@@ -23,6 +23,9 @@ pub enum Change {
         text: String,
         /// The variables.
         variables: Variables,
+        /// Names of the settings to which the profile's lines are restricted; empty for all.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        only: Vec<String>,
     },
     /// A setting gets a value.
     Set {

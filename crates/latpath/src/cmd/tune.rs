@@ -1,5 +1,6 @@
 //! `latpath tune`: gives this machine the settings of a profile, as one change that can be taken back.
 
+mod advice;
 mod apply;
 mod guard;
 mod show;
@@ -15,6 +16,7 @@ use latpath_undo::Journal;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Give this machine the settings of a profile, as one change that can be taken back.
 #[derive(ClapArgs)]
@@ -116,8 +118,21 @@ struct What {
     /// The profile: a name (latpath tune list), or a file with a dot or a slash in its name (docs/tune.md)
     #[arg(value_name = "PROFILE")]
     profile: String,
+    /// Only lines about settings that explain's advice on this recording names
+    #[arg(long, value_name = "RUN")]
+    from: Option<PathBuf>,
     #[command(flatten)]
     variables: VariableArgs,
+}
+
+impl What {
+    fn profile(&self) -> Result<Profile> {
+        let profile = find(&self.profile)?;
+        match &self.from {
+            Some(run) => advice::restricted(profile, run),
+            None => Ok(profile),
+        }
+    }
 }
 
 /// A profile that may be left out.
@@ -257,7 +272,7 @@ fn list(args: List) -> Result<Outcome> {
 }
 
 fn show_plan(args: PlanArgs) -> Result<Outcome> {
-    let profile = find(&args.what.profile)?;
+    let profile = args.what.profile()?;
     let variables = args.what.variables.variables();
     let machine = Machine::this(&variables.interfaces);
     let plan = planned(&profile, &variables, &machine)?;

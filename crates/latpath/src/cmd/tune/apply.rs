@@ -4,7 +4,7 @@ use super::super::interrupt::stop_flag;
 use super::super::report::{print, print_as};
 use super::super::values::some_time;
 use super::watching::Watching;
-use super::{find, guard, need_root, planned, show, Document, What};
+use super::{guard, need_root, planned, show, Document, What};
 use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
@@ -45,7 +45,7 @@ pub struct Apply {
 
 pub fn run(args: Apply) -> Result<Outcome> {
     let is_watched = args.watching.is_on()?;
-    let profile = find(&args.what.profile)?;
+    let profile = args.what.profile()?;
     let variables = args.what.variables.variables();
     let machine = Machine::this(&variables.interfaces);
     let plan = planned(&profile, &variables, &machine)?;

@@ -1,0 +1,178 @@
+//! How a plan is applied, and what came of it.
+
+use crate::plan::{Later, Plan, PlanError, Planned};
+use crate::profile::ProfileError;
+use crate::watch::Effect;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// How a plan is applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ApplyOptions {
+    /// Continues after a step that disturbs, and after one that fails.
+    pub force: bool,
+    /// Leaves the change unconfirmed: it is undone when this process ends, unless another process joins it
+    /// ([`crate::Tuning::guard`]) or it is confirmed.
+    pub unconfirmed: bool,
+}
+
+/// What an apply is about to do, or has done.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// The traffic before the first step is being measured.
+    Baseline,
+    /// A step was made.
+    Step(&'a AppliedStep),
+    /// Steps have reset settings; a further round sets them.
+    Again(usize),
+    /// The change is being reverted.
+    Reverting(&'a Stopped),
+}
+
+/// A step that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct AppliedStep {
+    /// The step.
+    pub step: Planned,
+    /// Its effect on the traffic; null if nothing was watched.
+    pub effect: Option<Effect>,
+    /// Why the step, or some of its places, did not get the value; null if all did.
+    pub failed: Option<String>,
+}
+
+/// What ended an apply early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCause {
+    /// A step disturbed the traffic.
+    Traffic,
+    /// A step failed, or its effect could not be measured.
+    Failure,
+    /// The user stopped it.
+    User,
+}
+
+/// Why an apply ended early.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Stopped {
+    /// What ended it.
+    pub cause: StopCause,
+    /// The step, as `SETTING of PLACE`.
+    pub step: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// Result of an apply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Applied {
+    /// The profile's name.
+    pub profile: String,
+    /// Subject of the journal's entry.
+    pub subject: String,
+    /// The steps that were made, in order.
+    pub steps: Vec<AppliedStep>,
+    /// Why it ended early; null if all steps were made.
+    pub stopped: Option<Stopped>,
+    /// What was reverted, if it ended early.
+    pub reverted: Vec<String>,
+    /// What could not be reverted.
+    pub not_reverted: Vec<String>,
+    /// Whether it is undone unless it is confirmed.
+    pub unconfirmed: bool,
+}
+
+/// A profile that is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Tuned {
+    /// The profile's name.
+    pub profile: String,
+    /// Subject of the journal's entry.
+    pub subject: String,
+    /// Number of changes in the journal.
+    pub changes: usize,
+    /// Whether it is undone unless it is confirmed.
+    pub unconfirmed: bool,
+}
+
+/// What of an applied profile the machine no longer has.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Drift {
+    /// The profile's name.
+    pub profile: String,
+    /// Subject of the journal's entry; null if the profile is not applied.
+    pub subject: Option<String>,
+    /// Settings with another value.
+    pub drifted: Vec<Planned>,
+    /// Settings that need a start of the machine or of a virtual machine.
+    pub later: Vec<Later>,
+    /// Number of settings that are as the profile says.
+    pub met: usize,
+}
+
+/// Why a tuning failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TuneError {
+    /// The profile cannot be planned on this machine.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The profile cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The journal cannot be read or written.
+    #[error(transparent)]
+    Journal(#[from] latpath_undo::Error),
+    /// Another process applies the profile, or its change is not confirmed.
+    #[error(
+        "{subject}: another latpath applies it, or it waits to be confirmed (latpath tune confirm, latpath tune undo)"
+    )]
+    Busy {
+        /// The subject.
+        subject: String,
+    },
+    /// The profile is not applied.
+    #[error("{subject}: not applied{}", others(applied))]
+    NotApplied {
+        /// The subject.
+        subject: String,
+        /// What is applied.
+        applied: Vec<String>,
+    },
+    /// Nothing waits to be confirmed.
+    #[error("{subject}: no change waits to be confirmed: it was confirmed, undone, or its time is over")]
+    NotPending {
+        /// The subject.
+        subject: String,
+    },
+    /// The traffic cannot be watched.
+    #[error("{0}; nothing was changed (--no-watch changes settings without watching)")]
+    Watch(String),
+    /// A change could not be taken back.
+    #[error("{subject}: not undone: {}", problems.join("; "))]
+    NotUndone {
+        /// The subject.
+        subject: String,
+        /// The reasons.
+        problems: Vec<String>,
+    },
+}
+
+fn others(applied: &[String]) -> String {
+    match applied.is_empty() {
+        true => "; no profile is".into(),
+        false => format!("; applied: {}", applied.join(", ")),
+    }
+}
+
+impl Drift {
+    /// The difference between a profile and a machine, from a plan.
+    pub fn of(plan: Plan) -> Self {
+        let Plan { profile, steps, later, met, .. } = plan;
+        Self { profile, subject: None, drifted: steps, later, met: met.len() }
+    }
+
+    /// Whether the machine is as the profile says, as far as latpath writes settings.
+    pub fn is_none(&self) -> bool {
+        self.drifted.is_empty()
+    }
+}
