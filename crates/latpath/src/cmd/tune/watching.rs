@@ -1,6 +1,6 @@
 //! Watches live streams while settings change.
 
-use super::super::following::{machine, print_events};
+use super::super::following::{event_line, machine};
 use super::super::values::{some_time, time};
 use super::super::{ns, Usage};
 use anyhow::Result;
@@ -108,7 +108,9 @@ impl LiveWatch {
             if let State::Over(why) = self.session.step() {
                 return Err(format!("the view of the stream ended ({why:?})"));
             }
-            print_events(&mut self.session);
+            while let Some(event) = self.session.next_event() {
+                event_line(&event).into_iter().for_each(|line| eprintln!("latpath: {line}"));
+            }
             std::thread::sleep(ROUND);
         }
         Ok(())
