@@ -74,7 +74,7 @@ fn command(one: &Later) -> Option<&str> {
 }
 
 /// The value that a thread gets, if the plan changes it.
-fn planned<'a>(plan: &'a Plan, setting: Setting, tid: u32) -> Option<&'a str> {
+fn planned(plan: &Plan, setting: Setting, tid: u32) -> Option<&str> {
     let is_its = |step: &&Planned| {
         let is_at = |address: &Address| matches!(address, Address::Thread { tid: own, .. } if *own == tid);
         step.setting == setting && step.places.iter().any(|place| is_at(&place.address))
