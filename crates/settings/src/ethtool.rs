@@ -144,6 +144,7 @@ impl Group {
         let one = |field: &Field| match field.kind {
             FieldKind::Switch => Some(Opt::switch(field.name, words[field.at] != 0)),
             FieldKind::Number => Some(Opt::number(field.name, words[field.at], None)),
+            // Such a device does not have the option.
             FieldKind::Limited(max) if words[max] == 0 && words[field.at] == 0 => None,
             FieldKind::Limited(max) => Some(Opt::number(field.name, words[field.at], Some(words[max]))),
         };
@@ -161,11 +162,11 @@ impl Group {
 
     fn read(&self, nic: &Nic) -> Option<String> {
         let Answers::Kernel { socket, .. } = nic.answers() else {
-            return nic.answer(self.file).and_then(|text| shown(&options::of_file(&text)));
+            return nic.answer(self.file).and_then(|text| options::text(&options::of_file(&text)));
         };
         let mut words = [0; 32];
         request(socket, self.get, &mut words).ok()?;
-        shown(&self.options(&words))
+        options::text(&self.options(&words))
     }
 
     fn write(&self, nic: &Nic, value: &str) -> Written {
@@ -183,13 +184,6 @@ impl Group {
         }
         Ok(())
     }
-}
-
-/// The text of options. Numbers of 0 with a maximum are left out: `combined 4` of a device that could have separate
-/// receive queues.
-fn shown(all: &[Opt]) -> Option<String> {
-    let set: Vec<Opt> = all.iter().filter(|option| option.value > 0 || option.max.is_none()).cloned().collect();
-    options::text(&set)
 }
 
 /// Changes the options in a file of a folder.
@@ -434,10 +428,10 @@ mod tests {
     fn values_are_what_ethtool_takes() {
         let mut words = [0; 32];
         (words[1], words[5], words[4], words[8]) = (4096, 256, 4096, 512);
-        assert_eq!(shown(&RINGS.options(&words)).as_deref(), Some("rx 256 tx 512"));
-        assert_eq!(shown(&CHANNELS.options(&[0; 32])), None);
-        assert_eq!(shown(&EEE.options(&[0; 32])), None);
+        assert_eq!(options::text(&RINGS.options(&words)).as_deref(), Some("rx 256 tx 512"));
+        assert_eq!(options::text(&CHANNELS.options(&[0; 32])), None);
+        assert_eq!(options::text(&EEE.options(&[0; 32])), None);
         let coalescing = "adaptive-rx off adaptive-tx off rx-usecs 0 rx-frames 0 tx-usecs 0 tx-frames 0";
-        assert_eq!(shown(&COALESCING.options(&[0; 32])).as_deref(), Some(coalescing));
+        assert_eq!(options::text(&COALESCING.options(&[0; 32])).as_deref(), Some(coalescing));
     }
 }

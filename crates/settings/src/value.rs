@@ -1,6 +1,6 @@
 //! When two texts are the same value of a setting.
 
-use crate::ethtool::options::covers;
+use crate::ethtool::options::{covers, missing};
 use crate::setting::{Read, Setting};
 use latpath_linux::Cpus;
 use std::collections::BTreeSet;
@@ -51,6 +51,15 @@ impl Setting {
             value.join(" ")
         } else {
             named.join(" ")
+        }
+    }
+
+    /// The option of a wanted value that the owner of this value does not have: `combined` of `combined 1` for a device
+    /// with `rx 2 tx 2`.
+    pub fn missing_option(self, value: &str, wanted: &str) -> Option<String> {
+        match self.form() {
+            Form::Pairs => missing(value, wanted),
+            _ => None,
         }
     }
 

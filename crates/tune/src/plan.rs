@@ -296,6 +296,10 @@ fn wanted<'a>(
                 false => variables.fill_with(&line.value, interface, &|name| free.get(name)),
             };
             match value {
+                Ok(value) if line.setting.missing_option(&place.value, &value).is_some() => {
+                    let option = line.setting.missing_option(&place.value, &value).unwrap_or_default();
+                    why = Some(format!("{} does not have {option}", place.target));
+                }
                 Ok(value) => {
                     count += 1;
                     free.take(&line.value, &value, accepted);

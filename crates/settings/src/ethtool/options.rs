@@ -104,6 +104,13 @@ pub(crate) fn covers(read: &str, wanted: &str) -> bool {
     !wanted.is_empty() && wanted.iter().all(has)
 }
 
+/// The first option of `wanted` that a device with the options of `read` does not have.
+pub(crate) fn missing(read: &str, wanted: &str) -> Option<String> {
+    let (read, wanted) = (pairs(read)?, pairs(wanted)?);
+    let lacks = |(name, value): &(String, &str)| !is_nothing(value) && !read.iter().any(|(known, _)| known == name);
+    wanted.into_iter().find(lacks).map(|(name, _)| name)
+}
+
 /// Parses the file of a folder that stands for a device: its first line is the value, and lines `max rx 4096` have
 /// maxima.
 pub(crate) fn of_file(text: &str) -> Vec<Opt> {
@@ -151,6 +158,13 @@ mod tests {
         }
         let mut switches = of_file("autoneg on rx off tx off");
         assert!(change(&mut switches, "", "rx 1").is_err());
+    }
+
+    #[test]
+    fn an_option_that_the_device_lacks_is_named_unless_it_is_off() {
+        assert_eq!(missing("rx 2 tx 2", "combined 1").as_deref(), Some("combined"));
+        assert_eq!(missing("rx 2 tx 2", "tx 1 combined 0"), None);
+        assert_eq!(missing("legacy-rx off", "no-such-flag off"), None);
     }
 
     #[test]
