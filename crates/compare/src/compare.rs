@@ -16,9 +16,26 @@ pub const SIGNIFICANCE: f64 = 0.05;
 /// One side of a row: the estimate of each recording.
 type Estimates = Vec<Option<Estimate>>;
 
+/// A group of recordings with its name.
+pub type Named<'a> = (&'a str, &'a [Recording]);
+
 /// Compares A against B. Each group has at least one recording.
-pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
-    let ((a_name, a), (b_name, b)) = (a, b);
+pub fn compare(a: Named, b: Named) -> Comparison {
+    let mut page = [compared(a, b)];
+    judge(&mut page);
+    let [page] = page;
+    page
+}
+
+/// Compares A against B of each pair. All p-values are corrected together, for the rows of all pairs.
+pub fn compare_all(pairs: &[(Named, Named)]) -> Vec<Comparison> {
+    let mut pages: Vec<Comparison> = pairs.iter().map(|(a, b)| compared(*a, *b)).collect();
+    judge(&mut pages);
+    pages
+}
+
+/// The rows of a comparison, not judged yet.
+fn compared((a_name, a): Named, (b_name, b): Named) -> Comparison {
     let not_comparable = pages_reasons((a_name, a), (b_name, b));
     let (pairs, mut notes) = pairs((a_name, a), (b_name, b));
     let mut segments: Vec<_> = pairs.iter().map(segment).collect();
@@ -46,7 +63,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
     notes.extend(on_both_sides(a, b));
     let group =
         |name: &str, all: &[Recording]| Group { name: name.into(), recordings: all.iter().map(Recorded::of).collect() };
-    let mut page = Comparison {
+    Comparison {
         a: group(a_name, a),
         b: group(b_name, b),
         threshold_ns: a.iter().chain(b).map(|r| r.threshold_ns).max().unwrap_or(0),
@@ -60,9 +77,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
         losses,
         notes,
         footnotes: footnotes_of(a.iter().chain(b)),
-    };
-    judge(&mut page);
-    page
+    }
 }
 
 /// The settings that differ between the groups.
@@ -72,9 +87,8 @@ fn settings((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Recording])
     ComparedSettings { a_recorded: a.recorded(), b_recorded: b.recorded(), differences: differences(&a, &b) }
 }
 
-/// Sets the verdict and the sentence of each tested row.
-fn judge(page: &mut Comparison) {
-    let (single, a, b) = (page.is_single, page.a.name.clone(), page.b.name.clone());
+/// All rows that can be tested, each with the name of its segment or stream.
+fn rows(page: &mut Comparison) -> Vec<(String, &mut Row)> {
     let of_segments = page.segments.iter_mut().flat_map(|s| {
         let name = match &s.stream {
             Some(stream) => format!("{} of {stream}", s.name),
@@ -86,32 +100,47 @@ fn judge(page: &mut Comparison) {
         let stream = l.stream.clone().unwrap_or_default();
         [(stream.clone(), &mut l.share), (stream, &mut l.row)]
     });
-    let mut all: Vec<(String, &mut Row)> = of_segments.chain(of_losses).collect();
-    let is_open = |row: &Row| row.p.is_some() && row.verdict == Verdict::NotTested;
-    let p: Vec<f64> = all.iter().filter(|(_, row)| is_open(row)).filter_map(|(_, row)| row.p).collect();
-    let corrected = holm(&p);
-    page.tested = p.len();
-    for ((_, row), p) in all.iter_mut().filter(|(_, row)| is_open(row)).zip(corrected) {
-        row.p_corrected = Some(p);
-        let more = row.difference.is_some_and(|d| d.value() > 0.0);
-        row.verdict = match (p < SIGNIFICANCE, row.unit, more) {
-            (false, _, _) => Verdict::NoDifference,
-            (true, _, _) if single => Verdict::Differ,
-            (true, Unit::Ns, true) => Verdict::Slower,
-            (true, Unit::Ns, false) => Verdict::Faster,
-            (true, _, true) => Verdict::More,
-            (true, _, false) => Verdict::Fewer,
-        };
-    }
-    let mut judged = Vec::new();
-    for (segment, row) in all {
+    of_segments.chain(of_losses).collect()
+}
+
+/// Sets the verdict and the sentence of each tested row of all pages, whose p-values are corrected together.
+fn judge(pages: &mut [Comparison]) {
+    let p_of = |page: &mut Comparison| -> Vec<f64> {
+        let is_open = |row: &Row| row.p.is_some() && row.verdict == Verdict::NotTested;
+        rows(page).iter().filter(|(_, row)| is_open(row)).filter_map(|(_, row)| row.p).collect()
+    };
+    let p: Vec<f64> = pages.iter_mut().flat_map(p_of).collect();
+    let mut corrected = holm(&p).into_iter();
+    pages.iter_mut().for_each(|page| judge_page(page, &mut corrected, p.len()));
+}
+
+/// Judges a page by the next corrected p-values; `tested` is the number of all tested rows.
+fn judge_page(page: &mut Comparison, corrected: &mut impl Iterator<Item = f64>, tested: usize) {
+    let (single, a, b) = (page.is_single, page.a.name.clone(), page.b.name.clone());
+    page.tested = tested;
+    let (mut judged, mut own) = (Vec::new(), 0);
+    for (segment, row) in rows(page) {
+        if row.p.is_some() && row.verdict == Verdict::NotTested {
+            own += 1;
+            let p = corrected.next().unwrap_or(1.0);
+            row.p_corrected = Some(p);
+            let more = row.difference.is_some_and(|d| d.value() > 0.0);
+            row.verdict = match (p < SIGNIFICANCE, row.unit, more) {
+                (false, _, _) => Verdict::NoDifference,
+                (true, _, _) if single => Verdict::Differ,
+                (true, Unit::Ns, true) => Verdict::Slower,
+                (true, Unit::Ns, false) => Verdict::Faster,
+                (true, _, true) => Verdict::More,
+                (true, _, false) => Verdict::Fewer,
+            };
+        }
         if row.verdict == Verdict::NotComparable {
             row.p = None;
         }
         row.sentence = sentence(&segment, row, (&a, &b));
         judged.push(Judged::of(subject(&segment, row.figure), row));
     }
-    page.conclusion = conclusion(&judged, page.tested, (&a, &b));
+    page.conclusion = conclusion(&judged, own, (&a, &b));
 }
 
 /// The recordings' notes, each once, with the paths of the recordings that have it.

@@ -39,7 +39,7 @@ const GROUPS: [Group; 4] = [
             ("queues", "Show what passes virtqueues"),
             ("ladder", "Show each step of a transfer between guest and host"),
             ("profile", "Show where CPUs spend their time, host and guests in one profile"),
-            ("study", "Compare configurations of a virtual machine under one load"),
+            ("study", "Compare ways into VMs, settings and loads by one plan"),
         ],
     },
     Group {

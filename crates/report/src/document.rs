@@ -7,7 +7,7 @@ mod markdown;
 
 use crate::cpu_map;
 use crate::explain::Head;
-use crate::page::{Block, Page, Style};
+use crate::page::{Block, Page, Picture, Style};
 use crate::{explain, header, intervals, paths, patterns, quality, segments, settings, streams, without, worst};
 use latpath_analysis::{explain::ExplainedRun, weaknesses, Charts, Chosen, LimitVerdict};
 use latpath_run::Run;
@@ -17,6 +17,7 @@ use latpath_stats::units::{share, Letters};
 use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
+pub(crate) use asciidoc::asciidoc_of;
 pub(crate) use charts::{flat, without_markup};
 pub use html::html;
 pub(crate) use html::{escaped, sheet, Sheet};
@@ -205,19 +206,25 @@ struct Markup {
     /// Formats a block of commands, which are not escaped.
     code: fn(&[&str]) -> String,
     table: fn(&Table) -> String,
+    picture: fn(&Picture) -> String,
 }
 
 impl Markup {
     fn write(&self, findings: &Findings) -> String {
         let (title, blocks) = findings.blocks(false, usize::MAX);
+        self.write_blocks(&title, &blocks)
+    }
+
+    fn write_blocks(&self, title: &str, blocks: &[Block]) -> String {
         let Self { heading, escaped, code, table: written, .. } = *self;
-        let mut out = format!("{heading} {}\n", escaped(&title));
-        for blocks in runs_of_one_kind(&blocks) {
+        let mut out = format!("{heading} {}\n", escaped(title));
+        for blocks in runs_of_one_kind(blocks) {
             for block in blocks {
                 match block {
                     Block::Heading(text) => out += &format!("\n{} {}\n", heading.repeat(2), escaped(text)),
                     Block::Subheading(text) => out += &format!("\n{} {}\n", heading.repeat(3), escaped(text)),
                     Block::Table(table) | Block::Steps(table, _) => out += &format!("\n{}", written(table)),
+                    Block::Picture(picture) => out += &format!("\n{}", (self.picture)(picture)),
                     _ => {}
                 }
             }

@@ -65,6 +65,17 @@ pub(crate) enum Block {
     /// time.
     Steps(Table, Vec<(u32, u32)>),
     Chart(ChartPlace),
+    Picture(Picture),
+}
+
+/// A picture that is complete without a script.
+#[derive(Clone, Debug)]
+pub(crate) struct Picture {
+    /// Name of its file, where pictures are files.
+    pub file: String,
+    /// Description for readers who cannot see it.
+    pub caption: String,
+    pub svg: String,
 }
 
 impl Block {

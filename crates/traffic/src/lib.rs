@@ -2,6 +2,7 @@
 //!
 //! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
 //!   ([`Repeated`]) or of a file ([`Replay`]).
+//! - [`send_udp_stream`] is a load beside such a stream, and [`receive_udp_stream`] its receiver.
 //! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
@@ -17,6 +18,7 @@ mod repeat;
 mod replay;
 mod subscribe;
 mod synthetic;
+mod udp_stream;
 
 pub mod kernel;
 
@@ -34,3 +36,4 @@ pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};
 pub use subscribe::{StreamReceived, Subscription};
 pub use synthetic::{Synthetic, SyntheticOptions};
+pub use udp_stream::{receive_udp_stream, send_udp_stream, UdpStreamOptions, UdpStreamed};

@@ -12,6 +12,7 @@ use latpath_compare::Comparison;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
 use latpath_report::schema;
+use latpath_study::StudyTable;
 use latpath_vms::Guests;
 use std::path::PathBuf;
 
@@ -41,13 +42,14 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 8] = [
+const DESCRIBED: [Described; 9] = [
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
     ("report", latpath_report::report_schema),
-    ("study", of::<Vec<Configuration>>),
+    ("study", of::<StudyTable>),
+    ("study-vhost", of::<Vec<Configuration>>),
     ("tune", of::<super::tune::Document>),
     ("vms", of::<Guests>),
 ];
@@ -70,7 +72,7 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
     let (command, schema) = described().find(|(name, _)| *name == args.command).context("no such command")?;
     let mut schema = schema();
     let command = match command {
-        "study" => "study vhost",
+        "study-vhost" => "study vhost",
         "net" => "net status",
         other => other,
     };

@@ -1,12 +1,29 @@
 //! AsciiDoc.
 
 use super::{Findings, Markup};
+use crate::page::{Block, Picture};
 use latpath_stats::text::Table;
 
 /// The document as AsciiDoc.
 pub fn asciidoc(findings: &Findings) -> String {
-    let warning = |text: &str| format!("WARNING: {text}\n");
-    Markup { heading: "=", bullet: "*", escaped, warning, code, table: written }.write(findings)
+    MARKUP.write(findings)
+}
+
+/// AsciiDoc of blocks with a title.
+pub(crate) fn asciidoc_of(title: &str, blocks: &[Block]) -> String {
+    MARKUP.write_blocks(title, blocks)
+}
+
+const MARKUP: Markup = Markup { heading: "=", bullet: "*", escaped, warning, code, table: written, picture };
+
+fn warning(text: &str) -> String {
+    format!("WARNING: {text}\n")
+}
+
+/// The picture's file beside the document. Its name is latpath's own.
+fn picture(picture: &Picture) -> String {
+    let caption = picture.caption.replace(['"', ']', '['], "'");
+    format!("image::{}[\"{caption}\"]\n", picture.file)
 }
 
 /// A block of commands. Removes lines of four hyphens, which would end the block; no command consists of them.

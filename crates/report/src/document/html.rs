@@ -127,6 +127,10 @@ impl Body {
                     self.out += "</details>\n";
                 }
                 Block::Steps(table, bars) => self.table(table, Some(bars)),
+                Block::Picture(picture) => {
+                    let caption = escaped(&picture.caption);
+                    self.out += &format!("<figure>{}<figcaption>{caption}</figcaption></figure>\n", picture.svg.trim());
+                }
                 _ => {}
             }
         }

@@ -1,12 +1,18 @@
 //! GitHub's Markdown.
 
 use super::{Findings, Markup};
+use crate::page::Picture;
 use latpath_stats::text::Table;
 
 /// The document as Markdown.
 pub fn markdown(findings: &Findings) -> String {
     let warning = |text: &str| format!("- **{text}**");
-    Markup { heading: "#", bullet: "-", escaped, warning, code, table: written }.write(findings)
+    Markup { heading: "#", bullet: "-", escaped, warning, code, table: written, picture }.write(findings)
+}
+
+/// The picture's file beside the document.
+fn picture(picture: &Picture) -> String {
+    format!("![{}]({})\n", escaped(&picture.caption), picture.file)
 }
 
 /// A fenced block. The fence is longer than any run of backticks within.

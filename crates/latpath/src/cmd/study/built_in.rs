@@ -1,0 +1,202 @@
+//! `latpath study ways` and `study isolation`: plans that latpath writes.
+
+use super::plan::{bad_plan, directory_of, make, Target};
+use crate::cmd::report::print;
+use crate::cmd::values::{some_time, time, whole};
+use crate::cmd::{Outcome, Usage};
+use anyhow::Result;
+use clap::Args as ClapArgs;
+use latpath_agent::Address;
+use latpath_study::Plan;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Which way into a VM is best? The five ways of latpath net, under each load, in both directions
+///
+/// All ways are made of one topology file (latpath net example): its uplink and guests, and the options of each way.
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  latpath study ways relay.toml --into svid:MU01 --udp-load 10.0.0.2:5001 -o STUDY
+  latpath study ways relay.toml --into svid:MU01 --way bridge --way macvtap --print-plan > plan.toml")]
+pub struct Ways {
+    /// The topology (docs/net.md)
+    #[arg(value_name = "TOPOLOGY.toml")]
+    topology: PathBuf,
+    /// Only this way; several are allowed [default: bridge, macvtap, xdp, ovs, ovs-afxdp]
+    #[arg(long = "way", value_name = "WAY", value_parser = ["bridge", "macvtap", "xdp", "ovs", "ovs-afxdp"])]
+    ways: Vec<String>,
+    #[command(flatten)]
+    measured: Measured,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// What is a profile of settings worth? The machine as it is against the machine with the profile
+///
+/// The table names the settings that the profile changed, as read from the machine in each run.
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  latpath study isolation sv-hypervisor --variable isolated=2-3 --into svid:MU01 -o STUDY")]
+pub struct Isolation {
+    /// The profile: its name, or a file (docs/tune.md)
+    #[arg(value_name = "PROFILE")]
+    profile: String,
+    /// A variable of the profile, as isolated=2-3 or irq_cpu=1; several are allowed
+    #[arg(long = "variable", value_name = "NAME=VALUE", value_parser = variable)]
+    variables: Vec<(String, String)>,
+    #[command(flatten)]
+    measured: Measured,
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Streams, loads and lengths of a built-in plan.
+#[derive(ClapArgs)]
+struct Measured {
+    /// The stream into the guest, as svid:MU01
+    #[arg(long, value_name = "STREAM")]
+    into: String,
+    /// The device, as eth0 or eth0%NAMESPACE, on which latpath sends the stream into the guest [default: something sends it already]
+    #[arg(long, value_name = "IF")]
+    publish_on: Option<String>,
+    /// The application that reads the stream into the guest: a shell command that runs until it is ended
+    #[arg(long, value_name = "COMMAND")]
+    reader: Option<String>,
+    /// The stream out of the guest [default: only the other direction is measured]
+    #[arg(long, value_name = "STREAM")]
+    out_of: Option<String>,
+    /// What sends the stream out of the guest: a shell command that runs until it is ended [default: something sends it already]
+    #[arg(long, value_name = "COMMAND", requires = "out_of")]
+    guest_publisher: Option<String>,
+    /// Add a load: three flows of latpath's own UDP to this address
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    udp_load: Option<String>,
+    /// Add a load, as NAME=COMMAND: a shell command that runs until it is ended; several are allowed
+    #[arg(long = "load", value_name = "NAME=COMMAND", value_parser = variable)]
+    loads: Vec<(String, String)>,
+    /// Look into this machine too, a guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; several are allowed
+    #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
+    machines: Vec<(String, Address)>,
+    /// Trials of each cell
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole::<u32>(1..=1000))]
+    repetitions: u32,
+    /// Run stream and load for this time before each recording
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    warm_up: Duration,
+    /// Record each trial for this time
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
+    record_for: Duration,
+    /// Times over this are late, as 200us
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = some_time)]
+    threshold: Duration,
+    /// Print the plan, to edit it, and make no trial
+    #[arg(long)]
+    print_plan: bool,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+    parts.map(|(name, value)| (name.into(), value.into())).ok_or_else(|| "write NAME=VALUE, as isolated=2-3".into())
+}
+
+/// A text in a TOML file: JSON's strings are TOML's basic strings.
+fn text(value: &str) -> String {
+    serde_json::Value::from(value).to_string()
+}
+
+impl Measured {
+    /// The plan's keys and directions.
+    fn head(&self, name: &str) -> String {
+        let time = |time: Duration| text(&humantime::format_duration(time).to_string());
+        let mut out = format!(
+            "name = {}\nrepetitions = {}\nwarm_up = {}\nduration = {}\nthreshold = {}\n",
+            text(name),
+            self.repetitions,
+            time(self.warm_up),
+            time(self.record_for),
+            time(self.threshold)
+        );
+        if !self.machines.is_empty() {
+            let machines =
+                self.machines.iter().map(|(name, address)| format!("{} = {}", text(name), text(&address.to_string())));
+            let _ = writeln!(out, "machines = {{ {} }}", machines.collect::<Vec<_>>().join(", "));
+        }
+        let _ = write!(out, "\n[[direction]]\nname = \"in\"\nstream = {}\n", text(&self.into));
+        if let Some(device) = &self.publish_on {
+            let (device, namespace) = device.split_once('%').map_or((device.as_str(), None), |(d, n)| (d, Some(n)));
+            let namespace = namespace.map_or(String::new(), |name| format!(", namespace = {}", text(name)));
+            let _ = writeln!(out, "publish = {{ device = {}{namespace} }}", text(device));
+        }
+        if let Some(command) = &self.reader {
+            let _ = writeln!(out, "reader = {}", text(command));
+        }
+        if let Some(stream) = &self.out_of {
+            let _ = write!(out, "\n[[direction]]\nname = \"out\"\nstream = {}\n", text(stream));
+            if let Some(command) = &self.guest_publisher {
+                let _ = writeln!(out, "publisher = {}", text(command));
+            }
+        }
+        out
+    }
+
+    fn loads(&self) -> String {
+        let mut out = "\n[[load]]\nname = \"idle\"\n".to_owned();
+        if let Some(to) = &self.udp_load {
+            let _ = write!(out, "\n[[load]]\nname = \"udp\"\nudp_stream = {{ to = {}, streams = 3 }}\n", text(to));
+        }
+        for (name, command) in &self.loads {
+            let _ = write!(out, "\n[[load]]\nname = {}\ncommand = {}\n", text(name), text(command));
+        }
+        out
+    }
+
+    /// Makes the trials of a plan, or prints it.
+    fn go(&self, plan: &str, command: &str, directory: &Path, target: &Target) -> Result<Outcome> {
+        if self.print_plan {
+            print(plan)?;
+            return Ok(Outcome::Done);
+        }
+        let mut parsed = Plan::parse(plan, command).map_err(bad_plan)?;
+        parsed.read_files(directory).map_err(Usage)?;
+        make(parsed, directory.to_owned(), target, &format!("latpath study {command} (with the same flags)"))
+    }
+}
+
+pub fn ways(args: &Ways) -> Result<Outcome> {
+    const ALL: [&str; 5] = ["bridge", "macvtap", "xdp", "ovs", "ovs-afxdp"];
+    let chosen = |way: &&str| args.ways.is_empty() || args.ways.iter().any(|one| one == way);
+    let directory = directory_of(&args.topology)?;
+    let file = args.topology.canonicalize()?;
+    let file = file.to_str().ok_or_else(|| Usage(format!("{}: its path is no text", file.display())))?;
+    let mut plan = args.measured.head("ways");
+    for way in ALL.iter().filter(|way| chosen(way)) {
+        let _ = write!(plan, "\n[[topology]]\nname = \"{way}\"\nfile = {}\nway = \"{way}\"\n", text(file));
+    }
+    plan += &args.measured.loads();
+    args.measured.go(&plan, "ways", &directory, &args.target)
+}
+
+pub fn isolation(args: &Isolation) -> Result<Outcome> {
+    let mut plan = args.measured.head("isolation");
+    plan += "\n[[settings]]\nname = \"nominal\"\n";
+    let _ = write!(plan, "\n[[settings]]\nname = \"tuned\"\nprofile = {}\n", text(&args.profile));
+    let variables: Vec<String> = args.variables.iter().map(|(name, value)| variable_of_tune(name, value)).collect();
+    if !variables.is_empty() {
+        let _ = writeln!(plan, "variables = {{ {} }}", variables.join(", "));
+    }
+    plan += &args.measured.loads();
+    args.measured.go(&plan, "isolation", &std::env::current_dir()?, &args.target)
+}
+
+/// A variable of a profile as a key of its table.
+fn variable_of_tune(name: &str, value: &str) -> String {
+    match name {
+        "irq_cpu" | "app_cpu" => format!("{name} = {value}"),
+        "isolated" | "housekeeping" | "cpus" => format!("{name} = {}", text(value)),
+        "interface" | "interfaces" => {
+            format!("interfaces = [{}]", value.split(',').map(text).collect::<Vec<_>>().join(", "))
+        }
+        other => format!("other.{other} = {}", text(value)),
+    }
+}

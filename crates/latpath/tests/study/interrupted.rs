@@ -1,0 +1,90 @@
+//! Studies that are interrupted and go on.
+
+use crate::bench::StudyBench;
+use latpath_testkit::waits::{fault_for, until, LIMIT};
+use latpath_testkit::{equal, trial, Failed, Lack, Noise, Trial};
+use nix::sys::signal::Signal;
+use serde_json::{json, Value};
+use std::time::Duration;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    vec![
+        trial("a_study_that_is_killed_at_random_moments_gives_the_same_table", needs, killed),
+        trial("ctrl_c_takes_down_what_was_set_up_and_keeps_what_is_complete", needs, stopped),
+        trial("a_load_does_not_survive_a_killed_study_whatever_it_started", needs, nothing_survives),
+    ]
+}
+
+const PLAN: &str = "seed = 11\nrepetitions = 2\nwarm_up = '100ms'\nduration = '1s'\n";
+const LOADS: &str = "[[load]]\nname = 'idle'\n[[load]]\nname = 'busy'\ncommand = 'while :; do :; done'\n";
+const KILLS: usize = 10;
+
+/// What does not depend on times: the cells, and how many recordings each has.
+fn shape(table: &Value) -> Value {
+    let cells = table["cells"].as_array().into_iter().flatten();
+    let cells = cells.map(|cell| {
+        let names = ["direction", "topology", "settings", "load"].map(|part| &cell[part]);
+        json!([names, cell["figures"]["recordings"], cell["failed"]])
+    });
+    let pairs = table["differences"].as_array().into_iter().flatten().map(|one| json!([one["cell"], one["reference"]]));
+    json!({
+        "seed": table["seed"], "trials": table["trials"], "complete": table["complete"], "failed": table["failed"],
+        "cells": cells.collect::<Vec<_>>(), "differences": pairs.collect::<Vec<_>>(),
+    })
+}
+
+fn killed() -> Result<(), Failed> {
+    let uninterrupted = StudyBench::new()?;
+    uninterrupted.write_plan(PLAN, LOADS)?;
+    let reference = uninterrupted.run("--json")?.json()?;
+    let order = uninterrupted.completed()?;
+    equal("trials", order.len(), 16)?;
+
+    let bench = StudyBench::new()?;
+    bench.write_plan(PLAN, LOADS)?;
+    let mut noise = Noise(0x5eed_0011);
+    for _ in 0..KILLS {
+        let started = bench.study("")?;
+        fault_for(Duration::from_millis(200 + (noise.unit() * 8_000.0) as u64));
+        started.signal(Signal::SIGKILL);
+        started.finish(LIMIT)?;
+        until("processes of the trial are gone", || bench.processes().is_empty())?;
+    }
+    let resumed = bench.run("--json")?;
+    let table = resumed.json()?;
+    equal(&resumed.stderr, shape(&table), shape(&reference))?;
+    equal("the order of trials", bench.completed()?, order)?;
+    equal("namespaces that are left", bench.namespaces(), 0)?;
+    equal("processes that are left", bench.processes(), Vec::new())
+}
+
+fn stopped() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    bench.write_plan(&format!("{PLAN}command_limit = '60s'"), LOADS)?;
+    let mut started = bench.study("")?;
+    until("the first trial is complete", || !started.runs() || bench.completed().is_ok_and(|all| !all.is_empty()))?;
+    started.interrupt();
+    let stopped = started.finish(LIMIT)?;
+    equal(&stopped.stderr, stopped.code, Some(1))?;
+    equal(&stopped.stderr, stopped.stderr.contains("Go on with: latpath study"), true)?;
+    equal("namespaces that are left", bench.namespaces(), 0)?;
+    equal("processes that are left", bench.processes(), Vec::new())?;
+    let kept = bench.completed()?.len();
+    let table = bench.report("--json")?.json()?;
+    equal("complete so far", table["complete"].as_u64(), Some(kept as u64))?;
+    let text = bench.report("")?.stdout;
+    equal(&text, text.contains("still to be made: the table is not complete"), true)
+}
+
+fn nothing_survives() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    // A load in a session of its own, that ignores signals, with a child that left its group.
+    let load = "trap \"\" TERM HUP INT; setsid sh -c \"trap : TERM; while :; do sleep 1; done\" & setsid sleep 1000 & wait; wait";
+    bench.write_plan(PLAN, &format!("[[load]]\nname = 'stubborn'\ncommand = '{load}'\n"))?;
+    let mut started = bench.study("")?;
+    // Publisher and reader, each with its supervisor, and five of the load.
+    until("the load runs", || bench.processes().len() >= 8 || !started.runs())?;
+    started.signal(Signal::SIGKILL);
+    started.finish(LIMIT)?;
+    until("nothing of it runs", || bench.processes().is_empty())
+}

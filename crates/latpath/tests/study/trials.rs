@@ -1,0 +1,100 @@
+//! Complete studies, and trials that fail.
+
+use crate::bench::StudyBench;
+use latpath_testkit::{equal, trial, Failed, Lack, Trial};
+use serde_json::Value;
+use std::fs;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    vec![
+        trial("a_study_measures_every_cell_and_leaves_nothing", needs, measures),
+        trial("a_trial_that_fails_is_tried_twice_and_the_table_says_why", needs, fails),
+        trial("a_load_that_ends_early_is_a_failure", needs, ends_early),
+    ]
+}
+
+const SHORT: &str = "seed = 7\nwarm_up = '200ms'\nduration = '1s'\n";
+
+fn cells(table: &Value) -> &[Value] {
+    table["cells"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn measures() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    let udp = "udp_stream = { to = '10.77.0.2:5001', streams = 2, size = 500, rate = 1000, namespace = '{name}-pub', sink = '{name}-app' }";
+    bench.write_plan(
+        &format!("{SHORT}repetitions = 1\nband = '0us..10s'\nlimits = ['total:max<=60s']"),
+        &format!("[[load]]\nname = 'idle'\n[[load]]\nname = 'udp'\n{udp}\n"),
+    )?;
+    let ran = bench.run("--json")?;
+    let table = ran.json()?;
+    equal(&ran.stderr, (table["trials"].as_u64(), table["complete"].as_u64()), (Some(8), Some(8)))?;
+    equal("cells", cells(&table).len(), 8)?;
+    for cell in cells(&table) {
+        let figures = &cell["figures"];
+        equal(&format!("runs of {cell}"), figures["recordings"].as_u64(), Some(1))?;
+        equal("packets", figures["packets"].as_u64().is_some_and(|n| n > 200), true)?;
+        equal("in the band", figures["in_band"].as_u64(), figures["count"].as_u64())?;
+        let rate = cell["load_bits_per_second"].as_f64();
+        // 2 flows of 1,000 × 500 B/s are 8 Mbit/s; a busy machine may send less, and nothing sends more.
+        let is_right = match cell["load"].as_str() {
+            Some("udp") => rate.is_some_and(|rate| rate > 0.0 && rate < 9e6),
+            _ => rate.is_none(),
+        };
+        equal(&format!("rate of the load: {rate:?}"), is_right, true)?;
+    }
+    // The directions' first cells have no reference.
+    equal("differences", table["differences"].as_array().map(Vec::len), Some(6))?;
+    equal("limits", table["limits"].as_array().map(Vec::len), Some(8))?;
+    equal("processes that are left", bench.processes(), Vec::new())?;
+    equal("namespaces that are left", bench.namespaces(), 0)?;
+    let text = bench.report("")?;
+    equal(&text.stderr, text.code, Some(0))?;
+    for words in ["8 of 8 complete", "Times of total", "veth", "bridge", "seed 7", "Differences", "Mbit/s"] {
+        equal(&format!("{words:?} in {}", text.stdout), text.stdout.contains(words), true)?;
+    }
+    // The same command has nothing left to do, and shows the same.
+    let before = bench.completed()?;
+    let again = bench.run("")?;
+    equal("the table", again.stdout, text.stdout)?;
+    equal("trials", bench.completed()?, before)
+}
+
+fn fails() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    bench.write_plan(
+        &format!("{SHORT}repetitions = 1"),
+        "[[topology]]\nname = 'broken'\nup = 'echo tried >> tries; echo no such port >&2; exit 3'\ndown = 'true'\n",
+    )?;
+    let ran = bench.run("--json")?;
+    let table = ran.json()?;
+    equal(&ran.stderr, (table["complete"].as_u64(), table["failed"].as_array().map(Vec::len)), (Some(4), Some(2)))?;
+    for failed in table["failed"].as_array().into_iter().flatten() {
+        let reason = failed["reason"].as_str().unwrap_or_default();
+        equal(reason, reason.contains("exit status: 3") && reason.contains("no such port"), true)?;
+    }
+    let record = bench.record("r1-in-broken-nominal-idle")?;
+    equal("its record", (record["outcome"].as_str(), record["attempts"].as_u64()), (Some("failed"), Some(2)))?;
+    let tries = || Ok::<_, Failed>(fs::read_to_string(bench.path("tries"))?.lines().count());
+    equal("attempts of two trials", tries()?, 4)?;
+    let text = bench.report("")?.stdout;
+    equal(&text, text.contains("2 trials failed") && text.contains("no such port"), true)?;
+    // They fail again only on request.
+    bench.run("")?;
+    equal("attempts", tries()?, 4)?;
+    bench.run("--repeat-failed")?;
+    equal("attempts", tries()?, 8)
+}
+
+fn ends_early() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    bench.write_plan(
+        &format!("{SHORT}repetitions = 1"),
+        "[[load]]\nname = 'short'\ncommand = 'echo the server said no >&2; exit 1'\n",
+    )?;
+    let ran = bench.run("")?;
+    equal(&ran.stderr, ran.code, Some(1))?;
+    let said = "load ended before the recording: exit status: 1: the server said no";
+    equal(&ran.stderr, ran.stderr.contains(said) && ran.stderr.contains("none of its trials has a recording"), true)?;
+    equal("namespaces that are left", bench.namespaces(), 0)
+}

@@ -1,0 +1,382 @@
+//! Makes the trials of a study that its directory lacks.
+
+use crate::folder::{Folder, Outcome, TrialRecord};
+use crate::schedule::{Cell, Trial};
+use crate::trial::{Attempt, NotRecorded};
+use crate::Plan;
+use latpath_model::Ns;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Time that a trial takes beside warm-up and recording, before any was made: commands, attaching, closing the run.
+const SET_UP: Duration = Duration::from_secs(5);
+/// Attempts at a trial.
+const ATTEMPTS: u32 = 2;
+
+/// Why a study cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// A file of the study cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        error: std::io::Error,
+    },
+    /// A file of the study is not what latpath wrote.
+    #[error("{}: cannot be used: {why}", path.display())]
+    Damaged {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// Other users may write in the directory.
+    #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
+    Shared {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
+    /// Another process makes trials there.
+    #[error("{}: another latpath study runs there; wait for its end, or name another directory with -o", .0.display())]
+    InUse(PathBuf),
+    /// The directory has no study.
+    #[error("{}: no study; latpath study PLAN.toml -o STUDY makes one", .0.display())]
+    NoStudy(PathBuf),
+    /// Somebody set up a topology or settings of the plan, which a trial would take down.
+    #[error("{0}, so that the study can set it up itself and take it down after each trial")]
+    SetUpAlready(String),
+    /// The directory has trials of another plan.
+    #[error("{}: it has trials of another plan: {what}. Name another directory with -o, or drop these trials with --force", path.display())]
+    OtherPlan {
+        /// The directory.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
+}
+
+/// What is left of a study, and how long it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// Trials of the plan.
+    pub trials: usize,
+    /// Trials still to be made.
+    pub left: usize,
+    /// Time of one trial.
+    pub trial: Duration,
+    /// Part of it beside warm-up and recording.
+    pub set_up: Duration,
+}
+
+impl Estimate {
+    /// Time until the study is complete.
+    pub fn total(&self) -> Duration {
+        self.trial.saturating_mul(u32::try_from(self.left).unwrap_or(u32::MAX))
+    }
+}
+
+/// What a trial does now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Its topology and settings are set up.
+    SettingUp,
+    /// Stream and load run.
+    WarmingUp,
+    /// Packets are recorded.
+    Recording,
+    /// Settings and topology are taken back.
+    TakingDown,
+}
+
+/// Progress of a study.
+#[derive(Clone, Debug)]
+pub enum Progress<'p> {
+    /// A trial that was interrupted left its topology or settings, which are taken down now.
+    TakingDown {
+        /// The trial.
+        trial: &'p str,
+    },
+    /// What an interrupted trial left could not be taken down. The next trial shows whether that matters: after a
+    /// reboot nothing is left.
+    NotTakenDown {
+        /// The trial.
+        trial: &'p str,
+        /// The reason.
+        reason: &'p str,
+    },
+    /// A trial is in this phase.
+    Trial {
+        /// Its place in the order, from 1.
+        number: usize,
+        /// Trials of the plan.
+        of: usize,
+        /// Its name.
+        trial: &'p str,
+        /// What it does.
+        phase: Phase,
+        /// Time until the study is complete.
+        left: Duration,
+    },
+    /// A trial failed.
+    Failed {
+        /// Its name.
+        trial: &'p str,
+        /// The reason.
+        reason: &'p str,
+        /// Whether it is tried again.
+        again: bool,
+    },
+}
+
+/// How [`Study::run`] ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// All trials have a record.
+    Complete,
+    /// The user ended it; the same plan goes on.
+    Stopped {
+        /// Trials still to be made.
+        left: usize,
+    },
+}
+
+/// A study in its directory.
+pub struct Study {
+    plan: Plan,
+    seed: u64,
+    folder: Folder,
+    /// Directory of the plan, in which commands run.
+    current: PathBuf,
+    /// latpath's own program, for publisher and load.
+    program: PathBuf,
+}
+
+impl Study {
+    /// Takes a directory for a plan: a new one, or one that has trials of it. With `force`, trials of another plan are
+    /// removed. `current` is the directory in which the plan's commands run, `program` the path of latpath.
+    ///
+    /// # Errors
+    /// If the directory cannot be used, is in use, or has trials of another plan.
+    pub fn open(
+        plan: Plan,
+        folder: &Path,
+        force: bool,
+        current: PathBuf,
+        program: PathBuf,
+    ) -> Result<Self, StudyError> {
+        let folder = Folder::take(folder)?;
+        let stored = folder.stored()?;
+        let seed = match &stored {
+            None => plan.seed.unwrap_or_else(chosen_seed),
+            Some((old, seed)) => match differs(old, &plan, *seed) {
+                None => *seed,
+                Some(what) if !force => return Err(StudyError::OtherPlan { path: folder.path().into(), what }),
+                Some(_) => {
+                    // Its commands take down what a trial of it left.
+                    let old = Self { plan: old.clone(), seed: *seed, folder, current, program };
+                    old.take_down_what_was_left(&mut |_| ())?;
+                    old.folder.clear_trials();
+                    let seed = plan.seed.unwrap_or_else(chosen_seed);
+                    old.folder.store(&plan, seed)?;
+                    return Ok(Self { plan, seed, ..old });
+                }
+            },
+        };
+        let is_new = stored.is_none_or(|(old, _)| old != plan);
+        let study = Self { plan, seed, folder, current, program };
+        if is_new {
+            study.folder.store(&study.plan, seed)?;
+        }
+        Ok(study)
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The seed of the order.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// All trials in their order.
+    pub fn trials(&self) -> Vec<Trial> {
+        Trial::all(&self.plan, self.seed)
+    }
+
+    /// What is left, and how long it takes.
+    ///
+    /// # Errors
+    /// If records of trials cannot be read.
+    pub fn estimate(&self) -> Result<Estimate, StudyError> {
+        let trials = self.trials();
+        let done = self.folder.done(&self.plan, &trials)?;
+        let fixed = self.plan.warm_up + self.plan.duration;
+        let took: Vec<Ns> = done.iter().map(|(_, record)| record.took_ns).collect();
+        let set_up = match took.len() {
+            0 => SET_UP,
+            n => Duration::from_nanos((took.iter().sum::<Ns>() / n as Ns).max(0) as u64).saturating_sub(fixed),
+        };
+        Ok(Estimate { trials: trials.len(), left: trials.len() - done.len(), trial: fixed + set_up, set_up })
+    }
+
+    /// Makes the trials that have no record. With `repeat_failed`, failed ones are made again. A trial that fails is
+    /// tried once more, and then recorded as failed.
+    ///
+    /// # Errors
+    /// If the directory cannot be written, or what an interrupted trial left cannot be taken down.
+    pub fn run(
+        &self,
+        stop: &AtomicBool,
+        repeat_failed: bool,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Finish, StudyError> {
+        self.take_down_what_was_left(progress)?;
+        match self.plan.set_up_already() {
+            Ok(None) => {}
+            Ok(Some(what)) | Err(what) => return Err(StudyError::SetUpAlready(what)),
+        }
+        let trials = self.trials();
+        let mut left = Vec::new();
+        for (at, trial) in trials.iter().enumerate() {
+            let record = self.folder.record(&trial.name(&self.plan))?;
+            let is_done = |record: TrialRecord| !repeat_failed || record.outcome == Outcome::Complete;
+            if !record.is_some_and(is_done) {
+                left.push((at, *trial));
+            }
+        }
+        let mut per_trial = self.estimate()?.trial;
+        let began = Instant::now();
+        for (made, (at, trial)) in left.iter().enumerate() {
+            if made > 0 {
+                per_trial = began.elapsed() / made as u32;
+            }
+            let until = Instant::now() + per_trial.saturating_mul((left.len() - made) as u32);
+            let place = (at + 1, trials.len());
+            if stop.load(Ordering::Relaxed) || !self.make(*trial, place, until, stop, progress)? {
+                return Ok(Finish::Stopped { left: left.len() - made });
+            }
+        }
+        Ok(Finish::Complete)
+    }
+
+    /// Makes a trial; returns false if the user ended it.
+    fn make(
+        &self,
+        trial: Trial,
+        (number, of): (usize, usize),
+        until: Instant,
+        stop: &AtomicBool,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<bool, StudyError> {
+        let name = trial.name(&self.plan);
+        let mut last = String::new();
+        for attempt in 1..=ATTEMPTS {
+            let directory = self.folder.fresh(&name)?;
+            self.folder.begin(&name)?;
+            let began = Instant::now();
+            let attempted = self.attempt(trial, &directory).make(stop, &mut |phase| {
+                let left = until.saturating_duration_since(Instant::now());
+                progress(Progress::Trial { number, of, trial: &name, phase, left });
+            });
+            let took_ns = began.elapsed().as_nanos() as Ns;
+            match attempted {
+                Ok(recorded) => {
+                    let mut record = TrialRecord::new(name, Outcome::Complete, attempt);
+                    (record.took_ns, record.journeys) = (took_ns, recorded.journeys);
+                    (record.load_bits_per_second, record.notes) = (recorded.load_bits_per_second, recorded.notes);
+                    if attempt > 1 {
+                        record.notes.push(format!("it was tried twice: {last}"));
+                    }
+                    self.folder.finish(&directory, &record)?;
+                    self.folder.is_clear()?;
+                    return Ok(true);
+                }
+                Err(NotRecorded::Stopped) => {
+                    directory.clear();
+                    self.folder.is_clear()?;
+                    return Ok(false);
+                }
+                Err(NotRecorded::Failed(reason)) => {
+                    let again = attempt < ATTEMPTS;
+                    progress(Progress::Failed { trial: &name, reason: &reason, again });
+                    last = reason;
+                    if !again {
+                        let mut record =
+                            TrialRecord::new(name.clone(), Outcome::Failed { reason: last.clone() }, attempt);
+                        record.took_ns = took_ns;
+                        self.folder.finish(&directory, &record)?;
+                        self.folder.is_clear()?;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn attempt<'a>(&'a self, trial: Trial, directory: &'a latpath_linux::Directory) -> Attempt<'a> {
+        let Self { plan, current, program, .. } = self;
+        Attempt { plan, trial, directory, current, program }
+    }
+
+    /// Takes down what a trial had set up when latpath was killed.
+    fn take_down_what_was_left(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), StudyError> {
+        let Some(under_way) = self.folder.under_way()? else { return Ok(()) };
+        let all = self.trials();
+        if let Some(trial) = all.into_iter().find(|trial| trial.name(&self.plan) == under_way.trial) {
+            progress(Progress::TakingDown { trial: &under_way.trial });
+            // A trial that was complete keeps its run: only its end was not noted.
+            let is_complete = self.folder.record(&under_way.trial)?.is_some();
+            if !is_complete {
+                let directory = self.folder.fresh(&under_way.trial)?;
+                if let Err(reason) = self.attempt(trial, &directory).take_down() {
+                    progress(Progress::NotTakenDown { trial: &under_way.trial, reason: &reason });
+                }
+                directory.clear();
+            }
+        }
+        self.folder.is_clear()
+    }
+
+    /// The cells of the plan.
+    pub fn cells(&self) -> Vec<Cell> {
+        Cell::all(&self.plan)
+    }
+}
+
+/// A seed where the user names none: from the time, below 2^32, so that it is easily copied.
+fn chosen_seed() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::from(now.subsec_nanos()) ^ (now.as_secs() & 0xffff_ffff)
+}
+
+/// What of a plan differs from a stored one, so that its trials are not those of the plan; more repetitions are
+/// allowed.
+fn differs(old: &Plan, new: &Plan, seed: u64) -> Option<String> {
+    if new.repetitions < old.repetitions {
+        return Some(format!("{} repetitions instead of {}", new.repetitions, old.repetitions));
+    }
+    if let Some(new) = new.seed.filter(|new| *new != seed) {
+        return Some(format!("seed {new} instead of {seed}"));
+    }
+    // Limits and the shown band and segment are questions on the same trials.
+    let comparable = |plan: &Plan| Plan {
+        repetitions: 1,
+        seed: None,
+        limits: Vec::new(),
+        band: None,
+        segment: None,
+        ..plan.clone()
+    };
+    let (old, new) = (comparable(old), comparable(new));
+    let as_json = |plan: &Plan| serde_json::to_value(plan).unwrap_or_default();
+    let (old, new) = (as_json(&old), as_json(&new));
+    let keys = old.as_object().into_iter().chain(new.as_object()).flat_map(|fields| fields.keys());
+    keys.filter(|key| old[key.as_str()] != new[key.as_str()]).map(|key| format!("{key} differs")).next()
+}

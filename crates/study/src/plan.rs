@@ -1,0 +1,334 @@
+//! The plan of a study, a TOML file: docs/study.md describes it.
+
+mod check;
+
+pub use check::cpu_list;
+
+use latpath_model::Ns;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Maximum size of a plan, bytes.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Names of the user's values, which stand in braces in a plan: `{nic}`.
+pub type Variables = BTreeMap<String, String>;
+
+/// The plan of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Name of the study.
+    pub name: String,
+    /// Seed of the order of trials; `None` for one that is chosen and stored at the first start.
+    pub seed: Option<u64>,
+    /// Number of trials of each cell.
+    #[serde(default = "five")]
+    pub repetitions: u32,
+    /// Time for which stream and load run before a recording.
+    #[serde(default = "seconds::<5>", with = "time")]
+    pub warm_up: Duration,
+    /// Length of a recording.
+    #[serde(default = "seconds::<60>", with = "time")]
+    pub duration: Duration,
+    /// Maximum time of a command that sets up or takes down.
+    #[serde(default = "seconds::<120>", with = "time")]
+    pub command_limit: Duration,
+    /// Packets that take longer are late.
+    #[serde(default = "microseconds::<200>", with = "time")]
+    pub threshold: Duration,
+    /// Packets that take longer are lost.
+    #[serde(default = "seconds::<1>", with = "time")]
+    pub window: Duration,
+    /// Band of times whose share the table shows, as `40us..100us`.
+    pub band: Option<String>,
+    /// The segment of the table; `None` for `total`.
+    pub segment: Option<String>,
+    /// User-defined segments: `NAME=FROM..TO`.
+    #[serde(default)]
+    pub segments: Vec<String>,
+    /// Limits that each recording must keep, as `total:p99.9<=1ms`.
+    #[serde(default)]
+    pub limits: Vec<String>,
+    /// Other machines on the path, and the addresses of their agents.
+    #[serde(default)]
+    pub machines: Variables,
+    /// Values for `{NAME}` in the plan.
+    #[serde(default)]
+    pub variables: Variables,
+    /// The streams that are measured: into the guest, out of it.
+    #[serde(default, rename = "direction")]
+    pub directions: Vec<Direction>,
+    /// The ways of the packets; none for the machine as it is.
+    #[serde(default, rename = "topology")]
+    pub topologies: Vec<Topology>,
+    /// Settings of the machine; none for the machine as it is.
+    #[serde(default)]
+    pub settings: Vec<Settings>,
+    /// Loads beside the stream; none for no load.
+    #[serde(default, rename = "load")]
+    pub loads: Vec<Load>,
+}
+
+/// A measured stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Direction {
+    /// Name in the table: `in`, `out`.
+    pub name: String,
+    /// The stream, as for `latpath record`.
+    pub stream: String,
+    /// Points that count; empty for all.
+    #[serde(default)]
+    pub points: Vec<String>,
+    /// latpath's own publisher.
+    pub publish: Option<Publish>,
+    /// The user's publisher: a shell command that runs until it is ended.
+    pub publisher: Option<String>,
+    /// The application that reads the stream: a shell command that runs until it is ended.
+    pub reader: Option<String>,
+}
+
+/// latpath's own publisher of a stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Publish {
+    /// The device that sends.
+    pub device: String,
+    /// Network namespace of the device; `None` for latpath's own.
+    pub namespace: Option<String>,
+    /// Further arguments of `latpath publish`.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// CPUs that the publisher may use; `None` for all that are not isolated.
+    pub cpus: Option<String>,
+}
+
+/// A way of the packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// Name in the table.
+    pub name: String,
+    /// Topology of `latpath net`: a file below the plan's directory.
+    pub file: Option<String>,
+    /// The way of that topology, instead of the file's own: of the file's options, those of this way count.
+    pub way: Option<latpath_topology::Way>,
+    /// Topology of `latpath net`: its text. latpath keeps that of `file` here.
+    pub text: Option<String>,
+    /// Shell command that sets it up, and ends.
+    pub up: Option<String>,
+    /// Shell command that takes it down, also from a half-made state, and ends.
+    pub down: Option<String>,
+    /// Values for `{NAME}`, before those of the plan.
+    #[serde(default)]
+    pub variables: Variables,
+}
+
+/// Settings of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Name in the table.
+    pub name: String,
+    /// Profile of `latpath tune`: its name, or a file below the plan's directory.
+    pub profile: Option<String>,
+    /// Text of the profile. latpath keeps that of a file here.
+    pub profile_text: Option<String>,
+    /// Variables of the profile.
+    #[serde(default)]
+    pub variables: latpath_tune::Variables,
+    /// Shell command that applies them, and ends.
+    pub apply: Option<String>,
+    /// Shell command that undoes them, also if only some were applied, and ends.
+    pub undo: Option<String>,
+}
+
+/// A load beside the stream. At most one of its kinds is named; none of them is no load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Name in the table.
+    pub name: String,
+    /// latpath's own UDP load.
+    pub udp_stream: Option<UdpStream>,
+    /// Arguments of iperf3, without its duration.
+    pub iperf3: Option<String>,
+    /// Arguments of stress-ng.
+    pub stress_ng: Option<String>,
+    /// Shell command that runs until it is ended.
+    pub command: Option<String>,
+    /// CPUs that the load may use; `None` for all that are not isolated.
+    pub cpus: Option<String>,
+}
+
+/// latpath's own UDP load.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpStream {
+    /// Address and port that the packets are sent to.
+    pub to: String,
+    /// Number of flows, each of its own thread.
+    #[serde(default = "one")]
+    pub streams: u16,
+    /// UDP payload, bytes.
+    #[serde(default = "full_frame")]
+    pub size: u16,
+    /// Packets per second of each flow; `None` for as many as possible.
+    pub rate: Option<u32>,
+    /// Network namespace of the sender; `None` for latpath's own.
+    pub namespace: Option<String>,
+    /// Network namespace in which latpath receives the packets; `None` where another program does.
+    pub sink: Option<String>,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn five() -> u32 {
+    5
+}
+
+/// Payload that fills an Ethernet frame of MTU 1500.
+fn full_frame() -> u16 {
+    1472
+}
+
+fn seconds<const N: u64>() -> Duration {
+    Duration::from_secs(N)
+}
+
+fn microseconds<const N: u64>() -> Duration {
+    Duration::from_micros(N)
+}
+
+/// Times as `200us` or `1m 30s`.
+mod time {
+    use serde::{de::Error, Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*time))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(from)?;
+        humantime::parse_duration(&text)
+            .map_err(|_| D::Error::custom(format!("{text:?}: write a time as 200us, 10s or 1m 30s")))
+    }
+}
+
+/// Why a plan cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadPlan {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {error}", path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The cause.
+        error: std::io::Error,
+    },
+    /// The file is no plan.
+    #[error("{name}, line {line}: {why} (docs/study.md, or: latpath study example)")]
+    Form {
+        /// The file's name.
+        name: String,
+        /// Line of the error, from 1.
+        line: usize,
+        /// The cause.
+        why: String,
+    },
+    /// A part of the plan cannot be used.
+    #[error("{name}: {why}")]
+    Part {
+        /// The file's name.
+        name: String,
+        /// The part, and the cause.
+        why: String,
+    },
+}
+
+impl Plan {
+    /// Reads and checks a plan.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is no plan, or a part of it cannot be used.
+    pub fn read(path: &Path) -> Result<Self, BadPlan> {
+        let text = latpath_linux::read_text(path, MOST_BYTES);
+        let text = text.map_err(|error| BadPlan::File { path: path.into(), error })?;
+        let name = path.display().to_string();
+        let mut plan = Self::parse(&text, &name)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        plan.read_files(directory).map_err(|why| BadPlan::Part { name, why })?;
+        Ok(plan)
+    }
+
+    /// Reads and checks the text of a plan, whose errors begin with `name`.
+    ///
+    /// # Errors
+    /// If the text is no plan, or a part of it cannot be used.
+    pub fn parse(text: &str, name: &str) -> Result<Self, BadPlan> {
+        let mut plan: Self = toml::from_str(text).map_err(|error| BadPlan::Form {
+            name: name.into(),
+            line: error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1),
+            why: error.message().trim().replace('\n', "; "),
+        })?;
+        plan.fill();
+        plan.check().map_err(|why| BadPlan::Part { name: name.into(), why })?;
+        Ok(plan)
+    }
+
+    /// Adds the machine as it is where no topology, no settings or no load is named.
+    fn fill(&mut self) {
+        let as_it_is = || "as-is".to_owned();
+        if self.topologies.is_empty() {
+            self.topologies.push(Topology { name: as_it_is(), ..Topology::default() });
+        }
+        if self.settings.is_empty() {
+            self.settings.push(Settings { name: "nominal".into(), ..Settings::default() });
+        }
+        if self.loads.is_empty() {
+            self.loads.push(Load { name: "idle".into(), ..Load::default() });
+        }
+    }
+
+    /// Threshold of late packets, ns.
+    pub fn threshold_ns(&self) -> Ns {
+        self.threshold.as_nanos().try_into().unwrap_or(Ns::MAX)
+    }
+
+    /// The segment of the table.
+    pub fn segment(&self) -> &str {
+        self.segment.as_deref().unwrap_or("total")
+    }
+
+    /// Values for `{NAME}` under a topology.
+    pub fn variables_of(&self, topology: &Topology) -> Variables {
+        let mut all = self.variables.clone();
+        all.extend(topology.variables.clone());
+        all
+    }
+}
+
+/// Replaces each `{NAME}` of a text by its value.
+///
+/// # Errors
+/// If a name has no value, or a brace is not closed.
+pub fn filled_in(text: &str, variables: &Variables) -> Result<String, String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, from)) = rest.split_once('{') {
+        let (name, behind) = from.split_once('}').ok_or_else(|| format!("{text:?}: a brace is not closed"))?;
+        let known = || variables.keys().cloned().collect::<Vec<_>>().join(", ");
+        let value =
+            variables.get(name).ok_or_else(|| format!("{text:?}: no variable {name:?} (there are: {})", known()))?;
+        out += before;
+        out += value;
+        rest = behind;
+    }
+    Ok(out + rest)
+}

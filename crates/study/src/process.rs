@@ -1,0 +1,217 @@
+//! The processes of a trial: publisher, reader, load, and the commands that set up and take down.
+//!
+//! A process that runs beside the recording has a process namespace of its own, whose first process dies with latpath:
+//! the kernel then kills all processes in it, also those that left their group. So nothing of a trial survives it, not
+//! even `kill -9` of latpath.
+
+use latpath_linux::background::leave_at_exec;
+use latpath_linux::Cpus;
+use nix::sched::{sched_setaffinity, setns, CloneFlags, CpuSet};
+use nix::sys::signal::{killpg, Signal};
+use nix::unistd::{getpid, getppid, Pid};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{mpsc, Arc, Mutex, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Interval of polls during a wait.
+const TICK: Duration = Duration::from_millis(10);
+/// Time in which a process must end after SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Maximum length of what is quoted of a process's last line, bytes.
+const MOST_QUOTED: usize = 300;
+
+/// What a process runs in.
+#[derive(Clone, Default)]
+pub struct Surroundings {
+    /// Environment variables.
+    pub variables: Vec<(String, String)>,
+    /// Network namespace; `None` for latpath's own.
+    pub namespace: Option<Arc<File>>,
+    /// CPUs that it may use; `None` for latpath's own.
+    pub cpus: Option<Cpus>,
+}
+
+/// A process beside the recording, with all that it started. Ended when dropped.
+pub struct Beside {
+    what: String,
+    child: Child,
+    /// File of what it prints on stderr.
+    errors: std::path::PathBuf,
+}
+
+impl Beside {
+    /// Starts a program. Its output is written to `folder`: `NAME.json` has its stdout, `NAME.txt` its stderr.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(
+        what: &str,
+        words: &[OsString],
+        surroundings: &Surroundings,
+        folder: (&latpath_linux::Directory, &Path),
+    ) -> Result<Self, String> {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child=KILL", "--"]).args(words);
+        let failed = |e: io::Error| format!("{what}: cannot be started: {e}");
+        let output = |extension: &str| folder.0.new_file(format!("{what}.{extension}")).map_err(failed);
+        command.stdout(output("json")?).stderr(output("txt")?).current_dir(folder.1);
+        let child = spawn(command, surroundings).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => format!("{what}: cannot be started: unshare (of util-linux) is not installed"),
+            _ => failed(e),
+        })?;
+        Ok(Self { what: what.into(), child, errors: folder.0.join(format!("{what}.txt")) })
+    }
+
+    /// Why it no longer runs; `None` while it runs.
+    pub fn why_ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(format!("{} ended before the recording: {}", self.what, self.reason(status))),
+            Err(e) => Some(format!("{}: {e}", self.what)),
+        }
+    }
+
+    fn reason(&self, status: ExitStatus) -> String {
+        match last_line(&self.errors) {
+            Some(line) => format!("{status}: {line}"),
+            None => status.to_string(),
+        }
+    }
+
+    /// Ends it: with SIGTERM, so that it can print its results, then with SIGKILL, and all that it started.
+    pub fn end(&mut self) {
+        let group = Pid::from_raw(self.child.id() as i32);
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = killpg(group, Signal::SIGTERM);
+            let until = Instant::now() + PATIENCE;
+            while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+                thread::sleep(TICK);
+            }
+        }
+        if matches!(self.child.try_wait(), Ok(None)) {
+            // The first process of the namespace belongs to the group.
+            let _ = killpg(group, Signal::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs a shell command to its end. What it starts in the background stays: a topology may need a daemon.
+///
+/// # Errors
+/// If it cannot be started, fails, or takes longer than `limit`; as a sentence.
+pub fn run(
+    what: &str,
+    command: &str,
+    surroundings: &Surroundings,
+    (folder, current): (&latpath_linux::Directory, &Path),
+    limit: Duration,
+) -> Result<(), String> {
+    let name = format!("{what}.txt");
+    let failed = |e: io::Error| format!("{what}: cannot be started: {e}");
+    let output = folder.new_file(&name).map_err(failed)?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).stdout(output.try_clone().map_err(failed)?).stderr(output).current_dir(current);
+    let mut child = spawn(shell, surroundings).map_err(failed)?;
+    let until = Instant::now() + limit;
+    let status = loop {
+        match child.try_wait().map_err(failed)? {
+            Some(status) => break status,
+            None if Instant::now() >= until => {
+                let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+                let _ = child.wait();
+                return Err(format!("{what}: not done after {limit:?} (command_limit): {command}"));
+            }
+            None => thread::sleep(TICK),
+        }
+    };
+    match (status.success(), last_line(&folder.join(&name))) {
+        (true, _) => Ok(()),
+        (false, Some(line)) => Err(format!("{what}: {status}: {line}")),
+        (false, None) => Err(format!("{what}: {status}: {command}")),
+    }
+}
+
+/// The last line that a process printed, shortened.
+fn last_line(file: &Path) -> Option<String> {
+    let text = latpath_linux::read_text(file, 1 << 20).ok()?;
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+    let end = (0..=MOST_QUOTED.min(line.len())).rev().find(|at| line.is_char_boundary(*at))?;
+    Some(line[..end].to_owned())
+}
+
+/// Starts a command in a process group of its own; it is killed when latpath dies. A thread that never ends starts all,
+/// because the kernel ties the signal to the thread that forked.
+fn spawn(mut command: Command, surroundings: &Surroundings) -> io::Result<Child> {
+    type Job = (Command, mpsc::Sender<io::Result<Child>>);
+    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            for (mut command, reply) in inbox {
+                let _ = reply.send(command.spawn());
+            }
+        });
+        Mutex::new(jobs)
+    });
+    command.stdin(Stdio::null()).process_group(0);
+    command.envs(surroundings.variables.iter().map(|(name, value)| (name, value)));
+    let cpus = surroundings.cpus.as_ref().map(cpu_set);
+    let (namespace, parent) = (surroundings.namespace.clone(), getpid());
+    let before_exec = move || {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        if getppid() != parent {
+            // The parent died between fork and prctl, so no signal would arrive.
+            return Err(io::Error::from(io::ErrorKind::Interrupted));
+        }
+        if let Some(namespace) = &namespace {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+        }
+        if let Some(cpus) = &cpus {
+            sched_setaffinity(Pid::from_raw(0), cpus)?;
+        }
+        Ok(())
+    };
+    leave_at_exec(&mut command);
+    // SAFETY: between fork and exec, only async-signal-safe system calls are made and nothing is allocated: an
+    // `io::Error` made from an errno or a kind does not allocate.
+    unsafe { command.pre_exec(before_exec) };
+    let (reply, answer) = mpsc::channel();
+    let gone = || io::Error::other("the spawning thread is gone");
+    spawner.lock().map_err(|_| gone())?.send((command, reply)).map_err(|_| gone())?;
+    answer.recv().map_err(|_| gone())?
+}
+
+fn cpu_set(cpus: &Cpus) -> CpuSet {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter() {
+        // A CPU beyond the set's size does not exist.
+        let _ = set.set(cpu as usize);
+    }
+    set
+}
+
+/// The CPUs for load and publishers: those of this process that are not isolated. `None` if no CPU is isolated, or all
+/// are.
+pub fn housekeeping() -> Option<Cpus> {
+    let read = |name: &str| {
+        let text = latpath_linux::proc::line(format!("/sys/devices/system/cpu/{name}"));
+        text.parse::<Cpus>().unwrap_or_default()
+    };
+    let mut isolated = read("isolated");
+    isolated.join(read("nohz_full"));
+    let others = read("online").without(&isolated);
+    (!isolated.is_empty() && !others.is_empty()).then_some(others)
+}
