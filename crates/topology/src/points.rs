@@ -94,9 +94,13 @@ fn to_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
             ("tx", At::Tap, None),
             ("vm-read", At::Tap, None),
         ],
-        Way::Xdp if modes.uplink == XdpMode::Generic => {
-            vec![("xdp-redirect", At::Uplink, Some(FENTRY)), ("tx", At::Tap, Some(FENTRY)), ("vm-read", At::Tap, None)]
-        }
+        // In the stack, a program runs behind the tracepoint of received packets.
+        Way::Xdp if modes.uplink == XdpMode::Generic => vec![
+            ("nic-rx", At::Uplink, None),
+            ("xdp-redirect", At::Uplink, Some(FENTRY)),
+            ("tx", At::Tap, Some(FENTRY)),
+            ("vm-read", At::Tap, None),
+        ],
         Way::Xdp => vec![
             ("xdp-redirect", At::Uplink, Some(FENTRY)),
             ("tx", At::Tap, Some(FENTRY)),
@@ -114,7 +118,7 @@ fn from_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
         Way::Bridge | Way::Macvtap => vec![("vm-write", At::Tap, None), ("tx", At::Uplink, None)],
         Way::Ovs => vec![("vm-write", At::Tap, None), ("ovs-exec", At::Tap, None), ("tx", At::Uplink, None)],
         Way::Xdp if modes.tap == XdpMode::Generic => {
-            vec![("xdp-redirect", At::Tap, Some(FENTRY)), ("tx", At::Uplink, Some(FENTRY))]
+            vec![("vm-write", At::Tap, None), ("xdp-redirect", At::Tap, Some(FENTRY)), ("tx", At::Uplink, Some(FENTRY))]
         }
         Way::Xdp => vec![("xdp-redirect", At::Tap, Some(FENTRY))],
         Way::OvsAfxdp if topology.has_vhost_user() => Vec::new(),

@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Frames of the stream: half a second of Sampled Values at 50 Hz.
+/// Frames of the stream: half a second at the rate of Sampled Values at 50 Hz.
 const FRAMES: u64 = 2000;
 /// Pace of 4,000 frames a second.
 const PACE: Duration = Duration::from_micros(250);
@@ -30,7 +30,8 @@ const PACE: Duration = Duration::from_micros(250);
 const ON_THEIR_WAY: u64 = 200;
 /// Pause after which frames that have not come back are lost.
 const QUIET: Duration = Duration::from_secs(2);
-const ETHERTYPE: u16 = 0x88ba;
+/// An ethertype for local experiments.
+const ETHERTYPE: u16 = 0x88b5;
 /// Place of the frame's number: behind addresses and ethertype.
 const NUMBER: usize = 14;
 const GUEST: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];

@@ -14,7 +14,16 @@ const NEVER: &dyn Fn() -> bool = &|| false;
 /// Maximum time for an emulated guest's boot, and for a script in it.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// Set in the lab's hypervisor, which has KVM and vhost for guests.
-const NESTED: &str = "LATPATH_NESTED_KVM";
+pub const NESTED: &str = "LATPATH_NESTED_KVM";
+/// The tests that run in the lab's hypervisor.
+const TESTS: [&str; 6] = [
+    "each_way_carries",
+    "status_names_the_points",
+    "nothing_remains",
+    "a_guest_answers_on",
+    "on_the_kernels_datapath",
+    "with_af_xdp",
+];
 const WIRE: &str = "192.0.2.1";
 /// The guest resolves the wire's address first; then each request is one packet in each direction.
 const PING: &str =
@@ -79,9 +88,7 @@ pub fn in_hypervisor() -> Test {
         let kernel = LabKernel::named(name).ok_or_else(|| format!("LATPATH_LAB: the lab has no kernel {name}"))?;
         let lab = Lab::new()?;
         let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
-        for test in
-            ["each_way_carries", "nothing_remains", "a_guest_answers_on", "on_the_kernels_datapath", "with_af_xdp"]
-        {
+        for test in TESTS {
             let script = format!("{NESTED}=1 {} {test} 2>&1", own.display());
             let ran = hypervisor.run(&script, 5 * PATIENCE, NEVER)?;
             eprintln!("Linux {}, {test}:\n{}", kernel.name, ran.text);

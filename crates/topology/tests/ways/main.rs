@@ -3,10 +3,11 @@
 mod carry;
 mod guests;
 mod machine;
+mod seen;
 
 use carry::{stream, Tap};
 use latpath_net::Rtnetlink;
-use latpath_testkit::{equal, need_guest, need_root, need_tool, trial, Failed};
+use latpath_testkit::{equal, need_btf, need_guest, need_root, need_tool, trial, Failed};
 use latpath_topology::{down, status, up, Event, Presence, Topologies, Topology, Value};
 use latpath_undo::{Journal, Kind, Undo};
 use machine::{Machine, Snapshot};
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     }
     let needs = [need_root(), need_tool("ip")];
     let with_dpdk = [need_root(), need_guest(), need_tool("ovs-vsctl"), need_tool(latpath_lab::WITH_DPDK)];
+    let recording = [need_root(), need_tool("ip"), need_btf(), seen::need_program()];
     let module = (!Path::new("/sys/module/openvswitch").exists()).then(|| "needs the module openvswitch".into());
     let with_kernel = [need_root(), need_guest(), need_tool("ovs-vsctl"), module];
     latpath_testkit::main(vec![
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         trial("what_others_changed_since_stays", &needs, changed),
         trial("what_cannot_be_made_leaves_nothing", &needs, refused),
         trial("status_names_what_is_gone", &needs, shown),
+        trial("status_names_the_points_that_a_recording_sees", &recording, seen::points),
         trial("a_guest_answers_on_each_way", &[need_root(), need_guest()], guests::ways).in_lab(),
         trial("a_guest_answers_behind_open_vswitch_on_the_kernels_datapath", &with_kernel, guests::ovs).in_lab(),
         trial("all_ways_work_on_the_kernels_of_the_lab", &with_dpdk, guests::in_hypervisor).in_lab(),

@@ -1,0 +1,69 @@
+//! Points that `status` names, against those of a recording of a stream to the guest and back.
+
+use crate::{
+    carry::{stream, Tap},
+    guests::NESTED,
+    machine::Machine,
+    make, Test, WAYS,
+};
+use latpath_testkit::{equal, latpath, program, waits, Failed, Lack};
+use latpath_topology::{down, status, Topology, XdpMode, XdpOptions};
+use std::{collections::BTreeSet, path::Path};
+
+/// Points of the uplink and the tap that a recording may see at most.
+const KINDS: [&str; 5] = ["nic-rx", "tx", "vm-read", "vm-write", "xdp-redirect"];
+
+/// Requires the program that records.
+pub fn need_program() -> Lack {
+    (!program().exists()).then(|| format!("needs {}, which is not built", program().display()))
+}
+
+pub fn points() -> Test {
+    for way in WAYS {
+        let modes = if way == "xdp" { vec![XdpMode::Native, XdpMode::Generic] } else { vec![XdpMode::Auto] };
+        for mode in modes {
+            let machine = Machine::new("seen")?;
+            let mut topology = machine.trial(way, "")?;
+            topology.xdp = (way == "xdp").then_some(XdpOptions { mode });
+            make(&topology)?;
+            let seen = recorded(&machine, &topology)?;
+            let shown = status(&topology.name)?;
+            // Only a kernel with fentry has the points that need it; the reader here is no vhost.
+            let is_offered = |needs: Option<&str>| match needs {
+                None => true,
+                Some(needs) => std::env::var_os(NESTED).is_some() && !needs.contains("vhost"),
+            };
+            let named = shown.points.iter().filter(|point| is_offered(point.needs));
+            let named: BTreeSet<String> = named.map(|point| point.point.clone()).collect();
+            eprintln!("{way} {mode:?}: status names {named:?}, seen: {seen:?}");
+            equal(&format!("{way}, {mode:?}: points"), seen, named)?;
+            down(&topology.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The points of uplink and tap in a recording.
+fn recorded(machine: &Machine, topology: &Topology) -> Result<BTreeSet<String>, Failed> {
+    let run = machine.host.folder().join("run");
+    let _ = std::fs::remove_dir_all(&run);
+    let words = format!("record --stream ether:0x88b5 --match hash:0:32 --no-flight -o {}", run.display());
+    let mut recorder = machine.host.start(latpath(&words))?;
+    let is_recording = |run: &Path| run.join("manifest.json").exists();
+    waits::until("the recording begins", || is_recording(&run) || !recorder.runs())?;
+    equal(&recorder.said(), is_recording(&run), true)?;
+    let tap = Tap::open(machine, topology)?;
+    let sent = stream(machine, topology, None)?;
+    equal("frames to the guest", tap.end()?, sent.sent)?;
+    waits::delivered()?;
+    recorder.interrupt();
+    let ended = recorder.finish(waits::LIMIT)?;
+    equal(&ended.stderr, ended.code, Some(0))?;
+    let report = machine.host.run(latpath(&format!("report {} --json", run.display())))?.json()?;
+    let points = ["points", "off_route"].into_iter().flat_map(|key| report[key].as_array().into_iter().flatten());
+    let ours = |point: &&str| {
+        let parts = point.strip_prefix("host/").and_then(|point| point.split_once('@'));
+        parts.is_some_and(|(kind, device)| KINDS.contains(&kind) && ["eno1", "tap0"].contains(&device))
+    };
+    Ok(points.filter_map(|point| point.as_str()).filter(ours).map(str::to_owned).collect())
+}
