@@ -44,7 +44,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    pub fn open(_machine: &Machine, topology: &Topology) -> Result<Self, Failed> {
+    pub fn open(machine: &Machine, topology: &Topology) -> Result<Self, Failed> {
         let netns = Netns::named(topology.namespace.as_deref().ok_or("a namespace")?)?;
         let file = match topology.way {
             Way::Macvtap => {
@@ -59,6 +59,12 @@ impl Tap {
             _ => Path::new("/dev/net/tun").to_owned(),
         };
         let tap = netns.inside(|| open_tun(&file, "tap0", libc::IFF_TAP))??;
+        // A bridge forwards nothing to a port before the kernel has noticed that the tap was opened.
+        let host = topology.namespace.as_deref().ok_or("a namespace")?;
+        waits::until("the tap is up", || {
+            let shown = machine.ip(&format!("-n {host} -j link show tap0")).unwrap_or_default();
+            ["UP", "UNKNOWN"].iter().any(|state| shown.contains(&format!("\"operstate\":\"{state}\"")))
+        })?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let reader = std::thread::Builder::new().name("guest".into()).spawn(move || echo(tap, &stopped))?;

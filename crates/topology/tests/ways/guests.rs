@@ -7,7 +7,8 @@ use crate::{
 use latpath_lab::{GuestFiles, Hypervisor, Lab, LabKernel, Namespace, Nics, OpenVswitch, WITH_DPDK};
 use latpath_net::Netns;
 use latpath_testkit::{equal, Failed};
-use latpath_topology::{down, status, GuestPort, OvsOptions, Qemu, Topology};
+use latpath_topology::{down, status, GuestPort, OvsOptions, Qemu, Topology, Way};
+use latpath_vms::TapKind;
 use std::{net::IpAddr, path::Path, time::Duration};
 
 const NEVER: &dyn Fn() -> bool = &|| false;
@@ -126,6 +127,7 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     let wire = latpath_net::Rtnetlink::open(&Netns::named(&cable.namespace)?)?;
     wire.add_address(&cable.device, WIRE.parse::<IpAddr>()?, 24)?;
     let mut shell = files.shell(PATIENCE, NEVER)?;
+    listed(&topology)?;
     let printed = shell.run(PING, PATIENCE, NEVER)?;
     let what = format!("{}: {}", topology.way, printed.text);
     equal(&what, printed.text.contains("50 packets transmitted, 50 packets received, 0% packet loss"), true)?;
@@ -134,4 +136,19 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     equal("left alone", removed.left_alone, Vec::new())?;
     before.is_again(machine)?;
     equal("its files", Path::new(&latpath_topology::directory(&topology.name)).exists(), false)
+}
+
+/// The guest is among those that are found on this host, with its tap, its macvtap, or the program that serves its NIC.
+fn listed(topology: &Topology) -> Result<(), Failed> {
+    let found = latpath_vms::find()?;
+    let host = Netns::named(topology.namespace.as_deref().ok_or("a namespace")?)?.inode();
+    let vm = found.vms.iter().find(|vm| vm.netns == Some(host)).ok_or("the guest is not found")?;
+    if topology.has_vhost_user() {
+        let [nic] = &vm.vhost_user[..] else { return Err(format!("one NIC over vhost-user: {vm:?}").into()) };
+        let served = nic.peer.as_ref().map_or("nobody", |peer| peer.program.as_str());
+        return equal(&format!("{nic:?}"), served.starts_with("ovs-vswitchd"), true);
+    }
+    let kind = if topology.way == Way::Macvtap { TapKind::Macvtap } else { TapKind::Tap };
+    let [tap] = &vm.taps[..] else { return Err(format!("one tap: {vm:?}").into()) };
+    equal(&format!("{tap:?}"), (tap.device.as_str(), tap.kind, tap.netns), ("tap0", kind, Some(host)))
 }
