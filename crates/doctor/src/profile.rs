@@ -3,8 +3,9 @@
 use crate::finding::{Finding, FindingKind, Severity};
 use crate::fix::Fix;
 use crate::machine::Machine;
+use crate::rules::cpus::to_isolate;
 use latpath_linux::Cpus;
-use latpath_settings::{Address, BootState, Scope, Setting};
+use latpath_settings::{Address, BootState, Place, Scope, Setting, Write};
 use latpath_tune::{Later, Plan, Planned, PlannedPlace, Profile, Variables};
 
 /// A machine judged by a profile.
@@ -28,10 +29,24 @@ pub fn profile_of(machine: &Machine) -> Option<&'static str> {
     }
 }
 
-/// Compares the machine with a profile.
+/// Compares the machine with a profile. Where no CPU is isolated, lines are judged by the CPUs that should be; lines
+/// with variables that nobody gave do not apply.
 pub(crate) fn judge(machine: &Machine, profile: &Profile) -> Judged {
-    match latpath_tune::plan(profile, &Variables::default(), &machine.tuned) {
-        Ok(plan) => of_plan(machine, &plan),
+    let isolated = machine.placement.kept().is_empty().then(|| to_isolate(&machine.placement)).flatten();
+    let variables = Variables { isolated, ..Variables::default() };
+    let mut profile = profile.clone();
+    profile.needs.clear();
+    match latpath_tune::plan(&profile, &variables, &machine.tuned) {
+        Ok(plan) => {
+            let mut judged = of_plan(machine, &plan);
+            // Two vCPUs in real time on one CPU stop each other.
+            let (vcpus, cpus) = (machine.placement.vcpus().count(), plan.isolated.iter().flat_map(Cpus::iter).count());
+            if vcpus > cpus {
+                judged.findings.retain(|line| !is_of_vcpu(machine, line));
+                judged.left_out.push(format!("CPUs and priorities of vCPUs: {vcpus} vCPUs, and {cpus} CPUs for them"));
+            }
+            judged
+        }
         Err(error) => Judged { left_out: vec![format!("all lines: {error}")], ..Judged::default() },
     }
 }
@@ -102,17 +117,30 @@ fn of_step(step: &Planned) -> Finding {
 fn of_later(machine: &Machine, later: &Later) -> Finding {
     let setting = later.setting;
     let of = if later.target.is_empty() { String::new() } else { format!(" of {}", later.target) };
-    let state = later.state.map_or(String::new(), |state| format!(" ({})", state.name()));
+    let now_and_then = format!("{setting}{of} is {}, not {}", later.from, later.to);
+    let what = match (setting.shell(&Place::All, &later.to), later.state) {
+        (Some(word), Some(BootState::Missing)) if later.from == Setting::ABSENT => {
+            format!("the kernel's command line lacks {word}")
+        }
+        (Some(word), Some(state)) => format!("the kernel's command line and {word}: {}", state.name()),
+        _ => now_and_then,
+    };
     let fix = match setting.info().scope {
         Scope::BootParameter if later.state == Some(BootState::Pending) => Fix::default(),
         Scope::BootParameter => Fix::boot(machine, &[(setting, &later.to)]),
-        _ => Fix { commands: later.command.clone().into_iter().collect(), ..Fix::default() },
+        _ => {
+            let undo = match setting.info().write {
+                Write::ModuleOption(module, name) => vec![format!("rm /etc/modprobe.d/latpath-{module}-{name}.conf")],
+                _ => Vec::new(),
+            };
+            Fix { commands: later.command.clone().into_iter().collect(), undo, ..Fix::default() }
+        }
     };
     Finding {
         id: setting.id().into(),
         kind: FindingKind::Profile,
         severity: severity(setting),
-        what: format!("{setting}{of} is {}, not {}{state}", later.from, later.to),
+        what,
         target: later.target.clone(),
         cpus: Cpus::default(),
         now: later.from.clone(),
@@ -129,11 +157,20 @@ fn of_later(machine: &Machine, later: &Later) -> Finding {
     }
 }
 
-/// A profile's reason without its full stop.
+/// A profile's reason without its full stop, and in lower case unless it begins with an abbreviation.
 fn sentence(why: &str) -> String {
     let why = why.trim_end_matches('.');
     let mut letters = why.chars();
-    letters.next().map_or_else(String::new, |first| first.to_lowercase().collect::<String>() + letters.as_str())
+    match (letters.next(), letters.clone().next()) {
+        (Some(first), Some(second)) if !second.is_uppercase() => first.to_lowercase().chain(letters).collect(),
+        _ => why.into(),
+    }
+}
+
+/// Whether a line places a vCPU, or gives it a priority.
+fn is_of_vcpu(machine: &Machine, line: &Finding) -> bool {
+    let settings = [Setting::ThreadCpus, Setting::ThreadPriority].map(Setting::id);
+    settings.contains(&line.id.as_str()) && machine.placement.vcpus().any(|vcpu| line.target.contains(&vcpu.name))
 }
 
 /// Removes lines of the profile that a structural fault has already: of the same setting, at the same target.

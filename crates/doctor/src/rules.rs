@@ -3,7 +3,7 @@
 //! Sources are the kernel's documentation, its source, the profile realtime-virtual-host of tuned, and SEAPATH's issues.
 
 mod boot;
-mod cpus;
+pub(crate) mod cpus;
 mod machine;
 mod placed;
 mod vms;
@@ -150,6 +150,10 @@ rules! {
         "a vCPU may run on isolated and on other CPUs"
         "the scheduler does not balance isolated CPUs: the vCPU stays where it was put, with others"
         "Linux: admin-guide/kernel-parameters, isolcpus=domain" [VcpuPreempted] placed::across;
+    NoneIsolated "no-isolated-cpu" Medium
+        "virtual machines run, and no CPU is isolated"
+        "a guest stops whenever the scheduler runs something else on its CPU"
+        "Linux: admin-guide/kernel-parameters, isolcpus; tuned: realtime-virtual-host" [VcpuPreempted, Interrupted] cpus::none_isolated;
     VcpusUnpinned "vcpus-not-pinned" Medium
         "vCPUs are not pinned, although CPUs are isolated"
         "they share the other CPUs with all programs, and the isolated CPUs idle"

@@ -6,6 +6,7 @@ use crate::fix::Fix;
 use crate::machine::Machine;
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
+use latpath_placement::Placement;
 use latpath_settings::{Disturbs, Place, Setting};
 
 /// Maximum number of programs that a sentence names.
@@ -29,6 +30,55 @@ pub(super) fn no_housekeeping(machine: &Machine) -> Vec<Hit> {
         cpus: placement.online.clone(),
         now: placement.kept().to_string(),
         should: list.clone(),
+        fix: Fix::boot(machine, &parameters),
+        ..Hit::default()
+    }]
+}
+
+/// CPUs that should be isolated on a machine without an isolated one: those that are reserved already; else one for each
+/// vCPU from the last one on, so that a quarter of the CPUs, and at least one, is left for the host. `None` without
+/// virtual machines, and with a single CPU.
+pub(crate) fn to_isolate(placement: &Placement) -> Option<Cpus> {
+    let reserved = placement.reserved();
+    if !reserved.is_empty() {
+        return Some(reserved);
+    }
+    let online: Vec<u32> = placement.online.iter().collect();
+    let most = online.len() - (online.len() / 4).max(1).min(online.len());
+    let chosen: Cpus = online.iter().rev().take(placement.vcpus().count().min(most)).copied().collect();
+    (!chosen.is_empty()).then_some(chosen)
+}
+
+pub(super) fn none_isolated(machine: &Machine) -> Vec<Hit> {
+    let placement = &machine.placement;
+    let by_group = placement.values_of(Setting::CgroupPartition).iter().any(|value| value.value.contains("isolated"));
+    if !placement.kept().is_empty() || by_group {
+        return Vec::new();
+    }
+    let Some(chosen) = to_isolate(placement).filter(|_| placement.vcpus().next().is_some()) else { return Vec::new() };
+    let (vcpus, cpus) = (placement.vcpus().count(), chosen.iter().count());
+    if vcpus > cpus {
+        return vec![Hit {
+            what: format!(
+                "{vcpus} vCPUs share {} with everything else: too few to isolate one for each",
+                named(&placement.online)
+            ),
+            now: "none".into(),
+            should: format!("at most {cpus} vCPUs, each on an isolated CPU"),
+            ..Hit::default()
+        }];
+    }
+    let (list, others) = (chosen.to_string(), placement.online.without(&chosen).to_string());
+    let parameters = [
+        (Setting::BootIsolcpus, &*format!("managed_irq,domain,{list}")),
+        (Setting::BootNohzFull, &list),
+        (Setting::BootRcuNocbs, &list),
+        (Setting::BootIrqaffinity, &others),
+    ];
+    vec![Hit {
+        what: "no CPU is isolated: vCPUs share theirs with all programs, interrupts and kernel threads".into(),
+        now: "none".into(),
+        should: format!("{list}, or others with as many CPUs"),
         fix: Fix::boot(machine, &parameters),
         ..Hit::default()
     }]

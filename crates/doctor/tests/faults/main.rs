@@ -5,6 +5,7 @@ mod host;
 
 use host::{thread, Host, LINE, SECOND};
 use latpath_doctor::{CostRow, Finding, Rule, RunCost, Severity};
+use latpath_testkit::machine_folder::MachineFolder;
 use latpath_vms::{Accel, Role, Vm};
 use std::collections::BTreeSet;
 
@@ -84,6 +85,11 @@ const FAULTS: &[Fault] = &[
             h.write(path, text);
         }
         h.write("proc/701/status", "Name:\tptp4l\nCpus_allowed_list:\t0");
+    }),
+    ("no-isolated-cpu", |h| {
+        h.write("sys/devices/system/cpu/isolated", "");
+        h.write("sys/devices/system/cpu/nohz_full", "");
+        h.command_line("quiet", "quiet");
     }),
     ("vcpus-not-pinned", |h| h.cpus(Role::Vcpu, "0-1")),
     ("pmd-not-isolated", |h| {
@@ -267,6 +273,20 @@ fn a_finding_says_how_it_is_mended_and_undone() {
         (&first.commands[0], &first.undo[0]),
         (&"taskset -cp 0-1 5600".to_owned(), &"taskset -cp 2 5600".to_owned())
     );
+}
+
+#[test]
+fn vcpus_in_real_time_are_not_put_on_one_cpu() {
+    let mut host = Host::clean();
+    host.write("sys/devices/system/cpu/isolated", "3");
+    host.write("sys/devices/system/cpu/nohz_full", "3");
+    host.cpus(Role::Vcpu, "0-2");
+    *host.thread(Role::Vcpu) = thread(MachineFolder::VCPU, Role::Vcpu, Some(0), "0-2", 0);
+    host.add(thread(6155, Role::Vcpu, Some(1), "0-2", 0));
+    let diagnosis = host.diagnosis(&[]);
+    let of_vcpus = diagnosis.findings.iter().filter(|f| f.id.starts_with("thread-") && f.target.contains("vCPU"));
+    assert_eq!(of_vcpus.count(), 0, "{:#?}", diagnosis.findings);
+    assert!(diagnosis.lines_left_out.iter().any(|line| line.contains("2 vCPUs, and 1 CPUs for them")));
 }
 
 #[test]
