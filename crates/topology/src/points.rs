@@ -118,9 +118,10 @@ fn from_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
         Way::Bridge | Way::Macvtap => vec![("vm-write", At::Tap, None), ("tx", At::Uplink, None)],
         Way::Ovs => vec![("vm-write", At::Tap, None), ("ovs-exec", At::Tap, None), ("tx", At::Uplink, None)],
         Way::Xdp if modes.tap == XdpMode::Generic => {
-            vec![("vm-write", At::Tap, None), ("xdp-redirect", At::Tap, Some(FENTRY)), ("tx", At::Uplink, Some(FENTRY))]
+            vec![("vm-write", At::Tap, None), ("tx", At::Uplink, Some(FENTRY))]
         }
-        Way::Xdp => vec![("xdp-redirect", At::Tap, Some(FENTRY))],
+        // The function that redirects shows the guest's write.
+        Way::Xdp => vec![("vm-write", At::Tap, Some(FENTRY))],
         Way::OvsAfxdp if topology.has_vhost_user() => Vec::new(),
         Way::OvsAfxdp => vec![("vm-write", At::Tap, None)],
     }
@@ -163,15 +164,9 @@ pub(crate) fn gaps(topology: &Topology, modes: Modes) -> Vec<Gap> {
             if modes.tap != XdpMode::Generic {
                 all.push(gap(
                     outward,
-                    "the write of the guest's frame into the host (vm-write)",
-                    "the tap's driver runs the program before the kernel makes a packet of the frame",
-                    "tx of the guest, then xdp-redirect of the tap",
-                ));
-                all.push(gap(
-                    outward,
                     &format!("the sending by {uplink} (tx)"),
                     "each driver has a function of its own for frames that XDP redirects",
-                    "xdp-redirect of the tap, then the receiver's nic-rx",
+                    "vm-write of the tap, then the receiver's nic-rx",
                 ));
             }
             all

@@ -30,6 +30,8 @@ const PACE: Duration = Duration::from_micros(250);
 const ON_THEIR_WAY: u64 = 200;
 /// Pause after which frames that have not come back are lost.
 const QUIET: Duration = Duration::from_secs(2);
+/// include/uapi/linux/if_tun.h
+const TUNSETSNDBUF: libc::c_ulong = 0x4004_54d4;
 /// An ethertype for local experiments.
 const ETHERTYPE: u16 = 0x88b5;
 /// Place of the frame's number: behind addresses and ethertype.
@@ -59,6 +61,7 @@ impl Tap {
             _ => Path::new("/dev/net/tun").to_owned(),
         };
         let tap = netns.inside(|| open_tun(&file, "tap0", libc::IFF_TAP))??;
+        as_qemu_has_it(&tap)?;
         // A bridge forwards nothing to a port before the kernel has noticed that the tap was opened.
         let host = topology.namespace.as_deref().ok_or("a namespace")?;
         waits::until("the tap is up", || {
@@ -76,6 +79,17 @@ impl Tap {
         self.stop.store(true, Ordering::Relaxed);
         Ok(self.reader.join().map_err(|_| "the reader panicked")??)
     }
+}
+
+/// Makes a tap's descriptor one that never waits and has no limit of bytes, as QEMU does: only then a program of XDP in
+/// the tap's driver runs before the kernel makes a packet of a written frame (tun_can_build_skb).
+fn as_qemu_has_it(tap: &File) -> std::io::Result<()> {
+    let limit: libc::c_int = libc::c_int::MAX;
+    // SAFETY: the request reads an integer, which outlives the call.
+    latpath_linux::net::check(unsafe { libc::ioctl(tap.as_raw_fd(), TUNSETSNDBUF as _, &limit) })?;
+    // SAFETY: integers only.
+    latpath_linux::net::check(unsafe { libc::fcntl(tap.as_raw_fd(), libc::F_SETFL, libc::O_RDWR | libc::O_NONBLOCK) })?;
+    Ok(())
 }
 
 fn echo(mut tap: File, stop: &AtomicBool) -> Result<u64, String> {

@@ -28,9 +28,10 @@ fn main() -> ExitCode {
     let needs = [need_root(), need_tool("ip")];
     let with_dpdk = [need_root(), need_guest(), need_tool("ovs-vsctl"), need_tool(latpath_lab::WITH_DPDK)];
     let recording = [need_root(), need_tool("ip"), need_btf(), seen::need_program()];
-    let module = (!Path::new("/sys/module/openvswitch").exists()).then(|| "needs the module openvswitch".into());
+    let behind_switch = [&recording[..], &[need_tool("ovs-vsctl")]].concat();
+    let module = (!seen::has_module()).then(|| "needs the module openvswitch".into());
     let with_kernel = [need_root(), need_guest(), need_tool("ovs-vsctl"), module];
-    latpath_testkit::main(vec![
+    let mut trials = vec![
         trial("each_way_carries_a_stream_in_both_directions", &needs, carries),
         trial("a_vlan_of_the_host_is_taken_off_and_put_on_by_xdp", &needs, vlan),
         trial("an_uplink_is_restored_as_it_was", &needs, restored),
@@ -39,11 +40,17 @@ fn main() -> ExitCode {
         trial("what_cannot_be_made_leaves_nothing", &needs, refused),
         trial("status_names_what_is_gone", &needs, shown),
         trial("status_names_the_points_that_a_recording_sees", &recording, seen::points),
+        trial("status_names_the_points_behind_open_vswitch", &behind_switch, seen::points_of_open_vswitch).in_lab(),
         trial("a_guest_answers_on_each_way", &[need_root(), need_guest()], guests::ways).in_lab(),
         trial("a_guest_answers_behind_open_vswitch_on_the_kernels_datapath", &with_kernel, guests::ovs).in_lab(),
-        trial("all_ways_work_on_the_kernels_of_the_lab", &with_dpdk, guests::in_hypervisor).in_lab(),
         trial("a_guest_answers_behind_open_vswitch_with_af_xdp", &with_dpdk, guests::afxdp).in_lab(),
-    ])
+    ];
+    trials.extend(
+        guests::IN_HYPERVISOR.map(|test| {
+            trial(&format!("in_the_lab::{test}"), &with_dpdk, move || guests::in_hypervisor(test)).in_lab()
+        }),
+    );
+    latpath_testkit::main(trials)
 }
 
 /// Makes a topology, and kills itself at one of its events; 0: never. Prints the number of events.

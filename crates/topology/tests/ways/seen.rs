@@ -6,12 +6,13 @@ use crate::{
     machine::Machine,
     make, Test, WAYS,
 };
+use latpath_lab::{Lab, OpenVswitch};
 use latpath_testkit::{equal, latpath, program, waits, Failed, Lack};
-use latpath_topology::{down, status, Topology, XdpMode, XdpOptions};
+use latpath_topology::{down, status, GuestPort, OvsOptions, Topology, XdpMode, XdpOptions};
 use std::{collections::BTreeSet, path::Path};
 
 /// Points of the uplink and the tap that a recording may see at most.
-const KINDS: [&str; 5] = ["nic-rx", "tx", "vm-read", "vm-write", "xdp-redirect"];
+const KINDS: [&str; 7] = ["nic-rx", "tx", "vm-read", "vm-write", "xdp-redirect", "ovs-exec", "xsk-rx"];
 
 /// Requires the program that records.
 pub fn need_program() -> Lack {
@@ -25,21 +26,50 @@ pub fn points() -> Test {
             let machine = Machine::new("seen")?;
             let mut topology = machine.trial(way, "")?;
             topology.xdp = (way == "xdp").then_some(XdpOptions { mode });
-            make(&topology)?;
-            let seen = recorded(&machine, &topology)?;
-            let shown = status(&topology.name)?;
-            // Only a kernel with fentry has the points that need it; the reader here is no vhost.
-            let is_offered = |needs: Option<&str>| match needs {
-                None => true,
-                Some(needs) => std::env::var_os(NESTED).is_some() && !needs.contains("vhost"),
-            };
-            let named = shown.points.iter().filter(|point| is_offered(point.needs));
-            let named: BTreeSet<String> = named.map(|point| point.point.clone()).collect();
-            eprintln!("{way} {mode:?}: status names {named:?}, seen: {seen:?}");
-            equal(&format!("{way}, {mode:?}: points"), seen, named)?;
-            down(&topology.name)?;
+            same(&machine, &topology)?;
         }
     }
+    Ok(())
+}
+
+/// With a tap, on the kernel's datapath if there is its module, and in user space with AF_XDP.
+pub fn points_of_open_vswitch() -> Test {
+    let ways = ["ovs", "ovs-afxdp"].into_iter().filter(|way| *way != "ovs" || has_module());
+    for way in ways {
+        let machine = Machine::new("seen")?;
+        let lab = Lab::new()?;
+        let host = lab.namespace("host")?;
+        let switch = OpenVswitch::without_bridge(&lab, &host, "ovs-vswitchd")?;
+        let mut topology = machine.trial(way, "")?;
+        topology.namespace = Some(host.name().into());
+        let (bridge, database) = (Some("bro".into()), Some(switch.database()));
+        topology.ovs = Some(OvsOptions { bridge, database, guest_port: GuestPort::Tap, ..OvsOptions::default() });
+        same(&machine, &topology)?;
+    }
+    Ok(())
+}
+
+/// Whether this machine has the kernel's datapath.
+pub fn has_module() -> bool {
+    Path::new("/sys/module/openvswitch").exists()
+}
+
+/// The points that `status` names are those of a recording.
+fn same(machine: &Machine, topology: &Topology) -> Test {
+    make(topology)?;
+    let seen = recorded(machine, topology)?;
+    let shown = status(&topology.name)?;
+    // Only a kernel with fentry has the points that need it; the reader here is no vhost.
+    let is_offered = |needs: Option<&str>| match needs {
+        None => true,
+        Some(needs) => std::env::var_os(NESTED).is_some() && !needs.contains("vhost"),
+    };
+    let named = shown.points.iter().filter(|point| is_offered(point.needs));
+    let named: BTreeSet<String> = named.map(|point| point.point.clone()).collect();
+    let what = format!("{} {:?}", topology.way, topology.xdp.as_ref().map(|xdp| xdp.mode));
+    eprintln!("{what}: status names {named:?}, seen: {seen:?}");
+    equal(&format!("{what}: points"), seen, named)?;
+    down(&topology.name)?;
     Ok(())
 }
 
