@@ -68,7 +68,7 @@ pub struct MachineError {
 /// host).
 ///
 /// A machine that dies remains a source: it returns the received sightings, and its watermark follows the host's clock
-/// so that nobody waits for it; [`Self::fault`] returns the error. Dropping it ends the session; the agent then
+/// so that it delays no other source; [`Self::fault`] returns the error. Dropping it ends the session; the agent then
 /// detaches its programs.
 pub struct Machine {
     name: String,
@@ -173,8 +173,7 @@ impl Machine {
     }
 
     /// Starts sampling of the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
-    /// With
-    /// `one_by_one`, the time of each sample is kept too.
+    /// With `one_by_one`, also keeps the time of each sample.
     ///
     /// # Errors
     /// If the agent has no profiles, or the session has ended.
@@ -267,10 +266,10 @@ impl Machine {
         }
     }
 
-    /// Has the agent attach an instrument; returns when its window has begun there.
+    /// Makes the agent attach an instrument; returns when the instrument's window has begun.
     ///
     /// # Errors
-    /// Where the agent is older than observations, or the instrument cannot be attached there.
+    /// If the agent is too old for observations, or cannot attach the instrument.
     pub fn begin_observation(&mut self, instrument: &str) -> Result<(), MachineError> {
         if !self.facts.observes {
             let program = cut(&self.facts.program, 64);
@@ -292,11 +291,11 @@ impl Machine {
         begun.map_err(|why| self.error(why))
     }
 
-    /// Ends the window, and returns the observation as the agent encoded it: at most [`MAX_OBSERVATION`](crate::MAX_OBSERVATION) bytes of
-    /// anything.
+    /// Ends the window and returns the encoded observation: at most [`MAX_OBSERVATION`](crate::MAX_OBSERVATION)
+    /// unchecked bytes.
     ///
     /// # Errors
-    /// With what the agent said, or where the observation does not come in time.
+    /// With the agent's error, or if the observation does not arrive in time.
     pub fn end_observation(&mut self) -> Result<Vec<u8>, MachineError> {
         self.shared.lock().commands.push_back(Message::EndObservation(Empty {}));
         self.wake();

@@ -101,16 +101,16 @@ pub enum Message {
     /// start had the option.
     #[prost(message, tag = "22")]
     SourceNotes(SourceNotes),
-    /// H: observe by this instrument until [`Message::EndObservation`]. Only to an agent whose hello says that it `observes`.
+    /// H: start this instrument, until [`Message::EndObservation`]; only to an agent whose hello has `observes`.
     #[prost(message, tag = "23")]
     Observe(Observe),
     /// A: the window has begun.
     #[prost(message, tag = "24")]
     Observing(Empty),
-    /// H: the window is over.
+    /// H: end the window.
     #[prost(message, tag = "25")]
     EndObservation(Empty),
-    /// A: a piece of the observation; goes behind everything else that waits.
+    /// A: a part of the observation; sent after all other queued messages.
     #[prost(message, tag = "26")]
     ObservationChunk(Chunk),
     /// A: the machine's settings, before [`Message::Started`]. Only to a host whose start had the option.

@@ -1,4 +1,5 @@
-//! An instrument's window in a guest. The guest's end runs the instrument in a thread of its own; the host's end bounds what comes.
+//! An instrument's window in a guest. The guest runs the instrument in a separate thread; the host limits the size of
+//! the result.
 
 use crate::message::{Empty, Message};
 use crate::work::{Inbound, Outbound, Worker};
@@ -7,27 +8,27 @@ use std::time::Duration;
 
 /// Maximum bytes of an encoded observation.
 pub const MAX_OBSERVATION: usize = 4 << 20;
-/// How often the instrument takes what has come.
+/// Interval between two [`Observer::step`] calls.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// An instrument whose window has begun.
 pub trait Observer {
-    /// Takes what has come. It is called some twenty times a second.
+    /// Processes the pending events. Called about twenty times a second.
     fn step(&mut self);
-    /// Ends the window and encodes its observation: soon if `stop` is set.
+    /// Ends the window and encodes its observation; without delay if `stop` is set.
     fn end(self: Box<Self>, stop: &AtomicBool) -> Vec<u8>;
 }
 
-/// Attaches an instrument, in the thread that it then belongs to.
+/// Attaches an instrument, in the instrument's thread.
 pub type MakeObserver = Box<dyn FnOnce() -> Result<Box<dyn Observer>, String> + Send>;
 
-/// What the instrument's thread reports.
+/// Report of the instrument's thread.
 enum News {
     Begun,
     Ended(Result<Vec<u8>, String>),
 }
 
-/// The guest's end.
+/// The guest's side.
 pub(crate) struct Observing {
     worker: Worker<News>,
     out: Outbound,
@@ -93,12 +94,12 @@ impl Observing {
     }
 }
 
-/// The host's end.
+/// The host's side.
 #[derive(Default)]
 pub(crate) struct Observed {
     /// Whether the window has begun.
     pub begun: bool,
-    /// The encoded observation, or why there is none.
+    /// The encoded observation, or the agent's error.
     pub outcome: Option<Result<Vec<u8>, String>>,
     inbound: Inbound,
 }

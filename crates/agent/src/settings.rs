@@ -1,4 +1,4 @@
-//! The settings of an agent's machine, which it sends when it has attached its probe, if the host requests them.
+//! Settings of an agent's machine, sent once its probe is attached, if the host requests them.
 
 use crate::message::{MAX_LINES, MAX_NAME};
 use latpath_model::text::{cut, printable};

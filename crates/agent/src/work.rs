@@ -1,4 +1,4 @@
-//! What an agent does for the host in a thread of its own, and the reply that goes over in pieces, behind everything else.
+//! Work of the agent for the host in a separate thread, and its reply, sent in parts after all other messages.
 
 use crate::message::{printable, Chunk, Reply, MAX_TEXT};
 use latpath_model::text::cut;
@@ -8,9 +8,9 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Maximum bytes of a piece: few, so that an answer about the time never waits long behind it.
+/// Maximum size of a part, bytes; small, so that time replies are not delayed.
 pub(crate) const PIECE: usize = 8 << 10;
-/// Results that may wait for the host; then the thread waits too.
+/// Maximum results waiting for the host; if reached, the thread waits.
 const MAX_WAITING: usize = 16;
 
 /// A thread that works until it is stopped. Dropping it stops it, and waits for its end.
@@ -21,12 +21,12 @@ pub(crate) struct Worker<T> {
     results: Option<Receiver<T>>,
 }
 
-/// What a [`Worker`]'s thread is to heed.
+/// Requests to a [`Worker`]'s thread.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// The host needs no more but the rest.
+    /// End the work and send the remaining results.
     pub stop: AtomicBool,
-    /// Nobody waits for the rest.
+    /// Nobody receives the remaining results.
     pub leave: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         self.orders.leave.store(true, Ordering::SeqCst);
         self.orders.stop.store(true, Ordering::SeqCst);
-        // A thread that waits for room sees that nobody listens.
+        // Ends a send that waits for a free entry.
         self.results = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -91,7 +91,7 @@ impl Outbound {
         Self { bytes, sent: 0 }
     }
 
-    /// A reply with this content; or why there is none.
+    /// A reply with this content, or with the error.
     pub fn reply(outcome: Result<Vec<u8>, String>) -> Self {
         let reply = match outcome {
             Ok(content) => Reply { error: String::new(), content },
@@ -118,13 +118,13 @@ impl Outbound {
     }
 }
 
-/// The host's end of a reply.
+/// The host's side of a reply.
 #[derive(Default)]
 pub(crate) struct Inbound(Vec<u8>);
 
 impl Inbound {
-    /// Takes a piece of a reply whose content may have `most` bytes: the whole reply, when it is there. An error says in what the agent
-    /// lies.
+    /// Adds a part of a reply with at most `most` bytes of content; returns the reply after its last part. The error
+    /// describes invalid data.
     pub fn take(&mut self, piece: Chunk, most: usize, what: &str) -> Result<Option<Result<Vec<u8>, String>>, String> {
         if self.0.len() + piece.bytes.len() > most + MAX_TEXT {
             return Err(format!("the agent sent {what} that is too long"));

@@ -2,7 +2,7 @@
 //!
 //! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] captures with late packets,
 //! in any order: it explains each late packet, ranks the causes, and keeps the worst packets. The result is an
-//! [`Explanation`], available at any time, for captures of a run as for captures of a current recording.
+//! [`Explanation`], available at any time, during a recording as well as afterwards.
 
 mod alike;
 mod context;

@@ -97,12 +97,12 @@ pub fn compile(name: &str) {
         .unwrap_or_else(|e| {
             let said = format!("{e:?}");
             eprintln!("{said}\n\n{}", summary(&source, &said));
-            // Not a panic: its backtrace would hide what clang says.
+            // No panic: its backtrace would hide clang's messages.
             std::process::exit(1);
         });
 }
 
-/// The errors of what clang says, without the notes on macros between them, and what to do about a kernel type that lacks a field.
+/// The errors in clang's output, without the notes on macros, and advice if a kernel type lacks a field.
 fn summary(source: &str, said: &str) -> String {
     let errors: Vec<&str> = said.lines().filter(|line| line.contains(" error: ")).map(str::trim).collect();
     let mut text = format!("{source} did not compile:\n{}", errors.join("\n"));

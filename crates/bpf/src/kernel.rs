@@ -59,7 +59,7 @@ pub fn is_xdp_loaded() -> Option<bool> {
             0 => {}
             error => return (error == -libc::ENOENT).then_some(false),
         }
-        // SAFETY: takes a number, gives a descriptor or an error.
+        // SAFETY: takes a number, returns a descriptor or an error.
         let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
         if fd == -libc::ENOENT {
             continue;
@@ -80,7 +80,7 @@ pub fn is_xdp_loaded() -> Option<bool> {
 /// # Errors
 /// If the kernel is older than 5.8, or a resource limit is reached.
 pub fn measure() -> std::io::Result<OwnedFd> {
-    // SAFETY: takes a number, gives a descriptor or an error.
+    // SAFETY: takes a number, returns a descriptor or an error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     if fd < 0 {
         return Err(std::io::Error::from_raw_os_error(-fd));

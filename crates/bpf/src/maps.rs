@@ -51,8 +51,8 @@ pub fn from_bytes<T: Plain>(b: &[u8]) -> Option<T> {
 
 /// All entries of a hash table; empty if it cannot be read.
 pub fn entries<K: Plain, V: Plain>(table: &MapHandle) -> Vec<(K, V)> {
-    // A single batch for all entries: the kernel ends a smaller batch before a bucket that does not fit, and libbpf-rs
-    // takes a batch that is not full for the last one.
+    // One batch for all entries: the kernel ends a smaller batch before a bucket that does not fit, and libbpf-rs
+    // treats a batch that is not full as the last one.
     let all = table.lookup_batch(table.max_entries(), MapFlags::ANY, MapFlags::ANY);
     all.into_iter().flatten().filter_map(|(key, value)| Some((from_bytes(&key)?, from_bytes(&value)?))).collect()
 }

@@ -23,15 +23,15 @@ const AFTER: Ns = 2 * MS;
 /// longer.
 const MAX_GAP: Ns = 10 * MS;
 const MAX_SPIKE: Ns = 100 * MS;
-/// A capture is requested when no late packet was added for `QUIET`, and at most `MAX_OPEN` after the first, ns: the rings
-/// overwrite themselves.
+/// Time without another late packet after which a capture is requested, ns. Because the rings overwrite themselves, it
+/// is requested at most `MAX_OPEN` after the first late packet.
 const QUIET: Ns = 15 * MS;
 const MAX_OPEN: Ns = 100 * MS;
 /// Maximum packets of a capture, and late packets among them.
 const MAX_PACKETS: usize = 4096;
 const MAX_LATE: usize = 1024;
-/// Captures that may be requested at once; one more becomes available per `CAPTURE_INTERVAL`. The worst spike of the last `WORST_PERIOD`
-/// is always captured.
+/// Maximum captures requested at once; one more becomes available per `CAPTURE_INTERVAL`. The worst spike of the last
+/// `WORST_PERIOD` is always captured.
 const BURST: Ns = 64;
 const CAPTURE_INTERVAL: Ns = 100 * MS;
 const WORST_PERIOD: Ns = 10 * SECOND;

@@ -1,15 +1,15 @@
-//! Captures on their way from one thread to another, bounded in number and in memory.
+//! A queue of captures between two threads, bounded in number and in memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum memory of the records that wait, bytes. A capture that waits alone may have any size: this machine's own records have no
-/// limit, and another machine can make its records large.
+/// Maximum memory of the waiting records, bytes. A single waiting capture may have any size: the records of this
+/// machine have no limit, and those of another machine may be large.
 pub const MAX_WAITING_BYTES: usize = 16 << 20;
 
-/// The sending end of a queue of captures: `T` holds a capture. The queue ends when this end is dropped.
+/// The sending end of a queue of captures; `T` contains a capture. The queue ends when this end is dropped.
 #[derive(Debug)]
 pub struct BoundedCaptures<T> {
     items: SyncSender<(usize, T)>,
@@ -24,7 +24,7 @@ pub struct WaitingCaptures<T> {
 }
 
 impl<T> BoundedCaptures<T> {
-    /// Both ends of a queue in which this many captures can wait.
+    /// Both ends of a queue for at most `most` waiting captures.
     pub fn new(most: usize) -> (Self, WaitingCaptures<T>) {
         let (sender, receiver) = sync_channel(most);
         let waiting_bytes = Arc::<AtomicUsize>::default();
@@ -32,13 +32,14 @@ impl<T> BoundedCaptures<T> {
         (Self { items: sender, waiting_bytes }, waiting)
     }
 
-    /// Adds a capture whose records take `bytes` of memory. Returns whether it was added: not where too many wait, or too large ones.
+    /// Adds a capture whose records take `bytes` of memory, unless too many or too large captures wait. Returns whether
+    /// it was added.
     pub fn offer(&self, bytes: usize, item: T) -> bool {
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         if waiting > 0 && bytes > 0 && waiting.saturating_add(bytes) > MAX_WAITING_BYTES {
             return false;
         }
-        // Counted first: the other end may take it at once.
+        // Count first: the receiver may take the capture at once.
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let added = self.items.try_send((bytes, item)).is_ok();
         if !added {
@@ -47,7 +48,7 @@ impl<T> BoundedCaptures<T> {
         added
     }
 
-    /// Adds a capture of any size, and waits until there is room. Returns whether the other end still exists.
+    /// Adds a capture of any size; waits while the queue is full. Returns whether the receiving end still exists.
     pub fn send(&self, bytes: usize, item: T) -> bool {
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.items.send((bytes, item)).is_ok()
@@ -55,10 +56,10 @@ impl<T> BoundedCaptures<T> {
 }
 
 impl<T> WaitingCaptures<T> {
-    /// The next capture, if one comes within this time.
+    /// The next capture, if it arrives within `time`.
     ///
     /// # Errors
-    /// Where none comes in time, or the queue has ended.
+    /// If none arrives in time, or the queue has ended.
     pub fn next_within(&self, time: Duration) -> Result<T, RecvTimeoutError> {
         self.items.recv_timeout(time).map(|item| self.taken(item))
     }

@@ -26,10 +26,10 @@ pub struct CauseInfo {
     pub state: ActorState,
     /// Whose doing it is in totals and advice.
     pub culprit: Culprit,
-    /// Whether it is shown of the thread that holds a kernel lock which the actor waits for.
+    /// Whether the cause is reported for the thread that holds a kernel lock, if the actor waits for that lock.
     pub of_holder: OfHolder,
-    /// What can bring it about from outside. The lab judges its faults by it: a cause that takes time from another one has that
-    /// one's rivals.
+    /// External events that can produce this cause. The lab judges its faults by them; a cause that takes time from
+    /// another cause has that cause's rivals.
     pub rivals: &'static [Rival],
     /// Whether latpath knows a fix: the entry names another method than `none`.
     pub has_advice: bool,
@@ -198,7 +198,7 @@ macro_rules! causes {
 }
 
 // Variant, name, phrase, meaning { subject and sentence, link, detail, state of the actor,
-//     culprit, what is shown of a lock's holder, rivals, advice }
+//     culprit, treatment of a lock's holder, rivals, advice }
 causes! {
     Work "work" "at work" "The actor ran, and did what is to be done for the packet." {
         Actor "worked{for}{detail}", Nobody, Note, Works,
@@ -316,7 +316,7 @@ mod tests {
             include_str!("../tests/guests.rs"),
         ]
         .concat();
-        // As a word in a text: a comment, or a longer name, is no expectation.
+        // Only whole words in string literals count, not words in comments or parts of longer names.
         let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
         let code = tests.lines().map(|line| line.split("//").next().unwrap_or_default());
         let texts: Vec<&str> = code.flat_map(|line| line.split('"').skip(1).step_by(2)).collect();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// Whether a packet lies in a queue between two points of one machine, or between two machines.
 pub(crate) fn lies_between(a: &PointInfo, b: &PointInfo) -> bool {
-    // Without a queue, whoever has the packet takes it from one point to the other in one go.
+    // Without a queue, one executor carries the packet from one point to the other without a break.
     a.point.machine != b.point.machine || a.point.kind.info().queue_behind || b.point.kind.info().queue_before
 }
 
@@ -141,7 +141,7 @@ impl Spacing {
                 })
                 .collect();
             gaps.sort_unstable();
-            // The median by time, which a burst of many packets takes little of.
+            // The median by time: a burst of many packets has little weight.
             let all = gaps.iter().fold(0, |sum: Ns, (_, gap)| sum.saturating_add(*gap));
             let mut sum: Ns = 0;
             let median = gaps.iter().find(|(_, gap)| {

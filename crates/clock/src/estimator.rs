@@ -1,4 +1,4 @@
-//! The offset between two clocks, from limits that hold for certain.
+//! The offset between two clocks, from limits that hold with certainty.
 //!
 //! Let θ(g) = g − h, where the guest's clock shows g at the moment the host's shows h. Each exchange proves θ(t2) ≤ t2
 //! − t1 and θ(t3) ≥ t3 − t4. A limit holds at its own moment; how far it may be carried to another depends on how fast

@@ -1,16 +1,16 @@
-//! Puts every machine's times on one timeline, the host's `CLOCK_MONOTONIC`, and says how wrong that can be.
+//! Maps the times of all machines to one timeline, the host's `CLOCK_MONOTONIC`, with error bounds.
 //!
-//! * [`ClockTie`] ties `CLOCK_MONOTONIC` to `CLOCK_REALTIME` and `CLOCK_TAI`; [`RealtimeWatch`] notices when somebody
-//!   sets the time, and [`TimeOfDay`] is UTC through all of it.
-//! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for
-//!   certain.
+//! * [`ClockTie`] ties `CLOCK_MONOTONIC` to `CLOCK_REALTIME` and `CLOCK_TAI`; [`RealtimeWatch`] detects steps of the
+//!   time of day, and [`TimeOfDay`] is UTC across them.
+//! * [`OffsetEstimator`] estimates another machine's clock from timed exchanges, each of which limits the offset with
+//!   certainty.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
-//! * [`tsc`] takes a guest's time from its TSC and what KVM on the host says of it.
+//! * [`tsc`] converts a guest's TSC by KVM's data on the host.
 //! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
-//! * [`Timeline`] uses the best at hand, checks the others against the exchanges, and maps a machine's times without
-//!   ever changing their order.
+//! * [`Timeline`] uses the best available source, checks the others against the exchanges, and maps a machine's times
+//!   without changing their order.
 //!
-//! docs/clocks.md explains the method and what it assumes.
+//! docs/clocks.md explains the method and its assumptions.
 #![deny(unsafe_code)]
 
 mod estimator;

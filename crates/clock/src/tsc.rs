@@ -6,8 +6,7 @@
 //! ```
 //!
 //! The guest reads its TSC beside its clock, the host turns that into its own TSC and, between two readings of its own,
-//! into its own clock. Which VM the guest is need not be known: it is the one whose offset agrees with the timed
-//! exchanges.
+//! into its own clock. The guest's VM need not be known: it is the VM whose offset agrees with the timed exchanges.
 
 use crate::kernel;
 use latpath_linux::monotonic;

@@ -48,8 +48,8 @@ pub struct ComparedSettings {
     pub a_recorded: usize,
     /// Recordings of B that have settings.
     pub b_recorded: usize,
-    /// Settings that differ, those of all machines: first those that differ between the groups, then those that vary within one, then
-    /// those that only one has. Empty where a group has none at all.
+    /// Differing settings of all machines: first those that differ between the groups, then those that vary within a
+    /// group, then those of only one group. Empty if a group has no settings at all.
     pub differences: Vec<SettingDifference>,
 }
 

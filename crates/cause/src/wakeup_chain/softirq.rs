@@ -1,5 +1,4 @@
-//! Softirqs: what they did since they began, what kept them from beginning since they were raised, and what raised
-//! them.
+//! Softirqs: their work, the delays between raise and start, and the contexts that raised them.
 
 use super::{Context, End, WakeupChain};
 use crate::{irq_interval::IrqInterval, Cause, CauseInterval};
@@ -23,14 +22,14 @@ impl WakeupChain<'_> {
             return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t - 1)));
         }
         let raised = self.machine.irq_intervals(cpu).and_then(|s| s.raised(vector, irq.from));
-        // At that very time it may have begun already.
+        // One nanosecond earlier: at the time of the raise, the softirq may already run.
         let by = raised.map(|raised| Context::of(cpu, self.machine.at(cpu, raised.saturating_sub(1))));
         let timer = matches!(
             by,
             Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
         );
-        // One CPU may have called another to go on (packet steering), without an interrupt where that one looked for it
-        // while idle.
+        // Packet steering: one CPU may have called another one, without an interrupt if the called CPU polled while
+        // idle.
         let unasked = vector == NET_RX && matches!(by, Some(Context::Nobody { doing: Doing::Idle { .. }, .. }));
         let called = unasked || vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
         if !timer && !called {
@@ -57,15 +56,16 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// What one softirq would have brought to the device in one go, another one gave it: between the two a queueing
-    /// discipline had the packet.
+    /// Detects a queueing discipline between the sightings. A softirq carries a packet to the device without a break;
+    /// so if another softirq had the packet at the earlier sighting, a qdisc held it in between. Returns the context at
+    /// the earlier sighting.
     fn was_queued(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) -> Option<Context> {
         let pair = self.pair;
         if !self.reader || !pair.sends || pair.queue || !self.has_a() || irq.from <= self.a {
             return None;
         }
         let before = pair.cpu_of_a.and_then(|cpu| self.machine.irq_intervals(cpu)?.any_softirq(self.a).copied());
-        // Where that one is not known, it had passed the packet on soon.
+        // If the earlier softirq is not known, it passed the packet on soon after `a`.
         let (since, its_vector) = match before {
             Some(IrqInterval { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
             _ => (self.a, vector),
@@ -75,7 +75,7 @@ impl WakeupChain<'_> {
         Some(pair.cpu_of_a.map_or(Context::UnknownCpu, |cpu| Context::Softirq { cpu, vector: its_vector }))
     }
 
-    /// From its beginning on: its work, first on packets that came earlier.
+    /// Adds the time since the softirq began: its work, preceded by its work on earlier packets.
     fn worked(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) {
         let from = irq.from.max(self.a);
         let (until, ahead) = self.served_before(cpu, irq);
@@ -103,7 +103,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Until when this softirq served others, and how many packets that were.
+    /// End of this softirq's work on earlier packets, and the number of these packets.
     fn served_before(&self, cpu: u32, irq: &IrqInterval) -> (Ns, u64) {
         let from = irq.from.max(self.a);
         let mut until = Ns::MIN;
@@ -114,7 +114,7 @@ impl WakeupChain<'_> {
                 polls.push((event.t, work));
             }
         }
-        // The first to end is the one that carried the packet to the earlier sighting.
+        // The first poll to end carried the packet to the earlier sighting.
         let same_poll = irq.from < self.a && self.has_a() && self.pair.cpu_of_a == Some(cpu);
         if same_poll && !self.pair.queue {
             return (until, ahead);
@@ -131,10 +131,10 @@ impl WakeupChain<'_> {
         (until, ahead)
     }
 
-    /// Between being raised and beginning.
+    /// Adds the time from the raise to the start.
     fn waited_to_begin(&mut self, cpu: u32, vector: u32, irq: &IrqInterval, raised: Ns) {
         let actor = self.machine.executor(cpu, &Doing::Softirq(vector), self.t);
-        // Handed to a thread of its own, it waits as that one does.
+        // If ksoftirqd or ktimers runs the softirq, the wait is that thread's.
         let daemon = self.is_daemon(irq.pid).then_some(irq.pid);
         let ready = daemon.map_or(Vec::new(), |pid| {
             let row = self.machine.row(pid);
@@ -170,22 +170,22 @@ impl WakeupChain<'_> {
         name.starts_with("ksoftirqd/") || name.starts_with("ktimers/")
     }
 
-    /// Raised by a timer: what is to be done was put off until then.
+    /// A timer raised the softirq: the work was deferred until then.
     fn put_off(&mut self, cpu: u32, vector: u32, timer: &Doing) -> Result<Context, End> {
         let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
         let by = Some(self.machine.executor(cpu, timer, self.t));
         let label = CauseInterval { actor, by, cpu: Some(cpu), ..CauseInterval::default() };
-        // None but a queueing discipline lets a timer ask for packets to be sent.
+        // Only queueing disciplines send packets on a timer.
         let cause = if vector == NET_TX { Cause::QdiscHeld } else { self.cause_of_timer(timer) };
         self.add(self.a, cause, label);
         Err(End::Done)
     }
 
-    /// What raised it is not recorded: most likely what its CPU did just before.
+    /// The probable raiser if the raise is not recorded: the activity of the CPU just before.
     fn before(&self, cpu: u32, irq: &IrqInterval) -> Context {
         let doing = self.machine.at(cpu, irq.from.saturating_sub(1));
         match (doing, self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(irq.from))) {
-            // Softirqs run when the interrupt that raised them has ended.
+            // A softirq runs after the end of the interrupt that raised it.
             (_, Some(interrupt)) if interrupt.to <= irq.from && irq.from - interrupt.to < 2_000 => {
                 Context::of(cpu, interrupt.doing)
             }

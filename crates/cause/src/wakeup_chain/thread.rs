@@ -1,4 +1,4 @@
-//! Threads: what they did, what they waited for, and what woke them.
+//! Threads: their activities, their waits, and the contexts that woke them.
 
 use super::{idle_state, Context, End, WakeupChain, MAX_INTERVALS};
 use crate::{
@@ -8,14 +8,14 @@ use crate::{
 use latpath_flight::{CpuTile, Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 
-/// Waits within waits that are looked into.
+/// Maximum depth of nested waits.
 const MAX_NESTED: u32 = 3;
 
 impl WakeupChain<'_> {
-    /// Reads a thread's row backwards, up to what woke it.
+    /// Walks a thread's row back to its wakeup.
     pub(super) fn thread(&mut self, pid: u32) -> Result<Context, End> {
         let row = self.machine.row(pid);
-        // What ended the sleep that comes next.
+        // The event that ended the preceding sleep.
         let mut woken: Option<Since> = None;
         while !self.is_done() {
             if self.intervals.len() >= MAX_INTERVALS {
@@ -54,13 +54,13 @@ impl WakeupChain<'_> {
         row[..end].last().filter(|tile| tile.to >= self.t).copied()
     }
 
-    /// Nothing is known of the thread before.
+    /// Whether nothing is recorded of the thread before `self.t`.
     fn starts_row(&self, row: &[ThreadTile]) -> bool {
         let end = row.partition_point(|tile| tile.from < self.t);
         row[..end].last().is_none_or(|tile| tile.state == State::Unknown)
     }
 
-    /// Its own row does not say; a CPU's may.
+    /// The thread's own row has a gap: uses the rows of the CPUs.
     fn unrecorded(&mut self, pid: u32) -> Result<(), End> {
         match self.machine.has_run(pid, self.a, self.t) {
             Some((cpu, from)) => {
@@ -75,7 +75,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// It had a CPU, apart from what interrupts took of its time.
+    /// Adds the time in which the thread had a CPU, without that of interrupts.
     fn ran(&mut self, pid: u32, cpu: u32, from: Ns) {
         let actor = self.machine.thread(pid, from);
         let faults = self.machine.page_faults(pid, cpu, from);
@@ -92,7 +92,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// A thread's own work: for the packet, or for those before it.
+    /// Adds a thread's own work: for this packet, or for earlier ones.
     fn work(&mut self, from: Ns, label: CauseInterval) {
         let (until, ahead) = match self.reader && self.pair.queue {
             true => self.pair.ahead.since(self.a, self.pair.b),
@@ -107,7 +107,7 @@ impl WakeupChain<'_> {
         self.add(from, Cause::QueuedBehind, CauseInterval { number, ..label });
     }
 
-    /// A thread of ovs-vswitchd.
+    /// Whether the actor is a thread of ovs-vswitchd.
     fn is_switch(&self, label: &CauseInterval) -> bool {
         let Some(pid) = label.actor.as_ref().and_then(|executor| executor.doing.thread()) else { return false };
         let of_switch = |name: Option<String>| name.is_some_and(|name| name.starts_with("ovs-vswitchd"));
@@ -115,7 +115,7 @@ impl WakeupChain<'_> {
         of_switch(self.machine.process_of(pid)) || ["ovs-vswitchd", "handler", "revalidator"].into_iter().any(named)
     }
 
-    /// It would have run.
+    /// Adds the time in which the thread was ready.
     pub(super) fn was_ready(&mut self, pid: u32, cpu: Option<u32>, since: Since, throttled: bool, from: Ns) {
         let actor = Some(self.machine.thread(pid, self.t));
         let label = CauseInterval { actor, cpu, ..CauseInterval::default() };
@@ -136,8 +136,8 @@ impl WakeupChain<'_> {
         self.waited_behind(pid, on, waits, from, &label);
     }
 
-    /// From when to when a thread was ready on a CPU that had nothing to run, or ran what is never more urgent: it, or
-    /// its control group, had used up its time, which some kernels only see when they look for the next thread.
+    /// The interval in which a thread was ready on a CPU that was idle or ran only less urgent threads: the thread or
+    /// its control group had used up its time, which some kernels only notice when they choose the next thread.
     fn was_passed_over(&self, pid: u32, cpu: u32, since: Since, from: Ns) -> Option<(Ns, Ns, &'static str)> {
         let queued = match since {
             Since::Woken(_) => self.machine.queued(pid, from, self.t)?,
@@ -159,16 +159,16 @@ impl WakeupChain<'_> {
         (begin < end).then_some((begin, end, note))
     }
 
-    /// What its CPU did while it was ready.
+    /// Adds the activities of the thread's CPU while the thread was ready.
     fn waited_behind(&mut self, pid: u32, on: u32, waits: Cause, from: Ns, label: &CauseInterval) {
-        // What an idle CPU does behind its idle state is a part of leaving it.
+        // Activity of an idle CPU after its idle state is part of leaving that state.
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
         for (at, tile) in tiles.iter().enumerate() {
             let by = Some(self.machine.executor(on, &tile.doing, tile.from));
             let label = CauseInterval { by, ..label.clone() };
             match tile.doing {
-                // By the thread's own row it was not there yet.
+                // According to the thread's own row, it did not run yet.
                 Doing::Thread(r) if r.pid == pid => {
                     self.add(tile.from, Cause::Work, CauseInterval { by: None, ..label })
                 }
@@ -190,7 +190,8 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// It slept: the chain goes on with its waker. Where it slept for reasons of its own, its row goes on.
+    /// Adds a sleep. Returns the context of the waker, in which the chain continues; `None` if the row continues,
+    /// because the sleep was unrelated to the packet.
     fn slept(
         &mut self,
         pid: u32,
@@ -248,8 +249,8 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Whether it had the packet before it fell asleep at `slept`: who took the earlier sighting had woken it right
-    /// behind that, or had put the packet into its queue while it was awake.
+    /// Whether the thread had the packet before it fell asleep at `slept`: the context of the earlier sighting woke the
+    /// thread right afterwards, or queued the packet while the thread was awake.
     fn was_handed(&self, pid: u32, slept: Ns, waker: &Waker) -> bool {
         if !self.has_a() || slept <= self.a {
             return false;
@@ -272,8 +273,8 @@ impl WakeupChain<'_> {
         wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t).is_some_and(|first| gives(&first))
     }
 
-    /// It waited in the kernel for what a thread held, from `slept` on: where that one was kept from acting, that is
-    /// the cause.
+    /// Adds a wait in the kernel from `slept` on, for a resource that another thread held. If that thread was delayed
+    /// itself, the cause of its delay counts.
     fn blocked_by(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let first = self.intervals.len();
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
@@ -283,7 +284,7 @@ impl WakeupChain<'_> {
         for interval in &mut self.intervals[first..] {
             let kept = match interval.cause.info().of_holder {
                 OfHolder::Its => true,
-                // The holder waited in the kernel itself: for a disk, or for another's lock.
+                // The holder itself waited in the kernel: for a disk, or for another lock.
                 OfHolder::ItsOfAnother => interval.actor != blocked.actor,
                 OfHolder::Blocked => false,
             };
@@ -300,8 +301,8 @@ impl WakeupChain<'_> {
         self.intervals.append(&mut nested);
     }
 
-    /// It waited in the midst of its own work, from `slept` on: for a lock, say. The chain has what its waker did until
-    /// then, and nothing of what that one did before.
+    /// Adds a wait in the middle of the thread's own work, from `slept` on: for a lock, for example. Contains the
+    /// waker's activities since `slept`, not earlier ones.
     fn waited(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let limit = self.a;
         self.a = slept.max(limit);

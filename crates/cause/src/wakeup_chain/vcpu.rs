@@ -1,4 +1,5 @@
-//! vCPUs, as the host sees them: what their threads did while a guest had to act, and what called the guest.
+//! vCPUs as the host records them: the activities of their threads while a guest had to act, and the contexts that
+//! called the guest.
 
 use super::{Context, End, WakeupChain};
 use crate::{machine::Machine, Cause, CauseInterval, Note};
@@ -6,32 +7,32 @@ use latpath_flight::{Doing, EventKind, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 use latpath_vms::exit_reason;
 
-/// How the host learns what a guest's record does not say.
+/// A call of a guest, reconstructed from the host's record.
 pub(crate) struct Call<'c> {
     /// The vCPU's thread.
     pub vcpu: u32,
-    /// The thread that has the packet, where the earlier sighting is its own.
+    /// The thread that has the packet, if it took the earlier sighting.
     pub carrier: Option<u32>,
     /// Threads that carry packets to the guest.
     pub carriers: &'c [u32],
-    /// The guest says nothing of the time before: what its vCPU did first counts, not what it did last.
+    /// The guest's record does not reach back far enough: the vCPU's first wakeup counts, not its last.
     pub blind: bool,
-    /// What it is, while the vCPU runs.
+    /// Label while the vCPU runs.
     pub inside: &'c CauseInterval,
-    /// What it is, while nothing is known of the vCPU's thread.
+    /// Label while the state of the vCPU's thread is unknown.
     pub unknown: &'c CauseInterval,
 }
 
-/// What the intervals of a time in which a guest had to act are.
+/// Labels of the time in which a guest had to act.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold<'h> {
     /// The vCPU's thread.
     pub vcpu: u32,
-    /// Where it runs its guest.
+    /// Label while the thread runs its guest.
     pub inside: &'h CauseInterval,
-    /// Where nothing is known of it.
+    /// Label while the thread's state is unknown.
     pub unknown: &'h CauseInterval,
-    /// Where it sleeps, and has not halted.
+    /// Cause while the thread sleeps without a halt of the guest.
     pub asleep: Cause,
 }
 
@@ -46,7 +47,7 @@ impl<'c> Call<'c> {
 }
 
 impl WakeupChain<'_> {
-    /// Whether to go on with the guest that this thread runs: the packet was in it.
+    /// Whether the chain continues in the guest that this thread runs, because the packet was there.
     pub(super) fn enters_guest(&self, pid: u32) -> bool {
         self.place == 0 && self.pair.machine_of_a != 0 && self.vcpus.guest(pid) == Some(self.pair.machine_of_a)
     }
@@ -55,7 +56,7 @@ impl WakeupChain<'_> {
         self.place == 0 && self.vcpus.has(pid)
     }
 
-    /// The host called a guest, which began to handle the interrupt at `self.t`: back to the caller.
+    /// Walks back from `self.t`, at which a guest began to handle the interrupt of a call, to the caller.
     pub fn called(&mut self, call: &Call) -> Result<Context, End> {
         let row = self.machine.row(call.vcpu);
         if let Some(waker) = self.woken_for(&row, call) {
@@ -63,7 +64,7 @@ impl WakeupChain<'_> {
             return Ok(Context::of(waker.cpu, waker.context));
         }
         let carried = match call.carrier {
-            // What it does next is no longer for this packet.
+            // The carrier's later activities are not for this packet.
             Some(carrier) => self.first_run(carrier).map(|until| (carrier, until)),
             None => {
                 let last = call.carriers.iter().filter_map(|carrier| Some((*carrier, self.last_run(*carrier)?)));
@@ -83,7 +84,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// The wakeup of the vCPU's thread for the packet, since the earlier sighting.
+    /// The wakeup of the vCPU's thread for the packet, after the earlier sighting.
     fn woken_for(&self, row: &[ThreadTile], call: &Call) -> Option<Waker> {
         let begin = row.partition_point(|tile| tile.to <= self.a);
         let carries = |w: &Waker| match w.context {
@@ -98,13 +99,13 @@ impl WakeupChain<'_> {
             }
             _ => None,
         };
-        // Two machines' clocks differ by some bound: it may seem to have acted before it was woken.
+        // Because of the error between the machines' clocks, the guest may seem to act before its vCPU was woken.
         let asleep_at_end = row.iter().find(|tile| tile.from < self.t && tile.to >= self.t);
         let end = match asleep_at_end.map(|tile| (tile.state, tile.to)) {
             Some((State::Asleep(_), to)) => to,
             _ => self.t,
         };
-        // Once the carrier sleeps, it has handed on all that it had.
+        // A carrier that falls asleep has passed on all its packets.
         let end = call.carrier.and_then(|carrier| self.awake_until(carrier)).map_or(end, |asleep| end.min(asleep));
         let mut pairs = row.get(begin..).unwrap_or_default().windows(2).filter(|pair| pair[1].from <= end);
         if call.blind {
@@ -114,29 +115,29 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// What a thread did between the earlier sighting and here.
+    /// The tiles of a thread from the earlier sighting to `self.t`.
     fn tiles_of(&self, pid: u32) -> Vec<ThreadTile> {
         let row = self.machine.row(pid);
         let begin = row.partition_point(|tile| tile.to <= self.a);
         row[begin..].iter().take_while(|tile| tile.from < self.t).copied().collect()
     }
 
-    /// Until when a thread ran that ran at the earlier sighting.
+    /// End of the thread's first run, which may have begun before the earlier sighting.
     fn first_run(&self, pid: u32) -> Option<Ns> {
         self.tiles_of(pid).iter().find(|tile| runs(tile)).map(|tile| tile.to.min(self.t))
     }
 
-    /// When a thread that was awake at the earlier sighting went to sleep.
+    /// Start of the thread's first sleep after the earlier sighting.
     fn awake_until(&self, pid: u32) -> Option<Ns> {
         self.tiles_of(pid).iter().find(|tile| matches!(tile.state, State::Asleep(_))).map(|tile| tile.from)
     }
 
-    /// Until when a thread ran last.
+    /// End of the thread's last run.
     fn last_run(&self, pid: u32) -> Option<Ns> {
         self.tiles_of(pid).iter().rfind(|tile| runs(tile)).map(|tile| tile.to.min(self.t))
     }
 
-    /// When an interrupt was injected last before the guest began to handle it.
+    /// Time of the last interrupt that was injected before the guest began to handle it.
     fn injected(&self, vcpu: u32) -> Option<Ns> {
         self.tiles_of(vcpu).iter().rev().find_map(|tile| {
             let State::Running { cpu } = tile.state else { return None };
@@ -146,7 +147,7 @@ impl WakeupChain<'_> {
         })
     }
 
-    /// What the host says of a vCPU's thread, from `from` to `self.t`.
+    /// Adds the activities of a vCPU's thread from `from` to `self.t`.
     pub fn hold(&mut self, from: Ns, hold: Hold) {
         let Hold { vcpu, inside, unknown, asleep } = hold;
         let limit = self.a;
@@ -183,7 +184,7 @@ impl WakeupChain<'_> {
         self.a = limit;
     }
 
-    /// It had left its guest by halting, when it went to sleep.
+    /// Whether the thread had left its guest because of a halt when it fell asleep.
     fn halted(&self, vcpu: u32, slept: Ns) -> bool {
         let row = self.machine.row(vcpu);
         let ran = row[..row.partition_point(|tile| tile.to <= slept)].iter().next_back();
@@ -195,7 +196,7 @@ impl WakeupChain<'_> {
         exit.unwrap_or(false)
     }
 
-    /// It had a CPU: in its guest, or out of it.
+    /// Adds the time in which the thread had a CPU, in its guest and outside.
     fn ran_guest(&mut self, vcpu: u32, cpu: u32, from: Ns, inside: &CauseInterval) {
         let recorded = self.machine.records_guest_exits_of(vcpu);
         let actor = Some(self.machine.thread(vcpu, from));
@@ -208,7 +209,7 @@ impl WakeupChain<'_> {
                         EventKind::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
                         _ => None,
                     });
-                    // It looks for something to do before it sleeps.
+                    // After a halt, KVM polls for wakeups before the thread sleeps.
                     let halts = matches!(exit, Some((Some(reason), isa)) if exit_reason::is_halt(isa, reason));
                     let cause = if halts { Cause::VcpuHalted } else { Cause::VmExit };
                     let (number, name) = match exit {

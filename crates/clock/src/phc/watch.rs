@@ -1,7 +1,7 @@
 //! Follows a NIC's clock: its offset and drift against `CLOCK_MONOTONIC`, and its disturbances.
 //!
-//! Each reading limits the offset for certain. Between two readings the clock may move by its drift, by the errors of
-//! both readings, and by the effect of a changing rate; a greater move is a step, unless the next move is as large:
+//! Each reading limits the offset with certainty. Between two readings the clock may move by its drift, by the errors
+//! of both readings, and by the effect of a changing rate; a greater move is a step, unless the next move is as large:
 //! then the rate changed. Smaller disturbances show over a second: the best reading of each second becomes a knot, and
 //! the slopes between knots are compared. Whatever the uncertainty of the readings explains is not reported.
 
@@ -199,8 +199,8 @@ impl PhcWatch {
                 found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns });
                 self.begin(pending.reading);
                 self.readings.push_back(reading);
-                // With a rate beyond the assumed one every further reading would be a disturbance, and the drift never
-                // be known.
+                // With a rate beyond the assumed one, every further reading would be a disturbance, and the drift would
+                // remain unknown.
                 self.drift = Rate { ppb: to.ppb, bound_ppb: to.ppb.saturating_abs().max(UNKNOWN_PPB) };
             }
         }
