@@ -67,7 +67,7 @@ pub struct Inbox {
     pub fresh: Vec<Sighting>,
     /// No later sighting is older, host's timeline.
     pub watermark: Ns,
-    /// When the last exchange came, host's clock.
+    /// Arrival of the last exchange, host's clock.
     pub last_exchange: Ns,
     /// Its probe is attached.
     pub started: bool,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 pub use crate::source_notes::SourceNotes;
 
-/// Version of the protocol. It changes when an older end would misread a newer one.
+/// Version of the protocol. It changes when an older peer would misread a newer one.
 pub const VERSION: u32 = 1;
 /// Oldest version that this end understands.
 pub const OLDEST_VERSION: u32 = 1;
@@ -158,20 +158,20 @@ pub struct Facts {
     /// Capabilities of the probe, for people.
     #[prost(string, tag = "7")]
     pub capabilities: String,
-    /// Whether it has a flight recorder and knows its messages.
+    /// Whether it has a flight recorder and supports its messages.
     #[prost(bool, tag = "8")]
     pub records: bool,
     /// `/proc/sys/kernel/random/boot_id`, equal for machines with one kernel; empty from old agents.
     #[prost(string, tag = "9")]
     pub boot_id: String,
-    /// Whether it can sample its CPUs and knows the messages.
+    /// Whether it can sample its CPUs and supports the messages.
     #[prost(bool, tag = "10")]
     pub profiles: bool,
     /// Whether it runs commands for its host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
     // Tag 12: the machine's settings, in each greeting of earlier versions.
-    /// Whether it can attach instruments and knows the messages about them.
+    /// Whether it can attach instruments and supports their messages.
     #[prost(bool, tag = "13")]
     pub observes: bool,
 }
@@ -414,7 +414,7 @@ pub struct Recording {
     pub paused_ns: u64,
 }
 
-/// The instrument that is to observe.
+/// The instrument to start.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Observe {
     /// Its name.

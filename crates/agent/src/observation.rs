@@ -105,7 +105,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Takes a message about the observation, or says in what the agent lies.
+    /// Processes a message on the observation. The error describes invalid data.
     pub fn take(&mut self, message: Message) -> Result<(), String> {
         match message {
             Message::Observing(_) if !self.begun && self.outcome.is_none() => self.begun = true,
@@ -127,7 +127,7 @@ mod tests {
     use crate::message::Chunk;
     use proptest::prelude::*;
 
-    /// Counts its steps, and observes so many bytes.
+    /// Observes this many bytes.
     struct Counts(usize);
 
     impl Observer for Counts {

@@ -26,7 +26,7 @@ pub struct MachineReading {
     /// Values that were not sent.
     #[prost(uint64, tag = "4")]
     pub omitted: u64,
-    /// What could not be read, lines for people.
+    /// Settings that could not be read; lines for people.
     #[prost(string, repeated, tag = "5")]
     pub notes: Vec<String>,
 }

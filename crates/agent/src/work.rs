@@ -57,7 +57,7 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Has the thread end; its last results come until [`Self::is_over`].
+    /// Requests the thread's end; its last results arrive until [`Self::is_over`].
     pub fn stop(&self) {
         self.orders.stop.store(true, Ordering::SeqCst);
     }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Counts its steps; what it observes is so long.
+/// Counts its steps, and returns this many bytes.
 struct Counts {
     steps: Arc<AtomicU32>,
     bytes: usize,

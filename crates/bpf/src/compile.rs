@@ -163,7 +163,7 @@ fn dispatch(protocols: &Path) -> String {
     )
 }
 
-/// What the programs ask of a kind of point: sets of kinds, each with the bits of its members' numbers.
+/// Properties of kinds of points for the programs: sets of kinds, each with the bits of its members' numbers.
 const SETS: [(&str, fn(&KindInfo) -> bool); 7] = [
     ("HEADER_AT_DATA", |kind| matches!(kind.frame, FrameAt::Data)),
     ("HAVE_LINK_HEADER", |kind| matches!(kind.frame, FrameAt::Data | FrameAt::Mac)),

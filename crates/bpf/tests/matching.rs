@@ -51,7 +51,7 @@ fn check(runs: u32, test: impl Fn(&mut TestRunner) -> Result<(), String>) -> Res
     Ok(test(&mut TestRunner::new(Config { cases: runs, failure_persistence: None, ..Config::default() }))?)
 }
 
-/// What was found, where the frame is read in one piece.
+/// The result for a frame that is read in one piece.
 fn run(trial: &Trial, frame: &[u8]) -> Result<Found, TestCaseError> {
     trial.run(frame, 0).map_err(|e| TestCaseError::fail(e.to_string()))
 }
@@ -261,7 +261,7 @@ fn element(tag: u8, value: &[u8]) -> Vec<u8> {
     [&[tag, value.len() as u8][..], value].concat()
 }
 
-/// A frame with what stands in a goosePdu up to sqNum, and some of what follows.
+/// A frame with a goosePdu up to sqNum and some of the following fields.
 fn goose_frame(goid: Option<&str>, st_num: &[u8], sq_num: &[u8]) -> Vec<u8> {
     let mut inside = element(0x80, b"IED1LD0/LLN0$GO$gcb01");
     inside.extend(element(0x81, &[0x07, 0xd0]));

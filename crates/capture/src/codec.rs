@@ -120,7 +120,7 @@ struct MachineMessage {
 enum Record {
     #[prost(bytes, tag = "4")]
     Snapshot(Vec<u8>),
-    /// Why there is none.
+    /// The reason for its absence.
     #[prost(string, tag = "5")]
     Missing(String),
 }

@@ -109,10 +109,10 @@ pub enum ActorState {
     Unknown,
 }
 
-/// Whose doing a cause is.
+/// Whose doing a cause is, in totals and advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Culprit {
-    /// The thread or interrupt that was found to keep the actor from acting; the actor itself where none was found.
+    /// The thread or interrupt that kept the actor from acting; the actor itself if none was found.
     Found,
     /// The actor itself, by its own choice.
     Actor,
@@ -122,18 +122,18 @@ pub enum Culprit {
     Nobody,
 }
 
-/// What is shown of the time in which another thread holds a kernel lock that the actor waits for.
+/// The reported cause while another thread holds a kernel lock that the actor waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfHolder {
-    /// The holder's own cause: something kept it from acting.
+    /// The holder's own cause: something kept the holder from acting.
     Its,
-    /// The holder's own cause, where the holder waits for another thread than the actor does.
+    /// The holder's own cause, if the holder does not wait for the same thread as the actor.
     ItsOfAnother,
-    /// That the actor is blocked by the holder.
+    /// The actor is blocked by the holder.
     Blocked,
 }
 
-/// What a fault outside the stream can be.
+/// Kinds of faults outside the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
     /// Threads that have the CPU.

@@ -243,7 +243,7 @@ impl Machine {
         tile.is_assumed().then(note).into_iter().collect()
     }
 
-    /// Why nothing is known of the CPU of a sighting that does not say which CPU it was.
+    /// Reason why the activity of a CPU is unknown if the sighting does not contain its number.
     pub fn why_cpu_unknown(&self, t: Ns) -> String {
         self.why_not_recorded(t).unwrap_or_else(|| "which CPU had the packet is not known".into())
     }

@@ -57,16 +57,16 @@ impl SightingsByPoint {
     }
 }
 
-/// What serves a queue.
+/// The server of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Thread(u32),
-    /// `None` where it is not known: then no packets are found.
+    /// `None` if unknown: then no packets are found.
     Cpu(Option<u16>),
 }
 
 impl PacketsAhead {
-    /// When the last of them was served between two times, and how many were.
+    /// Time at which the last of them was served in the interval, and how many were.
     pub fn since(&self, from: Ns, to: Ns) -> (Ns, u64) {
         let (first, end) = (self.0.partition_point(|(_, t)| *t <= from), self.0.partition_point(|(_, t)| *t < to));
         match self.0.get(first..end) {
@@ -75,18 +75,18 @@ impl PacketsAhead {
         }
     }
 
-    /// How many.
+    /// Number of packets.
     pub fn count(&self) -> Ns {
         self.0.len() as Ns
     }
 
-    /// The packet that was served first, and when.
+    /// The packet that was served first, and its time.
     pub fn first(&self) -> Option<(usize, Ns)> {
         self.0.first().copied()
     }
 
-    /// By how much these and `own`, which waited behind them for `waited`, came to a point closer together than their
-    /// streams' packets usually do: the queue took no more than that of the wait. `None` where that is not known.
+    /// The time by which these packets and `own`, which waited behind them for `waited`, arrived at a point closer
+    /// together than usual for their streams: at most this part of the wait is due to the queue. `None` if unknown.
     pub fn came_early_by(
         &self,
         capture: &Capture,
@@ -119,8 +119,8 @@ fn arrival(packet: &Packet, point: PointId) -> Option<Ns> {
     packet.sightings.iter().find(|seen| seen.point == point).map(|seen| seen.t)
 }
 
-/// How far apart the packets of each stream usually are at each point, from one number to the next, and how long they
-/// were seen.
+/// The usual spacing of each stream's packets at each point, from one number to the next, and the length of the
+/// observation.
 pub(crate) struct Spacing(HashMap<(PointId, StreamId), (Ns, Ns)>);
 
 impl Spacing {

@@ -90,7 +90,7 @@ fn advice_of(share: &CauseShare) -> Vec<Advice> {
     advice_beside(vm(), share)
 }
 
-/// As [`advice_of`], beside this guest.
+/// As [`advice_of`], in a context with this guest.
 fn advice_beside(vm: Vm, share: &CauseShare) -> Vec<Advice> {
     advice_at(points(), vm, share)
 }

@@ -26,8 +26,9 @@ fn a_shift_is_found_where_it_is() {
     assert!(named.elsewhere <= 3, "{named:?}");
 }
 
-/// As well as none is named that is not there by the statistic alone (`one_recording_against_several_is_as_sure_as_is_said`), so with
-/// either side the single one, and with what varies within recordings. Of 2,000 comparisons the standard deviation is 0.5 %.
+/// The error rate of the statistic alone (`one_recording_against_several_is_as_sure_as_is_said`) also holds with the
+/// single recording on either side, and with variance within the recordings. With 2,000 comparisons, the standard
+/// deviation of the measured rate is 0.5 %.
 #[test]
 fn one_recording_against_several_of_the_same_is_rarely_named() {
     for sides in [(1, 3), (3, 1)] {

@@ -1,4 +1,4 @@
-//! A compact histogram, for when there are many: one per second of a recording, for instance.
+//! A compact histogram for large numbers of histograms, such as one per second of a recording.
 
 use crate::layout;
 use latpath_model::Ns;

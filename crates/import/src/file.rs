@@ -95,7 +95,7 @@ fn read(source: &Source, forced: Option<Format>, mut packets: Packets, read: Arc
     }
 }
 
-/// Returns the number of packets in the file and what is known at its end; `None` if the receiver is gone.
+/// Returns the number of packets in the file and the facts known at its end; `None` if the receiver is gone.
 fn read_into(
     named: &Source,
     forced: Option<Format>,

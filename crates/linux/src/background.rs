@@ -4,9 +4,9 @@
 //! others remain, off those that the route uses. Its threads run as `SCHED_IDLE`: any other thread that wakes takes the
 //! CPU from them at once, and a waker treats a CPU that runs only such threads as idle. `SCHED_IDLE` gets almost
 //! nothing of a busy CPU. If the main loop is late, or the rings could fill before a late main loop reads them, the
-//! threads rise to nice 10 for a while, with slices so short that a waking thread hardly waits; to normal priority only
-//! if sightings are about to be lost. A starving thread cannot raise itself: a watchdog, which keeps normal priority
-//! and nearly always sleeps, does so.
+//! threads rise to nice 10 for a while, with slices so short that a waking thread hardly waits. They rise to normal
+//! priority only if sightings are about to be lost. A starving thread cannot raise itself, so a watchdog does it, which
+//! keeps normal priority and nearly always sleeps.
 
 mod governor;
 mod priority;

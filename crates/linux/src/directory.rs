@@ -1,5 +1,5 @@
-//! A directory held by its descriptor. The owner of its parent directory can rename it and put a link in its place; all
-//! operations here affect the directory that was opened.
+//! A directory, identified by its descriptor. The owner of its parent directory can rename it and put a link in its
+//! place; all operations here affect the directory that was opened.
 
 use crate::files;
 use nix::dir::Dir;

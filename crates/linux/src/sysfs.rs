@@ -11,11 +11,11 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const MOUNT_ATTR_RDONLY: libc::c_uint = 1;
 
-/// The /sys of the network namespace that the calling thread is in, mounted nowhere: it is found by its descriptor, as
-/// `/proc/self/fd/N`, and is gone when that is closed.
+/// Mounts the /sys of the calling thread's network namespace at no path. The mount is accessible through its
+/// descriptor, as `/proc/self/fd/N`, and ends when the descriptor is closed.
 ///
 /// # Errors
-/// The system's: EPERM without CAP_SYS_ADMIN, ENOSYS before Linux 5.2.
+/// The system's error: EPERM without CAP_SYS_ADMIN, ENOSYS before Linux 5.2.
 pub fn sysfs_of_own_netns() -> io::Result<OwnedFd> {
     mounted(MOUNT_ATTR_RDONLY)
 }
@@ -42,10 +42,10 @@ fn mounted(attributes: libc::c_uint) -> io::Result<OwnedFd> {
     descriptor(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes) })
 }
 
-/// What a system call that makes a descriptor returned.
+/// The descriptor or the error that a system call returned.
 fn descriptor(result: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(result) {
-        // SAFETY: the kernel made it for this call, so that nothing else owns it.
+        // SAFETY: a new descriptor without another owner.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }

@@ -1,5 +1,5 @@
-//! Checks a guest's records against its host's: the vCPU of each event was in the guest at its time. An event that maps
-//! to a time outside the guest, beyond the clock's error bound, proves a clock wrong.
+//! Checks a guest's records against its host's: the vCPU of each event must have been in the guest at the event's time.
+//! An event outside the guest, by more than the clock's error bound, proves that a clock is wrong.
 
 use crate::Ns;
 use schemars::JsonSchema;

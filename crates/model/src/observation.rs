@@ -1,10 +1,11 @@
-//! What any window has in common, around the figures of the instrument that watched it.
+//! The result of a window of any instrument.
 
 use crate::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An instrument's figures of one window, with what belongs to any window. Its keys are the same in the JSON of all instruments.
+/// An instrument's figures of one window, with the properties common to all windows. The keys are the same in the JSON
+/// of all instruments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Observation<F> {
     /// Begin of the window, `CLOCK_MONOTONIC`; of an imported trace, the time of its first event.
@@ -13,11 +14,11 @@ pub struct Observation<F> {
     pub window_ns: Ns,
     /// Events (or samples) that occurred in the window and are in no figure.
     pub lost_events: u64,
-    /// What an event cost, where that was measured (`--cost`).
+    /// Mean cost of an event, if measured (`--cost`).
     pub cost_per_event_ns: Option<Ns>,
-    /// What this kernel does not show.
+    /// Observations that this kernel does not support.
     pub not_shown: Vec<String>,
-    /// What else must be known of the figures.
+    /// Other remarks on the figures.
     pub notes: Vec<String>,
     /// The instrument's own figures.
     #[serde(flatten)]
@@ -25,7 +26,7 @@ pub struct Observation<F> {
 }
 
 impl<F> Observation<F> {
-    /// What the kernel does not show, then the notes.
+    /// Unsupported observations, then the notes.
     pub fn remarks(&self) -> impl Iterator<Item = &String> {
         self.not_shown.iter().chain(&self.notes)
     }
@@ -38,8 +39,8 @@ impl<F> Observation<F> {
     }
 }
 
-/// Mean cost of a program's run, from the number of runs and their time in ns; `None` where the kernel did not measure it, or
-/// nothing ran.
+/// Mean run time of a program from the number of runs and their total time in ns; `None` if the kernel did not measure
+/// it, or without runs.
 pub fn cost_per_event(cost: Option<(u64, u64)>) -> Option<Ns> {
     let (runs, ns) = cost?;
     Some(ns.checked_div(runs)? as Ns)

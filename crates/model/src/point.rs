@@ -25,28 +25,28 @@ macro_rules! kinds {
     };
 }
 
-/// All that latpath knows of a kind of point. Code outside this file asks these fields and names no kind, so that a new
-/// kind is a new row.
+/// Properties of a kind of point. Code outside this file depends on these fields and names no kind, so that a new kind
+/// is one new row.
 #[derive(Clone, Copy, Debug)]
 pub struct KindInfo {
-    /// The name as it is written in a point: `nic-rx`.
+    /// The name in the text of a point: `nic-rx`.
     pub name: &'static str,
     /// docs/points.md: "the packet …".
     pub packet: &'static str,
     /// docs/points.md: the place in the kernel.
     pub place: &'static str,
-    /// docs/points.md: the text behind the `@` of a point.
+    /// docs/points.md: the text after the `@` of a point.
     pub device: &'static str,
-    /// What gives a point of this kind its name behind the `@`.
+    /// Origin of the name after the `@` of a point of this kind.
     pub named_by: NamedBy,
-    /// The part that the kind plays in a route.
+    /// The role of the kind in a route.
     pub route: RoutePart,
-    /// Where the packet is on its way through the machine.
+    /// The packet's place on its way through the machine.
     pub passage: Passage,
-    /// The path through the host that a sighting here shows.
+    /// The path through the host that a sighting here proves.
     pub path: PathMark,
-    /// The thread of a sighting has the packet as its own work: it reads or writes it. At other kinds the kernel takes the
-    /// packet along in whatever runs on the CPU.
+    /// The thread of a sighting reads or writes the packet itself. At other kinds, the kernel handles the packet in
+    /// whatever context runs on the CPU.
     pub by_thread: bool,
     /// A packet can wait in a queue of the same machine just before it is seen here.
     pub queue_before: bool,
@@ -54,50 +54,50 @@ pub struct KindInfo {
     pub queue_behind: bool,
     /// The device's driver gets the packet here: the other end of a veth has it next.
     pub gives_to_driver: bool,
-    /// Where the kernel programs find the frame.
+    /// Position of the frame for the kernel programs.
     pub frame: FrameAt,
-    /// `skb->protocol` has the ethertype of the frame. Where it may differ, the programs read the frame's own.
+    /// `skb->protocol` is the frame's ethertype. If it may differ, the programs read the ethertype from the frame.
     pub protocol_is_set: bool,
-    /// The programs note here who sends the packets, and packets that nearly fit a stream.
+    /// The programs record the senders of packets here, and packets that differ from a stream in one filter.
     pub notes_senders: bool,
 }
 
-/// What gives a point its name behind the `@`.
+/// Origin of a point's name after the `@`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedBy {
-    /// The device that the packet is on.
+    /// The packet's device.
     Device,
-    /// The device that the packet is on; a packet without one has a point too.
+    /// The packet's device; a packet without a device has a point, too.
     DeviceIfAny,
-    /// The thread that the sighting is in. Each reader takes one of the run's points, so unnamed ones need a permit.
+    /// The thread of the sighting. Each reader needs one of the run's points, so unnamed readers require permission.
     Thread,
     /// No place in the kernel: the point is computed.
     Nothing,
 }
 
-/// The part that a kind plays in a route.
+/// The role of a kind in a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutePart {
-    /// Each packet of a route passes here.
+    /// All packets of a route pass here.
     Step,
-    /// Some packets pass here, by what daemons and fast paths do with them. A packet that does not has lost nothing.
+    /// Some packets pass here, depending on daemons and fast paths; packets that do not are not lost.
     Optional,
-    /// A route can end here, and does not go on behind.
+    /// A route can end here, but not continue.
     End,
-    /// A packet is seen here beside its route.
+    /// Packets are seen here off their route.
     Beside,
 }
 
-/// Where a packet is on its way through a machine.
+/// A packet's place on its way through a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// It comes in by a device.
+    /// It enters by a device.
     In,
-    /// It comes in from a VM of this host.
+    /// It enters from a VM of this host.
     FromVm,
     /// It is inside, between the devices.
     Inside,
-    /// It goes out by a port. Where a bridge floods it, only points of one port are on the route.
+    /// It leaves by a port. If a bridge floods it, only points of one port are on the route.
     Out,
     /// The device has sent it.
     Sent,
@@ -105,39 +105,40 @@ pub enum Passage {
     ToVm,
     /// An application of this machine takes it.
     ToApplication,
-    /// The kernel gave it up.
+    /// The kernel dropped it.
     Dropped,
-    /// It is not made yet: its sample is taken.
+    /// It does not exist yet: its sample is taken.
     Sampled,
 }
 
-/// The path through the host that a sighting shows.
+/// The path through the host that a sighting proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMark {
     /// None: packets of all paths pass here.
     Any,
     /// Open vSwitch's datapath, by a flow.
     Flow,
-    /// It leaves Open vSwitch's datapath for the daemon, since no flow fits.
+    /// From Open vSwitch's datapath to the daemon, because no flow matches.
     Upcall,
-    /// It leaves Open vSwitch's datapath for the daemon by a flow's action.
+    /// From Open vSwitch's datapath to the daemon, by a flow's action.
     Slow,
-    /// It comes back from Open vSwitch's daemon.
+    /// Back from Open vSwitch's daemon.
     Returned,
-    /// An XDP program redirects it.
+    /// Redirected by an XDP program.
     Xdp,
 }
 
-/// Where the kernel programs find a packet's frame.
+/// Position of a packet's frame for the kernel programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameAt {
-    /// The Ethernet header is at `skb->data`: the packet is on its way out.
+    /// The Ethernet header is at `skb->data`: the packet is outbound.
     Data,
     /// The Ethernet header is at `skb->mac_header`; a device without one has the IP header at `skb->network_header`.
     Mac,
-    /// As `Mac`, but an IP packet may lack the header on any device: a machine's own multicast comes back without one.
+    /// As `Mac`, but an IP packet may have no Ethernet header on any device: a machine's own multicast returns without
+    /// one.
     MacOrIp,
-    /// As `Mac`, and the network header is not known yet: a packet without an Ethernet header begins at `skb->data`.
+    /// As `Mac`, but the network header is not set yet: a packet without an Ethernet header begins at `skb->data`.
     Received,
     /// Not in an skb.
     Elsewhere,
@@ -397,18 +398,17 @@ impl PointKind {
         &TABLE[usize::from(self.number())]
     }
 
-    /// The name as it is written in a point: `nic-rx`.
+    /// The name in the text of a point: `nic-rx`.
     pub fn name(self) -> &'static str {
         self.info().name
     }
 
-    /// Whether only some packets come here, by what daemons and fast paths do with them.
-    /// A packet that does not has lost nothing.
+    /// Whether only some packets pass here, depending on daemons and fast paths; packets that do not are not lost.
     pub fn is_optional(self) -> bool {
         self.info().route == RoutePart::Optional
     }
 
-    /// Whether a packet passes here on its route. The kernel's drops have no place in an order, and samples are no
+    /// Whether packets pass here on their route. Drops have no place in the order of points, and samples are not
     /// packets.
     pub fn can_be_on_route(self) -> bool {
         self.info().route != RoutePart::Beside
@@ -424,18 +424,18 @@ impl PointKind {
         matches!(self.info().path, PathMark::Upcall | PathMark::Slow)
     }
 
-    /// Whether packets come back from Open vSwitch's daemon here.
+    /// Whether packets return from Open vSwitch's daemon here.
     pub fn is_back_in_datapath(self) -> bool {
         self.info().path == PathMark::Returned
     }
 
-    /// Whether packets go out, or have gone out, by a device here. A machine that sees packets only at such points sends
-    /// them and does not get them.
+    /// Whether packets leave by a device here, or have left by it. A machine that sees packets only at such points
+    /// sends them and does not receive them.
     pub fn is_sending(self) -> bool {
         matches!(self.info().passage, Passage::Out | Passage::Sent)
     }
 
-    /// Whether the packet is the application's from here on.
+    /// Whether the packet belongs to the application from here on.
     pub fn is_application(self) -> bool {
         self.info().passage == Passage::ToApplication
     }
@@ -445,7 +445,7 @@ impl PointKind {
         matches!(self.info().passage, Passage::In | Passage::FromVm)
     }
 
-    /// Whether the kernel gives packets up here.
+    /// Whether the kernel drops packets here.
     pub fn is_drop(self) -> bool {
         self.info().passage == Passage::Dropped
     }

@@ -1,6 +1,6 @@
 //! Types shared with the kernel programs, generated from bpf/event.h.
 
-/// Counts of what was missed; bpf/event.h describes the fields.
+/// Counts of missed events; bpf/event.h describes the fields.
 pub use crate::skel::types::counts as Counts;
 pub use crate::skel::types::instruction as Instruction;
 pub(crate) use crate::skel::types::{code as Instructions, event as Event, trial as Trial};

@@ -13,7 +13,7 @@ use latpath_model::text::of_field;
 use latpath_model::{Ns, PointKind};
 use std::collections::HashMap;
 
-/// What happened to a packet.
+/// Kind of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepKind {
     /// A kernel function received the packet.
@@ -57,7 +57,7 @@ pub struct Step {
     pub netns: u32,
     /// The device's index in it; 0 for none.
     pub ifindex: u32,
-    /// What happened.
+    /// The step's kind.
     pub what: StepKind,
     /// The skb: 0 for the first one, then its copies in order of creation.
     pub skb: usize,

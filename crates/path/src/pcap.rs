@@ -25,7 +25,7 @@ pub enum BadExpression {
         /// libpcap's error message.
         said: String,
     },
-    /// It depends on more than the packet's bytes, which is not available in the kernel programs.
+    /// It depends on data outside the packet's bytes, which the kernel programs do not have.
     #[error("{0:?} asks for what is not in the packet's bytes (inbound, outbound, ifindex …): choose the device with -i instead")]
     NotBytes(String),
     /// It is too long.

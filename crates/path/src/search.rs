@@ -71,7 +71,7 @@ impl Search {
         }
     }
 
-    /// Counts of what was missed so far.
+    /// Counts of missed events so far.
     pub fn counts(&self) -> Counts {
         let Some(attached) = &self.attached else { return Counts::default() };
         let kept = attached.counts.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();

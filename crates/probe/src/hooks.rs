@@ -57,7 +57,7 @@ pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
     notes(missing, true).into_iter().map(|note| note.text).collect()
 }
 
-/// What this kernel does not offer of the points.
+/// Properties of the points that this kernel does not support.
 pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
     let no_reasons = hooks.has(DROP_REASONS).then(|| Missing {
         tracepoint: "kfree_skb",

@@ -92,8 +92,8 @@ impl Probe {
         &self.attached.programs.missing
     }
 
-    /// What the user must know: what this kernel lacks, points that do not count for want of leave, and what the
-    /// programs remarked.
+    /// Notes for the user: missing features of this kernel, points that do not count because a permission is missing,
+    /// and remarks of the programs.
     pub fn notes(&self) -> Vec<String> {
         self.all_notes().into_iter().map(|note| note.text).collect()
     }

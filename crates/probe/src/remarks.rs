@@ -1,4 +1,4 @@
-//! Remarks of the programs on streams beside their sightings: senders, fragments, and packets that changed on the
+//! Remarks of the programs on streams, in addition to sightings: senders, fragments, and packets that changed on the
 //! route.
 
 use crate::layout::{constants, Remark as Value, RemarkKey};

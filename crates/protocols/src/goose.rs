@@ -1,4 +1,4 @@
-//! GOOSE, IEC 61850-8-1: events of a substation's devices, repeated at growing intervals.
+//! GOOSE (IEC 61850-8-1): events of a substation's devices, repeated at growing intervals.
 //!
 //! ```text
 //! dst(6) src(6) [802.1Q tag(4)]{0,2} 88B8 APPID(2) length(2) reserved(2+2)

@@ -1,12 +1,12 @@
-//! PTP event messages, IEEE 1588-2019: those whose time of arrival counts. Over Ethernet (annex E), or UDP to port 319
-//! (annexes C and D).
+//! PTP event messages (IEEE 1588-2019), whose arrival time counts, over Ethernet (annex E) or UDP to port 319 (annexes
+//! C and D).
 //!
 //! ```text
 //! 0 majorSdoId, messageType   1 minorVersionPTP, versionPTP   2 messageLength   4 domainNumber   8 correctionField
 //! 20 sourcePortIdentity: clockIdentity(8), portNumber(2)   30 sequenceId
 //! ```
-//! Each port counts each type of message by itself: where several ports send one, name the port (`source=`), or keys of
-//! different packets are the same.
+//! Each port counts each type of message separately: if several ports send the same type, select the port (`source=`);
+//! otherwise different packets have equal keys.
 
 use crate::ethernet::{array, pad};
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, ProtocolBytes, OwnKey, Protocol, Value};

@@ -4,11 +4,11 @@
 //! Step and wrap must be learned: a frame of n ASDUs increments smpCnt by n, and smpCnt wraps at the number of samples
 //! per second with most senders and at 65536 with some. Rules:
 //!
-//! - The step is the difference that most neighbouring packets have (majority vote, 8 ahead to be believed).
-//! - A wrap is believed at once if the number before it plus the step minus the number after it is a common wrap
-//!   (samples a second of some profile, or the full range of the field), or where such a wrap is within reach, for
-//!   packets may be lost across it. Any other wrap must be seen twice. A number beyond the believed wrap refutes it.
-//! - A sender that counts from 1 never sends 0, and sends the wrap itself: that number takes the place of 0.
+//! - The step is the difference between most neighbouring packets (majority vote, accepted with a lead of 8).
+//! - A wrap is accepted at once if the number before it plus the step minus the number after it is a common wrap
+//!   (samples per second of a profile, or the full range of the field), or if such a wrap is within reach, because
+//!   packets may be lost across it. Any other wrap must be seen twice. A number beyond the accepted wrap refutes it.
+//! - A sender that counts from 1 never sends 0, and sends the wrap itself: that number replaces 0.
 //! - An epoch consists of numbers without a restart, laid out without wraps. In it, `expected - seen = never seen`,
 //!   so that the order in which packets were first seen does not matter.
 //! - Two consecutive numbers differ by less than half a wrap, forward or backward, unless the time between them proves
@@ -173,7 +173,7 @@ impl Sequence {
         true
     }
 
-    /// Adds a packet first seen at a later point: it lies far behind the head, or came there slightly early.
+    /// Adds a packet first seen at a later point: it is far behind the head, or arrived there slightly early.
     pub fn follow(&mut self, key: u32, t: Ns) {
         let Some(epoch) = self.epoch else { return };
         self.refute(key.into());
@@ -215,7 +215,7 @@ impl Sequence {
         self.follow(key, t);
     }
 
-    /// Counts a packet that lies behind the newest.
+    /// Counts a packet behind the newest one.
     fn fill(&mut self, key: u64, t: Ns) {
         let reach = self.span(self.reach) as i64;
         let at = self.epoch.and_then(|s| Some(s.high.saturating_sub_unsigned(self.back(&s, key, t)?)));

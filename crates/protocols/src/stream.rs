@@ -81,7 +81,7 @@ impl KeyRule {
         }
     }
 
-    /// What a key is called: the field that it is read from.
+    /// Name of the field from which the key is read.
     pub fn name(self) -> &'static str {
         match self {
             Self::Own(protocol) => protocol.info().key.map_or("key", |key| key.name),
@@ -115,12 +115,12 @@ impl KeyRule {
 /// A stream, as named by the user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StreamSpec {
-    /// How frames of the stream are recognised.
+    /// The rule that identifies the stream's frames.
     pub matcher: Matcher,
     /// Filters on the Ethernet header.
     pub link: LinkFilter,
-    /// How a packet's key is read. Keys have 32 bits: the kernel programs, the agent's protocol and runs store them as
-    /// `u32`.
+    /// The rule that reads a packet's key. Keys have 32 bits: the kernel programs, the agent's protocol and runs store
+    /// them as `u32`.
     pub key: KeyRule,
 }
 
@@ -408,8 +408,8 @@ mod tests {
         }
     }
 
-    /// Whatever a capture kept of a frame, its key is the right one or is missed: a key at the end of a frame is not read
-    /// from where the capture ends.
+    /// From a truncated frame, the key is read correctly or not at all: a key at the end of a frame is not read at the
+    /// end of the capture.
     #[test]
     fn a_frame_that_a_capture_cut_has_its_key_or_is_refused() {
         for protocol in ProtocolId::listed() {

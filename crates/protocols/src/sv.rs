@@ -1,4 +1,4 @@
-//! The wire format of IEC 61850-9-2 Sampled Values: the parser, a builder and the profiles in use.
+//! The wire format of Sampled Values (IEC 61850-9-2): a parser, a builder, and common profiles.
 //!
 //! ```text
 //! dst(6) src(6) [802.1Q tag(4)]{0,2} 88BA APPID(2) length(2) reserved(2+2)

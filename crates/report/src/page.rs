@@ -91,7 +91,7 @@ impl Block {
 /// Placeholder of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct ChartPlace {
-    /// Kind of chart, as the script knows it.
+    /// Kind of chart, as named in the script.
     pub kind: &'static str,
     /// Index of the charted segment.
     pub segment: usize,

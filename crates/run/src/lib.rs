@@ -1,18 +1,17 @@
 //! Runs: one recording on disk. docs/run-format.md describes every file and column.
 //!
 //! ```text
-//! RUN/manifest.json                      streams, machines, options and counts; replaced whole, never half
-//! RUN/clocks.jsonl                       every sample of every clock, a line each
-//! RUN/marks.jsonl                        what somebody noted about moments of it, a line each
-//! RUN/vms.json                           the host's virtual machines when it began
-//! RUN/settings.json                      the machines' settings when it began and when it ended
+//! RUN/manifest.json                      streams, machines, options and counts; replaced atomically
+//! RUN/clocks.jsonl                       all samples of all clocks, one per line
+//! RUN/marks.jsonl                        notes on moments of the run, one per line
+//! RUN/vms.json                           the host's virtual machines at the start
+//! RUN/settings.json                      the machines' settings at the start and at the end
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
 //! RUN/journeys/part-00000000-00000059.parquet    those parts merged
-//! RUN/spikes/000001.spike                what all machines did around late packets
+//! RUN/spikes/000001.spike                records of all machines around late packets
 //! ```
 //!
-//! A part appears under its name only when it is whole and on the disk, so that a run opens after a crash at any
-//! instant.
+//! A part gets its name only when it is complete and on disk, so that a run can be opened after a crash at any instant.
 
 mod deficiency;
 pub mod error;

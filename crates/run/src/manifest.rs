@@ -267,7 +267,7 @@ pub struct Manifest {
     pub kernel: Option<Difference>,
     /// Counts of late packets and captures; `None` without captures (`--no-flight`).
     pub spikes: Option<SpikesRecord>,
-    /// Number of times that the caller had to wait, because journeys came faster than they could be written.
+    /// Number of times that the caller had to wait because journeys arrived faster than they could be written.
     pub writer_waits: u64,
     /// The cost of recording.
     pub tool: ToolCost,

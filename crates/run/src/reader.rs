@@ -21,7 +21,7 @@ use std::{
 pub enum Condition {
     /// Ended as requested.
     Finished,
-    /// In progress: the run has what was written so far.
+    /// In progress: the run contains the journeys written so far.
     Recording,
     /// Ended early, for this reason.
     Interrupted(String),

@@ -1,12 +1,12 @@
-//! A run that a new one replaces.
+//! An earlier run that a new one replaces.
 
 use crate::{reader::is_locked, writer::refuse_shared, RunError, Writer, MANIFEST};
 use latpath_partstore::{Directory, StoreError};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// An earlier run under another name beside its own, so that a new one can take its place. Dropped, it gets its name back;
-/// [`Replaced::remove`] removes it, once the new run is there.
+/// An earlier run, renamed so that a new run can take its path. Dropping this value restores the name;
+/// [`Replaced::remove`] removes the earlier run once the new one exists.
 #[derive(Debug)]
 pub struct Replaced {
     above: Directory,
@@ -16,18 +16,18 @@ pub struct Replaced {
 }
 
 impl Replaced {
-    /// Whether the run at this path could be set aside.
+    /// Checks that the run at this path can be renamed.
     ///
     /// # Errors
-    /// Where the path has something that is no run, and where the run is not this user's alone or is still being recorded.
+    /// If the path contains anything but a run, or other users have access to the run, or it is still being recorded.
     pub fn check(path: &Path) -> Result<(), RunError> {
         Self::find(path).map(drop)
     }
 
-    /// Renames the run at this path; `None` where nothing is there, or an empty directory.
+    /// Renames the run at this path; `None` if the path does not exist or is an empty directory.
     ///
     /// # Errors
-    /// As those of [`Replaced::check`], and where the system refuses the new name.
+    /// As for [`Replaced::check`], and if the system rejects the new name.
     pub fn set_aside(path: &Path) -> Result<Option<Self>, RunError> {
         let Some((above, name, run)) = Self::find(path)? else { return Ok(None) };
         let mut aside = OsString::from(".");
@@ -55,14 +55,14 @@ impl Replaced {
     /// Removes the earlier run.
     pub fn remove(self) {
         self.run.clear();
-        // Dropped, it finds no name to give back.
+        // The drop then finds no directory to rename.
         let _ = self.above.remove_directory(&self.aside);
     }
 }
 
 impl Drop for Replaced {
     fn drop(&mut self) {
-        // Fails where a new run has the name.
+        // Fails if a new run has the name.
         let _ = self.above.rename(&self.aside, &self.name);
     }
 }

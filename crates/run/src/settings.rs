@@ -1,4 +1,4 @@
-//! The machines' settings when a recording began, and when it ended.
+//! The machines' settings at the start and at the end of a recording.
 
 use crate::{seal::Seal, RunError};
 use latpath_partstore::{open_file, replace_file, Directory, StoreError};

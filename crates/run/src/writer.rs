@@ -297,19 +297,20 @@ impl Writer {
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }
 
-    /// Keeps a machine's settings when the recording begins, in a file of their own: a recording that is killed has them.
+    /// Stores a machine's settings at the start of the recording, in a separate file, so that a killed recording has
+    /// them too.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn begin_settings(&mut self, machine: &str, reading: Reading) -> Result<(), RunError> {
         self.settings.begin(machine, reading);
         self.keep_settings()
     }
 
-    /// Keeps a machine's settings when the recording ends, beside those of its beginning.
+    /// Stores a machine's settings at the end of the recording, in addition to those at the start.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn end_settings(&mut self, machine: &str, reading: Reading) -> Result<(), RunError> {
         self.settings.end(machine, reading);
         self.keep_settings()

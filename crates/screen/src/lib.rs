@@ -16,8 +16,8 @@
 //! }
 //! # Ok::<(), latpath_screen::ScreenError>(())
 //! ```
-//! Inside: `terminal` acquires and restores the terminal, `keys` decodes keys, `model` has the figures and the user's
-//! choices, `watch` and `trouble` see what goes wrong, `view` divides the room among `header`, `table`, `histogram`,
+//! Inside: `terminal` acquires and restores the terminal, `keys` decodes keys, `model` contains the figures and the
+//! user's choices, `watch` and `trouble` detect faults, `view` assigns space to `header`, `table`, `histogram`,
 //! `panels`, `streams`, `overlay`.
 
 mod header;

@@ -9,7 +9,7 @@ use latpath_run::Rows;
 const WORST: usize = 10;
 /// Maximum journeys waiting to be counted.
 const MAX_WAITING: usize = 1024;
-/// Duration of a batch from which patterns are gathered, ns: the usual times of one second reveal the unusual ones, as in
+/// Length of a batch for the search of patterns, ns: times are compared with the usual times of the same second, as in
 /// the parts of a run.
 const PATTERN_BATCH: Ns = 1_000_000_000;
 /// Maximum journeys of such a batch.

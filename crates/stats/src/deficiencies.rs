@@ -24,8 +24,8 @@ pub fn dropped_sightings(tool: &ToolCost) -> Option<String> {
 pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
     let most = duration(s.times.min_ns.saturating_neg());
     let why = if machine(&s.from) == machine(&s.to) {
-        // Both times are from one clock, which never goes back; but if another machine's clock jumps, its times are
-        // mapped to the host's again.
+        // Both times are from one clock, which never goes back; but after a step of another machine's clock, its times
+        // are mapped to the host's again.
         let jumped = |m: &&MachineFigures| m.machine == machine(&s.from) && m.fault.is_some();
         let or = summary
             .machines

@@ -483,7 +483,7 @@ pub struct Summary {
     pub machines: Vec<MachineFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
-    /// Patterns: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path.
+    /// Patterns: released queues, periodic spikes, swings of a clock, steps, flaps of a link, changes of path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
     /// The figures without packets affected by some patterns (reports only, on request).
@@ -500,7 +500,7 @@ pub struct Summary {
     /// Deficiencies of the figures, because of which some limits cannot be judged; empty without any.
     #[serde(default)]
     pub deficiencies: Vec<Deficiency>,
-    /// Notes for the reader: missing points, clock faults, streams that never came.
+    /// Notes for the reader: missing points, clock faults, streams without packets.
     pub notes: Vec<String>,
     /// Limits of what could be seen, without evidence that packets were affected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -178,8 +178,8 @@ impl Pacing {
         }
     }
 
-    /// Sets the figures of each stream, in the order of its route. Points of samples are omitted: their times do not show
-    /// the packets' pace.
+    /// Sets the figures of each stream, in the order of its route. Points of samples are omitted, because their times
+    /// do not show the packets' pace.
     pub fn fill(&self, summary: &mut Summary, points: &[PointInfo]) {
         let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
         let samples = points.iter().filter(|info| info.point.kind.is_sample());

@@ -21,7 +21,7 @@ pub struct Intervals {
 }
 
 impl Intervals {
-    /// For a recording whose first and last packet came at these times of any clock: intervals of one second, longer
+    /// For a recording whose first and last packet arrived at these times of any clock: intervals of one second; longer
     /// ones if there would be more than 4096, or if several `tracks` are kept in parallel.
     pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
         let most = (8 * MOST_INTERVALS / tracks.max(1) as i64).clamp(MOST_INTERVALS / 16, MOST_INTERVALS);
@@ -83,12 +83,12 @@ impl Track {
         }
     }
 
-    /// Adds the time of a packet that came at `at`.
+    /// Adds the time of a packet that arrived at `at`.
     pub fn add(&mut self, at: Ns, time: Ns) {
         self.add_all(&[at], &[time]);
     }
 
-    /// Adds the times of packets that came at these instants.
+    /// Adds the times of packets that arrived at these instants.
     pub fn add_all(&mut self, mut at: &[Ns], mut times: &[Ns]) {
         // The sum of `AT_ONCE` times below `LARGE` fits into 64 bits.
         const AT_ONCE: usize = 256;

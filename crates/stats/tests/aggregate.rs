@@ -174,7 +174,8 @@ fn fate(j: &Own) -> (&'static str, Option<String>) {
     ("lost", Some(POINTS[usize::from(place)].to_string()))
 }
 
-/// Why a packet was lost: its drop's reason, unless as many packets of its stream arrived in spite of it.
+/// Reason for a packet's loss: the reason of its drop, unless at least as many packets of its stream arrived in spite
+/// of it.
 fn reason(j: &Own, all: &[Own]) -> Option<String> {
     let with_note = || all.iter().filter(|k| k.stream == j.stream && k.drop_note == j.drop_note);
     let lost = with_note().filter(|k| fate(k).0 == "lost").count();

@@ -14,7 +14,7 @@ pub fn normal(noise: &mut Noise) -> f64 {
     (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
 }
 
-/// How recordings vary. Each of three segments has log-normal times (width 0.3) around 60, 120 and 180 µs.
+/// Variation between recordings. Each of three segments has log-normal times (width 0.3) around 60, 120 and 180 µs.
 #[derive(Clone, Copy, Debug)]
 pub struct Variation {
     /// Seconds of each recording.
@@ -25,8 +25,8 @@ pub struct Variation {
     pub between: f64,
     /// Standard deviation of the level of a second; from second to second it is an AR(1) process with coefficient 0.9.
     pub level: f64,
-    /// Bursts a minute on average, 10 to 60 ms long; their packets take 1 ms longer on average. Each recording has its own mean,
-    /// with a standard deviation of 0.3 of its logarithm.
+    /// Mean number of bursts per minute. They last 10 to 60 ms, and their packets take 1 ms longer on average. Each
+    /// recording has its own mean; the standard deviation of its logarithm is 0.3.
     pub bursts: f64,
     /// All times of the first segment are multiplied by this.
     pub shift: f64,

@@ -1,4 +1,4 @@
-//! Comparisons of invented recordings, and what they name.
+//! Comparisons of synthetic recordings, and the differences that they report.
 
 use crate::noise::{normal, Variation};
 use latpath_compare::difference::{difference, Scale};
@@ -6,21 +6,21 @@ use latpath_compare::estimate::Estimate;
 use latpath_compare::{compare, Recording, SIGNIFICANCE};
 use latpath_testkit::Noise;
 
-/// What many comparisons named.
+/// Number of comparisons that reported a difference.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Named {
-    /// Those that name any difference.
+    /// In any segment.
     pub any: usize,
-    /// Those that name one in a segment that was not shifted.
+    /// In a segment that was not shifted.
     pub elsewhere: usize,
-    /// Those that name the shifted segment's p99 as slower.
+    /// In the p99 of the shifted segment, as slower.
     pub p99: usize,
-    /// Those of which resampling recordings and blocks of seconds, taken as it is (the 2.5 % and 97.5 % of 400 resampled differences),
-    /// would have said that the p99 of any segment differs.
+    /// In the p99 of any segment, if recordings and blocks of seconds were resampled instead (the 2.5 % and 97.5 %
+    /// quantiles of 400 resampled differences).
     pub resampled: usize,
 }
 
-/// Compares so many recordings of `a` with as many of `b`, so many times.
+/// Makes `comparisons` comparisons of `recordings` recordings of `a` with as many of `b`.
 pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b: Variation) -> Named {
     let mut noise = Noise(seed);
     let mut named = Named::default();
@@ -46,8 +46,8 @@ pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b:
     named
 }
 
-/// What a plain bootstrap of both levels says of the p99: recordings are drawn with replacement, and each one's figure varies as resampled
-/// blocks make it.
+/// The result of a plain bootstrap of both levels for the p99: recordings are drawn with replacement, and each
+/// recording's figure varies as by resampled blocks.
 fn resampled(noise: &mut Noise, a: &[Recording], b: &[Recording], segment: usize) -> bool {
     let p99 = latpath_compare::Figure::Percentile(990_000);
     let mut mean = |all: &[Recording]| {
@@ -62,8 +62,9 @@ fn resampled(noise: &mut Noise, a: &[Recording], b: &[Recording], segment: usize
     differences[10] > 0.0 || differences[389] < 0.0
 }
 
-/// The share of comparisons of one figure that would be named, by itself, at a level of 5 %: so many recordings against so many, of figures
-/// that are normally distributed over recordings, and known to a thousandth of that within each. There is no true difference.
+/// The share of comparisons without a true difference that report one, for a single figure at a level of 5 %: `n`
+/// recordings against `m`, with figures that are normally distributed over recordings, and within each recording known
+/// to a thousandth of that deviation.
 pub fn named_by_chance(seed: u64, comparisons: usize, (n, m): (usize, usize)) -> f64 {
     let mut noise = Noise(seed);
     let mut group = |n: usize| -> Vec<Estimate> {

@@ -1,5 +1,5 @@
-//! `latpath demo`: the whole product on one machine. It sets up its own path (publisher ─ bridge ─ guest), sends Sampled
-//! Values through it, records every journey, reports, and checks the report against the kernel's counters.
+//! `latpath demo`: runs all of latpath on one machine. It sets up its own path (publisher ─ bridge ─ guest), sends
+//! Sampled Values through it, records all journeys, reports, and checks the report against the kernel's counters.
 
 mod processes;
 mod verify;

@@ -1,5 +1,5 @@
-//! `latpath queues`: shows the traffic of the virtqueues of this machine's virtio devices, and of the VMs that its vhost
-//! serves.
+//! `latpath queues`: shows the traffic of the virtqueues of this machine's virtio devices, and of the VMs that its
+//! vhost serves.
 
 use super::window::{run as watch, Window};
 use super::{style, Outcome};

@@ -47,8 +47,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Of each 1000 packets: 10 dropped at the tap, 4 lost in the guest, 5 not seen at the tap's far side, 20 seen
-    /// twice, 8 overtaken.
+    /// Per 1000 packets: 10 dropped at the tap, 4 lost in the guest, 5 not seen at the tap's far side, 20 seen twice, 8
+    /// overtaken.
     pub fn of(stream: u16, number: u64) -> Self {
         let begin = START + number as Ns * 250_000 + Ns::from(stream) * 7_000;
         let late = |p: usize| if number == LATE && p >= 3 { 3_000_000 } else { 0 };

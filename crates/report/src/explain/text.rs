@@ -206,7 +206,7 @@ pub(crate) fn latpath_warning(share: &str) -> String {
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the baseline");
     let mut table = Table::new(&HEADS);
-    // The line of the heads has no subject.
+    // The header line has no subject.
     let mut subjects = vec![String::new()];
     for (cells, subject) in ranked_rows(page, explanation, context) {
         table.row(cells);

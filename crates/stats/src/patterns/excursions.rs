@@ -1,4 +1,4 @@
-//! Excursions: consecutive packets of a stream that took much longer than is usual in their second.
+//! Excursions: consecutive packets of a stream that took much longer than usual in their second.
 
 use super::levels::Quartiles;
 use latpath_model::{Ns, StreamId};

@@ -31,8 +31,8 @@ pub struct Train {
     pub chance: f64,
 }
 
-/// The most significant train among ascending instants, if any; `tried`: number of such searches. The instants are packet
-/// times; packets arrive only every `interval`.
+/// The most significant train among ascending instants, if any; `tried`: number of such searches. The instants are
+/// packet times; packets only arrive every `interval`.
 pub fn train(at: &[Ns], tried: usize, interval: f64) -> Option<Train> {
     let periods = candidates(at);
     let trials = (at.len() * at.len() * tried * 16).max(1) as f64;

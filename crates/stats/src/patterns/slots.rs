@@ -40,7 +40,8 @@ impl Slots {
     /// Maximum slots of a continuing recording.
     pub const MOST_GROWING: usize = GROWING.1 as usize;
 
-    /// Adds slots up to an instant. Beyond the maximum, slots become longer; returns the number of old slots per new one.
+    /// Adds slots up to an instant. Beyond the maximum, slots become longer; returns the number of old slots per new
+    /// one.
     pub fn grow(&mut self, t: Ns) -> usize {
         let span = t.saturating_sub(self.begin).max(0);
         let mut joined: usize = 1;
