@@ -112,8 +112,8 @@ struct result {
 };
 
 /*
- * A frame of `len` bytes, of which the last `paged` are a page fragment; BEHIND bytes more can be read. `no_link`: the ethertype of one
- * that begins behind its Ethernet header, else 0.
+ * A frame of `len` bytes, of which the last `paged` are a page fragment; BEHIND bytes more can be read. `no_link`: the
+ * ethertype of one that begins behind its Ethernet header, else 0.
  */
 void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, __u32 no_link, struct result *out)
 {

@@ -1,5 +1,5 @@
-//! Each target takes every input that is kept for it, and some thousand that are made of these by small changes, the same each time.
-//! An input that a target cannot bear is kept in target/tmp, and named.
+//! Each target takes every input that is kept for it, and some thousand that are made of these by small changes, the
+//! same each time. An input that a target cannot bear is kept in target/tmp, and named.
 
 use latpath_fuzz::TARGETS;
 use latpath_testkit::Noise;

@@ -39,7 +39,8 @@ pub struct Timeouts {
     pub silence: Duration,
     /// From the stop request to the agent's goodbye.
     pub stop: Duration,
-    /// Likewise with a profile, whose rest must arrive; also from the end of an observation's window until it has arrived.
+    /// The same with a profile, whose remaining samples must arrive; also from the end of an observation's window to
+    /// its arrival.
     pub profile: Duration,
     /// For a window of the flight recorder.
     pub window: Duration,

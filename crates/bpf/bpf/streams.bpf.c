@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/* The shared headers on their own: tests run these programs on frames, and user space takes the types from here. */
+/* Programs with only the shared headers: tests run them on frames, and user space takes the types from here. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -15,24 +15,24 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 struct trial {
 	__u32 len;
-	__u32 paged; /* bytes of the frame that lie in a page fragment: its last ones */
-	__u32 no_link; /* the ethertype of a frame without an Ethernet header, 0 of one that has it */
+	__u32 paged; /* number of the frame's last bytes in a page fragment */
+	__u32 no_link; /* ethertype of a frame without an Ethernet header; otherwise 0 */
 	__u32 fragment; /* the frame is the first of several fragments */
-	__s32 fast;     /* what the fast path says in the window, or directly */
+	__s32 fast;     /* result of the fast path: in the window, and directly */
 	__s32 fast_direct;
 	__u32 fast_key;
 	__u32 fast_direct_key;
-	__s32 known; /* what the layout of a frame before says */
+	__s32 known; /* result by the layout of an earlier frame */
 	__u32 known_key;
 	__u32 bad;
 	__u32 hash;
-	__u32 synch[4]; /* as the three fast paths and the slow one read it */
+	__u32 synch[4]; /* as read by the three fast paths and the slow path */
 	struct found found;
 	__u32 pad;
 	__u8 frame[TRIAL_BYTES];
 };
 
-/* Where tests put the frame: kernel memory, as a packet's is. */
+/* The frame of a test: in kernel memory, like a packet's. */
 SHARED_ARRAY(trials, 1, struct trial);
 
 struct layout layouts[LAYOUTS];

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Building blocks of Sampled Values and GOOSE frames: the link layer of IEC 61850 (8-1 and 9-2, annex C), and BER (ITU-T X.690). */
+/*
+ * Building blocks of Sampled Values and GOOSE frames: the link layer of IEC 61850 (8-1 and 9-2, annex C), and BER
+ * (ITU-T X.690).
+ */
 #ifndef LATPATH_BER_H
 #define LATPATH_BER_H
 
 /*
- * Reads a BER tag and length at *off, moves *off to the value, and returns tag << 16 | length; -1 without a valid element that
- * ends by `end`.
+ * Reads a BER tag and length at *off, moves *off to the value, and returns tag << 16 | length; -1 without a valid
+ * element that ends by `end`.
  */
 __noinline int tlv(struct frame *f, __u32 *off, __u32 end)
 {
@@ -53,8 +56,8 @@ static __always_inline __u32 value_len(int tl)
 }
 
 /*
- * Reads the link layer at *off and the outermost element, which must have tag `tag`. Moves *off into the element and returns its
- * end; -1 without one.
+ * Reads the link layer at *off and the outermost element, which must have tag `tag`. Moves *off into the element and
+ * returns its end; -1 without one.
  */
 static __always_inline int pdu(struct frame *f, __u32 *off, int tag)
 {

@@ -12,8 +12,9 @@
 #endif
 
 /*
- * Kernel addresses have at least the upper 8 bits set: they begin at 0xff00… with five-level page tables on x86, at 0xfff0… with
- * 52-bit addresses on arm64. For skbs of a socket, the field of skb->dev has other contents, with an upper byte of 0 or 1.
+ * Kernel addresses have at least the upper 8 bits set: they begin at 0xff00… with five-level page tables on x86, at
+ * 0xfff0… with 52-bit addresses on arm64. For skbs of a socket, the field of skb->dev has other contents, with an upper
+ * byte of 0 or 1.
  */
 static __always_inline int is_kernel_address(__u64 p)
 {
@@ -41,8 +42,8 @@ extern const void page_offset_base __ksym __weak;
 #endif
 
 /*
- * Finds the first page fragment of an skb whose shared info is at `end`. The index of its struct page in vmemmap gives the address
- * of the page; if vmemmap is unknown, no fragment is found.
+ * Finds the first page fragment of an skb whose shared info is at `end`. The index of its struct page in vmemmap gives
+ * the address of the page; if vmemmap is unknown, no fragment is found.
  */
 static __always_inline void find_fragment(__u64 end, __u64 *at, __u32 *len)
 {

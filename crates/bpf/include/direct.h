@@ -12,10 +12,11 @@ static __always_inline int reads_directly(void)
 }
 
 /*
- * A pointer to the same struct, through which fields that are pointers are read. For each such field of a struct that it trusts (an
- * argument of a tracepoint, the current task) a verifier from 6.2 on looks up whether the field is trusted too: it compares some 100,000
- * names, a millisecond in which the CPU of the loading thread does nothing else. For fields of an untrusted struct, and of all structs
- * that it points to, it does not. A load from it takes a nanosecond more, so fields that are numbers are read from the trusted struct.
+ * An untrusted pointer to the same struct, for reading its pointer fields. For each such field of a trusted struct (an
+ * argument of a tracepoint, the current task), verifiers from 6.2 on look up whether the field is trusted too: they
+ * compare some 100,000 names, which takes the CPU of the loading thread a millisecond. They do not for fields of an
+ * untrusted struct, and of all structs to which it points. A load through an untrusted pointer takes a nanosecond more,
+ * so numeric fields are read from the trusted struct.
  */
 #define UNTRUSTED(p)                                                                                              \
 	((__typeof__(p))(reads_directly() ? bpf_rdonly_cast((p), bpf_core_type_id_kernel(__typeof__(*(p)))) : (p)))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * The fast path for Sampled Values frames as most senders build them: one ASDU, BER lengths of one or two bytes, svID of at most
- * 32 bytes followed by smpCnt, all in the linear part, and a stream without filters. Any other frame, malformed ones included,
- * takes the slow path (match_frame). A frame with a layout that the CPU has seen before needs neither (known_layout).
+ * The fast path for Sampled Values frames as most senders build them: one ASDU, BER lengths of one or two bytes, svID
+ * of at most 32 bytes followed by smpCnt, all in the linear part, and a stream without filters. Any other frame,
+ * malformed ones included, takes the slow path (match_frame). A frame with a layout that the CPU has seen before needs
+ * neither (known_layout).
  */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
@@ -70,8 +71,8 @@ struct fields {
 };
 
 /*
- * Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm. 0 if another field is there; the sender's clock state
- * is then unknown.
+ * Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm. 0 if another field is there; the sender's
+ * clock state is then unknown.
  */
 static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt_at, __u32 end)
 {
@@ -94,8 +95,8 @@ static __always_inline __u32 synch_of(__u64 w)
 #define SLOW_PATH -2
 
 /*
- * Reads a frame directly or, with f, in the window. Returns the frame's stream and sets *at; or IN_NO_STREAM; or SLOW_PATH. Words
- * are little-endian, as on all supported machines: the frame's first byte is the lowest.
+ * Reads a frame directly or, with f, in the window. Returns the frame's stream and sets *at; or IN_NO_STREAM; or
+ * SLOW_PATH. Words are little-endian, as on all supported machines: the frame's first byte is the lowest.
  */
 static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, struct fields *at)
 {
@@ -163,11 +164,11 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 }
 
 /*
- * A frame layout that a CPU has seen: another frame with the same bytes from the ethertype to smpCnt needs no decoding. One cache
- * line.
+ * A frame layout that a CPU has seen: another frame with the same bytes from the ethertype to smpCnt needs no decoding.
+ * One cache line.
  */
 #define LAYOUT_WORDS 7
-#define LAYOUTS 16 /* per CPU, by the last byte of the destination address */
+#define LAYOUTS 16 /* per CPU, selected by the last byte of the destination address */
 
 struct layout {
 	__u64 word[LAYOUT_WORDS]; /* of the frame, backwards from smpCnt (masked out) to the ethertype */
@@ -183,8 +184,8 @@ static __always_inline __u32 layout_of(__u64 base)
 }
 
 /*
- * Pointer from which the words of a layout and smpSynch are at fixed offsets. Each conversion of an address to a pointer is a
- * helper call, and the verifier requires a type of sufficient size: a name of 65 bytes.
+ * Pointer from which the words of a layout and smpSynch are at fixed offsets. Each conversion of an address to a
+ * pointer is a helper call, and the verifier requires a type of sufficient size: a name of 65 bytes.
  */
 static __always_inline const volatile void *before_smp_cnt(__u64 base, __u32 smp_cnt)
 {
@@ -207,8 +208,8 @@ static __always_inline int has_word(__u32 smp_cnt, int i)
 #define KNOWN_KEY(known) ((__u32)(known) & 0xffff)
 
 /*
- * Compares a frame with a layout. Returns stream, smpSynch + 1 and smpCnt, packed; SLOW_PATH for a frame of another layout. An
- * interrupt may replace the layout at any time.
+ * Compares a frame with a layout. Returns stream, smpSynch + 1 and smpCnt, packed; SLOW_PATH for a frame of another
+ * layout. An interrupt may replace the layout at any time.
  */
 static __always_inline __s64 known_layout(struct layout *l, __u64 base, __u32 linear)
 {

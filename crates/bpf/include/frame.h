@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Reads a frame: its bytes in the linear part and in fragments, its Ethernet header, a hash of its bytes. No byte of the frame is
- * trusted.
+ * Reads a frame: its bytes in the linear part and in fragments, its Ethernet header, a hash of its bytes. No byte of
+ * the frame is trusted.
  */
 #ifndef LATPATH_FRAME_H
 #define LATPATH_FRAME_H
@@ -16,7 +16,7 @@
 
 /* A frame for the parser. Addresses are numbers, dereferenced by bpf_probe_read_kernel only. */
 struct frame {
-	__u64 base;     /* address of the Ethernet header; of the IP header where there is none (no_link) */
+	__u64 base;     /* address of the Ethernet header, or of the IP header without one (no_link) */
 	__u64 frag;     /* address of the bytes in page fragments, or of a copy of them; 0 if none */
 	__u32 linear;   /* bytes at base */
 	__u32 frag_len; /* bytes at frag, which follow those at base */
@@ -147,8 +147,8 @@ __noinline int fetch(struct frame *f, __u32 off, __u32 len, struct chunk *to)
 }
 
 /*
- * Copies `len` bytes from `off`, at most `most` (a constant), from the linear part and the fragment. The size of `to` is a multiple
- * of a chunk.
+ * Copies `len` bytes from `off`, at most `most` (a constant), from the linear part and the fragment. The size of `to`
+ * is a multiple of a chunk.
  */
 static __always_inline int fetch_all(struct frame *f, __u32 off, void *to, __u32 len, __u32 most)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* A histogram that programs fill and user space reads (Histogram::of_coarse). It depends on no kernel type, so user space tests it too. */
+/*
+ * A histogram that programs fill and user space reads (Histogram::of_coarse). It depends on no kernel type, so user
+ * space tests it too.
+ */
 #ifndef LATPATH_HISTOGRAM_H
 #define LATPATH_HISTOGRAM_H
 

@@ -11,12 +11,12 @@ struct iec61850_conf {
 	__u16 has_appid;
 };
 
-/* What names a packet. */
+/* Name and key of a packet. */
 struct named {
 	__u32 name_off;
 	__u32 name_len;
 	__u32 key;
-	__u32 payload; /* where the APPID stands */
+	__u32 payload; /* offset of the APPID */
 };
 
 /* Adds the streams of this name whose filters the frame passes. */

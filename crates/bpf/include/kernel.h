@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * The kernel types that the programs read, reduced to the fields they use. CO-RE relocates each access to the field's offset in the
- * running kernel, so the build needs no generated vmlinux.h and works on any machine. A new field or type must be added here.
+ * The kernel types that the programs read, reduced to the fields they use. CO-RE relocates each access to the field's
+ * offset in the running kernel, so the build needs no generated vmlinux.h and works on any machine. A new field or type
+ * must be added here.
  */
 #ifndef LATPATH_KERNEL_H
 #define LATPATH_KERNEL_H

@@ -13,7 +13,10 @@
 #define ISA_ARM 3
 
 #if defined(__TARGET_ARCH_x86)
-/* The tracepoint gets the reason from the vendor's module, which has it in the struct around the vCPU (kvm_x86_ops.get_exit_info). */
+/*
+ * The tracepoint gets the reason from the vendor's module, which has it in the struct around the vCPU
+ * (kvm_x86_ops.get_exit_info).
+ */
 static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 isa)
 {
 	void *whole = vcpu;
@@ -29,7 +32,10 @@ static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 isa)
 	return NO_REASON;
 }
 #else
-/* arch/arm64/include/asm/kvm_asm.h: the exception class is valid for traps only; for other exits it is that of an earlier trap. */
+/*
+ * arch/arm64/include/asm/kvm_asm.h: the exception class is valid for traps only; for other exits it is that of an
+ * earlier trap.
+ */
 static __always_inline __u32 exit_reason(int ret, __u32 class)
 {
 	__u32 code = ret & 0x7fffffff;

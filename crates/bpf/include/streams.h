@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * The user's streams as the programs know them, and what all protocols need to find them. User space fills what is declared here:
- * src/streams.rs. Each protocol has a header in protocols/; the build makes match_frame() of them.
+ * The user's streams in the kernel programs, and functions with which all protocols find them. User space
+ * (src/streams.rs) fills the tables declared here. Each protocol has a header in protocols/, from which the build
+ * generates match_frame().
  */
 #ifndef LATPATH_STREAMS_H
 #define LATPATH_STREAMS_H
@@ -10,10 +11,10 @@
 
 #define MAX_STREAMS 256
 #define MAX_PROTOCOLS 8
-#define MAX_ETHERTYPES 8  /* that are distinguished before a byte is read */
-#define MAX_CHAIN 8       /* streams of one name that differ by filters only */
-#define MAX_SCANNED 64    /* streams of one protocol that are not found by name */
-#define NAME_SHORT 32     /* names up to this length take the open table */
+#define MAX_ETHERTYPES 8  /* maximum ethertypes tested before a byte is read */
+#define MAX_CHAIN 8       /* maximum streams with the same name, which differ only in filters */
+#define MAX_SCANNED 64    /* maximum streams of one protocol that have no name */
+#define NAME_SHORT 32     /* maximum length of names in names_short */
 #define NAME_PLACES 2048
 #define NAME_PROBES 4
 #define NAME_LONG 134
@@ -25,7 +26,7 @@ enum key_rule { KEY_OWN = 0, KEY_SEQ = 1, KEY_HASH = 2 };
 #define FILTER_MAC 1
 #define FILTER_VLAN 2
 
-/* One stream as the user asked for it. Streams of the same name hang together by `next`. */
+/* One stream of the user. `next` links streams of the same name. */
 struct stream_conf {
 	__u8 rule;
 	__u8 filters;
@@ -34,35 +35,35 @@ struct stream_conf {
 	__u16 key_len;
 	__u16 vlan;
 	__u16 next;
-	__u8 protocol_bytes[PROTOCOL_BYTES]; /* what the protocol's header reads */
+	__u8 protocol_bytes[PROTOCOL_BYTES]; /* read by the protocol's header */
 };
 
-/* Where the streams of one protocol stand in the table. */
+/* The streams of one protocol in the table. */
 struct stream_range {
 	__u16 first;
 	__u16 count;
 };
 
-/* Set before the programs are loaded: the verifier removes what no stream needs. */
+/* Set before the programs are loaded, so that the verifier removes code that no stream needs. */
 struct selection {
 	struct stream_range streams[MAX_PROTOCOLS];
-	__be16 ethertypes[MAX_ETHERTYPES]; /* of all streams; 0 is none */
+	__be16 ethertypes[MAX_ETHERTYPES]; /* of all streams; 0: unused entry */
 	__u8 any_ethertype;                /* there are more */
 	__u8 long_names;
-	__u8 fast_path; /* no stream but those of the first protocol has frames of its ethertype */
+	__u8 fast_path; /* only streams of the first protocol have frames with its ethertype */
 	__u8 over_ip;
-	__u16 reach_ip; /* bytes of an IP packet's frame that any stream's recognition and key may need */
-	__u16 reach;    /* likewise, for any frame */
+	__u16 reach_ip; /* bytes of an IP packet's frame that any stream may need for recognition and key */
+	__u16 reach;    /* the same for any frame */
 };
 
 const volatile struct selection selection = {};
 
-/* Names up to 32 bytes: an open table, each within NAME_PROBES places of where its hash says. */
+/* Names of up to 32 bytes: a hash table with open addressing. A name is in one of NAME_PROBES entries from its hash. */
 struct name_short {
-	__u64 word[4];  /* the bytes, zeros behind them */
+	__u64 word[4];  /* the bytes, padded with zeros */
 	__u16 protocol_len; /* protocol << 8 | length */
-	__u16 simple;   /* one stream alone, by the protocol's own key, without filters: nothing else of the frame is asked for */
-	__u32 first;    /* stream plus one; 0 is an empty place */
+	__u16 simple;   /* one stream, the protocol's own key, no filters: the rest of the frame is not read */
+	__u32 first;    /* stream plus one; 0: unused entry */
 	__u64 pad[3];
 };
 
@@ -72,7 +73,7 @@ struct name_long {
 	__u8 name[NAME_LONG];
 };
 
-/* Whether frames of this ethertype can be in a stream: asked before anything else of them is read. */
+/* Whether frames with this ethertype can belong to a stream: tested before any other part of the frame is read. */
 static __always_inline int ethertype_selected(__be16 ethertype)
 {
 	if (selection.any_ethertype)
@@ -89,21 +90,24 @@ static __always_inline int ethertype_selected(__be16 ethertype)
 	return ethertype == bpf_htons(ETH_VLAN) || ethertype == bpf_htons(ETH_QINQ);
 }
 
-/* IPv4 and IPv6, as skb->protocol has them. */
+/* Whether a packet is IPv4 or IPv6, according to skb->protocol. */
 static __always_inline int is_ip(__be16 protocol)
 {
 	return protocol == bpf_htons(ETH_IP) || protocol == bpf_htons(ETH_IP6);
 }
 
-/* The same where a sender's packet socket may have left skb->protocol unset or wrong: no is said of what it cannot be by mistake. */
+/*
+ * The same at points where a sender's packet socket may have left skb->protocol unset or wrong: only protocols that
+ * cannot be set by mistake exclude a packet.
+ */
 static __always_inline int ethertype_possible(__be16 protocol)
 {
 	return ethertype_selected(protocol) || (!is_ip(protocol) && protocol != bpf_htons(ETH_ARP));
 }
 
-#define MAX_FOUND 8 /* streams that one frame may belong to */
+#define MAX_FOUND 8 /* maximum streams of one frame */
 
-/* By what a frame differs from a stream that it has the name, or one end, of. */
+/* The only difference between a frame and a stream with the same name or one equal end. */
 enum difference { DIFFERENCE_VLAN = 1, DIFFERENCE_MAC = 2, DIFFERENCE_SOURCE = 3, DIFFERENCE_DESTINATION = 4 };
 
 struct found {
@@ -112,22 +116,25 @@ struct found {
 		__u32 stream;
 		__u32 key;
 	} at[MAX_FOUND];
-	/* One stream that the frame is nearly in: the packet may be its, changed on the way. */
-	__u32 near_difference; /* enum difference, 0 if there is none */
+	/* A stream from which the frame differs in one filter: it may be its packet, changed on the route. */
+	__u32 near_difference; /* enum difference; 0: none */
 	__u32 near_stream;
 	__u32 near_key;
 };
 
-/* What the slow path works on: too much for the stack. */
+/* Memory of the slow path, too large for the stack. */
 struct scratch {
 	__u32 busy;
 	struct found found;
 	struct name_long name;
-	struct chunk behind_name; /* the last chunk of a name is not whole */
+	struct chunk behind_name; /* the last chunk of a name may be incomplete */
 	struct frame frame;
 };
 
-/* An interrupt may come while one is in use: a CPU has as many as contexts that interrupt each other, task, softirq, hardirq, NMI. */
+/*
+ * An interrupt may occur while one is in use, so each CPU has one for each context that can interrupt another: task,
+ * softirq, hardirq, NMI.
+ */
 #define SCRATCHES 4
 
 MAP(scratches, ARRAY, SCRATCHES, __u32, struct scratch);
@@ -159,7 +166,7 @@ MAP(names_long, HASH, MAX_STREAMS, struct name_long, __u32);
 
 static __always_inline void add_found(struct found *out, __u32 stream, __u32 key)
 {
-	/* A stream that stands several times in one frame has its first key. */
+	/* Of several keys of a stream in one frame, the first counts. */
 	for (int i = 0; i < MAX_FOUND; i++) {
 		if (i == out->n) {
 			out->at[i].stream = stream;
@@ -172,7 +179,10 @@ static __always_inline void add_found(struct found *out, __u32 stream, __u32 key
 	}
 }
 
-/* By which of the Ethernet filters of a stream this frame differs, 0 if by none. A frame without a link header passes none. */
+/*
+ * The Ethernet filter of a stream that this frame does not pass; 0 if it passes all. A frame without a link header
+ * passes none.
+ */
 static __always_inline __u32 link_difference(struct frame *f, struct stream_conf *s)
 {
 	__u8 filters = s->filters;
@@ -189,7 +199,7 @@ static __always_inline __u32 link_difference(struct frame *f, struct stream_conf
 	return 0;
 }
 
-/* The key of a packet whose payload begins at `payload`, by a rule that is not the protocol's own. */
+/* The key of a packet whose payload begins at `payload`, by a rule other than the protocol's own. */
 static __always_inline int payload_key(struct frame *f, struct stream_conf *s, __u32 payload, __u32 *key)
 {
 	__u32 off = payload + s->key_off, k = 0;
@@ -232,7 +242,7 @@ __noinline int lookup_long(struct frame *f, __u32 protocol, __u32 off, __u32 len
 	return first ? *first : -1;
 }
 
-/* The place where a name's search begins: src/streams.rs has the same. */
+/* The first entry to search for a name; src/streams.rs has the same function. */
 static __always_inline __u32 name_place(const __u64 *w, __u32 len)
 {
 	__u64 h = (w[0] + len) * 0x9e3779b97f4a7c15ull;
@@ -246,14 +256,14 @@ static __always_inline __u32 name_place(const __u64 *w, __u32 len)
 	return h >> 53;
 }
 
-/* A name of at most 32 bytes, zeros behind them. */
+/* A name of at most 32 bytes, padded with zeros. */
 struct name_words {
 	__u64 word[4];
 };
 
 /*
- * Where a name stands in the open table, -1 if no stream has it. A function, which the verifier follows once: inlined, it would follow
- * it again for each form that a frame can have before.
+ * The entry of a name in names_short; -1 if no stream has the name. A separate function, which the verifier checks
+ * once; inlined code would be checked again for each form of the preceding frame.
  */
 __noinline int place_of_name(struct name_words *name, __u32 protocol_len)
 {
@@ -275,7 +285,7 @@ __noinline int place_of_name(struct name_words *name, __u32 protocol_len)
 	return -1;
 }
 
-/* The name's entry; none if no stream has it. */
+/* The entry of a name; null if no stream has the name. */
 static __always_inline struct name_short *lookup_words(__u32 protocol, struct name_words *name, __u32 len)
 {
 	int at = place_of_name(name, protocol << 8 | len);
@@ -283,7 +293,7 @@ static __always_inline struct name_short *lookup_words(__u32 protocol, struct na
 	return at < 0 ? 0 : &names_short[at & (NAME_PLACES - 1)];
 }
 
-/* The first stream of the protocol whose name stands at `off`, -1 if there is none. */
+/* The first stream of the protocol with the name at `off`; -1 without one. */
 __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len)
 {
 	struct name_short *s;
@@ -301,8 +311,8 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 }
 
 /*
- * Visits the streams of a protocol that are not found by name: `s` is each one's configuration, `stream` its number. The body ends
- * with `continue` where the frame is not the stream's.
+ * Visits the streams of a protocol that have no name: `s` is the configuration of each, `stream` its number. The body
+ * ends with `continue` if the frame does not belong to the stream.
  */
 #define FOR_EACH_STREAM(protocol, stream, s)                                                                         \
 	for (__u32 i_ = 0, stream; i_ < MAX_SCANNED; i_++)                                                           \
@@ -311,7 +321,10 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 		else                                                                                                 \
 			for (struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream); s; s = 0)
 
-/* Adds a stream whose frame has this own key and a payload at `payload`. `difference`: the frame is not quite the stream's. */
+/*
+ * Adds a stream whose frame has this key (by the protocol's own rule) and a payload at `payload`. `difference`: the
+ * filter in which the frame differs, or 0.
+ */
 __noinline int add_stream_unless(struct frame *f, struct found *out, __u32 stream_payload, __u32 key, __u32 difference)
 {
 	__u32 stream = stream_payload >> 16, payload = stream_payload & 0xffff;

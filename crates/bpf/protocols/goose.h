@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* GOOSE: IEC 61850-8-1, annex A. Identified by goID, or by gocbRef without a goID; key: low 16 bits of stNum and of sqNum. */
+/*
+ * GOOSE: IEC 61850-8-1, annex A. Identified by goID, or by gocbRef without a goID; key: low 16 bits of stNum and of
+ * sqNum.
+ */
 #include "iec61850.h"
 
 #define GOOSE_FIELDS 8

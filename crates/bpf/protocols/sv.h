@@ -6,8 +6,8 @@
 #define SV_FIELDS 10
 
 /*
- * Reads the ASDU with fields in [off, end). Returns 0 if it has svID and smpCnt; smpSynch follows them. The first of repeated
- * fields counts, as on the fast path.
+ * Reads the ASDU with fields in [off, end). Returns 0 if it has svID and smpCnt; smpSynch follows them. The first of
+ * repeated fields counts, as on the fast path.
  */
 __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 {

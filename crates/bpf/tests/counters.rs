@@ -1,4 +1,5 @@
-//! No counter of the programs wraps within a week at 1,000,000 events a second: it has 64 bits, or something else limits it.
+//! No counter of the programs wraps within a week at 1,000,000 events a second: it has 64 bits, or something else
+//! limits it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -71,7 +72,8 @@ fn added(line: &str) -> Vec<&str> {
     atomics.chain(increments).chain(prefixed).chain(sums).collect()
 }
 
-/// Bits of each field and global variable that a crate's sources declare with a type of the kernel's; the fewest of those of one name.
+/// Bits of each field and global variable that a crate's sources declare with a type of the kernel's; the fewest of
+/// those of one name.
 fn bits(sources: &BTreeMap<String, String>, place: &str) -> BTreeMap<String, u32> {
     let mut bits = BTreeMap::new();
     for (_, text) in sources.iter().filter(|(file, _)| file.starts_with(place)) {

@@ -119,7 +119,8 @@ fn streams_of_sv() -> Vec<String> {
     vec!["svid:A".into(), "svid:MU01".into(), format!("svid:{}", "B".repeat(32)), format!("svid:{}", "B".repeat(33))]
 }
 
-/// With refrTm and without, of one ASDU and of several; a fast path may leave it out where it leaves the frame to the slow path.
+/// With refrTm and without, of one ASDU and of several; a fast path may leave it out where it leaves the frame to the
+/// slow path.
 fn smpsynch() -> Result<(), Failed> {
     let trial = load(&["svid:MU01"])?;
     check(500, |runner| {
@@ -454,7 +455,8 @@ fn read(specs: &[StreamSpec], frame: &[u8]) -> Option<Vec<(u16, u32)>> {
     Some(all)
 }
 
-/// Frames of each protocol that names its streams: tagged, changed, cut, and in pages. A protocol is here by its row in the table.
+/// Frames of each protocol that names its streams: tagged, changed, cut, and in pages. A protocol is here by its row in
+/// the table.
 fn each_protocol() -> Result<(), Failed> {
     for protocol in ProtocolId::listed() {
         let example = protocol.info().example;

@@ -1,4 +1,5 @@
-//! What a page says of two groups: losses first, too short where nothing can be said, and the same with the groups swapped.
+//! What a page says of two groups: losses first, too short where nothing can be said, and the same with the groups
+//! swapped.
 
 use latpath_compare::comparison::{Amount, Row};
 use latpath_compare::{compare, study, Comparison, Figure, Losses, Measured, Recording, Source, Span, Verdict};

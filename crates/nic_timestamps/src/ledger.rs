@@ -120,8 +120,8 @@ impl Ledger {
     }
 
     /// Changes a device to the setting that `wider` makes of its current one, and records the previous setting. `wider`
-    /// returns `None` if the current setting suffices. Returns the device's setting, and a share of its change, if there
-    /// is one.
+    /// returns `None` if the current setting suffices. Returns the device's setting, and a share of its change, if
+    /// there is one.
     pub(crate) fn join(
         &self,
         who: &Who,

@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 int decide(struct bpf_raw_tracepoint_args *ctx);
 
-/* The program that examines packets which are not followed, shared by all hooks because its verification takes long. */
+/* The program that examines packets that are not followed, shared by all hooks because its verification takes long. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);

@@ -224,7 +224,10 @@ __noinline int hash_frame(struct capture *c, __u64 *out)
 		l4 = 40;
 		proto = c->frame[(off + 6) & 63];
 	}
-	/* With many options the position wraps around: another byte is then omitted, consistently for all such packets. */
+	/*
+	 * With many options the position wraps around: another byte is then omitted, consistently for all such
+	 * packets.
+	 */
 	if (proto == 17)
 		skip |= 3ull << ((l4 + 6) & 63);
 	else if (proto == 6)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Bytes of a packet outside its linear part: a jumbo frame of a packet socket has only 14 linear bytes. From Linux 6.11 on, the
- * kernel copies them for programs at tracepoints; before, find_fragment finds the first page fragment.
+ * Bytes of a packet outside its linear part: a jumbo frame of a packet socket has only 14 linear bytes. From Linux 6.11
+ * on, the kernel copies them for programs at tracepoints; before, find_fragment finds the first page fragment.
  */
 #ifndef LATPATH_FRAGMENTS_H
 #define LATPATH_FRAGMENTS_H

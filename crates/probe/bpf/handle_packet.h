@@ -196,7 +196,7 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 
 /* Properties of a hook's packets. */
 #define IS_UNKNOWN 1 /* known_packet has compared its layout already */
-#define CAN_LOAD 2   /* the program may have the kernel copy bytes of the skb: at tracepoints alone */
+#define CAN_LOAD 2   /* the program may let the kernel copy bytes of the skb: only at tracepoints */
 
 /* Handles a packet, or the bytes of a frame. */
 static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,

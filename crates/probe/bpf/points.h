@@ -16,8 +16,8 @@ struct {
 SHARED_ARRAY(points, MAX_POINTS, struct point_entry);
 
 /*
- * A thread may change its name at any time, and each name is a point. So that one process cannot use all indexes, each reader needs
- * one of MAX_OTHER_READERS permits from user space, unless the user named the reader.
+ * A thread may change its name at any time, and each name is a point. So that one process cannot use all indexes, each
+ * reader needs one of MAX_OTHER_READERS permits from user space, unless the user named the reader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
@@ -155,8 +155,8 @@ static __always_inline int find_point(struct point_key *key, struct net_device *
 }
 
 /*
- * Identity of a network namespace. The kernel reuses inode numbers of namespaces, and device indexes start from 1 in each; cookies
- * (Linux 5.12) are unique.
+ * Identity of a network namespace. The kernel reuses inode numbers of namespaces, and device indexes start from 1 in
+ * each; cookies (Linux 5.12) are unique.
  */
 static __always_inline __u32 space_of(struct net *net)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Types of the maps shared by the kernel programs and user space. The build generates the Rust types from the type information of
- * the compiled programs.
+ * Types of the maps shared by the kernel programs and user space. The build generates the Rust types from the type
+ * information of the compiled programs.
  */
 #ifndef LATPATH_SHARED_H
 #define LATPATH_SHARED_H

@@ -19,8 +19,8 @@ struct seen_at {
 };
 
 /*
- * Completes the record for the reader by one store of the fields from `stream` to `generation`, after all other stores. x86 orders
- * stores; elsewhere an exchange acts as a full barrier.
+ * Completes the record for the reader by one store of the fields from `stream` to `generation`, after all other stores.
+ * x86 orders stores; elsewhere an exchange acts as a full barrier.
  */
 static __always_inline void publish(struct record *r, __u64 last)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Frames that XDP redirects bypass the network stack. XDP's tracepoints do not pass their bytes, so these programs attach to
- * functions (fentry), which requires trampolines.
+ * Frames that XDP redirects bypass the network stack. XDP's tracepoints do not pass their bytes, so these programs
+ * attach to functions (fentry), which requires trampolines.
  */
 #ifndef LATPATH_XDP_H
 #define LATPATH_XDP_H
@@ -72,7 +72,10 @@ static long frame_to_tap(__u32 i, struct to_tap *all)
 	return 0;
 }
 
-/* Frames that XDP redirects to a tap; the tracepoint of the queue has the device only. The loop is a function, verified once. */
+/*
+ * Frames that XDP redirects to a tap; the tracepoint of the queue has the device only. The loop is a function,
+ * verified once.
+ */
 SEC("fentry/tun_xdp_xmit")
 int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 {

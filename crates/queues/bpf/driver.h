@@ -222,7 +222,10 @@ static __noinline int got(struct vring_virtqueue *vq, __u32 *length, __u64 token
 	q = driver_queue(vq);
 	if (!q)
 		return 0;
-	/* The outer function may have called the inner one; a token cannot return twice without being added in between. */
+	/*
+	 * The outer function may have called the inner one; a token cannot return twice without being added in
+	 * between.
+	 */
 	if (!inner && q->inner == token) {
 		q->inner = 0;
 		return 0;

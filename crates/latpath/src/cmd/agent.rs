@@ -25,8 +25,8 @@ pub struct Args {
     /// End after one session
     #[arg(long)]
     once: bool,
-    /// Let the host run commands here, as this user (latpath exits --in); with KEYFILE only a host that has the same key
-    /// (--agent-key)
+    /// Let the host run commands here, as this user (latpath exits --in); with KEYFILE only a host that has the same
+    /// key (--agent-key)
     #[arg(long, value_name = "KEYFILE", num_args = 0..=1, require_equals = true)]
     allow_commands: Option<Option<PathBuf>>,
 }

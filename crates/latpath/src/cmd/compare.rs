@@ -18,9 +18,10 @@ use std::str::FromStr;
 
 /// Compare recordings: what is faster, what is slower, what cannot be said (docs/compare.md).
 ///
-/// With --against, two groups: latpath compare NEW1 NEW2 NEW3 --against OLD1 OLD2 OLD3. Without, a table of all groups that are named:
-/// latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a run, or a log of all transactions of latpath
-/// ping. Five or more recordings each, of ten minutes or more, find the smallest differences.
+/// With --against, two groups: latpath compare NEW1 NEW2 NEW3 --against OLD1 OLD2 OLD3. Without, a table of all groups
+/// that are named: latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a run, or a log
+/// of all transactions of latpath ping. Five or more recordings each, of ten minutes or more, find the smallest
+/// differences.
 #[derive(ClapArgs)]
 #[command(mut_arg("threshold", |arg| arg.help(THRESHOLD_HELP)))]
 pub struct Args {
@@ -33,7 +34,8 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Only this segment; several are allowed. Fewer questions find smaller differences. The segment of a table [default: total]
+    /// Only this segment; several are allowed. Fewer questions find smaller differences. The segment of a table
+    /// [default: total]
     #[arg(long = "only", value_name = "SEGMENT")]
     only: Vec<String>,
     /// Segments from one point to the next too, or the parts of round trips
@@ -42,19 +44,22 @@ pub struct Args {
     /// Compare each stream by itself
     #[arg(long, requires = "against")]
     by_stream: bool,
-    /// This stream of the first side is that of the other side, as MU01=MU07: sites name theirs differently. Several are allowed
+    /// This stream of the first side is that of the other side, as MU01=MU07: sites name theirs differently. Several
+    /// are allowed
     #[arg(long = "pair", value_name = "STREAM=STREAM", value_parser = pair, requires = "against")]
     pairs: Vec<(String, String)>,
     #[command(flatten)]
     selection: Selection,
     /// Fail with exit code 3 unless this is shown to be kept: a figure greater by at most so much, as total:p99<=+5% or
-    /// total:mean<=+20us; or what each of the recordings in question keeps by itself, as total:max<=3ms (docs/limits.md)
+    /// total:mean<=+20us; or what each of the recordings in question keeps by itself, as total:max<=3ms
+    /// (docs/limits.md)
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
     limits: Vec<AnyLimit>,
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE", requires = "limits")]
     junit: Option<PathBuf>,
-    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the text
+    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the
+    /// text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Replace files that exist: those of --html and --junit

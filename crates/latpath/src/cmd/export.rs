@@ -30,8 +30,9 @@ pub struct Args {
     /// This spike, by its number; several are allowed
     #[arg(long = "spike", value_name = "N", conflicts_with = "worst")]
     spikes: Vec<u32>,
-    /// Show this packet alone, late or not: the spikes that it is in, and a row of its own. As latpath explain takes it: "worst", its number
-    /// in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
+    /// Show this packet alone, late or not: the spikes that it is in, and a row of its own. As latpath explain takes
+    /// it: "worst", its number in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or
+    /// MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with_all = ["worst", "spikes"])]
     packet: Option<PacketSelector>,
     /// Replace files that exist

@@ -83,7 +83,8 @@ impl Joining {
 /// Which journeys of a run, and what is counted of them.
 #[derive(ClapArgs)]
 pub struct Selection {
-    /// Only journeys from here on: time since the run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf on')
+    /// Only journeys from here on: time since the run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf
+    /// on')
     #[arg(long, value_name = "TIME")]
     pub from: Option<When>,
     /// Only journeys before this
@@ -101,8 +102,8 @@ pub struct Selection {
     /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0 or vhost=2..3; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     pub segments: Vec<String>,
-    /// Show the times without packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap,
-    /// path-change, or all
+    /// Show the times without packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step,
+    /// link-flap, path-change, or all
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
     exclude: Vec<Excluded>,
 }

@@ -25,14 +25,14 @@ pub struct FollowArgs {
     /// Follow every stream with a sequence number that passes now
     #[arg(long)]
     all: bool,
-    /// Device to listen on for the streams of --all or of a pattern, in both directions, as eth0 or eth0%NAMESPACE; several are
-    /// allowed [default: all that are up, in all network namespaces]
+    /// Device to listen on for the streams of --all or of a pattern, in both directions, as eth0 or eth0%NAMESPACE;
+    /// several are allowed [default: all that are up, in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
-    /// Look into this machine too, another on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
-    /// agent runs there; several are allowed
+    /// Look into this machine too, another on the path, as guest0=ssh:root@guest, guest0=unix:PATH or
+    /// guest0=vsock:CID:PORT; an agent runs there; several are allowed
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine)]
     machines: Vec<(String, Address)>,
     /// Points that count, as host/nic-rx@eth0 or guest0/*; several are allowed [default: all that see the stream]
@@ -41,8 +41,8 @@ pub struct FollowArgs {
     /// Look into network namespaces of other users too, as those of rootless containers
     #[arg(long)]
     other_users: bool,
-    /// How far the clock of this host can be off UTC, as 1us: with it, Tmu shows how long packets took since their samples were taken
-    /// [default: what the kernel says, if the clock is synchronised]
+    /// How far the clock of this host can be off UTC, as 1us: with it, Tmu shows how long packets took since their
+    /// samples were taken [default: what the kernel says, if the clock is synchronised]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     #[command(flatten)]
@@ -177,7 +177,8 @@ pub struct Flight {
     /// Memory for the flight recorder's events, MiB for each CPU
     #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = crate::cmd::values::whole::<u16>(1..=256), conflicts_with = "no_flight")]
     flight_buffer: u16,
-    /// CPU time that the flight recorder may take, as a part of all CPUs' time; beyond it, it drops events, the least useful first
+    /// CPU time that the flight recorder may take, as a part of all CPUs' time; beyond it, it drops events, the least
+    /// useful first
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = budget, conflicts_with = "no_flight")]
     flight_budget: Ppm,
     #[command(flatten)]

@@ -21,11 +21,11 @@ use std::time::{Duration, SystemTime};
 /// Make a run of captures and logs of the same packets, taken at different points.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Two files or more, each with the point where its packets were seen, in the order in which packets pass: publisher/tx@eth0=pub.pcap
-    /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger. Of a file with packets of several interfaces, the one
-    /// that is named as the point or its device, or FILE,interface=NAME. One capture alone has the time since the
-    /// samples (Tmu), where their sender keeps UTC. With --format rant: emit=FILE [reflect=FILE], its logs; with
-    /// --format svtrace: FROM,TO=FILE, its results
+    /// Two files or more, each with the point where its packets were seen, in the order in which packets pass:
+    /// publisher/tx@eth0=pub.pcap relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of
+    /// sv_timestamp_logger. Of a file with packets of several interfaces, the one that is named as the point or its
+    /// device, or FILE,interface=NAME. One capture alone has the time since the samples (Tmu), where their sender keeps
+    /// UTC. With --format rant: emit=FILE [reflect=FILE], its logs; with --format svtrace: FROM,TO=FILE, its results
     #[arg(value_name = "POINT=FILE", required = true)]
     sources: Vec<String>,
     /// Directory to make for the run; of rant's logs, the log FILE.csv or FILE.parquet
@@ -34,7 +34,8 @@ pub struct Args {
     /// Only this stream, as svid:MU01 or 'svid:MU*'; several are allowed [default: all that the files name]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
-    /// The format of the files, where their first bytes do not show it; rant: logs of round trips, of which a log is made
+    /// The format of the files, where their first bytes do not show it; rant: logs of round trips, of which a log is
+    /// made
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Made>,
     /// Packets a second of svtrace's results, which have no times
@@ -43,23 +44,24 @@ pub struct Args {
     /// When the first packet of svtrace's results came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
     #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
     start: Option<SystemTime>,
-    /// How far a machine's clock is ahead of that of the first file's machine, and how wrong that can be: relay=250us±20us (or +-20us);
-    /// without it, times between machines are as the files have them, and have no bound
+    /// How far a machine's clock is ahead of that of the first file's machine, and how wrong that can be:
+    /// relay=250us±20us (or +-20us); without it, times between machines are as the files have them, and have no bound
     #[arg(long = "offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     offsets: Vec<Offset>,
-    /// Estimate how far a machine's clock is ahead, given what the fastest packet of each 10 s takes at most to get there; what that
-    /// leaves open is the bound
+    /// Estimate how far a machine's clock is ahead, given what the fastest packet of each 10 s takes at most to get
+    /// there; what that leaves open is the bound
     #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
     estimates: Vec<Estimate>,
-    /// What a machine did in that time: the text of trace-cmd report, perf script or the kernel's trace file, as relay=trace.txt; what it shows
-    /// around late packets is kept for latpath explain. One for each machine
+    /// What a machine did in that time: the text of trace-cmd report, perf script or the kernel's trace file, as
+    /// relay=trace.txt; what it shows around late packets is kept for latpath explain. One for each machine
     #[arg(long = "trace", value_name = "MACHINE=FILE")]
     traces: Vec<Trace>,
-    /// How far a trace's clock is ahead of that of the machine's packets, and how wrong that can be; negative where it counts from the
-    /// start of the machine: relay=-1753000000s±1us
+    /// How far a trace's clock is ahead of that of the machine's packets, and how wrong that can be; negative where it
+    /// counts from the start of the machine: relay=-1753000000s±1us
     #[arg(long = "trace-offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     trace_offsets: Vec<Offset>,
-    /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets' samples were taken
+    /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets'
+    /// samples were taken
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     #[command(flatten)]

@@ -10,7 +10,8 @@ use latpath_run::{Condition, Mark, Run};
 use latpath_stats::units::elapsed;
 use std::path::PathBuf;
 
-/// Note what happens now, as "iperf on", in a run that is being recorded; reports show it, and --from and --to know it as '@iperf on'.
+/// Note what happens now, as "iperf on", in a run that is being recorded; reports show it, and --from and --to know it
+/// as '@iperf on'.
 #[derive(ClapArgs)]
 pub struct Args {
     /// The run: a directory made by latpath record

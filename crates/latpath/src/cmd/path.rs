@@ -47,7 +47,8 @@ pub struct Args {
     /// Wait this long for the last packets' next steps
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
     settle: Duration,
-    /// A packet that left the kernel (to ovs-vswitchd, a guest) and comes back with the same bytes within this time is the same
+    /// A packet that left the kernel (to ovs-vswitchd, a guest) and comes back with the same bytes within this time is
+    /// the same
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = crate::cmd::values::time)]
     same: Duration,
     /// Where to look [default: the best that the kernel has]
@@ -56,7 +57,8 @@ pub struct Args {
     /// The routes alone, without each packet's steps
     #[arg(long)]
     summary: bool,
-    /// List the functions that take a packet and can be traced, each with the arguments that are packets; follow nothing
+    /// List the functions that take a packet and can be traced, each with the arguments that are packets; follow
+    /// nothing
     #[arg(long, conflicts_with_all = ["interface", "streams", "expression", "with", "duration"])]
     list: bool,
     /// Print JSON instead of text

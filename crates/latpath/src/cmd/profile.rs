@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Look into this machine too, a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name
-    /// (latpath vms), and where an agent runs in it; several are allowed
+    /// Look into this machine too, a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the
+    /// VM's name (latpath vms), and where an agent runs in it; several are allowed
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// Samples a second, of each CPU

@@ -83,8 +83,8 @@ pub struct Args {
     /// smpSynch: 0 none, 1 local, 2 global [default: 2 with --delay, else 1]
     #[arg(long, value_name = "N")]
     smp_synch: Option<u8>,
-    /// Sample by UTC as a synchronised merging unit does, smpCnt 0 on each whole second of this machine's clock, and send each
-    /// frame this long after its first sample; the first one on the next whole second
+    /// Sample by UTC as a synchronised merging unit does, smpCnt 0 on each whole second of this machine's clock, and
+    /// send each frame this long after its first sample; the first one on the next whole second
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time, conflicts_with_all = ["stream", "first", "wrap", "rate", "burst"])]
     delay: Option<Duration>,
     /// smpCnt of the first sample
@@ -104,8 +104,8 @@ pub struct Args {
     /// Begin a new event every TIME (with --stream) [default: one event alone]
     #[arg(long, value_name = "TIME", requires = "stream", value_parser = crate::cmd::values::time)]
     event_every: Option<Duration>,
-    /// Send the Sampled Values of a pcap or pcapng file instead; of one with packets of several interfaces, those of one:
-    /// FILE,interface=NAME
+    /// Send the Sampled Values of a pcap or pcapng file instead; of one with packets of several interfaces, those of
+    /// one: FILE,interface=NAME
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_SYNTHETIC)]
     pcap: Option<PathBuf>,
     /// Start the file over at its end, with smpCnt going on

@@ -30,7 +30,8 @@ pub struct Args {
     /// Also write every journey as a line of CSV to this file; "-" writes to stdout, instead of the report
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the text
+    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the
+    /// text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Also write the report's tables as Markdown, likewise

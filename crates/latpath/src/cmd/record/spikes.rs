@@ -24,9 +24,9 @@ pub struct Args {
     /// Stop at the first spike
     #[arg(long = "stop-on-spike", conflicts_with = "no_flight")]
     pub stop: bool,
-    /// Record the kernel's events in this tracefs instance too: the first spike marks the trace, takes its snapshot and stops
-    /// it, and it is saved as RUN/trace.txt. An instance of this name that is there already is used as it is, else one is made, and
-    /// removed at the end
+    /// Record the kernel's events in this tracefs instance too: the first spike marks the trace, takes its snapshot and
+    /// stops it, and it is saved as RUN/trace.txt. An instance of this name that is there already is used as it is,
+    /// else one is made, and removed at the end
     #[arg(long, value_name = "NAME", conflicts_with = "no_flight")]
     pub trace_instance: Option<String>,
 }
