@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/* The kernel programs' headers in user space: what they take from the kernel stands here, and every read is checked. */
+/*
+ * The kernel programs' headers in user space: this file replaces the parts of the kernel that they use, and checks
+ * every read.
+ */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <stdlib.h>
@@ -15,19 +18,19 @@
 #define unlikely(x) (x)
 #define BOUND(x, size) ((x) &= (size) - 1)
 #define bpf_htons __builtin_bswap16
-/* User space sets what is constant in the kernel. */
+/* User space sets values that are constant in the kernel. */
 #define const
-/* The one instruction that is written in the programs' own assembler reads a word of the window. */
+/* The only instruction in the programs' own assembler reads a word of the window. */
 #define asm
 #define volatile(...) memcpy(&word, &f->buf[off], sizeof(word))
-/* Types of the kernel and what reads them are not asked for. */
+/* Types of the kernel, and the code that reads them, are not needed. */
 #define LATPATH_KERNEL_H
 #define LATPATH_COMMON_H
 #define bpf_ksym_exists(name) 1
 #define bpf_core_type_id_kernel(type) 0
 #define bpf_rdonly_cast(at, id) readable(at)
 
-/* As far behind a frame as a program may look: kernel memory lies there, or zeros. */
+/* Number of bytes after a frame that a program may read: kernel memory or zeros. */
 #define BEHIND 4096
 
 static __u64 frame_at, frame_len;
@@ -77,7 +80,7 @@ static void *bpf_map_lookup_elem(void *map, void *key)
 	return 0;
 }
 
-/* Takes over the tables as user space makes them for the kernel. */
+/* Copies the tables that user space makes for the kernel. */
 void kernel_parser_select(void *s)
 {
 	memcpy((void *)&selection, s, sizeof(selection));
@@ -112,8 +115,8 @@ struct result {
 };
 
 /*
- * A frame of `len` bytes, of which the last `paged` are a page fragment; BEHIND bytes more can be read. `no_link`: the
- * ethertype of one that begins behind its Ethernet header, else 0.
+ * A frame of `len` bytes, the last `paged` of which are in a page fragment; BEHIND more bytes are readable. `no_link`:
+ * the ethertype of a frame without its Ethernet header; otherwise 0.
  */
 void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, __u32 no_link, struct result *out)
 {

@@ -1,5 +1,5 @@
-//! Each target takes every input that is kept for it, and some thousand that are made of these by small changes, the
-//! same each time. An input that a target cannot bear is kept in target/tmp, and named.
+//! Runs each target on all of its kept inputs, and on some thousand variations of these, the same each time. An input
+//! that makes a target fail is written to target/tmp, and named.
 
 use latpath_fuzz::TARGETS;
 use latpath_testkit::Noise;
@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Inputs that are made for each target; an emitter waits now and then, and an import writes to the disk.
+/// Number of variations for each target; an emitter waits occasionally, and an import writes to disk.
 fn made(name: &str) -> usize {
     match name {
         "import" => 500,
@@ -16,7 +16,7 @@ fn made(name: &str) -> usize {
     }
 }
 
-/// None grows beyond this, bytes.
+/// Maximum length of an input, bytes.
 const LONGEST: usize = 1 << 16;
 
 /// An input with one to four changes.
@@ -31,7 +31,7 @@ fn change(noise: &mut Noise, kept: &[Vec<u8>]) -> Vec<u8> {
             2 => input.truncate(at),
             3 => input.insert(at, below(256) as u8),
             4 => drop(input.drain(at..(at + below(16)).min(input.len()))),
-            // A piece of another one.
+            // A piece of another input.
             _ => {
                 let from = below(other.len());
                 let piece = other[from..(from + below(64)).min(other.len())].to_vec();
@@ -66,7 +66,7 @@ fn feed(name: &str) {
     }
 }
 
-/// A test for each target; one that has none does not compile.
+/// A test for each target; a target without a test does not compile.
 macro_rules! targets {
     ($($name:ident),*) => {
         $(#[test] fn $name() { feed(stringify!($name)) })*

@@ -1,11 +1,11 @@
-//! No counter of the programs wraps within a week at 1,000,000 events a second: it has 64 bits, or something else
-//! limits it.
+//! No counter of the programs wraps within a week at 1,000,000 events per second: it has 64 bits, or is limited
+//! otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Fields of fewer bits that programs add to, and why none of them wraps: `FILE: FIELD`.
+/// Narrower fields that programs increment, and the reason why none of them wraps: `FILE: FIELD`.
 const LIMITED: [(&str, &str); 15] = [
     ("exits/bpf/exits.bpf.c: next_slot", "a slot is taken below `slots_max` only"),
     ("exits/bpf/exits.bpf.c: next_row", "set back to REASONS above it"),
@@ -51,12 +51,12 @@ fn last_word(text: &str) -> Option<&str> {
     let text = text.trim_end().trim_end_matches([')', '(']);
     let text = if text.ends_with(']') { &text[..text.rfind('[')?] } else { text };
     let word = text.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
-    // A field, not a variable of the function.
+    // A field, not a local variable.
     let before = &text[..text.len() - word.len()];
     (!word.is_empty() && (before.ends_with("->") || before.ends_with('.') || before.ends_with('&'))).then_some(word)
 }
 
-/// Fields that a line adds to.
+/// Fields that a line increments.
 fn added(line: &str) -> Vec<&str> {
     let line = line.split("/*").next().unwrap_or_default();
     let atomics = line.match_indices("__sync_fetch_and_add(").filter_map(|(at, call)| {
@@ -72,14 +72,14 @@ fn added(line: &str) -> Vec<&str> {
     atomics.chain(increments).chain(prefixed).chain(sums).collect()
 }
 
-/// Bits of each field and global variable that a crate's sources declare with a type of the kernel's; the fewest of
-/// those of one name.
+/// Width in bits of each field and global variable that a crate's sources declare with an integer type of the kernel;
+/// of several with one name, the smallest width.
 fn bits(sources: &BTreeMap<String, String>, place: &str) -> BTreeMap<String, u32> {
     let mut bits = BTreeMap::new();
     for (_, text) in sources.iter().filter(|(file, _)| file.starts_with(place)) {
         let mut is_in_struct = false;
         for line in text.lines() {
-            // The sources are formatted: what begins a line is no function's.
+            // The sources are formatted: a line without indentation is outside of functions.
             is_in_struct = match line {
                 line if line.starts_with("struct ") && line.ends_with('{') => true,
                 line if line.starts_with('}') => false,
@@ -116,7 +116,7 @@ fn counters_have_64_bits_or_a_limit() {
     let mut narrow = BTreeSet::new();
     let mut wide = 0;
     for (file, text) in &sources {
-        // A name is the file's own, or else its crate's, or else shared.
+        // A name's declaration in the file takes precedence over the crate's, and that over the shared headers'.
         let places = [file.as_str(), &file[..=file.find('/').unwrap()], "bpf/include/"];
         let mut known = BTreeMap::new();
         places.into_iter().rev().for_each(|place| known.extend(bits(&sources, place)));

@@ -1,6 +1,6 @@
-//! The programs' C says of every frame what the parsers and tables of user space say.
+//! The programs' C agrees with the parsers and tables of user space on every frame.
 //!
-//! The programs run in the kernel by themselves (BPF_PROG_RUN): no packet and no device is touched.
+//! The programs run in the kernel by BPF_PROG_RUN: no packet and no device is affected.
 
 use latpath_bpf::trial::{Found, Trial};
 use latpath_bpf::Table;
@@ -119,8 +119,8 @@ fn streams_of_sv() -> Vec<String> {
     vec!["svid:A".into(), "svid:MU01".into(), format!("svid:{}", "B".repeat(32)), format!("svid:{}", "B".repeat(33))]
 }
 
-/// With refrTm and without, of one ASDU and of several; a fast path may leave it out where it leaves the frame to the
-/// slow path.
+/// smpSynch of frames with and without refrTm, with one ASDU and several. A fast path reads it unless it leaves the
+/// frame to the slow path.
 fn smpsynch() -> Result<(), Failed> {
     let trial = load(&["svid:MU01"])?;
     check(500, |runner| {
@@ -132,7 +132,7 @@ fn smpsynch() -> Result<(), Failed> {
             let link = FrameLink { tags, ..FrameLink::default() };
             let frame =
                 FrameSpec { link, asdus: vec![asdu; asdus], ..FrameSpec::default() }.build().expect("a legal frame");
-            // The second time its layout is known.
+            // In the second run, the frame's layout is known.
             run(&trial, &frame)?;
             let found = run(&trial, &frame)?;
             prop_assert_eq!(found.synch[3], Some(smp_synch));
@@ -158,7 +158,7 @@ fn fast_path() -> Result<(), Failed> {
         }
         Ok(())
     };
-    // What a changed byte rarely makes: svID or smpCnt twice in an ASDU, more ASDUs than noASDU says.
+    // Frames that changed bytes rarely produce: svID or smpCnt twice in an ASDU, more ASDUs than noASDU.
     let elements = |svids: &[&[u8]], from: &[u8], to: &[u8]| {
         let mut frame = sv(svids, vec![], 1);
         let at = frame.windows(from.len()).position(|w| w == from).expect("the element");
@@ -173,7 +173,7 @@ fn fast_path() -> Result<(), Failed> {
     rare.into_iter().try_for_each(run).map_err(|e| e.to_string())?;
     check(4000, |runner| runner.run(&frame(), run).map_err(|e| e.to_string()))?;
     let taken = taken.map(|t| t.get());
-    // Before Linux 6.2 programs read no bytes directly.
+    // Before Linux 6.2, programs cannot read bytes directly.
     if taken[0] < 100 || (taken[1] > 0 && taken[2] < 20) {
         return Err(format!("the fast path took {taken:?} frames only").into());
     }
@@ -187,7 +187,7 @@ fn broken_frames() -> Result<(), Failed> {
     check(4000, |runner| {
         let run = |(bytes, linear): (Vec<u8>, usize)| {
             let found = run(&trial, &bytes)?;
-            // Drivers that page their frames leave just the headers linear.
+            // Drivers that use page fragments only keep the headers linear.
             let paged = trial.run(&bytes, bytes.len().saturating_sub(linear)).expect("it runs");
             prop_assert_eq!((&paged.streams, paged.malformed), (&found.streams, found.malformed));
             match Frame::parse(&bytes) {
@@ -203,12 +203,12 @@ fn broken_frames() -> Result<(), Failed> {
                     }
                     prop_assert_eq!(found.streams, expected);
                 }
-                // The programs read up to the last svID and smpCnt, the parser all of the frame.
+                // The programs read up to the last svID and smpCnt, the parser reads the whole frame.
                 Err(e) => prop_assert!(e.is_malformed() || found.streams.is_empty()),
             }
             Ok(())
         };
-        // The linear part may end anywhere, also within a name.
+        // The linear part may end anywhere, even within a name.
         runner.run(&(frame(), 18..180usize), run).map_err(|e| e.to_string())
     })
 }
@@ -227,7 +227,7 @@ fn jumbo_frames() -> Result<(), Failed> {
     };
     for (asdus, data) in [(2, 4030), (2, 4110), (8, 1080), (2, 4400), (16, 900), (2, 8000)] {
         let frame = frame(asdus, data);
-        // A packet socket's jumbo frame has no more than its Ethernet header in the linear part.
+        // The linear part of a packet socket's jumbo frame only contains the Ethernet header.
         for paged in [0, frame.len() - 14, frame.len() - 20, frame.len() - 300] {
             let found = trial.run(&frame, paged)?;
             equal("streams", found.streams, vec![(0, 100), (1, 99 + asdus as u32)])?;
@@ -249,7 +249,7 @@ fn hashes() -> Result<(), Failed> {
             let found = run(&trial, &bytes)?;
             prop_assert_eq!(found.hash, fnv(&bytes[..128]));
             prop_assert_eq!(&found.streams, &vec![(0, fnv(&bytes[17..117]))]);
-            // A fragment may begin in the midst of what is hashed.
+            // A fragment may begin in the middle of the hashed bytes.
             let paged = trial.run(&bytes, bytes.len() - linear).expect("it runs");
             prop_assert_eq!((paged.hash, paged.streams), (found.hash, found.streams));
             Ok(())
@@ -316,7 +316,7 @@ fn udp4(port: u16) -> Vec<u8> {
     header
 }
 
-/// The same over IPv6, with these bytes of a fragment header before UDP, or none.
+/// The same over IPv6, optionally with a fragment header with these bytes before UDP.
 fn udp6(port: u16, fragment: &[u8]) -> Vec<u8> {
     let mut header = vec![0x86, 0xdd, 0x60, 0, 0, 0, 0, 52, if fragment.is_empty() { 17 } else { 44 }, 1];
     header.extend([0xfd; 16]);
@@ -342,7 +342,7 @@ fn without_link() -> Result<(), Failed> {
     {
         let frame = over(&header, &ptp_message(0, 0, 777));
         let with = trial.run(&frame, 0)?;
-        // Without an Ethernet header, no filter of it is passed.
+        // Packets without an Ethernet header pass no filter on it.
         let filtered = |(stream, _): &(u16, u32)| ![3, 4].contains(stream);
         let expected: Vec<_> = with.streams.iter().copied().filter(filtered).collect();
         equal("streams with a link header", with.streams.len(), 4)?;
@@ -438,7 +438,7 @@ fn ptp_frames() -> Result<(), Failed> {
     equal("a short message", (short.streams, short.malformed), (vec![], true))
 }
 
-/// The streams that user space reads from a frame, each with its key; `None` where it cannot read the frame.
+/// The streams that user space finds in a frame, each with its key; `None` if it cannot read the frame.
 fn read(specs: &[StreamSpec], frame: &[u8]) -> Option<Vec<(u16, u32)>> {
     let (header, listed) = Matcher::read(frame).ok()?;
     let vlan = header.tags().last().map(|tag| tag.vlan());
@@ -455,8 +455,8 @@ fn read(specs: &[StreamSpec], frame: &[u8]) -> Option<Vec<(u16, u32)>> {
     Some(all)
 }
 
-/// Frames of each protocol that names its streams: tagged, changed, cut, and in pages. A protocol is here by its row in
-/// the table.
+/// Frames of each protocol whose frames name their streams: tagged, changed, truncated, and in page fragments. The
+/// protocols come from the table.
 fn each_protocol() -> Result<(), Failed> {
     for protocol in ProtocolId::listed() {
         let example = protocol.info().example;
@@ -482,7 +482,7 @@ fn each_protocol() -> Result<(), Failed> {
                     (streams, found.malformed)
                 };
                 let whole = sorted(run(&trial, &bytes)?);
-                // The linear part may end anywhere behind the first header.
+                // The linear part may end anywhere after the first header.
                 let paged = trial.run(&bytes, bytes.len() - (18 + linear % (bytes.len() - 17)).min(bytes.len()));
                 let paged = paged.map_err(|e| TestCaseError::fail(e.to_string()))?;
                 prop_assert_eq!(&sorted(paged), &whole, "in pages: {:02x?}", bytes);

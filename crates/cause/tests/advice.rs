@@ -507,7 +507,7 @@ fn advice_that_changes_a_setting_names_it_and_its_line_is_the_tables() {
     }
     for advice in all {
         assert!(advice.settings.is_empty() || !advice.commands.is_empty(), "{advice:?}");
-        // The tool or the file is the table's, whatever the value is.
+        // The tool or file name from the table, independent of the value.
         let of_tool = |setting: &Setting| {
             let line = setting.shell(&Place::name("AT"), "VALUE").unwrap_or_default();
             let words: Vec<&str> = line.split(' ').collect();
@@ -520,7 +520,7 @@ fn advice_that_changes_a_setting_names_it_and_its_line_is_the_tables() {
             assert!(is_there, "{tool} in {advice:?}");
         }
     }
-    // A command that a setting of the table stands for does not come without its name.
+    // Advice without a setting contains no command that sets one of the table's settings.
     let alone = every_advice().into_iter().filter(|advice| advice.settings.is_empty());
     for command in alone.flat_map(|advice| advice.commands) {
         let is_setting =

@@ -1,5 +1,5 @@
-//! A comparison is right as often as it says, over recordings that vary from one to the next, slowly within one, and in
-//! bursts. In full: scripts/bench compare.
+//! Error rates of comparisons are as stated, for recordings that vary from one to the next, slowly within one, and in
+//! bursts. The full test is scripts/bench compare.
 
 #[path = "../examples/simulate_compare/noise.rs"]
 mod noise;

@@ -1,5 +1,5 @@
-//! What a page says of two groups: losses first, too short where nothing can be said, and the same with the groups
-//! swapped.
+//! Contents of a comparison's page: losses first, "too short" if nothing can be concluded, and the same result with the
+//! groups swapped.
 
 use latpath_compare::comparison::{Amount, Row};
 use latpath_compare::{compare, study, Comparison, Figure, Losses, Measured, Recording, Source, Span, Verdict};
@@ -133,7 +133,7 @@ fn recordings_that_are_too_short_are_not_called_equal() {
     let text = page.conclusion.join("\n");
     assert!(text.starts_with("lost packets: too short to say whether losses differ: fixed 0.00 %"), "{text}");
     assert_eq!(text.matches("record 16 s or more").count(), 1, "{text}");
-    // Several on a side need no length: they show by themselves how much they vary.
+    // Several recordings per group may be short: they show their variation themselves.
     let several: Vec<Recording> = (0..4).map(|_| noisy(&mut noise, 8, 0.0)).collect();
     let page = compare(("A", &several[..2]), ("B", &several[2..]));
     assert!(page.tested > 0 && rows(&page).iter().all(|row| row.verdict != Verdict::TooShort));
@@ -176,7 +176,7 @@ fn a_segment_that_ends_elsewhere_is_not_compared_with_its_namesake() {
         "{}",
         mean.sentence
     );
-    // A device of another name at the same place is no other place.
+    // Another device name at the same place does not make it another place.
     b[0].segments = vec![named("Tnet", "host/tx@pa", "host/nic-rx@eth7", &of_b)];
     let page = compare(("import", &a), ("live", &b));
     assert_ne!(row(&page, Figure::Mean.name()).verdict, Verdict::NotComparable);

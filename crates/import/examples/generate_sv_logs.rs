@@ -4,8 +4,8 @@
 //! ```text
 //! cargo run --release -p latpath-import --example generate_sv_logs -- DIR [PACKETS [LOST [STREAMS [SEED]]]]
 //! ```
-//! 4,000 packets a second and stream, smpCnt from 0 to 3999. The subscriber sees them 30 µs to 2 ms later, in the order
-//! in which they were sent; one in LOST packets (0: none) never.
+//! Each stream has 4,000 packets per second, with smpCnt from 0 to 3999. The subscriber sees them 30 µs to 2 ms later,
+//! in the order of sending; one in LOST packets (0: none) is lost.
 
 use latpath_testkit::Noise;
 use std::{

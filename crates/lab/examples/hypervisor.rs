@@ -1,5 +1,5 @@
-//! Runs your script in the lab's hypervisor: this machine's root and files on another kernel, with modules, Open
-//! vSwitch and KVM. Only what the script writes to `/out` reaches this machine.
+//! Runs a script in the lab's hypervisor: this machine's root and files on another kernel, with modules, Open vSwitch
+//! and KVM. Only files written to `/out` reach this machine.
 //!
 //! ```text
 //! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [ARGUMENT...]

@@ -1,17 +1,17 @@
-//! Writes a run of invented journeys with latpath's own writer: for benches of the writer and of `latpath report`.
+//! Writes a run of synthetic journeys with latpath's own writer: for benches of the writer and of `latpath report`.
 //!
 //! ```text
 //! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST [SEED]]]]]]
 //! ```
-//! 4000 packets a second and stream over 5 points by default: NIC, tap, VM, guest's NIC, application. Segments of 8 to
-//! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms, and one
-//! of 14 ms in the middle; a publisher with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a
-//! second) paces it; 0 drives the writer as fast as it goes, and the recording is dated back by the time that it
-//! covers.
+//! By default, each stream has 4000 packets per second over 5 points: NIC, tap, VM, guest's NIC, application. Segments
+//! have medians of 8 to 120 µs, log-normal with tens of µs of jitter, in ns. There are occasional spikes of up to 11
+//! ms, and one of 14 ms in the middle. The publisher has 8 µs of jitter; one packet in 100 000 is lost at the tap. RATE
+//! (journeys per second) sets the pace; with 0, the writer runs as fast as possible, and the recording starts earlier
+//! by the time that it covers.
 //!
-//! HOST is `pinned` (as a host for such streams is set up: each step on its CPU, the VM's threads move rarely, softirqs
-//! interrupt a thread in one case of 16) or `busy` (nothing is pinned: a step changes its CPU, any of 8, every fourth
-//! packet, and every second softirq interrupts one of 64 threads). Another SEED than 0 gives other noise.
+//! HOST is `pinned` (a host configured for such streams: each step on its own CPU, the VM's threads rarely move, one
+//! softirq in 16 interrupts a thread) or `busy` (nothing is pinned: a step moves to one of 8 CPUs with every fourth
+//! packet, and every second softirq interrupts one of 64 threads). A SEED other than 0 yields different noise.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 use latpath_journey::{segments::classic, Journey, Route};

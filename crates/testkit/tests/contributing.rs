@@ -206,7 +206,7 @@ fn a_cause_takes_the_files_that_the_page_names() {
     for (name, id) in [("QdiscHeld", "qdisc-held"), ("Stopped", "stopped"), ("SoftirqWait", "softirq-wait")] {
         let mut named = files_that_name(&format!("Cause::{name}"));
         named.extend(files_that_say(&[&format!("{name} \"{id}\"")]));
-        // A rule may query its own cause again; the printed text of a queueing discipline is its kinds.
+        // A rule may query its own cause again; the printed text of a queueing discipline depends on its kind.
         named.retain(|file| !file.contains("/explain/") && !file.ends_with("cause/src/cross_machine.rs"));
         let is_listed = |file: &String| files.iter().any(|listed| file.starts_with(listed.trim_end_matches('/')));
         let others: Vec<_> = named.iter().filter(|file| !is_listed(file)).collect();

@@ -1,4 +1,5 @@
-//! How often a comparison names a difference that is none, and how often one that is there: scripts/bench compare.
+//! How often a comparison reports a difference that does not exist, and how often one that exists: scripts/bench
+//! compare.
 //!
 //! ```text
 //! cargo run --release -p latpath-compare --example simulate_compare -- [COMPARISONS [RECORDINGS [COMPARISONS OF ONE FIGURE]]]

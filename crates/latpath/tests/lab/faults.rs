@@ -1,4 +1,4 @@
-//! Faults injected into the hypervisor and its guest, and the check that latpath blames the right one. Like
+//! Faults injected into the hypervisor and its guest, and the check that latpath blames the actual culprit. Like
 //! `causes`, but with longer times, since everything here is emulated.
 
 use crate::{

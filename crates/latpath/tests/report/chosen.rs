@@ -135,7 +135,7 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     assert_eq!(out.status.code(), Some(3));
     let said = stderr(&out);
     assert!(said.contains("limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n"), "{said}");
-    // A profile may name a segment that a run lacks: then nothing shows that the limit is kept.
+    // A profile may name a segment that a run lacks: then the limit cannot be judged.
     assert!(said.contains("limit Tnet:max<=1ms cannot be judged: not measured"), "{said}");
     let limits = &serde_json::from_slice::<Value>(&out.stdout).unwrap()["limits"];
     assert_eq!(limits[1]["about"], serde_json::json!({ "name": "Losses", "source": "bay 7" }));

@@ -7,7 +7,7 @@ const frames = [...root.querySelectorAll("[role=treeitem]")].map((node, at) => (
   node, at, lines: node.querySelector("title").textContent.split("\n"), level: Number(node.getAttribute("aria-level")),
   x: parseFloat(node.getAttribute("x")), width: parseFloat(node.getAttribute("width")), ns: Number(node.dataset.ns),
 }));
-/* Each frame comes after its caller. Those that it calls, directly or not, follow it up to `until`. */
+/* Each frame follows its caller; its direct and indirect callees follow it, up to `until`. */
 const open = [];
 for (const frame of frames) {
   while (open.length && open.at(-1).level >= frame.level) open.pop().until = frame.at;
@@ -18,7 +18,7 @@ for (const frame of open) frame.until = frames.length;
 let current = frames[0], shown = frames[0];
 root.setAttribute("width", "100%");
 
-/* Draws a frame over the whole width, with its callers below and what it calls above it. */
+/* Draws a frame over the whole width, with its callers below and its callees above. */
 function zoom(to) {
   shown = to;
   const callers = new Set();
@@ -54,7 +54,7 @@ function select(frame) {
   current.node.setAttribute("tabindex", 0);
   current.node.focus();
 }
-/* Marks frames by a part of their name, and tells how much of the time they take; one inside another counts once. */
+/* Marks frames by a part of their name, and shows their share of the time; nested matches count once. */
 function search(words) {
   const part = words.trim().toLowerCase();
   let ns = 0, until = 0, count = 0;

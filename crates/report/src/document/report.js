@@ -18,7 +18,7 @@ function node(parent, name, attributes, text) {
   return made;
 }
 
-/* Figures as the tables write them. */
+/* Formats figures as in the tables. */
 function duration(ns) {
   const size = Math.abs(ns);
   const [one, unit] = size < 999.5 ? [1, "ns"] : size < 999950 ? [1e3, "µs"] : size < 999950e3 ? [1e6, "ms"] : [1e9, "s"];
@@ -35,7 +35,7 @@ function timeOfDay(ns, step) {
   return step >= 1e9 ? text.slice(0, 8) : text;
 }
 
-/* Round places on an axis, with their labels. */
+/* Round positions on an axis, with their labels. */
 function linearTicks(from, to, most, label) {
   const rough = (to - from) / most, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= rough);
@@ -62,7 +62,10 @@ function logTicks(from, to, most, label) {
 }
 const log = v => Math.log10(Math.max(v, 1));
 
-/* Kinds of charts. Each says what its axes span, paints, and reads a place aloud. Places on logarithmic axes are logarithms. */
+/*
+ * Kinds of charts. Each returns the ranges of its axes, draws, and describes a position in words. Positions on
+ * logarithmic axes are logarithms.
+ */
 const whole = [0, data.slot_ns * data.slots];
 function slotsOf(from, to) {
   const first = Math.max(0, Math.floor(from / data.slot_ns));
@@ -83,18 +86,18 @@ function columns(s, chart) {
   for (let c = 0; c < w; c++) all.push(column(s, a + (b - a) * c / w, a + (b - a) * (c + 1) / w));
   return all;
 }
-/* The lines of a segment's limits, and of the threshold. */
+/* Lines of a segment's limits and of the threshold. */
 const limitsOf = s => [["line threshold", "threshold " + duration(data.threshold_ns), data.threshold_ns], ...(s.limits || []).map(([text, ns]) => ["line limit", "limit " + text, ns])];
 const negatives = all => { const n = all.filter(b => b.from < 0).reduce((sum, b) => sum + b.count, 0); return n ? ` ${count(n)} negative times are not drawn.` : ""; };
 const span = chart => chart.view.now[1] - chart.view.now[0];
-/* What part of its axis a chart shows, for paper too. */
+/* The visible range of a chart's axis, for paper too. */
 function shown({ view, kind }) {
   const [a, b] = view.now, text = kind.xTicks === timeTicks ? t => timeOfDay(t, (b - a) / 50) : u => duration(10 ** u);
   return view.isWhole() ? "" : ` Shown: ${text(a)} to ${text(b)}${kind.xTicks === timeTicks ? " UTC" : ""}.`;
 }
 const moment = (ns, chart) => timeOfDay(ns, span(chart) / 50) + " UTC";
 
-/* Patterns and marks: from, to, number or text. A chart of one segment shows the patterns of that segment. */
+/* Patterns and marks: from, to, number or text. A chart of one segment shows that segment's patterns. */
 function events(segment) {
   const of = data.patterns.filter(p => segment === null || p.segments.length === 0 || p.segments.includes(segment));
   const bands = of.flatMap(p => p.spans.map(([from, to]) => ({ from, to, label: String(p.number), text: `pattern ${p.number}, ${p.kind}`, style: "pattern" })));
@@ -163,7 +166,7 @@ function stackKind(parts) {
         let d = "", top = "", back = "";
         const close = () => { if (top) d += top + back + "Z"; top = back = ""; };
         row.forEach((value, c) => {
-          /* Where no packet came there is nothing to draw. */
+          /* Without packets there is nothing to draw. */
           if (value === null) { close(); return; }
           const x = LEFT + c, width = row[c + 1] == null ? `H${x + 1}` : "";
           back = `L${x} ${chart.y(below[c]).toFixed(1)}` + back;
@@ -183,7 +186,7 @@ function stackKind(parts) {
   };
 }
 
-/* Buckets come as from, to, count, one after the other. */
+/* Buckets are flat: from, to, count of each. */
 function buckets(flat) {
   const all = [];
   for (let i = 0; i < flat.length; i += 3) all.push({ from: flat[i], to: flat[i + 1], count: flat[i + 2] });
@@ -246,7 +249,7 @@ function histogramKind(s) {
   return kind;
 }
 
-/* Groups of recordings over each other: the share of its packets that each has in a bucket. */
+/* Groups of recordings in one chart: the share of a group's packets in each bucket. */
 function overlayKind(s) {
   const lines = s.groups.map(([name, flat], i) => {
     const all = buckets(flat);
@@ -316,7 +319,7 @@ function ccdfKind(s) {
   };
 }
 
-/* What part of an axis is seen; charts over time share it. */
+/* The visible range of an axis; charts over time share it. */
 class View {
   constructor(full, least) { this.full = full; this.now = full.slice(); this.least = least; this.charts = []; }
   isWhole() { return this.now[0] === this.full[0] && this.now[1] === this.full[1]; }
@@ -464,7 +467,7 @@ class Chart {
   }
 }
 
-/* Hatching, by which the style sheet tells areas apart on paper, where colours may be none. */
+/* Hatching, by which the style sheet distinguishes areas on paper without colours. */
 function hatching() {
   const svg = node(document.body, "svg", { width: 0, height: 0, class: "hatching", "aria-hidden": "true" });
   const strokes = ["M-1 1L1 -1M0 6L6 0M5 7L7 5", "M-1 5L1 7M0 0L6 6M5 -1L7 1", "M0 3H6", "M3 0V6", "M0 3H6M3 0V6", "M0 6L6 0M0 0L6 6", "M2 3H4"];
@@ -475,7 +478,7 @@ function hatching() {
   });
 }
 
-/* On paper there are no buttons: each way of stacking gets a chart there. */
+/* Paper has no buttons, so each way of stacking gets a chart. */
 function histogram(figure, s, latency) {
   const kind = histogramKind(s);
   kind.modes.slice(1, -1).forEach((_, i) => {
@@ -500,7 +503,7 @@ for (const figure of document.querySelectorAll("figure[data-chart]")) {
     : kind === "histogram" ? histogram(figure, s, latency)
     : new Chart(figure, kind === "overlay" ? overlayKind(s) : ccdfKind(s), latency()));
 }
-/* report.html#t=12.5-13 opens it at these seconds of the run. */
+/* report.html#t=12.5-13 shows these seconds of the run. */
 const asked = /^#t=([\d.]+)-([\d.]+)$/.exec(location.hash);
 if (asked) timeView.set(asked[1] * 1e9, asked[2] * 1e9);
 })();

@@ -115,7 +115,7 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
     }
 }
 
-/// Most packets on the fast path, some through the daemon.
+/// Most packets take the fast path, some the daemon's.
 fn paths(journeys: u64) -> Vec<PathFigures> {
     let thyp = |count, p50_ns, max_ns| {
         let of_all = segments().into_iter().find(|s| s.name == "Thyp").unwrap();

@@ -1,4 +1,4 @@
-//! How often patterns are named that were injected, and how often where there is none: scripts/bench patterns.
+//! How often injected patterns are found, and how often patterns are reported without one: scripts/bench patterns.
 //!
 //! ```text
 //! cargo run --release -p latpath-stats --example simulate_patterns -- [CLEAN [EACH [SECONDS [RATE]]]]

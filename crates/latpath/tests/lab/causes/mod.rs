@@ -1,6 +1,6 @@
-//! Does latpath blame the right one? The tests inject faults into normal traffic, each at least 20 times, and
-//! compare the causes that `latpath explain` gives for late packets with the injections, as recorded by the fault
-//! itself.
+//! Tests whether latpath blames the actual culprit. The tests inject faults into normal traffic, each at least 20
+//! times, and compare the causes that `latpath explain` gives for late packets with the injections, as recorded by the
+//! fault itself.
 //!
 //! The test program also contains the faults ([`fault`]): it is started again for each of them, on the host or in
 //! the guest.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ladder", smoke: false, only_whole: false, seconds: 1800, run };
 
-/// How the NIC is served, the resulting variant, and the page's text for it.
+/// Service of the NIC, the resulting variant, and the page's text for it.
 const SERVICES: [(NicService, &str, &str); 3] = [
     (NicService::Default, "vhost_irqfd", "C: vhost carries the packets"),
     (NicService::Relayed, "vhost_relayed", "B: vhost carries the packets, QEMU relays the interrupt"),
