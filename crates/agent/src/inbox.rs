@@ -37,7 +37,7 @@ pub struct Inbox {
     pub facts: Option<Facts>,
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
-    /// Notes of the source beside sightings.
+    /// Notes of the source, in addition to sightings.
     pub source_notes: Vec<SourceNote>,
     pub senders: Vec<SenderAt>,
     pub reports_notes: bool,
@@ -61,7 +61,7 @@ pub struct Inbox {
     pub moments: Vec<Moment>,
     /// The requested command, if any.
     pub command: Option<Commanded>,
-    /// The observation that it makes, where it was asked for one.
+    /// The requested observation, if any.
     pub observation: Option<Observed>,
     /// Sightings since the last look, on the host's timeline.
     pub fresh: Vec<Sighting>,

@@ -97,8 +97,8 @@ pub enum Message {
     CommandChunk(CommandChunk),
     #[prost(message, tag = "21")]
     EndCommand(Empty),
-    /// A: the source's notes besides sightings, after each change; they replace earlier ones. Only to a host whose
-    /// start had the option.
+    /// A: the source's notes, in addition to sightings, after each change; they replace earlier ones. Only to a host
+    /// whose start had the option.
     #[prost(message, tag = "22")]
     SourceNotes(SourceNotes),
     /// H: start this instrument, until [`Message::EndObservation`]; only to an agent whose hello has `observes`.

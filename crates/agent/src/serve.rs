@@ -83,7 +83,7 @@ pub enum Ended {
     HostGone,
     /// Another session opened on the same stream, to be served next.
     NewSession,
-    /// This process is to end.
+    /// This process must end.
     Quit,
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct State {
     pub unfetched: usize,
     /// Messages to send.
     pub commands: VecDeque<Message>,
-    /// Whether the session thread is to end unconditionally.
+    /// Whether the session thread must end unconditionally.
     pub close: bool,
 }
 

@@ -83,7 +83,7 @@ impl MachineReading {
         }
     }
 
-    /// As a run keeps them.
+    /// In the format of a run.
     pub fn reading(&self) -> Reading {
         let value = |one: &WireSetting| SettingValue {
             setting: one.setting.clone(),

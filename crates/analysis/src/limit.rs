@@ -31,7 +31,7 @@ pub struct Limit {
 pub struct About {
     /// Its name, for people.
     pub name: String,
-    /// The standard, device or customer that asks for it.
+    /// The standard, device or customer that requires it.
     pub source: String,
 }
 

@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 1 << 20;
 pub struct Profile {
     /// The limits.
     pub limits: Vec<Limit>,
-    /// Segments of the limits beside the classic ones, as `NAME=FROM..TO`.
+    /// Segments of the limits, in addition to the classic ones, as `NAME=FROM..TO`.
     pub segments: Vec<String>,
 }
 

@@ -420,12 +420,12 @@ impl Hooks {
         Ok(attached)
     }
 
-    /// Whether this program is to be loaded.
+    /// Whether to load this program.
     pub fn has(&self, program: &str) -> bool {
         self.programs.contains(&program)
     }
 
-    /// Whether a program is to be loaded for this tracepoint.
+    /// Whether to load a program for this tracepoint.
     pub fn stands_at(&self, tracepoint: &str) -> bool {
         self.table.iter().any(|hook| hook.at == tracepoint && self.has(hook.program))
     }

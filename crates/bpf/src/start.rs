@@ -14,7 +14,7 @@ pub enum StartError {
     /// This kernel does not support the programs, or this user may not load them.
     #[error(transparent)]
     Unable(#[from] Unable),
-    /// There is nothing to observe; the text says what to do about it.
+    /// There is nothing to observe; the text includes the next step.
     #[error("{0}")]
     NothingHere(String),
     /// This machine lacks what the programs observe: a sentence for the user.

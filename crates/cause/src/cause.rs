@@ -79,7 +79,7 @@ impl Link {
     }
 }
 
-/// Detail of a cause beside actor and culprit.
+/// Detail of a cause, in addition to actor and culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// No detail.

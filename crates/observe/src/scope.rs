@@ -4,10 +4,10 @@ use crate::StartError;
 use latpath_vms::{VhostUser, Vm};
 use std::collections::BTreeSet;
 
-/// The VMs that a window covers: all of this host, those that start later included, or chosen ones.
+/// The VMs that a window covers: all VMs of this host, including those that start later, or chosen ones.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// All VMs of this host found so far, those that have ended included.
+    /// All VMs of this host found so far, including ended ones.
     known: Vec<Vm>,
     /// Processes of the chosen VMs; `None` for all.
     chosen: Option<BTreeSet<u32>>,

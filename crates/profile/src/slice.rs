@@ -7,7 +7,7 @@ use latpath_model::Ns;
 pub const MAX_NAME: usize = 256;
 /// Maximum names: even an empty name takes memory.
 pub const MAX_NAMES: usize = 1 << 18;
-/// Maximum bytes of all names, those of threads and processes included.
+/// Maximum bytes of all names, including those of threads and processes.
 pub const MAX_NAME_BYTES: usize = 16 << 20;
 /// Maximum threads; a renamed thread counts again.
 pub const MAX_THREADS: usize = 1 << 16;

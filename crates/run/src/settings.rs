@@ -20,7 +20,7 @@ pub(crate) fn keep(run: &Directory, settings: &RunSettings) -> Result<(), RunErr
     Ok(replace_file(run, SETTINGS, &bytes)?)
 }
 
-/// Empty where the run has no such file, as runs of earlier versions. An error where it cannot be read, or is damaged.
+/// Empty if the run has no such file, like runs of earlier versions. An error if the file cannot be read or is damaged.
 pub(crate) fn load(run: &Path) -> Result<RunSettings, RunError> {
     let path = run.join(SETTINGS);
     let mut bytes = Vec::new();

@@ -98,7 +98,7 @@ impl Counting {
         }
     }
 
-    /// The same of packets of which only durations are known: they have no pacing and no patterns.
+    /// The same for packets of which only durations are known: they have no pacing and no patterns.
     pub fn of_durations(streams: usize, threshold: Ns, since: Ns) -> Self {
         Self { over_time: None, ..Self::new(streams, threshold, since) }
     }

@@ -158,7 +158,7 @@ where
         }
     }
 
-    /// Time until the source is to be drained.
+    /// Time until the source must be drained.
     fn pause(&self) -> Duration {
         match self.probe {
             _ if self.command.is_some() || self.observing.is_some() || self.stopping => self.options.every,

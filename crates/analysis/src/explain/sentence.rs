@@ -67,7 +67,7 @@ fn note(notation: &Notation, notes: &[(Note, Ns)]) -> String {
     said.map_or(String::new(), |(note, _)| format!(": {}", notation.clean(&note.to_string())))
 }
 
-/// Parts of a sentence, beside its cause.
+/// Parts of a sentence, in addition to its cause.
 struct Words<'a> {
     actor: Option<String>,
     /// The thread that waited for the actor.

@@ -92,7 +92,7 @@ fn about(profile: &Profile) -> String {
     )
 }
 
-/// Content of a drawing beside the frames.
+/// Content of a drawing, in addition to the frames.
 struct Drawing {
     title: &'static str,
     about: String,

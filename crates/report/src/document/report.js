@@ -90,7 +90,7 @@ function columns(s, chart) {
 const limitsOf = s => [["line threshold", "threshold " + duration(data.threshold_ns), data.threshold_ns], ...(s.limits || []).map(([text, ns]) => ["line limit", "limit " + text, ns])];
 const negatives = all => { const n = all.filter(b => b.from < 0).reduce((sum, b) => sum + b.count, 0); return n ? ` ${count(n)} negative times are not drawn.` : ""; };
 const span = chart => chart.view.now[1] - chart.view.now[0];
-/* The visible range of a chart's axis, for paper too. */
+/* The visible range of a chart's axis as text, also on paper. */
 function shown({ view, kind }) {
   const [a, b] = view.now, text = kind.xTicks === timeTicks ? t => timeOfDay(t, (b - a) / 50) : u => duration(10 ** u);
   return view.isWhole() ? "" : ` Shown: ${text(a)} to ${text(b)}${kind.xTicks === timeTicks ? " UTC" : ""}.`;
