@@ -107,7 +107,7 @@ static __always_inline int ethertype_possible(__be16 protocol)
 
 #define MAX_FOUND 8 /* maximum streams of one frame */
 
-/* The only difference between a frame and a stream with the same name or one equal end. */
+/* The first difference between a frame and a stream with the same name or one equal end. */
 enum difference { DIFFERENCE_VLAN = 1, DIFFERENCE_MAC = 2, DIFFERENCE_SOURCE = 3, DIFFERENCE_DESTINATION = 4 };
 
 struct found {
@@ -116,7 +116,10 @@ struct found {
 		__u32 stream;
 		__u32 key;
 	} at[MAX_FOUND];
-	/* A stream from which the frame differs in one filter: it may be its packet, changed on the route. */
+	/*
+	 * A stream that the frame would belong to without its differences: it may be its packet, changed on the
+	 * route.
+	 */
 	__u32 near_difference; /* enum difference; 0: none */
 	__u32 near_stream;
 	__u32 near_key;
@@ -180,8 +183,8 @@ static __always_inline void add_found(struct found *out, __u32 stream, __u32 key
 }
 
 /*
- * The Ethernet filter of a stream that this frame does not pass; 0 if it passes all. A frame without a link header
- * passes none.
+ * The first Ethernet filter of a stream that this frame does not pass; 0 if it passes all. A frame without a link
+ * header passes none.
  */
 static __always_inline __u32 link_difference(struct frame *f, struct stream_conf *s)
 {
@@ -323,7 +326,7 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 
 /*
  * Adds a stream whose frame has this key (by the protocol's own rule) and a payload at `payload`. `difference`: the
- * filter in which the frame differs, or 0.
+ * first difference found so far, or 0.
  */
 __noinline int add_stream_unless(struct frame *f, struct found *out, __u32 stream_payload, __u32 key, __u32 difference)
 {

@@ -50,8 +50,8 @@ pub struct Found {
     pub hash: u32,
     /// Whether the frame is the first of several fragments of an IP packet.
     pub fragment: bool,
-    /// A stream that the frame matches but for one filter: stream, key, and the differing field (`DIFFERENCE_…` of
-    /// include/streams.h).
+    /// A stream with the frame's name, or one equal end, that the frame does not belong to: stream, key, and the first
+    /// difference (`DIFFERENCE_…` of include/streams.h).
     pub near: Option<(StreamId, u32, usize)>,
 }
 

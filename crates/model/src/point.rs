@@ -58,7 +58,7 @@ pub struct KindInfo {
     pub frame: FrameAt,
     /// `skb->protocol` is the frame's ethertype. If it may differ, the programs read the ethertype from the frame.
     pub protocol_is_set: bool,
-    /// The programs record the senders of packets here, and packets that differ from a stream in one filter.
+    /// The programs record the senders of packets here, and packets that nearly match a stream.
     pub notes_senders: bool,
 }
 

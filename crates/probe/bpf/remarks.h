@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Remarks on a stream, in addition to its sightings: its senders, fragmentation, and frames that differ from it only in
- * VLAN or an address. Only packets at devices cause remarks.
+ * Remarks on a stream, in addition to its sightings: its senders, fragmentation, and frames that differ from it in VLAN
+ * or an address. Only packets at devices cause remarks.
  */
 #ifndef LATPATH_REMARKS_H
 #define LATPATH_REMARKS_H

@@ -40,7 +40,7 @@ enum remark_kind {
 	REMARK_SENDER_IP4 = 2,        /* the source address of its packets */
 	REMARK_SENDER_IP6 = 3,
 	REMARK_FRAGMENT = 4,          /* none: packets arrive in several fragments; only the first is followed */
-	REMARK_OTHER_VLAN = 5,        /* VLAN of frames that differ from the stream only in it; 0 if untagged */
+	REMARK_OTHER_VLAN = 5,        /* VLAN of frames that differ from the stream in it; 0 if untagged */
 	REMARK_OTHER_MAC = 6,         /* likewise, destination MAC */
 	REMARK_OTHER_SOURCE = 7,      /* likewise, source address */
 	REMARK_OTHER_DESTINATION = 8, /* likewise, destination address */
