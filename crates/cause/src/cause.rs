@@ -127,7 +127,7 @@ pub enum Culprit {
 pub enum OfHolder {
     /// The holder's own cause: something kept the holder from acting.
     Its,
-    /// The holder's own cause, if the holder does not wait for the same thread as the actor.
+    /// The holder's own cause, unless it is the actor itself that is blocked.
     ItsOfAnother,
     /// The actor is blocked by the holder.
     Blocked,

@@ -202,7 +202,7 @@ impl LiveSession {
 }
 
 impl Session for LiveSession {
-    /// As [`Session::step`]. After a replayed run's end, the session still supports steps, resets and display.
+    /// As [`Session::step`]. After the end of a replayed run, the session can still be stepped, reset and shown.
     fn step(&mut self) -> State {
         self.source.step();
         self.explain();
