@@ -15,6 +15,7 @@ mod counters;
 mod exits;
 mod exits_guest;
 mod flight_recorder;
+mod hypervisor_guide;
 mod igb;
 pub mod ladder;
 mod linux_bridge;
@@ -80,6 +81,7 @@ const ORDINARY: &[Test] = &[
     study::TEST,
     queues::TEST,
     vms::TEST,
+    hypervisor_guide::TEST,
     xdp_redirect::TEST,
     xsk::TEST,
     udp_read::TEST,
