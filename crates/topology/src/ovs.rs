@@ -1,7 +1,7 @@
 //! Open vSwitch: bridges and ports by ovs-vsctl, marked as the topology's in the same transaction.
 
 use crate::{
-    builder::Builder,
+    builder::{Builder, Event},
     devices::Host,
     file::{Guest, OvsOptions, TaggedBy, Topology, Way},
     guest::file,
@@ -91,6 +91,7 @@ fn set(builder: &mut Builder, database: Option<String>, key: &str, value: &str) 
     builder.check_stop()?;
     let setting = OvsSetting { database, key: key.into(), before, set: value.into() };
     builder.note(Step::SetOvs(setting.clone()))?;
+    builder.tell(Event::Waiting(&format!("setting {key} of Open vSwitch to {value}")));
     put(&setting, Some(value))
 }
 

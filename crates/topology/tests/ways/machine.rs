@@ -56,6 +56,24 @@ impl Machine {
         self.write(&text)
     }
 
+    /// [`Machine::trial`] with further keys of the guest.
+    pub fn trial_with_guest(&self, way: &str, further: &str) -> Result<Topology, Failed> {
+        self.trial(way, "")?;
+        let text = fs::read_to_string(self.file())? + further + "\n";
+        self.write(&text)
+    }
+
+    /// A topology of Open vSwitch in user space, whose daemon runs in this namespace.
+    pub fn behind(&self, host: &str, database: &str) -> Result<Topology, Failed> {
+        let name = &self.name;
+        self.write(&format!(
+            "name = '{name}'\nway = 'ovs-afxdp'\nnamespace = '{host}'\n\
+             [uplink]\ndevice = 'eno1'\ncable = {{ namespace = '{name}-wire', device = 'wire0' }}\n\
+             [ovs]\nbridge = 'bro'\ndatabase = '{database}'\npmd_cpu_mask = '0x2'\nguest_port = 'tap'\n\
+             [[guest]]\nname = 'relay'\ntap = 'tap0'\n"
+        ))
+    }
+
     fn write(&self, text: &str) -> Result<Topology, Failed> {
         let path = self.file();
         fs::write(&path, text)?;

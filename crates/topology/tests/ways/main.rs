@@ -6,8 +6,9 @@ mod machine;
 mod seen;
 
 use carry::{stream, Tap};
+use latpath_lab::{Lab, OpenVswitch};
 use latpath_net::Rtnetlink;
-use latpath_testkit::{equal, need_btf, need_guest, need_root, need_tool, trial, Failed};
+use latpath_testkit::{equal, need_btf, need_guest, need_root, need_tool, trial, waits, Failed};
 use latpath_topology::{down, status, up, Event, Presence, Topologies, Topology, Value};
 use latpath_undo::{Journal, Kind, Undo};
 use machine::{Machine, Snapshot};
@@ -36,6 +37,9 @@ fn main() -> ExitCode {
         trial("a_vlan_of_the_host_is_taken_off_and_put_on_by_xdp", &needs, vlan),
         trial("an_uplink_is_restored_as_it_was", &needs, restored),
         trial("nothing_remains_after_a_kill_at_any_step", &needs, killed),
+        trial("no_guest_remains_after_a_kill_at_any_step", &[need_root(), need_guest()], killed_with_guest).in_lab(),
+        trial("nothing_remains_of_open_vswitch_after_a_kill_at_any_step", &behind_switch, killed_behind_switch)
+            .in_lab(),
         trial("what_others_changed_since_stays", &needs, changed),
         trial("what_cannot_be_made_leaves_nothing", &needs, refused),
         trial("status_names_what_is_gone", &needs, shown),
@@ -158,6 +162,62 @@ fn killed() -> Test {
                 before.is_again(&machine).map_err(|e| format!("{way}, killed at {kill_at}: {e:?}"))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// With a guest that latpath starts, which runs its firmware.
+fn killed_with_guest() -> Test {
+    let machine = Machine::new("guest")?;
+    let further = "qemu = { acceleration = 'tcg', vhost = false, memory_mib = 64 }";
+    let topology = machine.trial_with_guest("macvtap", further)?;
+    let before = Snapshot::take(&machine)?;
+    let whole = machine.run_victim(&topology, 0)?;
+    let events: u32 = String::from_utf8_lossy(&whole.stdout).trim().parse().map_err(|_| format!("{whole:?}"))?;
+    equal("the guest outlives its maker", status(&topology.name)?.is_whole(), true)?;
+    down(&topology.name)?;
+    before.is_again(&machine)?;
+    for kill_at in 1..=events {
+        let ended = machine.run_victim(&topology, kill_at)?;
+        equal(&format!("{kill_at}: {ended:?}"), ended.status.signal(), Some(9))?;
+        down(&topology.name)?;
+        // The shell in the place of a guest ends by itself.
+        waits::until("nothing remains", || before.is_again(&machine).is_ok())
+            .or_else(|_| before.is_again(&machine).map_err(|e| format!("killed at {kill_at}: {e:?}")))?;
+    }
+    Ok(())
+}
+
+/// Open vSwitch in user space, which needs no module of the kernel.
+fn killed_behind_switch() -> Test {
+    let machine = Machine::new("killed")?;
+    let lab = Lab::new()?;
+    let host = lab.namespace("host")?;
+    let switch = OpenVswitch::without_bridge(&lab, &host, "ovs-vswitchd")?;
+    let state = || -> Result<(String, Vec<u8>), Failed> {
+        let rows = switch.vsctl("show")? + &switch.vsctl("get Open_vSwitch . other_config")?;
+        Ok((rows, host.ip("-br link show")?))
+    };
+    // Its first bridge leaves devices of the datapath behind until it ends.
+    let topology = machine.behind(host.name(), &switch.database())?;
+    make(&topology)?;
+    down(&topology.name)?;
+    let (files, rows) = (Snapshot::take(&machine)?, state()?);
+    let whole = machine.run_victim(&topology, 0)?;
+    let events: u32 = String::from_utf8_lossy(&whole.stdout).trim().parse().map_err(|_| format!("{whole:?}"))?;
+    equal("the mask is set", state()?.0.contains("pmd-cpu-mask"), true)?;
+    down(&topology.name)?;
+    for kill_at in 0..=events {
+        if kill_at > 0 {
+            let ended = machine.run_victim(&topology, kill_at)?;
+            equal(&format!("{kill_at}: {ended:?}"), ended.status.signal(), Some(9))?;
+            match kill_at % 2 {
+                0 => drop(down(&topology.name)?),
+                _ => sweep()?,
+            }
+        }
+        files.is_again(&machine).map_err(|e| format!("killed at {kill_at}: {e:?}"))?;
+        equal(&format!("killed at {kill_at}"), state()?, rows.clone())?;
     }
     Ok(())
 }
