@@ -117,6 +117,12 @@ impl AllTurnarounds {
         }
     }
 
+    /// A copy without the drawn histogram, which can be large.
+    #[must_use]
+    pub fn without_drawn(&self) -> Self {
+        Self { times: self.times.clone(), drawn: None, ..*self }
+    }
+
     /// Adds a probe's time by one clock.
     #[inline]
     pub fn record(&mut self, source: Source, sequence: u64, time: Ns) {

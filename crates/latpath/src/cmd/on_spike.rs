@@ -98,10 +98,17 @@ impl OnSpike {
         let Some(text) = &self.on_spike else { return Ok(None) };
         let words = split(text).map_err(|why| Usage(format!("--on-spike {text:?}: {why}")))?;
         let cpus = housekeeping().context("--on-spike: all CPUs are isolated, and none is left for the command")?;
-        let measuring: Cpus = avoid.iter().map(|cpu| *cpu as u32).collect();
-        let others = cpus.without(&measuring);
-        let cpus = if others.is_empty() { cpus } else { others };
-        SpikeCommand::start(Runner { words, cpus, is_silent }).map(Some)
+        SpikeCommand::start(Runner { words, cpus: off(cpus, avoid), is_silent }).map(Some)
+    }
+}
+
+/// These CPUs without the one of the measuring thread, if others are left.
+fn off(cpus: Cpus, measuring: Option<usize>) -> Cpus {
+    let others = cpus.without(&measuring.iter().map(|cpu| *cpu as u32).collect());
+    if others.is_empty() {
+        cpus
+    } else {
+        others
     }
 }
 
@@ -355,5 +362,15 @@ mod tests {
         command.end();
         let allowed: Cpus = lines(&file)[0].split_whitespace().last().unwrap().parse().unwrap();
         assert_eq!(Some(allowed), housekeeping());
+    }
+
+    #[test]
+    fn the_command_leaves_the_measuring_threads_cpu_alone_if_there_are_others() {
+        let cpus = housekeeping().unwrap();
+        let measuring = cpus.iter().next().unwrap();
+        let alone: Cpus = std::iter::once(measuring).collect();
+        let others = cpus.without(&alone);
+        assert_eq!(off(cpus.clone(), Some(measuring as usize)), if others.is_empty() { cpus } else { others });
+        assert_eq!(off(alone.clone(), Some(measuring as usize)), alone, "it has no other");
     }
 }

@@ -14,6 +14,7 @@ use latpath_tracefs::Tracefs;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -23,6 +24,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("kill_9_keeps_the_spikes_so_far", needs, killed),
         trial("without_the_recorder_there_are_none", needs, no_flight),
         trial("the_first_spike_stops_the_recording_and_the_kernels_trace", needs, stop_on_spike),
+        trial("a_command_of_the_user_runs_for_a_late_packet", needs, on_spike),
         trial("what_a_killed_recording_leaves_in_tracefs_any_other_command_removes", needs, killed_while_tracing),
         trial("the_worst_of_a_minute_need_no_threshold", needs, worst),
         trial("live_shows_what_held_late_packets_and_how_soon", needs, explained_live),
@@ -214,6 +216,27 @@ fn stop_on_spike() -> Result<(), Failed> {
     equal("events", trace.contains("sched_switch"), true)?;
     let tracefs = Tracefs::open()?;
     equal("an instance stays", tracefs.path().join("instances").join(&instance).exists(), false)
+}
+
+fn on_spike() -> Result<(), Failed> {
+    let stage = Stage::new("command")?;
+    let folder = tempfile::tempdir()?;
+    let (script, kept) = (folder.path().join("script"), folder.path().join("kept"));
+    std::fs::write(&script, format!("#!/bin/sh\ntest -e {0} || env > {0}\n", kept.display()))?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    let recorder = stage.record(&format!("{THRESHOLD} {ROOM} --on-spike {}", script.display()))?;
+    stage.stall(60)?;
+    until("the command has run", || std::fs::read_to_string(&kept).is_ok_and(|text| text.contains("LATPATH_TIME=")))?;
+    let run = Run::open(&recorder.end()?)?;
+    let text = std::fs::read_to_string(&kept)?;
+    let get = |name: &str| text.lines().find_map(|line| line.strip_prefix(&format!("LATPATH_{name}=")));
+    equal("what", get("EVENT"), Some("packet"))?;
+    equal("stream", get("STREAM"), Some(format!("svid:{}", stage.svid).as_str()))?;
+    equal("the run", get("RUN").map(std::path::Path::new), Some(run.path()))?;
+    let number: u32 = get("CAPTURE").and_then(|number| number.parse().ok()).ok_or("no number of a capture")?;
+    let capture = run.capture(number)?.capture;
+    let packet: u64 = get("NUMBER").and_then(|number| number.parse().ok()).ok_or("no number of a packet")?;
+    equal("its packet", capture.packets.iter().any(|p| p.late && p.number == packet), true)
 }
 
 fn killed_while_tracing() -> Result<(), Failed> {

@@ -1,6 +1,6 @@
 //! Sweeps over sizes and rates, and the command that runs when a packet is late.
 
-use crate::link::{is, need, number, Link, ANSWER_WITHIN};
+use crate::link::{is, need, number, Link, Says, ANSWER_WITHIN};
 use latpath_testkit::{equal, trial, Failed, Trial};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ pub fn tests() -> Vec<Trial> {
         trial("a_sweep_measures_each_size_and_rate_in_each_round", &needs, swept),
         trial("a_sweep_judges_limits_of_each_size_and_rate", &needs, judged),
         trial("a_sweep_without_an_end_or_with_two_reflectors_is_refused", &needs, refused),
+        trial("memory_is_locked_at_both_ends", &needs, locked),
         trial("a_command_runs_for_late_packets_of_both_ends", &needs, commands),
     ]
 }
@@ -67,6 +68,26 @@ fn refused() -> Result<(), Failed> {
         is(&format!("{why:?} in {}", said.stderr), said.stderr.contains(why))?;
     }
     Ok(())
+}
+
+/// Locked memory of a process, by the kernel's account, KiB.
+fn locked_kib(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("VmLck:"))?.split_whitespace().next()?.parse().ok()
+}
+
+fn locked() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let mut reflector = link.reflect("")?;
+    let emitter = link.start_emit("10.77.0.2 --rate 100")?;
+    reflector.answers(50)?;
+    // More than the program's own text and data: all of its memory.
+    for pid in [emitter.pid(), reflector.0.pid()] {
+        is("its memory is locked", locked_kib(pid) > Some(4096))?;
+    }
+    emitter.interrupt();
+    let notes = emitter.finish(ANSWER_WITHIN)?.session()?["notes"].clone();
+    equal("nothing to note", notes, json!([]))
 }
 
 /// A command that writes its variables to a file, once.

@@ -129,36 +129,47 @@ pub fn to_json(all: &AllTurnarounds) -> Map<String, Value> {
     map
 }
 
+/// Shared by the reflector's thread and that of the progress line.
+#[derive(Default)]
+struct Progressing {
+    /// The times for the next line.
+    now: Mutex<Option<AllTurnarounds>>,
+    /// Whether a line is due: a copy of the times delays the reflector by some µs.
+    is_due: AtomicBool,
+    over: AtomicBool,
+}
+
 /// The progress line, printed by a thread of its own, so that the reflector does not wait for a terminal.
 pub struct Shown {
-    now: Arc<Mutex<Option<AllTurnarounds>>>,
-    over: Arc<AtomicBool>,
+    state: Arc<Progressing>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Shown {
     /// Starts the thread, unless the user wants no progress.
     pub fn begin(quiet: bool, limits: &[Limit]) -> Self {
-        let (now, over) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
-        let (theirs, ended, limits) = (Arc::clone(&now), Arc::clone(&over), limits.to_vec());
-        let run = move || print_progress(&theirs, &ended, &limits);
+        let state = Arc::new(Progressing::default());
+        let (theirs, limits) = (Arc::clone(&state), limits.to_vec());
+        let run = move || print_progress(&theirs, &limits);
         // Without a thread there is no progress.
         let thread = (!quiet).then(|| std::thread::Builder::new().name("ping-progress".into()).spawn(run).ok());
-        Self { now, over, thread: thread.flatten() }
+        Self { state, thread: thread.flatten() }
     }
 
-    /// Passes on the times so far, unless the thread reads the previous ones just now.
+    /// Passes on the times so far if a line is due.
     pub fn update(&self, all: &AllTurnarounds) {
-        if self.thread.is_some() {
-            if let Ok(mut now) = self.now.try_lock() {
-                *now = Some(all.clone());
+        let Some(thread) = &self.thread else { return };
+        if self.state.is_due.swap(false, Ordering::AcqRel) {
+            if let Ok(mut now) = self.state.now.try_lock() {
+                *now = Some(all.without_drawn());
             }
+            thread.thread().unpark();
         }
     }
 
     /// Ends the thread.
     pub fn end(mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.state.over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
@@ -166,15 +177,23 @@ impl Shown {
     }
 }
 
-fn print_progress(now: &Mutex<Option<AllTurnarounds>>, over: &AtomicBool, limits: &[Limit]) {
+fn print_progress(state: &Progressing, limits: &[Limit]) {
     let (mut progress, mut shown) = (Progress::begin(false), 0);
-    while !over.load(Ordering::Relaxed) {
-        std::thread::park_timeout(progress.idle());
-        let Some(all) = now.lock().unwrap_or_else(PoisonError::into_inner).take() else { continue };
+    while !state.over.load(Ordering::Acquire) {
+        let idle = progress.idle();
+        if !idle.is_zero() {
+            std::thread::park_timeout(idle);
+            continue;
+        }
+        state.is_due.store(true, Ordering::Release);
+        std::thread::park_timeout(Duration::from_secs(1));
+        let Some(all) = state.now.lock().unwrap_or_else(PoisonError::into_inner).take() else { continue };
         // Without new probes there is nothing new to show.
         if all.received != shown {
             shown = all.received;
             let _ = progress.show(|elapsed| Ok::<_, std::convert::Infallible>(line(elapsed, &all, limits)));
+        } else {
+            std::thread::park_timeout(Duration::from_secs(1));
         }
     }
     progress.end();
