@@ -326,6 +326,17 @@ fn logs_of_rant_become_a_log_of_round_trips() {
     }
     let out = bench.latpath(&["import", "--format", "rant", "emit=a.txt", "-o", "a.parquet"]);
     assert!(stderr(&out).contains("a.parquet: exists already"), "{}", stderr(&out));
+    // A log is replaced once the new one is whole.
+    let read = |name: &str| std::fs::read(bench.dir.path().join(name)).unwrap();
+    let (a, b) = (read("a.parquet"), read("b.parquet"));
+    let force = ["import", "--format", "rant", "-o", "a.parquet", "--force"];
+    let failed = bench.latpath(&[&force[..], &["emit=none.txt"]].concat());
+    assert_eq!((failed.status.code(), read("a.parquet")), (Some(1), a));
+    let out = bench.latpath(&[&force[..], &["emit=b.txt"]].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(read("a.parquet").len(), b.len());
+    let names = std::fs::read_dir(bench.dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.filter(|name| name.to_string_lossy().contains("new-")).count(), 0);
 }
 
 #[test]
