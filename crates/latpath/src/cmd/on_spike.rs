@@ -3,11 +3,12 @@
 use super::Usage;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_linux::background::{housekeeping, leave_at_exec, place_at_exec};
+use latpath_linux::background::{housekeeping, keep_prompt};
 use latpath_linux::{monotonic, realtime, Cpus};
 use latpath_model::text::printable;
 use latpath_model::Ns;
 use latpath_stats::units::{count, number_of};
+use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::signal::{killpg, Signal};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -185,11 +186,17 @@ struct Runner {
 
 impl Runner {
     fn run(&self, events: &Receiver<LateEvent>, is_busy: &AtomicBool, over: &AtomicBool) -> Runs {
+        keep_prompt();
         let mut runs = Runs::default();
         while let Ok(event) = events.recv() {
             let begun = Instant::now();
             runs.started += 1;
-            if let Err(why) = self.once(&event, over) {
+            // Each time: latpath moves its threads when the CPUs of the route change.
+            let ended = match place(&self.cpus) {
+                Ok(()) => self.once(&event, over),
+                Err(why) => Err(format!("not started, since it cannot be kept off the isolated CPUs: {why}")),
+            };
+            if let Err(why) = ended {
                 runs.failed += 1;
                 runs.first_failure.get_or_insert(why);
             }
@@ -223,10 +230,17 @@ impl Runner {
             // latpath's results alone go to its stdout.
             false => command.stdout(std::io::stderr().as_fd().try_clone_to_owned()?),
         };
-        leave_at_exec(&mut command);
-        place_at_exec(&mut command, &self.cpus);
+        // CPUs and priority are those of this thread: without code of its own between fork and exec, the child shares
+        // this process's memory until exec, and no page of the measuring thread is copied or write-protected.
         command.spawn()
     }
+}
+
+/// Keeps the calling thread, and what it starts, on these CPUs.
+fn place(cpus: &Cpus) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().try_for_each(|cpu| set.set(cpu as usize))?;
+    sched_setaffinity(Pid::from_raw(0), &set)
 }
 
 /// Waits for the end of a command. After latpath's own end, the command has [`PATIENCE`].

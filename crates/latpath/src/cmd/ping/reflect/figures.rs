@@ -12,6 +12,7 @@ use latpath_ping::{Source, Stamp};
 use latpath_stats::units::{count, duration, number_of};
 use latpath_stats::{MachineFigures, SegmentFigures, Summary};
 use serde_json::{json, Map, Value};
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -165,6 +166,12 @@ impl Shown {
             }
             thread.thread().unpark();
         }
+    }
+
+    /// Prints a line to stderr, in place of the progress line if a terminal shows one.
+    pub fn print(&self, line: &str) {
+        let clear = if self.thread.is_some() && std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+        eprintln!("{clear}latpath: {line}");
     }
 
     /// Ends the thread.

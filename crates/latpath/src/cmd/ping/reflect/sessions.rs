@@ -111,7 +111,7 @@ impl<'a> Sessions<'a> {
 impl<P: Display> Witness<P> for Sessions<'_> {
     fn begins(&mut self, peer: &P, session: u32) {
         if !self.quiet && self.lines.has_room(Instant::now()) {
-            eprintln!("latpath: {peer}: session {session:08x} begins");
+            self.shown.print(&format!("{peer}: session {session:08x} begins"));
         }
     }
 
@@ -166,7 +166,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
         self.freeze(session.number, Transaction { sequence, ..Transaction::default() });
         if session.breaches <= MOST_PRINTED && self.lines.has_room(Instant::now()) {
             let number = session.number;
-            eprintln!("latpath: {peer}: session {number:08x}: probe {sequence} broke the emitter's threshold");
+            self.shown.print(&format!("{peer}: session {number:08x}: probe {sequence} broke the emitter's threshold"));
         }
     }
 
@@ -185,10 +185,9 @@ impl<P: Display> Witness<P> for Sessions<'_> {
         self.held_in_all += 1;
         if self.held_in_all <= MOST_HELD_PRINTED && self.lines.has_room(Instant::now()) {
             let (time, from, to) = (duration(held.time_ns), held.from.name(), held.to.name());
-            eprintln!(
-                "latpath: {peer}: session {session:08x}: probe {} was held here for {time}, {from} → {to}",
-                held.sequence
-            );
+            let n = held.sequence;
+            self.shown
+                .print(&format!("{peer}: session {session:08x}: probe {n} was held here for {time}, {from} → {to}"));
         }
     }
 
