@@ -12,7 +12,7 @@ mod governor;
 mod priority;
 mod watchdog;
 
-pub use priority::{keep_prompt, leave_at_exec, lower_priority, place_at_exec};
+pub use priority::{keep_prompt, leave_at_exec, lower_priority};
 
 use crate::proc::line;
 use crate::Cpus;

@@ -1,10 +1,7 @@
 //! The scheduling priority of the process's threads, which is set per thread.
 
 use crate::proc::{capabilities, Root};
-use crate::Cpus;
-use nix::sched::{sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -133,18 +130,6 @@ pub(super) fn may_return() -> bool {
 pub(super) fn is_ordinary() -> bool {
     // SAFETY: takes a number; 0 is the calling thread.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
-}
-
-/// Makes `command` start on these CPUs alone. If the kernel refuses that, the command does not start.
-pub fn place_at_exec(command: &mut Command, cpus: &Cpus) {
-    let mut set = CpuSet::new();
-    let fits = cpus.iter().all(|cpu| set.set(cpu as usize).is_ok());
-    let place = move || match fits {
-        true => sched_setaffinity(Pid::from_raw(0), &set).map_err(io::Error::from),
-        false => Err(io::ErrorKind::InvalidInput.into()),
-    };
-    // SAFETY: between fork and exec it only makes a system call, and allocates nothing.
-    unsafe { command.pre_exec(place) };
 }
 
 /// Makes `command` start at normal priority, also from a background thread: a child inherits its parent's policy.
