@@ -30,4 +30,4 @@ pub use selector::Selector;
 pub use tuning::{Applied, AppliedStep, ApplyOptions, Drift, Progress, StopCause, Stopped, TuneError, Tuned, Tuning};
 pub use undo::{Change, Tunings};
 pub use variables::{Variables, BUILT_IN};
-pub use watch::{Baseline, Effect, Figures, NoWatch, Observed, Watch};
+pub use watch::{Baseline, Effect, Exact, Figures, NoWatch, Observed, Watch};

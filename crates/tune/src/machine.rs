@@ -66,6 +66,14 @@ impl Machine {
         machine
     }
 
+    /// The machine as it is now, with these network devices too.
+    pub fn with_devices(&self, names: &[String]) -> Self {
+        match self.is_live {
+            true => Self::this(names),
+            false => self.again(),
+        }
+    }
+
     /// The source of its settings.
     pub fn source(&self) -> Source<'_> {
         match self.is_live {

@@ -154,6 +154,9 @@ impl<'a> Tuning<'a> {
                 let disturbed = disturbed.map(|why| (StopCause::Traffic, why));
                 match disturbed.or(hard.map(|why| (StopCause::Failure, why))) {
                     Some((cause, why)) if !options.force => return Ok(Some(stopped(cause, why))),
+                    _ if stop.load(Ordering::Relaxed) => {
+                        return Ok(Some(stopped(StopCause::User, "stopped by the user after this step".into())));
+                    }
                     _ => {}
                 }
             }
@@ -346,7 +349,8 @@ impl<'a> Tuning<'a> {
             let Some(entry) = turn.find::<Tunings>(&subject)? else { continue };
             drop(turn);
             let Some(last) = began(entry.steps()) else { continue };
-            let plan = plan(&last.profile()?, last.variables, &self.machine.again())?;
+            let machine = self.machine.with_devices(&last.variables.interfaces);
+            let plan = plan(&last.profile()?, last.variables, &machine)?;
             all.push(Drift { subject: Some(one.subject), ..Drift::of(plan) });
         }
         Ok(all)

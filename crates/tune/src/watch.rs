@@ -75,6 +75,21 @@ pub struct Observed {
     pub lost: u64,
     /// Latencies, ns: ranges with the number of packets in each, ascending.
     pub latencies: Vec<(Ns, Ns, u64)>,
+    /// Percentiles that are more exact than those of the ranges, if they are known.
+    pub exact: Option<Exact>,
+}
+
+/// Percentiles of latencies, ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exact {
+    /// Median.
+    pub p50: Ns,
+    /// 99th percentile.
+    pub p99: Ns,
+    /// 99.9th percentile.
+    pub p99_9: Ns,
+    /// The longest.
+    pub max: Ns,
 }
 
 /// The traffic before the first change, and what counts as late.
@@ -110,6 +125,9 @@ impl Observed {
     }
 
     fn figures(&self) -> Figures {
+        if let Some(Exact { p50, p99, max, .. }) = self.exact {
+            return Figures { p50: Some(p50), p99: Some(p99), max: Some(max) };
+        }
         let max = self.latencies.iter().rfind(|(.., count)| *count > 0).map(|(_, to, _)| *to);
         Figures { p50: self.percentile(500), p99: self.percentile(990), max }
     }
@@ -128,7 +146,8 @@ impl Baseline {
         if observed.packets == 0 {
             return Err("no packet of the stream came while the traffic before the change was measured".into());
         }
-        let derived = observed.percentile(999).unwrap_or(0).saturating_mul(TIMES_P99_9);
+        let p99_9 = observed.exact.map(|exact| exact.p99_9).or(observed.percentile(999)).unwrap_or(0);
+        let derived = p99_9.saturating_mul(TIMES_P99_9);
         let longest = observed.figures().max.unwrap_or(0).saturating_mul(TIMES_MAX);
         let threshold_ns = threshold_ns.unwrap_or(derived.max(longest));
         let late = observed.over(threshold_ns);
@@ -205,7 +224,7 @@ mod tests {
 
     fn observed(lost: u64, latencies: &[(Ns, Ns, u64)]) -> Observed {
         let packets = latencies.iter().map(|(.., count)| count).sum();
-        Observed { elapsed_ns: 5_000_000_000, packets, lost, latencies: latencies.to_vec() }
+        Observed { elapsed_ns: 5_000_000_000, packets, lost, latencies: latencies.to_vec(), exact: None }
     }
 
     const QUIET: &[(Ns, Ns, u64)] = &[(30_000, 31_000, 19_000), (40_000, 41_000, 1_000)];

@@ -351,6 +351,7 @@ fn undo(args: Undo) -> Result<Outcome> {
     let machine = Machine::this(&[]);
     let tuning = Tuning::new(&machine, Journal::of_this_machine());
     let mut applied = tuning.applied()?;
+    applied.sort_by(|a, b| a.subject.cmp(&b.subject));
     applied.dedup_by(|a, b| a.subject == b.subject);
     let names = match args.profile {
         Some(name) => vec![name],

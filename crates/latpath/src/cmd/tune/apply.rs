@@ -87,7 +87,10 @@ fn make(args: &Apply, machine: &Machine, plan: &Plan, watch: &mut dyn Watch, sto
     let options = ApplyOptions { force: args.force, unconfirmed: args.confirm.is_some() };
     let is_text = !args.json;
     let mut report = |progress: Progress| match progress {
-        Progress::Baseline => eprintln!("latpath: measuring the traffic before the first step"),
+        Progress::Baseline if args.watching.is_on().unwrap_or(false) => {
+            eprintln!("latpath: measuring the traffic before the first step");
+        }
+        Progress::Baseline => {}
         Progress::Step(step) if is_text => drop(print(&show::step(step))),
         Progress::Step(_) => {}
         Progress::Again(changes) => {

@@ -12,7 +12,7 @@ use latpath_model::{Ns, SegmentKind, StreamSpec};
 use latpath_session::{LiveOptions, LiveSession, Session, State};
 use latpath_stats::figures::{never_seen, packets};
 use latpath_stats::Summary;
-use latpath_tune::{Baseline, Effect, Observed, Planned, Watch};
+use latpath_tune::{Baseline, Effect, Exact, Observed, Planned, Watch};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,6 +132,12 @@ fn observed(summary: &Summary) -> Observed {
         elapsed_ns: summary.elapsed_ns,
         packets: summary.journeys,
         lost: packets(&summary.lost).saturating_add(never_seen(summary)),
+        exact: total.filter(|total| total.times.count > 0).map(|total| Exact {
+            p50: total.times.p50_ns,
+            p99: total.times.p99_ns,
+            p99_9: total.times.p99_9_ns,
+            max: total.times.max_ns,
+        }),
         latencies: buckets.iter().map(|one| (one.from_ns, one.to_ns.min(longest), one.count)).collect(),
     }
 }
