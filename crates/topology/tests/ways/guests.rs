@@ -143,6 +143,10 @@ fn listed(topology: &Topology) -> Result<(), Failed> {
     let vm = found.vms.iter().find(|vm| vm.netns == Some(host)).ok_or("the guest is not found")?;
     if topology.has_vhost_user() {
         let [nic] = &vm.vhost_user[..] else { return Err(format!("one NIC over vhost-user: {vm:?}").into()) };
+        // A kernel that has the list of sockets as a module shows no peer before somebody loads it.
+        if nic.peer.is_none() && latpath_linux::would_load_module("unix_diag") {
+            return Ok(());
+        }
         let served = nic.peer.as_ref().map_or("nobody", |peer| peer.program.as_str());
         return equal(&format!("{nic:?}"), served.starts_with("ovs-vswitchd"), true);
     }
