@@ -102,6 +102,7 @@ const FLAGS: [(&str, &[&str]); 15] = [
     (
         "Devices and machines",
         &[
+            "address",
             "agent-key",
             "bind",
             "ethernet",
@@ -109,7 +110,9 @@ const FLAGS: [(&str, &[&str]); 15] = [
             "in",
             "interface",
             "machine",
+            "no-namespace",
             "other-users",
+            "peer",
             "points",
             "port",
             "source",
@@ -124,7 +127,7 @@ const FLAGS: [(&str, &[&str]); 15] = [
     ("When to stop", &["count", "duration", "max-size", "sessions"]),
     (
         "Clocks and timestamps",
-        &["clock-error", "estimate-offset", "offset", "stamps", "start", "synchronised", "trace-offset"],
+        &["clock-error", "estimate-offset", "no-ptp", "offset", "stamps", "start", "synchronised", "trace-offset"],
     ),
     ("Journeys", &["buffer", "exclude", "from", "only", "segment", "steps", "to", "window"]),
     (
@@ -180,8 +183,8 @@ const FLAGS: [(&str, &[&str]); 15] = [
     (
         "Output",
         &[
-            "asciidoc", "csv", "firefox", "folded", "force", "html", "json", "log", "log-keep", "markdown", "note",
-            "output", "perfetto", "plain", "quiet", "svg", "title",
+            "asciidoc", "csv", "export", "firefox", "folded", "force", "html", "json", "log", "log-keep", "markdown",
+            "note", "output", "perfetto", "plain", "quiet", "svg", "title", "why",
         ],
     ),
 ];

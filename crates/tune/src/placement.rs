@@ -59,7 +59,7 @@ fn lost_routes(plan: &Plan, machine: &Machine) -> Vec<String> {
     let one = |device: &str| {
         format!(
             "{device} has routes by a gateway: they end with its move to another network namespace, and tune undo does not \
-             bring them back; a login through it ends too (--set no_namespace=1 leaves it where it is)"
+             bring them back; a login through it ends too (--no-namespace leaves it where it is)"
         )
     };
     devices.filter(has_gateway).map(one).collect()

@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::placement;
 use crate::profile::{Line, Profile};
 use crate::selector::{Places, Selector};
-use crate::variables::Variables;
+use crate::variables::{Variables, BUILT_IN};
 use latpath_linux::Cpus;
 use latpath_settings::{Address, BootState, Disturbs, Lasts, Located, NextBoot, Owner, Owners, Setting, Writable};
 use latpath_vms::Role;
@@ -163,8 +163,14 @@ pub enum PlanError {
 
 /// The flag that sets a variable.
 fn flag(name: &str) -> String {
-    format!("--{}", name.replace('_', "-"))
+    match BUILT_IN.contains(&name) || FLAGS.contains(&name) {
+        true => format!("--{}", name.replace('_', "-")),
+        false => format!("--set {name}=VALUE"),
+    }
 }
+
+/// Variables of profiles that have a flag of their own, besides the built-in ones.
+const FLAGS: [&str; 4] = ["address", "peer", "no_namespace", "no_ptp"];
 
 pub(crate) fn id<S: Serializer>(setting: &Setting, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(setting.id())

@@ -11,11 +11,13 @@ use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_linux::Cpus;
+use latpath_model::stream::{format_mac, parse_mac};
 use latpath_tune::{plan, Drift, Format, Machine, Plan, PlanError, Profile, TuneError, Tuned, Tuning, Variables};
 use latpath_undo::Journal;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Give this machine the settings of a profile, as one change that can be taken back.
@@ -162,6 +164,18 @@ struct VariableArgs {
     /// CPU of the application
     #[arg(long, value_name = "CPU")]
     app_cpu: Option<u32>,
+    /// Address that the network device gets, as 192.168.1.10/24; several are allowed (ping-interface)
+    #[arg(long, value_name = "CIDR", value_parser = cidr)]
+    address: Vec<String>,
+    /// The other end and its link-layer address, as 192.168.1.11=02:00:00:00:00:11; several are allowed (ping-interface)
+    #[arg(long, value_name = "IP=MAC", value_parser = peer)]
+    peer: Vec<String>,
+    /// Leave the network device in its network namespace (ping-interface)
+    #[arg(long)]
+    no_namespace: bool,
+    /// Start no phc2sys (ping-interface)
+    #[arg(long)]
+    no_ptp: bool,
     /// Value of another variable of the profile; several are allowed
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = variable)]
     other: Vec<(String, String)>,
@@ -177,7 +191,38 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// `192.168.1.10/24`
+fn cidr(text: &str) -> Result<String, String> {
+    let invalid = || format!("{text}: write an address with the length of its prefix, as 192.168.1.10/24");
+    let (address, prefix) = text.split_once('/').ok_or_else(invalid)?;
+    let address: IpAddr = address.parse().map_err(|_| invalid())?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = prefix.parse::<u8>().ok().filter(|prefix| *prefix <= longest).ok_or_else(invalid)?;
+    Ok(format!("{address}/{prefix}"))
+}
+
+/// `192.168.1.11=02:00:00:00:00:11`, as the setting `device-neighbours` has it.
+fn peer(text: &str) -> Result<String, String> {
+    let invalid = || format!("{text}: write IP=MAC, as 192.168.1.11=02:00:00:00:00:11");
+    let (address, mac) = text.split_once('=').ok_or_else(invalid)?;
+    let address: IpAddr = address.parse().map_err(|_| invalid())?;
+    Ok(format!("{address} {}", format_mac(&parse_mac(mac).ok_or_else(invalid)?)))
+}
+
 impl VariableArgs {
+    /// Variables of the flags that are short for --set.
+    fn named(&self) -> impl Iterator<Item = (String, String)> {
+        let list = |all: &[String]| (!all.is_empty()).then(|| all.join(", "));
+        let switch = |on: bool| on.then(|| "1".to_owned());
+        let all = [
+            ("address", list(&self.address)),
+            ("peer", list(&self.peer)),
+            ("no_namespace", switch(self.no_namespace)),
+            ("no_ptp", switch(self.no_ptp)),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    }
+
     fn variables(&self) -> Variables {
         Variables {
             isolated: self.isolated.clone(),
@@ -186,7 +231,7 @@ impl VariableArgs {
             interfaces: self.interfaces.clone(),
             irq_cpu: self.irq_cpu,
             app_cpu: self.app_cpu,
-            other: self.other.iter().cloned().collect::<BTreeMap<_, _>>(),
+            other: self.other.iter().cloned().chain(self.named()).collect::<BTreeMap<_, _>>(),
         }
     }
 }
@@ -363,4 +408,22 @@ fn undo(args: Undo) -> Result<Outcome> {
         print(&show::undone(&name, &messages))?;
     }
     Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_peers_are_those_of_the_settings_and_a_wrong_one_says_the_form() {
+        assert_eq!(cidr("192.168.1.10/24").as_deref(), Ok("192.168.1.10/24"));
+        assert_eq!(cidr("FD00::1/64").as_deref(), Ok("fd00::1/64"));
+        assert_eq!(peer("192.168.1.11=02:00:00:00:00:1A").as_deref(), Ok("192.168.1.11 02:00:00:00:00:1a"));
+        for bad in ["", "192.168.1.10", "192.168.1.10/33", "host/24", "fd00::1/129"] {
+            assert!(cidr(bad).unwrap_err().ends_with("as 192.168.1.10/24"), "{bad}");
+        }
+        for bad in ["", "192.168.1.11", "192.168.1.11=02:00", "x=02:00:00:00:00:11"] {
+            assert!(peer(bad).unwrap_err().contains("IP=MAC"), "{bad}");
+        }
+    }
 }
