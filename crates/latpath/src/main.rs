@@ -11,8 +11,8 @@ use latpath_model::text::printable;
 use latpath_undo::{Journal, Kind, Undoer};
 use std::process::ExitCode;
 
-/// Follows every packet of a time-critical stream from the wire, through a virtualised host, to the application in the
-/// guest: how long each segment took, where packets were lost, and what the measuring cost.
+/// Follows each packet of a time-critical stream from the wire to the application in a guest: how long each step took,
+/// what was lost, and what held late packets.
 #[derive(Parser)]
 #[command(name = "latpath", version, propagate_version = true, max_term_width = 110, help_template = help::template())]
 struct Cli {
