@@ -74,7 +74,7 @@ pub fn template() -> String {
 }
 
 /// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
-const FLAGS: [(&str, &[&str]); 15] = [
+const FLAGS: [(&str, &[&str]); 16] = [
     ("Recordings", &["against"]),
     (
         "Streams",
@@ -124,7 +124,24 @@ const FLAGS: [(&str, &[&str]); 15] = [
         "Pace",
         &["batch", "burst", "delay", "flood", "lost-after", "rate", "sweep-rate", "sweep-rounds", "timeout", "warm-up"],
     ),
-    ("When to stop", &["count", "duration", "max-size", "sessions"]),
+    ("When to stop", &["count", "duration", "max-size", "record-for", "sessions", "warm-for"]),
+    (
+        "Studies",
+        &[
+            "dry-run",
+            "guest-publisher",
+            "into",
+            "load",
+            "out-of",
+            "print-plan",
+            "publish-on",
+            "reader",
+            "repeat-failed",
+            "repetitions",
+            "udp-load",
+            "way",
+        ],
+    ),
     (
         "Clocks and timestamps",
         &["clock-error", "estimate-offset", "no-ptp", "offset", "stamps", "start", "synchronised", "trace-offset"],

@@ -281,11 +281,28 @@ impl Study {
             let directory = self.folder.fresh(&name)?;
             self.folder.begin(&name)?;
             let began = Instant::now();
-            let attempted = self.attempt(trial, &directory).make(stop, &mut |phase| {
+            let (recorded, taken_down) = self.attempt(trial, &directory).make(stop, &mut |phase| {
                 let left = until.saturating_duration_since(Instant::now());
                 progress(Progress::Trial { number, of, trial: &name, phase, left });
             });
             let took_ns = began.elapsed().as_nanos() as Ns;
+            // A step that the user interrupted fails.
+            if recorded.is_err() && stop.load(Ordering::Relaxed) {
+                directory.clear();
+                match taken_down {
+                    // The next start tries again: the trial stays under way.
+                    Err(reason) => progress(Progress::NotTakenDown { trial: &name, reason: &reason }),
+                    Ok(()) => self.folder.is_clear()?,
+                }
+                return Ok(false);
+            }
+            let attempted = match (recorded, taken_down) {
+                (Ok(recorded), Ok(())) => Ok(recorded),
+                (Ok(_), Err(why)) => Err(why),
+                (Err(NotRecorded::Failed(why)), Ok(())) => Err(why),
+                (Err(NotRecorded::Failed(why)), Err(more)) => Err(format!("{why}; {more}")),
+                (Err(NotRecorded::Stopped), _) => return Ok(false),
+            };
             match attempted {
                 Ok(recorded) => {
                     let mut record = TrialRecord::new(name, Outcome::Complete, attempt);
@@ -298,12 +315,7 @@ impl Study {
                     self.folder.is_clear()?;
                     return Ok(true);
                 }
-                Err(NotRecorded::Stopped) => {
-                    directory.clear();
-                    self.folder.is_clear()?;
-                    return Ok(false);
-                }
-                Err(NotRecorded::Failed(reason)) => {
+                Err(reason) => {
                     let again = attempt < ATTEMPTS;
                     progress(Progress::Failed { trial: &name, reason: &reason, again });
                     last = reason;

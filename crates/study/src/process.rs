@@ -84,7 +84,14 @@ impl Beside {
         }
     }
 
-    /// Ends it: with SIGTERM, so that it can print its results, then with SIGKILL, and all that it started.
+    /// Sends SIGTERM, so that it can print its results.
+    pub fn ask_to_end(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        }
+    }
+
+    /// Ends it: with SIGTERM, then with SIGKILL, and all that it started.
     pub fn end(&mut self) {
         let group = Pid::from_raw(self.child.id() as i32);
         if matches!(self.child.try_wait(), Ok(None)) {

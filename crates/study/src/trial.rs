@@ -80,15 +80,16 @@ impl Attempt<'_> {
         process::run(what, command, &surroundings, (self.directory, self.current), self.plan.command_limit)
     }
 
-    /// Sets up topology and settings, records, and takes both down again, whatever happened in between.
-    pub fn make(&self, stop: &AtomicBool, phase: &mut dyn FnMut(Phase)) -> Result<Recorded, NotRecorded> {
+    /// Sets up topology and settings, records, and takes both down again, whatever happened in between. The second
+    /// result is that of taking down.
+    pub fn make(
+        &self,
+        stop: &AtomicBool,
+        phase: &mut dyn FnMut(Phase),
+    ) -> (Result<Recorded, NotRecorded>, Result<(), String>) {
         let recorded = self.set_up_and_record(stop, phase);
         phase(Phase::TakingDown);
-        match (recorded, self.take_down()) {
-            (Ok(_), Err(why)) => Err(NotRecorded::Failed(why)),
-            (Err(NotRecorded::Failed(why)), Err(more)) => Err(NotRecorded::Failed(format!("{why}; {more}"))),
-            (recorded, _) => recorded,
-        }
+        (recorded, self.take_down())
     }
 
     fn set_up_and_record(&self, stop: &AtomicBool, phase: &mut dyn FnMut(Phase)) -> Result<Recorded, NotRecorded> {
@@ -117,6 +118,8 @@ impl Attempt<'_> {
             }
         }
         let mut recorded = self.record(&mut beside, stop, phase)?;
+        // All at once, so that they need not wait for each other.
+        beside.iter_mut().for_each(Beside::ask_to_end);
         beside.iter_mut().for_each(Beside::end);
         recorded.load_bits_per_second = self.load_rate();
         Ok(recorded)

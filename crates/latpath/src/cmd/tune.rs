@@ -147,8 +147,9 @@ struct OptionalWhat {
     variables: VariableArgs,
 }
 
+/// The variables of a profile.
 #[derive(ClapArgs, Clone, Debug)]
-struct VariableArgs {
+pub(super) struct VariableArgs {
     /// Network device that the profile is about; several are allowed
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
@@ -223,7 +224,8 @@ impl VariableArgs {
         all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
     }
 
-    fn variables(&self) -> Variables {
+    /// The variables that the user names.
+    pub(super) fn variables(&self) -> Variables {
         Variables {
             isolated: self.isolated.clone(),
             housekeeping: self.housekeeping.clone(),

@@ -10,6 +10,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("a_study_measures_every_cell_and_leaves_nothing", needs, measures),
         trial("a_trial_that_fails_is_tried_twice_and_the_table_says_why", needs, fails),
         trial("a_load_that_ends_early_is_a_failure", needs, ends_early),
+        trial("what_settings_changed_is_named", needs, names_settings),
     ]
 }
 
@@ -97,4 +98,34 @@ fn ends_early() -> Result<(), Failed> {
     let said = "load ended before the recording: exit status: 1: the server said no";
     equal(&ran.stderr, ran.stderr.contains(said) && ran.stderr.contains("none of its trials has a recording"), true)?;
     equal("namespaces that are left", bench.namespaces(), 0)
+}
+
+fn names_settings() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    bench.write_plan(
+        &format!("{SHORT}repetitions = 1"),
+        "[[settings]]\nname = 'nominal'\n[[settings]]\nname = 'short-queue'\n\
+         apply = 'ip -n $name-pub link set pub0 txqueuelen 77'\nundo = 'ip -n $name-pub link set pub0 txqueuelen 1000'\n",
+    )?;
+    let ran = bench.run("--json")?;
+    let table = ran.json()?;
+    equal(&ran.stderr, table["complete"].as_u64(), Some(8))?;
+    let name = |at: &Value| {
+        let cell = &cells(&table)[at.as_u64().unwrap_or(0) as usize];
+        ["direction", "topology", "settings"].map(|part| cell[part].as_str().unwrap_or_default())
+    };
+    let pair = |one: &&Value| {
+        name(&one["cell"]) == ["in", "veth", "short-queue"] && name(&one["reference"]) == ["in", "veth", "nominal"]
+    };
+    let against = table["differences"].as_array().into_iter().flatten().find(pair).ok_or("no such pair")?;
+    let is_length = |one: &&Value| one["settings"][0] == "device-queue-length" && one["targets"][0] == "pub0";
+    let length = against["settings"].as_array().into_iter().flatten().find(is_length);
+    let values = length.map(|one| (one["a"][0].as_str(), one["b"][0].as_str()));
+    equal(&against.to_string(), values, Some((Some("77"), Some("1000"))))?;
+    let text = bench.report("")?.stdout;
+    equal(
+        &text,
+        text.contains("What short-queue changes against nominal") && text.contains("device-queue-length"),
+        true,
+    )
 }

@@ -2,12 +2,14 @@
 
 use super::plan::{bad_plan, directory_of, make, Target};
 use crate::cmd::report::print;
+use crate::cmd::tune::VariableArgs;
 use crate::cmd::values::{some_time, time, whole};
 use crate::cmd::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_study::Plan;
+use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,14 +39,13 @@ pub struct Ways {
 /// The table names the settings that the profile changed, as read from the machine in each run.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
-  latpath study isolation sv-hypervisor --variable isolated=2-3 --into svid:MU01 -o STUDY")]
+  latpath study isolation sv-hypervisor --isolated 2-3 --into svid:MU01 -o STUDY")]
 pub struct Isolation {
     /// The profile: its name, or a file (docs/tune.md)
     #[arg(value_name = "PROFILE")]
     profile: String,
-    /// A variable of the profile, as isolated=2-3 or irq_cpu=1; several are allowed
-    #[arg(long = "variable", value_name = "NAME=VALUE", value_parser = variable)]
-    variables: Vec<(String, String)>,
+    #[command(flatten)]
+    variables: VariableArgs,
     #[command(flatten)]
     measured: Measured,
     #[command(flatten)]
@@ -73,7 +74,7 @@ struct Measured {
     #[arg(long, value_name = "ADDRESS:PORT")]
     udp_load: Option<String>,
     /// Add a load, as NAME=COMMAND: a shell command that runs until it is ended; several are allowed
-    #[arg(long = "load", value_name = "NAME=COMMAND", value_parser = variable)]
+    #[arg(long = "load", value_name = "NAME=COMMAND", value_parser = named)]
     loads: Vec<(String, String)>,
     /// Look into this machine too, a guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; several are allowed
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
@@ -83,7 +84,7 @@ struct Measured {
     repetitions: u32,
     /// Run stream and load for this time before each recording
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
-    warm_up: Duration,
+    warm_for: Duration,
     /// Record each trial for this time
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     record_for: Duration,
@@ -95,14 +96,14 @@ struct Measured {
     print_plan: bool,
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
+fn named(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
-    parts.map(|(name, value)| (name.into(), value.into())).ok_or_else(|| "write NAME=VALUE, as isolated=2-3".into())
+    parts.map(|(name, value)| (name.into(), value.into())).ok_or_else(|| "write NAME=COMMAND".into())
 }
 
 /// A text in a TOML file: JSON's strings are TOML's basic strings.
 fn text(value: &str) -> String {
-    serde_json::Value::from(value).to_string()
+    Value::from(value).to_string()
 }
 
 impl Measured {
@@ -113,7 +114,7 @@ impl Measured {
             "name = {}\nrepetitions = {}\nwarm_up = {}\nduration = {}\nthreshold = {}\n",
             text(name),
             self.repetitions,
-            time(self.warm_up),
+            time(self.warm_for),
             time(self.record_for),
             time(self.threshold)
         );
@@ -181,22 +182,21 @@ pub fn isolation(args: &Isolation) -> Result<Outcome> {
     let mut plan = args.measured.head("isolation");
     plan += "\n[[settings]]\nname = \"nominal\"\n";
     let _ = write!(plan, "\n[[settings]]\nname = \"tuned\"\nprofile = {}\n", text(&args.profile));
-    let variables: Vec<String> = args.variables.iter().map(|(name, value)| variable_of_tune(name, value)).collect();
-    if !variables.is_empty() {
-        let _ = writeln!(plan, "variables = {{ {} }}", variables.join(", "));
+    let variables = serde_json::to_value(args.variables.variables())?;
+    if variables.as_object().is_some_and(|fields| !fields.is_empty()) {
+        let _ = writeln!(plan, "variables = {}", inline(&variables));
     }
     plan += &args.measured.loads();
     args.measured.go(&plan, "isolation", &std::env::current_dir()?, &args.target)
 }
 
-/// A variable of a profile as a key of its table.
-fn variable_of_tune(name: &str, value: &str) -> String {
-    match name {
-        "irq_cpu" | "app_cpu" => format!("{name} = {value}"),
-        "isolated" | "housekeeping" | "cpus" => format!("{name} = {}", text(value)),
-        "interface" | "interfaces" => {
-            format!("interfaces = [{}]", value.split(',').map(text).collect::<Vec<_>>().join(", "))
+/// A value as TOML: JSON's strings, numbers and lists are TOML's; an object becomes an inline table.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| format!("{} = {}", text(name), inline(value)));
+            format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
         }
-        other => format!("other.{other} = {}", text(value)),
+        other => other.to_string(),
     }
 }

@@ -71,7 +71,7 @@ pub struct Report {
     /// Also write an HTML page with charts to this file, which needs no other
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Also write an AsciiDoc document to this file, and its charts as SVG files beside it
+    /// Also write the table as AsciiDoc to this file, and its charts as SVG files beside it
     #[arg(long, value_name = "FILE")]
     asciidoc: Option<PathBuf>,
     /// Replace files that exist: those of --html and --asciidoc
