@@ -45,7 +45,7 @@ const GROUPS: [Group; 4] = [
     Group {
         heading: "This machine",
         commands: &[
-            ("doctor", "Show what is wrong with this machine, what it costs, and how to mend it"),
+            ("doctor", "Show what is wrong with this machine, its cost, and how to mend it"),
             ("tune", "Give this machine the settings of a profile, and take them back"),
             ("demo", "Try all of latpath on this machine, with a guest"),
         ],
@@ -75,7 +75,7 @@ pub fn template() -> String {
 
 /// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
 const FLAGS: [(&str, &[&str]); 16] = [
-    ("Recordings", &["against"]),
+    ("Recordings", &["against", "run"]),
     (
         "Streams",
         &[

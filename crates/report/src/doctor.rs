@@ -66,7 +66,7 @@ fn findings(page: &mut Page, diagnosis: &Diagnosis, all: bool) {
     let rest = &diagnosis.findings[detailed.min(count)..];
     if !rest.is_empty() {
         page.gap();
-        page.line(format!("  and {} more; with details: latpath doctor --all", rest.len()));
+        page.line(format!("  and {} more; with details: latpath doctor --details", rest.len()));
         for (at, finding) in rest.iter().enumerate() {
             let text = format!("{} ({})", page.clean(&finding.what), finding.severity.name());
             page.wrapped(format!(" {:>3} ", at + 1 + detailed), 7, &text);

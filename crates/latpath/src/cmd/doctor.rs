@@ -30,17 +30,17 @@ const MOST_BYTES: u64 = 8 << 20;
     after_help = "Examples:\n  latpath doctor\n  latpath doctor --run RUN              # the faults that cost most in this recording first\n  latpath doctor --strict               # for scripts: exit code 3 if something is found\n  latpath doctor --need exits           # exit code 3 unless latpath exits works here"
 )]
 pub struct Args {
-    /// Rank faults by what they cost in this recording too; several are allowed. Without it: the newest recordings in
-    /// the current directory, if they are small
+    /// Recording to read: faults are ranked by what they cost in it; several are allowed. Without it: the newest
+    /// recordings in the current directory, if they are small
     #[arg(long, value_name = "RUN")]
     run: Vec<PathBuf>,
     /// Judge the machine by this profile of latpath tune, or by the one in a file; "none" judges its structure alone.
     /// Without it: sv-hypervisor on a machine with virtual machines or KVM, sv-guest in a virtual machine
-    #[arg(long, value_name = "PROFILE|FILE")]
+    #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
     /// Show the details of each finding, and what does not apply
     #[arg(long)]
-    all: bool,
+    details: bool,
     /// End with exit code 3 if something is found
     #[arg(long)]
     strict: bool,
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let report = Report { diagnosis, capabilities };
     let text = || {
         let more = report.capabilities.as_ref().map(commands::text).unwrap_or_default();
-        latpath_report::doctor::text(&report.diagnosis, args.all, style()) + &more
+        latpath_report::doctor::text(&report.diagnosis, args.details, style()) + &more
     };
     print_as(args.json, || &report, text)?;
     Ok(if is_missing || is_ill { Outcome::LimitBroken } else { Outcome::Done })

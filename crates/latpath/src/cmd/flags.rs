@@ -185,11 +185,18 @@ mod tests {
 
     /// Flags with one meaning whose help starts differently in some commands; and `--output`, whose value is named
     /// after the command's result.
-    const SAME_IN_OTHER_WORDS: [(&str, &[&str]); 3] = [
+    const SAME_IN_OTHER_WORDS: [(&str, &[&str]); 5] = [
+        // What latpath refuses otherwise: to replace a file, to go on after a step that disturbs.
+        ("force", &["replace files that", "go on after"]),
         // A network device: the command's action on it.
-        ("interface", &["device to send", "device to listen", "device to watch", "device to try"]),
+        (
+            "interface",
+            &["device to send", "device to listen", "device to watch", "device to try", "network device that"],
+        ),
         // The destination of the result.
         ("output", &["directory to make", "file to write", "keep the recording", "keep what is", "keep the profile"]),
+        // The name of a set of values: of a publisher, of a machine's settings.
+        ("profile", &["what the publisher", "judge the machine"]),
         // A stream: the command's action on it.
         ("stream", &["stream to follow", "stream to send", "only this stream", "only packets of"]),
     ];

@@ -111,7 +111,7 @@ struct Undo {
     profile: Option<String>,
     /// Take all applied profiles back
     #[arg(long, conflicts_with = "profile")]
-    all: bool,
+    everything: bool,
 }
 
 /// A profile and its variables.
@@ -120,9 +120,9 @@ struct What {
     /// The profile: a name (latpath tune list), or a file with a dot or a slash in its name (docs/tune.md)
     #[arg(value_name = "PROFILE")]
     profile: String,
-    /// Only lines about settings that explain's advice on this recording names
+    /// Recording to read: only lines about settings that explain's advice on it names
     #[arg(long, value_name = "RUN")]
-    from: Option<PathBuf>,
+    run: Option<PathBuf>,
     #[command(flatten)]
     variables: VariableArgs,
 }
@@ -130,7 +130,7 @@ struct What {
 impl What {
     fn profile(&self) -> Result<Profile> {
         let profile = find(&self.profile)?;
-        match &self.from {
+        match &self.run {
             Some(run) => advice::restricted(profile, run),
             None => Ok(profile),
         }
@@ -402,7 +402,7 @@ fn undo(args: Undo) -> Result<Outcome> {
     applied.dedup_by(|a, b| a.subject == b.subject);
     let names = match args.profile {
         Some(name) => vec![name],
-        None if args.all => applied.into_iter().map(|one| one.subject).collect(),
+        None if args.everything => applied.into_iter().map(|one| one.subject).collect(),
         None => vec![only(applied, "is applied")?],
     };
     for name in names {
