@@ -181,7 +181,7 @@ pub(crate) fn without_known(lines: Vec<Finding>, faults: &[Finding]) -> Vec<Find
             let is_alike = line.target == fault.target || line.target.is_empty() || fault.target.is_empty();
             is_alike || line.target.contains(&fault.target) || line.cpus.overlaps(&fault.cpus)
         };
-        faults.iter().filter(has).any(|fault| is_same(fault))
+        faults.iter().filter(has).any(is_same)
     };
     lines.into_iter().filter(|line| !is_known(line)).collect()
 }

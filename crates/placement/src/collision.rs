@@ -83,7 +83,7 @@ impl Placement {
         self.threads_in_the_way(&mut all);
         self.vcpus_across(&mut all);
         self.siblings_in_use(&mut all);
-        all.sort_by(|a, b| a.kind.cmp(&b.kind));
+        all.sort_by_key(|collision| collision.kind);
         let mut known: Vec<(String, Option<u32>)> = Vec::new();
         all.retain(|one| {
             let key = (one.who.clone(), one.number);
@@ -211,7 +211,7 @@ impl Placement {
                 let users: Vec<&Worker> =
                     self.workers.iter().filter(|w| w.cpus.contains(*cpu) && self.is_pinned(w)).collect();
                 // vCPUs of one guest on one core are its own choice.
-                let is_own = !users.is_empty() && users.iter().all(|user| is_same_vm(user));
+                let is_own = !users.is_empty() && users.iter().all(is_same_vm);
                 !is_own && (!self.kept().contains(*cpu) || reserved.contains(*cpu))
             };
             let used: Cpus = siblings.iter().filter(of_others).collect();
