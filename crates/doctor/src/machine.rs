@@ -4,7 +4,7 @@
 use latpath_linux::proc::{cpus_allowed, Root, Stat, PF_KTHREAD};
 use latpath_linux::Cpus;
 use latpath_placement::Placement;
-use latpath_settings::{NextBoot, Owners, Reading, Source};
+use latpath_settings::{NextBoot, Owners, PendingParameter, Reading, Source};
 use latpath_vms::{Guests, Vm};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,6 +37,8 @@ pub struct Machine {
     pub owners: Owners,
     /// Parameters of the next start.
     pub next_boot: NextBoot,
+    /// Parameters that differ from those of the running kernel.
+    pub pending: Vec<PendingParameter>,
     /// Whether it is a virtual machine itself.
     pub is_guest: bool,
     /// Whether it can run virtual machines (KVM).
@@ -85,9 +87,12 @@ impl Machine {
         let is_guest = flags.lines().any(|line| line.starts_with("flags") && line.contains(" hypervisor"))
             || root.path("sys/hypervisor/type").exists()
             || root.text("sys/class/dmi/id/sys_vendor").is_some_and(|vendor| vendor.contains("QEMU"));
+        let next_boot = NextBoot::read(&root);
+        let pending = next_boot.pending(&root.text("proc/cmdline").unwrap_or_default());
         Self {
             owners: source.owners(),
-            next_boot: NextBoot::read(&root),
+            next_boot,
+            pending,
             has_kvm: root.path("dev/kvm").exists() || root.path("sys/module/kvm").exists(),
             is_guest,
             reading,

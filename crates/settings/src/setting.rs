@@ -953,11 +953,6 @@ settings! {
     BootAudit "boot-audit" "Whether system calls are audited." {
         BootParameter, Read::Boot("audit"), Write::Same, Reboot, Persistent
     }
-    BootPending "boot-pending"
-        "Parameters of this table that the next start adds (+) or removes (-), by the boot loader's files." {
-        BootParameter, Read::Special("/boot/grub/grub.cfg, /boot/loader/entries, /etc/kernel/cmdline", special::pending),
-        Write::ReadOnly("the boot loader"), Reboot, Persistent
-    }
     BootOther "boot-other"
         "All other parameters of the kernel's command line, without those that say where the system is." {
         BootParameter, Read::Special("/proc/cmdline", special::boot_other),

@@ -98,7 +98,6 @@ fn values_are_what_a_user_would_look_for() {
     assert_eq!((of(Setting::VmBalloon), of(Setting::VmMemoryNodes)), (vec![("guest7", "no")], vec![("guest7", "0")]));
     assert_eq!(of(Setting::VmMemoryBacking), [("guest7", "private pages")]);
     assert_eq!(of(Setting::VmPinning), [("guest7", "vCPU 0: 2")]);
-    assert_eq!(of(Setting::BootPending), [("", "none")]);
     assert_eq!(of(Setting::VmCpuModel), [("guest7", "host,pmu=off")]);
     assert_eq!(of(Setting::VmMemoryLocked), [("guest7", "yes")]);
     assert_eq!(of(Setting::VmNics), [("guest7", "tap, vhost, 1 queue")]);

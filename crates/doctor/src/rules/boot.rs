@@ -11,19 +11,16 @@ fn texts(all: &[PendingParameter]) -> String {
 }
 
 pub(super) fn pending(machine: &Machine) -> Vec<Hit> {
-    let Some(text) = machine.placement.value(Setting::BootPending).filter(|text| *text != "none") else {
+    if machine.pending.is_empty() {
         return Vec::new();
-    };
+    }
     let file = machine.next_boot.file.clone().unwrap_or_default();
-    let settings = text.split(' ').filter_map(|word| {
-        let name = word.trim_start_matches(['+', '-']).split('=').next()?;
-        Setting::of_boot_parameter(name)
-    });
-    let fix = Fix { settings: settings.collect(), ..Fix::default() };
+    let text = texts(&machine.pending);
+    let fix = Fix { settings: machine.pending.iter().map(|one| one.setting).collect(), ..Fix::default() };
     vec![Hit {
         what: format!("{file} has other parameters for the next start: {text}"),
         now: "not active".into(),
-        should: text.into(),
+        should: text,
         fix: Fix { commands: vec!["systemctl reboot".into()], disturbs: Some(Disturbs::Reboot), ..fix },
         ..Hit::default()
     }]

@@ -2,7 +2,6 @@
 
 use super::services::Service;
 use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, PlacedValue, Source};
-use crate::boot::NextBoot;
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::{number, Root};
 use latpath_linux::Cpus;
@@ -89,18 +88,6 @@ pub(crate) fn ovs_config(source: &Source) -> Vec<PlacedValue> {
     let Some(config) = source.ovs() else { return Vec::new() };
     let all: Vec<String> = config.other_config.iter().map(|(key, value)| format!("{key}={value}")).collect();
     vec![PlacedValue::of_machine(if all.is_empty() { "none".into() } else { all.join(" ") })]
-}
-
-/// Parameters that differ at the next start: `+isolcpus=2-3 -nohz_full=1`; `none`. Nothing if no file of a boot loader
-/// can be read.
-pub(crate) fn pending(source: &Source) -> Vec<PlacedValue> {
-    let next = NextBoot::read(&source.root);
-    if next.file.is_none() {
-        return Vec::new();
-    }
-    let pending = next.pending(&source.line("proc/cmdline").unwrap_or_default());
-    let text: Vec<String> = pending.iter().map(ToString::to_string).collect();
-    vec![PlacedValue::of_machine(if text.is_empty() { "none".into() } else { text.join(" ") })]
 }
 
 pub(crate) fn service_priorities(source: &Source) -> Vec<PlacedValue> {
