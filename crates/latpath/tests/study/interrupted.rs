@@ -9,15 +9,17 @@ use std::time::Duration;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
-        trial("a_study_that_is_killed_at_random_moments_gives_the_same_table", needs, killed),
+        trial("a_study_that_is_killed_gives_the_same_table", needs, || killed(2, 1)),
+        trial("a_study_that_is_killed_at_ten_random_moments_gives_the_same_table", needs, || killed(10, 2)).in_lab(),
         trial("ctrl_c_takes_down_what_was_set_up_and_keeps_what_is_complete", needs, stopped),
         trial("a_load_does_not_survive_a_killed_study_whatever_it_started", needs, nothing_survives),
     ]
 }
 
 const PLAN: &str = "seed = 11\nrepetitions = 2\nwarm_up = '100ms'\nduration = '1s'\n";
+/// Trials of one repetition: two topologies, two loads, two directions.
+const TRIALS: usize = 8;
 const LOADS: &str = "[[load]]\nname = 'idle'\n[[load]]\nname = 'busy'\ncommand = 'while :; do :; done'\n";
-const KILLS: usize = 10;
 
 /// What does not depend on times: the cells, and how many recordings each has.
 fn shape(table: &Value) -> Value {
@@ -33,17 +35,19 @@ fn shape(table: &Value) -> Value {
     })
 }
 
-fn killed() -> Result<(), Failed> {
+/// Kills a study a number of times, each time at a random moment, and lets it go on.
+fn killed(kills: usize, repetitions: usize) -> Result<(), Failed> {
+    let plan = PLAN.replace("repetitions = 2", &format!("repetitions = {repetitions}"));
     let uninterrupted = StudyBench::new()?;
-    uninterrupted.write_plan(PLAN, LOADS)?;
+    uninterrupted.write_plan(&plan, LOADS)?;
     let reference = uninterrupted.run("--json")?.json()?;
     let order = uninterrupted.completed()?;
-    equal("trials", order.len(), 16)?;
+    equal("trials", order.len(), TRIALS * repetitions)?;
 
     let bench = StudyBench::new()?;
-    bench.write_plan(PLAN, LOADS)?;
+    bench.write_plan(&plan, LOADS)?;
     let mut noise = Noise(0x5eed_0011);
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         let started = bench.study("")?;
         fault_for(Duration::from_millis(200 + (noise.unit() * 8_000.0) as u64));
         started.signal(Signal::SIGKILL);
