@@ -344,15 +344,24 @@ impl Source<'_> {
             SettingFile::OfRoot(path) => answered(path, put(&self.root.path(path))),
             SettingFile::OfDevice { netns, path } => {
                 let path = format!("sys/class/net/{path}");
-                if !self.is_live || *netns == 0 || Netns::own().is_ok_and(|own| own.inode() == *netns) {
+                if !self.is_live {
                     return answered(&path, put(&self.root.path(&path)));
                 }
+                let own = Netns::own().map_err(|e| e.to_string())?.inode();
+                let netns = if *netns == 0 { own } else { *netns };
+                let usual = self.root.path(&path);
                 let write = || -> io::Result<()> {
-                    let sysfs = writable_sysfs_of_own_netns()?;
-                    let inside = path.strip_prefix("sys/").unwrap_or(&path);
-                    write_file(Path::new(&format!("/proc/self/fd/{}/{inside}", sysfs.as_raw_fd())), value)
+                    match writable_sysfs_of_own_netns() {
+                        Ok(sysfs) => {
+                            let inside = path.strip_prefix("sys/").unwrap_or(&path);
+                            write_file(Path::new(&format!("/proc/self/fd/{}/{inside}", sysfs.as_raw_fd())), value)
+                        }
+                        // Without permission to mount, /sys is usually that of this namespace.
+                        Err(_) if netns == own => write_file(&usual, value),
+                        Err(error) => Err(error),
+                    }
                 };
-                let entered = Netns::find(*netns).and_then(|netns| netns.inside(write));
+                let entered = Netns::find(netns).and_then(|netns| netns.inside(write));
                 entered.map_err(|e| e.to_string()).and_then(|answer| answered(&path, answer))
             }
         }
