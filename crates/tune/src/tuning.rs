@@ -375,7 +375,11 @@ impl<'a> Tuning<'a> {
             entry.join(&turn)?;
         }
         joined();
-        let is_it = |header: &latpath_undo::Header| header.kind == Tunings::KIND.name() && header.subject == pending;
+        // A later change of the same subject has another guard.
+        let own = latpath_undo::Owner::this();
+        let is_it = |header: &latpath_undo::Header| {
+            header.kind == Tunings::KIND.name() && header.subject == pending && header.owners.contains(&own)
+        };
         while self.journal.entries().into_iter().flatten().any(|header| is_it(&header)) {
             if is_over() {
                 return Ok(self.journal.undo(&[&self.undoer], is_it));

@@ -152,7 +152,7 @@ fn disturbed() -> Result<(), Failed> {
     let words = format!("apply {file} -i {NIC} --stream svid:{} {PATIENT} --yes --json", scene.svid);
     let applied = scene.tune(&words)?;
     equal(&format!("apply: {}", applied.stderr), applied.code, Some(3))?;
-    let document = applied.json()?;
+    let document: Value = serde_json::from_str(&applied.stdout)?;
     equal("what stopped it", document["stopped"]["cause"].as_str(), Some("traffic"))?;
     equal("the step", document["stopped"]["step"].as_str(), Some(format!("device-mtu of {NIC}").as_str()))?;
     equal("both steps were taken back", document["reverted"].as_array().map(Vec::len), Some(2))?;
@@ -162,17 +162,22 @@ fn disturbed() -> Result<(), Failed> {
     scene.end()
 }
 
-/// Kills the process that waits for the confirmation of a change, by its number.
-fn kill_guard(subject: &str) -> Result<(), Failed> {
+/// Kills the process that waits for the confirmation of a change, and one that has not yet seen the end of an earlier
+/// change.
+fn kill_guards(subject: &str) -> Result<(), Failed> {
     let is_its = |pid: &i32| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split('\0').collect();
         words.get(1..4) == Some(&["tune", "guard", subject])
     };
     let numbers = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let guard = numbers.into_iter().find(is_its).ok_or("no process waits for the confirmation")?;
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(guard), nix::sys::signal::Signal::SIGKILL)?;
-    until("the guard is gone", || fs::read_to_string(format!("/proc/{guard}/cmdline")).unwrap_or_default().is_empty())
+    let guards: Vec<i32> = numbers.filter(is_its).collect();
+    equal("a process waits for the confirmation", guards.is_empty(), false)?;
+    for guard in &guards {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*guard), nix::sys::signal::Signal::SIGKILL);
+    }
+    let is_gone = |guard: &i32| fs::read_to_string(format!("/proc/{guard}/cmdline")).unwrap_or_default().is_empty();
+    until("the guards are gone", || guards.iter().all(is_gone))
 }
 
 fn confirmed() -> Result<(), Failed> {
@@ -196,7 +201,7 @@ fn confirmed() -> Result<(), Failed> {
 
     equal("apply, with a guard", apply("600s")?.code, Some(0))?;
     let subject = format!("{name}-{NIC}");
-    kill_guard(&subject)?;
+    kill_guards(&subject)?;
     until("the next command takes the change back", || {
         let listed = scene.tune("list");
         listed.is_ok_and(|listed| listed.stderr.contains("device-queue-length")) || is_old()
