@@ -2,19 +2,13 @@
 
 use latpath_model::text::of_field;
 use latpath_net::{
-    netlink::{attributes, u16_at, u64_at, Socket},
-    Netns, Result,
+    list_of_family,
+    netlink::{attributes, u64_at},
+    Netns, Result, GENERIC_HEADER,
 };
-use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
 
 const WHAT: &str = "list datapaths of Open vSwitch (generic netlink)";
-/// include/uapi/linux/genetlink.h
-const CONTROL: u16 = 0x10;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
-const GENERIC_HEADER: usize = 4;
 /// include/uapi/linux/openvswitch.h
 const FAMILY: &[u8] = b"ovs_datapath\0";
 const GET_DATAPATH: u8 = 3;
@@ -43,26 +37,8 @@ pub struct Datapath {
 /// # Errors
 /// If the namespace cannot be entered, or the kernel does not list them.
 pub fn datapaths(netns: &Netns) -> Result<Vec<Datapath>> {
-    let socket = Socket::open(netns, SockProtocol::NetlinkGeneric, WHAT)?;
-    // All families are listed, because a request for one by name would make the kernel load its module.
-    let families = socket.list(CONTROL, &generic(GET_FAMILY, 2))?;
-    let Some(id) = families.iter().find_map(|m| family(&m.payload)) else { return Ok(Vec::new()) };
-    let mut question = generic(GET_DATAPATH, 2);
-    question.extend([0; OVS_HEADER]);
-    let answer = socket.list(id, &question)?;
-    Ok(answer.iter().filter(|m| m.kind == id).filter_map(|m| datapath(&m.payload)).collect())
-}
-
-/// The number of Open vSwitch's family, if this message describes it.
-fn family(payload: &[u8]) -> Option<u16> {
-    let all = || payload.get(GENERIC_HEADER..).map(attributes).into_iter().flatten();
-    all().find(|(kind, value)| *kind == FAMILY_NAME && *value == FAMILY)?;
-    all().find(|(kind, _)| *kind == FAMILY_ID).and_then(|(_, value)| u16_at(value, 0))
-}
-
-/// struct genlmsghdr
-fn generic(command: u8, version: u8) -> Vec<u8> {
-    vec![command, version, 0, 0]
+    let answer = list_of_family(netns, WHAT, FAMILY, (GET_DATAPATH, 2), &[0; OVS_HEADER])?;
+    Ok(answer.iter().filter_map(|message| datapath(&message.payload)).collect())
 }
 
 fn datapath(payload: &[u8]) -> Option<Datapath> {

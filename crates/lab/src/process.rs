@@ -5,6 +5,7 @@ use crate::{
     error::{Doing, Error, Result},
     Stop,
 };
+use latpath_linux::spawn_on_lasting_thread;
 use nix::{
     sched::{setns, CloneFlags},
     sys::signal::{kill, Signal},
@@ -15,7 +16,7 @@ use std::{
     io::{self, Read},
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::{mpsc, Arc, Mutex, OnceLock},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -109,20 +110,8 @@ impl Drop for Running {
     }
 }
 
-/// Starts a command on a thread that never ends and forks for all, because the kernel ties the parent-death signal to
-/// the forking thread, not to the process.
+/// Starts a command in a process group of its own; the kernel signals it when latpath dies.
 fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal) -> io::Result<Child> {
-    type Job = (Command, mpsc::Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
-    let spawner = SPAWNER.get_or_init(|| {
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        thread::spawn(move || {
-            for (mut command, reply) in inbox {
-                let _ = reply.send(command.spawn());
-            }
-        });
-        Mutex::new(jobs)
-    });
     let mut command = command;
     command.process_group(0);
     let parent = getpid();
@@ -140,10 +129,7 @@ fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal
     // SAFETY: between fork and exec, only async-signal-safe system calls are made and nothing is allocated: an
     // `io::Error` made from an errno or a kind does not allocate.
     unsafe { command.pre_exec(before_exec) };
-    let (reply, answer) = mpsc::channel();
-    let gone = || io::Error::other("the spawning thread is gone");
-    spawner.lock().map_err(|_| gone())?.send((command, reply)).map_err(|_| gone())?;
-    answer.recv().map_err(|_| gone())?
+    spawn_on_lasting_thread(command)
 }
 
 /// Runs a short command to its end and returns its output; an error has the command's last messages.

@@ -13,6 +13,7 @@ pub mod net;
 mod private;
 pub mod proc;
 mod scheduling;
+mod spawn;
 mod sysfs;
 
 pub use clock::{monotonic, read_clock, realtime, utc_error};
@@ -23,4 +24,5 @@ pub use map::Map;
 pub use module::would_load_module;
 pub use private::{private_directory, RUN_DIRECTORY};
 pub use scheduling::{set_affinity, set_scheduling};
+pub use spawn::spawn_on_lasting_thread;
 pub use sysfs::{sysfs_of_own_netns, writable_sysfs_of_own_netns};

@@ -13,6 +13,7 @@
 //! it; the caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
 
 mod error;
+mod generic;
 mod interface;
 mod napi;
 pub mod netlink;
@@ -22,6 +23,7 @@ mod rtnetlink;
 mod whereabouts;
 
 pub use error::{Error, Result};
+pub use generic::{list_of_family, GENERIC_HEADER};
 pub use interface::{interfaces, netns_by_id, Interface, Statistics};
 pub use napi::{napis, Napi};
 pub use netns::{namespace_name, namespace_names, Inode, Netns};

@@ -1,18 +1,12 @@
 //! The NAPI instances of a device, which poll its queues, by generic netlink (family `netdev`, Linux 6.8 and later).
 
 use crate::{
-    netlink::{attributes, find_attribute, number, u16_at, u32_at, u64_at, Socket},
+    generic::{list_of_family, GENERIC_HEADER},
+    netlink::{attributes, number, u32_at, u64_at},
     Netns, Result,
 };
-use nix::sys::socket::SockProtocol;
 
 const WHAT: &str = "list the NAPI instances of a device (generic netlink)";
-/// include/uapi/linux/genetlink.h
-const CONTROL: u16 = 0x10;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
-const GENERIC_HEADER: usize = 4;
 /// include/uapi/linux/netdev.h
 const FAMILY: &[u8] = b"netdev\0";
 const GET_NAPI: u8 = 11;
@@ -43,22 +37,10 @@ pub struct Napi {
 /// # Errors
 /// If the namespace cannot be entered, or the kernel rejects the request.
 pub fn napis(netns: &Netns, ifindex: u32) -> Result<Vec<Napi>> {
-    let socket = Socket::open(netns, SockProtocol::NetlinkGeneric, WHAT)?;
-    // All families are listed, because a request for one by name would make the kernel load its module.
-    let families = socket.list(CONTROL, &[GET_FAMILY, 2, 0, 0])?;
-    let Some(id) = families.iter().find_map(|message| family(&message.payload)) else { return Ok(Vec::new()) };
-    let request = [vec![GET_NAPI, 1, 0, 0], number(IFINDEX, ifindex)].concat();
-    let answer = socket.list(id, &request)?;
+    let answer = list_of_family(netns, WHAT, FAMILY, (GET_NAPI, 1), &number(IFINDEX, ifindex))?;
     let mut all: Vec<Napi> = answer.iter().filter_map(|message| read(&message.payload, ifindex)).collect();
     all.sort_by_key(|napi| napi.id);
     Ok(all)
-}
-
-/// The number of the family `netdev`, if this message describes it.
-fn family(payload: &[u8]) -> Option<u16> {
-    let of = |kind| find_attribute(payload.get(GENERIC_HEADER..)?, kind);
-    of(FAMILY_NAME).filter(|name| *name == FAMILY)?;
-    of(FAMILY_ID).and_then(|value| u16_at(value, 0))
 }
 
 fn read(payload: &[u8], ifindex: u32) -> Option<Napi> {

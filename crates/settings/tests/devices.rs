@@ -4,7 +4,7 @@
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{namespace_names, Netns};
 use latpath_settings::{namespace_for, Address, Setting, Source, WriteError};
-use latpath_testkit::{equal, need_guest, need_lab, need_root, need_tool, trial, Failed, Lack, Space};
+use latpath_testkit::{equal, igb_device, need_guest, need_igb, need_lab, need_root, need_tool, trial, Failed, Space};
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -47,22 +47,6 @@ fn on_lab_kernels() -> Result {
 }
 
 const NEVER: &dyn Fn() -> bool = &|| false;
-
-/// The first device of igb.
-fn igb_device() -> Option<String> {
-    let names = std::fs::read_dir("/sys/class/net").ok()?.flatten();
-    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    let is_it = |name: &String| {
-        let driver = std::fs::read_link(format!("/sys/class/net/{name}/device/driver"));
-        driver.is_ok_and(|driver| driver.ends_with("igb"))
-    };
-    names.into_iter().find(is_it)
-}
-
-fn need_igb() -> Lack {
-    igb_device().is_none().then(|| "needs a NIC of igb, which the lab emulates".into())
-}
 
 fn output(line: &str) -> std::result::Result<String, Failed> {
     let mut words = line.split(' ');

@@ -1,7 +1,8 @@
 //! What a trial runs beside the recording: latpath's own children, and the words of each process.
 
 use crate::plan::{cpu_list, filled_in, Direction, Load, Publish, UdpStream, Variables};
-use crate::process::{housekeeping, Surroundings};
+use crate::process::Surroundings;
+use latpath_linux::background::housekeeping;
 use latpath_model::StreamSpec;
 use latpath_protocols::stream::format_mac;
 use latpath_protocols::{sv::Sv, Matcher};

@@ -5,7 +5,7 @@
 //! even `kill -9` of latpath.
 
 use latpath_linux::background::leave_at_exec;
-use latpath_linux::Cpus;
+use latpath_linux::{spawn_on_lasting_thread, Cpus};
 use nix::sched::{sched_setaffinity, setns, CloneFlags, CpuSet};
 use nix::sys::signal::{killpg, Signal};
 use nix::unistd::{getpid, getppid, Pid};
@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{mpsc, Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -159,20 +159,8 @@ fn last_line(file: &Path) -> Option<String> {
     Some(line[..end].to_owned())
 }
 
-/// Starts a command in a process group of its own; it is killed when latpath dies. A thread that never ends starts all,
-/// because the kernel ties the signal to the thread that forked.
+/// Starts a command in a process group of its own; it is killed when latpath dies.
 fn spawn(mut command: Command, surroundings: &Surroundings) -> io::Result<Child> {
-    type Job = (Command, mpsc::Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
-    let spawner = SPAWNER.get_or_init(|| {
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        thread::spawn(move || {
-            for (mut command, reply) in inbox {
-                let _ = reply.send(command.spawn());
-            }
-        });
-        Mutex::new(jobs)
-    });
     command.stdin(Stdio::null()).process_group(0);
     command.envs(surroundings.variables.iter().map(|(name, value)| (name, value)));
     let cpus = surroundings.cpus.as_ref().map(cpu_set);
@@ -195,10 +183,7 @@ fn spawn(mut command: Command, surroundings: &Surroundings) -> io::Result<Child>
     // SAFETY: between fork and exec, only async-signal-safe system calls are made and nothing is allocated: an
     // `io::Error` made from an errno or a kind does not allocate.
     unsafe { command.pre_exec(before_exec) };
-    let (reply, answer) = mpsc::channel();
-    let gone = || io::Error::other("the spawning thread is gone");
-    spawner.lock().map_err(|_| gone())?.send((command, reply)).map_err(|_| gone())?;
-    answer.recv().map_err(|_| gone())?
+    spawn_on_lasting_thread(command)
 }
 
 fn cpu_set(cpus: &Cpus) -> CpuSet {
@@ -208,17 +193,4 @@ fn cpu_set(cpus: &Cpus) -> CpuSet {
         let _ = set.set(cpu as usize);
     }
     set
-}
-
-/// The CPUs for load and publishers: those of this process that are not isolated. `None` if no CPU is isolated, or all
-/// are.
-pub fn housekeeping() -> Option<Cpus> {
-    let read = |name: &str| {
-        let text = latpath_linux::proc::line(format!("/sys/devices/system/cpu/{name}"));
-        text.parse::<Cpus>().unwrap_or_default()
-    };
-    let mut isolated = read("isolated");
-    isolated.join(read("nohz_full"));
-    let others = read("online").without(&isolated);
-    (!isolated.is_empty() && !others.is_empty()).then_some(others)
 }

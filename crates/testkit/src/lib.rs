@@ -30,7 +30,9 @@ pub mod waits;
 pub mod wire;
 
 pub use libtest_mimic::Failed;
-pub use needs::{need_btf, need_guest, need_lab, need_python, need_root, need_tool, python, Lack};
+pub use needs::{
+    igb_device, need_btf, need_guest, need_igb, need_lab, need_python, need_root, need_tool, python, Lack,
+};
 pub use noise::Noise;
 pub use points::point;
 pub use space::Space;

@@ -22,6 +22,23 @@ pub fn need_tool(program: &str) -> Lack {
     (!found).then(|| format!("needs {program}, which is not installed"))
 }
 
+/// The first NIC of the driver igb, by name.
+pub fn igb_device() -> Option<String> {
+    let names = std::fs::read_dir("/sys/class/net").ok()?.flatten();
+    let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let is_it = |name: &String| {
+        let driver = std::fs::read_link(format!("/sys/class/net/{name}/device/driver"));
+        driver.is_ok_and(|driver| driver.ends_with("igb"))
+    };
+    names.into_iter().find(is_it)
+}
+
+/// Requires a NIC of the driver igb.
+pub fn need_igb() -> Lack {
+    igb_device().is_none().then(|| "needs a NIC of igb, which the lab emulates".into())
+}
+
 /// Requires the kernel's BTF, without which none of latpath's eBPF programs loads.
 pub fn need_btf() -> Lack {
     let there = Path::new("/sys/kernel/btf/vmlinux").exists();

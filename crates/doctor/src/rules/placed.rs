@@ -55,19 +55,18 @@ fn named(cpus: &Cpus) -> String {
     cpus.named().unwrap_or_else(|| "no CPU".into())
 }
 
+/// A collision as a finding: its thread or interrupt should have other CPUs.
+fn hit_of(collision: &Collision, what: String, should: String, fix: Fix) -> Hit {
+    let Collision { who, on, cpus, .. } = collision;
+    Hit { what, target: who.clone(), now: on.to_string(), should, cpus: cpus.clone(), fix }
+}
+
 /// Faults of threads that should run elsewhere.
 fn elsewhere(machine: &Machine, kind: CollisionKind, what: impl Fn(&Collision) -> String) -> Vec<Hit> {
     let free = free(&machine.placement).to_string();
     let hit = |collision: Collision| {
         let fix = worker(machine, &collision).map(|worker| pin(machine, worker, &free)).unwrap_or_default();
-        Hit {
-            what: what(&collision),
-            target: collision.who.clone(),
-            now: collision.on.to_string(),
-            should: free.clone(),
-            cpus: collision.cpus,
-            fix,
-        }
+        hit_of(&collision, what(&collision), free.clone(), fix)
     };
     of(machine, kind).into_iter().map(hit).collect()
 }
@@ -108,14 +107,9 @@ fn shared(machine: &Machine, kind: CollisionKind) -> Vec<Hit> {
     let hit = |collision: Collision| {
         let to = unused(&machine.placement);
         let fix = worker(machine, &collision).zip(to).map(|(worker, cpu)| pin(machine, worker, &cpu.to_string()));
-        Hit {
-            what: format!("{} and {} are on {}", with(&collision), collision.who, named(&collision.cpus)),
-            target: collision.who.clone(),
-            now: collision.on.to_string(),
-            should: to.map_or("a CPU of its own".into(), |cpu| cpu.to_string()),
-            cpus: collision.cpus,
-            fix: fix.unwrap_or_default(),
-        }
+        let what = format!("{} and {} are on {}", with(&collision), collision.who, named(&collision.cpus));
+        let should = to.map_or("a CPU of its own".into(), |cpu| cpu.to_string());
+        hit_of(&collision, what, should, fix.unwrap_or_default())
     };
     of(machine, kind).into_iter().map(hit).collect()
 }
@@ -147,14 +141,7 @@ fn interrupts(machine: &Machine, kind: CollisionKind, what: impl Fn(&Collision) 
             None => Fix::default(),
         };
         let kernels = if is_managed { "; the kernel itself chose the CPU (a managed interrupt)" } else { "" };
-        Hit {
-            what: what(&collision) + kernels,
-            target: collision.who.clone(),
-            now: collision.on.to_string(),
-            should: free.clone(),
-            cpus: collision.cpus,
-            fix,
-        }
+        hit_of(&collision, what(&collision) + kernels, free.clone(), fix)
     };
     of(machine, kind).into_iter().map(hit).collect()
 }
@@ -200,14 +187,9 @@ pub(super) fn pmd(machine: &Machine) -> Vec<Hit> {
         let fix =
             Fix::commands(Setting::OvsConfig, Disturbs::LinkFlap, (!isolated.is_empty()).then(|| mask(&isolated)))
                 .undone_by([mask(&collision.on)]);
-        Hit {
-            what: format!("{} runs on {}, which is not isolated", collision.who, named(&collision.on)),
-            target: collision.who.clone(),
-            now: collision.on.to_string(),
-            should: if isolated.is_empty() { "an isolated CPU".into() } else { isolated.to_string() },
-            cpus: collision.cpus,
-            fix,
-        }
+        let what = format!("{} runs on {}, which is not isolated", collision.who, named(&collision.on));
+        let should = if isolated.is_empty() { "an isolated CPU".into() } else { isolated.to_string() };
+        hit_of(&collision, what, should, fix)
     };
     of(machine, CollisionKind::PmdNotIsolated).into_iter().map(hit).collect()
 }
