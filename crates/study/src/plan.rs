@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Maximum size of a plan, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Names of the user's values, which stand in braces in a plan: `{nic}`.
+/// Names of the user's values, written in braces in a plan: `{nic}`.
 pub type Variables = BTreeMap<String, String>;
 
 /// The plan of a study.

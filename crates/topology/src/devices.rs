@@ -107,7 +107,7 @@ fn namespace(builder: &mut Builder, name: &str) -> Result<Netns> {
     Ok(netns)
 }
 
-/// Makes a device of which there is none of this name, without the traffic of IPv6.
+/// Makes a device with IPv6 off. No device may have its name yet.
 fn make_device(builder: &mut Builder, netns: &Netns, name: &str, kind: &str, new: NewDevice) -> Result<()> {
     absent(netns, name)?;
     let network = Rtnetlink::open(netns)?;

@@ -40,7 +40,7 @@ pub struct Gap {
     pub bridged_by: String,
 }
 
-/// A kernel that lets programs stand at functions.
+/// A kernel that attaches programs to functions (fentry).
 const FENTRY: &str = "fentry";
 /// A kernel with fentry, and a guest served by vhost.
 const FENTRY_AND_VHOST: &str = "fentry, and vhost for the guest's NIC";

@@ -145,7 +145,7 @@ impl Profile {
     /// The profile of latpath with this name.
     ///
     /// # Errors
-    /// If there is none.
+    /// If no embedded profile has this name.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         match EMBEDDED.iter().find(|(known, _)| *known == name) {
             Some((name, text)) => Self::parse(text, name),
@@ -170,7 +170,7 @@ impl Profile {
     /// The profile with this name, or in this file: a file's name contains a dot or a slash.
     ///
     /// # Errors
-    /// If there is none, or the file is not a profile.
+    /// If no profile has this name, or the file is not a profile.
     pub fn find(name: &str) -> Result<Self, ProfileError> {
         match name.contains(['.', '/']) {
             true => Self::read(Path::new(name)),

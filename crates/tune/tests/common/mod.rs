@@ -39,7 +39,7 @@ pub fn guest() -> Vm {
     }
 }
 
-/// Lays a machine out in a folder: four CPUs, of which none is isolated, a NIC and the guest.
+/// Lays a machine out in a folder: four CPUs, none of them isolated, a NIC and the guest.
 pub fn lay_out(folder: &Path) -> Machine {
     let machine = MachineFolder::lay_out(folder);
     for (path, text) in [
