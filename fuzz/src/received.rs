@@ -2,7 +2,8 @@
 //!
 //! Input: frames, each after 2 bytes of time (µs since the previous frame, signed) and 2 bytes of length.
 
-use latpath_traffic::{Discovery, Received, Subscription};
+use latpath_traffic::{Discovery, Subscription};
+use latpath_wire::Received;
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {

@@ -1,18 +1,17 @@
 //! Tests of a device's claims. Some devices claim every stamp and make none; the clocks of some do not run.
 
 use crate::caps::{Caps, RxHardware};
-use crate::control::{from_error_queue, rx_stamps, TxKind};
-use crate::kernel::{receive, Control};
-use crate::socket::{ask_for, Stamps};
 use crate::HardwareStamps;
 use latpath_clock::phc::{Method, Phc, Reader, Reading};
+use latpath_linux::monotonic;
 use latpath_linux::net::{set_option, PacketSocket};
 use latpath_model::Ns;
-use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use latpath_wire::{ask_for, receive, rx_stamps, sent_stamps, wait_for, Control, Stamps, TxKind};
+use nix::poll::PollFlags;
 use nix::sys::socket::MsgFlags;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Time between two readings of the NIC's clock.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -20,6 +19,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Maximum number of test frames: a NIC that is busy with the stamp of another frame may omit one.
 const TRIES: u8 = 3;
+/// Maximum stamps of the test frames per read.
+const MOST_STAMPS: usize = 16;
 /// Ethertype of test frames: IEEE Std 802, Local Experimental Ethertype 1.
 const EXPERIMENTAL: [u8; 2] = [0x88, 0xB5];
 /// The nearest bridge's group address (IEEE 802.1Q, 8.6.3), which no bridge forwards.
@@ -291,15 +292,15 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
         let frame = frame(mac, number);
         nix::sys::socket::send(socket.as_fd().as_raw_fd(), &frame, MsgFlags::empty())?;
         came.sent += 1;
-        let limit = Instant::now() + PATIENCE;
+        let limit = monotonic() + PATIENCE.as_nanos() as Ns;
         loop {
-            let left = limit.saturating_duration_since(Instant::now());
+            let is_over = monotonic() >= limit;
             // Read once after the end of the wait, because this thread may have been preempted.
             stamps_of(&socket, &frame, &mut came)?;
-            if came.all(caps, nic) || left.is_zero() {
+            if came.all(caps, nic) || is_over {
                 break;
             }
-            wait(&socket, PollFlags::empty(), left)?;
+            wait_for(socket.as_fd(), PollFlags::empty(), limit);
         }
         if came.nic.is_some() {
             let after = phc.as_mut().and_then(|phc| phc.read().ok());
@@ -315,41 +316,22 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
     Ok(came)
 }
 
-/// Waits for the error queue and for `events`.
-fn wait(socket: &PacketSocket, events: PollFlags, at_most: Duration) -> io::Result<()> {
-    let timeout = PollTimeout::try_from(at_most + Duration::from_millis(1)).unwrap_or(PollTimeout::ZERO);
-    match poll(&mut [PollFd::new(socket.as_fd(), events)], timeout) {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
 /// Reads this frame's stamps from the error queue.
 fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result<()> {
     let (mut data, mut control) = ([0; 256], Control::new());
-    let mut any = false;
-    loop {
-        match receive(socket.as_fd(), &mut data, &mut control, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) {
-            Ok(got) => {
-                any = true;
-                let Some(stamp) = from_error_queue(got.control) else { continue };
-                // A late stamp of an earlier frame.
-                if !data[..got.len].ends_with(frame) {
-                    continue;
-                }
-                match stamp.kind {
-                    TxKind::Sched => came.sched = Some(stamp.time),
-                    TxKind::Driver => came.driver = Some(stamp.time),
-                    TxKind::Nic => came.nic = Some(stamp.time),
-                }
+    let read = sent_stamps(socket.as_fd(), &mut data, &mut control, MOST_STAMPS, &mut |stamp, packet| {
+        // Otherwise a late stamp of an earlier frame.
+        if packet.ends_with(frame) {
+            match stamp.kind {
+                TxKind::Sched => came.sched = Some(stamp.time),
+                TxKind::Driver => came.driver = Some(stamp.time),
+                TxKind::Nic => came.nic = Some(stamp.time),
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-            Err(e) => return Err(e),
         }
-    }
+    })?;
     // A wake-up without a message is an error of the socket itself, which would wake it forever.
     match nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::SocketError) {
-        Ok(error) if !any && error != 0 => Err(io::Error::from_raw_os_error(error)),
+        Ok(error) if read == 0 && error != 0 => Err(io::Error::from_raw_os_error(error)),
         _ => Ok(()),
     }
 }
@@ -359,7 +341,7 @@ fn listen(caps: &Caps, at_most: Duration) -> io::Result<Check> {
     ask_for(socket.as_fd(), Stamps { rx_nic: true, ..Stamps::default() }).map_err(io::Error::other)?;
     set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
     socket.bind(caps.ifindex, libc::ETH_P_ALL as u16)?;
-    let limit = Instant::now() + at_most;
+    let limit = monotonic().saturating_add(Ns::try_from(at_most.as_nanos()).unwrap_or(Ns::MAX));
     let (mut data, mut control) = ([0; 64], Control::new());
     let mut frames = 0u32;
     loop {
@@ -369,11 +351,10 @@ fn listen(caps: &Caps, at_most: Duration) -> io::Result<Check> {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             Err(e) => return Err(e),
         }
-        let left = limit.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if monotonic() >= limit {
             break;
         }
-        wait(&socket, PollFlags::POLLIN, left)?;
+        wait_for(socket.as_fd(), PollFlags::POLLIN, limit);
     }
     Ok(match frames {
         0 => Check::Untried(format!("no frame came within {} ms", at_most.as_millis())),

@@ -12,7 +12,7 @@ use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::wire::{self, Answer, Header, Kind, ReflectorCounters, Welcome, CONTROL, HEADER, LATE_STAMPS};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_traffic::Pace;
+use latpath_wire::Pace;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

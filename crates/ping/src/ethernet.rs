@@ -11,26 +11,20 @@ mod one;
 
 pub use filter::MAX_ADDRESSES;
 pub use framing::{read, room, svid, write, Framing, Peer, AROUND, OWN, SV, SVID};
-pub use latpath_traffic::{Device, DeviceError};
 pub use one::ToOne;
 
 pub(crate) use framing::sender;
 
 use crate::transport::{asked_for, of_sending, Arrived, Got, Sent, SentStamp, Transport, Wait};
-use latpath_linux::net::{set_buffers, set_option, PacketSocket};
-use latpath_nic_timestamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Stamps};
-use latpath_traffic::kernel::removed_tag;
+use latpath_wire::{
+    receive, removed_tag, rx_stamps, sent_stamps, Control, Device, DeviceError, Groups, Listen, PacketSocket, Stamps,
+};
 use nix::sys::socket::MsgFlags;
-use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 
-/// Maximum wait for a frame, or for room to send one, so that callers check their stop flag and clock.
-const WAIT: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
 /// Maximum number of stamps per read, so that many stamps do not delay the caller.
 const MOST_STAMPS: usize = 256;
-/// Socket buffer in each direction, bytes. The kernel counts frames dropped beyond it.
-const BUFFER: i32 = 4 << 20;
 
 /// Options of the socket.
 #[derive(Clone, Debug)]
@@ -67,7 +61,6 @@ impl Options {
 #[derive(Debug)]
 pub struct Ethernet {
     socket: PacketSocket,
-    device: Device,
     options: Options,
     control: Control,
     /// Buffer of the frame to send.
@@ -75,7 +68,6 @@ pub struct Ethernet {
     /// Buffer of the received frame.
     seen: Box<[u8]>,
     refused: Option<i32>,
-    dropped: Cell<u64>,
     /// Whether the device went down; it may have been removed since.
     down: bool,
 }
@@ -86,58 +78,44 @@ impl Ethernet {
     /// # Errors
     /// The device does not exist or has no Ethernet addresses, a permission is missing, or a stamp is unavailable.
     pub fn open(options: Options) -> Result<Self, DeviceError> {
-        let (device, socket) = Device::open_ethernet(&options.device)?;
-        let addresses = addresses(&device, &options.groups)?;
-        let name = &device.name;
-        let os = |doing| move |cause| DeviceError::Os { device: name.clone(), doing, cause };
-        let fd = socket.as_fd();
-        let set = |doing, level, name, value: i32| set_option(fd, level, name, &value).map_err(os(doing));
-        set("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
-        set("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+        let opened = Device::open_ethernet(&options.device)?;
+        let addresses = addresses(&opened.0, &options.groups)?;
+        let socket = PacketSocket::on(opened, Listen::Matching(filter::program(&addresses, options.session)))?;
         if options.bypass_qdisc {
-            set("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+            socket.bypass_qdisc()?;
         }
         if let Some(priority) = options.priority {
-            set("setting its priority", libc::SOL_SOCKET, libc::SO_PRIORITY, priority.into())?;
+            socket.set_priority(priority)?;
         }
-        set_buffers(fd, BUFFER).map_err(os("setting its buffers"))?;
-        set_option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
-        set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, &WAIT).map_err(os("setting its timeouts"))?;
         let stamps = Stamps { tx_sched: options.stamps.tx_sched && !options.bypass_qdisc, ..options.stamps };
-        ask_for(fd, stamps).map_err(|e| os("setting its socket up")(io::Error::other(e)))?;
-        let attached = socket.filter(&mut filter::program(&addresses, options.session));
-        attached.map_err(os("attaching a filter"))?;
-        join(&socket, &device, &options.groups)?;
-        // All protocols: a socket for a single one misses tags of VLANs unknown to the device, and all frames on a
-        // bridge port. The filter selects the frames.
-        socket.bind(device.index, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
-        let longest = device.mtu.max(1500) + AROUND;
+        socket.request_stamps(stamps)?;
+        socket.join(&Groups::These(options.groups.clone()))?;
+        socket.start()?;
+        let longest = socket.device().mtu.max(1500) + AROUND;
         Ok(Self {
             out: vec![0; longest].into(),
             seen: vec![0; longest].into(),
             control: Control::new(),
             options: Options { stamps, ..options },
             refused: None,
-            dropped: Cell::new(0),
             down: false,
             socket,
-            device,
         })
     }
 
     /// The device in use.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.socket.device()
     }
 
     /// Maximum length of a message in a frame, bytes.
     pub fn room(&self, framing: Framing) -> usize {
-        room(framing, self.device.mtu)
+        room(framing, self.device().mtu)
     }
 
     /// Reads a waiting frame; `None` without one.
     fn take(&mut self, buffer: &mut [u8], flags: i32) -> Result<Option<Arrived<Peer>>, DeviceError> {
-        let got = match receive(self.socket.as_fd(), &mut self.seen, &mut self.control, flags) {
+        let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
             Ok(got) => got,
             Err(e) => return self.nothing(e).map(|()| None),
         };
@@ -157,12 +135,12 @@ impl Ethernet {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) if !self.down => Ok(()),
             // The kernel reports this once, and reports no later removal of the device.
-            Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) if self.device.is_there() => {
+            Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) if self.device().is_there() => {
                 self.down |= cause.raw_os_error() == Some(libc::ENETDOWN);
                 Ok(())
             }
-            Some(libc::EAGAIN | libc::EINTR) => Err(DeviceError::Vanished(self.device.name.clone())),
-            _ => Err(self.device.failed("receiving", cause)),
+            Some(libc::EAGAIN | libc::EINTR) => Err(DeviceError::Vanished(self.device().name.clone())),
+            _ => Err(self.device().failed("receiving", cause)),
         }
     }
 }
@@ -175,12 +153,6 @@ pub(crate) fn addresses(device: &Device, groups: &[[u8; 6]]) -> Result<Vec<[u8; 
     Ok([&[device.mac], groups].concat())
 }
 
-/// Joins the groups until the socket closes.
-pub(crate) fn join(socket: &PacketSocket, device: &Device, groups: &[[u8; 6]]) -> Result<(), DeviceError> {
-    let join = |group: &[u8; 6]| socket.join(device.index, libc::PACKET_MR_MULTICAST, Some(*group));
-    groups.iter().try_for_each(join).map_err(|e| device.failed("joining a group", e))
-}
-
 impl Transport for Ethernet {
     type Peer = Peer;
     type Error = DeviceError;
@@ -191,17 +163,17 @@ impl Transport for Ethernet {
 
     fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, DeviceError> {
         let room = self.room(to.framing);
-        let len = match write(&mut self.out, &to, self.device.mac, message) {
+        let len = match write(&mut self.out, &to, self.socket.mac(), message) {
             Some(len) if message.len() <= room => len,
-            _ => return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }),
+            _ => return Err(DeviceError::TooLong { device: self.device().name.clone(), len: message.len(), room }),
         };
-        let fd = self.socket.as_fd().as_raw_fd();
+        let fd = self.socket.fd().as_raw_fd();
         let sent = nix::sys::socket::send(fd, &self.out[..len], MsgFlags::MSG_NOSIGNAL);
         let Err(cause) = sent.map_err(io::Error::from) else { return Ok(Sent::Taken) };
         match cause.raw_os_error() {
             Some(errno @ (libc::ENOBUFS | libc::EAGAIN | libc::EINTR)) => self.refused = Some(errno),
-            Some(libc::ENETDOWN) if self.device.is_there() => self.refused = Some(libc::ENETDOWN),
-            _ => return Err(self.device.failed("sending", cause)),
+            Some(libc::ENETDOWN) if self.device().is_there() => self.refused = Some(libc::ENETDOWN),
+            _ => return Err(self.device().failed("sending", cause)),
         }
         Ok(Sent::Refused)
     }
@@ -211,25 +183,18 @@ impl Transport for Ethernet {
     }
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, DeviceError> {
-        let flags = wait.flags(self.socket.as_fd());
+        let flags = wait.flags(self.socket.fd());
         Ok(self.take(buffer, flags)?.map_or(Got::Nothing, Got::Message))
     }
 
     fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), DeviceError> {
-        for _ in 0..MOST_STAMPS {
-            let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-            let got = match receive(self.socket.as_fd(), &mut self.seen, &mut self.control, flags) {
-                Ok(got) => got,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
-                Err(e) => return Err(self.device.failed("reading stamps", e)),
-            };
-            let Some(stamp) = from_error_queue(got.control) else { continue };
-            let frame = &self.seen[..got.len];
+        let fd = self.socket.fd();
+        let read = sent_stamps(fd, &mut self.seen, &mut self.control, MOST_STAMPS, &mut |stamp, frame| {
             if let Some((_, at)) = read(frame, None) {
                 each(SentStamp { message: &frame[at], stamp: of_sending(stamp.kind), time: stamp.time });
             }
-        }
-        Ok(())
+        });
+        read.map(drop).map_err(|e| self.device().failed("reading stamps", e))
     }
 
     fn takes(&self) -> u16 {
@@ -237,8 +202,7 @@ impl Transport for Ethernet {
     }
 
     fn dropped(&self) -> u64 {
-        self.dropped.set(self.dropped.get() + self.socket.dropped());
-        self.dropped.get()
+        self.socket.dropped()
     }
 
     fn last_refusal(&self) -> Option<io::Error> {

@@ -19,7 +19,6 @@ pub mod ethernet;
 pub mod figures;
 pub mod fixed_width;
 mod in_the_way;
-mod kernel;
 pub mod log;
 mod nic_clock;
 pub mod reflect;

@@ -1,9 +1,9 @@
 //! The trait of transports for probes: UDP, Ethernet frames, AF_XDP, and a simulated wire in tests.
 
-use crate::kernel::wait_until;
 use crate::transaction::Stamp;
 use latpath_model::Ns;
-use latpath_nic_timestamps::{Stamps, TxKind};
+use latpath_wire::{wait_for, Stamps, TxKind};
+use nix::poll::PollFlags;
 use std::os::fd::BorrowedFd;
 
 /// Wait for a message.
@@ -25,7 +25,7 @@ impl Wait {
             Self::Some => 0,
             Self::No => libc::MSG_DONTWAIT,
             Self::Until(deadline) => {
-                wait_until(fd, deadline);
+                wait_for(fd, PollFlags::POLLIN, deadline);
                 libc::MSG_DONTWAIT
             }
         }

@@ -1,11 +1,11 @@
 //! Probes in UDP datagrams over IPv4 or IPv6.
 
-use crate::kernel;
 use crate::transport::{asked_for, of_sending, Arrived, Got, Sent, SentStamp, Transport, Wait};
 use crate::wire::{Header, CONTROL};
 use latpath_linux::net::{set_buffers, set_option};
-use latpath_nic_timestamps::{
-    ask_for, from_error_queue, local_address, receive, receive_from, rx_stamps, Control, Stamps,
+use latpath_wire::{
+    ask_for, drops, local_address, receive, receive_from, rx_stamps, sent_stamps, BusyPoll, Control, SocketError,
+    Stamps,
 };
 use nix::errno::Errno;
 use nix::sys::socket::{recv, send, sendmsg, sendto, setsockopt, sockopt, ControlMessage, MsgFlags, SockaddrStorage};
@@ -52,7 +52,7 @@ pub enum UdpError {
     },
     /// A socket option was refused.
     #[error(transparent)]
-    Option(#[from] latpath_nic_timestamps::SocketError),
+    Option(#[from] SocketError),
     /// Another error.
     #[error("{at}: {doing}: {cause}")]
     Os {
@@ -73,7 +73,7 @@ pub struct UdpOptions {
     /// Requested stamps.
     pub stamps: Stamps,
     /// Busy polling of the device's queue.
-    pub busy_poll: latpath_nic_timestamps::BusyPoll,
+    pub busy_poll: BusyPoll,
     /// `SO_PRIORITY`, which selects the queue of a qdisc and the 802.1Q priority.
     pub priority: Option<u8>,
     /// DSCP, 0 to 63.
@@ -300,20 +300,15 @@ impl Transport for Udp {
     }
 
     fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), UdpError> {
-        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-        for _ in 0..AT_ONCE {
-            let got = match receive(self.socket.as_fd(), &mut self.queued, &mut self.control, flags) {
-                Ok(got) => got,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(()),
-                Err(cause) => return Err(UdpError::Os { at: self.at, doing: "reading stamps", cause }),
-            };
-            let Some(stamp) = from_error_queue(got.control) else { continue };
-            let packet = &self.queued[..got.len];
-            let Some(at) = message_in(packet, self.message_at) else { continue };
-            self.message_at = at;
-            each(SentStamp { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
-        }
-        Ok(())
+        let message_at = &mut self.message_at;
+        let read =
+            sent_stamps(self.socket.as_fd(), &mut self.queued, &mut self.control, AT_ONCE, &mut |stamp, packet| {
+                if let Some(at) = message_in(packet, *message_at) {
+                    *message_at = at;
+                    each(SentStamp { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
+                }
+            });
+        read.map(drop).map_err(|cause| UdpError::Os { at: self.at, doing: "reading stamps", cause })
     }
 
     fn takes(&self) -> u16 {
@@ -321,7 +316,7 @@ impl Transport for Udp {
     }
 
     fn dropped(&self) -> u64 {
-        kernel::drops(self.socket.as_fd())
+        drops(self.socket.as_fd())
     }
 
     fn last_refusal(&self) -> Option<io::Error> {

@@ -16,14 +16,11 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
 }
 
-use crate::ethernet::{
-    addresses, join, read, room, sender, write, Device, DeviceError, Framing, Options, Peer, AROUND,
-};
+use crate::ethernet::{addresses, read, room, sender, write, Framing, Options, Peer, AROUND};
 use crate::transaction::Stamp;
 use crate::transport::{Arrived, Got, KernelClock, Sent, SentStamp, Transport, Wait};
 use kernel::{Bind, Frames, Socket};
-use latpath_linux::net::PacketSocket;
-use latpath_nic_timestamps::BusyPoll;
+use latpath_wire::{BusyPoll, Device, DeviceError, Groups, Listen, PacketSocket};
 use program::Program;
 use std::fmt;
 use std::io;
@@ -192,11 +189,10 @@ pub struct Xdp {
     sockets: Vec<Socket>,
     /// Index of the socket to poll next.
     next: usize,
-    device: Device,
+    /// Socket that holds the group memberships; it receives nothing.
+    groups: PacketSocket,
     options: XdpOptions,
     program: Program,
-    /// Socket that holds the group memberships.
-    _groups: PacketSocket,
     /// Maximum length of a frame, bytes.
     longest: usize,
     refused: Option<i32>,
@@ -211,11 +207,12 @@ impl Xdp {
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
         let XdpOptions { frames, .. } = &options;
         let name = frames.device.clone();
-        let (device, groups) = Device::open_ethernet(&name)?;
-        let addresses = addresses(&device, &frames.groups)?;
-        join(&groups, &device, &frames.groups)?;
+        let groups = PacketSocket::on(Device::open_ethernet(&name)?, Listen::No)?;
+        let device = groups.device();
+        let addresses = addresses(device, &frames.groups)?;
+        groups.join(&Groups::These(frames.groups.clone()))?;
         let requested = options.place.or((options.zero_copy == Some(true)).then_some(Place::Driver));
-        let program = Program::attach(&device, &addresses, frames.session, frames.stamps.rx_kernel, requested)?;
+        let program = Program::attach(device, &addresses, frames.session, frames.stamps.rx_kernel, requested)?;
         let how = match (options.zero_copy, program.place) {
             (Some(true), Place::Generic) => return Err(XdpError::NoZeroCopy(name)),
             (Some(true), Place::Driver) => Bind::ZeroCopy,
@@ -225,18 +222,18 @@ impl Xdp {
         };
         // A received frame has headroom before it, and its memory must be within one page.
         let chunk = if device.mtu + AROUND + kernel::HEADROOM <= 2048 { 2048 } else { 4096 };
-        let sockets = open_queues(&device, &options, chunk, how)?;
+        let sockets = open_queues(device, &options, chunk, how)?;
         for (queue, socket) in sockets.iter().enumerate() {
             let handed = program.hand_over(queue as u32, socket.fd());
             handed.map_err(|e| XdpError::of(&name, "naming its sockets", e))?;
         }
         let longest = chunk - kernel::HEADROOM;
-        Ok(Self { sockets, next: 0, device, options, program, _groups: groups, longest, refused: None, looks: 0 })
+        Ok(Self { sockets, next: 0, groups, options, program, longest, refused: None, looks: 0 })
     }
 
     /// The device in use.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.groups.device()
     }
 
     /// The mode of the sockets.
@@ -247,7 +244,7 @@ impl Xdp {
 
     /// Maximum length of a message in a frame, bytes.
     pub fn room(&self, framing: Framing) -> usize {
-        room(framing, self.device.mtu).min(self.longest - AROUND)
+        room(framing, self.device().mtu).min(self.longest - AROUND)
     }
 
     /// Polls every queue once for a message.
@@ -279,7 +276,7 @@ impl Xdp {
         if slept || self.looks.is_multiple_of(LOOKS) {
             // The kernel reports the removal of a device once; a device that is down causes no error.
             if let Some(cause) = self.sockets.iter().find_map(Socket::error) {
-                return Err(self.device.failed("receiving", cause).into());
+                return Err(self.device().failed("receiving", cause).into());
             }
         }
         Ok(())
@@ -339,9 +336,9 @@ impl Transport for Xdp {
     #[inline]
     fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, XdpError> {
         let room = self.room(to.framing);
-        let from = self.device.mac;
+        let from = self.device().mac;
         if message.len() > room {
-            return Err(DeviceError::TooLong { device: self.device.name.clone(), len: message.len(), room }.into());
+            return Err(DeviceError::TooLong { device: self.device().name.clone(), len: message.len(), room }.into());
         }
         let errno = match self.sockets[0].send(|frame| write(frame, &to, from, message)) {
             Ok(Some(_)) => return Ok(Sent::Taken),
@@ -349,8 +346,8 @@ impl Transport for Xdp {
             // A device that is down may come back.
             Err(cause) => match cause.raw_os_error() {
                 Some(libc::ENOBUFS) => libc::ENOBUFS,
-                Some(errno @ (libc::ENETDOWN | libc::ENXIO)) if self.device.is_there() => errno,
-                _ => return Err(self.device.failed("sending", cause).into()),
+                Some(errno @ (libc::ENETDOWN | libc::ENXIO)) if self.device().is_there() => errno,
+                _ => return Err(self.device().failed("sending", cause).into()),
             },
         };
         self.refused = Some(errno);

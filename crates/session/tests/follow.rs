@@ -7,7 +7,7 @@ use latpath_stats::Summary;
 use latpath_testkit::names::own;
 use latpath_testkit::waits::LIMIT;
 use latpath_testkit::{bench, equal, need_btf, need_lab, need_root, trial, Bench, Failed};
-use latpath_traffic::{Listen, PacketSocket};
+use latpath_wire::{Listen, PacketSocket};
 use serde::Deserialize;
 use serde_json::Value;
 use std::io::IoSlice;

@@ -1,7 +1,8 @@
 //! Corrupts frames, for testing receivers.
 
-use crate::{Deadlines, Frames};
+use crate::Frames;
 use latpath_model::Ns;
+use latpath_wire::Deadlines;
 
 /// Frames of another source, each truncated or changed after its ethertype, reproducibly for equal seeds.
 pub struct Corrupted<F> {

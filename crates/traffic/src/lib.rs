@@ -1,37 +1,28 @@
-//! Sends and receives packets of the protocols that latpath follows, on packet sockets.
+//! Sends and receives packets of the protocols that latpath follows, on the sockets of `latpath_wire`.
 //!
 //! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
 //!   ([`Repeated`]) or of a file ([`Replay`]).
 //! - [`send_udp_stream`] is a load beside such a stream, and [`receive_udp_stream`] its receiver.
-//! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
+//! - [`Subscription`] checks received frames; [`Discovery`] lists their streams.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod capture;
 mod corrupt;
-mod device;
 mod discover;
-mod pace;
 mod publish;
-mod receive;
 mod repeat;
 mod replay;
 mod subscribe;
 mod synthetic;
 mod udp_stream;
 
-pub mod kernel;
-
 pub use capture::{
     is_capture, CaptureError, CaptureFile, Interface, InterfaceChoice, Packet, Record, Selection, SeveralInterfaces,
 };
 pub use corrupt::Corrupted;
-pub use device::{Device, DeviceError};
 pub use discover::{Discovery, FoundStream};
-pub use kernel::{Groups, Listen, PacketSocket, Received, ThreadError};
-pub use pace::{BadRate, Pace};
-pub use publish::{publish, Deadlines, Frames, PublishOptions, Punctuality};
-pub use receive::Receiver;
+pub use publish::{publish, Frames, PublishOptions, Punctuality};
 pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};
 pub use subscribe::{StreamReceived, Subscription};

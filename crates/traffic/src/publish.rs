@@ -1,10 +1,10 @@
 //! Sends frames at absolute deadlines, and measures the punctuality.
 
-use crate::kernel::{wait_until, PacketSocket, WakeUp};
-use crate::DeviceError;
 use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
+use latpath_wire::thread::{wait_until, WakeUp};
+use latpath_wire::{Deadlines, DeviceError, PacketSocket};
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,15 +45,6 @@ pub struct PublishOptions {
     pub spin: Ns,
     /// Maximum frames per system call, at least 1.
     pub batch: usize,
-}
-
-/// The spacing of deadlines.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Deadlines {
-    /// Time between two frames of one publisher, ns: a frame delayed by more counts as late.
-    pub interval: Ns,
-    /// Frames per second of all publishers.
-    pub per_s: f64,
 }
 
 /// Counts and delays of sent frames.

@@ -1,9 +1,10 @@
 //! The messages of one sender: repeated events, or a constant rate.
 
-use crate::{Deadlines, Frames, Pace};
+use crate::Frames;
 use latpath_linux::realtime;
 use latpath_model::{Matcher, Ns};
 use latpath_protocols::protocol::{FrameLink, Outgoing};
+use latpath_wire::{Deadlines, Pace};
 
 /// The schedule of messages.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,11 @@
 //! Sends a capture, once or repeatedly; smpCnt continues when the capture starts over.
 
-use crate::{CaptureError, CaptureFile, Deadlines, Frames, InterfaceChoice, Pace, Packet, Selection};
+use crate::{CaptureError, CaptureFile, Frames, InterfaceChoice, Packet, Selection};
 use latpath_model::{KeyRule, Ns};
 use latpath_protocols::sequence::Tracker;
 use latpath_protocols::sv::{Frame, SAMPLE_RATES};
 use latpath_protocols::UnreadFrames;
+use latpath_wire::{Deadlines, Pace};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 

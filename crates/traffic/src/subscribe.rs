@@ -1,11 +1,11 @@
 //! The receiving application: checks the frames that it receives.
 
-use crate::Received;
 use latpath_histogram::Histogram;
 use latpath_model::stream::MAX_STREAMS;
 use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::{Totals, Tracker};
 use latpath_protocols::{ProtocolId, Tag, UnreadFrames};
+use latpath_wire::Received;
 use std::collections::HashMap;
 use std::rc::Rc;
 

@@ -1,9 +1,10 @@
 //! The frames of synthetic publishers with a given profile.
 
-use crate::{Deadlines, Frames, Pace};
+use crate::Frames;
 use latpath_model::Ns;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec, Profile, Waveform, PHSMEAS1_LEN};
 use latpath_protocols::BuildError;
+use latpath_wire::{Deadlines, Pace};
 
 /// Options of synchronised publishers, which all send sample number n at the same time.
 #[derive(Clone, Debug)]

@@ -1,9 +1,8 @@
 //! A UDP load like that of netperf's UDP_STREAM: flows of equal datagrams, paced or as many as possible.
 
-use crate::kernel::wait_until;
-use crate::Pace;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
+use latpath_wire::{thread::wait_until, Pace};
 use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};

@@ -20,9 +20,10 @@ use latpath_protocols::{
 };
 use latpath_stats::units::{duration, elapsed, number_of, rate};
 use latpath_traffic::{
-    publish, Corrupted, Frames, InterfaceChoice, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality,
-    Repeated, RepeatedOptions, Replay, Synthetic, SyntheticOptions,
+    publish, Corrupted, Frames, InterfaceChoice, Pattern, PublishOptions, Punctuality, Repeated, RepeatedOptions,
+    Replay, Synthetic, SyntheticOptions,
 };
+use latpath_wire::{Listen, Pace, PacketSocket};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

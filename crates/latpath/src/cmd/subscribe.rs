@@ -14,7 +14,8 @@ use latpath_model::stream::{listed_examples, listed_titles, parse_mac};
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, number_of, rate};
-use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamReceived, Subscription};
+use latpath_traffic::{StreamReceived, Subscription};
+use latpath_wire::{Groups, Listen, PacketSocket, Received, Receiver};
 use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_traffic::kernel::{lock_memory, may_lock_memory, pin, set_fifo, set_name, touch_stack, CpuLatencyRequest};
+use latpath_wire::thread::{lock_memory, may_lock_memory, pin, set_fifo, set_name, touch_stack, CpuLatencyRequest};
 
 /// Flags of commands that have to be on time.
 #[derive(ClapArgs, Debug)]

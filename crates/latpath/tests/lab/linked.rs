@@ -7,9 +7,10 @@
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
-use latpath_nic_timestamps::{ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Stamps, TxKind};
+use latpath_nic_timestamps::HardwareStamps;
 use latpath_testkit::Failed;
 use latpath_testkit::{waits::until, Bench, Finished, Started};
+use latpath_wire::{ask_for, from_error_queue, receive, rx_stamps, Control, Stamps, TxKind};
 use serde_json::Value;
 use std::{
     fs,

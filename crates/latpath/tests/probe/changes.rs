@@ -6,7 +6,7 @@ use latpath_model::Sender;
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::ProtocolId;
 use latpath_testkit::{bench, equal, trial, Lack};
-use latpath_traffic::Receiver;
+use latpath_wire::Receiver;
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     let mut needs_pages = needs.to_vec();

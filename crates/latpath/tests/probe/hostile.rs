@@ -4,7 +4,8 @@ use crate::*;
 use latpath_model::Ns;
 use latpath_protocols::sv::Frame;
 use latpath_testkit::{bench, trial, Lack};
-use latpath_traffic::{Corrupted, Deadlines, Frames};
+use latpath_traffic::{Corrupted, Frames};
+use latpath_wire::Deadlines;
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![

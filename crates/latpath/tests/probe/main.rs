@@ -24,7 +24,7 @@ use latpath_testkit::names::own;
 use latpath_testkit::waits::{until, LIMIT};
 use latpath_testkit::{need_btf, need_guest, need_lab, need_root, Bench};
 use latpath_testkit::{Failed, Trial};
-use latpath_traffic::{Listen, PacketSocket};
+use latpath_wire::{Listen, PacketSocket};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::IoSlice;

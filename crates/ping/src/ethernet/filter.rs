@@ -1,7 +1,7 @@
 //! The socket filter, a classic BPF program, so that no other frame wakes this process.
 
 use super::framing::{OWN, SV, SVID};
-use latpath_traffic::kernel::filter::Program;
+use latpath_wire::filter::Program;
 use libc::*;
 
 /// Maximum number of addresses in a program, limited by the reach of its jumps.

@@ -3,7 +3,8 @@
 use super::kernel;
 use super::skel::XskSkelBuilder;
 use super::{Place, XdpError};
-use crate::ethernet::{Device, MAX_ADDRESSES};
+use crate::ethernet::MAX_ADDRESSES;
+use latpath_wire::Device;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Xdp, XdpFlags};
 use std::mem::MaybeUninit;

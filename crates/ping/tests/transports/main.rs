@@ -7,10 +7,9 @@ mod wires;
 mod xdp;
 
 use latpath_linux::monotonic;
-use latpath_nic_timestamps::Stamps;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::{emit, EndReason, Observer, Pacing, Plan};
-use latpath_ping::ethernet::{svid, DeviceError, Ethernet, Framing, Options, Peer, ToOne};
+use latpath_ping::ethernet::{svid, Ethernet, Framing, Options, Peer, ToOne};
 use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::table::End;
@@ -24,6 +23,7 @@ use latpath_protocols::{
     Tag,
 };
 use latpath_testkit::{equal, need_root, need_tool, trial, Failed};
+use latpath_wire::{DeviceError, Stamps};
 use space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};

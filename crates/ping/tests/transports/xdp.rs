@@ -4,7 +4,6 @@ use crate::space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use crate::wires::{hear_all, receive_of, send_frame};
 use crate::{answers_on, equal, exchange, hear, hear_stamped, message, peers, ping, silent, GROUP, LIMIT, SV};
 use latpath_linux::monotonic;
-use latpath_nic_timestamps::Stamps;
 use latpath_ping::ethernet::{Ethernet, Framing, Options, Peer};
 use latpath_ping::transport::{Got, Sent, Transport, Wait};
 use latpath_ping::wire::Kind;
@@ -13,6 +12,7 @@ use latpath_ping::{Route, Stamp};
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_testkit::Failed;
+use latpath_wire::Stamps;
 use std::net::UdpSocket;
 use std::time::Instant;
 

@@ -28,7 +28,7 @@ use latpath_ping::log::Keep;
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{FULL, HEADER};
 use latpath_stats::units::{count, duration};
-use latpath_traffic::Pace;
+use latpath_wire::Pace;
 use one::{Done, Now, Session};
 use serde_json::json;
 use std::path::{Path, PathBuf};

@@ -7,8 +7,8 @@ use super::{
     storm,
 };
 use latpath_linux::monotonic;
-use latpath_traffic::{
-    kernel::{pin, set_fifo, set_name},
+use latpath_wire::{
+    thread::{pin, set_fifo, set_name},
     Groups, Listen, PacketSocket, Received, Receiver,
 };
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};

@@ -8,7 +8,7 @@ use super::{
 };
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_traffic::kernel::{pin, set_fifo, set_name};
+use latpath_wire::thread::{pin, set_fifo, set_name};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,

@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// The publisher has one CPU, the victim and its fault the other.
 fn need_two_cpus() -> Lack {
-    let usable = |cpu: &usize| latpath_traffic::kernel::pin(*cpu).is_ok();
+    let usable = |cpu: &usize| latpath_wire::thread::pin(*cpu).is_ok();
     let count = std::thread::spawn(move || [0, 1].iter().filter(|c| usable(c)).count()).join();
     (count.unwrap_or(0) < 2).then(|| "needs CPUs 0 and 1".into())
 }

@@ -5,7 +5,7 @@ use super::{
     scenario::ITS_CPU,
 };
 use latpath_linux::monotonic;
-use latpath_traffic::kernel::{pin, set_fifo, set_name};
+use latpath_wire::thread::{pin, set_fifo, set_name};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},

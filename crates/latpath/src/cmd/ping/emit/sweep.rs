@@ -16,7 +16,7 @@ use latpath_ping::table::Counts;
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, rate};
 use latpath_stats::{Percentile, TimeFigures};
-use latpath_traffic::Pace;
+use latpath_wire::Pace;
 use serde_json::{json, Value};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};

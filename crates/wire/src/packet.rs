@@ -1,17 +1,20 @@
 //! AF_PACKET sockets: opening, sending in batches, receiving copies.
 
-use super::filter;
-use crate::{Device, DeviceError};
-use latpath_linux::net::{self, control_messages, set_buffers, set_option};
+#![allow(unsafe_code)]
+
+use crate::control::{arrival, removed_tag};
+use crate::{ask_for, filter, Device, DeviceError, Stamps};
+use latpath_linux::net::{self, set_buffers, set_option};
 use latpath_linux::realtime;
 use latpath_model::Ns;
 use latpath_protocols::{ProtocolId, Tag};
+use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Maximum wait for a frame, ms, so that callers can check their stop flag and clock.
-pub(super) const WAIT_MS: i32 = 100;
+pub(crate) const WAIT_MS: i32 = 100;
 
 /// The frames that a socket receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +28,9 @@ pub enum Listen {
     Incoming(Vec<ProtocolId>),
     /// All frames of these protocols that pass the device in either direction, also on a bridge's port.
     Passing(Vec<ProtocolId>),
+    /// All frames that the device receives and this program of classic BPF accepts, with their tags, also on a bridge's
+    /// port, one per system call. They have the timestamps that [`PacketSocket::request_stamps`] requests.
+    Matching(Vec<libc::sock_filter>),
 }
 
 /// The group addresses that the device accepts.
@@ -45,9 +51,16 @@ pub struct PacketSocket {
     device: Device,
     /// Protocol that it receives once started; 0 for none.
     protocol: u16,
-    headers: Vec<libc::mmsghdr>,
-    drops: u64,
+    headers: Headers,
+    drops: Cell<u64>,
 }
+
+/// Memory for the headers of sent frames, whose pointers are valid only during [`PacketSocket::send`].
+#[derive(Debug, Default)]
+struct Headers(Vec<libc::mmsghdr>);
+
+// SAFETY: no pointer is read outside `send`, which sets it first.
+unsafe impl Send for Headers {}
 
 /// Result of [`PacketSocket::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,43 +85,89 @@ pub struct Received<'a> {
 }
 
 impl PacketSocket {
-    /// Opens a socket on `device`. A listening socket receives nothing until it is given to a receiver.
+    /// Opens a socket on `device`. A listening socket receives nothing until it is started.
     ///
     /// # Errors
     /// The device cannot be used, or the kernel's error.
     pub fn open(device: &str, listen: Listen) -> Result<Self, DeviceError> {
-        let (device, socket) = Device::open(device)?;
+        Self::on(Device::open(device)?, listen)
+    }
+
+    /// As [`Self::open`], for a device that is open already.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn on((device, socket): (Device, net::PacketSocket), listen: Listen) -> Result<Self, DeviceError> {
         let protocol = match &listen {
             Listen::No => 0,
             Listen::Delivered(protocol) => protocol.info().ethertypes[0],
-            Listen::Incoming(_) | Listen::Passing(_) => libc::ETH_P_ALL as u16,
+            // A socket for a single protocol misses tags of VLANs unknown to the device, and all frames on a bridge
+            // port.
+            Listen::Incoming(_) | Listen::Passing(_) | Listen::Matching(_) => libc::ETH_P_ALL as u16,
         };
-        let socket = Self { socket, device, protocol, headers: Vec::new(), drops: 0 };
-        // The receive buffer holds a burst of some 10,000 frames; beyond that the kernel counts its drops.
-        let (buffer, wait) = match listen {
-            Listen::No => (4 << 20, libc::timeval { tv_sec: 1, tv_usec: 0 }),
-            _ => (16 << 20, libc::timeval { tv_sec: 0, tv_usec: libc::suseconds_t::from(WAIT_MS) * 1000 }),
+        let socket = Self { socket, device, protocol, headers: Headers::default(), drops: Cell::new(0) };
+        // The larger receive buffer holds a burst of some 10,000 frames; beyond that the kernel counts its drops.
+        let (buffer, wait_ms) = match listen {
+            Listen::No => (4 << 20, 1000),
+            Listen::Matching(_) => (4 << 20, WAIT_MS / 2),
+            _ => (16 << 20, WAIT_MS),
         };
+        let (tv_sec, tv_usec) = ((wait_ms / 1000).into(), (wait_ms % 1000 * 1000).into());
+        let wait = libc::timeval { tv_sec, tv_usec };
         set_buffers(socket.fd(), buffer).map_err(|e| socket.device.failed("setting its buffers", e))?;
         socket.option("setting its timeout", libc::SOL_SOCKET, libc::SO_RCVTIMEO, &wait)?;
         socket.option("setting its timeout", libc::SOL_SOCKET, libc::SO_SNDTIMEO, &wait)?;
         if listen != Listen::No {
             socket.option("asking for tags", libc::SOL_PACKET, libc::PACKET_AUXDATA, &1i32)?;
-            socket.option("asking for arrival times", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)?;
         }
-        if let Listen::Incoming(protocols) | Listen::Passing(protocols) = &listen {
-            let attached = socket.socket.filter(&mut filter::program(protocols));
-            attached.map_err(|e| socket.device.failed("attaching a filter", e))?;
-        }
-        if matches!(listen, Listen::Incoming(_)) {
+        if matches!(listen, Listen::Incoming(_) | Listen::Matching(_)) {
             socket.option("leaving out what is sent", libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        }
+        let program = match listen {
+            Listen::No => return Ok(socket),
+            Listen::Matching(program) => Some(program),
+            _ => {
+                socket.option("asking for arrival times", libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32)?;
+                match listen {
+                    Listen::Incoming(protocols) | Listen::Passing(protocols) => Some(filter::program(&protocols)),
+                    _ => None,
+                }
+            }
+        };
+        if let Some(mut program) = program {
+            let attached = socket.socket.filter(&mut program);
+            attached.map_err(|e| socket.device.failed("attaching a filter", e))?;
         }
         Ok(socket)
     }
 
     /// Starts receiving frames that pass the device.
-    pub(crate) fn start(&mut self) -> Result<(), DeviceError> {
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn start(&self) -> Result<(), DeviceError> {
         self.socket.bind(self.device.index, self.protocol).map_err(|e| self.device.failed("binding", e))
+    }
+
+    /// Requests timestamps, as [`ask_for`].
+    ///
+    /// # Errors
+    /// A privilege is missing, or the kernel does not have the option.
+    pub fn request_stamps(&self, stamps: Stamps) -> Result<(), DeviceError> {
+        ask_for(self.fd(), stamps).map_err(|cause| self.refused("setting its socket up", io::Error::other(cause)))
+    }
+
+    /// Sets the priority of sent frames (`SO_PRIORITY`), which selects the queue of a qdisc.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn set_priority(&self, priority: u8) -> Result<(), DeviceError> {
+        let set = set_option(self.fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, &i32::from(priority));
+        set.map_err(|cause| self.refused("setting its priority", cause))
+    }
+
+    fn refused(&self, doing: &'static str, cause: io::Error) -> DeviceError {
+        DeviceError::Os { device: self.device.name.clone(), doing, cause }
     }
 
     /// The device's own MAC.
@@ -116,15 +175,17 @@ impl PacketSocket {
         self.device.mac
     }
 
-    pub(super) fn device(&self) -> &Device {
+    /// The device.
+    pub fn device(&self) -> &Device {
         &self.device
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    /// The socket's descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    pub(super) fn option<T: Copy>(&self, doing: &'static str, level: i32, name: i32, v: &T) -> Result<(), DeviceError> {
+    pub(crate) fn option<T: Copy>(&self, doing: &'static str, level: i32, name: i32, v: &T) -> Result<(), DeviceError> {
         set_option(self.fd(), level, name, v).map_err(|cause| self.device.failed(doing, cause))
     }
 
@@ -158,19 +219,20 @@ impl PacketSocket {
     /// # Errors
     /// The device is down or vanished, a frame is too long, or the kernel's error.
     pub fn send(&mut self, frames: &[IoSlice<'_>]) -> Result<Sent, DeviceError> {
-        while self.headers.len() < frames.len() {
+        let headers = &mut self.headers.0;
+        while headers.len() < frames.len() {
             // SAFETY: all zeros is a valid mmsghdr: no name, no data, no control.
-            self.headers.push(unsafe { zeroed() });
+            headers.push(unsafe { zeroed() });
         }
-        for (header, frame) in self.headers.iter_mut().zip(frames) {
+        for (header, frame) in headers.iter_mut().zip(frames) {
             // IoSlice has the layout of iovec; the kernel only reads the data.
             header.msg_hdr.msg_iov = std::ptr::from_ref(frame).cast_mut().cast();
             header.msg_hdr.msg_iovlen = 1;
         }
-        let (fd, count) = (self.fd().as_raw_fd(), frames.len() as u32);
+        let (fd, count) = (self.socket.as_fd().as_raw_fd(), frames.len() as u32);
         loop {
             // SAFETY: the first `count` headers point to `frames`, which outlive the call.
-            let n = unsafe { libc::sendmmsg(fd, self.headers.as_mut_ptr(), count, 0) };
+            let n = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, 0) };
             if n >= 0 {
                 return Ok(Sent { taken: n as usize, refused: false });
             }
@@ -188,9 +250,9 @@ impl PacketSocket {
     }
 
     /// Number of frames that the kernel dropped since the socket was opened, because its buffer was full.
-    pub fn dropped(&mut self) -> u64 {
-        self.drops += self.socket.dropped();
-        self.drops
+    pub fn dropped(&self) -> u64 {
+        self.drops.set(self.drops.get() + self.socket.dropped());
+        self.drops.get()
     }
 }
 
@@ -226,8 +288,8 @@ impl CopyReceiver {
     }
 
     /// The socket.
-    pub fn socket(&mut self) -> &mut PacketSocket {
-        &mut self.socket
+    pub fn socket(&self) -> &PacketSocket {
+        &self.socket
     }
 
     /// Waits at most 100 ms for frames, passes each to `take` and returns their number.
@@ -263,59 +325,5 @@ impl CopyReceiver {
             take(Received { frame, tag, arrival, had });
         }
         Ok(n as usize)
-    }
-}
-
-/// Time of reception by the kernel, from a frame's control messages.
-fn arrival(control: &[u8]) -> Option<Ns> {
-    let kind = (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS);
-    let (_, data) = control_messages(control).find(|(found, _)| *found == kind)?;
-    let word = |at: usize| data.get(at..)?.first_chunk().map(|b| i64::from_ne_bytes(*b));
-    Some(word(0)? * 1_000_000_000 + word(8)?)
-}
-
-/// The 802.1Q tag that the kernel removed, from a frame's control messages (`struct tpacket_auxdata` of
-/// linux/if_packet.h).
-pub fn removed_tag(control: &[u8]) -> Option<Tag> {
-    let (_, data) = control_messages(control).find(|(kind, _)| *kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
-    let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
-    tag_of(u32::from_ne_bytes(*data.first_chunk()?), half(16)?, half(18)?)
-}
-
-/// The tag that the kernel removed, from its status and the tag's two halves; `None` without a tag.
-pub(super) fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
-    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
-    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn auxdata(status: u32, tci: u16, tpid: u16) -> Vec<u8> {
-        let data = [&status.to_ne_bytes()[..], &[0; 12], &tci.to_ne_bytes(), &tpid.to_ne_bytes()].concat();
-        [&(16 + data.len()).to_ne_bytes()[..], &263i32.to_ne_bytes(), &8i32.to_ne_bytes(), &data, &[0xee; 4]].concat()
-    }
-
-    #[test]
-    fn a_removed_tag_is_found_after_other_control_messages() {
-        let other = [&24usize.to_ne_bytes()[..], &[1; 8], &[0; 8]].concat();
-        let (valid, tpid_valid) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
-        let tag = |status| removed_tag(&[other.clone(), auxdata(status, 0x8007, 0x88a8)].concat());
-        assert_eq!(tag(valid | tpid_valid), Some(Tag { tpid: 0x88a8, tci: 0x8007 }));
-        assert_eq!(tag(valid), Some(Tag { tpid: 0x8100, tci: 0x8007 }));
-        assert_eq!(tag(0), None);
-        assert_eq!(removed_tag(&other), None);
-    }
-
-    proptest! {
-        #[test]
-        fn no_control_data_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), len: usize) {
-            removed_tag(&bytes);
-            let mut spoilt = auxdata(libc::TP_STATUS_VLAN_VALID, 1, 2);
-            spoilt[..8].copy_from_slice(&len.to_ne_bytes());
-            removed_tag(&spoilt);
-        }
     }
 }

@@ -3,7 +3,10 @@
 //! V2 rather than V3: a V3 block is passed on when it is full or its timer fires, after at least a millisecond; a V2
 //! frame immediately.
 
-use super::socket::{tag_of, PacketSocket, Received, WAIT_MS};
+#![allow(unsafe_code)]
+
+use crate::control::tag_of;
+use crate::packet::{PacketSocket, Received, WAIT_MS};
 use crate::DeviceError;
 use latpath_linux::{realtime, Map};
 use std::io;
@@ -57,8 +60,8 @@ impl RingReceiver {
     }
 
     /// The socket.
-    pub fn socket(&mut self) -> &mut PacketSocket {
-        &mut self.socket
+    pub fn socket(&self) -> &PacketSocket {
+        &self.socket
     }
 
     /// Waits at most 100 ms for frames, passes each available one to `take` and returns their number.

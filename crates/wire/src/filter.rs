@@ -66,7 +66,7 @@ impl<To: Copy + PartialEq> Program<To> {
 }
 
 /// Accepts the frames of these protocols, with up to two tags that are still in the frame.
-pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
+pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
     let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
     let mut p = Program::default();

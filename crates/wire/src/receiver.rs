@@ -1,6 +1,7 @@
 //! Receives frames, by copies or from a mapped ring.
 
-use crate::kernel::{CopyReceiver, PacketSocket, Received, RingReceiver};
+use crate::packet::{CopyReceiver, PacketSocket, Received};
+use crate::ring::RingReceiver;
 use crate::DeviceError;
 use latpath_linux::realtime;
 
@@ -18,14 +19,14 @@ impl Receiver {
     /// # Errors
     /// The kernel's error.
     pub fn new(socket: PacketSocket, ring: bool) -> Result<Self, DeviceError> {
-        let mut receiver =
+        let receiver =
             if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) };
         // Not earlier: frames that arrive before the ring exists would be lost uncounted.
         receiver.socket().start()?;
         Ok(receiver)
     }
 
-    fn socket(&mut self) -> &mut PacketSocket {
+    fn socket(&self) -> &PacketSocket {
         match self {
             Self::Copy(r) => r.socket(),
             Self::Ring(r) => r.socket(),
@@ -60,7 +61,7 @@ impl Receiver {
     }
 
     /// Number of frames that the kernel dropped, because they were not received fast enough.
-    pub fn dropped(&mut self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.socket().dropped()
     }
 }

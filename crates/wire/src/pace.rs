@@ -1,6 +1,5 @@
 //! The due time of frame number i: exact over any time, for any rate.
 
-use crate::Deadlines;
 use latpath_model::Ns;
 use std::{fmt, str::FromStr};
 
@@ -36,6 +35,15 @@ impl Pace {
     pub fn hz(self) -> f64 {
         self.micro_hz as f64 / 1e6
     }
+}
+
+/// The spacing of deadlines.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deadlines {
+    /// Time between two frames of one publisher, ns: a frame delayed by more counts as late.
+    pub interval: Ns,
+    /// Frames per second of all publishers.
+    pub per_s: f64,
 }
 
 impl FromStr for Pace {

@@ -1,4 +1,5 @@
 //! Settings that make a thread punctual, and exact waiting.
+#![allow(unsafe_code)]
 
 use latpath_linux::monotonic;
 use latpath_model::Ns;

@@ -1,9 +1,10 @@
-//! Stamps and errors in a packet's control messages: pure functions over the bytes of a `msghdr`'s control data.
+//! Stamps, errors and tags in a packet's control messages: pure functions over the bytes of a `msghdr`'s control data.
 //!
 //! The kernel writes the bytes; they are parsed as untrusted input.
 
 use latpath_linux::net::control_messages;
 use latpath_model::Ns;
+use latpath_protocols::Tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// `SO_TIMESTAMPING_NEW` of `asm-generic/socket.h`: its stamps have 64 bits on all machines, like the older ones on
@@ -108,6 +109,28 @@ fn time(bytes: &[u8], at: usize) -> Option<Ns> {
         return None;
     }
     sec.checked_mul(1_000_000_000)?.checked_add(nsec).filter(|ns| *ns != 0)
+}
+
+/// Time of reception by the kernel, from a frame's control messages.
+pub(crate) fn arrival(control: &[u8]) -> Option<Ns> {
+    let kind = (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS);
+    let (_, data) = control_messages(control).find(|(found, _)| *found == kind)?;
+    let word = |at: usize| data.get(at..)?.first_chunk().map(|b| i64::from_ne_bytes(*b));
+    Some(word(0)? * 1_000_000_000 + word(8)?)
+}
+
+/// The 802.1Q tag that the kernel removed, from a frame's control messages (`struct tpacket_auxdata` of
+/// linux/if_packet.h).
+pub fn removed_tag(control: &[u8]) -> Option<Tag> {
+    let (_, data) = control_messages(control).find(|(kind, _)| *kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
+    let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
+    tag_of(u32::from_ne_bytes(*data.first_chunk()?), half(16)?, half(18)?)
+}
+
+/// The tag that the kernel removed, from its status and the tag's two halves; `None` without a tag.
+pub(crate) fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
+    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci })
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -221,7 +244,31 @@ mod tests {
         }
     }
 
+    fn auxdata(status: u32, tci: u16, tpid: u16) -> Vec<u8> {
+        let data = [&status.to_ne_bytes()[..], &[0; 12], &tci.to_ne_bytes(), &tpid.to_ne_bytes()].concat();
+        [&(16 + data.len()).to_ne_bytes()[..], &263i32.to_ne_bytes(), &8i32.to_ne_bytes(), &data, &[0xee; 4]].concat()
+    }
+
+    #[test]
+    fn a_removed_tag_is_found_after_other_control_messages() {
+        let other = [&24usize.to_ne_bytes()[..], &[1; 8], &[0; 8]].concat();
+        let (valid, tpid_valid) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        let tag = |status| removed_tag(&[other.clone(), auxdata(status, 0x8007, 0x88a8)].concat());
+        assert_eq!(tag(valid | tpid_valid), Some(Tag { tpid: 0x88a8, tci: 0x8007 }));
+        assert_eq!(tag(valid), Some(Tag { tpid: 0x8100, tci: 0x8007 }));
+        assert_eq!(tag(0), None);
+        assert_eq!(removed_tag(&other), None);
+    }
+
     proptest! {
+        #[test]
+        fn no_control_data_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), len: usize) {
+            removed_tag(&bytes);
+            let mut spoilt = auxdata(libc::TP_STATUS_VLAN_VALID, 1, 2);
+            spoilt[..8].copy_from_slice(&len.to_ne_bytes());
+            removed_tag(&spoilt);
+        }
+
         #[test]
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             rx_stamps(&bytes);

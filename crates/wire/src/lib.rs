@@ -1,0 +1,31 @@
+//! Sockets that send and receive packets, and the times of these packets.
+//!
+//! - [`PacketSocket`] sends batches of frames; a [`Receiver`] reads them by copies or from a mapped ring. [`filter`]
+//!   builds the socket filters.
+//! - [`Stamps`] and [`BusyPoll`] are a socket's options; [`receive`] reads a packet with its control messages.
+//! - [`rx_stamps`] and [`from_error_queue`] find timestamps in control messages. They are pure functions over bytes.
+//! - [`thread`] makes a thread punctual and waits exactly; [`Pace`] gives the due times of frames.
+//!
+//! Timestamps of the kernel are `CLOCK_REALTIME`; those of a NIC are raw readings of its own clock
+//! (`latpath_clock::phc`).
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
+#![deny(unsafe_code)]
+
+mod control;
+mod device;
+pub mod filter;
+mod message;
+mod options;
+mod pace;
+mod packet;
+mod receiver;
+mod ring;
+pub mod thread;
+
+pub use control::{from_error_queue, local_address, removed_tag, rx_stamps, RxStamps, TxKind, TxStamp};
+pub use device::{Device, DeviceError};
+pub use message::{drops, receive, receive_from, sent_stamps, wait_for, Control, Message};
+pub use options::{ask_for, BusyPoll, SocketError, Stamps};
+pub use pace::{BadRate, Deadlines, Pace};
+pub use packet::{Groups, Listen, PacketSocket, Received, Sent};
+pub use receiver::Receiver;
