@@ -2,9 +2,10 @@
 
 mod verdict;
 
-use latpath_model::Ns;
+use latpath_model::{point::Lan, Ns};
 use latpath_stats::{
     figures::{never_seen, packets},
+    lans::lost_on,
     PacingFigures, Percentile, Summary, TimeFigures,
 };
 use schemars::JsonSchema;
@@ -62,10 +63,12 @@ enum Counter {
     NeverSeen,
     Malformed,
     SightingsDropped,
+    /// Packets lost on one LAN of redundant networks.
+    LostOn(Lan),
 }
 
 impl Counter {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Lost,
         Self::Incomplete,
         Self::Duplicates,
@@ -73,6 +76,8 @@ impl Counter {
         Self::NeverSeen,
         Self::Malformed,
         Self::SightingsDropped,
+        Self::LostOn(Lan::A),
+        Self::LostOn(Lan::B),
     ];
 
     fn name(self) -> &'static str {
@@ -84,11 +89,14 @@ impl Counter {
             Self::NeverSeen => "never_seen",
             Self::Malformed => "malformed",
             Self::SightingsDropped => "sightings_dropped",
+            Self::LostOn(Lan::A) => "lost_on_lan_a",
+            Self::LostOn(Lan::B) => "lost_on_lan_b",
         }
     }
 
-    fn figure(self, summary: &Summary) -> u64 {
-        match self {
+    /// The count; `None` if it does not apply.
+    fn figure(self, summary: &Summary) -> Option<u64> {
+        Some(match self {
             Self::Lost => packets(&summary.lost),
             Self::Incomplete => summary.incomplete,
             Self::Duplicates => summary.duplicates,
@@ -96,7 +104,8 @@ impl Counter {
             Self::NeverSeen => never_seen(summary),
             Self::Malformed => summary.malformed,
             Self::SightingsDropped => summary.tool.sightings_dropped,
-        }
+            Self::LostOn(lan) => return lost_on(&summary.lans, lan),
+        })
     }
 }
 
@@ -126,7 +135,7 @@ pub enum BadLimit {
     )]
     Form(String),
     /// The figure is unknown.
-    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; pacing: min, mean, max; counts of all: lost, consecutive, consecutive(TIME), incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
+    #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; pacing: min, mean, max; counts of all: lost, consecutive, consecutive(TIME), incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped, lost_on_lan_a, lost_on_lan_b)")]
     Figure(String),
     /// The value is neither a time nor a number.
     #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]

@@ -27,6 +27,8 @@ struct trial {
 	__u32 bad;
 	__u32 hash;
 	__u32 synch[4]; /* as read by the three fast paths and the slow path */
+	__u32 lan;      /* from the frame's end, and by the slow path */
+	__u32 lan_slow;
 	struct found found;
 	__u32 pad;
 	__u8 frame[TRIAL_BYTES];
@@ -64,12 +66,12 @@ int try_frame(void *ctx)
 	f->frag = t->paged ? f->base + f->linear : 0;
 	f->frag_len = t->paged;
 	f->len = len;
-	f->have = f->appid = f->synch = f->fragment = f->vlan = 0;
+	f->have = f->appid = f->synch = f->fragment = f->vlan = f->lan = 0;
 	f->ethertype = t->no_link;
 	f->no_link = t->no_link != 0;
 	__builtin_memset(&s->found, 0, sizeof(s->found));
 	t->fast = t->fast_direct = t->known = SLOW_PATH;
-	t->bad = t->hash = 0;
+	t->bad = t->hash = t->lan = t->lan_slow = 0;
 	__builtin_memset(t->synch, 0, sizeof(t->synch));
 	if (!fill(f)) {
 		if (!f->no_link) {
@@ -82,6 +84,9 @@ int try_frame(void *ctx)
 	if (reads_directly() && f->linear >= 14 && !f->no_link) {
 		struct layout *l = &layouts[layout_of(f->base)];
 		__s64 known = known_layout(l, f->base, f->linear);
+
+		/* The slow path has removed the trailer. */
+		t->lan = lan_of_end(kernel_word(f->base + len - t->paged - 8), len - t->paged);
 
 		if (known >= 0) {
 			t->known = KNOWN_STREAM(known);
@@ -99,6 +104,7 @@ int try_frame(void *ctx)
 	if (off >= 0)
 		t->bad = !!match_frame(f, off, &s->found);
 	t->synch[3] = f->synch;
+	t->lan_slow = f->lan;
 	t->fragment = f->fragment;
 	hash_bytes(f, 0, 128, &t->hash);
 	t->found = s->found;

@@ -6,11 +6,14 @@
 #ifndef LATPATH_FRAME_H
 #define LATPATH_FRAME_H
 
+#include "redundancy.h"
+
 #define ETH_IP 0x0800
 #define ETH_ARP 0x0806
 #define ETH_IP6 0x86dd
 #define ETH_VLAN 0x8100
 #define ETH_QINQ 0x88a8
+#define ETH_HSR 0x892f
 #define WINDOW 88 /* bytes of the frame that are fetched at once */
 #define OFF_MASK 0x3fff /* above any relevant frame (MTU 9000); bounds an offset for the verifier */
 
@@ -29,6 +32,7 @@ struct frame {
 	__u16 ethertype;
 	__u16 no_link;  /* the device's packets have no Ethernet header: tun, WireGuard, GRE */
 	__u16 fragment; /* IP: the packet is the first one of several fragments */
+	__u32 lan;      /* redundant networks (redundancy.h): LAN_A or LAN_B; 0 for other frames */
 	__u8 buf[WINDOW + 8]; /* the last 8 bytes are never written */
 };
 
@@ -99,7 +103,27 @@ __noinline int be16_at(struct frame *f, __u32 off)
 	return (hi | lo) < 0 ? -1 : hi << 8 | lo;
 }
 
-/* Reads the Ethernet header and tags; returns the offset of the payload, -1 without one. */
+/* Removes the trailer of PRP from a frame whose bytes after the Ethernet header and its tags begin at `payload`. */
+static __always_inline void remove_trailer(struct frame *f, __u32 payload)
+{
+	__u32 end = f->linear + f->frag_len;
+	__u8 last[PRP_TRAILER] = {};
+
+	if (end != f->len || end < payload + PRP_TRAILER || pull(f, end - PRP_TRAILER, last, PRP_TRAILER))
+		return;
+	f->lan = prp_lan(last[2] << 8 | last[3], last[4] << 8 | last[5], f->len - payload);
+	if (!f->lan)
+		return;
+	f->len -= PRP_TRAILER;
+	if (f->frag_len)
+		f->frag_len -= PRP_TRAILER;
+	else
+		f->linear -= PRP_TRAILER;
+	if (f->have > f->len)
+		f->have = f->len;
+}
+
+/* Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, -1 without one. */
 static __always_inline int ethernet(struct frame *f)
 {
 	__u32 off = 14;
@@ -120,7 +144,18 @@ static __always_inline int ethernet(struct frame *f)
 			off = 22;
 		}
 	}
+	if (type == ETH_HSR) {
+		int path = be16_at(f, off), inner = be16_at(f, off + 4);
+
+		if ((path | inner) < 0)
+			return -1;
+		f->lan = hsr_lan(path);
+		type = inner;
+		off += HSR_TAG;
+	}
 	f->ethertype = type;
+	if (!f->lan)
+		remove_trailer(f, off);
 	return off;
 }
 

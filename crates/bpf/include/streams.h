@@ -87,7 +87,7 @@ static __always_inline int ethertype_selected(__be16 ethertype)
 		if (one == ethertype)
 			return 1;
 	}
-	return ethertype == bpf_htons(ETH_VLAN) || ethertype == bpf_htons(ETH_QINQ);
+	return ethertype == bpf_htons(ETH_VLAN) || ethertype == bpf_htons(ETH_QINQ) || ethertype == bpf_htons(ETH_HSR);
 }
 
 /* Whether a packet is IPv4 or IPv6, according to skb->protocol. */

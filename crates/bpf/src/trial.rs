@@ -46,6 +46,9 @@ pub struct Found {
     pub fast: [Option<Option<(StreamId, u32)>>; 3],
     /// smpSynch as read by the three fast paths and the slow path; `None` if not read.
     pub synch: [Option<u8>; 4],
+    /// The LAN of redundant networks (`LAN_…` of include/redundancy.h, 0 without one) by the end of an unpaged frame on
+    /// kernels with direct loads, and by the slow path.
+    pub lan: [usize; 2],
     /// Hash of the first 128 bytes; 0 if the frame is shorter.
     pub hash: u32,
     /// Whether the frame is the first of several fragments of an IP packet.
@@ -125,6 +128,7 @@ impl Trial {
                 fast(trial.known, trial.known_key),
             ],
             synch: trial.synch.map(|read| read.checked_sub(1).map(|value| value as u8)),
+            lan: [trial.lan as usize, trial.lan_slow as usize],
             hash: trial.hash,
             fragment: trial.fragment != 0,
             near: (trial.found.near_difference != 0)

@@ -6,6 +6,7 @@ use latpath_bpf::trial::{Found, Trial};
 use latpath_bpf::Table;
 use latpath_protocols::goose;
 use latpath_protocols::protocol::FrameLink;
+use latpath_protocols::redundancy::{mark, CopyMark, Lan, Method};
 use latpath_protocols::stream::StreamSpec;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec};
 use latpath_protocols::{Matcher, ProtocolId, Tag};
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         trial("goose_is_found_by_goid_or_gocbref_and_keyed_by_both_numbers", goose_frames),
         trial("ptp_is_found_over_ethernet_and_udp_by_type_port_and_domain", ptp_frames),
         trial("one_frame_may_be_in_streams_of_several_protocols", several_protocols),
+        trial("a_copy_by_redundant_networks_is_found_as_the_frame_without_its_mark_is", copies),
         trial("of_each_protocol_the_kernel_finds_the_streams_and_keys_that_its_parser_finds", each_protocol),
     ];
     latpath_testkit::main(tests)
@@ -502,6 +504,54 @@ fn each_protocol() -> Result<(), Failed> {
         let frames = (any::<u32>(), vlans, any::<bool>(), changes, cut, any::<usize>());
         check(2000, |runner| runner.run(&frames, one).map_err(|e| format!("{example}: {e}")))?;
         equal(&format!("{example}: enough frames of it were found"), found_in.get() > 200, true)?;
+    }
+    Ok(())
+}
+
+/// Frames with PRP's trailer or HSR's tag, whole, changed and in page fragments.
+fn copies() -> Result<(), Failed> {
+    for protocol in ProtocolId::listed() {
+        let example: StreamSpec = protocol.info().example.parse().expect("a stream");
+        // The last bytes of the payload are keys, too: the trailer must not be one of them.
+        let end = 64;
+        let by_end = format!("ether:{:#06x},hash=0:{end}", example.matcher.ethertypes()[0]);
+        let trial = load_specs(&[example.clone()])?;
+        let hashes = load(&[&by_end])?;
+        let methods = prop_oneof![Just(Method::Prp), Just(Method::Hsr)];
+        let lans = prop_oneof![Just(Lan::A), Just(Lan::B)];
+        let found_in = std::cell::Cell::new([0; 2]);
+        let one = |(key, tags, method, lan, sequence, paged): (u32, Vec<Tag>, Method, Lan, u16, usize)| {
+            let link = FrameLink { tags, ..FrameLink::default() };
+            let plain = example.matcher.rebuild(&link, key).and_then(Result::ok);
+            let plain = plain.ok_or_else(|| TestCaseError::fail("no frame of it can be rebuilt"))?;
+            let mut frame = plain.clone();
+            mark(&mut frame, CopyMark { method, lan, sequence }).map_err(|e| TestCaseError::fail(e.to_string()))?;
+            let number = lan as usize + 1;
+            let (found, expected) = (run(&trial, &frame)?, run(&trial, &plain)?);
+            prop_assert_eq!((&found.streams, found.malformed), (&expected.streams, false), "{:02x?}", frame);
+            prop_assert!(!found.streams.is_empty());
+            prop_assert_eq!((found.lan[1], expected.lan), (number, [0, 0]));
+            // Tags and trailer are read without the slow path only at the frame's end.
+            prop_assert!(found.lan[0] == 0 || found.lan[0] == number);
+            let mut numbers = found_in.get();
+            numbers[usize::from(found.lan[0] == number)] += 1;
+            found_in.set(numbers);
+            prop_assert!(method == Method::Prp || found.lan[0] == 0, "{:?}", found);
+            let paged = 6 + paged % (frame.len() - 24);
+            let in_pages = trial.run(&frame, paged).map_err(|e| TestCaseError::fail(e.to_string()))?;
+            prop_assert_eq!(
+                (in_pages.streams, in_pages.lan[1]),
+                (found.streams, number),
+                "{} paged: {:02x?}",
+                paged,
+                frame
+            );
+            prop_assert_eq!(run(&hashes, &frame)?.streams, run(&hashes, &plain)?.streams, "the key is the payload's");
+            Ok(())
+        };
+        let frames = (any::<u32>(), tags(), methods, lans, any::<u16>(), any::<usize>());
+        check(500, |runner| runner.run(&frames, one).map_err(|e| format!("{}: {e}", protocol.info().prefix)))?;
+        equal("with and without direct loads", found_in.get().iter().all(|n| *n > 50), true)?;
     }
     Ok(())
 }

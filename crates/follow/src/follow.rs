@@ -12,9 +12,10 @@ use latpath_agent::{Address, Machine, MachineError, Meter, StartRequest, Timeout
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::{segments, Joiner, Journey, Layout, RouteFinder, Span, Totals};
+use latpath_journey::{copies, segments, Joiner, Journey, Layout, RouteFinder, Span, Totals};
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, SynchChange, HOST};
+use latpath_net::namespace_names;
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_run::{Manifest, ToolCost};
 use latpath_settings::Reading;
@@ -239,6 +240,9 @@ impl Follow {
         }
         let (sightings, now) = merge.step(tables, background);
         self.now = now;
+        copies::add_points(&mut tables.points, |netns| {
+            namespace_names().remove(&netns).filter(|name| !name.is_empty())
+        });
         if tables.points.len() != known {
             joiner.set_points(&tables.points);
         }

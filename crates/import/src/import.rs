@@ -13,7 +13,7 @@ use crate::{
     trace::{self, PlacedTrace},
     whole_seconds, ImportError,
 };
-use latpath_journey::Joiner;
+use latpath_journey::{copies, Joiner};
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use latpath_protocols::UnreadFrames;
 use latpath_run::{facts::HostFacts, ImportedFile, Manifest, Stamp, Writer};
@@ -52,7 +52,8 @@ pub fn import(
     stop: &AtomicBool,
     mut progress: impl FnMut(Progress),
 ) -> Result<Manifest, ImportError> {
-    let points = points(&options.sources)?;
+    let mut points = points(&options.sources)?;
+    copies::add_points(&mut points, |_| None);
     Writer::refuse_existing(path)?;
     let estimated = options.estimates.iter().map(|request| estimate(options, request));
     let offsets = options.offsets.iter().cloned().map(Ok).chain(estimated).collect::<Result<Vec<Offset>, _>>()?;

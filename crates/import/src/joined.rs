@@ -5,6 +5,7 @@ use crate::{
     trace::{Late, PlacedTrace},
     ImportError,
 };
+use latpath_journey::copies::{self, CopyPoints};
 use latpath_journey::{segments, Journey, Layout, Route, Sampling, Span};
 use latpath_model::{Ns, Point, PointId, PointInfo, Sighting, SynchChange, SynchWatch};
 use latpath_run::{Manifest, Mark, RunError, Writer};
@@ -34,7 +35,9 @@ pub(crate) struct Joined {
     synch: SynchWatch,
     /// The points of the files, and the point of the sampling, if any.
     points: Vec<PointInfo>,
+    /// The points that packets pass, in the order of the files.
     route: Vec<Point>,
+    copies: Vec<CopyPoints>,
     /// Per pair of consecutive points in the files' order: packets seen at both, and those that reached the second one
     /// first.
     order: Vec<(u64, u64)>,
@@ -62,8 +65,9 @@ impl Joined {
             sampling: Sampling::default(),
             late: None,
             synch: SynchWatch::default(),
-            route: points.iter().map(|info| info.point.clone()).collect(),
-            order: vec![(0, 0); points.len().saturating_sub(1)],
+            route: route(&points),
+            copies: copies::of_points(&points),
+            order: vec![(0, 0); options.sources.len().saturating_sub(1)],
             segments: own,
             points,
             failed: None,
@@ -98,7 +102,8 @@ impl Joined {
     #[inline]
     pub fn see(&mut self, s: &Sighting, synch: Option<u8>) {
         self.sightings += 1;
-        self.seen[usize::from(s.stream)] |= 1 << s.point;
+        let copies = self.copies.iter().find(|at| at.all() >> s.point & 1 == 1);
+        self.seen[usize::from(s.stream)] |= 1 << s.point | copies.map_or(0, |at| 1 << at.first);
         let said = synch.map(|synch| SynchChange { stream: s.stream, key: s.key, t: s.t, synch });
         if said.is_some_and(|said| self.synch.see(s.point, said)) {
             let written = self.take_changes();
@@ -123,7 +128,9 @@ impl Joined {
 
     pub fn take(&mut self, journey: &Journey) {
         // At times that not all files cover, only packets in all of them count.
-        let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(|all| journey.seen == *all);
+        let computed = self.copies.iter().fold(0, |mask: u64, at| mask | 1 << at.first | 1 << at.second);
+        let is_of = |all: &u64| (journey.seen ^ all) & !computed == 0;
+        let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(is_of);
         if !of_all && !self.span.counts(journey, &self.layout.route) {
             self.outside += 1;
             return;
@@ -166,9 +173,13 @@ impl Joined {
 
     /// Notes on points that all packets seem to have passed in reverse order.
     pub fn order_notes(&self) -> Vec<String> {
-        let is_backwards = |(_, (both, early)): &(usize, &(u64, u64))| *both > 0 && both == early;
+        let point = |at: usize| &self.points[at].point;
+        let is_backwards = |(at, (both, early)): &(usize, &(u64, u64))| {
+            // Either LAN may be the faster one.
+            *both > 0 && both == early && !point(*at).is_optional()
+        };
         let note = |(at, (both, _)): (usize, &(u64, u64))| {
-            let (from, to) = (&self.route[at], &self.route[at + 1]);
+            let (from, to) = (point(at), point(at + 1));
             let clock = if from.machine == to.machine {
                 String::new()
             } else {
@@ -186,6 +197,21 @@ impl Joined {
     pub fn check(&mut self) -> Result<(), RunError> {
         self.failed.take().map_or(Ok(()), Err)
     }
+}
+
+/// The points that packets pass, in the order of the files: for the points of redundant networks that of the first
+/// copies.
+fn route(points: &[PointInfo]) -> Vec<Point> {
+    let copies = copies::of_points(points);
+    let mut route: Vec<Point> = Vec::new();
+    for (at, info) in points.iter().enumerate() {
+        let first = copies.iter().find(|copies| copies.all() >> at & 1 == 1).map(|copies| usize::from(copies.first));
+        let point = first.map_or(&info.point, |first| &points[first].point);
+        if point.can_be_on_route() && !route.contains(point) {
+            route.push(point.clone());
+        }
+    }
+    route
 }
 
 /// The user-defined segments, in which points may be numbers in the order of the files, from 1.

@@ -80,7 +80,10 @@ pub struct Source {
 impl Source {
     /// Selects the packets of the interface.
     pub(crate) fn selection(&self) -> Selection {
-        Selection::new(self.interface.clone(), vec![self.point.device.clone(), self.point.to_string()])
+        Selection::new(
+            self.interface.clone(),
+            vec![self.point.device_name().to_owned(), self.point.device.clone(), self.point.to_string()],
+        )
     }
 }
 

@@ -5,6 +5,7 @@
 //! sighting, each exactly once. `matching` decides which journey a sighting belongs to; docs/journeys.md has the
 //! explanation.
 
+use crate::copies;
 use crate::journey::{Journey, MAX_POINTS};
 use crate::matching::{MatchResult, Position};
 use crate::ring::{row_bytes, MIN_SLOTS};
@@ -147,7 +148,9 @@ impl Joiner {
 
     /// Adds a stream with this key rule; it gets the next id.
     pub fn add_stream(&mut self, rule: KeyRule) {
-        self.streams.push(Stream::new(self.streams.len() as StreamId, rule, self.stride, &self.options));
+        let mut stream = Stream::new(self.streams.len() as StreamId, rule, self.stride, &self.options);
+        stream.copies = copies::of_points(&self.points);
+        self.streams.push(stream);
         self.rules.push(rule);
         self.senders.push(Senders::default());
         self.slots += MIN_SLOTS;
@@ -159,6 +162,13 @@ impl Joiner {
         let drop = |(_, info): &(usize, &PointInfo)| info.point.kind.is_drop();
         self.drops = points.iter().enumerate().take(MAX_POINTS).filter(drop).fold(0, |mask, (id, _)| mask | 1 << id);
         self.points = points.to_vec();
+        let copies = copies::of_points(points);
+        if let Some(last) = copies.iter().map(|at| usize::from(at.first.max(at.second))).max() {
+            if last >= self.stride {
+                self.widen(last);
+            }
+        }
+        self.streams.iter_mut().for_each(|stream| stream.copies.clone_from(&copies));
         for at in 0..self.streams.len() {
             if self.senders[at].seen != 0 {
                 self.divide(at);

@@ -1,5 +1,6 @@
 //! Journeys: the sightings of each packet, joined by key in bounded memory, and the route that they reveal.
 
+pub mod copies;
 mod islands;
 pub mod joiner;
 pub mod journey;

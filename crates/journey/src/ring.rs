@@ -5,6 +5,7 @@
 //! each bucket names the newest journey of a chain through the heads, from newer to older. Chains end at the tail, so
 //! journeys need not be unlinked.
 
+use crate::copies::CopyPoints;
 use crate::journey::{bits, Journey};
 use latpath_model::{Ns, PointId, Sighting, StreamId};
 use std::collections::VecDeque;
@@ -145,6 +146,26 @@ impl Ring {
         self.tid[at] = s.tid;
         self.again[at] = 0;
         self.get_mut(number).seen |= 1 << s.point;
+    }
+
+    /// Sets the times of the first and the second copy of a packet from those of the LANs. Returns whether the first
+    /// copy was just seen.
+    pub fn mark_copies(&mut self, number: u64, at: &CopyPoints) -> bool {
+        let (seen, row) = (self.get(number).seen, self.row(number));
+        let earliest = |lan: u64| bits(seen & lan).min_by_key(|point| self.t[row + point]);
+        let (first, second) = match at.lans.map(earliest) {
+            [Some(a), Some(b)] if self.t[row + b] < self.t[row + a] => (Some(b), Some(a)),
+            [None, b] => (b, None),
+            [a, b] => (a, b),
+        };
+        for (from, to) in [(first, at.first), (second, at.second)] {
+            let Some(from) = from else { continue };
+            let (from, to_row) = (row + from, row + usize::from(to));
+            (self.t[to_row], self.cpu[to_row], self.tid[to_row]) = (self.t[from], self.cpu[from], self.tid[from]);
+            self.again[to_row] = 0;
+            self.get_mut(number).seen |= 1 << to;
+        }
+        first.is_some() && seen >> at.first & 1 == 0
     }
 
     /// Records a repeated sighting of an open journey at a point.

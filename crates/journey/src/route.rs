@@ -5,6 +5,7 @@
 //! types of devices. It needs no configuration.
 
 use crate::journey::{bits, Journey, MAX_POINTS};
+use latpath_model::point::Copies;
 use latpath_model::{Link, Passage, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
 /// The points in the order in which packets pass, and the routes.
@@ -29,10 +30,10 @@ impl Route {
         let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
         let ids = |names: &[Point]| -> Vec<PointId> { names.iter().filter_map(id).collect() };
         let route = ids(route);
-        let kind = |p: &PointId| points[usize::from(*p)].point.kind;
-        let others = |p: &PointId| !route.contains(p) && kind(p).can_be_on_route();
+        let point = |p: &PointId| &points[usize::from(*p)].point;
+        let others = |p: &PointId| !route.contains(p) && point(p).can_be_on_route();
         let others = (0..points.len() as PointId).filter(others);
-        let (optional, off_route): (Vec<_>, Vec<_>) = others.partition(|p| kind(p).is_optional());
+        let (optional, off_route): (Vec<_>, Vec<_>) = others.partition(|p| point(p).is_optional());
         let by_stream = by_stream.iter().map(|names| ids(names)).collect();
         let order = route.iter().chain(&optional).chain(&off_route).copied().collect();
         Self { order, points: route, off_route, optional, by_stream }
@@ -113,7 +114,9 @@ impl RouteFinder {
             by_stream.push(match counts {
                 Some(counts) => {
                     all.add(counts);
-                    let order = counts.order(points);
+                    let mut order = counts.order(points);
+                    // Packets pass one LAN or the other: the point of the first copies is on the route.
+                    order.retain(|p| !matches!(points[usize::from(*p)].point.copies(), Some(Copies::Lan(_))));
                     Search { counts, points, order: &order }.find()
                 }
                 None => Vec::new(),
@@ -127,7 +130,7 @@ impl RouteFinder {
             route.extend(new);
         }
         let others = order.iter().copied().filter(|p| !route.contains(p));
-        let (optional, off_route) = others.partition(|p| points[usize::from(*p)].point.kind.is_optional());
+        let (optional, off_route) = others.partition(|p| points[usize::from(*p)].point.is_optional());
         Route { order, points: route, off_route, optional, by_stream }
     }
 }
@@ -192,7 +195,7 @@ impl Counts {
     /// machine. Time alone does not suffice, because the clock error between two machines may exceed the packet's
     /// delay.
     fn order(&self, points: &[PointInfo]) -> Vec<PointId> {
-        let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.kind.can_be_on_route();
+        let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.can_be_on_route();
         let mut left: Vec<PointId> = (0..points.len().min(MAX_POINTS) as PointId).filter(counts).collect();
         let machine = |p: PointId| points[usize::from(p)].point.machine.as_str();
         let all = left.clone();

@@ -10,7 +10,9 @@
 //!
 //! For packets that a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's;
 //! `Tnet` is the rest. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
+//! `Tskew` is the time from the first copy of a packet to the second, over redundant networks.
 
+use crate::copies;
 use crate::route::{is_senders_copy, Route};
 use latpath_model::{pattern::fits, Link, Passage, Point, PointId, PointInfo, SegmentKind, HOST};
 
@@ -72,6 +74,9 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     }
     all.segments.splice(0..0, from_sampling(&route, points));
     all.segments.extend(upcalls(&route, points));
+    if !route.points.is_empty() {
+        all.segments.extend(skews(points));
+    }
     all.notes.extend(other_readers(&route, points));
     all.notes.extend(senders_copies(&route, points));
     all.notes.extend(two_entries(&route, points));
@@ -164,13 +169,20 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
     // A VM writes its own packets, and those that it forwards.
     let of_vm = |p: &&PointId| info(p).point.kind.info().passage == Passage::FromVm;
     let of_two = |own: &[PointId]| {
-        let first = own.iter().find(enters)?;
+        // The first copies of packets and the packets without their trailer or tag are one sender's.
+        let first = own.iter().find(enters).filter(|p| info(p).point.copies().is_none())?;
         let by_vms = route.off_route.iter().filter(of_vm).filter(|_| of_vm(&first));
         let second = own.iter().filter(enters).chain(by_vms);
         let second = second.into_iter().find(|p| *p != first && info(p).netns == info(first).netns)?;
         Some((*first, *second))
     };
     route.distinct().into_iter().find_map(of_two)
+}
+
+/// The segments from the first copy of a packet to the second, at each place that sees both.
+fn skews(points: &[PointInfo]) -> impl Iterator<Item = Segment> {
+    let both = copies::of_points(points).into_iter().filter(|at| at.lans.iter().all(|lan| *lan != 0));
+    both.map(|at| Segment::classic(SegmentKind::Tskew, at.first, at.second))
 }
 
 /// The segments from where a packet leaves Open vSwitch's datapath for its daemon to its return, per port.
@@ -211,7 +223,14 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     let device = |p: PointId| (info(p).netns, &info(p).point.device);
     let other = |p: PointId| nic.is_none_or(|nic| device(route[nic]) != device(p));
     let container = route.iter().rposition(|p| on_host(*p) && passage(*p) == Passage::In && other(*p));
-    let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
+    // A device of PRP or HSR passes packets on without their trailer or tag.
+    let is_decapsulated = |at: usize| {
+        nic.is_some_and(|nic| {
+            info(route[nic]).point.copies().is_some() && info(route[nic]).netns == info(route[at]).netns
+        })
+    };
+    let container = container
+        .filter(|at| !is_decapsulated(*at) && !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
     let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
 
     let mut classic: Vec<(SegmentKind, usize, usize)> = Vec::new();

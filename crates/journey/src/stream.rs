@@ -1,5 +1,6 @@
 //! The journeys of one stream and sender: which journey a sighting joins, and when a journey is closed.
 
+use crate::copies::CopyPoints;
 use crate::joiner::{Options, Totals};
 use crate::journey::{bits, Journey};
 use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
@@ -43,6 +44,8 @@ pub(crate) struct Stream {
     pub lead: Option<(u16, u32)>,
     pub notes: Vec<u64>,
     pub totals: Totals,
+    /// The points of redundant networks.
+    pub copies: Vec<CopyPoints>,
     /// Points whose sightings need examination: those that have not seen the stream yet, and those of another sender.
     pub unusual: u64,
 }
@@ -72,7 +75,7 @@ impl Stream {
             retain: options.retain,
             reorder: options.reorder,
             near: self.near,
-            leads: (drop && self.sequence.is_none()) || self.lead.is_some_and(|(lead, _)| lead == s.point),
+            leads: (drop && self.sequence.is_none()) || self.leads(s.point),
             meant,
         };
         let at = &mut self.at[usize::from(s.point)];
@@ -131,15 +134,21 @@ impl Stream {
         } else {
             self.at[usize::from(s.point)].saw_out_of_place(number);
         }
-        if !self.ring.get(number).by_lead && self.lead.is_some_and(|(lead, _)| lead == s.point) {
+        if !self.ring.get(number).by_lead && self.leads(s.point) {
             bits(head.seen).for_each(|point| self.at[point].confirmed());
         }
-        self.take(number, s);
+        self.take(number, s, reorder);
     }
 
     /// Adds a sighting, other than a drop, to an open journey that the point has not seen.
-    fn take(&mut self, number: u64, s: &Sighting) {
+    fn take(&mut self, number: u64, s: &Sighting, reorder: u64) {
         self.ring.mark(number, s);
+        if let Some(copies) = self.copies_at(s.point).copied() {
+            let (key, is_in_place) = (s.key, self.ring.get(number).in_place);
+            if self.ring.mark_copies(number, &copies) && is_in_place {
+                self.at[usize::from(copies.first)].moved(number, key, reorder);
+            }
+        }
         if self.reader.is_none_or(|reader| reader == s.point) && self.is_overtaken(number, s) {
             self.ring.overtake(number, s.point);
         }
@@ -212,15 +221,27 @@ impl Stream {
         if drop {
             return self.note(number, s);
         }
-        self.take(number, s);
+        self.take(number, s, reorder);
+    }
+
+    /// The points of the other copies of a packet seen at this point of a LAN.
+    fn copies_at(&self, point: PointId) -> Option<&CopyPoints> {
+        self.copies.iter().find(|copies| copies.all() >> point & 1 == 1)
+    }
+
+    /// Whether packets of the stream are mostly first seen at this point, or, over redundant networks, at it or the
+    /// other LAN's.
+    fn leads(&self, point: PointId) -> bool {
+        self.lead.is_some_and(|(lead, _)| lead == self.copies_at(point).map_or(point, |copies| copies.first))
     }
 
     /// The first sighting other than a drop determines the journey's place in the stream.
     fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
-        self.vote(s.point);
+        self.vote(self.copies_at(s.point).map_or(s.point, |copies| copies.first));
+        let is_lead = self.leads(s.point);
         let at = &mut self.at[usize::from(s.point)];
         let in_place = at.is_at_head(number, reorder);
-        let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
+        let by_lead = in_place && is_lead;
         if in_place {
             at.moved(number, s.key, reorder);
         } else {

@@ -610,3 +610,83 @@ fn a_sender_with_another_clock_is_on_time() {
     let totals = b.joiner.totals(0);
     assert_eq!(totals.behind_schedule, 0, "{totals:?}");
 }
+
+/// A journey over two LANs: its points, and the times of its first and second copy.
+type OfCopies = (u64, Option<Ns>, Option<Ns>);
+
+/// Journeys of a receiver with two LANs, from sightings as (point, key, time); points: LAN A, LAN B, the application.
+fn over_two_lans(sightings: &[(u16, u32, Ns)]) -> (Vec<OfCopies>, u64) {
+    let info = |text: &str| PointInfo::from(text.parse::<Point>().unwrap());
+    let mut points = ["host/nic-rx@e0:A", "host/nic-rx@e1:B", "host/app-read@a"].map(info).to_vec();
+    latpath_journey::copies::add_points(&mut points, |_| None);
+    let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
+    joiner.set_points(&points);
+    joiner.set_route(0, &[3, 2]);
+    let mut out = Vec::new();
+    let mut take = |j: &latpath_journey::Journey| out.push((j.seen, j.at(3), j.at(4)));
+    for (point, key, t) in sightings {
+        joiner.push(&Sighting { t: *t, key: *key, point: *point, ..Sighting::default() }, &mut take);
+    }
+    joiner.flush(&mut take);
+    (out, joiner.totals(0).never_seen)
+}
+
+#[test]
+fn copies_of_two_lans_are_one_journey_with_a_first_and_a_second_copy() {
+    let (journeys, _) = over_two_lans(&[
+        (0, 0, 0),
+        (2, 0, 5 * US),
+        (1, 0, 7 * US),
+        // LAN B is faster, and its sighting arrives later.
+        (0, 1, 260 * US),
+        (1, 1, 250 * US),
+        (2, 1, 265 * US),
+        // Lost by LAN A, then by LAN B, then by both.
+        (1, 2, 500 * US),
+        (2, 2, 505 * US),
+        (0, 3, 750 * US),
+        (2, 3, 755 * US),
+        (1, 5, 1250 * US),
+        (0, 5, 1251 * US),
+        (2, 5, 1255 * US),
+    ]);
+    let (first, second) = (1 << 3, 1 << 4);
+    assert_eq!(
+        journeys,
+        [
+            (0b111 | first | second, Some(0), Some(7 * US)),
+            (0b111 | first | second, Some(250 * US), Some(260 * US)),
+            (0b110 | first, Some(500 * US), None),
+            (0b101 | first, Some(750 * US), None),
+            (0b111 | first | second, Some(1250 * US), Some(1251 * US)),
+        ]
+    );
+}
+
+#[test]
+fn a_storm_of_duplicates_by_one_lan_is_no_second_copy() {
+    let storm = (0..50).map(|n| (0, 7, n * US));
+    let (journeys, _) = over_two_lans(&storm.chain([(1, 7, 60 * US), (2, 7, 61 * US)]).collect::<Vec<_>>());
+    assert_eq!(journeys, [(0b11111, Some(0), Some(60 * US))]);
+}
+
+/// One LAN fails for a while, and is far behind afterwards; its copies still join.
+#[test]
+fn a_lan_that_fails_and_returns_changes_no_number() {
+    let mut sightings = Vec::new();
+    for n in 0..12_000_u32 {
+        let (t, key) = (i64::from(n) * INTERVAL, n % 4000);
+        if n == 10_000 {
+            continue; // lost by both
+        }
+        if !(3000..9000).contains(&n) {
+            sightings.push((0, key, t));
+        }
+        sightings.push((1, key, t + 20 * US));
+        sightings.push((2, key, t + 30 * US));
+    }
+    let (journeys, never_seen) = over_two_lans(&sightings);
+    let with = |bit: u64| journeys.iter().filter(|(seen, ..)| seen >> bit & 1 == 1).count();
+    assert_eq!((journeys.len(), never_seen), (11_999, 1));
+    assert_eq!([with(0), with(1), with(2), with(3), with(4)], [5999, 11_999, 11_999, 11_999, 5999]);
+}

@@ -1,5 +1,6 @@
 //! Measurement points, written `machine/kind@device`.
 
+pub use latpath_protocols::redundancy::Lan;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -496,9 +497,71 @@ pub struct Point {
 }
 
 impl Point {
-    /// The device's name without its namespace: `vnet0` for `vnet0%blue`.
+    /// The device's name without its namespace and LAN: `vnet0` for `vnet0%blue`, `eth0` for `eth0:A`.
     pub fn device_name(&self) -> &str {
+        let name = self.without_namespace();
+        match self.copies() {
+            Some(_) => name.rsplit_once(':').map_or(name, |(name, _)| name),
+            None => name,
+        }
+    }
+
+    fn without_namespace(&self) -> &str {
         self.device.split('%').next().unwrap_or_default()
+    }
+
+    /// The packets of redundant networks that pass here; `None` for a point of any packets.
+    pub fn copies(&self) -> Option<Copies> {
+        // No device name contains a colon; names of threads and sampling points may.
+        if matches!(self.kind.info().named_by, NamedBy::Thread | NamedBy::Nothing) {
+            return None;
+        }
+        let (_, end) = self.without_namespace().rsplit_once(':')?;
+        Copies::ALL.into_iter().find(|copies| copies.name() == end)
+    }
+
+    /// The point of the first or second copies of packets, next to a point of one LAN.
+    #[must_use]
+    pub fn of_copies(&self, copies: Copies) -> Self {
+        let namespace = self.device.split_once('%').map_or(String::new(), |(_, namespace)| format!("%{namespace}"));
+        Self { device: format!("{COPY}:{}{namespace}", copies.name()), ..self.clone() }
+    }
+
+    /// Whether only some packets pass here; packets that do not are not lost.
+    pub fn is_optional(&self) -> bool {
+        self.kind.is_optional() || matches!(self.copies(), Some(Copies::Lan(_)))
+    }
+
+    /// Whether packets pass here on their route.
+    pub fn can_be_on_route(&self) -> bool {
+        self.kind.can_be_on_route() && self.copies() != Some(Copies::Second)
+    }
+}
+
+/// The part before the colon in the device name of a point of first or second copies.
+const COPY: &str = "copy";
+
+/// The packets of redundant networks that pass at a point: the end of its device name, as in `eth0:A`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copies {
+    /// Those of one LAN.
+    Lan(Lan),
+    /// The first copy of each packet, by either LAN: a computed point, named `copy:first`.
+    First,
+    /// The copy by the other LAN, which arrives later: a computed point, named `copy:second`.
+    Second,
+}
+
+impl Copies {
+    const ALL: [Self; 4] = [Self::Lan(Lan::A), Self::Lan(Lan::B), Self::First, Self::Second];
+
+    /// The name after the colon.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lan(lan) => lan.name(),
+            Self::First => "first",
+            Self::Second => "second",
+        }
     }
 }
 
@@ -614,6 +677,24 @@ mod tests {
     fn a_device_has_its_name_in_its_namespace_too() {
         let device = |text: &str| text.parse::<Point>().unwrap().device_name().to_string();
         assert_eq!(["host/tx@vnet0", "host/tx@vnet0%blue"].map(device), ["vnet0", "vnet0"]);
+    }
+
+    #[test]
+    fn points_of_redundant_networks_are_known_by_their_names() {
+        let copies = |text: &str| text.parse::<Point>().unwrap().copies();
+        assert_eq!(copies("host/nic-rx@eth0"), None);
+        assert_eq!(copies("host/nic-rx@eth0:A"), Some(Copies::Lan(Lan::A)));
+        assert_eq!(copies("host/tx@eth0:B%blue"), Some(Copies::Lan(Lan::B)));
+        assert_eq!(copies("host/app-read@worker:A"), None, "the name of a thread");
+        let lan: Point = "host/nic-rx@eth0:A%blue".parse().unwrap();
+        assert_eq!(lan.device_name(), "eth0");
+        let [first, second] = [Copies::First, Copies::Second].map(|copies| lan.of_copies(copies));
+        assert_eq!(first.to_string(), "host/nic-rx@copy:first%blue");
+        assert_eq!((first.copies(), second.copies()), (Some(Copies::First), Some(Copies::Second)));
+        assert_eq!(
+            [&lan, &first, &second].map(|p| (p.is_optional(), p.can_be_on_route())),
+            [(true, true), (false, true), (false, false)]
+        );
     }
 
     #[test]

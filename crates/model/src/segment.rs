@@ -21,6 +21,8 @@ pub enum SegmentKind {
     Total,
     /// The time with Open vSwitch's daemon.
     Tupcall,
+    /// From the first copy of a packet to the second, over redundant networks.
+    Tskew,
     /// A user-defined segment.
     #[default]
     Named,
@@ -38,12 +40,14 @@ impl SegmentKind {
             Self::Tsub => Some("Tsub"),
             Self::Total => Some("total"),
             Self::Tupcall => Some("Tupcall"),
+            Self::Tskew => Some("Tskew"),
             Self::Named | Self::Step => None,
         }
     }
 
     /// The classic segments.
-    pub const CLASSIC: [Self; 6] = [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
+    pub const CLASSIC: [Self; 7] =
+        [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall, Self::Tskew];
 
     /// The classic segment with this name.
     pub fn classic(name: &str) -> Option<Self> {

@@ -20,14 +20,14 @@ static __always_inline struct net_device *device_of(struct sk_buff *skb)
 }
 
 /* The point of a stream's packet whose device is not in the CPU's cache. */
-static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
+static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind, __u32 lan)
 {
 	struct point_key key = { .kind = kind };
 
 	if (IS_POINT_OF(kind, NAMED_BY_THREAD))
 		return thread_point(kind);
 	if (dev)
-		return learn_point(p, dev, device, kind);
+		return learn_point(p, dev, device, kind, lan);
 	return IS_POINT_OF(kind, NEED_NO_DEVICE) ? find_point(&key, 0, 0) : -1;
 }
 
@@ -38,7 +38,7 @@ static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, _
 	f->linear = f->len = linear;
 	f->frag = 0;
 	f->frag_len = f->have = f->appid = f->ethertype = f->synch = 0;
-	f->vlan = f->no_link = f->fragment = 0;
+	f->vlan = f->no_link = f->fragment = f->lan = 0;
 	if (skb) {
 		__u32 tag = removed_tag(skb, skb->vlan_proto, skb->vlan_tci);
 
@@ -170,7 +170,11 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 		w.t = bpf_ktime_get_ns();
 	if (unlikely(!p))
 		return 0;
-	point = known_point(p, identity(dev), kind);
+	mac = header_of(skb, kind);
+	linear = linear_of(skb, mac);
+	if (unlikely(linear < 14 || linear > 0x10000 || skb->data_len)) /* no Ethernet header, or no end at hand */
+		return mode == DEDUP_STACK ? bpf_ktime_get_ns() : w.t;
+	point = known_point(p, with_lan(identity(dev), lan_of_end(kernel_word(mac + linear - 8), linear)), kind);
 	if (unlikely(point == REFUSED_POINT))
 		return 0;
 	if (mode == DEDUP_STACK) {
@@ -178,10 +182,6 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 			return 0;
 		w.t = bpf_ktime_get_ns();
 	}
-	mac = header_of(skb, kind);
-	linear = linear_of(skb, mac);
-	if (unlikely(linear > 0x10000)) /* this is no Ethernet header */
-		return w.t;
 	known = known_layout(&p->layouts[layout_of(mac)], mac, linear);
 	if (unlikely(known < 0 || point < 0 || point >= MAX_POINTS || (mode == DEDUP_GRO && !passes_gro(point))))
 		return w.t;
@@ -206,22 +206,14 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	struct fields fields = {};
 	struct seen_at w;
 	struct percpu *p;
-	__u64 mac, device = 0;
-	__u32 linear, key = 0, synch = 0, cpu;
-	int point = -1, stream = SLOW_PATH, off = 0, no_link;
+	__u64 mac, device = 0, last = 0;
+	__u32 linear, key = 0, synch = 0, lan = 0, cpu;
+	int point = -1, stream = SLOW_PATH, off = 0, no_link, is_whole;
 
 	cpu = bpf_get_smp_processor_id();
 	w.t = t;
 	p = bpf_map_lookup_elem(&percpu, &cpu);
 	if (unlikely(!p))
-		return 0;
-	if (dev) {
-		device = identity(dev);
-		point = known_point(p, device, kind);
-		if (unlikely(point == REFUSED_POINT))
-			return 0;
-	}
-	if (mode == DEDUP_STACK && point >= 0 && passes_gro(point))
 		return 0;
 	no_link = skb && lacks_link_header(skb, dev, kind);
 	if (skb) {
@@ -233,7 +225,18 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	}
 	if (unlikely(linear > 0x10000))
 		return 0;
-	if (reads_directly() && selection.fast_path && !no_link) {
+	is_whole = !no_link && linear >= 14 && !(skb && skb->data_len);
+	if (is_whole && !bpf_probe_read_kernel(&last, sizeof(last), (void *)(mac + linear - sizeof(last))))
+		lan = lan_of_end(last, linear);
+	if (dev) {
+		device = with_lan(identity(dev), lan);
+		point = known_point(p, device, kind);
+		if (unlikely(point == REFUSED_POINT))
+			return 0;
+	}
+	if (mode == DEDUP_STACK && point >= 0 && passes_gro(point))
+		return 0;
+	if (reads_directly() && selection.fast_path && is_whole) {
 		struct layout *l = &p->layouts[layout_of(mac)];
 		__s64 known = flags & IS_UNKNOWN ? SLOW_PATH : known_layout(l, mac, linear);
 
@@ -271,6 +274,16 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			if (!scratch->found.n)
 				stream = IN_NO_STREAM;
 			synch = scratch->frame.synch;
+			/* Only this path reads the tag of HSR, and the end of a paged frame. */
+			if (unlikely(scratch->frame.lan != lan)) {
+				lan = scratch->frame.lan;
+				if (dev) {
+					device = with_lan(identity(dev), lan);
+					point = known_point(p, device, kind);
+				}
+				if (point == REFUSED_POINT || (mode == DEDUP_STACK && point >= 0 && passes_gro(point)))
+					goto out;
+			}
 		}
 	}
 	if (skb && dev && IS_POINT_OF(kind, NOTE_SENDERS)) {
@@ -288,7 +301,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		goto out;
 	}
 	if (unlikely(point < 0))
-		point = point_of_packet(p, dev, device, kind);
+		point = point_of_packet(p, dev, device, kind, lan);
 	if (unlikely(point < 0 || point >= MAX_POINTS)) {
 		if (point != REFUSED_POINT)
 			__sync_fetch_and_add(&p->points_overflow, 1);

@@ -168,10 +168,22 @@ static __always_inline __u64 identity(struct net_device *dev)
 	return (__u64)space_of(dev->nd_net.net) << 32 | (__u32)dev->ifindex;
 }
 
+/* The identity of a device for packets of a LAN of redundant networks; 0 for packets of no such LAN. */
+static __always_inline __u64 with_lan(__u64 device, __u32 lan)
+{
+	return device ^ (__u64)lan << LAN_SHIFT;
+}
+
+/* The CPU's cache entry of a device and LAN. */
+static __always_inline struct cached *cache_of(struct percpu *p, __u64 device, __u32 kind)
+{
+	return &p->known[kind][(device ^ device >> 32 ^ device >> LAN_SHIFT) & (CACHE - 1)];
+}
+
 /* The point of this kind on a device from the CPU's cache; -1 if not cached. */
 static __always_inline int known_point(struct percpu *p, __u64 device, __u32 kind)
 {
-	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
+	struct cached *c = cache_of(p, device, kind);
 	__u64 apart;
 
 	if (c->device != device)
@@ -192,10 +204,10 @@ static __always_inline void note_gro(__u32 point)
 }
 
 /* The point of this kind on a device that is not cached; -1 if the table is full. */
-static __always_inline int learn_point(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
+static __always_inline int learn_point(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind, __u32 lan)
 {
-	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
-	struct point_key key = { .space = device >> 32, .ifindex = (__u32)device, .kind = kind };
+	struct cached *c = cache_of(p, device, kind);
+	struct point_key key = { .space = device >> 32, .ifindex = (__u32)device, .kind = kind, .lan = lan };
 	int point = find_point(&key, dev, dev->nd_net.net);
 
 	if (point < 0)

@@ -17,10 +17,11 @@
 
 /* Identity of a point. For app-read, the device is the thread's name. */
 struct point_key {
-	__u32 space; /* the namespace: see space_of */
+	__u32 space; /* the namespace, and the LAN: see space_of and with_lan */
 	__u32 ifindex;
 	__u8 kind;
-	__u8 pad[7];
+	__u8 lan; /* of redundant networks: enum lan, 0 for packets without one */
+	__u8 pad[6];
 	__u8 comm[16];
 };
 
@@ -86,7 +87,7 @@ struct record {
 };
 
 /*
- * A CPU's cached device and its point: the device's identity (namespace and index), and the identity with the point's
+ * A CPU's cached device and its point: the device's identity (namespace, index, LAN), and the identity with the point's
  * index in its upper eight bits. An interrupt may replace an entry between its two stores; then both do not match.
  */
 struct cached {

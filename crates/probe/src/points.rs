@@ -3,6 +3,7 @@
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
 use crate::readers::NamedReaders;
 use latpath_bpf::{bytes_of, Mapped};
+use latpath_model::point::Lan;
 use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Ns, Passage, Point, PointId, PointInfo, PointKind};
 use latpath_net::{interfaces, namespace_names, netns_by_id, Interface, Netns};
@@ -145,6 +146,14 @@ fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     }
 }
 
+/// The LAN of redundant networks whose packets pass at this point.
+fn lan_of(key: &PointKey) -> Option<Lan> {
+    match usize::from(key.lan) {
+        0 => None,
+        lan => Lan::ALL.get(lan - 1).copied(),
+    }
+}
+
 /// The devices of a namespace; empty if it has ended or cannot be entered.
 fn devices_of(netns: u32) -> Vec<Interface> {
     Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default()
@@ -221,7 +230,10 @@ impl Points {
         let kind = as_vms_see(kind, &link, is_tap);
         let device = of_field(if kind.is_named_by_thread() { &entry.key.comm } else { &entry.device });
         // The creator of a thread or device chooses its name.
-        let device = if device.is_empty() { "-".into() } else { printable(&device) };
+        let mut device = if device.is_empty() { "-".into() } else { printable(&device) };
+        if let Some(lan) = lan_of(&entry.key) {
+            device += &format!(":{}", lan.name());
+        }
         let netns = entry.netns;
         let identity = Identity { netns, kind, device: device.clone() };
         self.nic_sends |= kind.info().gives_to_driver && link.is_empty();

@@ -1,6 +1,7 @@
 //! The Ethernet header with its 802.1Q tags, and the link layer of IEC 61850.
 
 use crate::ber::{put, Reader};
+use crate::redundancy::{self, CopyMark};
 use crate::{BuildError, FrameError};
 
 /// Ethertypes that announce an 802.1Q tag: customer and service tag.
@@ -32,7 +33,7 @@ impl Tag {
     }
 }
 
-/// An Ethernet header with up to two 802.1Q tags.
+/// An Ethernet header with up to two 802.1Q tags, then HSR's tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Destination MAC.
@@ -41,6 +42,8 @@ pub struct Header {
     pub src: [u8; 6],
     tags: [Tag; 2],
     tag_count: usize,
+    /// The frame is one of two copies: by HSR's tag, or by PRP's trailer if the whole frame was read.
+    pub copy: Option<CopyMark>,
     /// The ethertype after any tags.
     pub ethertype: u16,
     /// Offset of the bytes after the ethertype.
@@ -48,7 +51,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header of a frame that starts with its destination MAC.
+    /// Reads the header of a frame that starts with its destination MAC, without PRP's trailer.
     ///
     /// # Errors
     /// The frame is too short, or has more than two 802.1Q tags.
@@ -62,6 +65,12 @@ impl Header {
         loop {
             header.ethertype = u16::from_be_bytes(array(frame, header.payload_at, "ethertype")?);
             header.payload_at += 2;
+            if header.ethertype == redundancy::HSR && header.copy.is_none() {
+                let (copy, ethertype) = redundancy::tag(frame, header.payload_at)?;
+                (header.copy, header.ethertype) = (Some(copy), ethertype);
+                header.payload_at += redundancy::TAG;
+                return Ok(header);
+            }
             if !TPIDS.contains(&header.ethertype) {
                 return Ok(header);
             }

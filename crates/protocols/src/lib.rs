@@ -10,6 +10,7 @@ mod named;
 pub mod options;
 pub mod pattern;
 pub mod protocol;
+pub mod redundancy;
 pub mod sequence;
 pub mod stream;
 

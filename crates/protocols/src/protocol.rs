@@ -417,8 +417,15 @@ macro_rules! protocols {
                 frame: &[u8],
                 len: usize,
             ) -> Result<(crate::Header, Vec<$crate::protocol::InFrame<Matcher>>), crate::FrameError> {
-                let cut = |e: $crate::FrameError| if frame.len() < len { e.cut_off() } else { e };
-                let header = crate::Header::parse(frame).map_err(cut)?;
+                let is_cut = frame.len() < len;
+                let cut = |e: $crate::FrameError| if is_cut { e.cut_off() } else { e };
+                let mut header = crate::Header::parse(frame).map_err(cut)?;
+                let (mut frame, mut len) = (frame, len);
+                if let Some(copy) = crate::redundancy::trailer(frame, &header).filter(|_| frame.len() >= len) {
+                    header.copy = Some(copy);
+                    len -= crate::redundancy::TRAILER.min(len);
+                    frame = &frame[..frame.len() - crate::redundancy::TRAILER];
+                }
                 $(
                     match <$module::$name as $crate::protocol::Protocol>::read(frame, len, &header) {
                         Err($crate::FrameError::OtherProtocol { .. }) => {}

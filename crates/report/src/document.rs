@@ -8,7 +8,7 @@ mod markdown;
 use crate::cpu_map;
 use crate::explain::Head;
 use crate::page::{Block, Page, Picture, Style};
-use crate::{explain, header, intervals, paths, patterns, quality, segments, settings, streams, without, worst};
+use crate::{explain, header, intervals, lans, paths, patterns, quality, segments, settings, streams, without, worst};
 use latpath_analysis::{explain::ExplainedRun, weaknesses, Charts, Chosen, LimitVerdict};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
@@ -76,6 +76,7 @@ impl Findings<'_> {
             explain::document(&mut page, &head, &explainer.explanation(), explainer.context());
         }
         quality::losses(&mut page, summary);
+        lans::write(&mut page, summary);
         streams::write(&mut page, summary);
         streams::pacing(&mut page, summary);
         worst::document(&mut page, summary, self.charts.typical.as_ref(), drawn);

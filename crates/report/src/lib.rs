@@ -16,6 +16,7 @@ mod intervals;
 mod json;
 mod junit;
 mod ladder;
+mod lans;
 mod late;
 mod lines;
 mod page;

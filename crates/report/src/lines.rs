@@ -1,9 +1,9 @@
 //! The lines of `latpath live` if its output is not a terminal: a block per second, and between blocks the cause of a
 //! late packet as soon as it is known. Suitable for `grep`.
 
-use crate::late;
 use crate::page::{Page, Style};
 use crate::segments::{numbers, short_name};
+use crate::{lans, late};
 use latpath_model::Point;
 use latpath_stats::figures::packets;
 use latpath_stats::text::pad;
@@ -119,6 +119,9 @@ impl Lines {
             page.count(summary.malformed),
             page.count(summary.tool.sightings_dropped),
         ));
+        if let Some(lans) = lans::line(&page, summary) {
+            page.line(format!("{at}  {lans}"));
+        }
         for s in &summary.segments {
             let name = format!("{} {}", short_name(&page, s), numbers(&page, summary, s));
             let (name, rate) = (pad(name.trim(), 10), page.rate(s.rate_hz));

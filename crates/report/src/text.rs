@@ -2,7 +2,7 @@
 
 use crate::{
     document::{limits_table, what_weakens},
-    header, histogram, intervals, late,
+    header, histogram, intervals, lans, late,
     page::{Page, Style},
     paths, patterns, quality, segments, settings, streams, without, worst,
 };
@@ -50,6 +50,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     }
     intervals::write(&mut page, summary, &options.histograms);
     quality::losses(&mut page, summary);
+    lans::write(&mut page, summary);
     streams::write(&mut page, summary);
     worst::write(&mut page, summary);
     let path = run.map(|run| quoted(&run.path().display().to_string()));

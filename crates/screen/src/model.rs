@@ -8,7 +8,7 @@ use crate::{
 };
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::figures::{never_seen, packets};
-use latpath_stats::{LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
+use latpath_stats::{LanFigures, LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
 use std::{cmp::Reverse, time::Duration};
 
 /// Order of the segments table.
@@ -281,6 +281,11 @@ impl<'a> Shown<'a> {
 
     pub fn lost(&self) -> u64 {
         packets(self.stream.map_or(&self.summary.lost, |s| &s.lost))
+    }
+
+    /// Copies by the LANs of redundant networks.
+    pub fn lans(&self) -> &'a [LanFigures] {
+        self.stream.map_or(&self.summary.lans, |s| &s.lans)
     }
 
     pub fn duplicates(&self) -> u64 {

@@ -5,7 +5,8 @@ use crate::{
     model::{Model, Shown},
     names::{self, Path},
 };
-use latpath_model::SegmentKind;
+use latpath_model::{point::Lan, SegmentKind};
+use latpath_stats::lans::lost_on;
 use latpath_stats::{text::pad, units, units::share, Loss, MachineFigures, PathFigures};
 use ratatui::{
     style::Style,
@@ -155,7 +156,8 @@ pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> 
         // In a short line, existing faults have priority over zero counts.
         part(if n > 0 { 1 } else { rank }, Span::styled(format!("{} {what}", theme.count(n)), style))
     };
-    let parts = vec![
+    let lost_by = |lan: Lan| Some(fault(2, lost_on(shown.lans(), lan)?, &format!("not by LAN {}", lan.name())));
+    let mut parts = vec![
         part(6, format!("{} complete", theme.count(shown.complete()))),
         fault(7, shown.incomplete(), "incomplete"),
         fault(2, shown.duplicates(), "duplicates"),
@@ -163,6 +165,7 @@ pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> 
         fault(5, shown.never_seen(), "never seen"),
         fault(4, shown.summary.malformed, "malformed"),
     ];
+    parts.extend(Lan::ALL.into_iter().filter_map(lost_by));
     labelled(model, "packets", parts, width)
 }
 

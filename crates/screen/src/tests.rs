@@ -410,6 +410,7 @@ impl Pool {
             lost: self.many(4, Self::loss),
             duplicates: self.count(),
             out_of_order: self.count(),
+            lans: Vec::new(),
             never_seen: self.count(),
             consecutive: None,
             pacing: Vec::new(),
@@ -483,6 +484,7 @@ impl Pool {
 
     fn summary(&mut self) -> Summary {
         Summary {
+            lans: Vec::new(),
             deficiencies: Vec::new(),
             footnotes: Vec::new(),
             durations_alone: false,

@@ -6,6 +6,7 @@ use crate::batch::{Batch, PIECE};
 use crate::by_path::ByPath;
 use crate::consecutive::{Consecutive, Row};
 use crate::figures::{rate, together};
+use crate::lans::Lans;
 use crate::reader_gaps::{self, ReaderGaps};
 use crate::times::{between, bit, Crossing, Ends, Times};
 use crate::worst::Slowest;
@@ -101,6 +102,7 @@ struct Stream {
     out_of_order: u64,
     segments: Vec<Times>,
     by_path: ByPath,
+    lans: Lans,
     /// The last point before the application at the end of the route, and the gaps of its reading; `None` if the route
     /// does not end at an application.
     reader: Option<(PointId, ReaderGaps)>,
@@ -177,6 +179,7 @@ impl Stream {
         self.survived.iter_mut().zip(&other.survived).for_each(|(own, others)| *own += others);
         self.segments.iter_mut().zip(&other.segments).for_each(|(own, others)| own.merge(others));
         self.by_path.merge(&other.by_path);
+        self.lans.merge(&other.lans);
         if let (Some((_, own)), Some((_, others))) = (&mut self.reader, &other.reader) {
             own.merge(others);
         }
@@ -208,6 +211,7 @@ impl Aggregate {
                 route: route.iter().fold(0, |set, p| set | bit(*p)),
                 sink: route.last().map_or(0, |p| bit(*p)),
                 segments: vec![Times::default(); setup.segments.len()],
+                lans: Lans::of_points(&setup.points),
                 reader: before_reader(&setup, route).map(|before| (before, ReaderGaps::new())),
                 ..Stream::default()
             }
@@ -230,6 +234,7 @@ impl Aggregate {
     pub fn extend(&mut self, points: &[PointInfo], more: &[Segment]) {
         self.setup.points = points.to_vec();
         self.paths = Paths::of_points(points);
+        self.streams.iter_mut().for_each(|stream| stream.lans.extend(points));
         for segment in more {
             self.ends.push(Ends::of(segment, points));
             self.setup.segments.push(segment.clone());
@@ -255,6 +260,7 @@ impl Aggregate {
         }
         stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
         stream.out_of_order += rows.out_of_order[range.clone()].iter().filter(|is| **is).count() as u64;
+        stream.lans.add(batch);
         if self.paths.any() {
             for row in range.clone() {
                 let path = stream.by_path.of(self.paths.class(rows.seen[row]), self.ends.len());
@@ -400,6 +406,7 @@ impl Aggregate {
             let over = self.setup.row_limits.iter().zip(rows);
             stream.consecutive_over = over.map(|(over_ns, row)| ConsecutiveOver { over_ns: *over_ns, row }).collect();
         }
+        summary.lans = Lans::sum(self.streams.iter().map(|stream| &stream.lans)).figures(|id| self.point(id));
         // From the streams' losses, because a reason may explain a loss in one stream only.
         summary.lost = together(summary.streams.iter().flat_map(|s| &s.lost).cloned());
         summary.reader_gaps = self.reader_gaps(context, name);
@@ -457,6 +464,7 @@ impl Aggregate {
             never_seen: 0,
             consecutive: None,
             consecutive_over: Vec::new(),
+            lans: stream.lans.figures(|id| self.point(id)),
             pacing: Vec::new(),
             paths: stream.by_path.figures(|times| {
                 let by_path = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);

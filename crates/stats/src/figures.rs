@@ -2,7 +2,7 @@
 
 use crate::patterns::{Pattern, PatternKind};
 use crate::units::Letters;
-use crate::{PacingFigures, ReaderGap};
+use crate::{LanFigures, PacingFigures, ReaderGap};
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
 use latpath_run::{Deficiency, MachineFigures, ToolCost};
@@ -124,7 +124,7 @@ impl Band {
 /// Times of one segment, in ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentFigures {
-    /// Kind: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (user-defined) or `step` (to the next point).
+    /// Kind: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `tskew`, `named` (user-defined) or `step` (to the next point).
     #[serde(default)]
     pub kind: SegmentKind,
     /// Name: `Tnet`, `Thyp`, `Tsub`, `total`, user-defined, or `from→to` for neighbouring points.
@@ -252,6 +252,9 @@ pub struct StreamFigures {
     /// The same for other thresholds, if limits request them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consecutive_over: Vec<ConsecutiveOver>,
+    /// Copies of its packets by the LANs of redundant networks (PRP, HSR); empty without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lans: Vec<LanFigures>,
     /// Regularity of its packets at each point that saw them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pacing: Vec<PacingFigures>,
@@ -470,6 +473,10 @@ pub struct Summary {
     pub duplicates: u64,
     /// Packets that reached the last point of the route after a later one.
     pub out_of_order: u64,
+    /// Copies of packets by the LANs of redundant networks (PRP, HSR), of all streams that use them; empty without
+    /// them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lans: Vec<LanFigures>,
     /// Frames of the right ethertype that could not be read.
     pub malformed: u64,
     /// The segments, all streams together.

@@ -8,6 +8,7 @@ mod counting;
 mod deficiencies;
 mod drop_place;
 pub mod figures;
+pub mod lans;
 pub mod lost;
 mod over_time;
 mod pacing;
@@ -31,6 +32,7 @@ pub use figures::{
     PathFigures, Percentile, SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures, WithoutPatterns, Worst,
     WorstStep,
 };
+pub use lans::LanFigures;
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Reach, ToolCost};
 pub use over_time::{OverTime, Slot};

@@ -10,6 +10,7 @@
 mod capture;
 mod corrupt;
 mod discover;
+mod output;
 mod publish;
 mod repeat;
 mod replay;
@@ -22,6 +23,7 @@ pub use capture::{
 };
 pub use corrupt::Corrupted;
 pub use discover::{Discovery, FoundStream};
+pub use output::Output;
 pub use publish::{publish, Frames, PublishOptions, Punctuality};
 pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};

@@ -1,11 +1,11 @@
 //! Sends frames at absolute deadlines, and measures the punctuality.
 
+use crate::output::{Outgoing, Output, Sent};
 use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_wire::thread::{wait_until, WakeUp};
-use latpath_wire::{Deadlines, DeviceError, PacketSocket};
-use std::io::IoSlice;
+use latpath_wire::{Deadlines, DeviceError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Time from the start of [`publish()`] to the first deadline, ns, in which memory is warmed up and the thread falls
@@ -50,9 +50,9 @@ pub struct PublishOptions {
 /// Counts and delays of sent frames.
 #[derive(Clone, Debug, Default)]
 pub struct Punctuality {
-    /// Frames that the kernel accepted.
+    /// Frames that the kernel accepted; of two copies those of LAN A.
     pub sent: u64,
-    /// Frames that the kernel rejected because a queue was full: lost.
+    /// Frames and second copies that the kernel rejected because a queue was full: lost.
     pub refused: u64,
     /// Frames sent more than one interval after they were due.
     pub late: u64,
@@ -79,15 +79,15 @@ impl Punctuality {
     }
 }
 
-/// Sends `frames` on `socket` until they end, a limit is reached or `stop` is set.
+/// Sends `frames` by `output` until they end, a limit is reached or `stop` is set.
 ///
 /// No frame is sent early or omitted: overdue frames are sent at once, several per system call if `batch` permits. Only
 /// a sender that cannot keep up at all gives up, a second after the end.
 ///
 /// # Errors
-/// The device fails; `result` includes the frames sent until then.
+/// A device fails, or a frame is too long; `result` includes the frames sent until then.
 pub fn publish(
-    socket: &mut PacketSocket,
+    output: &mut Output,
     frames: &mut dyn Frames,
     options: &PublishOptions,
     stop: &AtomicBool,
@@ -100,7 +100,7 @@ pub fn publish(
     let mut queue = Queue { slots: (0..options.batch.max(1)).map(|_| Slot::default()).collect(), filled: 0 };
 
     // One frame is always prepared before its deadline, so that nothing else delays sending after the wakeup.
-    queue.fill(frames, start);
+    queue.fill(output, frames, start)?;
     while queue.filled > 0 && left > 0 {
         let woken = match deadlines {
             Some(_) if queue.slots[0].due >= end => break,
@@ -119,13 +119,13 @@ pub fn publish(
         let due_now = if deadlines.is_none() { Ns::MAX } else { now.min(end - 1) };
         let most = left.min(queue.slots.len() as u64) as usize;
         while queue.filled < most && queue.slots[queue.filled - 1].due <= due_now {
-            if !queue.fill(frames, start) {
+            if !queue.fill(output, frames, start)? {
                 break;
             }
         }
         // The last one may have been prepared only to find that it is not due yet.
         let ready = queue.slots[..queue.filled.min(most)].iter().take_while(|s| s.due <= due_now).count().max(1);
-        let done = queue.send(socket, ready, result)?;
+        let done = queue.send(output, ready, result)?;
         if result.first == 0 {
             result.first = now;
         }
@@ -143,7 +143,7 @@ pub fn publish(
         left -= done as u64;
         queue.remove(done);
         if queue.filled == 0 {
-            queue.fill(frames, start);
+            queue.fill(output, frames, start)?;
         }
     }
     Ok(())
@@ -151,7 +151,7 @@ pub fn publish(
 
 #[derive(Default)]
 struct Slot {
-    bytes: Vec<u8>,
+    frame: Outgoing,
     due: Ns,
 }
 
@@ -162,35 +162,21 @@ struct Queue {
 
 impl Queue {
     /// Prepares one more frame; returns false at their end.
-    fn fill(&mut self, frames: &mut dyn Frames, start: Ns) -> bool {
+    fn fill(&mut self, output: &mut Output, frames: &mut dyn Frames, start: Ns) -> Result<bool, DeviceError> {
         let slot = &mut self.slots[self.filled];
-        match frames.next(&mut slot.bytes) {
-            Some(due) => {
-                slot.due = start.saturating_add(due);
-                self.filled += 1;
-                true
-            }
-            None => false,
-        }
+        let Some(due) = frames.next(&mut slot.frame.bytes) else { return Ok(false) };
+        output.prepare(&mut slot.frame)?;
+        slot.due = start.saturating_add(due);
+        self.filled += 1;
+        Ok(true)
     }
 
     /// Sends the first `ready` frames, or as many as one system call accepts, and returns the number of processed ones.
-    fn send(
-        &mut self,
-        socket: &mut PacketSocket,
-        ready: usize,
-        result: &mut Punctuality,
-    ) -> Result<usize, DeviceError> {
-        const MOST: usize = 64;
-        let mut slices: [IoSlice<'_>; MOST] = std::array::from_fn(|_| IoSlice::new(&[]));
-        let ready = ready.min(MOST);
-        for (slice, slot) in slices.iter_mut().zip(&self.slots[..ready]) {
-            *slice = IoSlice::new(&slot.bytes);
-        }
-        let sent = socket.send(&slices[..ready])?;
-        result.sent += sent.taken as u64;
-        result.refused += u64::from(sent.refused);
-        Ok(sent.taken + usize::from(sent.refused))
+    fn send(&mut self, output: &mut Output, ready: usize, result: &mut Punctuality) -> Result<usize, DeviceError> {
+        let Sent { done, taken, refused } = output.send(self.slots[..ready].iter().map(|slot| &slot.frame))?;
+        result.sent += taken as u64;
+        result.refused += refused;
+        Ok(done)
     }
 
     fn remove(&mut self, done: usize) {

@@ -1,11 +1,13 @@
 //! Socket filters in classic BPF, and the filter for frames of some protocols, generated from the table of protocols.
 
-use latpath_protocols::ProtocolId;
+use latpath_protocols::{redundancy::HSR, ProtocolId};
 use libc::*;
 
 /// Maximum tags of a frame.
 const TAGS: u32 = 2;
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
+/// Bytes that HSR's tag adds.
+const HSR_TAG: u32 = 6;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const UDP: u32 = 17;
@@ -13,8 +15,8 @@ const UDP: u32 = 17;
 /// Jump targets of the filter of protocols.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// The ethertype after this many tags.
-    Tag(u32),
+    /// The ethertype after this many tags, and whether HSR's tag follows them.
+    Tag(u32, bool),
     Ipv4,
     Ipv6,
     Port,
@@ -65,16 +67,17 @@ impl<To: Copy + PartialEq> Program<To> {
     }
 }
 
-/// Accepts the frames of these protocols, with up to two tags that are still in the frame.
+/// Accepts the frames of these protocols, with up to two tags that are still in the frame, and HSR's.
 pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
     let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
     let mut p = Program::default();
-    for tags in 0..=TAGS {
-        p.here(To::Tag(tags));
-        p.run(BPF_LD | BPF_H | BPF_ABS, 12 + 4 * tags);
+    for (tags, is_hsr) in (0..=TAGS).flat_map(|tags| [(tags, false), (tags, true)]) {
+        let more = 4 * tags + if is_hsr { HSR_TAG } else { 0 };
+        p.here(To::Tag(tags, is_hsr));
+        p.run(BPF_LD | BPF_H | BPF_ABS, 12 + more);
         // The offset of the payload, for later instructions.
-        p.run(BPF_LDX | BPF_IMM, 14 + 4 * tags);
+        p.run(BPF_LDX | BPF_IMM, 14 + more);
         for ethertype in infos.iter().flat_map(|i| i.ethertypes) {
             let to = match *ethertype {
                 IPV4 => To::Ipv4,
@@ -83,7 +86,9 @@ pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
             };
             p.branch(BPF_JMP | BPF_JEQ, *ethertype, Some(to), None);
         }
-        let inner = if tags < TAGS { To::Tag(tags + 1) } else { To::Reject };
+        let inner = if tags < TAGS && !is_hsr { To::Tag(tags + 1, false) } else { To::Reject };
+        let hsr = if is_hsr { To::Reject } else { To::Tag(tags, true) };
+        p.branch(BPF_JMP | BPF_JEQ, HSR, Some(hsr), None);
         p.branch(BPF_JMP | BPF_JEQ, TPIDS[0], Some(inner), None);
         p.branch(BPF_JMP | BPF_JEQ, TPIDS[1], Some(inner), Some(To::Reject));
     }

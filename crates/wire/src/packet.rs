@@ -240,13 +240,15 @@ impl PacketSocket {
             return match e.raw_os_error() {
                 Some(libc::EINTR) => continue,
                 Some(libc::ENOBUFS | libc::EAGAIN) => Ok(Sent { taken: 0, refused: true }),
-                Some(libc::EMSGSIZE) => {
-                    let len = frames.first().map_or(0, |f| f.len());
-                    Err(DeviceError::TooLong { device: self.device.name.clone(), len, room: self.device.mtu + 14 })
-                }
+                Some(libc::EMSGSIZE) => Err(self.too_long(frames.first().map_or(0, |f| f.len()))),
                 _ => Err(self.device.failed("sending", e)),
             };
         }
+    }
+
+    /// The error for a frame of `len` bytes.
+    pub fn too_long(&self, len: usize) -> DeviceError {
+        DeviceError::TooLong { device: self.device.name.clone(), len, room: self.device.mtu + 14 }
     }
 
     /// Number of frames that the kernel dropped since the socket was opened, because its buffer was full.

@@ -178,7 +178,7 @@ impl Limit {
             (Reach::EndOfRoute, Subject::Pacing(points, _)) => points.is_none(),
             (Reach::EndOfRoute, Subject::All(counter)) => match counter {
                 Counter::Lost | Counter::Incomplete | Counter::Duplicates | Counter::OutOfOrder => true,
-                Counter::NeverSeen | Counter::Malformed | Counter::SightingsDropped => false,
+                Counter::NeverSeen | Counter::Malformed | Counter::SightingsDropped | Counter::LostOn(_) => false,
             },
             (Reach::BetweenMachines, Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at)) => {
                 at.is_any(summary, |_, from, to| machine(from) != machine(to))
@@ -234,7 +234,10 @@ impl Limit {
                 Err(Nothing("not measured: the run was imported from durations alone".into()))
             }
             Subject::Consecutive(own) => self.if_measured(summary, self.consecutive(summary, *own)),
-            Subject::All(counter) => self.if_measured(summary, self.count(counter.figure(summary))),
+            Subject::All(counter) => match counter.figure(summary) {
+                Some(n) => self.if_measured(summary, self.count(n)),
+                None => Err(Nothing("no packet of redundant networks (PRP, HSR) was seen".into())),
+            },
             Subject::Journeys => {
                 let n = summary.journeys;
                 let shown = if n < self.bar.unsigned_abs() { Shown::Broken } else { Shown::Kept };

@@ -15,13 +15,14 @@ use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
+    redundancy::Method,
     sv::{FrameSpec, Profile, FIRST_GROUP, MAX_SVID},
     UnreadFrames,
 };
 use latpath_stats::units::{duration, elapsed, number_of, rate};
 use latpath_traffic::{
-    publish, Corrupted, Frames, InterfaceChoice, Pattern, PublishOptions, Punctuality, Repeated, RepeatedOptions,
-    Replay, Synthetic, SyntheticOptions,
+    publish, Corrupted, Frames, InterfaceChoice, Output, Pattern, PublishOptions, Punctuality, Repeated,
+    RepeatedOptions, Replay, Synthetic, SyntheticOptions,
 };
 use latpath_wire::{Listen, Pace, PacketSocket};
 use serde_json::{json, Value};
@@ -59,8 +60,14 @@ const OF_SYNTHETIC: [&str; 13] = [
 #[command(about = format!("Send {} at exact times, and report how exact they were", listed_titles()))]
 pub struct Args {
     /// Device to send on
-    #[arg(short, long, value_name = "IF")]
+    #[arg(short, long, value_name = "IF", default_value = "", hide_default_value = true, required_unless_present_any = ["prp", "hsr"])]
     interface: String,
+    /// Send each frame on both devices, as PRP's copies of LAN A and LAN B
+    #[arg(long, value_name = "IF_A,IF_B", value_parser = two_devices, conflicts_with_all = ["interface", "hsr", "corrupt"])]
+    prp: Option<TwoDevices>,
+    /// Send each frame on both devices, as HSR's copies of port A and port B
+    #[arg(long, value_name = "IF_A,IF_B", value_parser = two_devices, conflicts_with_all = ["interface", "corrupt"])]
+    hsr: Option<TwoDevices>,
     /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
     #[arg(long, default_value = "9-2le-50")]
     profile: Profile,
@@ -136,6 +143,30 @@ pub struct Args {
     json: bool,
 }
 
+/// The devices of two LANs.
+type TwoDevices = [String; 2];
+
+fn two_devices(text: &str) -> Result<TwoDevices, String> {
+    let both = text.split_once(',').filter(|(a, b)| !a.is_empty() && !b.is_empty() && a != b && !b.contains(','));
+    both.map(|(a, b)| [a.into(), b.into()]).ok_or_else(|| "write the devices of LAN A and LAN B, as eth1,eth2".into())
+}
+
+impl Args {
+    fn copies(&self) -> Option<(&TwoDevices, Method)> {
+        let prp = self.prp.as_ref().map(|devices| (devices, Method::Prp));
+        prp.or(self.hsr.as_ref().map(|devices| (devices, Method::Hsr)))
+    }
+
+    /// The devices, for people.
+    fn devices(&self) -> String {
+        match self.copies() {
+            Some(([a, b], Method::Prp)) => format!("{a} and {b} (PRP)"),
+            Some(([a, b], Method::Hsr)) => format!("{a} and {b} (HSR)"),
+            None => self.interface.clone(),
+        }
+    }
+}
+
 /// Time at which to send the sample of a coming whole second of UTC: `delay` after that second, which leaves time to
 /// prepare.
 fn on_the_second(delay: Duration) -> Ns {
@@ -172,11 +203,24 @@ impl std::str::FromStr for Rate {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
-    let mut socket = PacketSocket::open(&args.interface, Listen::No)?;
-    if args.bypass_qdisc {
-        socket.bypass_qdisc()?;
-    }
-    let (mut frames, what) = source(&args, socket.mac())?;
+    let open = |device: &str| -> Result<PacketSocket> {
+        let socket = PacketSocket::open(device, Listen::No)?;
+        if args.bypass_qdisc {
+            socket.bypass_qdisc()?;
+        }
+        Ok(socket)
+    };
+    let (mac, mut output) = match args.copies() {
+        Some(([a, b], method)) => {
+            let both = [open(a)?, open(b)?];
+            (both[0].mac(), Output::redundant(both, method))
+        }
+        None => {
+            let socket = open(&args.interface)?;
+            (socket.mac(), socket.into())
+        }
+    };
+    let (mut frames, what) = source(&args, mac)?;
     let deadlines = frames.deadlines();
     let hz = deadlines.map(|d| d.per_s);
     if args.corrupt {
@@ -195,7 +239,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let _awake = args.on_time.keep_awake()?;
     args.on_time.apply("publish")?;
     let mut sent = Punctuality::default();
-    let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
+    let ended = publish(&mut output, &mut *frames, &options, &stop, &mut sent);
     let printed = print_as(
         args.json,
         || to_json(&args, &what, hz, &sent),
@@ -335,7 +379,9 @@ fn repeated(
 
 fn to_json(args: &Args, what: &SentStream, hz: Option<f64>, sent: &Punctuality) -> Value {
     let mut row = json!({
-        "interface": args.interface,
+        "interface": args.copies().is_none().then_some(&args.interface),
+        "prp": args.prp,
+        "hsr": args.hsr,
         "svids": what.svids,
         "stream": args.stream,
         "replay": args.pcap,
@@ -357,7 +403,7 @@ fn to_json(args: &Args, what: &SentStream, hz: Option<f64>, sent: &Punctuality) 
 }
 
 fn text(args: &Args, what: &SentStream, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {
-    let mut lines = vec![format!("{} on {}", what.text, args.interface)];
+    let mut lines = vec![format!("{} on {}", what.text, args.devices())];
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);
     lines.push(format!(

@@ -6,6 +6,7 @@ mod exchanged;
 mod guest;
 mod live;
 mod record;
+mod redundant;
 mod sampling;
 mod spikes;
 mod traced;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     tests.extend(breaks::trials(&needs));
     tests.extend(spikes::trials(&needs));
     tests.extend(exchanged::trials(&needs));
+    tests.extend(redundant::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
     // perf records the activity of all processes.
     tests.extend(traced::trials(&needs));
