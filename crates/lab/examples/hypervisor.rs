@@ -2,17 +2,17 @@
 //! and KVM. Only files written to `/out` reach this machine.
 //!
 //! ```text
-//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [ARGUMENT...]
+//! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [--isolated] [ARGUMENT...]
 //! ```
 //!
 //! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt; arm64: Linux 6.12 with a small userland of its own, this
 //! machine's files in /host). Bash runs the script; its output is shown as it is printed. The exit status is the
 //! script's, 124 after its time limit (600 s), or 125 if the hypervisor failed. With --igb, the two NICs are igb
 //! instead of e1000e. With --stamping-nics, $STAMPING_NICS names a module for insmod that adds lpn0 and lpn1; with
-//! --slow-idle, $SLOW_IDLE names one that adds idle states.
+//! --slow-idle, $SLOW_IDLE names one that adds idle states. With --isolated, the kernel isolates CPU 1.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
-use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, KERNELS};
+use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, ISOLATED, KERNELS};
 use latpath_model::text::quoted;
 use std::{
     fs::{self, File},
@@ -24,7 +24,7 @@ use std::{
 };
 
 const NEVER: &dyn Fn() -> bool = &|| false;
-const OPTIONS: &str = "[--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle]";
+const OPTIONS: &str = "[--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [--isolated]";
 
 struct Request {
     kernel: LabKernel,
@@ -33,6 +33,7 @@ struct Request {
     out: Option<PathBuf>,
     nics: Nics,
     modules: Vec<OwnModule>,
+    parameters: &'static str,
     arguments: Vec<String>,
 }
 
@@ -68,6 +69,7 @@ fn request() -> Result<Request, String> {
         out: None,
         nics: Nics::default(),
         modules: Vec::new(),
+        parameters: "",
         arguments: Vec::new(),
     };
     while let Some(word) = words.next() {
@@ -79,6 +81,7 @@ fn request() -> Result<Request, String> {
             "--out" => request.out = Some(words.next().ok_or("--out needs a folder")?.into()),
             "--igb" => request.nics = Nics::Igb,
             "--stamping-nics" => request.modules.push(OwnModule::StampingNics),
+            "--isolated" => request.parameters = ISOLATED,
             "--slow-idle" => request.modules.push(OwnModule::SlowIdle),
             _ => request.arguments.push(word),
         }
@@ -94,7 +97,8 @@ fn run(request: &Request) -> Result<i32, Box<dyn std::error::Error>> {
         let file = request.kernel.own_module(*module, progress, NEVER)?;
         export += &format!("export {}={} && ", module.name().to_uppercase(), quoted(&file.display().to_string()));
     }
-    let mut hypervisor = Hypervisor::boot(&lab, request.kernel, request.nics, progress, NEVER)?;
+    let mut hypervisor =
+        Hypervisor::boot_with(&lab, request.kernel, request.nics, request.parameters, progress, NEVER)?;
     eprintln!(
         "Linux {} is up after {:.1?}, {}",
         hypervisor.release(),

@@ -30,6 +30,9 @@ const MEMORY_MIB: u64 = 3072;
 const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
 /// Kernel parameters. The console is searched for warnings, so warnings about slow emulation are disabled.
 const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
+/// Kernel parameters that isolate CPU 1 for a guest, as the profile sv-hypervisor of `latpath tune` asks for.
+pub const ISOLATED: &str = "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1 rcu_nocb_poll irqaffinity=0 \
+                            skew_tick=1 nosoftlockup processor.max_cstate=1";
 
 /// A running hypervisor, which ends when this value is dropped.
 #[derive(Debug)]
@@ -37,6 +40,7 @@ pub struct Hypervisor {
     machine: Machine,
     kernel: LabKernel,
     nics: Nics,
+    parameters: String,
     acceleration: Acceleration,
     out: PathBuf,
     debugger: PathBuf,
@@ -65,6 +69,21 @@ impl Hypervisor {
     /// # Errors
     /// If a part cannot be fetched, or no acceleration boots it.
     pub fn boot(lab: &Lab, kernel: LabKernel, nics: Nics, progress: Progress, stop: Stop) -> Result<Self> {
+        Self::boot_with(lab, kernel, nics, "", progress, stop)
+    }
+
+    /// Like [`Hypervisor::boot`], with further parameters on the kernel's command line, such as [`ISOLATED`].
+    ///
+    /// # Errors
+    /// If a part cannot be fetched, or no acceleration boots it.
+    pub fn boot_with(
+        lab: &Lab,
+        kernel: LabKernel,
+        nics: Nics,
+        parameters: &str,
+        progress: Progress,
+        stop: Stop,
+    ) -> Result<Self> {
         let layers = Layers::of(kernel, progress, stop)?;
         let found = layers.kernel()?;
         let name = format!("hypervisor-{}", kernel.name);
@@ -76,6 +95,7 @@ impl Hypervisor {
         let out = lab.folder().join(format!("{name}.out"));
         fs::create_dir_all(&out).doing(format!("make folder {}", out.display()))?;
         let files = Files::of(lab.folder(), &name);
+        let append = format!("{APPEND} {parameters}");
         let mut failures = Vec::new();
         for acceleration in accelerations(is_foreign) {
             let emulator = match is_foreign {
@@ -94,14 +114,16 @@ impl Hypervisor {
                 initramfs: &initramfs,
                 cpus: CPUS,
                 memory_mib: MEMORY_MIB,
-                append: APPEND,
+                append: append.trim_end(),
                 devices: devices(&layers, nics, &out, &files),
                 files: &files,
                 verbose: false,
             };
             let booted = Machine::boot(&start, limit(acceleration), stop).and_then(|machine| {
                 let (out, debugger, lab) = (out.clone(), files.debugger.clone(), lab.clone());
-                let mut hypervisor = Self { machine, kernel, nics, acceleration, out, debugger, checked: 0, _lab: lab };
+                let parameters = parameters.to_owned();
+                let mut hypervisor =
+                    Self { machine, kernel, nics, parameters, acceleration, out, debugger, checked: 0, _lab: lab };
                 hypervisor.prepare(stop)?;
                 Ok(hypervisor)
             });
@@ -161,6 +183,11 @@ impl Hypervisor {
     /// The type of its NICs.
     pub fn nics(&self) -> Nics {
         self.nics
+    }
+
+    /// The further parameters of its kernel.
+    pub fn parameters(&self) -> &str {
+        &self.parameters
     }
 
     /// The acceleration that it runs with.

@@ -1,5 +1,6 @@
 #!/bin/busybox sh
-# First and only service of the lab's guest: lays the system; then shell.sh, which is put after this, runs scripts.
+# First service of the lab's guest: lays the system, starts the guest's own services; then shell.sh, which is put after
+# this, runs scripts.
 export PATH=/bin HOME=/root
 /bin/busybox mkdir -p /bin /proc /sys /dev /run /tmp
 /bin/busybox --install -s /bin
@@ -29,3 +30,5 @@ while [ ! -e /sys/class/net/eth0 ]; do
     usleep 100000
 done
 ip link set eth0 up
+# A script among the guest's programs, for guests that boot without a test at their shell.
+[ -x /bin/services ] && /bin/services >/run/services.log 2>&1 &

@@ -6,6 +6,7 @@ use crate::plan::{filled_in, Variables};
 use crate::process::{self, Beside, Surroundings};
 use crate::schedule::Trial;
 use crate::Plan;
+use latpath_agent::{Machine, Timeouts};
 use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_linux::background::Background;
 use latpath_linux::Directory;
@@ -21,6 +22,9 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_millis(5);
 /// Interval at which the children are checked.
 const CHECK: Duration = Duration::from_millis(100);
+
+/// Time for an agent's answer in one attempt.
+const ANSWER: Duration = Duration::from_secs(4);
 
 /// An attempt at a trial.
 pub struct Attempt<'a> {
@@ -98,6 +102,7 @@ impl Attempt<'_> {
         let (topology, settings) = (&self.plan.topologies[cell.topology], &self.plan.settings[cell.settings]);
         topology.up(stop)?;
         self.run("up", topology.up.as_ref())?;
+        self.wait_for_agents(stop)?;
         settings.apply(stop)?;
         self.run("apply", settings.apply.as_ref())?;
         if stop.load(Ordering::Relaxed) {
@@ -123,6 +128,26 @@ impl Attempt<'_> {
         beside.iter_mut().for_each(Beside::end);
         recorded.load_bits_per_second = self.load_rate();
         Ok(recorded)
+    }
+
+    /// Waits until the agents of the plan's machines answer: a guest that the topology has started still boots.
+    fn wait_for_agents(&self, stop: &AtomicBool) -> Result<(), NotRecorded> {
+        let until = Instant::now() + self.plan.command_limit;
+        for (name, address) in self.plan.addresses()? {
+            let timeouts = Timeouts { connect: ANSWER, ..Timeouts::default() };
+            while let Err(error) = Machine::connect(&name, &address, timeouts) {
+                if stop.load(Ordering::Relaxed) {
+                    return Err(NotRecorded::Stopped);
+                }
+                if Instant::now() >= until {
+                    let limit = self.plan.command_limit.as_secs();
+                    return Err(format!("{error}; it did not answer within {limit} s (command_limit)").into());
+                }
+                // An address that is refused at once.
+                std::thread::sleep(CHECK);
+            }
+        }
+        Ok(())
     }
 
     /// Undoes the settings and takes the topology down, also from a half-made state.

@@ -55,6 +55,8 @@ enum Need {
     SlowIdle,
     /// Two igb NICs instead of two e1000e.
     Igb,
+    /// A kernel that isolates CPU 1 for a guest.
+    Isolation,
 }
 
 impl fmt::Display for Need {
@@ -64,6 +66,7 @@ impl fmt::Display for Need {
             Self::StampingNics => "tests with stamping NICs",
             Self::SlowIdle => "tests with idle states",
             Self::Igb => "tests with igb",
+            Self::Isolation => "tests with an isolated CPU",
         })
     }
 }

@@ -4,7 +4,7 @@
 use crate::{arm64, module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
     complaints, missing, Application, Arch, Error, Hypervisor, Lab, LabKernel, Nics, Output, OwnModule, Progress,
-    KERNELS,
+    ISOLATED, KERNELS,
 };
 use latpath_testkit::{trial, Failed, Tier, Trial, PROGRAM};
 use std::{
@@ -52,7 +52,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
             let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
             // Tests that were not requested need nothing.
             let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
-            let mut home = Home { kernel, nics: Nics::default(), module: None };
+            let mut home = Home { kernel, nics: Nics::default(), module: None, parameters: "" };
             let asked = !arguments.list && named.iter().any(asked);
             let lack = if asked { home.provide(*need).err().map(|lack| format!("{need}: {lack}")) } else { None };
             trials.extend(named.into_iter().map(|(name, test)| {
@@ -95,6 +95,8 @@ struct Home {
     nics: Nics,
     /// The lab's own module, for tests that need it.
     module: Option<PathBuf>,
+    /// Further parameters of the kernel.
+    parameters: &'static str,
 }
 
 impl Home {
@@ -109,6 +111,10 @@ impl Home {
             Need::Nothing => Ok(()),
             Need::StampingNics => self.build(OwnModule::StampingNics, progress),
             Need::SlowIdle => self.build(OwnModule::SlowIdle, progress),
+            Need::Isolation => {
+                self.parameters = ISOLATED;
+                Ok(())
+            }
             Need::Igb => {
                 self.nics = Nics::Igb;
                 self.nics.fetch(progress, NEVER)
@@ -187,13 +193,14 @@ enum Attempt {
 fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<Attempt, Failed> {
     let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
     // The pool is empty while a test uses the machine.
-    let fits = |h: &Hypervisor| h.kernel() == home.kernel && h.nics() == home.nics;
+    let fits = |h: &Hypervisor| (h.kernel(), h.nics(), h.parameters()) == (home.kernel, home.nics, home.parameters);
     let kept = slot.take().filter(|(_, hypervisor)| fits(hypervisor));
     let (lab, mut hypervisor) = match kept {
         Some(kept) => kept,
         None => {
             let lab = Lab::new()?;
-            let booted = Hypervisor::boot(&lab, home.kernel, home.nics, &mut |line| eprintln!("{line}"), NEVER);
+            let progress = &mut |line: &str| eprintln!("{line}");
+            let booted = Hypervisor::boot_with(&lab, home.kernel, home.nics, home.parameters, progress, NEVER);
             let hypervisor = match booted {
                 Err(error) if error.to_string().contains(EMULATION) => {
                     return Ok(Attempt::Unsound(error.to_string()));

@@ -17,8 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// Set in the lab's hypervisor, which has KVM and vhost for guests.
 pub const NESTED: &str = "LATPATH_NESTED_KVM";
 /// The tests that also run in the lab's hypervisor.
-pub const IN_HYPERVISOR: [&str; 7] = [
+pub const IN_HYPERVISOR: [&str; 9] = [
     "each_way_carries_a_stream_in_both_directions",
+    "a_vlan_of_the_host_is_taken_off_and_put_on",
+    "a_vlan_of_the_host_is_an_access_port_of_open_vswitch",
     "status_names_the_points_that_a_recording_sees",
     "status_names_the_points_behind_open_vswitch",
     "nothing_remains_after_a_kill_at_any_step",
@@ -31,14 +33,16 @@ const WIRE: &str = "192.0.2.1";
 const PING: &str =
     "ip addr add 192.0.2.2/24 dev eth0; ping -c 3 -w 60 192.0.2.1 >/dev/null; ping -c 50 -i 0.1 192.0.2.1";
 
-/// Bridge, macvtap and XDP with a guest that latpath starts, without vhost.
+/// Bridge, macvtap and XDP with a guest that latpath starts, and macvtap with two queues.
 pub fn ways() -> Test {
     for way in super::WAYS {
         let machine = Machine::new("guest")?;
         let topology = machine.trial(way, "")?;
         answered(&machine, topology)?;
     }
-    Ok(())
+    // A vCPU for each queue.
+    let machine = Machine::new("queues")?;
+    answered(&machine, machine.trial_with_guest("macvtap", "queues = 2")?)
 }
 
 /// Open vSwitch in user space with AF_XDP at the uplink: to a tap, and to vhost-user.
@@ -106,6 +110,7 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     let before = Snapshot::take(machine)?;
     let nested = std::env::var_os(NESTED).is_some();
     topology.guests[0].qemu = Some(Qemu {
+        cpus: topology.guests[0].queues,
         acceleration: if nested { "kvm" } else { "tcg" }.into(),
         memory_mib: u32::try_from(files.memory_mib)?,
         kernel: Some(files.kernel.clone()),
@@ -129,6 +134,8 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     let printed = shell.run(PING, PATIENCE, NEVER)?;
     let what = format!("{}: {}", topology.way, printed.text);
     equal(&what, printed.text.contains("50 packets transmitted, 50 packets received, 0% packet loss"), true)?;
+    let queues = shell.run("ls -d /sys/class/net/eth0/queues/rx-* | wc -l", PATIENCE, NEVER)?.text;
+    equal("the guest's queues", queues.trim().parse(), Ok(topology.guests[0].queues))?;
     drop(shell);
     let removed = down(&topology.name)?;
     equal("left alone", removed.left_alone, Vec::new())?;

@@ -17,6 +17,9 @@ use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitCode};
 
 type Test = Result<(), Failed>;
 
+/// The guests' VLAN, whose tag the host takes off and puts on.
+const VLAN: &str = "[vlan]\nid = 5\ntagged_by = 'host'\n";
+
 const FILE: &str = "LATPATH_TEST_TOPOLOGY";
 const KILL_AT: &str = "LATPATH_TEST_KILL_AT";
 /// Ways that need nothing that this machine may lack.
@@ -34,7 +37,8 @@ fn main() -> ExitCode {
     let with_kernel = [need_root(), need_guest(), need_tool("ovs-vsctl"), module];
     let mut trials = vec![
         trial("each_way_carries_a_stream_in_both_directions", &needs, carries),
-        trial("a_vlan_of_the_host_is_taken_off_and_put_on_by_xdp", &needs, vlan),
+        trial("a_vlan_of_the_host_is_taken_off_and_put_on", &needs, vlan),
+        trial("a_vlan_of_the_host_is_an_access_port_of_open_vswitch", &behind_switch, vlan_of_open_vswitch).in_lab(),
         trial("an_uplink_is_restored_as_it_was", &needs, restored),
         trial("nothing_remains_after_a_kill_at_any_step", &needs, killed),
         trial("no_guest_remains_after_a_kill_at_any_step", &[need_root(), need_guest()], killed_with_guest).in_lab(),
@@ -102,17 +106,53 @@ fn carries() -> Test {
     Ok(())
 }
 
+/// By the programs of XDP, and by a VLAN device where the kernel has them.
 fn vlan() -> Test {
-    let machine = Machine::new("vlan")?;
-    let topology = machine.trial("xdp", "[vlan]\nid = 5\ntagged_by = 'host'\n")?;
-    make(&topology)?;
-    let tap = Tap::open(&machine, &topology)?;
-    // The reader sees no tag; the wire sees it on what comes back.
-    let sent = stream(&machine, &topology, Some(5))?;
-    equal("frames to the guest, without a tag", tap.end()?, sent.sent)?;
-    equal("frames back, with the tag", sent.received, sent.sent)?;
+    for way in WAYS.into_iter().filter(|way| *way == "xdp" || has_vlan_devices()) {
+        let machine = Machine::new("vlan")?;
+        untagged(&machine, &machine.trial(way, VLAN)?)?;
+    }
+    Ok(())
+}
+
+/// On the kernel's datapath if there is its module, and in user space.
+fn vlan_of_open_vswitch() -> Test {
+    for way in seen::ways_of_open_vswitch() {
+        let machine = Machine::new("vlan")?;
+        let lab = Lab::new()?;
+        let host = lab.namespace("host")?;
+        let switch = OpenVswitch::without_bridge(&lab, &host, "ovs-vswitchd")?;
+        untagged(&machine, &seen::behind(&machine.trial(way, VLAN)?, &host, &switch))?;
+    }
+    Ok(())
+}
+
+/// The reader in the place of the guest sees no tag; the wire sees it on what comes back.
+fn untagged(machine: &Machine, topology: &Topology) -> Test {
+    make(topology)?;
+    let way = topology.way;
+    let wire = &topology.uplink.cable.as_ref().ok_or("a cable")?.namespace;
+    if has_vlan_devices() {
+        machine.ip(&format!("-n {wire} link add link wire0 name tagged type vlan id 5"))?;
+        machine.ip(&format!("-n {wire} link set tagged up"))?;
+    }
+    let tap = Tap::open(machine, topology)?;
+    let sent = stream(machine, topology, Some(5))?;
+    equal(&format!("{way}: frames to the guest, without a tag"), tap.end()?, sent.sent)?;
+    equal(&format!("{way}: frames back"), sent.received, sent.sent)?;
+    if has_vlan_devices() {
+        // Frames without the tag do not reach this device.
+        let netns = latpath_net::Netns::named(wire)?;
+        let tagged = Rtnetlink::open(&netns)?.device("tagged")?.statistics.rx_packets;
+        equal(&format!("{way}: {tagged} frames back have the tag"), tagged >= sent.sent, true)?;
+    }
     down(&topology.name)?;
     Ok(())
+}
+
+/// Whether this kernel has VLAN devices (802.1Q).
+fn has_vlan_devices() -> bool {
+    Path::new("/proc/net/vlan").exists()
 }
 
 /// An existing uplink with an address, which is down and not promiscuous.

@@ -6,7 +6,7 @@ use crate::{
     machine::Machine,
     make, Test, WAYS,
 };
-use latpath_lab::{Lab, OpenVswitch};
+use latpath_lab::{Lab, Namespace, OpenVswitch};
 use latpath_testkit::{equal, latpath, program, waits, Failed, Lack};
 use latpath_topology::{down, status, GuestPort, OvsOptions, PointOnWay, Topology, XdpMode, XdpOptions};
 use std::{collections::BTreeSet, path::Path};
@@ -34,19 +34,26 @@ pub fn points() -> Test {
 
 /// With a tap, on the kernel's datapath if there is its module, and in user space with AF_XDP.
 pub fn points_of_open_vswitch() -> Test {
-    let ways = ["ovs", "ovs-afxdp"].into_iter().filter(|way| *way != "ovs" || has_module());
-    for way in ways {
+    for way in ways_of_open_vswitch() {
         let machine = Machine::new("seen")?;
         let lab = Lab::new()?;
         let host = lab.namespace("host")?;
         let switch = OpenVswitch::without_bridge(&lab, &host, "ovs-vswitchd")?;
-        let mut topology = machine.trial(way, "")?;
-        topology.namespace = Some(host.name().into());
-        let (bridge, database) = (Some("bro".into()), Some(switch.database()));
-        topology.ovs = Some(OvsOptions { bridge, database, guest_port: GuestPort::Tap, ..OvsOptions::default() });
-        same(&machine, &topology)?;
+        same(&machine, &behind(&machine.trial(way, "")?, &host, &switch))?;
     }
     Ok(())
+}
+
+/// The ways behind Open vSwitch that this kernel can make with a tap.
+pub fn ways_of_open_vswitch() -> impl Iterator<Item = &'static str> {
+    ["ovs", "ovs-afxdp"].into_iter().filter(|way| *way != "ovs" || has_module())
+}
+
+/// The topology in the namespace of this Open vSwitch, with a tap.
+pub fn behind(topology: &Topology, host: &Namespace, switch: &OpenVswitch) -> Topology {
+    let (bridge, database) = (Some("bro".into()), Some(switch.database()));
+    let options = OvsOptions { bridge, database, guest_port: GuestPort::Tap, ..OvsOptions::default() };
+    Topology { namespace: Some(host.name().into()), ovs: Some(options), ..topology.clone() }
 }
 
 /// Whether this machine has the kernel's datapath.
@@ -57,14 +64,16 @@ pub fn has_module() -> bool {
 /// The points that `status` names are those of a recording.
 fn same(machine: &Machine, topology: &Topology) -> Test {
     make(topology)?;
-    let seen = recorded(machine, topology)?;
+    let (seen, on_fast_path) = recorded(machine, topology)?;
     let shown = status(&topology.name)?;
     // Only a kernel with fentry has the points that need it; the reader here is no vhost.
     let is_offered = |needs: Option<&str>| match needs {
         None => true,
         Some(needs) => std::env::var_os(NESTED).is_some() && !needs.contains("vhost"),
     };
-    // A report shows the optional points of Open vSwitch as paths.
+    // A report shows the optional points of Open vSwitch as paths: most packets meet a flow.
+    let names_flows = shown.points.iter().any(|point| point.point == "host/ovs-exec@eno1");
+    equal(&format!("{}: {on_fast_path} packets on the fast path", topology.way), on_fast_path > 1000, names_flows)?;
     let is_listed = |point: &&PointOnWay| is_offered(point.needs) && !point.point.contains("/ovs-");
     let named = shown.points.iter().filter(is_listed);
     let named: BTreeSet<String> = named.map(|point| point.point.clone()).collect();
@@ -75,8 +84,8 @@ fn same(machine: &Machine, topology: &Topology) -> Test {
     Ok(())
 }
 
-/// The points of uplink and tap in a recording.
-fn recorded(machine: &Machine, topology: &Topology) -> Result<BTreeSet<String>, Failed> {
+/// The points of uplink and tap in a recording, and its packets on Open vSwitch's fast path.
+fn recorded(machine: &Machine, topology: &Topology) -> Result<(BTreeSet<String>, u64), Failed> {
     let run = machine.host.folder().join("run");
     let _ = std::fs::remove_dir_all(&run);
     let words = format!("record --stream ether:0x88b5 --match hash:0:32 --no-flight -o {}", run.display());
@@ -97,5 +106,8 @@ fn recorded(machine: &Machine, topology: &Topology) -> Result<BTreeSet<String>, 
         let parts = point.strip_prefix("host/").and_then(|point| point.split_once('@'));
         parts.is_some_and(|(kind, device)| KINDS.contains(&kind) && ["eno1", "tap0"].contains(&device))
     };
-    Ok(points.filter_map(|point| point.as_str()).filter(ours).map(str::to_owned).collect())
+    let seen = points.filter_map(|point| point.as_str()).filter(ours).map(str::to_owned).collect();
+    let mut paths = report["paths"].as_array().into_iter().flatten();
+    let on_fast_path = paths.find(|path| path["path"] == "fast path").and_then(|path| path["journeys"].as_u64());
+    Ok((seen, on_fast_path.unwrap_or(0)))
 }

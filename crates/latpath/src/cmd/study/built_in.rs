@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_study::Plan;
+use latpath_traffic::Pace;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,9 @@ struct Measured {
     /// The device, as eth0 or eth0%NAMESPACE, on which latpath sends the stream into the guest [default: something sends it already]
     #[arg(long, value_name = "IF")]
     publish_on: Option<String>,
+    /// Packets a second of the stream that latpath sends [default: the profile's 4000]
+    #[arg(long, value_name = "F", requires = "publish_on", value_parser = pace)]
+    rate: Option<String>,
     /// The application that reads the stream into the guest: a shell command that runs until it is ended
     #[arg(long, value_name = "COMMAND")]
     reader: Option<String>,
@@ -101,6 +105,11 @@ fn named(text: &str) -> Result<(String, String), String> {
     parts.map(|(name, value)| (name.into(), value.into())).ok_or_else(|| "write NAME=COMMAND".into())
 }
 
+/// A rate, as `latpath publish` takes it.
+fn pace(text: &str) -> Result<String, String> {
+    text.parse::<Pace>().map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
 /// A text in a TOML file: JSON's strings are TOML's basic strings.
 fn text(value: &str) -> String {
     Value::from(value).to_string()
@@ -127,7 +136,9 @@ impl Measured {
         if let Some(device) = &self.publish_on {
             let (device, namespace) = device.split_once('%').map_or((device.as_str(), None), |(d, n)| (d, Some(n)));
             let namespace = namespace.map_or(String::new(), |name| format!(", namespace = {}", text(name)));
-            let _ = writeln!(out, "publish = {{ device = {}{namespace} }}", text(device));
+            let arguments =
+                self.rate.as_ref().map_or(String::new(), |rate| format!(", arguments = [\"--rate\", {}]", text(rate)));
+            let _ = writeln!(out, "publish = {{ device = {}{namespace}{arguments} }}", text(device));
         }
         if let Some(command) = &self.reader {
             let _ = writeln!(out, "reader = {}", text(command));

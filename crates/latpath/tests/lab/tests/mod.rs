@@ -12,6 +12,7 @@ mod cause_host;
 mod cause_idle;
 mod cause_ovs;
 mod counters;
+mod doctor_faults;
 mod exits;
 mod exits_guest;
 mod flight_recorder;
@@ -38,6 +39,7 @@ mod profile_full_load;
 mod programs_load;
 mod queues;
 mod stamping_nics;
+mod studies;
 mod study;
 mod tap_overflow;
 mod udp_read;
@@ -46,8 +48,13 @@ mod xdp_redirect;
 mod xsk;
 
 /// The tests by requirement, in the order in which they run.
-pub const ALL: &[(Need, &[Test])] =
-    &[(Need::Nothing, ORDINARY), (Need::SlowIdle, IDLE), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
+pub const ALL: &[(Need, &[Test])] = &[
+    (Need::Nothing, ORDINARY),
+    (Need::Isolation, ISOLATION),
+    (Need::SlowIdle, IDLE),
+    (Need::StampingNics, STAMPING),
+    (Need::Igb, IGB),
+];
 
 const ORDINARY: &[Test] = &[
     boots::TEST,
@@ -81,7 +88,7 @@ const ORDINARY: &[Test] = &[
     study::TEST,
     queues::TEST,
     vms::TEST,
-    hypervisor_guide::TEST,
+    studies::WAYS,
     xdp_redirect::TEST,
     xsk::TEST,
     udp_read::TEST,
@@ -89,6 +96,8 @@ const ORDINARY: &[Test] = &[
     lying_nic::TEST,
     flight_recorder::TEST,
 ];
+
+const ISOLATION: &[Test] = &[hypervisor_guide::TEST, studies::ISOLATION, doctor_faults::TEST];
 
 const IDLE: &[Test] = &[cause_idle::TEST];
 

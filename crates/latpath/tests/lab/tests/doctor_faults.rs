@@ -1,0 +1,180 @@
+//! Faults that are put into a hypervisor tuned for a guest: each is the first finding of `latpath doctor`, and gone once
+//! it is mended. What no emulated machine has (idle states, frequencies, NUMA) is in crates/doctor/tests/faults.
+
+use crate::{Outcome, Scale, Test};
+use anyhow::{ensure, Context, Result};
+use latpath_lab::{GuestFiles, Lab};
+use latpath_testkit::{latpath, waits::until};
+use serde_json::Value;
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+pub const TEST: Test = Test { name: "doctor_faults", smoke: false, only_whole: true, seconds: 900, run };
+
+const FOLDER: &str = "/srv/faults";
+
+/// A fault: the finding, and the commands that make and mend it. `$MAIN`, `$VCPU` and `$VHOST` are the guest's threads,
+/// `$IRQ` an interrupt of a device.
+type Fault = (&'static str, &'static str, &'static str);
+
+const FAULTS: &[Fault] = &[
+    ("main-loop-behind-vcpu", "taskset -p -c 1 $MAIN", "taskset -p -c 0 $MAIN"),
+    ("vhost-behind-vcpu", "taskset -p -c 1 $VHOST; chrt -p -f 1 $VHOST", "taskset -p -c 0 $VHOST; chrt -p -f 2 $VHOST"),
+    ("thread-may-meet-vcpu", "taskset -p -c 0,1 $MAIN", "taskset -p -c 0 $MAIN"),
+    ("vcpus-not-pinned", "taskset -p -c 0 $VCPU; chrt -p -o 0 $VCPU", "taskset -p -c 1 $VCPU; chrt -p -f 1 $VCPU"),
+    ("thread-priority", "chrt -p -o 0 $VCPU", "chrt -p -f 1 $VCPU"),
+    ("thread-priority", "chrt -p -o 0 $VHOST", "chrt -p -f 2 $VHOST"),
+    ("tap-queue-short", "ip link set tap-relay1 txqueuelen 50", "ip link set tap-relay1 txqueuelen 1000"),
+    (
+        "vm-cpu-quota",
+        "mkdir /sys/fs/cgroup/quota; echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; \
+         echo '50000 100000' >/sys/fs/cgroup/quota/cpu.max; echo $MAIN >/sys/fs/cgroup/quota/cgroup.procs",
+        "echo $MAIN >/sys/fs/cgroup/cgroup.procs; rmdir /sys/fs/cgroup/quota",
+    ),
+    ("interrupt-on-vcpu", "echo 1 >/proc/irq/$IRQ/smp_affinity_list", "echo 0 >/proc/irq/$IRQ/smp_affinity_list"),
+    ("irqaffinity-covers-isolated", "echo 3 >/proc/irq/default_smp_affinity", "echo 1 >/proc/irq/default_smp_affinity"),
+    (
+        "kernel-work-on-vcpu",
+        "echo 3 >/sys/devices/virtual/workqueue/cpumask",
+        "echo 1 >/sys/devices/virtual/workqueue/cpumask",
+    ),
+    ("program-on-vcpu", "taskset -c 1 sleep 1000 & echo $! >sleeper", "kill $(cat sleeper)"),
+    ("slow-clocksource", "echo acpi_pm >$CLOCK", "echo tsc >$CLOCK"),
+    (
+        "transparent-hugepages",
+        "echo always >/sys/kernel/mm/transparent_hugepage/enabled",
+        "echo never >/sys/kernel/mm/transparent_hugepage/enabled",
+    ),
+    ("ksm", "echo 1 >/sys/kernel/mm/ksm/run", "echo 2 >/sys/kernel/mm/ksm/run"),
+    ("stat-interval", "sysctl vm.stat_interval=1", "sysctl vm.stat_interval=10"),
+    ("swappiness", "sysctl vm.swappiness=60", "sysctl vm.swappiness=10"),
+    ("timer-migration", "sysctl kernel.timer_migration=1", "sysctl kernel.timer_migration=0"),
+    (
+        "kvm-halt-poll",
+        "echo 200000 >/sys/module/kvm/parameters/halt_poll_ns",
+        "echo 0 >/sys/module/kvm/parameters/halt_poll_ns",
+    ),
+];
+
+/// Faults of the guest's command line: the finding, and the key that replaces one in the topology.
+const AT_START: &[(&str, &str)] = &[
+    ("vm-emulated", "acceleration = \"tcg\"\nvhost = true"),
+    ("vm-without-vhost", "acceleration = \"kvm\"\nvhost = false"),
+];
+const SOUND: &str = "acceleration = \"kvm\"\nvhost = true";
+
+fn run(_: &Scale) -> Outcome {
+    let lab = Lab::new()?;
+    fs::create_dir_all(FOLDER)?;
+    let files = GuestFiles::build(&lab, "relay1", &[], &mut |line| eprintln!("{line}"), &|| false)?;
+    // A host whose clock nobody sets is a finding.
+    let clock = format!("chronyd -d -x -f /dev/null >{FOLDER}/chronyd.log 2>&1 & echo $! >clock");
+    shell(&clock, &[])?;
+    start(&files, SOUND)?;
+    let threads = threads()?;
+    let clean = findings()?;
+    ensure!(clean.is_empty(), "the tuned host has findings: {clean:#?}");
+    let mut wrong = Vec::new();
+    for (finding, inject, mend) in FAULTS {
+        shell(inject, &threads)?;
+        let found = findings()?;
+        shell(mend, &threads)?;
+        judge(finding, inject, &found, &mut wrong);
+        let left = findings()?;
+        if !left.is_empty() {
+            wrong.push(format!("{finding}: not mended by {mend}: {left:?}"));
+        }
+    }
+    for (finding, keys) in AT_START {
+        end()?;
+        start(&files, keys)?;
+        judge(finding, keys, &findings()?, &mut wrong);
+    }
+    end()?;
+    shell("kill $(cat clock)", &[])?;
+    ensure!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), FAULTS.len() + AT_START.len(), wrong.join("\n"));
+    Ok(())
+}
+
+fn judge(finding: &str, fault: &str, found: &[String], wrong: &mut Vec<String>) {
+    eprintln!("{finding}: {found:?}");
+    if found.first().map(String::as_str) != Some(finding) {
+        wrong.push(format!("{finding}, by {fault:?}: found {found:?}"));
+    }
+}
+
+/// Starts the guest behind a bridge, and applies the profile.
+fn start(files: &GuestFiles, keys: &str) -> Outcome {
+    let arguments: Vec<String> = files.arguments.iter().map(|word| format!("{word:?}")).collect();
+    let text = format!(
+        "name = \"faults\"\nway = \"bridge\"\n[uplink]\ndevice = \"eno2\"\n\
+         cable = {{ namespace = \"faults-wire\", device = \"wire0\" }}\n[[guest]]\nname = \"relay1\"\n\
+         [guest.qemu]\n{keys}\nmemory_mib = {}\nkernel = {:?}\ninitrd = {:?}\nappend = {:?}\n\
+         arguments = [\"-overcommit\", \"mem-lock=on\", {}]\n",
+        files.memory_mib,
+        files.kernel,
+        files.initramfs,
+        files.append,
+        arguments.join(", ")
+    );
+    fs::write(Path::new(FOLDER).join("faults.toml"), text)?;
+    done("net up faults.toml")?;
+    // vhost's worker starts when the guest's driver does.
+    if keys == SOUND {
+        until("the guest's NIC is served by vhost", || threads().is_ok()).map_err(crate::stage::plain)?;
+    }
+    done("tune apply sv-hypervisor --no-watch --yes").map(drop)
+}
+
+fn end() -> Outcome {
+    done("tune undo sv-hypervisor")?;
+    done("net down faults").map(drop)
+}
+
+/// Runs `latpath WORDS…`, which must succeed; returns its output.
+fn done(words: &str) -> Result<Vec<u8>> {
+    let output = latpath(words).current_dir(FOLDER).stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "latpath {words}: {}: {said}", output.status);
+    Ok(output.stdout)
+}
+
+/// The names of doctor's findings, in their order.
+fn findings() -> Result<Vec<String>> {
+    let shown: Value = serde_json::from_slice(&done("doctor --json")?)?;
+    let all = shown["findings"].as_array().context("no findings")?;
+    Ok(all.iter().map(|one| one["id"].as_str().unwrap_or_default().to_owned()).collect())
+}
+
+/// The guest's threads and an interrupt of a device, as variables of a shell.
+fn threads() -> Result<Vec<(&'static str, String)>> {
+    let shown: Value = serde_json::from_slice(&done("vms --json")?)?;
+    let vm = &shown["vms"][0];
+    let of = |role: &str| -> Result<String> {
+        let mut all = vm["threads"].as_array().into_iter().flatten();
+        let found = all.find(|thread| thread["role"] == role).with_context(|| format!("no thread {role}: {vm:#}"))?;
+        Ok(found["tid"].to_string())
+    };
+    let interrupts = fs::read_to_string("/proc/interrupts")?;
+    let virtio = interrupts.lines().find(|line| line.contains("virtio") && line.contains("-input"));
+    let irq = virtio.and_then(|line| line.trim().split(':').next()).context("no interrupt of a virtio device")?;
+    Ok(vec![
+        ("MAIN", vm["pid"].to_string()),
+        ("VCPU", of("vcpu")?),
+        ("VHOST", of("vhost")?),
+        ("IRQ", irq.to_owned()),
+        ("CLOCK", "/sys/devices/system/clocksource/clocksource0/current_clocksource".into()),
+    ])
+}
+
+fn shell(script: &str, variables: &[(&str, String)]) -> Outcome {
+    let mut command = Command::new("sh");
+    command.args(["-e", "-c", script]).current_dir(FOLDER).stdin(Stdio::null()).stdout(Stdio::null());
+    command.envs(variables.iter().map(|(name, value)| (*name, value.as_str())));
+    let ended = command.status()?;
+    ensure!(ended.success(), "{script}: {ended}");
+    Ok(())
+}
