@@ -32,7 +32,7 @@ const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8
 const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 /// Kernel parameters that isolate CPU 1 for a guest, as the profile sv-hypervisor of `latpath tune` asks for.
 pub const ISOLATED: &str = "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1 rcu_nocb_poll irqaffinity=0 \
-                            skew_tick=1 nosoftlockup processor.max_cstate=1";
+                            skew_tick=1 nosoftlockup processor.max_cstate=1 kvm.kvmclock_periodic_sync=N";
 
 /// A running hypervisor, which ends when this value is dropped.
 #[derive(Debug)]

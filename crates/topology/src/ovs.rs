@@ -183,11 +183,16 @@ impl Switch<'_> {
 /// Fails if this Open vSwitch lacks a type of port that the topology needs.
 fn check_version(topology: &Topology, options: &OvsOptions) -> Result<()> {
     let db = options.database.as_deref();
-    let types = vsctl(db, &["get", "Open_vSwitch", ".", "iface_types"])?;
+    if topology.way != Way::OvsAfxdp {
+        return Ok(());
+    }
+    // A daemon that has just started has not written them yet.
+    let known = vsctl(db, &["wait-until", "Open_vSwitch", ".", "iface_types!=[]"]);
+    let types = known.and_then(|_| vsctl(db, &["get", "Open_vSwitch", ".", "iface_types"]))?;
     let has = |kind: &str| types.split(['[', ']', ',', ' ', '"']).any(|word| word == kind);
     let fail =
         |key: &str, why: &str| Err(Error::Invalid { name: topology.name.clone(), key: key.into(), why: why.into() });
-    if topology.way == Way::OvsAfxdp && !has("afxdp") {
+    if !has("afxdp") {
         return fail("way", "this Open vSwitch is built without AF_XDP (its iface_types have no afxdp)");
     }
     if topology.has_vhost_user() && !has("dpdkvhostuserclient") {

@@ -106,9 +106,13 @@ fn to_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
             ("tx", At::Tap, Some(FENTRY)),
             ("vm-read", At::Tap, Some(FENTRY_AND_VHOST)),
         ],
-        Way::OvsAfxdp if topology.has_vhost_user() => vec![("xsk-rx", At::Uplink, Some(FENTRY))],
+        // Open vSwitch's own program redirects frames to its socket.
         Way::OvsAfxdp => {
-            vec![("xsk-rx", At::Uplink, Some(FENTRY)), ("tx", At::Tap, None), ("vm-read", At::Tap, None)]
+            let mut all = vec![("xdp-redirect", At::Uplink, Some(FENTRY)), ("xsk-rx", At::Uplink, Some(FENTRY))];
+            if !topology.has_vhost_user() {
+                all.extend([("tx", At::Tap, None), ("vm-read", At::Tap, None)]);
+            }
+            all
         }
     }
 }

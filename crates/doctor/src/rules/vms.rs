@@ -40,9 +40,11 @@ pub(super) fn emulated(machine: &Machine) -> Vec<Hit> {
 }
 
 pub(super) fn quota(machine: &Machine) -> Vec<Hit> {
-    let values = machine.placement.values_of(Setting::CgroupQuota).iter();
-    // Those of slices without guests are their owners' choice.
-    let of_vms = values.filter(|value| value.target.contains("machine") || value.target.contains("qemu"));
+    let values = machine.placement.values_of(Setting::CgroupQuota);
+    // Only groups of guests, those above them and slices are read. Slices without guests are their owners' choice.
+    let has_groups =
+        |slice: &str| values.iter().any(|one| one.target.strip_prefix(slice).is_some_and(|rest| rest.starts_with('/')));
+    let of_vms = values.iter().filter(|value| !value.target.ends_with(".slice") || has_groups(&value.target));
     let limited = of_vms.filter(|value| !value.value.starts_with("max"));
     let hit = |value: &latpath_settings::SettingValue| {
         let place = Place::name(value.at.as_deref().unwrap_or_default());

@@ -1,8 +1,8 @@
 //! The commands of docs/hypervisor-guide.md, run on a hypervisor in the order of the page.
 //!
 //! A block of the page is a list of commands, except a block after "*By hand:*" and the block of `relay.toml`.
-//! Two things differ from the page: the guest's files, and the threshold of `tune apply`. The emulated hypervisor is slow,
-//! so packets are late by what they took before the first step. Behind the page's steps, a profile that stops the stream
+//! Three things differ from the page, because the emulated hypervisor is slow: the guest's files, the stream's rate, and
+//! the threshold of `tune apply`, so that packets are late by what they took before the first step. Behind the page's steps, a profile that stops the stream
 //! is applied, and must be taken back.
 
 use crate::{Outcome, Scale, Test};
@@ -15,10 +15,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-pub const TEST: Test = Test { name: "hypervisor_guide", smoke: false, only_whole: false, seconds: 600, run };
+pub const TEST: Test = Test { name: "hypervisor_guide", smoke: false, only_whole: false, seconds: 900, run };
 
 const PAGE: &str = include_str!("../../../../../docs/hypervisor-guide.md");
 const FOLDER: &str = "/srv/relay1";
+/// Frames a second: all that an emulated hypervisor carries with one CPU for the host.
+const RATE: &str = "--svid MU01 --rate 500";
 /// Frames of the stream are longer than the smallest MTU, so that none reaches the guest any more.
 const STOPS: &str = "name = \"stops\"\nabout = \"A step that stops the stream.\"\n\
                      [[line]]\nsetting = \"device-queue-length\"\nat = \"interface\"\nvalue = \"1234\"\nwhy = \"\"\nsource = \"-\"\n\
@@ -89,6 +91,7 @@ fn run(_: &Scale) -> Outcome {
                     script += APPLY_STOPS;
                 }
                 script += &commands
+                    .replace("--svid MU01", RATE)
                     .replace(" --threshold 3ms", "")
                     .replace("--yes --confirm 10m", "--yes --confirm 10m --json > apply.json");
             }
