@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_study::Plan;
-use latpath_traffic::Pace;
+use latpath_wire::Pace;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
