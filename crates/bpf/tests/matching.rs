@@ -515,7 +515,7 @@ fn copies() -> Result<(), Failed> {
         // The last bytes of the payload are keys, too: the trailer must not be one of them.
         let end = 64;
         let by_end = format!("ether:{:#06x},hash=0:{end}", example.matcher.ethertypes()[0]);
-        let trial = load_specs(&[example.clone()])?;
+        let trial = load_specs(std::slice::from_ref(&example))?;
         let hashes = load(&[&by_end])?;
         let methods = prop_oneof![Just(Method::Prp), Just(Method::Hsr)];
         let lans = prop_oneof![Just(Lan::A), Just(Lan::B)];

@@ -147,6 +147,7 @@ pub fn summary() -> Summary {
         Loss { place: POINTS[3].into(), reason: None, meaning: None, dropped_at: None, kernel_count: None, count: 2 },
     ];
     let stream = |name: &str, never_seen| StreamFigures {
+        lans: Vec::new(),
         stream: name.into(),
         points: POINTS.iter().map(|p| p.parse().unwrap()).collect(),
         journeys: 120_000,
@@ -176,6 +177,7 @@ pub fn summary() -> Summary {
         paths: paths(120_000),
     };
     Summary {
+        lans: Vec::new(),
         deficiencies: Vec::new(),
         footnotes: Vec::new(),
         elapsed_ns: 60_000_000_000,
