@@ -11,7 +11,7 @@ use latpath_histogram::Histogram;
 use latpath_ladder::trace_text::import;
 use latpath_observe::exits::{About, ExitsFigures};
 use latpath_observe::profile::{of_one_vm, Diff, ProfileFigures};
-use latpath_observe::queues::{Device, QueueFigures};
+use latpath_observe::queues::{Device, QueueCounts, QueueFigures};
 use latpath_observe::study::{Configuration, KeptProfile, Part, Setup, Work, VERSION};
 use latpath_profile::{Frame, Header, Kind, Profile};
 use latpath_report::cpu_profile::{diff_text, flame_graph_of_difference, text};
@@ -98,8 +98,8 @@ fn some_configuration(traffic: Traffic) -> Configuration {
     let exits = ExitsFigures::observe(&exits, &Names::default(), |_| About::default()).figures.vms.pop();
     let trace = include_bytes!("../seeds/trace_text/x86");
     let ladder = import(&mut &trace[..], &AtomicBool::new(false)).ok().map(|imported| imported.report);
-    let queue =
-        QueueFigures { queue: "tx 0".into(), used_buffers: 9, read_bytes: 900, kicks: 3, ..QueueFigures::default() };
+    let counts = QueueCounts { used_buffers: 9, read_bytes: 900, kicks: 3, ..QueueCounts::default() };
+    let queue = QueueFigures { queue: "tx 0".into(), counts, ..QueueFigures::default() };
     let device = Device { name: Some("vnet0".into()), queues: vec![queue], ..Device::default() };
     let profile = KeptProfile { kept: some_profile(1_000).kept(), system_calls: Vec::new() };
     Configuration {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
 pub use instrument::{Queues, QueuesOptions};
+pub use latpath_queues::QueueCounts;
 
 /// Traffic of all virtqueues in a window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -90,10 +91,11 @@ pub struct QueueFigures {
     pub queue: String,
     /// Its number in the device; for vhost, the number of the tap's queue.
     pub number: u32,
-    /// Number of descriptors in its ring.
-    pub size: u32,
     /// Layout of its ring.
     pub layout: Layout,
+    /// Its counts.
+    #[serde(flatten)]
+    pub counts: QueueCounts,
     /// Whether the device reads its buffers.
     pub device_reads: bool,
     /// Whether the device writes to its buffers.
@@ -102,44 +104,12 @@ pub struct QueueFigures {
     pub deleted: bool,
     /// Buffers that the driver posted; for vhost, buffers that it took off the ring, without those that it put back.
     pub posted_buffers: u64,
-    /// Bytes in posted buffers for the device to read.
-    pub posted_read_bytes: u64,
-    /// Bytes in posted buffers that the device may write.
-    pub posted_write_bytes: u64,
-    /// vhost: buffers that it put back on the ring, to take them again.
-    pub put_back_buffers: u64,
-    /// Driver: buffers that did not fit in the ring.
-    pub refused_buffers: u64,
-    /// Buffers returned to the driver; for vhost, buffers that it used.
-    pub used_buffers: u64,
-    /// Bytes that the device reports as written to used buffers, headers included.
-    pub written_bytes: u64,
-    /// Bytes that the device read from used buffers whose posting was observed (`waited.count`), headers included.
-    pub read_bytes: u64,
     /// Advance of the ring's index of posted buffers beyond the count: 0 unless buffers were missed.
     pub posted_index_difference: i64,
     /// Advance of the ring's index of used buffers beyond the count: 0 unless buffers were missed.
     pub used_index_difference: i64,
     /// Advance of both indices while they were compared: in buffers; for packed rings, in descriptors.
     pub index_moved: u64,
-    /// Number of times that the indices restarted, as when a queue is reset.
-    pub index_resets: u64,
-    /// Kicks.
-    pub kicks: u64,
-    /// Driver: kicks that the device had suppressed.
-    pub kicks_suppressed: u64,
-    /// vhost: rounds of its worker.
-    pub rounds: u64,
-    /// Interrupts that the driver took; for vhost, interrupts that it signalled.
-    pub interrupts: u64,
-    /// vhost: interrupts that the driver had suppressed.
-    pub interrupts_suppressed: u64,
-    /// Driver: interrupts without a used buffer, as on a line that queues share.
-    pub interrupts_empty: u64,
-    /// vhost: interrupts that KVM raised for its signals without QEMU (irqfd).
-    pub interrupts_by_irqfd: u64,
-    /// Driver: the interrupt's number in `/proc/interrupts`. vhost: its GSI in KVM.
-    pub interrupt: Option<u32>,
     /// Driver: the interrupt's name.
     pub interrupt_name: Option<String>,
     /// Time for which the device held each buffer; percentiles have an error of at most 3 %. A buffer that the device
@@ -267,11 +237,11 @@ impl Device {
                 let counted = names.statistics.get(&(netns, number));
                 // The guest receives what the tap sends; each packet has a header in the ring.
                 let header = queues.iter().map(|q| u64::from(q.header)).max().unwrap_or(0);
-                let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.used_bytes).sum();
+                let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.counts.written_bytes).sum();
                 let of_reading = |get: fn(&Queue) -> u64| -> u64 {
                     queues.iter().filter(|q| q.directions.reads).map(|q| get(q)).sum()
                 };
-                let (sent, read) = (of_reading(|q| q.waited.count()), of_reading(|q| q.done_bytes));
+                let (sent, read) = (of_reading(|q| q.waited.count()), of_reading(|q| q.counts.read_bytes));
                 let to_guest = |c: &Statistics| {
                     let bytes = written.saturating_sub(header * c.tx_packets);
                     agreement((None, bytes), (c.tx_packets, c.tx_bytes))
@@ -305,35 +275,19 @@ impl QueueFigures {
             Side::Driver => queue.name.clone(),
             Side::Vhost => vhost_name(queue, &names.functions),
         };
-        let interrupt_name = queue.interrupt.filter(|_| queue.side == Side::Driver);
+        let interrupt_name = queue.counts.interrupt.filter(|_| queue.side == Side::Driver);
         Self {
             queue: name,
             number: queue.index,
-            size: queue.size,
             layout: if queue.is_packed { Layout::Packed } else { Layout::Split },
+            counts: queue.counts,
             device_reads: queue.directions.reads,
             device_writes: queue.directions.writes,
             deleted: queue.gone,
-            posted_buffers: queue.posted.saturating_sub(queue.put_back),
-            posted_read_bytes: queue.read_bytes,
-            posted_write_bytes: queue.write_bytes,
-            put_back_buffers: queue.put_back,
-            refused_buffers: queue.refused,
-            used_buffers: queue.used,
-            written_bytes: queue.used_bytes,
-            read_bytes: queue.done_bytes,
+            posted_buffers: queue.posted.saturating_sub(queue.counts.put_back_buffers),
             posted_index_difference: queue.available.difference(),
             used_index_difference: queue.used_up.difference(),
             index_moved: queue.available.forward().saturating_add(queue.used_up.forward()),
-            index_resets: queue.resets,
-            kicks: queue.kicks,
-            kicks_suppressed: queue.kicks_suppressed,
-            rounds: queue.rounds,
-            interrupts: queue.interrupts,
-            interrupts_suppressed: queue.interrupts_suppressed,
-            interrupts_empty: queue.interrupts_empty,
-            interrupts_by_irqfd: queue.by_irqfd,
-            interrupt: queue.interrupt,
             interrupt_name: interrupt_name.and_then(|number| names.interrupts.get(&number).cloned()),
             waited: TimeFigures::of(&queue.waited),
             occupied: Sizes::of(&queue.occupied),

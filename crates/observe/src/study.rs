@@ -101,7 +101,7 @@ pub fn network_queues(observation: Observation<QueuesFigures>) -> (Vec<Device>, 
     let is_net = |device: &Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
     let mut devices: Vec<Device> = observation.figures.devices.into_iter().filter(is_net).collect();
     for device in &mut devices {
-        device.queues.retain(|queue| queue.used_buffers + queue.kicks > 0);
+        device.queues.retain(|queue| queue.counts.used_buffers + queue.counts.kicks > 0);
         let name = device.known_as.first().or(device.name.as_ref()).map_or("a device", |name| name.as_str());
         for queue in &device.queues {
             let (posted, used) = (queue.posted_index_difference, queue.used_index_difference);

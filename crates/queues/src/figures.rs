@@ -50,6 +50,45 @@ impl Ring {
     }
 }
 
+/// Counts of a virtqueue in the window, with their names in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueCounts {
+    /// Number of descriptors in its ring.
+    pub size: u32,
+    /// Bytes in posted buffers for the device to read.
+    pub posted_read_bytes: u64,
+    /// Bytes in posted buffers that the device may write.
+    pub posted_write_bytes: u64,
+    /// vhost: buffers that it put back on the ring, to take them again.
+    pub put_back_buffers: u64,
+    /// Driver: buffers that did not fit in the ring.
+    pub refused_buffers: u64,
+    /// Buffers returned to the driver; for vhost, buffers that it used.
+    pub used_buffers: u64,
+    /// Bytes that the device reports as written to used buffers, headers included.
+    pub written_bytes: u64,
+    /// Bytes that the device read from used buffers whose posting was observed (`waited.count`), headers included.
+    pub read_bytes: u64,
+    /// Number of times that the indices restarted, as when a queue is reset.
+    pub index_resets: u64,
+    /// Kicks.
+    pub kicks: u64,
+    /// Driver: kicks that the device had suppressed.
+    pub kicks_suppressed: u64,
+    /// vhost: rounds of its worker.
+    pub rounds: u64,
+    /// Interrupts that the driver took; for vhost, interrupts that it signalled.
+    pub interrupts: u64,
+    /// vhost: interrupts that the driver had suppressed.
+    pub interrupts_suppressed: u64,
+    /// Driver: interrupts without a used buffer, as on a line that queues share.
+    pub interrupts_empty: u64,
+    /// vhost: interrupts that KVM raised for its signals without QEMU (irqfd).
+    pub interrupts_by_irqfd: u64,
+    /// Driver: the interrupt's number in `/proc/interrupts`. vhost: its GSI in KVM.
+    pub interrupt: Option<u32>,
+}
+
 /// One virtqueue in the window.
 #[derive(Clone, Debug)]
 pub struct Queue {
@@ -69,8 +108,6 @@ pub struct Queue {
     pub name: String,
     /// Driver: the queue's number in the device. vhost: the tap's queue.
     pub index: u32,
-    /// Descriptors in the ring.
-    pub size: u32,
     /// Whether its ring is packed, rather than split.
     pub is_packed: bool,
     /// Directions of the posted buffers.
@@ -79,20 +116,6 @@ pub struct Queue {
     pub gone: bool,
     /// Driver: buffers posted. vhost: buffers taken off the ring, including those put back.
     pub posted: u64,
-    /// vhost: buffers put back, to be taken again.
-    pub put_back: u64,
-    /// Driver: buffers refused because the ring was full.
-    pub refused: u64,
-    /// Bytes in posted buffers that the device reads.
-    pub read_bytes: u64,
-    /// Bytes in posted buffers that the device may write.
-    pub write_bytes: u64,
-    /// Driver: buffers returned by the device. vhost: buffers used.
-    pub used: u64,
-    /// Bytes that the device reports as written to used buffers.
-    pub used_bytes: u64,
-    /// Bytes that the device read in used buffers whose posting was seen; [`Queue::waited`] counts these buffers.
-    pub done_bytes: u64,
     /// NICs: length of the header before each packet, bytes.
     pub header: u32,
     /// NICs: packets in used buffers of a receive queue.
@@ -101,24 +124,8 @@ pub struct Queue {
     pub available: Ring,
     /// The ring's index of used buffers.
     pub used_up: Ring,
-    /// Number of restarts of the indices, as after a reset of the queue.
-    pub resets: u64,
-    /// Kicks.
-    pub kicks: u64,
-    /// Driver: kicks suppressed by the device.
-    pub kicks_suppressed: u64,
-    /// vhost: rounds of its worker.
-    pub rounds: u64,
-    /// Driver: interrupts taken. vhost: interrupts signalled.
-    pub interrupts: u64,
-    /// vhost: interrupts suppressed by the driver.
-    pub interrupts_suppressed: u64,
-    /// Driver: interrupts that found no used buffers, as on a line shared by several queues.
-    pub interrupts_empty: u64,
-    /// vhost: signals that KVM turned into an interrupt without QEMU.
-    pub by_irqfd: u64,
-    /// Driver: the interrupt's number. vhost: its GSI. `None` without an interrupt.
-    pub interrupt: Option<u32>,
+    /// Its counts.
+    pub counts: QueueCounts,
     /// Time that the device held a buffer, ns. Driver: from posting to return. vhost: from taking to use.
     pub waited: Histogram,
     /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when one was taken, including that
@@ -137,11 +144,11 @@ impl Queue {
         let header = |packets: u64| packets * u64::from(self.header);
         match (self.side, self.device_id, self.name.split('.').next()) {
             (Side::Driver, VIRTIO_NET, Some("input")) => {
-                Some((self.packets, self.used_bytes.saturating_sub(header(self.packets))))
+                Some((self.packets, self.counts.written_bytes.saturating_sub(header(self.packets))))
             }
             (Side::Driver, VIRTIO_NET, Some("output")) => {
                 let sent = self.waited.count();
-                Some((sent, self.done_bytes.saturating_sub(header(sent))))
+                Some((sent, self.counts.read_bytes.saturating_sub(header(sent))))
             }
             _ => None,
         }

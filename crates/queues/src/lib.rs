@@ -31,5 +31,5 @@ mod skel {
 }
 
 pub use devices::VirtioDevice;
-pub use figures::{Directions, Queue, Queues, Ring, Side, VIRTIO_NET};
+pub use figures::{Directions, Queue, QueueCounts, Queues, Ring, Side, VIRTIO_NET};
 pub use watch::Watch;

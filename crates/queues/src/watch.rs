@@ -1,6 +1,6 @@
 //! The attached programs, for one window.
 
-use crate::figures::{Directions, Queue, Queues, Side};
+use crate::figures::{Directions, Queue, QueueCounts, Queues, Side};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawQueue, Shared, READS, VHOST, WRITES};
 use crate::skel::{OpenQueuesSkel, QueuesSkel, QueuesSkelBuilder};
@@ -139,6 +139,25 @@ fn queue(raw: &RawQueue) -> Queue {
     let ring = |index: crate::skel::types::ring_index| crate::Ring { moved: index.moved, counted: index.counted };
     let name: Vec<u8> = raw.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
     let side = if raw.side as usize == VHOST { Side::Vhost } else { Side::Driver };
+    let counts = QueueCounts {
+        size: raw.size,
+        put_back_buffers: raw.put_back,
+        refused_buffers: raw.refused,
+        posted_read_bytes: raw.read_bytes,
+        posted_write_bytes: raw.write_bytes,
+        used_buffers: raw.used,
+        written_bytes: raw.used_bytes,
+        read_bytes: raw.done_bytes,
+        index_resets: raw.resets,
+        kicks: raw.kicks,
+        kicks_suppressed: raw.kicks_suppressed,
+        rounds: raw.rounds,
+        interrupts: raw.interrupts,
+        interrupts_suppressed: raw.interrupts_asked.saturating_sub(raw.interrupts),
+        interrupts_empty: raw.interrupts_empty,
+        interrupts_by_irqfd: raw.by_irqfd,
+        interrupt: raw.interrupt.checked_sub(1),
+    };
     Queue {
         side,
         device: raw.device,
@@ -148,31 +167,15 @@ fn queue(raw: &RawQueue) -> Queue {
         handler: raw.handler,
         name: printable(&String::from_utf8_lossy(&name)),
         index: raw.index,
-        size: raw.size,
         is_packed: raw.packed != 0,
         directions: Directions { reads: directions & READS != 0, writes: directions & WRITES != 0 },
         gone: raw.gone != 0,
         posted: raw.posted,
-        put_back: raw.put_back,
-        refused: raw.refused,
-        read_bytes: raw.read_bytes,
-        write_bytes: raw.write_bytes,
-        used: raw.used,
-        used_bytes: raw.used_bytes,
-        done_bytes: raw.done_bytes,
         header: raw.header,
         packets: raw.packets,
         available: ring(raw.available),
         used_up: ring(raw.used_up),
-        resets: raw.resets,
-        kicks: raw.kicks,
-        kicks_suppressed: raw.kicks_suppressed,
-        rounds: raw.rounds,
-        interrupts: raw.interrupts,
-        interrupts_suppressed: raw.interrupts_asked.saturating_sub(raw.interrupts),
-        interrupts_empty: raw.interrupts_empty,
-        by_irqfd: raw.by_irqfd,
-        interrupt: raw.interrupt.checked_sub(1),
+        counts,
         waited: latpath_bpf::histogram!(raw.waited),
         occupied: latpath_bpf::histogram!(raw.occupied),
         per_kick: latpath_bpf::histogram!(raw.per_kick),

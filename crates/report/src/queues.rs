@@ -115,14 +115,14 @@ fn count_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     vec![
         name.to_owned(),
         units.count(queue.posted_buffers),
-        if_any(queue.device_reads, queue.posted_read_bytes, units),
-        if_any(queue.device_writes, queue.posted_write_bytes, units),
-        units.count(queue.used_buffers),
-        if_any(queue.device_reads, queue.read_bytes, units),
-        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes, units),
+        if_any(queue.device_reads, queue.counts.posted_read_bytes, units),
+        if_any(queue.device_writes, queue.counts.posted_write_bytes, units),
+        units.count(queue.counts.used_buffers),
+        if_any(queue.device_reads, queue.counts.read_bytes, units),
+        if_any(queue.device_writes || queue.counts.written_bytes > 0, queue.counts.written_bytes, units),
         match queue.layout {
-            Layout::Split => format!("{} split", queue.size),
-            Layout::Packed => format!("{} packed", queue.size),
+            Layout::Split => format!("{} split", queue.counts.size),
+            Layout::Packed => format!("{} packed", queue.counts.size),
         },
     ]
 }
@@ -131,12 +131,12 @@ fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) 
     let most = |sizes: Sizes| mean_and(sizes, sizes.max, units);
     vec![
         name.to_owned(),
-        units.count(queue.kicks),
+        units.count(queue.counts.kicks),
         // The driver suppresses kicks, the device suppresses interrupts; each side knows only its own.
-        if_any(!is_vhost, queue.kicks_suppressed, units),
+        if_any(!is_vhost, queue.counts.kicks_suppressed, units),
         most(queue.per_kick),
-        units.count(queue.interrupts),
-        if_any(is_vhost, queue.interrupts_suppressed, units),
+        units.count(queue.counts.interrupts),
+        if_any(is_vhost, queue.counts.interrupts_suppressed, units),
         most(queue.per_interrupt),
     ]
 }
@@ -172,14 +172,14 @@ fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
 }
 
 fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Option<String> {
-    let number = queue.interrupt;
+    let number = queue.counts.interrupt;
     if !is_vhost {
         let called = queue.interrupt_name.as_ref().map_or_else(String::new, |name| format!(" ({})", units.clean(name)));
         return number.map(|number| format!("  {name}: interrupt {number}{called}"));
     }
-    let relayed = queue.interrupts.saturating_sub(queue.interrupts_by_irqfd);
+    let relayed = queue.counts.interrupts.saturating_sub(queue.counts.interrupts_by_irqfd);
     let gsi = number.map_or_else(String::new, |gsi| format!(" (GSI {gsi})"));
-    match (queue.interrupts_by_irqfd, relayed) {
+    match (queue.counts.interrupts_by_irqfd, relayed) {
         (0, 0) => None,
         (0, _) => Some(format!("  {name}: its signals reach the guest by QEMU, which makes interrupts of them")),
         (_, 0) => Some(format!("  {name}: KVM makes interrupts of its signals{gsi}")),
@@ -198,10 +198,10 @@ fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
             page.line(format!("  {name}: {what}: {}", page.letters.count(n)));
         }
     };
-    say(queue.refused_buffers, "buffers that found the ring full");
-    say(queue.put_back_buffers, "buffers put back, to be taken again");
-    say(if is_vhost { 0 } else { queue.interrupts_empty }, "interrupts that found nothing used");
-    say(queue.index_resets, "times that its ring began again");
+    say(queue.counts.refused_buffers, "buffers that found the ring full");
+    say(queue.counts.put_back_buffers, "buffers put back, to be taken again");
+    say(if is_vhost { 0 } else { queue.counts.interrupts_empty }, "interrupts that found nothing used");
+    say(queue.counts.index_resets, "times that its ring began again");
     if queue.deleted {
         page.line(format!("  {name}: was deleted, and may have been made again"));
     }

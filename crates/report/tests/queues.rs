@@ -5,7 +5,7 @@ use latpath_counters::Statistics;
 use latpath_histogram::Histogram;
 use latpath_model::Observation;
 use latpath_observe::queues::{Names, QueuesFigures};
-use latpath_queues::{Directions, Queue, Queues, Ring, Side, VirtioDevice, VIRTIO_NET};
+use latpath_queues::{Directions, Queue, QueueCounts, Queues, Ring, Side, VirtioDevice, VIRTIO_NET};
 use latpath_report::queues::text;
 use latpath_report::Style;
 use latpath_stats::units::Letters;
@@ -21,6 +21,22 @@ fn histogram(value: i64, times: usize) -> Histogram {
 }
 
 fn queue(side: Side, name: &str, buffers: u64, directions: Directions) -> Queue {
+    let counts = QueueCounts {
+        size: 256,
+        posted_read_bytes: if directions.reads { 132 * buffers } else { 0 },
+        posted_write_bytes: if directions.writes { 1560 * buffers } else { 0 },
+        used_buffers: buffers,
+        written_bytes: if directions.writes { 132 * buffers } else { 0 },
+        read_bytes: if directions.reads { 132 * buffers } else { 0 },
+        kicks: buffers / 2,
+        kicks_suppressed: 3,
+        rounds: buffers / 4,
+        interrupts: buffers / 2,
+        interrupts_suppressed: 5,
+        interrupts_by_irqfd: if side == Side::Vhost { buffers / 2 } else { 0 },
+        interrupt: Some(25),
+        ..QueueCounts::default()
+    };
     Queue {
         side,
         device: if side == Side::Driver { 3 } else { 7 },
@@ -30,31 +46,15 @@ fn queue(side: Side, name: &str, buffers: u64, directions: Directions) -> Queue 
         handler: HANDLE_TX,
         name: name.into(),
         index: 0,
-        size: 256,
         is_packed: false,
         directions,
         gone: false,
         posted: buffers,
-        put_back: 0,
-        refused: 0,
-        read_bytes: if directions.reads { 132 * buffers } else { 0 },
-        write_bytes: if directions.writes { 1560 * buffers } else { 0 },
-        used: buffers,
-        used_bytes: if directions.writes { 132 * buffers } else { 0 },
-        done_bytes: if directions.reads { 132 * buffers } else { 0 },
         header: 12,
         packets: if directions.writes { buffers } else { 0 },
         available: Ring { moved: buffers, counted: buffers },
         used_up: Ring { moved: buffers, counted: buffers },
-        resets: 0,
-        kicks: buffers / 2,
-        kicks_suppressed: 3,
-        rounds: buffers / 4,
-        interrupts: buffers / 2,
-        interrupts_suppressed: 5,
-        interrupts_empty: 0,
-        by_irqfd: if side == Side::Vhost { buffers / 2 } else { 0 },
-        interrupt: Some(25),
+        counts,
         waited: histogram(30_000, buffers as usize),
         occupied: histogram(8, buffers as usize),
         per_kick: histogram(2, buffers as usize / 2),
@@ -95,7 +95,8 @@ fn names() -> Names {
 
 fn both_sides() -> Observation<QueuesFigures> {
     let input = queue(Side::Driver, "input.0", 2000, WRITES);
-    let output = Queue { interrupt: None, ..queue(Side::Driver, "output.0", 1000, READS) };
+    let mut output = queue(Side::Driver, "output.0", 1000, READS);
+    output.counts.interrupt = None;
     let tx = queue(Side::Vhost, "vnet0", 1000, READS);
     QueuesFigures::observe(&seen(vec![output, tx, input]), &names())
 }

@@ -6,6 +6,7 @@ use latpath_ladder::{Direction, Step, Variant};
 use latpath_model::Observation;
 use latpath_observe::queues::{Agreement, Device, QueueFigures};
 use latpath_observe::study::{network_queues, Configuration};
+use latpath_queues::QueueCounts;
 use latpath_report::study::{study_of_vms_html, study_of_vms_text};
 use latpath_report::Style;
 use latpath_stats::units::Letters;
@@ -15,7 +16,7 @@ use vm_study::{both, ladder, seen, MS};
 fn what_queues_say_of_their_own_figures_is_not_lost() {
     let queue = QueueFigures {
         queue: "input.0".into(),
-        used_buffers: 5,
+        counts: QueueCounts { used_buffers: 5, ..QueueCounts::default() },
         posted_index_difference: 7,
         used_index_difference: -1,
         ..QueueFigures::default()

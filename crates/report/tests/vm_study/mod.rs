@@ -10,7 +10,7 @@ use latpath_observe::profile::CallLine;
 use latpath_observe::queues::{Device, QueueFigures, QueuesFigures, Sizes};
 use latpath_observe::study::{network_queues, Configuration, KeptProfile, Part, Setup, Work, VERSION};
 use latpath_profile::{Frame, Header, Kind, Profile};
-use latpath_queues::Side;
+use latpath_queues::{QueueCounts, Side};
 use latpath_stats::TimeFigures;
 use latpath_vms::exit_reason::{Names, SVM};
 
@@ -91,11 +91,14 @@ fn queues(configuration: &str) -> Part<Vec<Device>> {
     let queue = |name: &str| QueueFigures {
         queue: name.into(),
         device_reads: true,
-        used_buffers: 9000,
-        read_bytes: 500_000_000,
-        kicks: 120,
-        kicks_suppressed: 8880,
-        interrupts: 100,
+        counts: QueueCounts {
+            used_buffers: 9000,
+            read_bytes: 500_000_000,
+            kicks: 120,
+            kicks_suppressed: 8880,
+            interrupts: 100,
+            ..QueueCounts::default()
+        },
         per_kick: Sizes { count: 120, mean: 75.0, ..Sizes::default() },
         waited: TimeFigures { count: 9000, p50_ns: 190_000, ..TimeFigures::default() },
         ..QueueFigures::default()
