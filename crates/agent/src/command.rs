@@ -1,13 +1,12 @@
 //! A command that the agent runs for the host during a measurement: its output and its exit code.
 
 use crate::message::{printable, CommandChunk, Message, RunCommand};
-use latpath_linux::background::leave_at_exec;
-use nix::sys::prctl::set_pdeathsig;
+use latpath_linux::{background::leave_at_exec, die_with_parent};
 use nix::sys::signal::{killpg, Signal};
 use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
-use nix::unistd::{getpid, getppid, Pid};
+use nix::unistd::Pid;
 use std::collections::VecDeque;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
@@ -49,16 +48,7 @@ impl Running {
         }
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let agent = getpid();
-        let dies_with_us = move || {
-            set_pdeathsig(Signal::SIGKILL)?;
-            match getppid() == agent {
-                true => Ok(()),
-                false => Err(io::Error::other("the agent has ended")),
-            }
-        };
-        // SAFETY: between fork and exec, the closure makes two system calls and allocates no memory.
-        unsafe { command.pre_exec(dies_with_us) };
+        die_with_parent(&mut command, Signal::SIGKILL);
         leave_at_exec(&mut command);
         let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", printable(program)))?;
         let (sender, output) = sync_channel(MAX_WAITING);
@@ -292,7 +282,7 @@ mod tests {
     fn the_command_dies_with_the_agent() {
         let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/{}/status", running.child.id())).unwrap_or_default();
-        assert!(stat().contains(&format!("PPid:\t{}\n", getpid())));
+        assert!(stat().contains(&format!("PPid:\t{}\n", std::process::id())));
         // For the kernel, the end of the starting thread equals a killed agent.
         let orphan = std::thread::spawn(|| {
             let running = Running::start(&run(&["sleep", "1000"])).unwrap();

@@ -5,11 +5,11 @@ use crate::{
     error::{Doing, Error, Result},
     Stop,
 };
-use latpath_linux::spawn_on_lasting_thread;
+use latpath_linux::{die_with_parent, spawn_on_lasting_thread};
 use nix::{
     sched::{setns, CloneFlags},
     sys::signal::{kill, Signal},
-    unistd::{getpid, getppid, Pid},
+    unistd::Pid,
 };
 use std::{
     fs::File,
@@ -114,21 +114,12 @@ impl Drop for Running {
 fn spawn(command: Command, namespace: Option<Arc<File>>, on_parent_death: Signal) -> io::Result<Child> {
     let mut command = command;
     command.process_group(0);
-    let parent = getpid();
-    let before_exec = move || {
-        nix::sys::prctl::set_pdeathsig(on_parent_death)?;
-        if getppid() != parent {
-            // The parent died between fork and prctl, so no signal would arrive.
-            return Err(io::Error::from(io::ErrorKind::Interrupted));
-        }
-        if let Some(namespace) = &namespace {
-            setns(namespace, CloneFlags::CLONE_NEWNET)?;
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec, only async-signal-safe system calls are made and nothing is allocated: an
-    // `io::Error` made from an errno or a kind does not allocate.
-    unsafe { command.pre_exec(before_exec) };
+    die_with_parent(&mut command, on_parent_death);
+    if let Some(namespace) = namespace {
+        let enter = move || Ok(setns(&namespace, CloneFlags::CLONE_NEWNET)?);
+        // SAFETY: between fork and exec, the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(enter) };
+    }
     spawn_on_lasting_thread(command)
 }
 

@@ -14,13 +14,14 @@ mod watchdog;
 
 pub use priority::{keep_prompt, leave_at_exec, lower_priority};
 
-use crate::proc::line;
+use crate::proc::Root;
 use crate::Cpus;
 use governor::Governor;
 use latpath_model::Sighting;
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use priority::{is_ordinary, may_return, threads, Priority, Setter};
+use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ impl Background {
     /// The calling thread runs the main loop. Without other CPUs the process keeps its CPUs. Priority is unchanged if
     /// the user gave the process another policy, or if the kernel would not allow the return to normal.
     pub fn begin() -> Self {
-        let (mut isolated, allowed) = (isolated(), allowed());
+        let (mut isolated, allowed) = (Root::of(Path::new("/")).isolated_cpus(), allowed());
         let mut home = allowed.without(&isolated);
         if home.is_empty() || isolated.is_empty() || !pin(Pid::from_raw(0), &home) {
             (isolated, home) = (Cpus::default(), allowed);
@@ -147,20 +148,10 @@ impl Drop for Background {
 /// The CPUs for work that may wait: those of the calling thread, or else those of the machine, without the isolated ones
 /// and those that run without a tick. `None` if no CPU is left.
 pub fn housekeeping() -> Option<Cpus> {
-    let isolated = isolated();
-    let all = [allowed(), cpus_in("online")];
+    let root = Root::of(Path::new("/"));
+    let isolated = root.isolated_cpus();
+    let all = [allowed(), root.cpus("online")];
     all.iter().map(|cpus| cpus.without(&isolated)).find(|cpus| !cpus.is_empty())
-}
-
-/// The CPUs that the user isolated, and those that run without a tick.
-fn isolated() -> Cpus {
-    let mut isolated = cpus_in("isolated");
-    isolated.join(cpus_in("nohz_full"));
-    isolated
-}
-
-fn cpus_in(file: &str) -> Cpus {
-    line(format!("/sys/devices/system/cpu/{file}")).parse().unwrap_or_default()
 }
 
 fn allowed() -> Cpus {

@@ -24,5 +24,5 @@ pub use map::Map;
 pub use module::would_load_module;
 pub use private::{private_directory, RUN_DIRECTORY};
 pub use scheduling::{set_affinity, set_scheduling};
-pub use spawn::spawn_on_lasting_thread;
+pub use spawn::{die_with_parent, spawn_on_lasting_thread};
 pub use sysfs::{sysfs_of_own_netns, writable_sysfs_of_own_netns};

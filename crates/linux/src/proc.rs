@@ -44,6 +44,19 @@ impl Root {
         read(&self.path(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// A list of CPUs of `/sys/devices/system/cpu`: `online`, `isolated`, `nohz_full`. Empty if the kernel has none.
+    pub fn cpus(&self, list: &str) -> Cpus {
+        let text = self.text(&format!("sys/devices/system/cpu/{list}")).unwrap_or_default();
+        text.trim().parse().unwrap_or_default()
+    }
+
+    /// The CPUs that the running kernel isolates, and those whose tick it stops.
+    pub fn isolated_cpus(&self) -> Cpus {
+        let mut all = self.cpus("isolated");
+        all.join(self.cpus("nohz_full"));
+        all
+    }
+
     /// Target of a symbolic link, as text.
     ///
     /// # Errors

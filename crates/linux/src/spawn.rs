@@ -1,9 +1,29 @@
 //! Processes that die with latpath.
 
+use nix::sys::signal::Signal;
+use nix::unistd::{getpid, getppid};
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{mpsc, Mutex, OnceLock};
 use std::thread;
+
+/// Lets the kernel send this signal to the command when the thread that starts it ends, and thus also when latpath is
+/// killed. A command that outlives that thread is started by [`spawn_on_lasting_thread`].
+pub fn die_with_parent(command: &mut Command, signal: Signal) {
+    let parent = getpid();
+    let before_exec = move || {
+        nix::sys::prctl::set_pdeathsig(signal)?;
+        // If the parent died between fork and prctl, no signal would arrive.
+        match getppid() == parent {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::Interrupted)),
+        }
+    };
+    // SAFETY: between fork and exec, the closure makes two system calls and allocates nothing: an `io::Error` made from
+    // an errno or a kind does not allocate.
+    unsafe { command.pre_exec(before_exec) };
+}
 
 /// Starts a command on a thread that never ends and forks for all, because the kernel ties the parent-death signal
 /// (`PR_SET_PDEATHSIG`) to the forking thread, not to the process.

@@ -96,12 +96,7 @@ impl<'a> Source<'a> {
 
     fn new(root: &Path, is_live: bool, vms: &'a [Vm], devices: Vec<Device>) -> Self {
         let root = Root::of(root);
-        let list = |name: &str| {
-            let text = root.text(&format!("sys/devices/system/cpu/{name}")).unwrap_or_default();
-            text.trim().parse::<Cpus>().unwrap_or_default()
-        };
-        let (cpus, mut isolated) = (list("online"), list("isolated"));
-        isolated.join(list("nohz_full"));
+        let (cpus, isolated) = (root.cpus("online"), root.isolated_cpus());
         Self {
             root,
             is_live,

@@ -5,10 +5,10 @@
 //! even `kill -9` of latpath.
 
 use latpath_linux::background::leave_at_exec;
-use latpath_linux::{spawn_on_lasting_thread, Cpus};
+use latpath_linux::{die_with_parent, spawn_on_lasting_thread, Cpus};
 use nix::sched::{sched_setaffinity, setns, CloneFlags, CpuSet};
 use nix::sys::signal::{killpg, Signal};
-use nix::unistd::{getpid, getppid, Pid};
+use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -164,13 +164,9 @@ fn spawn(mut command: Command, surroundings: &Surroundings) -> io::Result<Child>
     command.stdin(Stdio::null()).process_group(0);
     command.envs(surroundings.variables.iter().map(|(name, value)| (name, value)));
     let cpus = surroundings.cpus.as_ref().map(cpu_set);
-    let (namespace, parent) = (surroundings.namespace.clone(), getpid());
+    let namespace = surroundings.namespace.clone();
+    die_with_parent(&mut command, Signal::SIGKILL);
     let before_exec = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-        if getppid() != parent {
-            // The parent died between fork and prctl, so no signal would arrive.
-            return Err(io::Error::from(io::ErrorKind::Interrupted));
-        }
         if let Some(namespace) = &namespace {
             setns(namespace, CloneFlags::CLONE_NEWNET)?;
         }

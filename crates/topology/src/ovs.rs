@@ -11,6 +11,8 @@ use crate::{
     up::Up,
     Error, Result,
 };
+use latpath_linux::die_with_parent;
+use nix::sys::signal::Signal;
 use std::process::Command;
 
 /// Key of the mark in `external_ids`.
@@ -23,6 +25,8 @@ fn vsctl(database: Option<&str>, words: &[&str]) -> Result<String> {
     let mut command = Command::new("ovs-vsctl");
     command.args(database.map(|database| format!("--db={database}")));
     command.arg(format!("--timeout={PATIENCE}")).args(words);
+    // One that outlived a killed latpath could commit its transaction after the undo.
+    die_with_parent(&mut command, Signal::SIGKILL);
     let line = || format!("ovs-vsctl {}", words.join(" "));
     let output = command.output().map_err(|e| match e.kind() {
         std::io::ErrorKind::NotFound => Error::Command {

@@ -95,21 +95,14 @@ impl Machine {
         Root::of(&self.root)
     }
 
-    fn list(&self, name: &str) -> Cpus {
-        let text = self.root().text(&format!("sys/devices/system/cpu/{name}")).unwrap_or_default();
-        text.trim().parse().unwrap_or_default()
-    }
-
     /// Its CPUs that are on.
     pub fn online(&self) -> Cpus {
-        self.list("online")
+        self.root().cpus("online")
     }
 
     /// CPUs that the running kernel isolates, or whose tick it stops.
     pub fn isolated(&self) -> Cpus {
-        let mut all = self.list("isolated");
-        all.join(self.list("nohz_full"));
-        all
+        self.root().isolated_cpus()
     }
 
     /// The variables, completed: without a user's choice, the isolated CPUs are those that the running kernel isolates,

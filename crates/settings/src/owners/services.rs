@@ -36,17 +36,12 @@ impl Irqbalance {
         };
         let list = value("IRQBALANCE_BANNED_CPULIST").and_then(|list| list.parse::<Cpus>().ok());
         let banned = list.or_else(|| value("IRQBALANCE_BANNED_CPUS").and_then(|text| Cpus::of_mask(&text)));
-        let own = || {
-            let cpus = |name: &str| {
-                let text = root.text(&format!("sys/devices/system/cpu/{name}")).unwrap_or_default();
-                text.trim().parse::<Cpus>().unwrap_or_default()
-            };
-            let mut all = cpus("isolated");
-            all.join(cpus("nohz_full"));
-            all
-        };
         let is_explicit = banned.is_some();
-        Some(Self { banned: banned.unwrap_or_else(own), is_explicit, file: file.map(|(path, _)| path) })
+        Some(Self {
+            banned: banned.unwrap_or_else(|| root.isolated_cpus()),
+            is_explicit,
+            file: file.map(|(path, _)| path),
+        })
     }
 }
 

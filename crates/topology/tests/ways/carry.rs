@@ -26,7 +26,7 @@ use std::{
 const FRAMES: u64 = 2000;
 /// Pace of 4,000 frames a second.
 const PACE: Duration = Duration::from_micros(250);
-/// Maximum frames on their way: a starved reader's queue holds them (a macvtap's has 500).
+/// Maximum number of frames on their way: a starved reader's queue holds them (a macvtap's has 500).
 const ON_THEIR_WAY: u64 = 200;
 /// Pause after which frames that have not come back are lost.
 const QUIET: Duration = Duration::from_secs(2);

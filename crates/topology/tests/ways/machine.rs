@@ -96,11 +96,15 @@ impl Machine {
 
     /// Runs this program as a process that makes the topology in the machine's file, and kills itself at this event.
     pub fn run_victim(&self, topology: &Topology, kill_at: u32) -> Result<Output, Failed> {
+        Ok(self.victim(topology, kill_at)?.output()?)
+    }
+
+    pub fn victim(&self, topology: &Topology, kill_at: u32) -> Result<Command, Failed> {
         let text = fs::read_to_string(self.file())?;
         assert!(text.contains(&topology.name));
         let mut command = Command::new(std::env::current_exe()?);
         command.env(super::FILE, self.file()).env(super::KILL_AT, kill_at.to_string());
-        Ok(command.output()?)
+        Ok(command)
     }
 }
 

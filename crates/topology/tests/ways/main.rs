@@ -13,7 +13,7 @@ use latpath_topology::{down, status, up, Event, Presence, Topologies, Topology, 
 use latpath_undo::{Journal, Kind, Undo};
 use machine::{Machine, Snapshot};
 use nix::sys::signal::{raise, Signal};
-use std::{os::unix::process::ExitStatusExt, path::Path, process::ExitCode};
+use std::{os::unix::fs::PermissionsExt, os::unix::process::ExitStatusExt, path::Path, process::ExitCode};
 
 type Test = Result<(), Failed>;
 
@@ -22,6 +22,8 @@ const VLAN: &str = "[vlan]\nid = 5\ntagged_by = 'host'\n";
 
 const FILE: &str = "LATPATH_TEST_TOPOLOGY";
 const KILL_AT: &str = "LATPATH_TEST_KILL_AT";
+/// If set, the process removes the topology instead.
+const DOWN: &str = "LATPATH_TEST_DOWN";
 /// Ways that need nothing that this machine may lack.
 const WAYS: [&str; 3] = ["bridge", "macvtap", "xdp"];
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         trial("no_guest_remains_after_a_kill_at_any_step", &[need_root(), need_guest()], killed_with_guest).in_lab(),
         trial("nothing_remains_of_open_vswitch_after_a_kill_at_any_step", &behind_switch, killed_behind_switch)
             .in_lab(),
+        trial("a_command_to_open_vswitch_does_not_outlive_a_killed_up", &needs, killed_during_a_command),
         trial("what_others_changed_since_stays", &needs, changed),
         trial("what_cannot_be_made_leaves_nothing", &needs, refused),
         trial("status_names_what_is_gone", &needs, shown),
@@ -70,8 +73,12 @@ fn victim(file: &Path, kill_at: u32) -> ExitCode {
             raise(Signal::SIGKILL).expect("it dies");
         }
     };
-    match Topology::read(file).and_then(|topology| up(&topology, &mut progress, &|| false)) {
-        Ok(_) => println!("{events}"),
+    let made = Topology::read(file).and_then(|topology| match std::env::var_os(DOWN) {
+        Some(_) => down(&topology.name).map(drop),
+        None => up(&topology, &mut progress, &|| false).map(drop),
+    });
+    match made {
+        Ok(()) => println!("{events}"),
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::FAILURE;
@@ -260,6 +267,41 @@ fn killed_behind_switch() -> Test {
         equal(&format!("killed at {kill_at}"), state()?, rows.clone())?;
     }
     Ok(())
+}
+
+/// In the place of ovs-vsctl: adding a bridge takes until a file exists, and leaves another file.
+const SLOW_VSCTL: &str = "#!/bin/sh
+case \"$*\" in
+*add-br*) echo $$ > $FOLDER/started; until test -e $FOLDER/go; do sleep 0.01; done; touch $FOLDER/committed ;;
+*iface_types*) echo '[afxdp]' ;;
+esac
+";
+
+fn killed_during_a_command() -> Test {
+    let (machine, lab) = (Machine::new("during")?, Lab::new()?);
+    let topology = machine.behind(lab.namespace("host")?.name(), "unix:/none")?;
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("ovs-vsctl"), SLOW_VSCTL)?;
+    std::fs::set_permissions(file("ovs-vsctl"), std::fs::Permissions::from_mode(0o755))?;
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
+    let with_slow_command = || -> Result<_, Failed> {
+        let mut command = machine.victim(&topology, 0)?;
+        command.env("PATH", &path).env("FOLDER", folder.path());
+        Ok(command)
+    };
+    let mut victim = with_slow_command()?.spawn()?;
+    let started = || std::fs::read_to_string(file("started")).unwrap_or_default();
+    waits::until("it adds the bridge", || started().ends_with('\n'))?;
+    victim.kill()?;
+    victim.wait()?;
+    // The command line of a process that nobody reaped yet is empty.
+    let words = format!("/proc/{}/cmdline", started().trim());
+    waits::until("the command has ended", || std::fs::read(&words).unwrap_or_default().is_empty())?;
+    std::fs::write(file("go"), "")?;
+    equal("what it committed", file("committed").exists(), false)?;
+    let undone = with_slow_command()?.env(DOWN, "1").output()?;
+    equal(&format!("{undone:?}"), undone.status.success(), true)
 }
 
 /// The start of the next latpath.

@@ -100,7 +100,7 @@ fn recorded(machine: &Machine, topology: &Topology) -> Result<(BTreeSet<String>,
     recorder.interrupt();
     let ended = recorder.finish(waits::LIMIT)?;
     equal(&ended.stderr, ended.code, Some(0))?;
-    let report = machine.host.run(latpath(&format!("report {} --json", run.display())))?.json()?;
+    let report: serde_json::Value = machine.host.run(latpath(&format!("report {} --json", run.display())))?.json()?;
     let points = ["points", "off_route"].into_iter().flat_map(|key| report[key].as_array().into_iter().flatten());
     let ours = |point: &&str| {
         let parts = point.strip_prefix("host/").and_then(|point| point.split_once('@'));
