@@ -1,8 +1,10 @@
 //! What the rules judge: a machine's settings, its virtual machines, owners, boot parameters, and programs that may run
 //! on reserved CPUs.
 
+use latpath_counters::Datapath;
 use latpath_linux::proc::{cpus_allowed, Root, Stat, PF_KTHREAD};
 use latpath_linux::Cpus;
+use latpath_net::Netns;
 use latpath_placement::Placement;
 use latpath_settings::{NextBoot, Owners, PendingParameter, Reading, Source};
 use latpath_vms::{Guests, Vm};
@@ -45,6 +47,8 @@ pub struct Machine {
     pub has_kvm: bool,
     /// Threads of other programs on CPUs that vCPUs, or threads that poll devices, are pinned to.
     pub strangers: Vec<Stranger>,
+    /// Open vSwitch's datapaths in the kernel, in this process's network namespace.
+    pub datapaths: Vec<Datapath>,
     /// What this user could not read, with the reason.
     pub unseen: Vec<String>,
     /// The same machine, for plans of profiles.
@@ -60,7 +64,16 @@ impl Machine {
         };
         unseen.extend(found.unseen.into_iter().map(|note| note.replace("latpath vms", "latpath doctor")));
         let source = Source::machine(&found.vms, Vec::new());
-        Self::read(&source, Path::new("/"), found.vms.clone(), unseen, latpath_tune::Machine::this(&[]))
+        let root = Path::new("/");
+        // Listing the datapaths would load the module.
+        let has_datapaths = root.join("sys/module/openvswitch").exists();
+        let list = || Netns::own().and_then(|netns| latpath_counters::datapaths(&netns));
+        let datapaths = has_datapaths.then(list).transpose().unwrap_or_else(|error| {
+            unseen.push(error.to_string());
+            None
+        });
+        let machine = Self::read(&source, root, found.vms.clone(), unseen, latpath_tune::Machine::this(&[]));
+        Self { datapaths: datapaths.unwrap_or_default(), ..machine }
     }
 
     /// Reads a machine that is laid out in a folder.
@@ -99,6 +112,7 @@ impl Machine {
             placement,
             vms,
             strangers,
+            datapaths: Vec::new(),
             unseen,
             tuned,
         }

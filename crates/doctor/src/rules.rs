@@ -5,6 +5,7 @@
 mod boot;
 pub(crate) mod cpus;
 mod machine;
+mod open_vswitch;
 mod placed;
 mod vms;
 
@@ -162,6 +163,10 @@ rules! {
         "a polling thread of Open vSwitch runs on a CPU that is not isolated"
         "packets of its ports wait while other programs have the CPU"
         "Open vSwitch: topics/dpdk/pmd; ovs-vswitchd.conf.db(5), pmd-cpu-mask" [WaitingForCpu] placed::pmd;
+    OvsSlowPath "ovs-slow-path" Medium
+        "many packets of Open vSwitch's datapath find no flow, or their upcalls are lost"
+        "such a packet waits for ovs-vswitchd, which other programs delay, and is lost if its queue is full"
+        "ovs-dpctl(8), show; ovs-vswitchd.conf.db(5), max-idle and flow-limit" [Upcall] open_vswitch::slow_path;
     SiblingInUse "sibling-in-use" Medium
         "the other CPU of a vCPU's core is in use"
         "both share the core's units and caches: the guest's times vary with its neighbour"

@@ -5,7 +5,7 @@ use crate::plan::{Later, Plan, Planned};
 use latpath_linux::Cpus;
 use latpath_model::text::printable;
 use latpath_settings::{Address, Read, Setting, Writable};
-use latpath_vms::{Role, Thread, Vm};
+use latpath_vms::{Role, Tap, Thread, Vm};
 
 /// A form of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,10 +121,32 @@ fn of_vm(plan: &Plan, vm: &Vm) -> String {
         }
     }
     text += "  </cputune>\n";
+    let mut devices = wants(Setting::VmVirtqueues).map_or_else(String::new, |one| interfaces(vm, &one.to));
     if wants(Setting::VmBalloon).is_some_and(|one| one.to == "no") {
-        text += "  <devices>\n    <memballoon model='none'/>\n  </devices>\n";
+        devices += "    <memballoon model='none'/>\n";
+    }
+    if !devices.is_empty() {
+        text += &format!("  <devices>\n{devices}  </devices>\n");
     }
     text + "</domain>\n"
+}
+
+/// The queue sizes of network devices, from the value of `vm-virtqueues`: one part for each device, or one for all.
+fn interfaces(vm: &Vm, value: &str) -> String {
+    let parts: Vec<&str> = value.split("; ").collect();
+    let size = |part: &str, queue: &str| -> Option<u32> {
+        part.split(' ').skip_while(|word| *word != queue).nth(1).and_then(|size| size.parse().ok())
+    };
+    let one = |(number, tap): (usize, &Tap)| {
+        let part = parts.get(if parts.len() == 1 { 0 } else { number })?;
+        let sizes = [("rx", "rx_queue_size"), ("tx", "tx_queue_size")];
+        let sizes = sizes.map(|(queue, name)| Some(format!(" {name}='{}'", size(part, queue)?)));
+        let sizes: String = sizes.into_iter().flatten().collect();
+        let address = tap.guest_mac.as_ref().map_or(String::new(), |mac| format!("      <mac address='{mac}'/>\n"));
+        let interface = format!("    <interface>\n{address}      <driver{sizes}/>\n    </interface>\n");
+        (!sizes.is_empty()).then_some(interface)
+    };
+    vm.taps.iter().enumerate().filter_map(one).collect()
 }
 
 /// A text as a value of YAML.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Maximum passes of an undo: a change that flaps a link resets others of the device.
+/// Maximum number of passes of an undo: a change that flaps a link resets others of the device.
 const MOST_PASSES: usize = 4;
 
 /// An entry of the journal.

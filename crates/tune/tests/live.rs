@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(vec![
         trial("a_veth_is_prepared_as_ip_and_tc_show_and_undone", &needs, prepared),
         trial("a_device_is_as_before_after_a_kill_at_each_step_and_an_undo", &needs, killed),
-        trial("igb_is_prepared_as_ethtool_and_chrt_show_and_undone", &igb, prepared_igb),
+        trial("igb_is_prepared_as_ethtool_and_chrt_show_and_undone", &igb, prepared_igb).in_lab(),
         trial("the_labs_kernels_prepare_igb", &[need_guest()], on_lab_kernels).in_lab(),
     ])
 }

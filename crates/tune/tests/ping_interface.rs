@@ -129,7 +129,7 @@ const ITEMS: &[(&str, &str)] = &[
     ("sys/devices/system/cpu/cpu3/power/pm_qos_resume_latency_us", "n/a"),
     ("sys/fs/cgroup/system.slice/cpuset.cpus", "0-1"),
     ("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1"),
-    // What the kernel lets move leaves the two CPUs.
+    // Movable interrupts leave the two CPUs.
     ("proc/irq/81/smp_affinity_list", "0-1"),
     ("proc/irq/60/smp_affinity_list", "2"),
     ("proc/irq/63/smp_affinity_list", "2"),

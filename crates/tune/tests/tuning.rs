@@ -148,6 +148,20 @@ fn a_plan_is_exported_for_a_shell_libvirt_and_ansible() {
 }
 
 #[test]
+fn sizes_of_virtqueues_are_exported_for_the_interface_that_has_them() {
+    let mut bench = Bench::new();
+    bench.machine.vms[0].taps[0].guest_mac = Some("52:54:00:01:02:03".into());
+    let line = "[[line]]\nsetting = 'vm-virtqueues'\nat = 'vms'\nvalue = 'rx 1024 tx 256 vectors default'\n\
+                why = 'bursts'\nsource = 'a test'\n";
+    let text = format!("name = 'sizes'\nabout = 'Sizes of virtqueues.'\nneeds = []\n{line}");
+    let plan = plan(&Profile::parse(&text, "sizes.toml").unwrap(), &variables(), &bench.machine).unwrap();
+    let xml = export(&plan, &bench.machine, Format::Libvirt);
+    let expected = "<interface>\n      <mac address='52:54:00:01:02:03'/>\n      <driver rx_queue_size='1024' tx_queue_size='256'/>";
+    assert!(xml.contains(expected), "{xml}");
+    assert!(!export(&bench.plan("sv-hypervisor"), &bench.machine, Format::Libvirt).contains("<interface>"));
+}
+
+#[test]
 fn missing_variables_and_wrong_cpus_are_named() {
     let bench = Bench::new();
     let profile = Profile::named("sv-hypervisor").unwrap();

@@ -1,5 +1,6 @@
 //! A hypervisor in a folder, without faults, and ways to change it.
 
+use latpath_counters::Datapath;
 use latpath_doctor::{profile_of, Diagnosis, Finding, Machine, RunCost};
 use latpath_testkit::machine_folder::{MachineFolder, VCPU_GROUP};
 use latpath_tune::Profile;
@@ -18,6 +19,7 @@ pub struct Host {
     dir: TempDir,
     pub folder: MachineFolder,
     pub vms: Vec<Vm>,
+    pub datapaths: Vec<Datapath>,
 }
 
 pub fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str, fifo: u32) -> Thread {
@@ -84,7 +86,7 @@ impl Host {
             ],
             ..Vm::default()
         };
-        let host = Self { dir, folder, vms: vec![vm] };
+        let host = Self { dir, folder, vms: vec![vm], datapaths: Vec::new() };
         host.command_line(LINE, LINE);
         host
     }
@@ -109,6 +111,11 @@ impl Host {
 
     pub fn write(&self, path: &str, text: &str) {
         self.folder.write(path, text);
+    }
+
+    /// A datapath of Open vSwitch with these counters.
+    pub fn datapath(&mut self, hit: u64, missed: u64, lost: u64) {
+        self.datapaths = vec![Datapath { name: "ovs-system".into(), hit, missed, lost, flows: 40 }];
     }
 
     /// Another NUMA node with these CPUs.
@@ -145,7 +152,8 @@ impl Host {
 
     /// Judges the host by the profile of hypervisors.
     pub fn diagnosis(&self, runs: &[RunCost]) -> Diagnosis {
-        let machine = Machine::below(self.dir.path(), self.vms.clone());
+        let mut machine = Machine::below(self.dir.path(), self.vms.clone());
+        machine.datapaths = self.datapaths.clone();
         assert_eq!(profile_of(&machine), Some("sv-hypervisor"));
         let profile = Profile::named("sv-hypervisor").unwrap();
         Diagnosis::of(&machine, Some(&profile), runs)

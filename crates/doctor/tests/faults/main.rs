@@ -126,6 +126,8 @@ const FAULTS: &[Fault] = &[
     ("virtio-vectors-few", |h| {
         h.write("proc/5600/cmdline", "qemu-system-x86_64\0-device\0virtio-net-pci,netdev=n0,vectors=2\0")
     }),
+    ("ovs-slow-path", |h| h.datapath(90_000, 10_000, 0)),
+    ("ovs-slow-path", |h| h.datapath(90_000, 100, 1)),
     ("irq-thread-behind-others", |h| {
         h.folder.kernel_thread(90, "irq/45-eth0-rx-", 1, 40);
         h.interrupt(60, "nvme0q1", "0-1", "1");
