@@ -217,6 +217,14 @@ mod tests {
     }
 
     #[test]
+    fn each_instrument_is_tried() {
+        let known: Vec<&str> = crate::Caps::known().collect();
+        let left_out: Vec<_> =
+            INSTRUMENTS.iter().map(|entry| entry.name).filter(|name| !known.contains(name)).collect();
+        assert!(left_out.is_empty(), "ALL lacks {left_out:?}");
+    }
+
+    #[test]
     fn each_command_is_tried_once() {
         let mut all: Vec<&str> = crate::Caps::known().collect();
         let count = all.len();
