@@ -4,12 +4,12 @@ use crate::SummaryOptions;
 use latpath_model::{text::printable, Ns};
 use latpath_run::Run;
 use latpath_stats::text::short_stream;
-use latpath_stats::units::duration;
+use latpath_stats::{units::duration, PatternKind};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The options of a report, and its author's title and notes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Chosen {
     /// Start of the covered part, ns since the run's start; null for the first journey.
     pub from_ns: Option<Ns>,
@@ -24,7 +24,7 @@ pub struct Chosen {
     /// The user's segments, `NAME=FROM..TO`.
     pub segments: Vec<String>,
     /// Kinds of patterns: the figures are also shown without the packets that these touch.
-    pub exclude: Vec<&'static str>,
+    pub exclude: Vec<PatternKind>,
     /// Profile of limits.
     pub profile: Option<String>,
     /// Title given by the author.
@@ -46,7 +46,7 @@ impl Chosen {
             streams: select.streams.iter().flatten().filter_map(stream).collect(),
             threshold_ns: options.threshold_ns,
             segments: options.segments.clone(),
-            exclude: options.exclude.iter().map(|kind| kind.name()).collect(),
+            exclude: options.exclude.clone(),
             ..Self::default()
         }
     }
@@ -70,7 +70,7 @@ impl Chosen {
         [
             some("threshold", threshold),
             some("segments", self.segments.join(", ")),
-            some("exclude", self.exclude.join(", ")),
+            some("exclude", self.exclude.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ")),
             some("profile", self.profile.clone().unwrap_or_default()),
         ]
         .into_iter()

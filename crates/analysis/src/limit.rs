@@ -9,7 +9,7 @@ use latpath_stats::{
     PacingFigures, Percentile, Summary, TimeFigures,
 };
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 pub(crate) use verdict::lacking;
@@ -28,7 +28,7 @@ pub struct Limit {
 }
 
 /// Purpose of a profile's limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct About {
     /// Its name, for people.
     pub name: String,

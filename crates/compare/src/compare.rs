@@ -138,7 +138,7 @@ fn judge_page(page: &mut Comparison, corrected: &mut impl Iterator<Item = f64>, 
             row.p = None;
         }
         row.sentence = sentence(&segment, row, (&a, &b));
-        judged.push(Judged::of(subject(&segment, row.figure), row));
+        judged.push(Judged::of(subject(&segment, &row.figure), row));
     }
     page.conclusion = conclusion(&judged, own, (&a, &b));
 }
@@ -353,7 +353,7 @@ impl Amount {
 impl Row {
     fn empty(figure: &'static str, unit: Unit, verdict: Verdict) -> Self {
         Self {
-            figure,
+            figure: figure.into(),
             unit,
             a: None,
             b: None,

@@ -6,10 +6,11 @@ use latpath_model::{Ns, SegmentKind};
 use latpath_settings::SettingDifference;
 use latpath_stats::Band;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Two groups of recordings side by side.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// The group under test.
     pub a: Group,
@@ -42,7 +43,7 @@ pub struct Comparison {
 }
 
 /// The settings of the machines of both groups.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ComparedSettings {
     /// Recordings of A that have settings.
     pub a_recorded: usize,
@@ -54,7 +55,7 @@ pub struct ComparedSettings {
 }
 
 /// A side of a comparison.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     /// Its name: `A`, `B`, or the user's.
     pub name: String,
@@ -63,7 +64,7 @@ pub struct Group {
 }
 
 /// Summary of one recording.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recorded {
     /// Path as the user named it.
     pub path: String,
@@ -97,7 +98,7 @@ impl Recorded {
 }
 
 /// A segment that both groups have.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Segment {
     /// Stream; null for all streams together.
     pub stream: Option<String>,
@@ -126,10 +127,10 @@ pub struct Segment {
 }
 
 /// One figure of both groups.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     /// Its name.
-    pub figure: &'static str,
+    pub figure: Cow<'static, str>,
     /// `ns`, `packets`, `per_hour`, `percent`.
     pub unit: Unit,
     /// Value of A; null if too few packets support it.
@@ -162,7 +163,7 @@ pub struct Row {
 }
 
 /// Lost packets of both groups.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct LossRow {
     /// Stream; null for all streams together.
     pub stream: Option<String>,
@@ -182,7 +183,7 @@ pub struct LossRow {
 }
 
 /// Unit of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Nanoseconds.
@@ -196,7 +197,7 @@ pub enum Unit {
 }
 
 /// A figure's value.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Amount {
     /// Nanoseconds, or a count.
@@ -206,7 +207,7 @@ pub enum Amount {
 }
 
 /// Verdict of a row on A against B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// A has shorter times.

@@ -7,7 +7,7 @@ use latpath_settings::RunSettings;
 use latpath_stats::track::{Interval, Lost, Spikes};
 use latpath_stats::{Band, PatternKind, Percentile};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A figure of a segment by which recordings are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ fn is_often(spikes: &Spikes, span: Span) -> bool {
 }
 
 /// Kind of recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// A run that latpath recorded.
@@ -190,7 +190,7 @@ pub enum Source {
 }
 
 /// Packets excluded from a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Excluded {
     /// Kinds of patterns to exclude, as the user named them.
     pub kinds: Vec<PatternKind>,

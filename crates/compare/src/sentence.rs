@@ -154,7 +154,7 @@ pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<St
 
 /// One row in words: the figure of both groups, the difference and its interval.
 pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str)) -> String {
-    let what = subject(segment, row.figure);
+    let what = subject(segment, &row.figure);
     let value = |side: Option<Amount>| side.map_or("-".into(), |v| amount(v, row.unit));
     let values = format!("{} against {}", value(row.a), value(row.b));
     let (by, interval) = by(row);

@@ -5,7 +5,7 @@
 
 use std::f64::consts::FRAC_PI_2;
 
-/// Maximum degrees of freedom; more change any relevant p by less than 1 %.
+/// Maximum number of degrees of freedom; more change any relevant p by less than 1 %.
 const MOST: f64 = 400.0;
 const STEPS: u32 = 400;
 

@@ -6,10 +6,10 @@ use latpath_histogram::{Bucket, Histogram};
 use latpath_model::Ns;
 use latpath_stats::{Band, TimeFigures};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Table of a study.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Study {
     /// The segment whose times are shown.
     pub segment: String,
@@ -27,7 +27,7 @@ pub struct Study {
 }
 
 /// Figures of one group.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StudyRow {
     /// Configuration: `bridge` in `bridge/netperf`.
     pub configuration: String,

@@ -6,43 +6,44 @@ use latpath_model::{Ns, StreamSpec};
 use latpath_run::{facts::HostFacts, Condition, Mark, Run, Stamp};
 use latpath_stats::Summary;
 use schemars::{generate::SchemaSettings, JsonSchema, Schema};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Facts on the run: the key `run` of a report's JSON.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunHead<'a> {
     /// The run's directory, as the user named it.
     pub path: String,
     /// `finished`, `recording`, `interrupted` or `killed`.
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// Reason of an interruption; null in other states.
-    pub interrupted_by: Option<&'a str>,
+    pub interrupted_by: Option<Cow<'a, str>>,
     /// Version of latpath that recorded the run.
-    pub latpath: &'a str,
+    pub latpath: Cow<'a, str>,
     /// Command line of the recording.
-    pub command: &'a [String],
+    pub command: Cow<'a, [String]>,
     /// Start, in all clocks.
-    pub start: &'a Stamp,
+    pub start: Cow<'a, Stamp>,
     /// End; null if the recording was killed or is in progress.
-    pub end: Option<&'a Stamp>,
+    pub end: Option<Cow<'a, Stamp>>,
     /// Recorded streams.
     #[schemars(with = "Vec<String>")]
-    pub streams: &'a [StreamSpec],
+    pub streams: Cow<'a, [StreamSpec]>,
     /// Facts on the host.
-    pub host: &'a HostFacts,
+    pub host: Cow<'a, HostFacts>,
     /// Marks that users set during the run.
     pub marks: Vec<MarkHead<'a>>,
 }
 
 /// A mark of a run.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MarkHead<'a> {
     /// Time since the run's start, ns.
     pub since_start_ns: Ns,
     /// Time, ns since 1970 UTC.
     pub utc_ns: Ns,
     /// Text of the mark.
-    pub text: &'a str,
+    pub text: Cow<'a, str>,
 }
 
 impl<'a> RunHead<'a> {
@@ -52,44 +53,46 @@ impl<'a> RunHead<'a> {
         let (state, interrupted_by) = match run.condition() {
             Condition::Finished => ("finished", None),
             Condition::Recording => ("recording", None),
-            Condition::Interrupted(why) => ("interrupted", Some(why.as_str())),
+            Condition::Interrupted(why) => ("interrupted", Some(why.into())),
             Condition::Killed => ("killed", None),
         };
         let time_of_day = manifest.time_of_day();
         let mark = |mark: &'a Mark| MarkHead {
             since_start_ns: mark.t_ns.saturating_sub(manifest.start.monotonic_ns),
             utc_ns: time_of_day.utc(mark.t_ns),
-            text: &mark.text,
+            text: (&mark.text).into(),
         };
         Self {
             path: run.path().display().to_string(),
-            state,
+            state: state.into(),
             interrupted_by,
-            latpath: &manifest.latpath,
-            command: &manifest.command,
-            start: &manifest.start,
-            end: manifest.end.as_ref(),
-            streams: &manifest.streams,
-            host: &manifest.host,
+            latpath: (&manifest.latpath).into(),
+            command: (&manifest.command).into(),
+            start: Cow::Borrowed(&manifest.start),
+            end: manifest.end.as_ref().map(Cow::Borrowed),
+            streams: (&manifest.streams).into(),
+            host: Cow::Borrowed(&manifest.host),
             marks: run.marks().iter().map(mark).collect(),
         }
     }
 }
 
 /// A report: the run and its figures.
-#[derive(Serialize, JsonSchema)]
-struct Whole<'a> {
-    run: RunHead<'a>,
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Report<'a> {
+    /// The run.
+    pub run: RunHead<'a>,
     /// The user's options.
-    chosen: &'a Chosen,
+    pub chosen: Cow<'a, Chosen>,
     /// Verdicts on the user's limits.
-    limits: &'a [LimitVerdict],
+    pub limits: Cow<'a, [LimitVerdict]>,
     /// Weaknesses of the verdict on limits, first those because of which limits cannot be judged; empty without limits.
-    weaknesses: Vec<String>,
+    pub weaknesses: Vec<String>,
     /// The machines' settings, and their changes.
-    settings: Settings<'a>,
+    pub settings: Settings<'a>,
+    /// The figures.
     #[serde(flatten)]
-    summary: &'a Summary,
+    pub summary: Cow<'a, Summary>,
 }
 
 /// A report as JSON.
@@ -104,7 +107,14 @@ pub fn report_json(
 ) -> serde_json::Result<String> {
     let weaknesses = if limits.is_empty() { Vec::new() } else { weaknesses(summary, Some(run), chosen.part()) };
     let settings = Settings::of(run);
-    let whole = Whole { run: RunHead::of(run), chosen, limits, weaknesses, settings, summary };
+    let whole = Report {
+        run: RunHead::of(run),
+        chosen: Cow::Borrowed(chosen),
+        limits: limits.into(),
+        weaknesses,
+        settings,
+        summary: Cow::Borrowed(summary),
+    };
     if !summary.durations_alone {
         return serde_json::to_string(&whole);
     }
@@ -125,7 +135,7 @@ fn remove_unknown(figures: &mut serde_json::Value) {
 
 /// JSON Schema (draft 2020-12) of the output of `latpath report --json`.
 pub fn report_schema() -> Schema {
-    schema::<Whole>("latpath report --json")
+    schema::<Report>("latpath report --json")
 }
 
 /// JSON Schema (draft 2020-12) of each object that `latpath live --json` prints.

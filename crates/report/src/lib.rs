@@ -36,10 +36,11 @@ mod worst;
 
 pub use document::{asciidoc, html, markdown, Findings};
 pub use explain::{explanation_json, explanation_text, packet_text, Head};
-pub use json::{live_schema, report_json, report_schema, schema};
+pub use json::{live_schema, report_json, report_schema, schema, MarkHead, Report, RunHead};
 pub use junit::{is_junit_of_latpath, junit};
 pub use ladder::ladder_text;
 pub use lines::Lines;
 pub use page::{Style, WIDTH};
+pub use settings::Settings;
 pub use study_table::{study_table_asciidoc, study_table_html, study_table_text};
 pub use text::{text, Options};

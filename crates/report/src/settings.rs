@@ -6,7 +6,8 @@ use latpath_run::Run;
 use latpath_settings::{MachineSettings, RunSettings, Setting, SettingChange};
 use latpath_stats::text::Table;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Maximum number of changes in a text.
@@ -15,19 +16,19 @@ const MOST_CHANGES: usize = 20;
 const MOST_ROWS: usize = 4000;
 
 /// The settings of a run: the key `settings` of a report's JSON.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct Settings<'a> {
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Settings<'a> {
     /// Settings that changed during the run.
-    changes: Vec<SettingChange>,
+    pub changes: Vec<SettingChange>,
     /// Settings of each machine at the start and the end of the run; empty for runs of earlier versions and imported
     /// runs.
-    machines: &'a [MachineSettings],
+    pub machines: Cow<'a, [MachineSettings]>,
 }
 
 impl<'a> Settings<'a> {
     /// The settings of a run.
     pub fn of(run: &'a Run) -> Self {
-        Self { changes: run.settings().changes(), machines: &run.settings().machines }
+        Self { changes: run.settings().changes(), machines: (&run.settings().machines).into() }
     }
 }
 

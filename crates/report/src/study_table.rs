@@ -238,7 +238,7 @@ fn difference(page: &Page, figure: &FigureDifference, cell: String, reference: S
         p if p < 0.0001 => "<0.0001".into(),
         p => format!("{p:.4}"),
     });
-    let name = if figure.row.figure == "lost_share" { "lost" } else { figure.row.figure };
+    let name = if figure.row.figure == "lost_share" { "lost" } else { &figure.row.figure };
     let noise = figure.difference_per_noise.map_or(String::new(), |n| format!("{:.1}", n.abs()));
     let verdict = figure.row.verdict.text().into();
     vec![cell, reference, name.into(), text(by), text(interval), p, noise, verdict]
@@ -302,7 +302,7 @@ fn conclusion(page: &Page, against: &Against) -> String {
     let clear: Vec<&FigureDifference> = against.figures.iter().filter(is_clear).collect();
     let named = |one: &&FigureDifference| {
         let by = by(&one.row).0.unwrap_or_default();
-        let name = if one.row.figure == "lost_share" { "lost packets" } else { one.row.figure };
+        let name = if one.row.figure == "lost_share" { "lost packets" } else { &one.row.figure };
         let size = match one.difference_per_noise.map(f64::abs) {
             Some(noise) if noise < EFFECT => format!(", below {EFFECT:.0} × noise"),
             Some(noise) => format!(", {noise:.1} × noise"),

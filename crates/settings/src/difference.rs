@@ -5,7 +5,7 @@ use crate::setting::{Scope, Setting};
 use latpath_linux::Cpus;
 use latpath_model::HOST;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of places that a text names.
@@ -16,7 +16,7 @@ const VALUES: usize = 3;
 const MOST_CPUS: usize = 8192;
 
 /// How a setting differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
     /// All recordings of each side have one value, and the sides' differ.
@@ -29,7 +29,7 @@ pub enum DifferenceKind {
 
 /// Settings with the same difference: one setting at all places with the same values, or all settings of a place that
 /// only one side has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SettingDifference {
     /// How it differs.
     pub kind: DifferenceKind,
@@ -62,7 +62,7 @@ impl SettingDifference {
 }
 
 /// The same change of a setting during a run, at one or more places.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SettingChange {
     /// The machine.
     pub machine: String,

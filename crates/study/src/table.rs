@@ -14,7 +14,7 @@ use latpath_run::Run;
 use latpath_settings::SettingDifference;
 use latpath_stats::{Band, DelayShare};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use std::path::Path;
 const MOST_CAUSES: usize = 5;
 
 /// Table of a study.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StudyTable {
     /// The study's name.
     pub name: String,
@@ -61,7 +61,7 @@ pub struct StudyTable {
 }
 
 /// A trial that failed twice.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FailedTrial {
     /// Its name.
     pub trial: String,
@@ -70,7 +70,7 @@ pub struct FailedTrial {
 }
 
 /// A cell of a study.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CellRow {
     /// The direction.
     pub direction: String,
@@ -104,7 +104,7 @@ impl CellRow {
 }
 
 /// A cell against its reference.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Against {
     /// The cell: index into `cells`.
     pub cell: usize,
@@ -119,7 +119,7 @@ pub struct Against {
 }
 
 /// A tested figure of a cell and its reference.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FigureDifference {
     /// The figure, its difference and the verdict.
     #[serde(flatten)]

@@ -3,6 +3,7 @@
 use crate::{retried, Failed};
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath, Namespace, Running};
 use nix::sys::signal::Signal;
+use serde::de::DeserializeOwned;
 use std::{
     env,
     fs::{self, File},
@@ -212,8 +213,8 @@ impl Finished {
     /// The standard output as one JSON value.
     ///
     /// # Errors
-    /// If the exit code is not 0, or the output is not JSON.
-    pub fn json(&self) -> Result<serde_json::Value, Failed> {
+    /// If the exit code is not 0, or the output is not the JSON of a `T`.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failed> {
         if self.code != Some(0) {
             return Err(format!("exit code {:?}: {}", self.code, self.stderr).into());
         }

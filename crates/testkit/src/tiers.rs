@@ -77,7 +77,7 @@ impl Trial {
 /// Lock that a test which runs alone holds for writing.
 static TURN: RwLock<()> = RwLock::new(());
 
-/// Maximum tests that run side by side. They share some two CPUs, and need them for a part of the time.
+/// Maximum number of tests that run side by side. They share some two CPUs, and need them for a part of the time.
 const AT_ONCE: usize = 3;
 
 /// The command line of this test program.

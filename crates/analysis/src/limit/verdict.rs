@@ -9,10 +9,10 @@ use latpath_stats::{
     ConsecutiveFigures, Deficiency, DeficiencyKind, PacingFigures, Reach, SegmentFigures, StreamFigures, Summary,
 };
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Verdict on a limit: kept if it is neither broken nor `cannot_be_judged`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitVerdict {
     /// The limit, as the user or the profile wrote it.
     pub limit: String,

@@ -1,4 +1,4 @@
-//! Recordings as real ones vary: from run to run, slowly within one, and in bursts.
+//! Recordings with the variation of real ones: between runs, slowly within a run, and in bursts.
 
 use latpath_compare::{Measured, Recording, Source, Span};
 use latpath_model::{Ns, SegmentKind};

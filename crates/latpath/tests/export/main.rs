@@ -79,7 +79,7 @@ fn recorded() -> Result<&'static Path, Failed> {
         let mut recorder = bench.start(&bench.path.hypervisor, latpath(&words))?;
         until("the recording begins", || Run::open(&run).is_ok() || !recorder.runs())?;
         let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 500 --count 1500 --json");
-        bench.run(&bench.path.publisher, latpath(&words), LIMIT)?.json()?;
+        bench.run(&bench.path.publisher, latpath(&words), LIMIT)?.json::<serde_json::Value>()?;
         let ended = recorder.finish(LIMIT)?;
         application.interrupt();
         application.finish(LIMIT)?;

@@ -1,6 +1,6 @@
 //! Failures around a recording, and the data that remains.
 
-use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP};
+use crate::{equal, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP};
 use latpath_lab::PUBLISHER;
 use latpath_run::{Condition, Run};
 use latpath_testkit::{bench, latpath, trial, Lack};
@@ -50,8 +50,8 @@ fn kill_9() -> Result<(), Failed> {
         equal("settings of its beginning, and of its end", settings, vec![(true, false)])?;
         equal(&format!("{} journeys of {stored}", run.journeys()), run.journeys() >= stored, true)?;
         let figures = report(&recorder.run, "")?;
-        equal("journeys", number(&figures, "journeys")?, run.journeys())?;
-        equal("state", &figures["run"]["state"], &"killed".into())?;
+        equal("journeys", figures.summary.journeys, run.journeys())?;
+        equal("state", figures.run.state.as_ref(), "killed")?;
     }
     publisher.interrupt();
     publisher.finish(LIMIT).map(drop)
@@ -95,7 +95,7 @@ fn full_disk() -> Result<(), Failed> {
     equal("something was kept", opened.journeys() > 0, true)?;
     let says_why = matches!(opened.condition(), Condition::Interrupted(why) if !why.is_empty());
     equal(&format!("{:?} says why", opened.condition()), says_why, true)?;
-    equal("journeys", number(&report(&run, "")?, "journeys")?, opened.journeys())
+    equal("journeys", report(&run, "")?.summary.journeys, opened.journeys())
 }
 
 /// Two pages, less than any run needs at first.
@@ -130,10 +130,10 @@ fn reader_ends() -> Result<(), Failed> {
     publisher.interrupt();
     publisher.finish(LIMIT)?;
     let figures = report(&run, "--limit lost<=1000000")?;
-    let gaps = figures["reader_gaps"].as_array().cloned().unwrap_or_default();
-    let ended: Vec<_> = gaps.iter().filter(|gap| gap["has_read_before"] == true).collect();
-    let facts = |gap: &&serde_json::Value| [&gap["is_closed"], &gap["reads_again"]].map(|fact| fact == true);
-    equal(&format!("{gaps:?}"), ended.iter().map(facts).collect::<Vec<_>>(), vec![[true, true], [true, false]])?;
+    let gaps = &figures.summary.reader_gaps;
+    let ended = gaps.iter().filter(|gap| gap.has_read_before);
+    let facts: Vec<_> = ended.map(|gap| [gap.is_closed, gap.reads_again]).collect();
+    equal(&format!("{gaps:?}"), facts, vec![[true, true], [true, false]])?;
     let texts = ["subscribe ended (or closed its socket) at ", " and came back at ", " and has read nothing since"];
     let html = bench.lab.folder().join("report.html");
     let shown = latpath(&format!("report {} --html {}", run.display(), html.display())).output()?;
@@ -141,8 +141,8 @@ fn reader_ends() -> Result<(), Failed> {
     let live = latpath(&format!("live --replay {} --speed max --plain", run.display())).output()?;
     let unwrapped = |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ");
     for (what, text) in [
-        ("JSON", figures["notes"].to_string()),
-        ("what weakens the verdict", figures["weaknesses"].to_string()),
+        ("JSON", figures.summary.notes.concat()),
+        ("what weakens the verdict", figures.weaknesses.concat()),
         ("the HTML report", unwrapped(&std::fs::read(&html)?)),
         ("the text", unwrapped(&latpath(&format!("report {}", run.display())).output()?.stdout)),
         ("live", unwrapped(&live.stdout)),
@@ -197,11 +197,10 @@ fn vanished() -> Result<(), Failed> {
     equal("ip link delete", deleted.code, Some(0))?;
     publish(&bench, &format!("--svid {svid} --first 2000 --count 1000"))?;
     recorder.has(3000)?;
-    let figures = report(&recorder.end()?, "")?;
-    equal("journeys", number(&figures, "journeys")?, 3000)?;
-    equal("complete", number(&figures, "complete")?, 2000)?;
-    equal("lost at the host's NIC", &figures["lost"][0]["place"], &"host/nic-rx@nic0".into())?;
-    equal("lost", number(&figures["lost"][0], "count")?, 1000)
+    let figures = report(&recorder.end()?, "")?.summary;
+    equal("journeys and complete", (figures.journeys, figures.complete), (3000, 2000))?;
+    let lost = figures.lost.first().map(|loss| (loss.place.as_str(), loss.count));
+    equal("lost at the host's NIC", lost, Some(("host/nic-rx@nic0", 1000)))
 }
 
 /// IDs of the kernel programs that a process holds; other processes' programs come and go.

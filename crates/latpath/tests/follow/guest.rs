@@ -1,12 +1,12 @@
 //! `latpath live` into a guest: two machines with two clocks, in one line of figures.
 
-use crate::{equal, number, own, LIMIT};
+use crate::{equal, own, LIMIT};
 use latpath_lab::{Application, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
+use latpath_stats::Summary;
 use latpath_testkit::waits::until_within;
 use latpath_testkit::{boot, latpath, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::fs::{self, File};
 use std::process::Stdio;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn into_the_guest() -> Result<(), Failed> {
     publish.stdout(Stdio::null()).stderr(Stdio::null());
     let publish = path.publisher.start(publish, Signal::SIGKILL)?;
 
-    let last = || -> Option<Value> {
+    let last = || -> Option<Summary> {
         let text = fs::read_to_string(&stdout).ok()?;
         // The last line may be incomplete.
         serde_json::from_str(text.rsplit_once('\n')?.0.lines().last()?).ok()
@@ -55,33 +55,25 @@ fn into_the_guest() -> Result<(), Failed> {
     ];
     let mut shown = None;
     until_within(PATIENCE, "the route into the guest is known and packets are counted", || {
-        shown = last().filter(|f| f["complete"].as_u64() > Some(1000) && f["points"] == serde_json::json!(route));
+        shown = last().filter(|f| f.complete > 1000 && f.points.iter().map(ToString::to_string).eq(route.clone()));
         shown.is_some()
     })
     .map_err(|e| Failed::from(format!("{e:?}; live said: {}; it printed last: {:?}", said(), last())))?;
     let figures = shown.ok_or("live printed nothing")?;
-    let bound = figures["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0").cloned();
-    let bound = number(&bound.ok_or("guest0's clock is not shown")?, "error_bound_ns")?;
-    let segments = figures["segments"].as_array().cloned().unwrap_or_default();
-    let of = |name: &str| segments.iter().find(|s| s["name"] == name).cloned().ok_or(format!("no {name}"));
+    let clock = figures.machines.iter().find(|m| m.machine == "guest0").ok_or("guest0's clock is not shown")?;
+    let of = |name: &str| figures.segments.iter().find(|s| s.name == name).ok_or(format!("no {name}"));
     // A time across machines has the bound; a time on one machine has none.
-    equal("Thyp's bound", number(&of("Thyp")?, "error_bound_ns")?, bound)?;
-    equal(
-        "Tnet's and Tsub's bounds",
-        (&of("Tnet")?["error_bound_ns"], &of("Tsub")?["error_bound_ns"]),
-        (&0.into(), &0.into()),
-    )?;
-    let (complete, count) = (number(&figures, "complete")?, number(&of("total")?, "count")?);
-    equal("journeys of total", count, complete)?;
+    let bounds = [of("Thyp")?, of("Tnet")?, of("Tsub")?].map(|segment| segment.error_bound_ns);
+    equal("bounds of Thyp, Tnet and Tsub", bounds, [clock.error_bound_ns, 0, 0])?;
+    equal("journeys of total", of("total")?.times.count, figures.complete)?;
 
     // After the guest has ended, live reports that and continues with what it still sees.
     drop(guest);
     until_within(PATIENCE, "live says that the guest is gone", || {
-        let machines = last().map(|f| f["machines"].clone());
-        machines.iter().flat_map(|m| m.as_array()).flatten().any(|m| m["machine"] == "guest0" && m["fault"].is_string())
+        last().is_some_and(|f| f.machines.iter().any(|m| m.machine == "guest0" && m.fault.is_some()))
     })?;
-    let before = number(&last().ok_or("nothing printed")?, "elapsed_ns")?;
-    until_within(PATIENCE, "live goes on", || last().is_some_and(|f| f["elapsed_ns"].as_u64() != Some(before)))?;
+    let before = last().ok_or("nothing printed")?.elapsed_ns;
+    until_within(PATIENCE, "live goes on", || last().is_some_and(|f| f.elapsed_ns != before))?;
     live.signal(Signal::SIGINT);
     let ended = live.wait(LIMIT)?;
     drop(publish);

@@ -2,9 +2,9 @@
 
 use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{NIC, PUBLISHER};
+use latpath_stats::{figures::packets, Summary};
 use latpath_testkit::{bench, latpath, start_on_terminal, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
-use serde_json::Value;
 use std::process::Stdio;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -29,18 +29,23 @@ pub fn start(bench: &Bench, words: &str) -> Result<Started, Failed> {
 }
 
 /// Waits for figures that `matches` accepts, and returns them.
-pub fn shows(live: &Started, what: &str, matches: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+pub fn shows(live: &Started, what: &str, matches: impl Fn(&Summary) -> bool) -> Result<Summary, Failed> {
     shows_after(live, 0, what, matches)
 }
 
 /// Like [`shows`], ignoring the first `lines` lines.
-fn shows_after(live: &Started, lines: usize, what: &str, matches: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+fn shows_after(
+    live: &Started,
+    lines: usize,
+    what: &str,
+    matches: impl Fn(&Summary) -> bool,
+) -> Result<Summary, Failed> {
     let mut figures = None;
     let waited = until(what, || {
         let printed = live.printed();
         // The last line may be incomplete.
         let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        figures = whole.lines().skip(lines).last().and_then(|line| serde_json::from_str::<Value>(line).ok());
+        figures = whole.lines().skip(lines).last().and_then(|line| serde_json::from_str::<Summary>(line).ok());
         figures.as_ref().is_some_and(&matches)
     });
     match (waited, figures) {
@@ -55,23 +60,18 @@ fn learns_the_route(bench: &Bench, live: &Started, words: &str, last: &str) -> R
     publish(bench, words)?;
     // The next line may show an earlier state.
     let shown = live.printed().lines().count() + 1;
-    let is_whole = |f: &Value| f["points"].as_array().and_then(|p| p.last()).is_some_and(|p| p == last);
-    let is_over = |f: &Value| is_whole(f) && f["complete"] == f["journeys"];
-    number(&shows_after(live, shown, "the route is known", is_over)?, "journeys")
+    let is_whole = |f: &Summary| f.points.last().is_some_and(|point| point.to_string() == last);
+    let is_over = |f: &Summary| is_whole(f) && f.complete == f.journeys;
+    Ok(shows_after(live, shown, "the route is known", is_over)?.journeys)
 }
 
 /// The JSON object in the last line.
-pub fn last(process: Started) -> Result<Value, Failed> {
+pub fn last(process: Started) -> Result<Summary, Failed> {
     process.interrupt();
     let ended = process.finish(LIMIT)?;
     equal("exit code", ended.code, Some(0))?;
     let line = ended.stdout.lines().last().ok_or("live printed nothing")?;
     Ok(serde_json::from_str(line)?)
-}
-
-fn lost(figures: &Value) -> Vec<(String, u64)> {
-    let all = figures["lost"].as_array().into_iter().flatten();
-    all.filter_map(|l| Some((l["place"].as_str()?.to_string(), l["count"].as_u64()?))).collect()
 }
 
 const NIC_OF_APPLICATION: &str = "host/nic-rx@lp-app";
@@ -87,21 +87,19 @@ fn counts() -> Result<(), Failed> {
     let live = start(&bench, &format!("--stream svid:{svid} {PATIENT} {limits}"))?;
     let before = learns_the_route(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_WRAP}"), READER)?;
     publish(&bench, &format!("--svid {svid} --first 4000 --count 8000 {LONG_WRAP}"))?;
-    shows(&live, "all packets are counted", |f| f["complete"].as_u64() >= Some(before + 8000))?;
+    shows(&live, "all packets are counted", |f| f.complete >= before + 8000)?;
     let figures = last(live)?;
     application.interrupt();
     application.finish(LIMIT)?;
     let verdicts = std::fs::read_to_string(junit)?;
     equal(&verdicts, verdicts.contains("tests=\"2\" failures=\"0\""), true)?;
-    let journeys = number(&figures, "journeys")?;
+    let journeys = figures.journeys;
     equal("packets since the route is known", journeys, before + 8000)?;
-    equal("complete", number(&figures, "complete")?, journeys)?;
-    equal("lost", lost(&figures), vec![])?;
-    let counts: Vec<_> =
-        figures["segments"].as_array().into_iter().flatten().map(|s| (s["name"].clone(), s["count"].clone())).collect();
-    equal("segments", counts.len() >= 4, true)?;
-    for (name, count) in counts {
-        equal(&format!("{name}"), count.as_u64(), Some(journeys))?;
+    equal("complete", figures.complete, journeys)?;
+    equal("lost", figures.lost, vec![])?;
+    equal("segments", figures.segments.len() >= 4, true)?;
+    for segment in &figures.segments {
+        equal(&segment.name, segment.times.count, journeys)?;
     }
     Ok(())
 }
@@ -117,9 +115,10 @@ fn losses() -> Result<(), Failed> {
     application.finish(LIMIT)?;
     let after = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_WRAP}"))?;
     let sent = number(&after, "frames_sent")?;
-    shows(&live, "the lost packets", |f| lost(f).iter().map(|(_, count)| count).sum::<u64>() >= sent)?;
+    shows(&live, "the lost packets", |f| packets(&f.lost) >= sent)?;
     let figures = last(live)?;
-    equal("lost", lost(&figures), vec![(NIC_OF_APPLICATION.to_string(), sent)])
+    let lost: Vec<_> = figures.lost.iter().map(|loss| (loss.place.as_str(), loss.count)).collect();
+    equal("lost", lost, vec![(NIC_OF_APPLICATION, sent)])
 }
 
 fn gaps() -> Result<(), Failed> {
@@ -130,9 +129,8 @@ fn gaps() -> Result<(), Failed> {
     // smpCnt continues after a gap of 7, and then of 20.
     publish(&bench, &format!("--svid {svid} --first 507 --count 500"))?;
     publish(&bench, &format!("--svid {svid} --first 1027 --count 500"))?;
-    let never_seen = |f: &Value| f["streams"][0]["never_seen"].as_u64();
-    shows(&live, "both gaps are seen", |f| never_seen(f) >= Some(27))?;
-    equal("never seen", never_seen(&last(live)?), Some(27))
+    shows(&live, "both gaps are seen", |f| f.streams[0].never_seen >= 27)?;
+    equal("never seen", last(live)?.streams[0].never_seen, 27)
 }
 
 fn absent() -> Result<(), Failed> {
@@ -156,7 +154,7 @@ fn absent() -> Result<(), Failed> {
     }
     let publisher = publishes(&bench, &svid)?;
     until("it says that the stream came", || live.said().contains(": arrived after"))?;
-    shows(&live, "journeys are counted then", |f| f["journeys"].as_u64() > Some(0))?;
+    shows(&live, "journeys are counted then", |f| f.journeys > 0)?;
     publisher.interrupt();
     publisher.finish(LIMIT)?;
     last(live).map(drop)
@@ -195,9 +193,8 @@ fn chosen() -> Result<(), Failed> {
         [(format!("--stream svid:{some}*"), vec![&first, &second]), ("--all".into(), vec![&other, &first, &second])]
     {
         let live = start(&bench, &format!("{words} -i {NIC}"))?;
-        let names = |f: &Value| -> Vec<String> {
-            let come = f["streams"].as_array().into_iter().flatten().filter(|s| s["journeys"].as_u64() > Some(0));
-            come.filter_map(|s| s["stream"].as_str().map(Into::into)).collect()
+        let names = |f: &Summary| -> Vec<String> {
+            f.streams.iter().filter(|s| s.journeys > 0).map(|s| s.stream.clone()).collect()
         };
         let figures = shows(&live, "all that were chosen have come", |f| names(f).len() >= expected.len())?;
         let mut names = names(&figures);

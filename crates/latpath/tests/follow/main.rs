@@ -12,6 +12,7 @@ mod spikes;
 mod traced;
 
 use latpath_lab::{APPLICATION, PUBLISHER};
+use latpath_report::Report;
 use latpath_run::Run;
 use latpath_testkit::names::own;
 use latpath_testkit::waits::{listens, until, LIMIT};
@@ -104,7 +105,7 @@ fn publish(bench: &Bench, words: &str) -> Result<Value, Failed> {
 }
 
 /// `latpath report RUN --json`.
-fn report(run: &Path, words: &str) -> Result<Value, Failed> {
+fn report(run: &Path, words: &str) -> Result<Report<'static>, Failed> {
     let output = latpath(&format!("report {} --json {words}", run.display())).output()?;
     if !output.status.success() {
         return Err(format!("report: {}", String::from_utf8_lossy(&output.stderr)).into());

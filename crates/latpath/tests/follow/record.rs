@@ -3,11 +3,14 @@
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{APPLICATION, NIC, PUBLISHER, VETH};
 use latpath_model::StreamId;
-use latpath_run::{Run, Select, State};
+use latpath_report::Report;
+use latpath_run::{Deficiency, DeficiencyKind, Run, Select, State};
+use latpath_stats::figures::packets;
 use latpath_testkit::waits::has_read;
 use latpath_testkit::{bench, latpath, need_tool, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use pcap_file::pcap::PcapReader;
+use serde_json::Value;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::time::Duration;
@@ -40,7 +43,7 @@ fn record(name: &str, publishing: &str) -> Result<(serde_json::Value, std::path:
     recorder.has(number(&sent, "frames_sent")?)?;
     let run = recorder.end()?;
     application.interrupt();
-    let received = number(&application.finish(LIMIT)?.json()?, "received")?;
+    let received = number(&application.finish(LIMIT)?.json::<Value>()?, "received")?;
     equal("received", received, number(&sent, "frames_sent")?)?;
     let kept = tempfile::tempdir()?.keep();
     let copied = Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
@@ -60,13 +63,11 @@ fn two_senders() -> Result<(), Failed> {
     recorder.has(8000)?;
     let run = recorder.end()?;
     applications.iter().for_each(|application| application.interrupt());
-    let figures = report(&run, "")?;
-    equal("journeys", number(&figures, "journeys")?, 8000)?;
-    equal("complete", number(&figures, "complete")?, 8000)?;
-    equal("duplicates", number(&figures, "duplicates")?, 0)?;
-    equal("never seen", number(&figures["streams"][0], "never_seen")?, 0)?;
-    equal("points", figures["points"].as_array().map(Vec::len), Some(5))?;
-    let notes = figures["notes"].to_string();
+    let figures = report(&run, "")?.summary;
+    equal("journeys and complete", (figures.journeys, figures.complete), (8000, 8000))?;
+    equal("duplicates and never seen", (figures.duplicates, figures.streams[0].never_seen), (0, 0))?;
+    equal("points", figures.points.len(), 5)?;
+    let notes = figures.notes.concat();
     equal(&notes, notes.contains("two senders of svid:") && notes.contains("--points host/"), true)?;
     // Each stream has its own source MAC; packets without a journey weaken a verdict.
     for bench in [&here, &there] {
@@ -74,8 +75,8 @@ fn two_senders() -> Result<(), Failed> {
         let mac = String::from_utf8_lossy(&link).split_whitespace().nth(2).map(str::to_owned).ok_or("no MAC")?;
         equal(&format!("{mac} in {notes}"), notes.contains(&mac), true)?;
     }
-    let lacks = figures["deficiencies"].to_string();
-    equal(&lacks, lacks.contains("sender_not_followed"), true)
+    let lacks = figures.deficiencies.iter().any(|one| one.kind == DeficiencyKind::SenderNotFollowed);
+    equal(&format!("{:?}", figures.deficiencies), lacks, true)
 }
 
 fn no_such_point() -> Result<(), Failed> {
@@ -123,13 +124,15 @@ fn fragments() -> Result<(), Failed> {
         let run = recorder.end()?;
         let words = format!("report {} --json --limit lost<=0 --limit total:max<=1000s", run.display());
         let output = latpath(&words).output()?;
-        let figures: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-        let lacks = figures["deficiencies"].to_string();
-        equal(&lacks, lacks.contains("\"fragments\"") && lacks.contains("in fragments"), true)?;
+        let shown: Report = serde_json::from_slice(&output.stdout)?;
+        let lacks = &shown.summary.deficiencies;
+        let is_fragments =
+            |one: &Deficiency| one.kind == DeficiencyKind::Fragments && one.text.contains("in fragments");
+        equal(&format!("{lacks:?}"), lacks.iter().any(is_fragments), true)?;
         // Without fentry, the kernel does not show which process reads from a UDP socket.
-        let end = figures["points"].as_array().and_then(|points| points.last()?.as_str()).unwrap_or_default();
+        let end = shown.summary.points.last().map(ToString::to_string).unwrap_or_default();
         let is_read = !is_open && end.starts_with("host/app-read@");
-        equal(&figures["limits"].to_string(), output.status.code(), Some(if is_read { 0 } else { 3 }))?;
+        equal(&format!("{:?}", shown.limits), output.status.code(), Some(if is_read { 0 } else { 3 }))?;
     }
     Ok(())
 }
@@ -141,16 +144,15 @@ fn remove(run: &std::path::Path) {
 fn every_frame() -> Result<(), Failed> {
     // smpCnt wraps during the test.
     let (sent, run) = record("whole", "--profile 9-2le-50 --first 63000 --count 6000")?;
-    let figures = report(&run, "")?;
+    let figures = report(&run, "")?.summary;
     let frames = number(&sent, "frames_sent")?;
-    equal("journeys", number(&figures, "journeys")?, frames)?;
-    equal("complete", number(&figures, "complete")?, frames)?;
-    equal("lost", figures["lost"].as_array().map(Vec::len), Some(0))?;
-    equal("sightings dropped", number(&figures["tool"], "sightings_dropped")?, 0)?;
-    let points: Vec<_> = figures["points"].as_array().into_iter().flatten().filter_map(|p| p.as_str()).collect();
+    equal("journeys and complete", (figures.journeys, figures.complete), (frames, frames))?;
+    equal("lost", figures.lost.len(), 0)?;
+    equal("sightings dropped", figures.tool.sightings_dropped, 0)?;
+    let points: Vec<String> = figures.points.iter().map(ToString::to_string).collect();
     let route =
         ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app", "host/app-read@subscribe"];
-    equal("points", points, route.to_vec())?;
+    equal("points", points, route.map(String::from).to_vec())?;
     remove(&run);
     Ok(())
 }
@@ -172,19 +174,16 @@ fn adds_up() -> Result<(), Failed> {
         true
     });
     equal("journeys whose parts do not add up, or go back in time", wrong, 0)?;
-    let figures = report(&run, "")?;
-    let sum_of = |name: &str| {
-        let all = figures["segments"].as_array().into_iter().flatten();
-        let found = all.clone().find(|s| s["name"] == name);
-        found.and_then(|s| Some((s["mean_ns"].as_i64()?, s["count"].as_u64()?)))
+    let figures = report(&run, "")?.summary;
+    let times = |name: &str| {
+        let segment = figures.segments.iter().find(|s| s.name == name);
+        segment.map(|s| &s.times).ok_or_else(|| Failed::from(format!("no {name} in {:?}", figures.segments)))
     };
-    let (tnet, thyp, tsub, total) = (sum_of("Tnet"), sum_of("Thyp"), sum_of("Tsub"), sum_of("total"));
-    let (Some(a), Some(b), Some(c), Some(d)) = (tnet, thyp, tsub, total) else {
-        return Err(format!("a classic segment is missing: {}", figures["segments"]).into());
-    };
-    equal("counts", [a.1, b.1, c.1], [d.1; 3])?;
+    let (parts, total) = ([times("Tnet")?, times("Thyp")?, times("Tsub")?], times("total")?);
+    equal("counts", parts.map(|part| part.count), [total.count; 3])?;
     // Each mean is rounded to 1 ns.
-    equal("means within rounding", (a.0 + b.0 + c.0 - d.0).abs() <= 2, true)?;
+    let sum: i64 = parts.iter().map(|part| part.mean_ns).sum();
+    equal("means within rounding", (sum - total.mean_ns).abs() <= 2, true)?;
     remove(&run);
     Ok(())
 }
@@ -238,12 +237,12 @@ fn lost_at_socket() -> Result<(), Failed> {
     recorder.has(2000 + number(&sent, "frames_sent")?)?;
     let run = recorder.end()?;
     application.interrupt();
-    let application = application.finish(LIMIT)?.json()?;
+    let application: Value = application.finish(LIMIT)?.json()?;
     let dropped = number(&application, "socket_dropped")?;
     let received = number(&application, "received")?;
     equal("something was dropped", dropped > 0, true)?;
     equal("received and dropped", received + dropped, 2000 + number(&sent, "frames_sent")?)?;
-    let figures = report(&run, "")?;
+    let figures = report(&run, "")?.summary;
     let app_reads = {
         let opened = Run::open(&run)?;
         let name = "host/app-read@subscribe";
@@ -257,10 +256,8 @@ fn lost_at_socket() -> Result<(), Failed> {
         n
     };
     equal("app-read", app_reads, received)?;
-    let lost = figures["lost"].as_array().cloned().unwrap_or_default();
-    let total: u64 = lost.iter().filter_map(|l| l["count"].as_u64()).sum();
-    equal("lost", total, dropped)?;
-    let at_nic = lost.iter().all(|l| l["place"] == "host/nic-rx@lp-app");
+    equal("lost", packets(&figures.lost), dropped)?;
+    let at_nic = figures.lost.iter().all(|loss| loss.place == "host/nic-rx@lp-app");
     equal("all lost between the NIC and the application", at_nic, true)
 }
 
@@ -297,11 +294,11 @@ fn points() -> Result<(), Failed> {
     let recorder = Recorder::start(&bench, "run", &words)?;
     publish(&bench, &format!("--svid {svid} --count 1000"))?;
     recorder.has(1000)?;
-    let figures = report(&recorder.end()?, "")?;
-    equal("points", &figures["points"], &serde_json::json!(["host/nic-rx@nic0", "host/tx@veth0"]))?;
-    let named = figures["segments"].as_array().into_iter().flatten().find(|s| s["name"] == "bridge").cloned();
-    let named = named.ok_or("the named segment is missing")?;
-    equal("count", number(&named, "count")?, 1000)
+    let figures = report(&recorder.end()?, "")?.summary;
+    let points: Vec<String> = figures.points.iter().map(ToString::to_string).collect();
+    equal("points", points, vec!["host/nic-rx@nic0".into(), "host/tx@veth0".into()])?;
+    let named = figures.segments.iter().find(|s| s.name == "bridge").ok_or("the named segment is missing")?;
+    equal("count", named.times.count, 1000)
 }
 
 fn max_size() -> Result<(), Failed> {
@@ -318,7 +315,7 @@ fn max_size() -> Result<(), Failed> {
     let why = "it had reached its --max-size of 64.0 KiB";
     equal("why on stderr", ended.stderr.contains(why), true)?;
     equal("why in the notes", run.manifest().notes.iter().any(|note| note.contains(why)), true)?;
-    equal("all there", report(&recorder.run, "")?["journeys"].as_u64(), Some(run.manifest().journeys))
+    equal("all there", report(&recorder.run, "")?.summary.journeys, run.manifest().journeys)
 }
 
 /// tcpdump's stamp is taken when the frame enters the host, between the publisher's device and the next one. Both
@@ -390,7 +387,7 @@ fn under_way() -> Result<(), Failed> {
     let waiting = || -> Option<u64> {
         let mut tc = Command::new("tc");
         tc.args(format!("-s -j qdisc show dev {VETH} root").split(' '));
-        let shown = bench.run(&bench.path.hypervisor, tc, LIMIT).and_then(|tc| tc.json()).ok()?;
+        let shown = bench.run(&bench.path.hypervisor, tc, LIMIT).and_then(|tc| tc.json::<Value>()).ok()?;
         shown[0]["qlen"].as_u64()
     };
     until("200 packets wait in the queue", || waiting() >= Some(200))?;
@@ -402,7 +399,7 @@ fn under_way() -> Result<(), Failed> {
         started.interrupt();
         started.finish(LIMIT)?;
     }
-    let figures = report(&run, "")?;
+    let figures = report(&run, "")?.summary;
     // A kernel may hide threads from tracing, and with them the packets that a softirq on top of them takes off the
     // queue: only the begin of the route is judged.
     let opened = Run::open(&run)?;
@@ -413,5 +410,5 @@ fn under_way() -> Result<(), Failed> {
         true
     });
     equal("first seen in the middle of their route", headless, 0)?;
-    equal("complete", number(&figures, "complete")? > 500, true)
+    equal("complete", figures.complete > 500, true)
 }

@@ -2,7 +2,9 @@
 //! the kernel's counters of these ports.
 
 use crate::{equal, number, own, report, LIMIT, LONG_WRAP, PATIENT};
+use latpath_model::SegmentKind;
 use latpath_run::Run;
+use latpath_stats::{figures::packets, LanFigures, Summary};
 use latpath_testkit::waits::{delivered, until};
 use latpath_testkit::{latpath, trial, Failed, Lack, Space, Started, Trial};
 use serde_json::Value;
@@ -65,7 +67,7 @@ impl Lans {
     fn publish(&self, method: &str, svid: &str, first: u32, count: u32) -> Result<(), Failed> {
         let words =
             format!("publish --{method} pa,pb --svid {svid} --first {first} --count {count} {LONG_WRAP} --json");
-        let sent = self.publisher.run(latpath(&words))?.json()?;
+        let sent: Value = self.publisher.run(latpath(&words))?.json()?;
         equal("sent and refused", (number(&sent, "frames_sent")?, number(&sent, "refused")?), (count.into(), 0))?;
         delivered()
     }
@@ -80,11 +82,10 @@ impl Lans {
 }
 
 /// The figures of a LAN at the receiver.
-fn at_receiver<'a>(figures: &'a Value, lan: &str, port: &str) -> Result<&'a Value, Failed> {
+fn at_receiver<'a>(figures: &'a Summary, lan: &str, port: &str) -> Result<&'a LanFigures, Failed> {
     let point = format!("host/nic-rx@{port}:{}", lan.to_uppercase());
-    let is_it = |row: &&Value| row["lan"] == lan.to_uppercase() && row["points"].to_string().contains(&point);
-    let rows = figures["lans"].as_array().ok_or("no lans")?;
-    rows.iter().find(is_it).ok_or_else(|| format!("no {point} in {}", figures["lans"]).into())
+    let is_it = |row: &&LanFigures| row.lan == lan.to_uppercase() && row.points.contains(&point);
+    figures.lans.iter().find(is_it).ok_or_else(|| format!("no {point} in {:?}", figures.lans).into())
 }
 
 fn by_lan(method: &str) -> Result<(), Failed> {
@@ -105,37 +106,27 @@ fn by_lan(method: &str) -> Result<(), Failed> {
     process.interrupt();
     let ended = process.finish(LIMIT)?;
     equal(&ended.stderr, ended.code, Some(0))?;
-    let figures = report(&run, "")?;
+    let figures = report(&run, "")?.summary;
     let each = u64::from(EACH);
-    equal("journeys", number(&figures, "journeys")?, 5 * each)?;
-    let lost: u64 = figures["lost"].as_array().into_iter().flatten().filter_map(|loss| loss["count"].as_u64()).sum();
-    equal(&format!("lost by both: {figures}"), lost, each)?;
-    equal("complete", number(&figures, "complete")?, 4 * each)?;
-    let never_seen = number(&figures["streams"][0], "never_seen")?;
-    equal(
-        "duplicates, out of order, never seen",
-        [&figures["duplicates"], &figures["out_of_order"], &never_seen.into()],
-        [&0.into(); 3],
-    )?;
+    equal("journeys and complete", (figures.journeys, figures.complete), (5 * each, 4 * each))?;
+    equal(&format!("lost by both: {:?}", figures.lost), packets(&figures.lost), each)?;
+    let others = [figures.duplicates, figures.out_of_order, figures.streams[0].never_seen];
+    equal("duplicates, out of order, never seen", others, [0; 3])?;
     for ((lan, port), kernel) in [("a", "ra"), ("b", "rb")].into_iter().zip(kernel) {
         let row = at_receiver(&figures, lan, port)?;
-        equal(&format!("LAN {lan}"), (number(row, "packets")?, number(row, "lost")?), (3 * each, 2 * each))?;
+        equal(&format!("LAN {lan}"), (row.packets, row.lost), (3 * each, 2 * each))?;
         equal("the kernel's count", kernel, 3 * each)?;
     }
-    let first: u64 = [at_receiver(&figures, "a", "ra")?, at_receiver(&figures, "b", "rb")?]
-        .iter()
-        .filter_map(|row| row["first"].as_u64())
-        .sum();
+    let first = at_receiver(&figures, "a", "ra")?.first + at_receiver(&figures, "b", "rb")?.first;
     equal("first copies", first, 4 * each)?;
     // At the receiver, both copies of two phases arrived.
-    let segments = figures["segments"].as_array().ok_or("no segments")?;
-    let skews: Vec<&Value> = segments.iter().filter(|s| s["kind"] == "tskew").collect();
-    let is_of_ports = |s: &&&Value| s["from"].to_string().contains("/nic-rx@copy:first");
-    let mut counts: Vec<u64> = skews.iter().filter(is_of_ports).filter_map(|s| s["count"].as_u64()).collect();
+    let skews: Vec<_> = figures.segments.iter().filter(|s| s.kind == SegmentKind::Tskew).collect();
+    let of_ports = skews.iter().filter(|s| s.from.contains("/nic-rx@copy:first"));
+    let mut counts: Vec<u64> = of_ports.map(|s| s.times.count).collect();
     counts.sort_unstable();
     equal("copies that both arrived at the receiver, and at the switches", counts, vec![2 * each, 5 * each])?;
-    equal("negative", skews.iter().all(|s| s["negative"] == 0), true)?;
-    let notes = figures["notes"].to_string();
+    equal("negative", skews.iter().all(|s| s.times.negative == 0), true)?;
+    let notes = figures.notes.concat();
     equal(&notes, notes.contains("two senders"), false)?;
     let limits = |limit: &str| -> Result<Option<i32>, Failed> {
         let words = format!("report {} --json --limit {limit}", run.display());

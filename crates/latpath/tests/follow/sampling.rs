@@ -4,13 +4,13 @@
 use crate::{latpath, live, number, publish, report, Recorder, LIMIT};
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_lab::NIC;
-use latpath_model::Ns;
+use latpath_model::{Ns, SegmentKind};
 use latpath_run::{Run, Select};
+use latpath_stats::{SegmentFigures, Summary};
 use latpath_testkit::names::own;
 use latpath_testkit::waits::until;
 use latpath_testkit::{bench, equal, need_tool, trial, Bench, Failed, Lack, Started, Trial};
 use pcap_file::pcap::PcapReader;
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -94,10 +94,9 @@ impl Arrivals {
     }
 }
 
-/// The figures of Tmu; null if there are none.
-fn tmu(figures: &Value) -> Value {
-    let mut segments = figures["segments"].as_array().into_iter().flatten();
-    segments.find(|segment| segment["name"] == "Tmu").cloned().unwrap_or_default()
+/// The figures of Tmu, if there are any.
+fn tmu(figures: &Summary) -> Option<&SegmentFigures> {
+    figures.segments.iter().find(|segment| segment.kind == SegmentKind::Tmu)
 }
 
 /// Every packet's Tmu is within the stated bound. tcpdump's times of day show the second of each sample; the offset
@@ -125,9 +124,9 @@ fn each_sample() -> Result<(), Failed> {
         journeys.push((j.key, j.at(sampled), j.at(first)));
         true
     });
-    let figures = report(&path, "")?;
-    let segment = tmu(&figures);
-    let bound = segment["error_bound_ns"].as_i64().ok_or("Tmu has no bound")?;
+    let figures = report(&path, "")?.summary;
+    let segment = tmu(&figures).ok_or("no Tmu")?;
+    let bound = segment.error_bound_ns;
     equal(&format!("bound {bound}"), (STATED..100_000).contains(&bound), true)?;
     let within = bound - STATED + tie.uncertainty();
     equal("packets of tcpdump", arrivals.len(), journeys.len())?;
@@ -156,7 +155,7 @@ fn each_sample() -> Result<(), Failed> {
     );
     // It takes a second to see that smpCnt wraps, and another to see that the wrap is a second.
     equal("most packets are dated", (20_000 - 9_000..20_000).contains(&dated), true)?;
-    equal("count", segment["count"].as_u64(), Some(dated))?;
+    equal("count", segment.times.count, dated)?;
     imported(&run, &file)
 }
 
@@ -168,19 +167,19 @@ fn live_samples() -> Result<(), Failed> {
     let live = live::start(&bench, &format!("--stream svid:{svid} --clock-error 1us"))?;
     let arrivals = Arrivals::begin(&bench)?;
     publish(&bench, &format!("--svid {svid} --delay 2ms --count 20000"))?;
-    let figures = live::shows(&live, "most packets have a Tmu", |f| tmu(f)["count"].as_u64() >= Some(9_000))?;
+    let figures =
+        live::shows(&live, "most packets have a Tmu", |f| tmu(f).is_some_and(|tmu| tmu.times.count >= 9_000))?;
     let figures = live::last(live).unwrap_or(figures);
     let (_, arrivals) = arrivals.end()?;
-    let segment = tmu(&figures);
-    let time = |key: &str| segment[key].as_i64().ok_or_else(|| Failed::from(format!("no {key} in {segment}")));
-    let (bound, least, greatest) = (time("error_bound_ns")?, time("min_ns")?, time("max_ns")?);
+    let segment = tmu(&figures).ok_or("no Tmu")?;
+    let (bound, least, greatest) = (segment.error_bound_ns, segment.times.min_ns, segment.times.max_ns);
     equal(&format!("bound {bound}"), (STATED..100_000).contains(&bound), true)?;
     let within = bound - STATED;
     let latest = arrivals.iter().map(|(_, at, sample)| at - sample).max().ok_or("tcpdump saw nothing")?;
     println!("live: Tmu {least} to {greatest} ns, {DELAY} to {latest} ns in truth, to within {within} ns");
     equal("the least", least >= DELAY - within, true)?;
     equal("the greatest", greatest <= latest + within, true)?;
-    equal("most packets are dated", (20_000 - 11_000..20_000).contains(&time("count")?), true)
+    equal("most packets are dated", (20_000 - 11_000..20_000).contains(&segment.times.count), true)
 }
 
 /// The capture of the same packets, imported on its own, has the same sample times as the recording.
@@ -210,10 +209,9 @@ fn imported(recorded: &Run, file: &Path) -> Result<(), Failed> {
         equal(&format!("smpCnt {key}: {off} ns is the tie of the clocks"), off.abs() <= 20_000, true)?;
     }
     equal("most packets are dated in both", both > 20_000 - 10_000, true)?;
-    let figures = report(&path, "")?;
-    let names: Vec<_> = figures["segments"].as_array().into_iter().flatten().map(|s| s["name"].clone()).collect();
-    equal("segments", names, vec!["Tmu".into()])?;
-    equal("bound", figures["segments"][0]["error_bound_ns"].as_i64(), Some(1_000))
+    let figures = report(&path, "")?.summary;
+    let segments: Vec<_> = figures.segments.iter().map(|s| (s.name.as_str(), s.error_bound_ns)).collect();
+    equal("segments and their bounds", segments, vec![("Tmu", 1_000)])
 }
 
 /// If smpSynch reports an unsynchronised clock, there is no Tmu; where smpSynch changes between packets, the run has a
@@ -226,9 +224,7 @@ fn not_synchronised() -> Result<(), Failed> {
     let then = publish(&bench, &format!("--svid {svid} --count 500 --smp-synch 0"))?;
     recorder.has(number(&first, "frames_sent")? + number(&then, "frames_sent")?)?;
     let path = recorder.end()?;
-    let figures = report(&path, "")?;
-    let is_tmu = |segment: &Value| segment["name"] == "Tmu";
-    equal("Tmu", figures["segments"].as_array().is_some_and(|all| all.iter().any(is_tmu)), false)?;
+    equal("Tmu", tmu(&report(&path, "")?.summary).is_some(), false)?;
     let run = Run::open(&path)?;
     let marks: Vec<&str> = run.marks().iter().map(|mark| mark.text.as_str()).collect();
     equal("marks", marks, vec![format!("{svid}: smpSynch 1 -> 0").as_str()])

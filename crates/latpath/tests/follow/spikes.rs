@@ -7,6 +7,7 @@ use latpath_follow::{FlightOptions, Live, Options, PointFilter};
 use latpath_lab::PUBLISHER;
 use latpath_model::{text::quoted, Point, PointKind};
 use latpath_run::{Condition, Run, Select, SpikeFile};
+use latpath_stats::{ShownAfter, Summary};
 use latpath_testkit::waits::{has_read, sent};
 use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
@@ -274,29 +275,33 @@ fn worst() -> Result<(), Failed> {
     equal("the stall is one of them", spike_of(&run, times).is_some(), true)
 }
 
+fn shown_after(figures: &Summary) -> Option<ShownAfter> {
+    figures.late.as_ref()?.shown_after
+}
+
 /// A cause is printed between two seconds, with its duration.
 fn explained_live() -> Result<(), Failed> {
     let stage = Stage::new("explained")?;
     let words = format!("live --json --stream svid:{} {PATIENT} {THRESHOLD}", stage.svid);
     let live = stage.bench.start(&stage.bench.path.hypervisor, latpath(&words))?;
-    let is_reader = |point: &serde_json::Value| point.as_str().is_some_and(|p| p.contains("/app-read@"));
-    shows(&live, "the route is known", |f| f["points"].as_array().and_then(|p| p.last()).is_some_and(is_reader))?;
+    let is_reader = |point: &Point| point.to_string().contains("/app-read@");
+    shows(&live, "the route is known", |f| f.points.last().is_some_and(is_reader))?;
     stage.stall(60)?;
     stage.stall(60)?;
-    shows(&live, "both causes", |f| f["late"]["shown_after"]["spikes"].as_u64() >= Some(2))?;
+    shows(&live, "both causes", |f| shown_after(f).is_some_and(|after| after.spikes >= 2))?;
     live.interrupt();
     let ended = live.finish(LIMIT)?;
     equal("exit code", ended.code, Some(0))?;
-    let objects: Vec<serde_json::Value> = ended.stdout.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-    let late = &objects.last().ok_or("live printed nothing")?["late"];
-    let of = |key: &str| late["shown_after"][key].as_i64().ok_or_else(|| format!("no {key} in {late}"));
-    let (spikes, latest, median, worst) = (of("spikes")?, of("latest_ns")?, of("median_ns")?, of("worst_ns")?);
-    equal(&format!("spikes: {late}"), spikes >= 2, true)?;
-    equal(&format!("times: {late}"), 0 < median && median <= worst && 0 < latest && latest <= worst, true)?;
-    equal("a cause is named", late["causes"][0]["cause"].is_string(), true)?;
-    let first = objects.iter().find(|o| o["late"]["shown_after"].is_object());
-    let first = first.ok_or("no object says how soon")?;
-    equal("the first that says how soon has explained packets", first["late"]["explained"].as_u64() > Some(0), true)
+    let objects: Vec<Summary> = ended.stdout.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let last = objects.last().ok_or("live printed nothing")?;
+    let ShownAfter { spikes, latest_ns, median_ns, worst_ns } =
+        shown_after(last).ok_or("live does not say how soon")?;
+    equal(&format!("{spikes} spikes"), spikes >= 2, true)?;
+    let is_sorted = 0 < median_ns && median_ns <= worst_ns && 0 < latest_ns && latest_ns <= worst_ns;
+    equal(&format!("times: {latest_ns}, {median_ns}, {worst_ns}"), is_sorted, true)?;
+    equal("a cause is named", last.late.as_ref().is_some_and(|late| !late.causes.is_empty()), true)?;
+    let first = objects.iter().find(|o| shown_after(o).is_some()).and_then(|o| o.late.as_ref());
+    equal("the first that says how soon has explained packets", first.is_some_and(|late| late.explained > 0), true)
 }
 
 /// `live` receives the same late packets from the joiner as `record`.

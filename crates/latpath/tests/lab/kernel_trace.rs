@@ -47,7 +47,7 @@ pub const EVENTS: [&str; 34] = [
 const CLOSED: [&str; 10] =
     ["switch", "waking", "wakeup", "migrate", "irq", "irq-exit", "raise", "vector", "vector-exit", "kvm-entry"];
 
-/// Maximum events at the edges of the window that only one of the two recorded.
+/// Maximum number of events at the edges of the window that only one of the two recorded.
 const EDGE: usize = 64;
 
 /// An event as text.

@@ -182,7 +182,7 @@ fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) 
     }
 }
 
-/// Maximum repetitions of a test.
+/// Maximum number of repetitions of a test.
 const MOST_AGAIN: u32 = 2;
 
 enum Attempt {

@@ -125,7 +125,7 @@ impl Session {
 
     /// Waits for the end of a session and reads its result.
     pub fn of(running: Started) -> Result<Self> {
-        let mut all = running.finish(PATIENCE).and_then(|ended| ended.json()).map_err(plain)?;
+        let mut all: Value = running.finish(PATIENCE).and_then(|ended| ended.json()).map_err(plain)?;
         let session = all["sessions"][0].take();
         ensure!(session["ended"] == "done", "it ended {}: {}", session["ended"], session["error"]);
         Ok(Self(session))

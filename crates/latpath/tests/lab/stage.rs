@@ -345,7 +345,7 @@ impl Recording {
             bail!("latpath record ended with {:?}: {}", ended.code, ended.stderr.trim());
         }
         let shown = stage.latpath(&format!("report {} --json", self.run.display()))?;
-        Ok(Report::new(serde_json::from_str(&shown).context("read the report's JSON")?))
+        Report::parse(&shown)
     }
 }
 

@@ -1,7 +1,8 @@
 //! `latpath ladder` from the command line.
 
+use latpath_ladder::{LadderFigures, Variant};
+use latpath_model::Observation;
 use latpath_testkit::{equal, latpath, need_btf, need_root, trial, Failed};
-use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Output};
@@ -22,6 +23,10 @@ fn seed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/trace_text").join(name)
 }
 
+fn figures(output: &Output) -> Result<Observation<LadderFigures>, Failed> {
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
 fn import(file: &Path, words: &str) -> Result<Output, Failed> {
     Ok(latpath(&format!("ladder {words}")).arg("--read").arg(file).output()?)
 }
@@ -29,15 +34,13 @@ fn import(file: &Path, words: &str) -> Result<Output, Failed> {
 fn imported() -> Result<(), Failed> {
     let output = import(&seed("x86"), "--json")?;
     equal("the exit code", output.status.code(), Some(0))?;
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    equal("violations", report["causality_violations"].as_u64(), Some(0))?;
-    let queues = report["queues"].as_array().cloned().unwrap_or_default();
-    equal("queues", queues.len(), 2)?;
-    for queue in &queues {
-        let ladder = &queue["ladders"][0];
-        let sums = ladder["rungs"].as_array().into_iter().flatten().filter_map(|rung| rung["time"]["sum_ns"].as_i64());
-        equal("the rungs' sum", Some(sums.sum()), ladder["total"]["sum_ns"].as_i64())?;
-        equal("the variant", ladder["variant"].as_str(), Some("no_vhost"))?;
+    let figures = figures(&output)?.figures;
+    equal("violations", figures.causality_violations, 0)?;
+    equal("queues", figures.queues.len(), 2)?;
+    for queue in &figures.queues {
+        let ladder = &queue.ladders[0];
+        equal("the rungs' sum", ladder.rungs.iter().map(|rung| rung.time.sum_ns).sum(), ladder.total.sum_ns)?;
+        equal("the variant", ladder.variant, Variant::NoVhost)?;
     }
     Ok(())
 }
@@ -63,9 +66,9 @@ fn forged() -> Result<(), Failed> {
     equal("the exit code", output.status.code(), Some(0))?;
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     equal(&text, digits.contains(&u64::MAX.to_string()) && !text.contains("0 causality violations"), true)?;
-    let report: Value = serde_json::from_slice(&import(&seed("loses-more-than-all-sums"), "--json")?.stdout)?;
-    equal("lost", report["lost_events"].as_u64(), Some(u64::MAX))?;
-    equal("violations", report["causality_violations"].as_u64().is_some_and(|n| n > 0), true)
+    let report = figures(&import(&seed("loses-more-than-all-sums"), "--json")?)?;
+    equal("lost", report.lost_events, u64::MAX)?;
+    equal("violations", report.figures.causality_violations > 0, true)
 }
 
 fn refused() -> Result<(), Failed> {
@@ -83,19 +86,18 @@ fn refused() -> Result<(), Failed> {
 fn alone() -> Result<(), Failed> {
     let output = latpath("ladder --duration 300ms --cost --json").output()?;
     equal("the exit code", output.status.code(), Some(0))?;
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    for key in ["causality_violations", "lost_events", "ambiguous_packets"] {
-        equal(key, report[key].as_u64(), Some(0))?;
-    }
-    equal("threads ran meanwhile", report["events"].as_u64().is_some_and(|events| events > 0), true)?;
-    equal("what that cost is known", report["cost_per_event_ns"].as_u64().is_some_and(|ns| ns > 0), true)
+    let report = figures(&output)?;
+    let counts = &report.figures;
+    let none = (counts.causality_violations, report.lost_events, counts.ambiguous_packets);
+    equal("violations, lost and ambiguous", none, (0, 0, 0))?;
+    equal("threads ran meanwhile", counts.events > 0, true)?;
+    equal("what that cost is known", report.cost_per_event_ns > Some(0), true)
 }
 
 fn command() -> Result<(), Failed> {
     let output = latpath("ladder --json -- false").output()?;
     equal("the exit code", output.status.code(), Some(1))?;
-    let report: Value = serde_json::from_slice(&output.stdout)?;
-    equal("the figures are there", report["queues"].is_array(), true)?;
+    figures(&output)?;
     equal("the failure is reported", String::from_utf8(output.stderr)?.contains("the command failed"), true)
 }
 

@@ -99,7 +99,7 @@ fn on_a_device() -> Result<(), Failed> {
         let path = start(&bench, &format!("--stream svid:{svid} -i {device} --json"), None)?;
         publish(&bench, &format!("--svid {svid} --count 5"))?;
         // With `-i`, no packet is picked up at its publisher.
-        reader.finish(LIMIT)?.json()?;
+        reader.finish(LIMIT)?.json::<Value>()?;
         let all = found(path)?;
         let packets = list(&all, "packets")?;
         equal("packets", packets.len(), 5)?;

@@ -59,7 +59,7 @@ fn none() -> Result<(), Failed> {
     until("it says that there is none", || is_missed(&path.said()))?;
     path.interrupt();
     let ended = path.finish(LIMIT)?;
-    let all = ended.json()?;
+    let all: serde_json::Value = ended.json::<serde_json::Value>()?;
     equal("packets", list(&all, "packets")?.len(), 0)?;
     equal("paths", list(&all, "paths")?.len(), 0)
 }

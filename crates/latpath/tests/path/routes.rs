@@ -32,7 +32,7 @@ fn follow_on(bench: &Bench, name: &str) -> Result<Value, Failed> {
     let reader = reader(bench, &svid, 50)?;
     let path = start(bench, &format!("--stream svid:{svid} --count 20 --settle 60s --json"), None)?;
     publish(bench, &format!("--svid {svid} --count 50 --rate 100"))?;
-    reader.finish(LIMIT)?.json()?;
+    reader.finish(LIMIT)?.json::<Value>()?;
     found(path)
 }
 
@@ -137,10 +137,10 @@ fn points() -> Result<(), Failed> {
     let mut record = bench.start(&bench.path.hypervisor, latpath(&words))?;
     until("the recording begins", || Run::open(&run).is_ok() || !record.runs())?;
     publish(&bench, &format!("--svid {svid} --count 300 --rate 200"))?;
-    reader.finish(LIMIT)?.json()?;
+    reader.finish(LIMIT)?.json::<Value>()?;
     until("the recording has all", || Run::open(&run).is_ok_and(|r| r.journeys() >= 300) || !record.runs())?;
     record.interrupt();
-    let recorded = record.finish(LIMIT)?.json()?;
+    let recorded: Value = record.finish(LIMIT)?.json::<Value>()?;
     let mut seen: Vec<&str> = list(&recorded, "points")?.iter().filter_map(|p| p["point"].as_str()).collect();
     // Drops are reported wherever they happen.
     seen.retain(|p| !p.contains("/drop@"));
@@ -167,7 +167,7 @@ fn drops() -> Result<(), Failed> {
     // It ends when the three packets have no more events.
     let path = start(&bench, &format!("--stream svid:{svid} --count 3 --settle 5s --json"), None)?;
     publish(&bench, &format!("--svid {svid} --count 3 --rate 100"))?;
-    let all = path.finish(LIMIT)?.json()?;
+    let all: Value = path.finish(LIMIT)?.json::<Value>()?;
     for packet in list(&all, "packets")? {
         // No socket receives it: the stack drops it where it was received.
         let steps = list(packet, "steps")?;

@@ -60,7 +60,7 @@ fn ends(command: &mut Command) -> Result<Finished, Failed> {
 }
 
 fn veth() -> Result<(), Failed> {
-    let said = Pair::new()?.caps("-i lpa --json")?.json()?;
+    let said: Value = Pair::new()?.caps("-i lpa --json")?.json::<Value>()?;
     equal("device", &said["device"], &json!("lpa"))?;
     equal("driver", &said["driver"], &json!("veth"))?;
     equal("up and linked", (&said["up"], &said["link"]), (&json!(true), &json!(true)))?;
@@ -88,16 +88,16 @@ fn text() -> Result<(), Failed> {
 fn no_verify() -> Result<(), Failed> {
     let pair = Pair::new()?;
     let before = pair.sent("lpa")?;
-    let said = pair.caps("-i lpa --json --no-verify")?.json()?;
+    let said: Value = pair.caps("-i lpa --json --no-verify")?.json::<Value>()?;
     equal("frames sent", pair.sent("lpa")? - before, 0)?;
     equal("tx_driver", &said["stamps"]["tx_driver"]["state"], &json!("not_tried"))?;
     equal("why", &said["stamps"]["tx_driver"]["why"], &json!("not asked for"))?;
-    pair.caps("-i lpa --json")?.json()?;
+    pair.caps("-i lpa --json")?.json::<Value>()?;
     equal("one frame is sent otherwise", pair.sent("lpa")? - before, 1)
 }
 
 fn lo() -> Result<(), Failed> {
-    let said = Pair::new()?.caps("-i lo --json")?.json()?;
+    let said: Value = Pair::new()?.caps("-i lo --json")?.json::<Value>()?;
     equal("tx_sched", &said["stamps"]["tx_sched"]["state"], &json!("works"))?;
     equal("tx_driver", &said["stamps"]["tx_driver"]["state"], &json!("works"))
 }
@@ -106,11 +106,11 @@ fn down() -> Result<(), Failed> {
     let pair = Pair::new()?;
     pair.0.ip("link set lpa down")?;
     pair.link("lpb", false)?;
-    let said = pair.caps("-i lpa --json")?.json()?;
+    let said: Value = pair.caps("-i lpa --json")?.json::<Value>()?;
     equal("up", &said["up"], &json!(false))?;
     let why = json!("the device is down; bring it up with: ip link set lpa up");
     equal("why", &said["stamps"]["tx_driver"]["why"], &why)?;
-    let other_end = pair.caps("-i lpb --json")?.json()?;
+    let other_end: Value = pair.caps("-i lpb --json")?.json::<Value>()?;
     equal("its other end", (&other_end["up"], &other_end["link"]), (&json!(true), &json!(false)))
 }
 

@@ -247,7 +247,7 @@ fn interrupted() -> Result<(), Failed> {
     let received = number(&session, "reflector.received")?;
     is("the reflector was still asked what it saw", received > 0)?;
     let said = reflector.ends()?;
-    let reflected = said.json()?;
+    let reflected: Value = said.json::<Value>()?;
     equal("received", number(&reflected["sessions"][0], "received")?, received)
 }
 

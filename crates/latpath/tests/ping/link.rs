@@ -237,9 +237,9 @@ pub fn number(value: &Value, path: &str) -> Result<i64, Failed> {
     at.as_i64().ok_or_else(|| format!("no {path} in {value}").into())
 }
 
-/// Fails the test unless `so`.
-pub fn is(what: &str, so: bool) -> Result<(), Failed> {
-    match so {
+/// Fails the test unless `holds` is true.
+pub fn is(what: &str, holds: bool) -> Result<(), Failed> {
+    match holds {
         true => Ok(()),
         false => Err(format!("not so: {what}").into()),
     }
@@ -358,6 +358,6 @@ fn dropped() -> Result<(), Failed> {
     let counts = ["counts.lost", "lost_there", "lost_back", "reflector.received"]
         .map(|path| number(&session, path).unwrap_or(-1));
     equal("lost, there, back, received", counts, [100, 100, 0, 3100])?;
-    let reflected = reflector.ends()?.json()?;
+    let reflected: Value = reflector.ends()?.json::<Value>()?;
     equal("received", &reflected["sessions"][0]["received"], &json!(3100))
 }

@@ -245,7 +245,7 @@ fn relayed() -> Result<(), Failed> {
         [there.lost, there.foreign, back.lost, back.foreign, back.delayed, reordered_there as u64, reordered as u64];
     is(&format!("there was some of everything: {each:?}"), each.iter().all(|n| *n > 5))?;
 
-    let reflected = reflector.ends()?.json()?;
+    let reflected: serde_json::Value = reflector.ends()?.json::<serde_json::Value>()?;
     equal("the reflector's own count", number(&reflected["sessions"][0], "received")?, received)?;
     equal("and of foreign ones", number(&reflected, "foreign")?, there.foreign as i64)
 }

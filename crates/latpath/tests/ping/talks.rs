@@ -40,7 +40,7 @@ fn families() -> Result<(), Failed> {
         equal("segments", parts, 7)?;
         adds_up(&session)?;
     }
-    let reflected = reflector.ends()?.json()?;
+    let reflected: Value = reflector.ends()?.json::<Value>()?;
     let sessions = reflected["sessions"].as_array().ok_or("no sessions")?;
     equal("sessions", sessions.len(), addresses.len())?;
     sessions.iter().try_for_each(|s| equal("received", &s["received"], &json!(300)))?;
@@ -92,7 +92,7 @@ fn several() -> Result<(), Failed> {
     let _one = link.reflect("--bind 10.77.0.2")?;
     let _other = link.reflect("--bind 10.77.0.3 --port 7000")?;
     let _third = link.reflect("--bind fd77::2")?;
-    let all = link.emit("10.77.0.2 10.77.0.3:7000 fd77::2 --count 500 --rate 2000")?.json()?;
+    let all: Value = link.emit("10.77.0.2 10.77.0.3:7000 fd77::2 --count 500 --rate 2000")?.json::<Value>()?;
     let sessions = all["sessions"].as_array().ok_or("no sessions")?;
     let targets: Vec<&Value> = sessions.iter().map(|s| &s["target"]).collect();
     equal("targets", targets, vec![&json!("10.77.0.2:6185"), &json!("10.77.0.3:7000"), &json!("[fd77::2]:6185")])?;
@@ -114,7 +114,7 @@ fn two() -> Result<(), Failed> {
         equal("foreign", number(&session, "counts.foreign")?, 0)?;
         adds_up(&session)?;
     }
-    let reflected = reflector.ends()?.json()?;
+    let reflected: Value = reflector.ends()?.json::<Value>()?;
     let received: Vec<&Value> =
         reflected["sessions"].as_array().into_iter().flatten().map(|s| &s["received"]).collect();
     equal("received in each session", received, vec![&json!(1500), &json!(1500)])
@@ -144,7 +144,7 @@ fn paces() -> Result<(), Failed> {
     let (session, sent, _) = run("--count 50 --warm-up 200")?;
     equal("sent", sent, 50)?;
     equal("the reflector's count has no warm-up", number(&session, "reflector.received")?, 50)?;
-    let reflected = reflector.ends()?.json()?;
+    let reflected: Value = reflector.ends()?.json::<Value>()?;
     let last = reflected["sessions"].as_array().and_then(|s| s.iter().find(|s| s["received"] == json!(250)));
     is("though it came", last.is_some())
 }

@@ -28,7 +28,7 @@ const VMS: usize = 200;
 const DROPS: [&str; 3] = ["host/nic-rx@br0", "host/drop@br0", "host/drop@lp-app"];
 /// Entries of the kernel's point table.
 const IN_KERNEL: usize = 255;
-/// Maximum points of a run.
+/// Maximum number of points of a run.
 const IN_RUN: usize = 64;
 
 fn tap(n: usize) -> String {

@@ -1,9 +1,9 @@
 //! System calls of a VM whose threads are created and end, like those of QEMU's thread pool.
 
-use crate::json;
+use crate::{json, Profile};
+use latpath_observe::profile::CallLine;
 use latpath_testkit::{equal, latpath, waits, Failed};
 use nix::sys::stat::Mode;
-use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -57,13 +57,8 @@ impl Drop for Vm {
     }
 }
 
-fn calls_of<'p>(profile: &'p Value, call: &str) -> Vec<&'p Value> {
-    let all = profile["system_calls"].as_array().into_iter().flatten();
-    all.filter(|line| line["call"] == call).collect()
-}
-
-fn sum(lines: &[&Value], key: &str) -> u64 {
-    lines.iter().filter_map(|line| line[key].as_u64()).sum()
+fn calls_of<'p>(profile: &'p Profile, call: &str) -> Vec<&'p CallLine> {
+    profile.figures.system_calls.iter().filter(|line| line.call == call).collect()
 }
 
 pub fn of_threads_that_end() -> Result<(), Failed> {
@@ -83,16 +78,20 @@ pub fn of_threads_that_end() -> Result<(), Failed> {
 
     let mut profile = latpath(&format!("profile --syscalls --json --vm {name} -- sh -c"));
     let profile = profile.arg("echo > \"$0\"; cat \"$1\" >&2").args([&go, &done]).output()?;
-    let profile = json(&profile)?;
-    let notes = profile["notes"].to_string();
+    let profile: Profile = json(&profile)?;
+    let notes = profile.notes.concat();
     equal(&notes, notes.contains("system calls are missing"), false)?;
-    equal("calls by threads that have ended", sum(&calls_of(&profile, "getppid"), "count"), THREADS)?;
+    equal(
+        "calls by threads that have ended",
+        calls_of(&profile, "getppid").iter().map(|line| line.count).sum(),
+        THREADS,
+    )?;
     // A thread that reuses an ended thread's TID starts with the return from its clone. The call that the ended thread
     // had begun ends with that thread.
     for call in ["exit", "exit_group"] {
         equal(call, calls_of(&profile, call).len(), 0)?;
     }
     let ended =
-        calls_of(&profile, "getppid").into_iter().find(|line| line["tid"] == 0).ok_or("no sum of ended threads")?;
-    equal("a sum has its process's VM", ended["vm"].as_str(), Some(&*name))
+        calls_of(&profile, "getppid").into_iter().find(|line| line.tid == 0).ok_or("no sum of ended threads")?;
+    equal("a sum has its process's VM", &ended.vm, &name)
 }

@@ -1,10 +1,9 @@
 //! Functions of a stripped program have names if its debug information is found, on this machine or on a server.
 //! Whatever the server does, the profile is complete.
 
-use crate::{json, of_function, of_process};
+use crate::{json, of_function, of_process, Profile};
 use latpath_testkit::stripped::{Stripped, FUNCTION, NAME};
 use latpath_testkit::{equal, latpath, Failed, Lack};
-use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -141,18 +140,19 @@ impl Program {
 
     /// Profiles the program by latpath with these environment variables; returns the profile and the share of the
     /// program's time in its function.
-    fn profile(&self, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
+    fn profile(&self, variables: &[(&str, &OsStr)]) -> Result<(Profile, f64), Failed> {
         self.profile_by(latpath("profile --duration 500ms --json"), variables)
     }
 
-    fn profile_by(&self, mut command: Command, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
+    fn profile_by(&self, mut command: Command, variables: &[(&str, &OsStr)]) -> Result<(Profile, f64), Failed> {
         let output = command.envs(variables.iter().copied()).output()?;
-        let profile = json(&output)?;
+        let profile: Profile = json(&output)?;
         let all = of_process(&profile, NAME);
-        match all > 0.0 {
-            true => Ok((profile.clone(), of_function(&profile, FUNCTION) / all)),
-            false => Err(format!("the program is not in the profile: {}", profile["processes"]).into()),
+        if all == 0.0 {
+            return Err(format!("the program is not in the profile: {:?}", profile.figures.processes).into());
         }
+        let part = of_function(&profile, FUNCTION) / all;
+        Ok((profile, part))
     }
 }
 
@@ -167,10 +167,9 @@ fn is_named(part: f64) -> Result<(), Failed> {
     equal(&format!("{FUNCTION} has {part} of the program's time, most of it"), part > 0.5, true)
 }
 
-fn has_note(profile: &Value, words: &str) -> Result<(), Failed> {
-    let notes = profile["notes"].as_array().into_iter().flatten();
-    let with_them = notes.filter(|note| note.as_str().is_some_and(|note| note.contains(words))).count();
-    equal(&format!("{words:?} in {}", profile["notes"]), with_them, 1)
+fn has_note(profile: &Profile, words: &str) -> Result<(), Failed> {
+    let with_them = profile.notes.iter().filter(|note| note.contains(words)).count();
+    equal(&format!("{words:?} in {:?}", profile.notes), with_them, 1)
 }
 
 pub fn by_a_server() -> Result<(), Failed> {
@@ -267,7 +266,7 @@ pub fn by_nobody_any_more() -> Result<(), Failed> {
     let is_fetching = said.any(|line| line.is_ok_and(|line| line.contains("fetching symbols of")));
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id() as i32), nix::sys::signal::Signal::SIGINT)?;
     equal("it fetches", is_fetching, true)?;
-    let profile = json(&process.wait_with_output()?)?;
+    let profile: Profile = json(&process.wait_with_output()?)?;
     has_note(&profile, "stripped files were not fetched: you ended it")
 }
 

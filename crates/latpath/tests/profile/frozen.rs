@@ -1,7 +1,7 @@
 //! A program whose file is in a file system that no longer answers: every process that accesses the file waits in the
 //! kernel, and cannot be killed.
 
-use crate::{json, of_process};
+use crate::{json, of_process, Profile};
 use latpath_agent::{Address, Machine, Timeouts};
 use latpath_testkit::{equal, latpath, program, waits, Failed, Lack};
 use nix::mount::{mount, MsFlags};
@@ -183,9 +183,9 @@ impl Server {
 
 /// The profile completes, and contains the program's time without its functions.
 fn is_complete(output: &Output) -> Result<(), Failed> {
-    let profile = json(output)?;
+    let profile: Profile = json(output)?;
     equal("the program is in the profile", of_process(&profile, NAME) > 0.0, true)?;
-    let notes = profile["notes"].to_string();
+    let notes = profile.notes.concat();
     equal(&notes, notes.contains("could not be read, or not in time"), true)
 }
 

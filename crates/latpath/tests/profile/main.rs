@@ -6,10 +6,13 @@ mod frozen;
 mod others;
 
 use debug_files::need_debuginfod;
+use latpath_model::{Ns, Observation};
+use latpath_observe::profile::{Diff, Moved, ProfileFigures};
 use latpath_testkit::{
     busy, equal, latpath, need_btf, need_root, need_tool, trace_processor, trace_processor::Processor, trial, Failed,
     Trial,
 };
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -54,36 +57,33 @@ fn main() -> ExitCode {
     latpath_testkit::main(tests.into_iter().map(Trial::side_by_side).chain(alone).collect())
 }
 
-fn json(output: &Output) -> Result<Value, Failed> {
+type Profile = Observation<ProfileFigures>;
+
+/// What a successful command printed.
+fn json<T: DeserializeOwned>(output: &Output) -> Result<T, Failed> {
     let said = String::from_utf8_lossy(&output.stderr);
     equal("the exit code", output.status.code(), Some(0)).map_err(|_| Failed::from(said.into_owned()))?;
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-fn ns(value: &Value) -> f64 {
-    value.as_i64().unwrap_or(-1) as f64
-}
-
 /// Time of all processes with this name.
-fn of_process(profile: &Value, name: &str) -> f64 {
-    let processes = profile["processes"].as_array().into_iter().flatten();
-    processes.filter(|process| process["process"] == name).map(|process| ns(&process["total_ns"])).sum()
+fn of_process(profile: &Profile, name: &str) -> f64 {
+    let processes = profile.figures.processes.iter().filter(|process| process.process == name);
+    processes.map(|process| process.total_ns).sum::<Ns>() as f64
 }
 
-fn of_function(profile: &Value, end: &str) -> f64 {
-    let functions = profile["functions"].as_array().into_iter().flatten();
-    let is = |function: &&Value| function["function"].as_str().is_some_and(|name| name.ends_with(end));
-    functions.filter(is).map(|function| ns(&function["total_ns"])).sum()
+fn of_function(profile: &Profile, end: &str) -> f64 {
+    let functions = profile.figures.functions.iter().filter(|function| function.function.ends_with(end));
+    functions.map(|function| function.total_ns).sum::<Ns>() as f64
 }
 
 /// The modes add up to the window on all CPUs.
-fn adds_up(profile: &Value) -> Result<(), Failed> {
-    let modes = profile["modes"].as_object().ok_or("no modes")?;
-    let sum: f64 = modes.values().map(ns).sum();
-    let all = ns(&profile["cpu_count"]) * ns(&profile["window_ns"]);
-    match (sum - all).abs() <= all * 0.001 {
+fn adds_up(profile: &Profile) -> Result<(), Failed> {
+    let sum = profile.figures.modes.total_ns();
+    let all = profile.figures.cpu_count as Ns * profile.window_ns;
+    match (sum - all).abs() <= all / 1000 {
         true => Ok(()),
-        false => Err(format!("{sum} ns of {all} ns: {:?}", profile["modes"]).into()),
+        false => Err(format!("{sum} ns of {all} ns: {:?}", profile.figures.modes).into()),
     }
 }
 
@@ -108,7 +108,7 @@ fn loops() -> Result<(), Failed> {
     let (line, document) = said.split_once('\n').ok_or("two lines")?;
     let profile = json(&Output { stdout: document.as_bytes().to_vec(), ..output })?;
     adds_up(&profile)?;
-    let window = ns(&profile["window_ns"]);
+    let window = profile.window_ns as f64;
     let clock = |line: &str| -> Result<(f64, f64), Failed> {
         let (cpu, wall) = line.trim().split_once(' ').ok_or("two numbers")?;
         Ok((cpu.parse()?, wall.parse()?))
@@ -141,9 +141,8 @@ fn files() -> Result<(), Failed> {
     let sum = folded
         .lines()
         .try_fold(0, |sum, line| Ok::<i64, Failed>(sum + line.rsplit_once(' ').ok_or(line)?.1.parse::<i64>()?))?;
-    let modes = profile["modes"].as_object().ok_or("no modes")?;
-    let of_modes: i64 = modes.iter().filter(|(name, _)| *name != "idle_ns").filter_map(|(_, ns)| ns.as_i64()).sum();
-    equal("all but idle time", sum, of_modes - profile["unattributed_ns"].as_i64().unwrap_or(0))?;
+    let busy = profile.figures.modes.busy_ns();
+    equal("all but idle time", sum, busy - profile.figures.header.unattributed_ns)?;
     equal(
         "a loop's chain",
         folded.lines().any(|line| line.starts_with("busy50;") && line.contains("busy_fifty")),
@@ -159,18 +158,14 @@ fn files() -> Result<(), Failed> {
         .filter_map(|thread| thread["samples"]["time"].as_array().or(thread["samples"]["timeDeltas"].as_array()))
         .map(Vec::len)
         .sum();
-    equal(
-        "a loop's samples among all",
-        samples > 50 && samples as i64 <= profile["samples"].as_i64().unwrap_or(0),
-        true,
-    )?;
+    equal("a loop's samples among all", samples > 50 && samples as u64 <= profile.figures.header.samples, true)?;
     equal("the loop's thread", threads.iter().any(|thread| thread["name"] == "busy50"), true)?;
     // Compared with itself it has no differences.
     let out = path("output");
     let diff = latpath("profile --json --diff").args([&out, &out]).arg("--svg").arg(path("diff")).output()?;
-    let diff = json(&diff)?;
-    let moved = diff["moved"].as_array().ok_or("no functions")?;
-    equal("what moved", moved.iter().any(|moved| moved["before_ns_per_s"] != moved["after_ns_per_s"]), false)?;
+    let moved = json::<Diff>(&diff)?.moved;
+    equal("functions", moved.is_empty(), false)?;
+    equal("what moved", moved.iter().any(|moved| moved.before_ns_per_s != moved.after_ns_per_s), false)?;
     self_contained(&text("diff")?, "busy_fifty")
 }
 
@@ -182,11 +177,11 @@ fn perfetto() -> Result<(), Failed> {
     let output = latpath("profile --duration 2s --json --perfetto").arg(&file).output();
     busy.kill()?;
     busy.wait()?;
-    let profile = json(&output?)?;
+    let profile: Profile = json(&output?)?;
     let mut processor = Processor::load(&std::fs::read(&file)?)?;
     equal("errors", processor.errors()?, Vec::new())?;
     let all = processor.number("select count(*) from perf_sample")?;
-    equal("samples, none of idle CPUs", all > 0 && all <= profile["samples"].as_i64().unwrap_or(0), true)?;
+    equal("samples, none of idle CPUs", all > 0 && all <= profile.figures.header.samples as i64, true)?;
     let of_loop = "select count(*) from perf_sample join stack_profile_callsite as site on site.id = callsite_id \
         join stack_profile_frame as frame on frame.id = site.frame_id join thread using (utid) join process using (upid) \
         where frame.name glob '*busy_fifty*' and process.name = 'busy50'";
@@ -209,8 +204,9 @@ fn one_cpu() -> Result<(), Failed> {
     let output = latpath("profile --cpus 0 --duration 1s --json -- false").output()?;
     equal("the exit code of a command's failure", output.status.code(), Some(1))?;
     equal("its cause", String::from_utf8(output.stderr)?.contains("the command failed (exit status: 1)"), true)?;
-    let profile: Value = serde_json::from_slice(&output.stdout)?;
-    equal("CPUs", (profile["cpus"].as_str(), profile["cpu_count"].as_i64()), (Some("0"), Some(1)))?;
+    let profile: Profile = serde_json::from_slice(&output.stdout)?;
+    let figures = &profile.figures;
+    equal("CPUs", (figures.header.cpus.to_string().as_str(), figures.cpu_count), ("0", 1))?;
     adds_up(&profile)?;
     let output = latpath("profile --cpus 8000 --duration 1s").output()?;
     let said = String::from_utf8(output.stderr)?;
@@ -218,8 +214,8 @@ fn one_cpu() -> Result<(), Failed> {
 }
 
 fn schema() -> Result<(), Failed> {
-    let profile = json(&latpath("profile --duration 1s --syscalls --json").output()?)?;
-    let schema = json(&latpath("schema profile").output()?)?;
+    let profile: Value = json(&latpath("profile --duration 1s --syscalls --json").output()?)?;
+    let schema: Value = json(&latpath("schema profile").output()?)?;
     let known = schema["properties"].as_object().ok_or("no properties")?;
     for key in profile.as_object().ok_or("no object")?.keys() {
         equal(key, known.contains_key(key), true)?;
@@ -239,10 +235,11 @@ fn moved() -> Result<(), Failed> {
     std::fs::write(&before, without)?;
     std::fs::write(&after, with)?;
     let output = latpath("profile --json --diff").args([&before, &after]).arg("--svg").arg(&svg).output()?;
-    let diff = json(&output)?;
-    let moved = diff["moved"].as_array().ok_or("no functions")?;
-    let of = |under: &str| moved.iter().find(|moved| moved["function"] == "tun_get_user" && moved["under"] == under);
-    let shares = |under: &str| of(under).map(|moved| (moved["share_before"].as_f64(), moved["share_after"].as_f64()));
+    let moved = json::<Diff>(&output)?.moved;
+    let shares = |under: &str| {
+        let is = |moved: &&Moved| moved.function == "tun_get_user" && moved.under.as_deref() == Some(under);
+        moved.iter().find(is).map(|moved| (moved.share_before, moved.share_after))
+    };
     equal("under writev", shares("writev"), Some((Some(0.97), Some(0.0))))?;
     equal("under handle_tx", shares("handle_tx"), Some((Some(0.03), Some(1.0))))?;
     self_contained(&std::fs::read_to_string(&svg)?, "handle_tx")?;

@@ -1,6 +1,6 @@
 //! Obstacles that other users may prepare for programs that read their symbols.
 
-use crate::{json, of_process};
+use crate::{json, of_process, Profile};
 use latpath_testkit::{equal, latpath, Failed};
 use nix::fcntl::{fallocate, FallocateFlags};
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
@@ -148,8 +148,8 @@ pub fn cost_names_only() -> Result<(), Failed> {
         Ok(Process(command.uid(NOBODY).stdin(Stdio::null()).current_dir("/").spawn()?))
     };
     let profile = |name: &str| -> Result<String, Failed> {
-        let profile = json(&latpath("profile --duration 2s --json").output()?)?;
-        let notes = profile["notes"].to_string();
+        let profile: Profile = json(&latpath("profile --duration 2s --json").output()?)?;
+        let notes = profile.notes.concat();
         equal(&format!("{name} is in the profile: {notes}"), of_process(&profile, name) > 0.0, true)?;
         Ok(notes)
     };

@@ -227,7 +227,7 @@ fn everywhere() -> Result<()> {
     until("frames arrive", || pair.received("lpb").is_ok_and(|n| n > 0))?;
     let there = format!("lpb%{}", pair.name("lpb"));
     let rows = |args: &[&str]| -> Result<Vec<String>> {
-        let found = pair.latpath("lpa", &[&["streams", "--json"], args].concat())?.json()?;
+        let found: Value = pair.latpath("lpa", &[&["streams", "--json"], args].concat())?.json::<Value>()?;
         let rows = found["streams"].as_array().cloned().unwrap_or_default();
         let own = rows.iter().filter(|row| row["svid"] == svid.as_str());
         Ok(own.filter_map(|row| row["interface"].as_str().map(Into::into)).collect())

@@ -1,6 +1,8 @@
 //! `latpath queues` from the command line.
 
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabKernel, GUEST_DEVICE, PUBLISHER};
+use latpath_model::Observation;
+use latpath_observe::queues::{Agreement, Device, QueuesFigures};
 use latpath_testkit::waits::{until, until_within};
 use latpath_testkit::{boot, equal, latpath, need_btf, need_guest, need_root, program, start, trial, Failed};
 use serde_json::Value;
@@ -45,11 +47,10 @@ fn watches() -> Result<(), Failed> {
     let output = latpath("queues --duration 300ms --json").output()?;
     let said = String::from_utf8(output.stderr)?;
     if output.status.code() == Some(0) {
-        let document: Value = serde_json::from_slice(&output.stdout)?;
-        equal("the window", document["window_ns"].as_i64() >= Some(300_000_000), true)?;
-        for queue in document["devices"].as_array().into_iter().flatten().flat_map(|d| d["queues"].as_array()).flatten()
-        {
-            equal(&queue.to_string(), queue["posted_index_difference"].as_i64(), Some(0))?;
+        let document: Observation<QueuesFigures> = serde_json::from_slice(&output.stdout)?;
+        equal("the window", document.window_ns >= 300_000_000, true)?;
+        for queue in document.figures.devices.iter().flat_map(|device| &device.queues) {
+            equal(&format!("{queue:?}"), queue.posted_index_difference, 0)?;
         }
         return Ok(());
     }
@@ -97,24 +98,19 @@ fn premapped() -> Result<(), Failed> {
     })?;
     let output = guest.end("queues", PATIENCE, NEVER)?;
     equal(&guest.file("/run/queues.err", NEVER)?, output.status, 0)?;
-    let document: Value = serde_json::from_str(&output.text)?;
-    let is_nic =
-        |device: &&Value| device["known_as"].as_array().is_some_and(|names| names.iter().any(|n| n == GUEST_DEVICE));
-    let nic = document["devices"].as_array().into_iter().flatten().find(is_nic).ok_or("no NIC")?;
+    let document: Observation<QueuesFigures> = serde_json::from_str(&output.text)?;
+    let is_nic = |device: &&Device| device.known_as.iter().any(|name| name == GUEST_DEVICE);
+    let nic = document.figures.devices.iter().find(is_nic).ok_or("no NIC")?;
     let passed: Vec<u64> = before.iter().zip(&now).map(|(before, now)| now - before).collect();
-    for (direction, at) in [("to_guest", 0), ("from_guest", 2)] {
-        let told = |key: &str| nic[direction][key].as_u64();
-        let told = [told("packets"), told("bytes"), told("device_packets"), told("device_bytes")];
-        let counted = [passed[at], passed[at + 1], passed[at], passed[at + 1]].map(Some);
-        equal(&format!("{direction}: {nic:#}"), told, counted)?;
+    for (direction, at) in [(nic.to_guest, 0), (nic.from_guest, 2)] {
+        let (packets, bytes) = (passed[at], passed[at + 1]);
+        let counted = Agreement { packets: Some(packets), bytes, device_packets: packets, device_bytes: bytes };
+        equal(&format!("{nic:#?}"), direction, Some(counted))?;
     }
-    let queues = nic["queues"].as_array().ok_or("no queues")?;
-    for queue in queues {
-        let off = [&queue["posted_index_difference"], &queue["used_index_difference"]].map(Value::as_i64);
-        equal(&queue.to_string(), off, [Some(0); 2])?;
+    for queue in &nic.queues {
+        equal(&format!("{queue:?}"), [queue.posted_index_difference, queue.used_index_difference], [0; 2])?;
     }
-    let posted =
-        queues.iter().filter(|queue| queue["queue"] == "input.0").map(|queue| queue["posted_buffers"].as_u64());
-    equal("receive buffers were posted", posted.flatten().sum::<u64>() >= FRAMES / 2, true)?;
-    equal("events lost", document["lost_events"].as_u64(), Some(0))
+    let posted = nic.queues.iter().filter(|queue| queue.queue == "input.0").map(|queue| queue.posted_buffers);
+    equal("receive buffers were posted", posted.sum::<u64>() >= FRAMES / 2, true)?;
+    equal("events lost", document.lost_events, 0)
 }

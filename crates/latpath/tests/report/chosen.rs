@@ -1,33 +1,37 @@
 //! Options that select journeys, thresholds, segments and limits.
 
-use crate::runs::{segment, stderr, stdout, Bench, PACKETS, POINTS, START, START_UTC, STREAMS};
-use serde_json::Value;
+use crate::runs::{parsed, segment, stderr, stdout, Bench, PACKETS, POINTS, START, START_UTC, STREAMS};
+use latpath_analysis::About;
+use latpath_clock::Step;
+use latpath_model::SegmentKind;
+use latpath_report::Report;
+use latpath_run::NamedSegment;
+use latpath_stats::{Band, Summary};
 
 #[test]
 fn from_and_to_choose_by_the_first_sighting() {
     let bench = Bench::with_run();
     let utc = |ms: u32| format!("2026-01-02T03:04:05.{ms:03}Z");
     for (from, to) in [("100ms".to_string(), "200ms".to_string()), (utc(100), utc(200))] {
-        let report = bench.json(&["--from", &from, "--to", &to]);
-        assert_eq!(report["journeys"], 2 * 400, "{from}");
-        assert_eq!(report["elapsed_ns"], 100_000_000);
+        let report = bench.figures(&["--from", &from, "--to", &to]);
+        assert_eq!((report.journeys, report.elapsed_ns), (2 * 400, 100_000_000), "{from}");
         // The late packet, number 500, is included in both streams.
-        assert_eq!(segment(&report, "total")["over_threshold"], 2);
-        assert_eq!(segment(&report, "total")["rate_hz"].as_f64().unwrap().round(), 7900.0);
-        assert!(report["notes"][0].as_str().unwrap().starts_with("only some journeys were chosen"), "{report}");
+        let total = segment(&report, "total");
+        assert_eq!((total.over_threshold, total.rate_hz.round()), (2, 7900.0));
+        assert!(report.notes[0].starts_with("only some journeys were chosen"), "{:?}", report.notes);
     }
-    assert_eq!(bench.json(&["--from", "200ms"])["journeys"], 2 * 200);
-    assert_eq!(bench.json(&["--to", "25ms"])["journeys"], 2 * 100);
+    assert_eq!(bench.figures(&["--from", "200ms"]).journeys, 2 * 200);
+    assert_eq!(bench.figures(&["--to", "25ms"]).journeys, 2 * 100);
 }
 
 #[test]
 fn a_stream_is_chosen_by_its_name_or_its_svid() {
     let bench = Bench::with_run();
     for name in [STREAMS[1], "MU02", "svid:MU02"] {
-        let report = bench.json(&["--stream", name]);
-        assert_eq!(report["journeys"], PACKETS);
-        assert_eq!((report["streams"].as_array().unwrap().len(), &report["streams"][0]["never_seen"]), (1, &3.into()));
-        assert_eq!(report["worst"][0]["stream"], STREAMS[1]);
+        let report = bench.figures(&["--stream", name]);
+        assert_eq!(report.journeys, PACKETS);
+        assert_eq!((report.streams.len(), report.streams[0].never_seen), (1, 3));
+        assert_eq!(report.worst[0].stream, STREAMS[1]);
     }
     let out = bench.latpath(&["report", "run", "--stream", "MU03"]);
     assert_eq!(out.status.code(), Some(2));
@@ -37,11 +41,11 @@ fn a_stream_is_chosen_by_its_name_or_its_svid() {
 #[test]
 fn a_threshold_replaces_the_recorded_one() {
     let bench = Bench::with_run();
-    assert_eq!(bench.json(&[])["threshold_ns"], 200_000);
-    let report = bench.json(&["--threshold", "60us"]);
-    assert_eq!(report["threshold_ns"], 60_000);
+    assert_eq!(bench.figures(&[]).threshold_ns, 200_000);
+    let report = bench.figures(&["--threshold", "60us"]);
+    assert_eq!(report.threshold_ns, 60_000);
     let all = segment(&report, "total");
-    assert_eq!(all["over_threshold"], all["count"]);
+    assert_eq!(all.over_threshold, all.times.count);
 }
 
 #[test]
@@ -58,12 +62,12 @@ fn the_times_in_a_band_are_counted() {
     sorted.sort_unstable();
     let (low, high) = (sorted[sorted.len() / 4], sorted[sorted.len() / 2]);
     let within = times.iter().filter(|time| (low..=high).contains(time)).count();
-    let report = bench.json(&["--stream", "MU01", "--band", &format!("{low}ns..{high}ns")]);
-    assert_eq!((&report["band"]["from_ns"], &report["band"]["to_ns"]), (&low.into(), &high.into()));
-    assert_eq!(segment(&report, "total")["in_band"], within);
+    let report = bench.figures(&["--stream", "MU01", "--band", &format!("{low}ns..{high}ns")]);
+    assert_eq!(report.band, Some(Band { from_ns: low, to_ns: high }));
+    assert_eq!(segment(&report, "total").in_band, Some(within as u64));
     let text = stdout(&bench.latpath(&["report", "run", "--band", "1us..1s"]));
     assert!(text.contains("1.000 µs to 1.000 s"), "{text}");
-    assert_eq!(bench.json(&[])["segments"][0].get("in_band"), None);
+    assert_eq!(bench.figures(&[]).segments[0].in_band, None);
     for wrong in ["40us", "2ms..1ms", "..1ms", "1..2"] {
         assert_eq!(bench.latpath(&["report", "run", "--band", wrong]).status.code(), Some(2), "{wrong}");
     }
@@ -73,10 +77,10 @@ fn the_times_in_a_band_are_counted() {
 fn a_segment_is_named_by_points_numbers_or_patterns() {
     let bench = Bench::with_run();
     for text in ["vhost=2..3", "vhost=host/tx@vnet0..host/vm-read@vnet0", "vhost=*tx@*..*/vm-read@*"] {
-        let report = bench.json(&["--segment", text]);
+        let report = bench.figures(&["--segment", text]);
         let row = segment(&report, "vhost");
-        assert_eq!((row["from"].as_str(), row["to"].as_str()), (Some(POINTS[1]), Some(POINTS[3])), "{text}");
-        assert_eq!(row["count"], 2 * (1000 - 10 - 5));
+        assert_eq!((row.from.as_str(), row.to.as_str()), (POINTS[1], POINTS[3]), "{text}");
+        assert_eq!(row.times.count, 2 * (1000 - 10 - 5));
     }
 }
 
@@ -117,7 +121,7 @@ fn a_broken_limit_is_named_and_ends_with_3_after_the_report() {
     let out = bench.latpath(&["report", "run", "--json", "--limit", "total:max<=3ms", "--limit", "lost<=28"]);
     assert_eq!(out.status.code(), Some(3));
     assert_eq!(stderr(&out), "latpath: limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n");
-    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["journeys"], 2000);
+    assert_eq!(parsed::<Summary>(&out).journeys, 2000);
     let out = bench.latpath(&["report", "run", "--limit", "total:max<=4ms", "--limit", "total:p99<=200us"]);
     assert_eq!((out.status.code(), out.stderr.as_slice()), (Some(0), &b""[..]));
     let out = bench.latpath(&["report", "run", "--csv", "-", "--limit", "lost<=27"]);
@@ -137,9 +141,9 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     assert!(said.contains("limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n"), "{said}");
     // A profile may name a segment that a run lacks: then the limit cannot be judged.
     assert!(said.contains("limit Tnet:max<=1ms cannot be judged: not measured"), "{said}");
-    let limits = &serde_json::from_slice::<Value>(&out.stdout).unwrap()["limits"];
-    assert_eq!(limits[1]["about"], serde_json::json!({ "name": "Losses", "source": "bay 7" }));
-    assert_eq!([&limits[1]["broken"], &limits[2]["measured"]], [&Value::Null; 2]);
+    let limits = parsed::<Report>(&out).limits;
+    assert_eq!(limits[1].about, Some(About { name: "Losses".into(), source: "bay 7".into() }));
+    assert_eq!([&limits[1].broken, &limits[2].measured], [&None; 2]);
     let xml = std::fs::read_to_string(bench.dir.path().join("limits.xml")).unwrap();
     assert!(
         xml.contains("tests=\"3\" failures=\"2\"")
@@ -171,42 +175,32 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
 #[test]
 fn a_profile_brings_the_segments_that_it_limits_as_far_as_the_run_has_their_ends() {
     let bench = Bench::with_run();
-    let report = |profile: &str| {
-        let out = bench.latpath(&["report", "run", "--json", "--limits", profile]);
-        serde_json::from_slice::<Value>(&out.stdout).unwrap_or_else(|_| panic!("{}", stderr(&out)))
-    };
+    let report = |profile: &str| parsed::<Report>(&bench.latpath(&["report", "run", "--json", "--limits", profile]));
     let seapath = report("seapath");
-    let limit = |name: &str| {
-        let limits = seapath["limits"].as_array().unwrap();
-        limits.iter().find(|l| l["segment"] == name).unwrap().clone()
-    };
+    let limit = |name: &str| seapath.limits.iter().find(|l| l.segment.as_deref() == Some(name)).unwrap();
     let segment = |name: &str| {
-        let segments = seapath["segments"].as_array().unwrap();
-        segments.iter().find(|s| s["name"] == name).map(|s| (s["from"].clone(), s["to"].clone()))
+        let segment = seapath.summary.segments.iter().find(|s| s.name == name)?;
+        Some((segment.from.as_str(), segment.to.as_str()))
     };
-    let ends = |from: &str, to: &str| Some((from.into(), to.into()));
-    assert_eq!(segment("hypervisor"), ends("host/nic-rx@enp7s0", "host/vm-read@vnet0"));
-    assert_eq!(segment("transit"), ends("host/vm-read@vnet0", "guest0/nic-rx@eth1"));
+    assert_eq!(segment("hypervisor"), Some(("host/nic-rx@enp7s0", "host/vm-read@vnet0")));
+    assert_eq!(segment("transit"), Some(("host/vm-read@vnet0", "guest0/nic-rx@eth1")));
     for name in ["hypervisor", "transit", "total", "Tsub"] {
-        assert!(limit(name)["measured"].is_string(), "{}", limit(name));
+        assert!(limit(name).measured.is_some(), "{:?}", limit(name));
     }
     // The publisher is on another machine, so this was not measured.
-    assert!(limit("Tnet")["cannot_be_judged"].is_string() && segment("Tnet").is_none());
+    assert!(limit("Tnet").cannot_be_judged.is_some() && segment("Tnet").is_none());
     let row = "name = 'a'\nsource = 'b'\n";
     let own =
         format!("[[segment]]\nname = 'x'\nfrom = 'host/tx@none'\nto = '*'\n[[limit]]\n{row}limit = 'x:max<=1s'\n");
     std::fs::write(bench.dir.path().join("own.toml"), own).unwrap();
-    assert!(report("own.toml")["limits"][0]["cannot_be_judged"].is_string());
+    assert!(report("own.toml").limits[0].cannot_be_judged.is_some());
     // A recorded run already contains named segments, which must not appear twice.
     bench.edit(|manifest| {
-        let ends =
-            [("from", "host/nic-rx@enp7s0"), ("to", "host/vm-read@vnet0"), ("name", "hypervisor"), ("kind", "named")];
-        let ends = ends.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value)));
-        manifest["segments"].as_array_mut().unwrap().push(Value::Object(ends.collect()));
+        let (from, to) = ("host/nic-rx@enp7s0".parse().unwrap(), "host/vm-read@vnet0".parse().unwrap());
+        manifest.segments.push(NamedSegment { kind: SegmentKind::Named, name: "hypervisor".into(), from, to });
     });
-    let again = report("seapath");
-    let names = again["segments"].as_array().unwrap().iter().filter(|s| s["name"] == "hypervisor");
-    assert_eq!(names.count(), 1);
+    let again = report("seapath").summary.into_owned();
+    assert_eq!(again.segments.iter().filter(|s| s.name == "hypervisor").count(), 1);
 }
 
 #[test]
@@ -271,10 +265,9 @@ fn a_moment_that_somebody_marked_can_be_where_a_report_begins() {
     assert_eq!(mark(&["iperf \u{1b}off", "--at", "300ms"]).status.code(), Some(0));
     let text = stdout(&bench.latpath(&["report", "run"]));
     assert!(text.contains("2026-01-02 03:04:05.200000000 UTC  iperf on") && !text.contains('\u{1b}'), "{text}");
-    let whole = bench.json(&[]);
-    let marks = whole["run"]["marks"].as_array().unwrap();
-    assert_eq!((marks[0]["since_start_ns"].as_i64(), marks[0]["text"].as_str()), (Some(200_000_000), Some("iperf on")));
-    let journeys = |args: &[&str]| bench.json(args)["journeys"].as_u64().unwrap();
+    let marks = bench.report(&[]).run.marks;
+    assert_eq!((marks[0].since_start_ns, marks[0].text.as_ref()), (200_000_000, "iperf on"));
+    let journeys = |args: &[&str]| bench.figures(args).journeys;
     assert_eq!(journeys(&["--from", "@iperf on"]), journeys(&["--from", "200ms"]));
     assert_ne!(journeys(&["--from", "@iperf on"]), journeys(&[]));
     let unknown = bench.latpath(&["report", "run", "--to", "@iperf"]);
@@ -293,18 +286,17 @@ fn a_span_that_ends_before_it_begins_is_wrong_usage() {
 #[test]
 fn all_times_of_day_follow_a_step_of_the_clock() {
     let bench = Bench::with_run();
-    let before = bench.json(&[]);
+    let before = bench.figures(&[]);
     // One hour backwards, after 100 of 250 ms.
-    let step = serde_json::json!({ "noticed_at_ns": START + 100_000_000, "by_ns": -3_600_000_000_000_i64 });
-    bench.edit(|manifest| manifest["utc_steps"] = [step].into());
-    let after = bench.json(&[]);
+    let step = Step { noticed_at_ns: START + 100_000_000, by_ns: -3_600_000_000_000 };
+    bench.edit(|manifest| manifest.utc_steps = vec![step]);
+    let after = bench.figures(&[]);
     let note = "the host's time of day was set: 100.0 ms after the start by -3600 s; times of day follow it, \
                 and no duration is touched";
-    assert_eq!(after["notes"], serde_json::json!([note]));
+    assert_eq!(after.notes, [note]);
     // The late packet arrived at 125 ms.
-    let time = |report: &Value| report["worst"][0]["time_ns"].as_i64().unwrap();
-    assert_eq!(time(&after), time(&before) - 3_600_000_000_000);
-    let chosen = |from: &str, to: &str| bench.json(&["--from", from, "--to", to])["journeys"].clone();
+    assert_eq!(after.worst[0].time_ns, before.worst[0].time_ns - 3_600_000_000_000);
+    let chosen = |from: &str, to: &str| bench.figures(&["--from", from, "--to", to]).journeys;
     assert_eq!(chosen("2026-01-02T02:04:05.100Z", "2026-01-02T02:04:05.200Z"), 2 * 400);
     assert_eq!(chosen("2026-01-02T03:04:05Z", "2026-01-02T03:04:06Z"), 2 * 400);
     let csv = stdout(&bench.latpath(&["report", "run", "--csv", "-"]));

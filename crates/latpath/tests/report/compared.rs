@@ -1,11 +1,13 @@
 //! `latpath compare` on runs with known journeys.
 
 use crate::documents::row;
-use crate::runs::{manifest, stderr, stdout, Bench, START};
+use crate::runs::{manifest, segment, stderr, stdout, Bench, START};
+use latpath_compare::comparison::{Amount, Comparison, Row, Verdict};
+use latpath_compare::{Excluded, Study};
 use latpath_journey::Journey;
 use latpath_model::Ns;
 use latpath_run::{Manifest, Writer};
-use serde_json::Value;
+use latpath_stats::{units::duration, PatternKind, SegmentFigures, Summary};
 
 /// Packets in a run: 20 s at 200/s of one stream.
 const PACKETS: u64 = 4000;
@@ -82,37 +84,39 @@ fn groups(vm: Ns) -> Bench {
 
 const FIVE: [&str; 4] = ["compare", "new=a1,a2,a3,a4,a5", "--against", "old=b1,b2,b3,b4,b5"];
 
-fn json(bench: &Bench, args: &[&str]) -> Value {
-    let out = bench.latpath(&[args, &["--json"]].concat());
-    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    serde_json::from_slice(&out.stdout).unwrap()
+fn compared(bench: &Bench, args: &[&str]) -> Comparison {
+    bench.json(args)
+}
+
+/// The row of a figure of a segment.
+fn row_of<'a>(page: &'a Comparison, segment: &str, figure: &str) -> &'a Row {
+    let segment = page.segments.iter().find(|s| s.name == segment).unwrap();
+    segment.rows.iter().find(|row| row.figure == figure).unwrap()
 }
 
 /// The verdict on a figure of a segment.
-fn verdict<'a>(page: &'a Value, segment: &str, figure: &str) -> &'a str {
-    let segment = page["segments"].as_array().unwrap().iter().find(|s| s["name"] == segment).unwrap();
-    let row = segment["rows"].as_array().unwrap().iter().find(|row| row["figure"] == figure).unwrap();
-    row["verdict"].as_str().unwrap()
+fn verdict(page: &Comparison, segment: &str, figure: &str) -> Verdict {
+    row_of(page, segment, figure).verdict
 }
 
 #[test]
 fn a_segment_that_became_slower_is_named_and_no_other() {
     let bench = groups(110);
-    let page = json(&bench, &FIVE);
+    let page = compared(&bench, &FIVE);
     for figure in ["mean", "p50", "p99"] {
-        assert_eq!(verdict(&page, "Thyp", figure), "slower");
-        assert_eq!(verdict(&page, "Tsub", figure), "no_difference");
+        assert_eq!(verdict(&page, "Thyp", figure), Verdict::Slower);
+        assert_eq!(verdict(&page, "Tsub", figure), Verdict::NoDifference);
     }
-    assert_eq!(verdict(&page, "Thyp", "p99.9"), "too_few");
-    assert_eq!(verdict(&page, "Thyp", "spikes"), "no_difference");
+    assert_eq!(verdict(&page, "Thyp", "p99.9"), Verdict::TooFew);
+    assert_eq!(verdict(&page, "Thyp", "spikes"), Verdict::NoDifference);
     let text = stdout(&bench.latpath(&FIVE));
     assert!(text.contains("p50 of Thyp: new is slower than old: "), "{text}");
     assert_eq!(bench.latpath(&FIVE).stdout, bench.latpath(&FIVE).stdout);
 
-    let tested = page["tested"].as_u64().unwrap();
+    let tested = page.tested;
     let slower = "mean of Thyp, p50 of Thyp, p99 of Thyp, mean of total, p50 of total, p99 of total";
     let conclusion = format!("of {tested} tested 6 are slower: {slower}");
-    assert_eq!(page["conclusion"][0], conclusion.as_str());
+    assert_eq!(page.conclusion[0], conclusion);
     assert!(text.starts_with("new against old\n  of "), "{text}");
 
     let limit = |limit: &str| bench.latpath(&[&FIVE[..], &["--limit", limit]].concat());
@@ -125,19 +129,19 @@ fn a_segment_that_became_slower_is_named_and_no_other() {
     assert!(stderr(&open).contains("limit Thyp:p99.9<=+5% cannot be judged: "), "{}", stderr(&open));
     assert_eq!(limit("Tfoo:p50<=+5%").status.code(), Some(2));
 
-    let fewer = json(&bench, &[&FIVE[..], &["--only", "Thyp"]].concat());
-    assert!(fewer["tested"].as_u64() < page["tested"].as_u64());
+    let fewer = compared(&bench, &[&FIVE[..], &["--only", "Thyp"]].concat());
+    assert!(fewer.tested < page.tested);
 }
 
 #[test]
 fn what_did_not_happen_is_shown_as_such() {
     let bench = groups(100);
     // 20 s of each recording; no packet exceeds this threshold.
-    let page = json(&bench, &[&FIVE[..], &["--threshold", "1s"]].concat());
-    let rows = page["segments"][0]["rows"].as_array().unwrap();
-    let spikes = rows.iter().find(|row| row["figure"] == "spikes").unwrap();
-    assert_eq!([&spikes["a"], &spikes["b"], &spikes["difference"]], [&serde_json::json!(0.0); 3]);
-    assert!(rows.iter().any(|row| row["figure"] == "p95" && row["verdict"] == "not_tested"));
+    let page = compared(&bench, &[&FIVE[..], &["--threshold", "1s"]].concat());
+    let segment = &page.segments[0].name;
+    let spikes = row_of(&page, segment, "spikes");
+    assert_eq!([spikes.a, spikes.b, spikes.difference].map(|amount| amount.map(Amount::value)), [Some(0.0); 3]);
+    assert_eq!(verdict(&page, segment, "p95"), Verdict::NotTested);
 }
 
 #[test]
@@ -146,11 +150,11 @@ fn recordings_whose_clocks_nobody_knows_are_not_compared_across_machines() {
     let unknown = |manifest: &mut Manifest| manifest.machines.retain(|m| m.clock.machine == "host");
     BASE.seed(1).write_with(&bench, "a1", unknown);
     BASE.seed(2).write(&bench, "b1");
-    let page = json(&bench, &["compare", "a1", "--against", "b1"]);
-    assert_eq!(verdict(&page, "Thyp", "mean"), "not_comparable");
-    assert_eq!(page["segments"][0]["error_bound_ns"], Value::Null);
+    let page = compared(&bench, &["compare", "a1", "--against", "b1"]);
+    assert_eq!(verdict(&page, "Thyp", "mean"), Verdict::NotComparable);
+    assert_eq!(page.segments[0].error_bound_ns, None);
     // Both ends of this segment are in the guest.
-    assert_ne!(verdict(&page, "Tsub", "mean"), "not_comparable");
+    assert_ne!(verdict(&page, "Tsub", "mean"), Verdict::NotComparable);
     let text = stdout(&bench.latpath(&["compare", "a1", "--against", "b1"]));
     assert!(text.contains("mean of Thyp: not comparable: how far the clocks were apart is not known"), "{text}");
 }
@@ -175,19 +179,17 @@ fn packets_that_a_pattern_touches_are_left_out_where_that_is_asked_for() {
         Like { is_held: true, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
         BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
-    let max = |page: &Value| -> Option<i64> {
-        let total = page["segments"].as_array()?.iter().find(|s| s["name"] == "total")?;
-        total["rows"].as_array()?.iter().find(|row| row["figure"] == "max")?["a"].as_i64()
-    };
-    let whole = json(&bench, &FIVE);
-    assert_eq!((whole["a"]["recordings"][0]["excluded"].is_null(), max(&whole) > Some(150_000_000)), (true, true));
+    let max = |page: &Comparison| row_of(page, "total", "max").a.unwrap().value();
+    let whole = compared(&bench, &FIVE);
+    let first = &whole.a.recordings[0];
+    assert_eq!((&first.excluded, max(&whole) > 150_000_000.0), (&None, true));
 
-    let without = json(&bench, &[&FIVE[..], &["--exclude", "queue-release"]].concat());
-    let [a, b] = ["a", "b"].map(|side| without[side]["recordings"][0].clone());
-    assert_eq!(a["excluded"], serde_json::json!({ "kinds": ["queue-release"], "patterns": 1, "packets": 40 }));
-    assert_eq!(b["excluded"], serde_json::json!({ "kinds": ["queue-release"], "patterns": 0, "packets": 0 }));
-    assert_eq!((a["packets"].as_u64(), b["packets"].as_u64()), (Some(PACKETS - 40), Some(PACKETS)));
-    assert_eq!((max(&without) < Some(5_000_000), a["rate_hz"] == whole["a"]["recordings"][0]["rate_hz"]), (true, true));
+    let without = compared(&bench, &[&FIVE[..], &["--exclude", "queue-release"]].concat());
+    let (a, b) = (&without.a.recordings[0], &without.b.recordings[0]);
+    let excluded = |patterns, packets| Some(Excluded { kinds: vec![PatternKind::QueueRelease], patterns, packets });
+    assert_eq!((&a.excluded, &b.excluded), (&excluded(1, 40), &excluded(0, 0)));
+    assert_eq!((a.packets, b.packets), (PACKETS - 40, PACKETS));
+    assert_eq!((max(&without) < 5_000_000.0, a.rate_hz), (true, first.rate_hz));
     let text = stdout(&bench.latpath(&[&FIVE[..], &["--exclude", "all"]].concat()));
     assert!(text.contains("a1, a2 and 3 more: without queue-release, "), "{text}");
     assert_eq!(bench.latpath(&[&FIVE[..], &["--exclude", "bad"]].concat()).status.code(), Some(2));
@@ -196,13 +198,13 @@ fn packets_that_a_pattern_touches_are_left_out_where_that_is_asked_for() {
 #[test]
 fn of_single_runs_no_more_is_said_than_that_they_differ() {
     let bench = groups(110);
-    let page = json(&bench, &["compare", "a1", "--against", "b1"]);
-    assert_eq!(verdict(&page, "Thyp", "p50"), "differ");
-    let page = json(&bench, &["compare", "a1", "a2", "a3", "--against", "b1"]);
-    assert_eq!(verdict(&page, "Thyp", "p50"), "differ");
-    let page = json(&bench, &["compare", "a1", "--against", "a1"]);
-    assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
-    assert!(page["notes"].to_string().contains("on both sides"), "{}", page["notes"]);
+    let page = compared(&bench, &["compare", "a1", "--against", "b1"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), Verdict::Differ);
+    let page = compared(&bench, &["compare", "a1", "a2", "a3", "--against", "b1"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), Verdict::Differ);
+    let page = compared(&bench, &["compare", "a1", "--against", "a1"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), Verdict::NoDifference);
+    assert!(page.notes.concat().contains("on both sides"), "{:?}", page.notes);
 }
 
 #[test]
@@ -214,7 +216,7 @@ fn a_difference_within_the_clocks_error_is_none() {
         BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     let args = ["compare", "a1", "a2", "a3", "--against", "b1", "b2", "b3"];
-    assert_eq!(verdict(&json(&bench, &args), "Thyp", "p50"), "not_comparable");
+    assert_eq!(verdict(&compared(&bench, &args), "Thyp", "p50"), Verdict::NotComparable);
     assert!(stdout(&bench.latpath(&args)).contains("the clocks may be wrong by 51.87 µs"));
 }
 
@@ -232,21 +234,18 @@ fn what_was_loaded_otherwise_is_not_compared() {
         ("empty", "empty has no packet"),
         ("other", "other streams: other has svid:MU07, base has svid:MU01; choose common ones with --stream"),
     ] {
-        let page = json(&bench, &["compare", run, "--against", "base"]);
-        assert!(page["not_comparable"].to_string().contains(why), "{}", page["not_comparable"]);
-        let rows = page["segments"].as_array().unwrap().iter().flat_map(|s| s["rows"].as_array().unwrap());
-        let verdicts: Vec<&str> = rows.map(|row| row["verdict"].as_str().unwrap()).collect();
-        assert!(
-            verdicts.iter().all(|v| ["not_comparable", "not_tested", "too_few"].contains(v)),
-            "{run}: {verdicts:?}"
-        );
+        let page = compared(&bench, &["compare", run, "--against", "base"]);
+        assert!(page.not_comparable.concat().contains(why), "{:?}", page.not_comparable);
+        let verdicts: Vec<Verdict> = page.segments.iter().flat_map(|s| &s.rows).map(|row| row.verdict).collect();
+        let is_open = |v: &Verdict| matches!(v, Verdict::NotComparable | Verdict::NotTested | Verdict::TooFew);
+        assert!(verdicts.iter().all(is_open), "{run}: {verdicts:?}");
     }
-    let page = json(&bench, &["compare", "short", "--against", "base"]);
-    assert_eq!(verdict(&page, "Thyp", "p50"), "too_short");
+    let page = compared(&bench, &["compare", "short", "--against", "base"]);
+    assert_eq!(verdict(&page, "Thyp", "p50"), Verdict::TooShort);
     let limit = bench.latpath(&["compare", "short", "--against", "base", "--limit", "Thyp:p50<=+900%"]);
     assert_eq!(limit.status.code(), Some(3));
     assert!(stderr(&limit).contains("too short"), "{}", stderr(&limit));
-    assert!(page.to_string().contains("too short to say"));
+    assert!(row_of(&page, "Thyp", "p50").sentence.contains("too short to say"));
 }
 
 #[test]
@@ -255,7 +254,7 @@ fn the_threshold_is_the_greatest_of_all_recordings_whichever_is_named_first() {
     BASE.seed(1).write_with(&bench, "a", |m| m.threshold_ns = 300_000);
     BASE.seed(2).write_with(&bench, "b", |m| m.threshold_ns = 400_000);
     for [one, other] in [["a", "b"], ["b", "a"]] {
-        assert_eq!(json(&bench, &["compare", one, "--against", other])["threshold_ns"], 400_000);
+        assert_eq!(compared(&bench, &["compare", one, "--against", other]).threshold_ns, 400_000);
     }
 }
 
@@ -263,13 +262,12 @@ fn the_threshold_is_the_greatest_of_all_recordings_whichever_is_named_first() {
 fn a_table_has_a_row_for_each_group() {
     let bench = groups(120);
     let args = ["compare", "ovs/idle=a1,a2", "bridge/idle=b1,b2,b3", "bridge/load=b4"];
-    let table = json(&bench, &args);
+    let table: Study = bench.json(&args);
     let rows: Vec<_> =
-        table["rows"].as_array().unwrap().iter().map(|r| (&r["configuration"], &r["load"], &r["recordings"])).collect();
-    assert_eq!(rows.len(), 3);
-    assert_eq!((rows[1].0, rows[1].1, rows[1].2), (&"bridge".into(), &"idle".into(), &3.into()));
-    assert_eq!(table["rows"][0]["packets"], 2 * PACKETS);
-    assert_eq!(table["segment"], "total");
+        table.rows.iter().map(|r| (r.configuration.as_str(), r.load.as_str(), r.recordings, r.packets)).collect();
+    let rows_expected =
+        [("ovs", "idle", 2, 2 * PACKETS), ("bridge", "idle", 3, 3 * PACKETS), ("bridge", "load", 1, PACKETS)];
+    assert_eq!((rows, table.segment.as_str()), (rows_expected.to_vec(), "total"));
     assert!(stdout(&bench.latpath(&args)).contains("Times of total"));
 }
 
@@ -294,8 +292,8 @@ fn what_cannot_be_read_is_said() {
     }
     let part = std::fs::read_dir(bench.dir.path().join("a1/journeys")).unwrap().next().unwrap().unwrap().path();
     std::fs::write(&part, b"no part").unwrap();
-    let page = json(&bench, &["compare", "a1", "--against", "b1"]);
-    assert!(page["not_comparable"].to_string().contains("a1 has no packet"), "{page}");
+    let page = compared(&bench, &["compare", "a1", "--against", "b1"]);
+    assert!(page.not_comparable.concat().contains("a1 has no packet"), "{:?}", page.not_comparable);
 }
 
 #[test]
@@ -305,11 +303,10 @@ fn the_page_of_a_comparison_has_its_figures_and_the_recordings_and_bears_hostile
     let out = bench.latpath(&args);
     assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
     let html = stdout(&out);
-    let page = json(&bench, &FIVE);
-    let of = |name: &str| page["segments"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap().clone();
-    for segment in ["Thyp", "Tsub"].map(of) {
-        let p50 = segment["rows"].as_array().unwrap().iter().find(|row| row["figure"] == "p50").unwrap();
-        let values = ["a", "b"].map(|side| latpath_stats::units::duration(p50[side].as_f64().unwrap().round() as Ns));
+    let page = compared(&bench, &FIVE);
+    for segment in ["Thyp", "Tsub"] {
+        let p50 = row_of(&page, segment, "p50");
+        let values = [p50.a, p50.b].map(|side| duration(side.unwrap().value().round() as Ns));
         assert_eq!(row(&html, &["p50", &values[0], &values[1]]).len(), 8);
     }
     assert!(html.contains("A limit is broken"));
@@ -349,9 +346,8 @@ fn the_limits_of_a_comparison_become_tests_of_a_ci_server() {
 fn every_key_of_a_comparison_is_in_the_docs() {
     let bench = groups(100);
     let mut keys = std::collections::BTreeSet::new();
-    for page in [json(&bench, &[&FIVE[..], &["--exclude", "all"]].concat()), json(&bench, &["compare", "x=a1", "y=b1"])]
-    {
-        crate::figures::all_keys(&page, &mut keys);
+    for args in [&[&FIVE[..], &["--exclude", "all"]].concat()[..], &["compare", "x=a1", "y=b1"]] {
+        crate::figures::all_keys(&bench.json(args), &mut keys);
     }
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -363,33 +359,26 @@ fn every_key_of_a_comparison_is_in_the_docs() {
 #[test]
 fn the_share_within_a_band_stands_beside_the_other_figures_and_in_a_studys_table() {
     let bench = groups(100);
-    let of_run = |run: &str| -> Value {
-        let out = bench.latpath(&["report", run, "--json", "--band", "130us..150us"]);
-        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
-        let segments = report["segments"].as_array().unwrap();
-        segments.iter().find(|s| s["name"] == "total").unwrap().clone()
+    let of_run = |run: &str| {
+        let report: Summary = bench.json(&["report", run, "--band", "130us..150us"]);
+        segment(&report, "total").clone()
     };
     let (a, b) = (of_run("a1"), of_run("b1"));
-    let number = |figures: &Value, key: &str| figures[key].as_u64().unwrap();
-    let share = |figures: &Value| number(figures, "in_band") as f64 * 100.0 / number(figures, "count") as f64;
-    assert!((1.0..99.0).contains(&share(&a)), "{a}");
+    let share = |figures: &SegmentFigures| figures.in_band.unwrap() as f64 * 100.0 / figures.times.count as f64;
+    assert!((1.0..99.0).contains(&share(&a)), "{a:?}");
     let words = ["compare", "a1", "--against", "b1", "--band", "130us..150us"];
-    let page = json(&bench, &words);
-    let total = page["segments"].as_array().unwrap().iter().find(|s| s["name"] == "total").unwrap();
-    let row = total["rows"].as_array().unwrap().last().unwrap();
-    assert_eq!((row["figure"].as_str(), row["verdict"].as_str()), (Some("in_band"), Some("not_tested")));
-    assert!((row["a"].as_f64().unwrap() - share(&a)).abs() < 1e-9, "{row}");
-    assert!((row["b"].as_f64().unwrap() - share(&b)).abs() < 1e-9, "{row}");
+    let page = compared(&bench, &words);
+    let row = row_of(&page, "total", "in_band");
+    assert_eq!(row.verdict, Verdict::NotTested);
+    assert!((row.a.unwrap().value() - share(&a)).abs() < 1e-9, "{row:?}");
+    assert!((row.b.unwrap().value() - share(&b)).abs() < 1e-9, "{row:?}");
     let text = stdout(&bench.latpath(&words));
     assert!(text.contains("in 130.0 µs to 150.0 µs"), "{text}");
     let table = ["compare", "x=a1", "y=b1", "--band", "130us..150us"];
-    let rows = json(&bench, &table)["rows"].clone();
-    assert_eq!(
-        [number(&rows[0], "in_band"), number(&rows[1], "in_band")],
-        [number(&a, "in_band"), number(&b, "in_band")]
-    );
+    let rows = bench.json::<Study>(&table).rows;
+    assert_eq!([rows[0].in_band, rows[1].in_band], [a.in_band, b.in_band]);
     assert!(stdout(&bench.latpath(&table)).contains("130.0 µs to 150.0 µs"));
-    assert_eq!(json(&bench, &["compare", "a1", "--against", "b1"]).get("band"), None);
+    assert_eq!(compared(&bench, &["compare", "a1", "--against", "b1"]).band, None);
 }
 
 #[test]
@@ -401,9 +390,9 @@ fn streams_of_two_sites_are_set_against_each_other_by_pairs() {
     let why = stdout(&compare(&[]));
     assert!(why.contains("not comparable"), "{why}");
     for more in [&["--pair", "MU01=MU07"][..], &["--pair", "MU01=MU07", "--by-stream"]] {
-        let page = json(&bench, &[&["compare", "here", "--against", "there"], more].concat());
-        assert_eq!(page["not_comparable"], serde_json::json!([]));
-        assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+        let page = compared(&bench, &[&["compare", "here", "--against", "there"], more].concat());
+        assert_eq!(page.not_comparable, [""; 0]);
+        assert_eq!(verdict(&page, "Thyp", "p50"), Verdict::NoDifference);
     }
     for wrong in [&["--pair", "MU01"][..], &["--pair", "MU01=MU09"], &["--pair", "MU02=MU07"]] {
         assert_eq!(compare(wrong).status.code(), Some(2), "{wrong:?}");

@@ -3,7 +3,7 @@
 
 use crate::runs::{manifest, stderr, stdout, Bench, LATE, START};
 use latpath_journey::{Journey, Totals};
-use latpath_model::{Ns, Point, PointInfo};
+use latpath_model::{Ns, Point, PointInfo, SegmentKind};
 use latpath_run::{Manifest, Writer};
 use latpath_stats::units::duration;
 use std::process::Output;
@@ -27,30 +27,24 @@ pub fn row(html: &str, begins: &[&str]) -> Vec<String> {
 fn the_html_has_the_figures_of_the_json() {
     let bench = Bench::with_run();
     let html = stdout(&written(&bench, &["--html", "-"]));
-    let report = bench.json(&[]);
-    for segment in report["segments"].as_array().unwrap().iter().filter(|s| s["kind"] != "step") {
-        let bound = segment["error_bound_ns"].as_i64().unwrap();
-        let shown = |key: &str| match segment[key].as_i64().unwrap() {
-            ns if key != "stddev_ns" && ns < bound => format!("<{}", duration(bound)),
-            ns => duration(ns),
-        };
-        // Of 2000 packets none exceeds these.
-        let few = ["p99_99_ns", "p99_999_ns", "p99_9999_ns"];
-        let shown = |key: &str| if few.contains(&key) { "-".into() } else { shown(key) };
-        let keys =
-            ["min", "mean", "stddev", "p50", "p90", "p95", "p99", "p99_9", "p99_99", "p99_999", "p99_9999", "max"];
-        let times: Vec<String> = keys.iter().map(|key| shown(&format!("{key}_ns"))).collect();
-        let name = segment["name"].as_str().unwrap();
+    let report = bench.figures(&[]);
+    for segment in report.segments.iter().filter(|s| s.kind != SegmentKind::Step) {
+        let (t, bound) = (&segment.times, segment.error_bound_ns);
+        let time = |ns: Ns| if ns < bound { format!("<{}", duration(bound)) } else { duration(ns) };
+        let mut times = vec![time(t.min_ns), time(t.mean_ns), duration(t.stddev_ns)];
+        times.extend([t.p50_ns, t.p90_ns, t.p95_ns, t.p99_ns, t.p99_9_ns].map(time));
+        // None of 2000 packets exceeds the 99.99th percentile and higher ones.
+        times.extend(["-", "-", "-"].map(String::from));
+        times.push(time(t.max_ns));
         let label = [("Thyp", "Thyp 1→4"), ("Tsub", "Tsub 4→5"), ("total", "total 1→5")];
-        let label = label.iter().find(|(of, _)| *of == name).unwrap().1;
+        let label = label.iter().find(|(of, _)| *of == segment.name).unwrap().1;
         let shown = row(&html, &[label, &times[0], &times[1]]);
-        assert_eq!(shown[1..], times, "{name}");
+        assert_eq!(shown[1..], times, "{}", segment.name);
     }
     let late = format!("{LATE}");
     assert!(html.contains(&format!("key {late}, number {late}")), "the packet with the greatest time is named");
-    let at = &report["streams"][0]["pacing"][0];
-    let times = ["min_ns", "mean_ns", "max_ns"].map(|key| duration(at[key].as_i64().unwrap()));
-    assert_eq!(row(&html, &["MU01", at["point"].as_str().unwrap()])[3..], times);
+    let at = &report.streams[0].pacing[0];
+    assert_eq!(row(&html, &["MU01", &at.point])[3..], [at.min_ns, at.mean_ns, at.max_ns].map(duration));
 }
 
 #[test]
@@ -60,7 +54,7 @@ fn the_same_run_gives_the_same_bytes_and_another_one_another_name() {
         let first = written(&bench, &[format, "-"]);
         assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
         assert!(!first.stdout.is_empty() && first.stdout == written(&bench, &[format, "-"]).stdout, "{format}");
-        bench.edit(|manifest| manifest["host"]["name"] = format.into());
+        bench.edit(|manifest| manifest.host.name = format.into());
         assert!(first.stdout != written(&bench, &[format, "-"]).stdout, "{format}");
     }
 }
@@ -156,8 +150,8 @@ fn a_page_of_a_part_of_a_run_says_which_part_and_what_else_weakens_its_verdict()
     ] {
         assert!(html.contains(part), "{part}");
     }
-    let json = bench.json(&["--from", "100ms"]);
-    assert_eq!((&json["chosen"]["from_ns"], &json["chosen"]["to_ns"]), (&100_000_000.into(), &serde_json::Value::Null));
+    let chosen = bench.report(&["--from", "100ms"]).chosen;
+    assert_eq!((chosen.from_ns, chosen.to_ns), (Some(100_000_000), None));
     let xml = stdout(&bench.latpath(&[&["report", "run", "--from", "100ms", "--junit", "-"], &limit[..]].concat()));
     assert!(xml.contains("<testsuite name=\"run, 100.0 ms to the end of 249.8 ms\""), "{xml}");
     assert!(stdout(&written(&bench, &["--from", "100ms"])).contains("covers      100.0 ms to the end"));

@@ -1,6 +1,7 @@
 //! A report of a whole run, in each of its formats.
 
 use crate::runs::{packets, segment, stderr, stdout, Bench, Packet, LATE, PACKETS, POINTS, START, START_UTC, STREAMS};
+use latpath_stats::{Loss, PacketAt, WorstStep};
 use serde_json::{json, Value};
 
 /// Removes sizes, which depend on the version of the compression library.
@@ -41,7 +42,7 @@ fn sorted<const N: usize>(mut names: [&str; N]) -> Vec<&str> {
 
 #[test]
 fn the_json_has_the_keys_that_others_script_against() {
-    let report = Bench::with_run().json(&[]);
+    let report: Value = Bench::with_run().json(&["report", "run"]);
     let counts = ["journeys", "complete", "incomplete", "lost", "duplicates", "out_of_order"];
     let whole = [
         "elapsed_ns",
@@ -105,88 +106,94 @@ fn the_json_has_the_keys_that_others_script_against() {
 
 #[test]
 fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
-    let report = Bench::with_run().json(&[]);
-    assert_eq!(report["journeys"], 2 * PACKETS);
-    assert_eq!((&report["complete"], &report["incomplete"]), (&json!(2 * 981), &json!(2 * 5)));
+    let report = Bench::with_run().figures(&[]);
+    assert_eq!((report.journeys, report.complete, report.incomplete), (2 * PACKETS, 2 * 981, 2 * 5));
     // The run lacks the kernel's own counts.
-    let loss = |place, reason: Option<&str>, meaning: Option<&str>, count| json!({ "place": place, "dropped_at": null, "reason": reason, "meaning": meaning, "kernel_count": null, "count": count });
+    let loss = |place: &str, reason: Option<&str>, meaning: Option<&str>, count| Loss {
+        place: place.into(),
+        reason: reason.map(Into::into),
+        meaning: meaning.map(Into::into),
+        dropped_at: None,
+        kernel_count: None,
+        count,
+    };
     let dropped = loss("host/tx@vnet0", Some("FULL_RING in tun_net_xmit"), Some("tap queue full"), 20);
-    let in_guest = loss("guest0/nic-rx@eth1", None, None, 8);
-    assert_eq!(report["lost"], json!([dropped, in_guest]));
-    assert_eq!((&report["duplicates"], &report["out_of_order"]), (&json!(40), &json!(16)));
-    assert_eq!((&report["malformed"], &report["streams"][1]["never_seen"]), (&json!(2), &json!(3)));
-    assert_eq!(report["streams"][1]["stream"], STREAMS[1]);
-    let one = &report["streams"][0];
-    assert_eq!([&one["journeys"], &one["complete"], &one["incomplete"]], [1000, 981, 5]);
+    assert_eq!(report.lost, [dropped, loss("guest0/nic-rx@eth1", None, None, 8)]);
+    assert_eq!((report.duplicates, report.out_of_order, report.malformed), (40, 16, 2));
+    let [one, other] = &report.streams[..] else { panic!("{:?}", report.streams) };
+    assert_eq!((other.stream.as_str(), other.never_seen), (STREAMS[1], 3));
+    assert_eq!((one.journeys, one.complete, one.incomplete), (1000, 981, 5));
     // From the first packet's first sighting to the last one's.
-    assert_eq!(report["elapsed_ns"], (PACKETS as i64 - 1) * 250_000 + 7_000);
-    let on_route: Vec<_> = [0, 1, 3, 4, 5].map(|p| POINTS[p]).into();
-    assert_eq!(report["points"], json!(on_route));
+    assert_eq!(report.elapsed_ns, (PACKETS as i64 - 1) * 250_000 + 7_000);
+    let on_route: Vec<String> = report.points.iter().map(ToString::to_string).collect();
+    assert_eq!(on_route, [0, 1, 3, 4, 5].map(|p| POINTS[p]));
 }
 
 #[test]
 fn a_segments_times_are_those_of_its_packets() {
-    let report = Bench::with_run().json(&[]);
+    let report = Bench::with_run().figures(&[]);
     for (name, from, to, bound) in [("Thyp", 0, 4, 1_870), ("Tsub", 4, 5, 0), ("total", 0, 5, 1_870)] {
         let both = packets().filter(|p| p.has(from) && p.has(to));
         let mut times: Vec<i64> = both.map(|p| p.t[to] - p.t[from]).collect();
         times.sort();
         let row = segment(&report, name);
-        assert_eq!((row["from"].as_str(), row["to"].as_str()), (Some(POINTS[from]), Some(POINTS[to])));
-        assert_eq!((row["count"].as_u64(), row["error_bound_ns"].as_i64()), (Some(times.len() as u64), Some(bound)));
-        assert_eq!((row["min_ns"].as_i64(), row["max_ns"].as_i64()), (times.first().copied(), times.last().copied()));
+        assert_eq!((row.from.as_str(), row.to.as_str()), (POINTS[from], POINTS[to]));
+        assert_eq!((row.times.count, row.error_bound_ns), (times.len() as u64, bound));
+        assert_eq!((row.times.min_ns, row.times.max_ns), (times[0], times[times.len() - 1]));
         let over = times.iter().filter(|t| **t > 200_000).count();
-        assert_eq!((row["over_threshold"].as_u64(), row["negative"].as_u64()), (Some(over as u64), Some(0)));
+        assert_eq!((row.over_threshold, row.times.negative), (over as u64, 0));
         let slowest =
             packets().filter(|p| p.has(from) && p.has(to)).max_by_key(|p| (p.t[to] - p.t[from], -p.t[from])).unwrap();
-        let time_ns = START_UTC + slowest.t[from] - START;
-        let at = json!({ "stream": STREAMS[usize::from(slowest.stream)], "key": slowest.number % 4000, "number": slowest.number, "time_ns": time_ns });
-        assert_eq!(row["max_at"], at, "{name}");
+        let at = PacketAt {
+            stream: STREAMS[usize::from(slowest.stream)].into(),
+            key: (slowest.number % 4000) as u32,
+            number: slowest.number,
+            time_ns: START_UTC + slowest.t[from] - START,
+        };
+        assert_eq!(row.max_at, Some(at), "{name}");
         let middle = times[times.len() / 2 - 1];
-        assert!((row["p50_ns"].as_i64().unwrap() - middle).abs() * 100 <= middle, "{row}");
-        let seconds = report["elapsed_ns"].as_f64().unwrap() / 1e9;
-        assert!((row["rate_hz"].as_f64().unwrap() - times.len() as f64 / seconds).abs() < 0.1, "{row}");
+        assert!((row.times.p50_ns - middle).abs() * 100 <= middle, "{row:?}");
+        let seconds = report.elapsed_ns as f64 / 1e9;
+        assert!((row.rate_hz - times.len() as f64 / seconds).abs() < 0.1, "{row:?}");
     }
 }
 
 #[test]
 fn pacing_is_the_time_from_one_packet_to_the_next_at_each_point() {
-    let report = Bench::with_run().json(&[]);
-    for (id, stream) in report["streams"].as_array().unwrap().iter().enumerate() {
-        let pacing = stream["pacing"].as_array().unwrap();
+    let report = Bench::with_run().figures(&[]);
+    for (id, stream) in report.streams.iter().enumerate() {
         // The points of the route come first.
-        assert_eq!(
-            pacing.iter().map(|at| at["point"].as_str().unwrap()).collect::<Vec<_>>(),
-            [0, 1, 3, 4, 5, 2].map(|p| POINTS[p])
-        );
-        for (at, p) in pacing.iter().zip([0, 1, 3, 4, 5, 2]) {
+        let points: Vec<String> = stream.pacing.iter().map(|at| at.point.clone()).collect();
+        assert_eq!(points, [0, 1, 3, 4, 5, 2].map(|p| POINTS[p]));
+        for (at, p) in stream.pacing.iter().zip([0, 1, 3, 4, 5, 2]) {
             let times: Vec<i64> =
                 packets().filter(|q| usize::from(q.stream) == id && q.has(p)).map(|q| q.t[p]).collect();
             let gaps: Vec<i64> = times.windows(2).map(|two| two[1] - two[0]).collect();
-            assert_eq!(
-                (at["min_ns"].as_i64(), at["max_ns"].as_i64()),
-                (gaps.iter().min().copied(), gaps.iter().max().copied())
-            );
+            let extremes = (gaps.iter().min().copied(), gaps.iter().max().copied());
+            assert_eq!((Some(at.min_ns), Some(at.max_ns)), extremes);
             let mean = gaps.iter().sum::<i64>() as f64 / gaps.len() as f64;
-            assert!((at["mean_ns"].as_f64().unwrap() - mean).abs() <= 0.5 && at["count"] == gaps.len(), "{at}");
+            assert!((at.mean_ns as f64 - mean).abs() <= 0.5 && at.count == gaps.len() as u64, "{at:?}");
         }
     }
 }
 
 #[test]
 fn the_worst_packets_have_all_their_sightings() {
-    let worst = &Bench::with_run().json(&["--worst", "1"])["worst"];
-    assert_eq!(worst.as_array().unwrap().len(), 1);
-    let late = Packet::of(0, LATE);
-    let worst = &worst[0];
-    assert_eq!((&worst["stream"], &worst["key"]), (&json!(STREAMS[0]), &json!(LATE)));
-    assert_eq!(worst["total_ns"], late.t[5] - late.t[0]);
-    assert_eq!(worst["time_ns"], late.t[0] - START + START_UTC);
-    let steps: Vec<_> = worst["steps"].as_array().unwrap().iter().collect();
-    assert_eq!(steps.len(), 5);
-    let (last, t) = (steps[2], late.t);
-    let expected = json!({ "point": POINTS[3], "since_first_ns": t[3] - t[0], "since_last_ns": t[3] - t[1], "cpu": 3, "tid": 4711, "role": null });
-    assert_eq!(last, &expected);
+    let all = Bench::with_run().figures(&["--worst", "1"]).worst;
+    let [worst] = &all[..] else { panic!("{all:?}") };
+    let t = Packet::of(0, LATE).t;
+    assert_eq!((worst.stream.as_str(), u64::from(worst.key)), (STREAMS[0], LATE));
+    assert_eq!((worst.total_ns, worst.time_ns), (t[5] - t[0], t[0] - START + START_UTC));
+    assert_eq!(worst.steps.len(), 5);
+    let expected = WorstStep {
+        point: POINTS[3].into(),
+        since_first_ns: t[3] - t[0],
+        since_last_ns: t[3] - t[1],
+        cpu: Some(3),
+        tid: Some(4711),
+        role: None,
+    };
+    assert_eq!(worst.steps[2], expected);
 }
 
 #[test]
@@ -233,7 +240,7 @@ fn the_csv_has_every_packet_as_it_was() {
 #[test]
 fn a_csv_file_stands_beside_the_report() {
     let bench = Bench::with_run();
-    let report = bench.json(&["--csv", "journeys.csv"]);
+    let report = bench.figures(&["--csv", "journeys.csv"]);
     let csv = std::fs::read_to_string(bench.dir.path().join("journeys.csv")).unwrap();
     let again = ["report", "run", "--csv", "journeys.csv"];
     let refused = bench.latpath(&again);
@@ -242,14 +249,14 @@ fn a_csv_file_stands_beside_the_report() {
     assert_eq!(bench.latpath(&["report", "run", "--csv", "run/manifest.json"]).status.code(), Some(1));
     assert_eq!(bench.latpath(&["report", "run", "--csv", "/dev/null"]).status.code(), Some(0));
     assert_eq!(bench.latpath(&[&again[..], &["--force"]].concat()).status.code(), Some(0));
-    assert_eq!(csv.lines().count() as u64, report["journeys"].as_u64().unwrap() + 1);
+    assert_eq!(csv.lines().count() as u64, report.journeys + 1);
 }
 
 #[test]
 fn segments_lists_the_path_and_what_is_measured_on_it() {
     let bench = Bench::with_run();
     insta::assert_snapshot!(stdout(&bench.latpath(&["segments", "run", "--segment", "vhost=2..3"])));
-    let listed: Value = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
+    let listed: Value = bench.json(&["segments", "run"]);
     assert_eq!(listed["segments"][0], json!({ "kind": "thyp", "name": "Thyp", "from": POINTS[0], "to": POINTS[4] }));
     assert_eq!((listed["points"].as_array().unwrap().len(), &listed["off_route"]), (5, &json!([])));
 }
@@ -312,7 +319,7 @@ fn the_schema_fits_what_is_printed_and_knows_each_key() {
         misfits(schema, schema, value, "", &mut found);
         found
     };
-    let (of_report, mut report) = (schema("report"), bench.json(&[]));
+    let (of_report, mut report) = (schema("report"), bench.json::<Value>(&["report", "run"]));
     assert_eq!(check(&of_report, &report), [""; 0]);
     report["segments"][0].as_object_mut().unwrap().remove("p99_ns");
     report["journeys"] = "many".into();
@@ -323,8 +330,8 @@ fn the_schema_fits_what_is_printed_and_knows_each_key() {
     for line in out.lines() {
         assert_eq!(check(&of_live, &serde_json::from_str(line).unwrap()), [""; 0]);
     }
-    let compared = stdout(&bench.latpath(&["compare", "run", "--against", "run", "--json"]));
-    assert_eq!(check(&schema("compare"), &serde_json::from_str(&compared).unwrap()), [""; 0]);
+    let compared = bench.json(&["compare", "run", "--against", "run"]);
+    assert_eq!(check(&schema("compare"), &compared), [""; 0]);
 }
 
 /// Keys of all objects in a value, at any depth.
@@ -344,10 +351,10 @@ pub fn all_keys(value: &Value, keys: &mut std::collections::BTreeSet<String>) {
 #[test]
 fn every_key_is_in_the_docs() {
     let bench = Bench::with_run();
-    let mut report = bench.json(&[]);
+    let mut report: Value = bench.json(&["report", "run"]);
     // The host's facts are described in the documentation of the manifest.
     report["run"]["host"].take();
-    let segments = serde_json::from_slice(&bench.latpath(&["segments", "run", "--json"]).stdout).unwrap();
+    let segments = bench.json(&["segments", "run"]);
     let manifest = serde_json::to_value(crate::runs::manifest()).unwrap();
     let top: serde_json::Map<_, _> = manifest.as_object().unwrap().keys().map(|k| (k.clone(), Value::Null)).collect();
     for (page, values) in [("json.md", vec![report, segments]), ("run-format.md", vec![Value::Object(top)])] {

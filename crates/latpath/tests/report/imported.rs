@@ -1,6 +1,10 @@
 //! `latpath import` from the command line, and other commands on an imported run.
 
 use crate::runs::{stderr, stdout, Bench};
+use latpath_analysis::LimitVerdict;
+use latpath_compare::Comparison;
+use latpath_run::Manifest;
+use latpath_stats::SegmentFigures;
 use serde_json::Value;
 
 const PUB: &str = "publisher/tx@eth0=pub.txt";
@@ -21,12 +25,10 @@ fn logs() -> Bench {
 #[test]
 fn an_imported_run_is_reported_like_any_other() {
     let bench = logs();
-    let out = bench.latpath(&["import", PUB, SUB, "-o", "run", "--json", "-q"]);
-    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-    let manifest: Value = serde_json::from_str(&stdout(&out)).unwrap();
-    assert_eq!((manifest["journeys"].as_u64(), manifest["imported"][1]["packets"].as_u64()), (Some(4000), Some(3999)));
-    let report: Value = serde_json::from_str(&stdout(&bench.latpath(&["report", "run", "--json"]))).unwrap();
-    assert_eq!((report["complete"].as_u64(), report["segments"][0]["max_ns"].as_i64()), (Some(3999), Some(60_000)));
+    let manifest: Manifest = bench.json(&["import", PUB, SUB, "-o", "run", "-q"]);
+    assert_eq!((manifest.journeys, manifest.imported[1].packets), (4000, 3999));
+    let report = bench.figures(&[]);
+    assert_eq!((report.complete, report.segments[0].times.max_ns), (3999, 60_000));
     let text = stdout(&bench.latpath(&["report", "run"]));
     for part in ["publisher/tx@eth0 from pub.txt, 4", "whole microseconds", "not known", "as their files have them"] {
         assert!(text.contains(part), "{part:?} is not in {text}");
@@ -249,9 +251,10 @@ fn durations_alone_make_a_run_whose_losses_are_not_known() {
     for key in ["consecutive", "pacing", "never_seen"] {
         assert!(report["streams"][0].get(key).is_none(), "{key}: {}", report["streams"][0][key]);
     }
-    let figures = &report["segments"][0];
-    assert_eq!((figures["max_ns"].as_i64(), figures["min_ns"].as_i64()), (Some(14_612_000), Some(50_000)));
-    let why = |at: usize| report["limits"][at]["cannot_be_judged"].as_str();
+    let figures: SegmentFigures = serde_json::from_value(report["segments"][0].clone()).unwrap();
+    assert_eq!((figures.times.max_ns, figures.times.min_ns), (14_612_000, 50_000));
+    let limits: Vec<LimitVerdict> = serde_json::from_value(report["limits"].clone()).unwrap();
+    let why = |at: usize| limits[at].cannot_be_judged.as_deref();
     assert!(why(0).is_some_and(|why| why.contains("durations alone")) && why(1).is_some() && why(2).is_none());
     for words in [&["report", "run"][..], &["report", "run", "--markdown", "-"]] {
         let text = stdout(&bench.latpath(words));
@@ -262,10 +265,8 @@ fn durations_alone_make_a_run_whose_losses_are_not_known() {
     assert_eq!((out.status.code(), stderr(&out).contains("durations alone")), (Some(2), true), "{}", stderr(&out));
     std::fs::write(bench.dir.path().join("results"), lines[..30_000].join("\n")).unwrap();
     assert!(import("other").status.success());
-    let compared = bench.latpath(&["compare", "run", "--against", "other", "--json"]);
-    let compared: Value = serde_json::from_str(&stdout(&compared)).unwrap();
-    assert_eq!(compared["losses"].as_array().map(Vec::len), Some(0), "{compared}");
-    assert!(compared["segments"].as_array().is_some_and(|all| !all.is_empty()));
+    let compared: Comparison = bench.json(&["compare", "run", "--against", "other"]);
+    assert!(compared.losses.is_empty() && !compared.segments.is_empty(), "{compared:?}");
     for (words, code, says) in [
         (&[source][..], 2, "as --rate 4000"),
         (&["host/nic-rx@a=results", "--rate", "4000"], 2, "write FROM,TO=FILE"),

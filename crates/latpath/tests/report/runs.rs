@@ -3,9 +3,11 @@
 use latpath_journey::Journey;
 use latpath_journey::Totals;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, SegmentKind};
+use latpath_report::Report;
 use latpath_run::{MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, ToolCost, Writer};
+use latpath_stats::{SegmentFigures, Summary};
 use latpath_testkit::waits::until;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -204,10 +206,9 @@ impl Bench {
     }
 
     /// Changes the run's manifest, which then has no checksum.
-    pub fn edit(&self, change: impl FnOnce(&mut Value)) {
+    pub fn edit(&self, change: impl FnOnce(&mut Manifest)) {
         let path = self.run().join(latpath_run::MANIFEST);
-        let mut manifest: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-        manifest.as_object_mut().unwrap().remove("xxh64");
+        let mut manifest = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         change(&mut manifest);
         std::fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
     }
@@ -215,9 +216,9 @@ impl Bench {
     /// Replaces the end, which otherwise depends on the time of the test.
     fn set_end(&self, after: Ns) {
         self.edit(|manifest| {
-            manifest["end"]["monotonic_ns"] = (START + after).into();
-            manifest["end"]["utc_ns"] = (START_UTC + after).into();
-            manifest["written_ns"] = (START + after).into();
+            let end = manifest.end.as_mut().unwrap();
+            (end.monotonic_ns, end.utc_ns) = (START + after, START_UTC + after);
+            manifest.written_ns = START + after;
         });
     }
 
@@ -234,11 +235,21 @@ impl Bench {
         latpath(self.dir.path()).args(args).output().unwrap()
     }
 
-    /// Output of `latpath report run --json` with further arguments.
-    pub fn json(&self, more: &[&str]) -> Value {
-        let out = self.latpath(&[&["report", "run", "--json"], more].concat());
+    /// What a successful command prints with `--json`.
+    pub fn json<T: DeserializeOwned>(&self, args: &[&str]) -> T {
+        let out = self.latpath(&[args, &["--json"]].concat());
         assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
-        serde_json::from_slice(&out.stdout).unwrap()
+        parsed(&out)
+    }
+
+    /// The report of the run, with further arguments.
+    pub fn report(&self, more: &[&str]) -> Report<'static> {
+        self.json(&[&["report", "run"], more].concat())
+    }
+
+    /// The figures of this report.
+    pub fn figures(&self, more: &[&str]) -> Summary {
+        self.report(more).summary.into_owned()
     }
 }
 
@@ -257,7 +268,12 @@ pub fn stderr(out: &Output) -> String {
     String::from_utf8(out.stderr.clone()).unwrap()
 }
 
-/// A segment of a report's JSON.
-pub fn segment<'a>(report: &'a Value, name: &str) -> &'a Value {
-    report["segments"].as_array().unwrap().iter().find(|s| s["name"] == name).unwrap()
+/// The JSON on standard output.
+pub fn parsed<T: DeserializeOwned>(out: &Output) -> T {
+    serde_json::from_slice(&out.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(out)))
+}
+
+/// A segment of a report.
+pub fn segment<'a>(figures: &'a Summary, name: &str) -> &'a SegmentFigures {
+    figures.segments.iter().find(|s| s.name == name).unwrap()
 }

@@ -2,10 +2,12 @@
 
 use crate::documents::row;
 use crate::runs::{manifest, stderr, stdout, Bench, START};
+use latpath_compare::Comparison;
 use latpath_journey::Journey;
 use latpath_model::{Ns, HOST};
+use latpath_report::Report;
 use latpath_run::Writer;
-use latpath_settings::{Reading, Scope, Setting, Source};
+use latpath_settings::{DifferenceKind, Reading, Scope, Setting, Source};
 use latpath_testkit::machine_folder::{MachineFolder, VCPU_GROUP};
 use latpath_vms::{Policy, Role, Thread, Vm};
 use serde_json::Value;
@@ -71,10 +73,6 @@ fn done(output: Output) -> String {
     stdout(&output)
 }
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap()
-}
-
 /// Compares two runs between which a setting was changed; text, JSON and HTML must name this setting and no other.
 fn named(setting: Setting, place: &str, (before, after): (&str, &str), change: impl FnOnce(&mut Machine)) {
     let bench = Bench::new();
@@ -84,15 +82,12 @@ fn named(setting: Setting, place: &str, (before, after): (&str, &str), change: i
     run(&bench, "newer", Some(machine.read()), Some(machine.read()));
 
     let args = ["compare", "newer", "--against", "old"];
-    let page = json(&done(bench.latpath(&[&args[..], &["--json"]].concat())));
-    let differences = page["settings"]["differences"].as_array().unwrap();
-    assert_eq!(differences.len(), 1, "{differences:?}");
-    let found = &differences[0];
-    assert_eq!((&found["kind"], &found["machine"]), (&"differs".into(), &"host".into()));
-    assert_eq!(found["settings"], serde_json::json!([setting.id()]));
-    assert_eq!(found["scope"], serde_json::to_value(setting.info().scope).unwrap());
-    assert_eq!((&found["a"], &found["b"]), (&serde_json::json!([after]), &serde_json::json!([before])));
-    assert_eq!((&page["settings"]["a_recorded"], &page["settings"]["b_recorded"]), (&1.into(), &1.into()));
+    let settings = bench.json::<Comparison>(&args).settings;
+    let [found] = &settings.differences[..] else { panic!("{:?}", settings.differences) };
+    assert_eq!((found.kind, found.machine.as_str()), (DifferenceKind::Differs, HOST));
+    assert_eq!((found.scope, &found.settings[..]), (Some(setting.info().scope), &[setting.id().to_owned()][..]));
+    assert_eq!((&found.a[..], &found.b[..]), (&[after.to_owned()][..], &[before.to_owned()][..]));
+    assert_eq!((settings.a_recorded, settings.b_recorded), (1, 1));
 
     let text = done(bench.latpath(&args));
     let (head, rest) = text.split_once("Settings that differ\n").unwrap_or_else(|| panic!("{text}"));
@@ -202,20 +197,19 @@ fn a_setting_that_changed_during_a_run_is_reported_and_varies_within_its_side() 
     assert!(lines[2].contains("settings read"), "{lines:?}");
     assert!(done(bench.latpath(&["report", "old"])).contains("settings read, none changed during the run"));
 
-    let report = json(&done(bench.latpath(&["report", "changed", "--json"])));
-    let changes = report["settings"]["changes"].as_array().unwrap();
-    assert_eq!(changes.len(), 2, "{changes:?}");
-    assert_eq!((&changes[1]["targets"][0], &changes[1]["end"]), (&"1".into(), &"performance".into()));
-    let values = report["settings"]["machines"][0]["begin"]["values"].as_array().unwrap();
-    assert!(values.len() > 100, "JSON has all of them: {}", values.len());
+    let settings = bench.json::<Report>(&["report", "changed"]).settings;
+    let [_, governor] = &settings.changes[..] else { panic!("{:?}", settings.changes) };
+    assert_eq!((governor.targets[0].as_str(), governor.end.as_str()), ("1", "performance"));
+    let count = settings.machines[0].begin.as_ref().map(|begin| begin.values.len());
+    assert!(count > Some(100), "JSON has all of them: {count:?}");
 
     let html = done(bench.latpath(&["report", "changed", "--html", "-"]));
     assert_eq!(row(&html, &["host", "numa-balancing"])[3..5], ["0", "1"]);
     assert!(html.contains("<details>"), "the table is folded");
 
-    let page = json(&done(bench.latpath(&["compare", "changed", "--against", "old", "--json"])));
-    let kinds: Vec<_> = page["settings"]["differences"].as_array().unwrap().iter().map(|one| &one["kind"]).collect();
-    assert_eq!(kinds, ["varies", "varies"]);
+    let settings = bench.json::<Comparison>(&["compare", "changed", "--against", "old"]).settings;
+    let kinds: Vec<_> = settings.differences.iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [DifferenceKind::Varies; 2]);
 }
 
 #[test]
@@ -240,10 +234,9 @@ fn what_only_one_side_has_is_one_line_for_each_place() {
     machine.folder.write("sys/class/net/x<b>1/device/numa_node", "0");
     run(&bench, "newer", Some(machine.read()), None);
     let args = ["compare", "newer", "--against", "old"];
-    let page = json(&done(bench.latpath(&[&args[..], &["--json"]].concat())));
-    let found = page["settings"]["differences"].as_array().unwrap();
-    assert_eq!((found.len(), &found[0]["kind"]), (1, &"only_one_side".into()), "{found:?}");
-    assert!(found[0]["a"].as_array().unwrap().contains(&"device-mtu=9".into()), "{found:?}");
+    let found = bench.json::<Comparison>(&args).settings.differences;
+    assert_eq!((found.len(), found[0].kind), (1, DifferenceKind::OnlyOneSide), "{found:?}");
+    assert!(found[0].a.contains(&"device-mtu=9".into()), "{found:?}");
     let html = done(bench.latpath(&[&args[..], &["--html", "-"]].concat()));
     assert_eq!(row(&html, &["4 settings"])[1..], ["x<b>1", "read", "not read"]);
     assert!(!html.contains("x<b>1"), "names are no markup");
@@ -256,12 +249,12 @@ fn a_damaged_file_of_settings_is_a_note_and_the_figures_stay() {
     let file = bench.dir.path().join("old/settings.json");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen("powersave", "powerslave", 1)).unwrap();
-    let report = json(&done(bench.latpath(&["report", "old", "--json"])));
-    assert_eq!((&report["journeys"], &report["settings"]["machines"]), (&200.into(), &serde_json::json!([])));
-    assert!(report["notes"].to_string().contains("settings.json"), "{}", report["notes"]);
+    let report: Report = bench.json(&["report", "old"]);
+    assert_eq!((report.summary.journeys, report.settings.machines.len()), (200, 0));
+    assert!(report.summary.notes.concat().contains("settings.json"), "{:?}", report.summary.notes);
     std::fs::remove_file(&file).unwrap();
-    let report = json(&done(bench.latpath(&["report", "old", "--json"])));
-    assert!(report["notes"].to_string().contains("settings.json is missing"), "{}", report["notes"]);
+    let notes = bench.json::<Report>(&["report", "old"]).summary.into_owned().notes;
+    assert!(notes.concat().contains("settings.json is missing"), "{notes:?}");
 }
 
 #[test]
@@ -273,9 +266,9 @@ fn every_key_of_settings_is_in_the_docs() {
     machine.folder.write("proc/sys/vm/swappiness", "60");
     run(&bench, "newer", Some(begin), Some(machine.read()));
     let mut keys = std::collections::BTreeSet::new();
-    let report = json(&done(bench.latpath(&["report", "newer", "--json"])));
+    let report: Value = bench.json(&["report", "newer"]);
     crate::figures::all_keys(&report["settings"], &mut keys);
-    let page = json(&done(bench.latpath(&["compare", "newer", "--against", "old", "--json"])));
+    let page: Value = bench.json(&["compare", "newer", "--against", "old"]);
     crate::figures::all_keys(&page["settings"], &mut keys);
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
     let text = std::fs::read_to_string(path).unwrap();

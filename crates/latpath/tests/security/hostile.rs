@@ -131,9 +131,9 @@ pub enum Trap {
     Link,
     /// The symbol file of its code is a FIFO without a writer.
     Fifo,
-    /// The symbol file of its code has 1 TiB.
+    /// The symbol file of its code is 1 TiB long.
     HugeMap,
-    /// Its program file has 1 TiB.
+    /// Its program file is 1 TiB long.
     HugeProgram,
 }
 

@@ -1,8 +1,8 @@
 //! A plan in a folder of its own, and what it leaves on the machine.
 
+use latpath_study::TrialRecord;
 use latpath_testkit::names::own;
 use latpath_testkit::{latpath, program, Failed, Finished, Space, Started};
-use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -91,7 +91,7 @@ impl StudyBench {
     }
 
     /// The record of a trial.
-    pub fn record(&self, trial: &str) -> Result<Value, Failed> {
+    pub fn record(&self, trial: &str) -> Result<TrialRecord, Failed> {
         let text = fs::read_to_string(self.path("study").join("trials").join(trial).join("trial.json"))?;
         Ok(serde_json::from_str(&text)?)
     }

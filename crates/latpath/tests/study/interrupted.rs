@@ -1,11 +1,11 @@
 //! Studies that are interrupted and go on.
 
 use crate::bench::StudyBench;
+use latpath_study::{CellRow, StudyTable};
 use latpath_testkit::waits::{fault_for, until, LIMIT};
 use latpath_testkit::{equal, trial, Failed, Lack, Noise, Trial};
 use nix::sys::signal::Signal;
-use serde_json::{json, Value};
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -22,17 +22,12 @@ const TRIALS: usize = 8;
 const LOADS: &str = "[[load]]\nname = 'idle'\n[[load]]\nname = 'busy'\ncommand = 'while :; do :; done'\n";
 
 /// What does not depend on times: the cells, and how many recordings each has.
-fn shape(table: &Value) -> Value {
-    let cells = table["cells"].as_array().into_iter().flatten();
-    let cells = cells.map(|cell| {
-        let names = ["direction", "topology", "settings", "load"].map(|part| &cell[part]);
-        json!([names, cell["figures"]["recordings"], cell["failed"]])
-    });
-    let pairs = table["differences"].as_array().into_iter().flatten().map(|one| json!([one["cell"], one["reference"]]));
-    json!({
-        "seed": table["seed"], "trials": table["trials"], "complete": table["complete"], "failed": table["failed"],
-        "cells": cells.collect::<Vec<_>>(), "differences": pairs.collect::<Vec<_>>(),
-    })
+fn shape(table: &StudyTable) -> impl PartialEq + Debug {
+    let recordings = |cell: &CellRow| cell.figures.as_ref().map(|figures| figures.recordings);
+    let cells: Vec<_> = table.cells.iter().map(|cell| (cell.label(), recordings(cell), cell.failed)).collect();
+    let pairs: Vec<_> = table.differences.iter().map(|one| (one.cell, one.reference)).collect();
+    let failed: Vec<_> = table.failed.iter().map(|failed| failed.trial.clone()).collect();
+    (table.seed, table.trials, table.complete, failed, cells, pairs)
 }
 
 /// Kills a study a number of times, each time at a random moment, and lets it go on.
@@ -40,7 +35,7 @@ fn killed(kills: usize, repetitions: usize) -> Result<(), Failed> {
     let plan = PLAN.replace("repetitions = 2", &format!("repetitions = {repetitions}"));
     let uninterrupted = StudyBench::new()?;
     uninterrupted.write_plan(&plan, LOADS)?;
-    let reference = uninterrupted.run("--json")?.json()?;
+    let reference: StudyTable = uninterrupted.run("--json")?.json()?;
     let order = uninterrupted.completed()?;
     equal("trials", order.len(), TRIALS * repetitions)?;
 
@@ -55,7 +50,7 @@ fn killed(kills: usize, repetitions: usize) -> Result<(), Failed> {
         until("processes of the trial are gone", || bench.processes().is_empty())?;
     }
     let resumed = bench.run("--json")?;
-    let table = resumed.json()?;
+    let table: StudyTable = resumed.json()?;
     equal(&resumed.stderr, shape(&table), shape(&reference))?;
     equal("the order of trials", bench.completed()?, order)?;
     equal("namespaces that are left", bench.namespaces(), 0)?;
@@ -74,8 +69,8 @@ fn stopped() -> Result<(), Failed> {
     equal("namespaces that are left", bench.namespaces(), 0)?;
     equal("processes that are left", bench.processes(), Vec::new())?;
     let kept = bench.completed()?.len();
-    let table = bench.report("--json")?.json()?;
-    equal("complete so far", table["complete"].as_u64(), Some(kept as u64))?;
+    let table: StudyTable = bench.report("--json")?.json()?;
+    equal("complete so far", table.complete, kept)?;
     let text = bench.report("")?.stdout;
     equal(&text, text.contains("still to be made: the table is not complete"), true)
 }

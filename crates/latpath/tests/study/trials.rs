@@ -1,8 +1,9 @@
 //! Complete studies, and trials that fail.
 
 use crate::bench::StudyBench;
+use latpath_settings::SettingDifference;
+use latpath_study::{Against, FailedTrial, Outcome, StudyTable};
 use latpath_testkit::{equal, trial, Failed, Lack, Trial};
-use serde_json::Value;
 use std::fs;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -16,10 +17,6 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 
 const SHORT: &str = "seed = 7\nwarm_up = '200ms'\nduration = '1s'\n";
 
-fn cells(table: &Value) -> &[Value] {
-    table["cells"].as_array().map_or(&[], Vec::as_slice)
-}
-
 fn measures() -> Result<(), Failed> {
     let bench = StudyBench::new()?;
     let udp = "udp_stream = { to = '10.77.0.2:5001', streams = 2, size = 500, rate = 1000, namespace = '{name}-pub', sink = '{name}-app' }";
@@ -28,25 +25,24 @@ fn measures() -> Result<(), Failed> {
         &format!("[[load]]\nname = 'idle'\n[[load]]\nname = 'udp'\n{udp}\n"),
     )?;
     let ran = bench.run("--json")?;
-    let table = ran.json()?;
-    equal(&ran.stderr, (table["trials"].as_u64(), table["complete"].as_u64()), (Some(8), Some(8)))?;
-    equal("cells", cells(&table).len(), 8)?;
-    for cell in cells(&table) {
-        let figures = &cell["figures"];
-        equal(&format!("runs of {cell}"), figures["recordings"].as_u64(), Some(1))?;
-        equal("packets", figures["packets"].as_u64().is_some_and(|n| n > 200), true)?;
-        equal("in the band", figures["in_band"].as_u64(), figures["count"].as_u64())?;
-        let rate = cell["load_bits_per_second"].as_f64();
+    let table: StudyTable = ran.json()?;
+    equal(&ran.stderr, (table.trials, table.complete), (8, 8))?;
+    equal("cells", table.cells.len(), 8)?;
+    for cell in &table.cells {
+        let figures = cell.figures.as_ref().ok_or_else(|| format!("no figures of {}", cell.label()))?;
+        equal(&format!("runs of {}", cell.label()), figures.recordings, 1)?;
+        equal("packets", figures.packets > 200, true)?;
+        equal("in the band", figures.in_band, Some(figures.times.count))?;
+        let rate = cell.load_bits_per_second;
         // 2 flows of 1,000 × 500 B/s are 8 Mbit/s; a busy machine may send less, and nothing sends more.
-        let is_right = match cell["load"].as_str() {
-            Some("udp") => rate.is_some_and(|rate| rate > 0.0 && rate < 9e6),
+        let is_right = match cell.load.as_str() {
+            "udp" => rate.is_some_and(|rate| rate > 0.0 && rate < 9e6),
             _ => rate.is_none(),
         };
         equal(&format!("rate of the load: {rate:?}"), is_right, true)?;
     }
     // The directions' first cells have no reference.
-    equal("differences", table["differences"].as_array().map(Vec::len), Some(6))?;
-    equal("limits", table["limits"].as_array().map(Vec::len), Some(8))?;
+    equal("differences and limits", (table.differences.len(), table.limits.len()), (6, 8))?;
     equal("processes that are left", bench.processes(), Vec::new())?;
     equal("namespaces that are left", bench.namespaces(), 0)?;
     let text = bench.report("")?;
@@ -68,14 +64,13 @@ fn fails() -> Result<(), Failed> {
         "[[topology]]\nname = 'broken'\nup = 'echo tried >> tries; echo no such port >&2; exit 3'\ndown = 'true'\n",
     )?;
     let ran = bench.run("--json")?;
-    let table = ran.json()?;
-    equal(&ran.stderr, (table["complete"].as_u64(), table["failed"].as_array().map(Vec::len)), (Some(4), Some(2)))?;
-    for failed in table["failed"].as_array().into_iter().flatten() {
-        let reason = failed["reason"].as_str().unwrap_or_default();
+    let table: StudyTable = ran.json()?;
+    equal(&ran.stderr, (table.complete, table.failed.len()), (4, 2))?;
+    for FailedTrial { reason, .. } in &table.failed {
         equal(reason, reason.contains("exit status: 3") && reason.contains("no such port"), true)?;
     }
     let record = bench.record("r1-in-broken-nominal-idle")?;
-    equal("its record", (record["outcome"].as_str(), record["attempts"].as_u64()), (Some("failed"), Some(2)))?;
+    equal("its record", (matches!(record.outcome, Outcome::Failed { .. }), record.attempts), (true, 2))?;
     let tries = || Ok::<_, Failed>(fs::read_to_string(bench.path("tries"))?.lines().count());
     equal("attempts of two trials", tries()?, 4)?;
     let text = bench.report("")?.stdout;
@@ -108,20 +103,19 @@ fn names_settings() -> Result<(), Failed> {
          apply = 'ip -n $name-pub link set pub0 txqueuelen 77'\nundo = 'ip -n $name-pub link set pub0 txqueuelen 1000'\n",
     )?;
     let ran = bench.run("--json")?;
-    let table = ran.json()?;
-    equal(&ran.stderr, table["complete"].as_u64(), Some(8))?;
-    let name = |at: &Value| {
-        let cell = &cells(&table)[at.as_u64().unwrap_or(0) as usize];
-        ["direction", "topology", "settings"].map(|part| cell[part].as_str().unwrap_or_default())
-    };
-    let pair = |one: &&Value| {
-        name(&one["cell"]) == ["in", "veth", "short-queue"] && name(&one["reference"]) == ["in", "veth", "nominal"]
-    };
-    let against = table["differences"].as_array().into_iter().flatten().find(pair).ok_or("no such pair")?;
-    let is_length = |one: &&Value| one["settings"][0] == "device-queue-length" && one["targets"][0] == "pub0";
-    let length = against["settings"].as_array().into_iter().flatten().find(is_length);
-    let values = length.map(|one| (one["a"][0].as_str(), one["b"][0].as_str()));
-    equal(&against.to_string(), values, Some((Some("77"), Some("1000"))))?;
+    let table: StudyTable = ran.json()?;
+    equal(&ran.stderr, table.complete, 8)?;
+    let name = |at: usize| table.cells[at].label();
+    let pair =
+        |one: &&Against| name(one.cell) == "in veth short-queue idle" && name(one.reference) == "in veth nominal idle";
+    let against = table.differences.iter().find(pair).ok_or("no such pair")?;
+    let is_length = |one: &&SettingDifference| one.settings[0] == "device-queue-length" && one.targets == ["pub0"];
+    let length = against.settings.iter().find(is_length);
+    equal(
+        &format!("{against:?}"),
+        length.map(|one| (one.a.concat(), one.b.concat())),
+        Some(("77".into(), "1000".into())),
+    )?;
     let text = bench.report("")?.stdout;
     equal(
         &text,

@@ -98,7 +98,7 @@ impl Scene {
     fn shown(&self) -> Result<(Option<u64>, Option<u64>), Failed> {
         let mut command = Command::new("ip");
         command.args(["-j", "link", "show", "dev", NIC]);
-        let shown = self.bench.run(&self.bench.path.hypervisor, command, LIMIT)?.json()?;
+        let shown: Value = self.bench.run(&self.bench.path.hypervisor, command, LIMIT)?.json::<Value>()?;
         Ok((shown[0]["mtu"].as_u64(), shown[0]["txqlen"].as_u64()))
     }
 
@@ -118,7 +118,7 @@ fn under_a_stream() -> Result<(), Failed> {
     let words = format!("apply {file} -i {NIC} --stream svid:{} {PATIENT} --yes --json", scene.svid);
     let applied = scene.tune(&words)?;
     equal(&format!("apply: {}", applied.stderr), applied.code, Some(0))?;
-    let document = applied.json()?;
+    let document: Value = applied.json::<Value>()?;
     equal("steps", document["steps"].as_array().map(Vec::len), Some(2))?;
     for step in document["steps"].as_array().into_iter().flatten() {
         let effect = &step["effect"];

@@ -6,6 +6,7 @@ use latpath_testkit::waits::until;
 use latpath_testkit::Failed;
 use latpath_testkit::{boot, equal, latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
 use latpath_undo::{Journal, Lifetime};
+use latpath_vms::{Accel, Guests, Role, TapKind, Thread, Vm};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -50,28 +51,24 @@ fn run(command: &mut Command) -> Result<Output, Failed> {
 }
 
 /// The entry of a process in `latpath vms --json`, once `ready` accepts it.
-fn vm(pid: u32, ready: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
-    let (mut all, mut found) = (Value::Null, None);
+fn vm(pid: u32, ready: impl Fn(&Vm) -> bool) -> Result<Vm, Failed> {
+    let (mut all, mut found) = (String::new(), None);
     let waited = until(&format!("process {pid} is as it should be"), || {
         let output = latpath("vms --json").output().map(|output| output.stdout).unwrap_or_default();
-        all = serde_json::from_slice(&output).unwrap_or_default();
-        found = all["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid && ready(vm)).cloned();
+        let guests: Guests = serde_json::from_slice(&output).unwrap_or_default();
+        all = format!("{guests:#?}");
+        found = guests.vms.into_iter().find(|vm| vm.pid == pid && ready(vm));
         found.is_some()
     });
-    found.ok_or_else(|| format!("{waited:?}: {all:#}").into())
+    found.ok_or_else(|| format!("{waited:?}: {all}").into())
 }
 
-/// The rows under a key.
-fn rows<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value[key].as_array().map_or(&[], Vec::as_slice)
+fn of_role(vm: &Vm, role: Role) -> Vec<&Thread> {
+    vm.threads.iter().filter(|thread| thread.role == role).collect()
 }
 
-fn of_role(vm: &Value, role: &str) -> Vec<Value> {
-    rows(vm, "threads").iter().filter(|thread| thread["role"] == role).cloned().collect()
-}
-
-fn netns(name: &str) -> Result<u64, Failed> {
-    Ok(fs::metadata(Path::new("/run/netns").join(name))?.ino())
+fn netns(name: &str) -> Result<u32, Failed> {
+    Ok(u32::try_from(fs::metadata(Path::new("/run/netns").join(name))?.ino())?)
 }
 
 /// A guest that never runs, which is enough for it to be listed, and starts at once. `before` is shell code, run in the
@@ -90,26 +87,25 @@ fn listed() -> Result<(), Failed> {
     let path = lab.lay(Application::Guest)?;
     let guest = boot(&lab, &path, &GuestPlan::default())?;
     let vm = vm(guest.pid(), |_| true)?;
-    equal("its name", vm["name"].as_str(), Some("latpath-guest0"))?;
-    equal("its machine", vm["machine"].as_str(), Some("q35"))?;
-    equal("its vCPUs", vm["vcpus"].as_u64(), Some(2))?;
+    equal("its name", vm.name.as_str(), "latpath-guest0")?;
+    equal("its machine", vm.machine.as_deref(), Some("q35"))?;
+    equal("its vCPUs", vm.vcpus, Some(2))?;
     let here = netns(path.hypervisor.name())?;
-    equal("its namespace", vm["netns"].as_u64(), Some(here))?;
-    let [tap] = rows(&vm, "taps") else { return Err(format!("not one tap: {vm:#}").into()) };
-    equal("the tap", (tap["device"].as_str(), tap["netns"].as_u64()), (Some(TAP), Some(here)))?;
-    equal("its bridge", tap["bridge"]["name"].as_str(), Some(BRIDGE))?;
-    equal("its queues", tap["queues"].as_u64(), Some(1))?;
-    let dropped = path.hypervisor.counters_of(TAP)?.tx_dropped;
-    equal("what it dropped", tap["dropped"].as_u64(), Some(dropped))?;
-    let main = of_role(&vm, "main-loop");
-    equal("the main loop", main.iter().map(|t| t["tid"].as_u64()).collect(), vec![Some(guest.pid().into())])?;
-    let vcpus: Vec<_> = of_role(&vm, "vcpu").iter().map(|t| t["vcpu"].as_u64()).collect();
+    equal("its namespace", vm.netns, Some(here))?;
+    let [tap] = &vm.taps[..] else { return Err(format!("not one tap: {vm:#?}").into()) };
+    equal("the tap", (tap.device.as_str(), tap.netns), (TAP, Some(here)))?;
+    equal("its bridge", tap.bridge.as_ref().map(|bridge| bridge.name.as_str()), Some(BRIDGE))?;
+    equal("its queues", tap.queues, 1)?;
+    equal("what it dropped", tap.dropped, Some(path.hypervisor.counters_of(TAP)?.tx_dropped))?;
+    let main: Vec<u32> = of_role(&vm, Role::MainLoop).iter().map(|thread| thread.tid).collect();
+    equal("the main loop", main, vec![guest.pid()])?;
+    let vcpus: Vec<_> = of_role(&vm, Role::Vcpu).iter().map(|thread| thread.vcpu).collect();
     equal("the vCPU threads", vcpus, vec![Some(0), Some(1)])?;
     // The scheduling attributes shown are the kernel's for each thread.
-    for thread in rows(&vm, "threads") {
-        let status = fs::read_to_string(format!("/proc/{}/task/{}/status", guest.pid(), thread["tid"]))?;
+    for thread in &vm.threads {
+        let status = fs::read_to_string(format!("/proc/{}/task/{}/status", guest.pid(), thread.tid))?;
         let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).map(str::trim);
-        equal("a thread's CPUs", thread["cpus_allowed"].as_str(), cpus)?;
+        equal("a thread's CPUs", Some(thread.cpus_allowed.to_string().as_str()), cpus)?;
     }
     let text = String::from_utf8(run(&mut latpath("vms"))?.stdout)?;
     for expected in ["latpath-guest0  process", "vCPU 1", "main loop", TAP] {
@@ -125,7 +121,7 @@ fn macvtap() -> Result<(), Failed> {
     let space = lab.namespace("vtap")?;
     // The device file belongs to all namespaces: a macvtap in another namespace may have the first index that is free
     // in this one.
-    let index = 1_000_000 + u64::from(std::process::id());
+    let index = 1_000_000 + std::process::id();
     for words in [
         "link add lpv0 type veth peer name lpv1",
         "link set lpv0 up",
@@ -141,29 +137,25 @@ fn macvtap() -> Result<(), Failed> {
         "-name guest=vtap -netdev tap,id=n,fd=9 -device virtio-net-pci,netdev=n,mac=52:54:00:01:02:03,romfile=",
     )?;
     // The shell opens the macvtap before it becomes QEMU, whose command line contains the address.
-    let vm = vm(qemu.pid(), |vm| rows(vm, "taps").first().is_some_and(|tap| tap["guest_mac"].is_string()))?;
-    let tap = &rows(&vm, "taps")[0];
-    let expected = (Some("lpm0"), Some(index), Some("macvtap"), Some("lpv0"), Some("52:54:00:01:02:03"));
-    let text = |key: &str| tap[key].as_str();
-    equal(
-        "the macvtap",
-        (text("device"), tap["ifindex"].as_u64(), text("kind"), text("lower"), text("guest_mac")),
-        expected,
-    )
+    let vm = vm(qemu.pid(), |vm| vm.taps.first().is_some_and(|tap| tap.guest_mac.is_some()))?;
+    let tap = &vm.taps[0];
+    let expected = ("lpm0", Some(index), TapKind::Macvtap, Some("lpv0"), Some("52:54:00:01:02:03"));
+    let found = (tap.device.as_str(), tap.ifindex, tap.kind, tap.lower.as_deref(), tap.guest_mac.as_deref());
+    equal("the macvtap", found, expected)
 }
 
 fn moved() -> Result<(), Failed> {
     let lab = Lab::new()?;
     let (born, there) = (lab.namespace("born")?, lab.namespace("there")?);
     let qemu = paused(&lab, &born, "", "-netdev tap,id=n,ifname=lptap7,script=no,downscript=no")?;
-    vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    vm(qemu.pid(), |vm| !vm.taps.is_empty())?;
     born.ip(&format!("link set lptap7 netns {}", there.name()))?;
     there.ip("link set lptap7 txqueuelen 77")?;
-    let vm = vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
-    let tap = &rows(&vm, "taps")[0];
-    equal("the guest's namespace", vm["netns"].as_u64(), Some(netns(born.name())?))?;
-    equal("the tap's namespace", tap["netns"].as_u64(), Some(netns(there.name())?))?;
-    equal("its queue's length", tap["tx_queue_len"].as_u64(), Some(77))
+    let vm = vm(qemu.pid(), |vm| !vm.taps.is_empty())?;
+    let tap = &vm.taps[0];
+    equal("the guest's namespace", vm.netns, Some(netns(born.name())?))?;
+    equal("the tap's namespace", tap.netns, Some(netns(there.name())?))?;
+    equal("its queue's length", tap.tx_queue_len, Some(77))
 }
 
 fn without_root() -> Result<(), Failed> {
@@ -175,19 +167,19 @@ fn without_root() -> Result<(), Failed> {
         "",
         "-name guest=plain,debug-threads=on -netdev tap,id=n,ifname=lptap8,script=no,downscript=no",
     )?;
-    vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    vm(qemu.pid(), |vm| !vm.taps.is_empty())?;
     let folder = tempfile::tempdir()?;
     let output = run(&mut by_nobody(folder.path(), "vms --json")?)?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !said.contains("may be read only by root") {
         return Err(format!("it does not say what it cannot see: {said:?}").into());
     }
-    let all: Value = serde_json::from_slice(&output.stdout)?;
-    let vm = rows(&all, "vms").iter().find(|vm| vm["pid"] == qemu.pid()).cloned().ok_or("the guest is not listed")?;
-    equal("its name", vm["name"].as_str(), Some("plain"))?;
-    equal("its taps", rows(&vm, "taps").len(), 0)?;
-    equal("its vCPUs by name", of_role(&vm, "vcpu").len(), 1)?;
-    equal("what accelerates it", vm["accel"].as_str(), Some("unknown"))
+    let all: Guests = serde_json::from_slice(&output.stdout)?;
+    let vm = all.vms.iter().find(|vm| vm.pid == qemu.pid()).ok_or("the guest is not listed")?;
+    equal("its name", vm.name.as_str(), "plain")?;
+    equal("its taps", vm.taps.len(), 0)?;
+    equal("its vCPUs by name", of_role(vm, Role::Vcpu).len(), 1)?;
+    equal("what accelerates it", vm.accel, Accel::Unknown)
 }
 
 /// The command, run by a user without privileges from a directory where any user may run it.
@@ -204,8 +196,10 @@ fn caps() -> Result<(), Failed> {
     let caps: Value = serde_json::from_slice(&run(&mut latpath("doctor --commands --json"))?.stdout)?;
     let caps = caps["capabilities"].clone();
     let works = |name: &str| {
-        let commands = rows(&caps, "commands");
-        let known = commands.iter().find(|known| rows(known, "commands").iter().any(|command| command == name));
+        let mut commands = caps["commands"].as_array().into_iter().flatten();
+        let has =
+            |known: &Value| known["commands"].as_array().is_some_and(|all| all.iter().any(|command| command == name));
+        let known = commands.find(|known| has(known));
         known.map(|known| known["works"].clone()).ok_or(format!("nothing is said of {name}"))
     };
     let tried = [
@@ -295,15 +289,14 @@ fn hostile_name() -> Result<(), Failed> {
         return Err("a control code reaches the terminal".into());
     }
     let vm = vm(qemu.pid(), |_| true)?;
-    equal("the name", vm["name"].as_str(), Some("a\\u{1b}[2Jb"))
+    equal("the name", vm.name.as_str(), "a\\u{1b}[2Jb")
 }
 
 fn ends_well() -> Result<(), Failed> {
     let text = String::from_utf8(run(&mut latpath("vms"))?.stdout)?;
-    let all: Value = serde_json::from_slice(&run(&mut latpath("vms --json"))?.stdout)?;
-    if !text.ends_with('\n') || !all["vms"].is_array() || !all["isolated_cpus"].is_string() {
-        return Err(format!("{text}\n{all}").into());
-    }
+    let json = run(&mut latpath("vms --json"))?.stdout;
+    serde_json::from_slice::<Guests>(&json).map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&json)))?;
+    equal(&text, text.ends_with('\n'), true)?;
     let refused = latpath("vms --nonsense").output()?;
     equal("exit code of wrong usage", refused.status.code(), Some(2))
 }

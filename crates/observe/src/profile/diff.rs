@@ -5,11 +5,11 @@ use super::{functions, Function, Modes};
 use latpath_model::Ns;
 use latpath_profile::{Profile, Window};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Two profiles side by side.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Diff {
     /// Window of the earlier profile.
     pub before: Window,
@@ -25,7 +25,7 @@ pub struct Diff {
 }
 
 /// A function in one context. One fully used CPU is 10^9 ns per second.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Moved {
     /// The function.
     pub function: String,

@@ -170,7 +170,7 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
         let (by, interval) = by(row);
         let cell = |text: Option<String>| text.map_or(String::new(), |text| page.clean(&text));
         table.row(vec![
-            match row.figure {
+            match row.figure.as_ref() {
                 "over" => format!("over {}", page.duration(comparison.threshold_ns)),
                 "in_band" => comparison.band.map_or(String::new(), |band| format!("in {}", in_words(page, band))),
                 figure => figure.into(),

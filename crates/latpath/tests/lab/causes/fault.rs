@@ -167,7 +167,7 @@ pub enum Done {
     In(Injection),
 }
 
-/// Maximum attempts for each injection.
+/// Maximum number of attempts for each injection.
 const MOST_TRIES: u32 = 4;
 
 /// Prints the injections.

@@ -49,11 +49,11 @@ const FAULT: Duration = Duration::from_secs(6);
 const AFTER: Duration = Duration::from_secs(5);
 /// Time after the fix in which packets that were already delayed may still arrive.
 const SETTLES: Duration = Duration::from_secs(1);
-/// Minimum packets delayed by the fault before the fix.
+/// Minimum number of packets delayed by the fault before the fix.
 const HELD: usize = 20;
 /// Rounds of a fault that outlast both recordings.
 const GOES_ON: &str = "times=320 busy=15000 every=120000";
-/// Minimum injections after the fix that delay no packet.
+/// Minimum number of injections after the fix that delay no packet.
 const STILL_THERE: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -17,7 +17,7 @@ const RIGHT: usize = 95;
 const SHARE: Ns = 80;
 /// Maximum median share of the excess that is unexplained, %.
 const UNEXPLAINED: Ns = 10;
-/// Minimum injections of a fault that delayed packets.
+/// Minimum number of injections of a fault that delayed packets.
 const TIMES: usize = 20;
 
 /// A late packet and its attribution.

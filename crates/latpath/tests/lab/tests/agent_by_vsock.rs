@@ -7,7 +7,6 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
-use serde_json::Value;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "agent_by_vsock", smoke: false, only_whole: true, seconds: 500, run };
@@ -23,10 +22,10 @@ fn run(_: &Scale) -> Outcome {
     report.expect_no_sighting_lost()?;
     // The guest has both ptp_kvm and KVM's record of its TSC; they agree with each other and with the message
     // exchanges.
-    let guest = &report.json()["machines"][1];
-    eprintln!("the guest's clock: {guest}");
-    ensure!(["ptp_kvm", "tsc-offset"].map(Value::from).contains(&guest["method"]), "the clock is known by {guest}");
-    ensure!(guest["fault"].is_null(), "the clock has a fault: {guest}");
+    let guest = report.figures().machines.get(1).context("no guest")?;
+    eprintln!("the guest's clock: {guest:?}");
+    ensure!(["ptp_kvm", "tsc-offset"].contains(&guest.method.as_str()), "the clock is known by {guest:?}");
+    ensure!(guest.fault.is_none(), "the clock has a fault: {guest:?}");
 
     // Run as root, so the commands connect from a reserved port.
     for command in ["exits", "queues", "ladder", "profile"] {

@@ -1,7 +1,7 @@
 //! Traffic like that of a ping: requests into the guest and replies out of it, each direction with its own journeys.
 
 use crate::{stage::Stage, Outcome, Scale, Test};
-use anyhow::{ensure, Context};
+use anyhow::ensure;
 use latpath_lab::{Switch, GUEST_DEVICE, NIC, PUBLISHER, TAP};
 use std::{process::Command, time::Duration};
 
@@ -29,7 +29,7 @@ fn run(scale: &Scale) -> Outcome {
     eprintln!("{}; {}", said.stdout.lines().rev().nth(1).unwrap_or_default(), report.in_short());
     let (there, back) = (report.of_stream(&streams[0])?, report.of_stream(&streams[1])?);
     for one in [&there, &back] {
-        ensure!(one.number("journeys")? == times && one.number("complete")? == times, "{}", one.in_short());
+        ensure!((one.figures().journeys, one.figures().complete) == (times, times), "{}", one.in_short());
         one.expect_segments_to_add_up()?;
     }
     let (nic, tap) = (format!("host/nic-rx@{NIC}"), format!("host/tx@{TAP}"));
@@ -38,8 +38,11 @@ fn run(scale: &Scale) -> Outcome {
     let (sends, writes) = (format!("guest0/tx@{GUEST_DEVICE}"), format!("host/vm-write@{TAP}"));
     let (out, home) = (format!("host/tx@{NIC}"), format!("host/nic-rx@{PUBLISHER}"));
     back.expect_route(&[&sends, &writes, &out, &home, "host/app-read@busybox"])?;
-    let off_route = report.json()["off_route"].as_array().context("nothing off the route")?;
+    let off_route = &report.figures().off_route;
     let done = format!("guest0/tx-done@{GUEST_DEVICE}");
-    ensure!(off_route.iter().any(|p| *p == done.as_str()), "the guest's NIC was not seen to be done: {off_route:?}");
+    ensure!(
+        off_route.iter().any(|point| point.to_string() == done),
+        "the guest's NIC was not seen to be done: {off_route:?}"
+    );
     report.expect_no_sighting_lost()
 }

@@ -30,7 +30,7 @@ struct Case<'a> {
     word: &'a str,
     /// Delays on other CPUs do not count.
     cpu: Option<usize>,
-    /// Minimum packets delayed by the fault, and maximum once it is fixed.
+    /// Minimum number of packets delayed by the fault, and maximum once it is fixed.
     held: (usize, usize),
 }
 

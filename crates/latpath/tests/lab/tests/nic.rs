@@ -25,7 +25,7 @@ fn run(scale: &Scale) -> Outcome {
     let recording = stage.record(&stream, "")?;
     let words = format!("publish -i {left} --svid MU01 --rate 1000 --count {frames} --json");
     let sent = stage.start(&stage.path().publisher, &words)?.finish(Duration::from_secs(60));
-    sent.and_then(|sent| sent.json()).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    sent.and_then(|sent| sent.json::<serde_json::Value>()).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     stage.wait_for_quiet()?;
     let report = recording.end(&stage)?;
     eprintln!("{}", report.in_short());

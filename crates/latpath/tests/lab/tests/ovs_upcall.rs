@@ -38,7 +38,7 @@ fn run(scale: &Scale) -> Outcome {
     let (hit, missed) = (after.hit - before.hit, after.missed - before.missed);
     eprintln!("Open vSwitch counted {hit} hit, {missed} missed, {}; {}", after.lost - before.lost, report.in_short());
     // A busy emulated guest may lose packets, which another test covers.
-    ensure!(report.number("journeys")? == stream.frames, "{}", report.in_short());
+    ensure!(report.figures().journeys == stream.frames, "{}", report.in_short());
     report.expect_no_sighting_lost()?;
     ensure!(missed > 1 && hit > 1, "too few flows were there, or removed");
     let took = |path| report.journeys_by(path);
@@ -47,15 +47,15 @@ fn run(scale: &Scale) -> Outcome {
     ensure!(took("slow action") + took("direct") == 0, "packets took paths that there are not");
 
     let last = live.stdout.lines().last().context("live said nothing")?;
-    let live = Report::new(serde_json::from_str(last)?);
+    let live = Report::parse(last)?;
     eprintln!("live: {}", live.in_short());
     // It counts from the time at which it knows the route.
     let (fast, upcall) = (live.journeys_by("fast path"), live.journeys_by("upcall"));
     ensure!(upcall > 0 && upcall <= missed && fast > 0 && fast <= hit, "live: {fast} and {upcall}");
     // A packet that took longer than live's window lacks the points that identify its path.
     let late = live.journeys_by("direct");
-    ensure!(fast + upcall + late == live.number("journeys")?, "live: {fast} + {upcall} + {late} are not all");
-    ensure!(late <= live.number("incomplete")?, "live: {late} complete packets took neither path");
+    ensure!(fast + upcall + late == live.figures().journeys, "live: {fast} + {upcall} + {late} are not all");
+    ensure!(late <= live.figures().incomplete, "live: {late} complete packets took neither path");
     for (path, journeys) in [("fast path", fast), ("upcall", upcall)] {
         let timed = live.timed_by(path, "total");
         ensure!(timed == journeys, "live: {timed} times of {journeys} packets by {path}");

@@ -27,7 +27,7 @@ fn run(_: &Scale) -> Outcome {
     stage.publish(&stream)?;
     stage.wait_for_quiet()?;
     let report = recording.end(&stage)?;
-    ensure!(report.json()["journeys"] == 200, "not every frame has a journey: {}", report.in_short());
+    ensure!(report.figures().journeys == 200, "not every frame has a journey: {}", report.in_short());
 
     let recorder = Recorder::start(Recorder::BYTES_PER_CPU).context("the flight recorder")?;
     let missing: Vec<String> = recorder.missing().iter().map(ToString::to_string).collect();

@@ -32,7 +32,7 @@ fn run(_: &Scale) -> Outcome {
     let dropped = stage.counters(TAP)?.since(&before).tx_dropped;
     eprintln!("the tap dropped {dropped}; {}", report.in_short());
     ensure!(dropped > 0, "the tap's queue did not overflow");
-    ensure!(report.number("journeys")? == stream.frames);
+    ensure!(report.figures().journeys == stream.frames);
     let place = format!("host/tx@{TAP}");
     ensure!(report.lost_at(&place) == dropped && report.lost() == dropped, "{} lost there", report.lost_at(&place));
     let why = report.reason_of_loss(&place).context("no reason")?;

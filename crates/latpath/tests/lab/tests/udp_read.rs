@@ -57,7 +57,7 @@ fn run(scale: &Scale) -> Outcome {
         stage.wait_for_quiet()?;
         let report = recording.end(&stage)?;
 
-        let duplicates = report.number("duplicates")?;
+        let duplicates = report.figures().duplicates;
         eprintln!("checksums {checksums}: {duplicates} seen twice; {}", report.in_short());
         report.expect_all_complete(u64::from(each) * KINDS.len() as u64)?;
         ensure!(duplicates == 0, "{duplicates} were seen twice");

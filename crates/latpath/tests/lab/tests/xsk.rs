@@ -26,13 +26,16 @@ fn run(scale: &Scale) -> Outcome {
         ensure!(received == stream.frames, "the application got {received} frames");
         report.expect_all_complete(stream.frames)?;
         report.expect_route(&["host/tx@lp-pub", "host/xdp-redirect@nic0", "host/xsk-rx@nic0"])?;
-        ensure!(report.points().last() == Some(&"host/xsk-rx@nic0"), "the route goes on: {:?}", report.points());
+        ensure!(
+            report.points().last().is_some_and(|last| last == "host/xsk-rx@nic0"),
+            "the route goes on: {:?}",
+            report.points()
+        );
         report.expect_segments_to_add_up()?;
         report.expect_no_sighting_lost()?;
         ensure!(report.journeys_by("xdp") == stream.frames, "not all by XDP: {}", report.in_short());
-        let segments = report.json()["segments"].as_array().context("no segments")?;
-        let tsub = segments.iter().find(|s| s["name"] == "Tsub").context("no Tsub")?;
-        ensure!(tsub["to"] == "host/xsk-rx@nic0" && tsub["count"] == stream.frames, "{tsub}");
+        let tsub = report.figures().segments.iter().find(|s| s.name == "Tsub").context("no Tsub")?;
+        ensure!(tsub.to == "host/xsk-rx@nic0" && tsub.times.count == stream.frames, "{tsub:?}");
     }
     Ok(())
 }
