@@ -45,8 +45,8 @@ const GROUPS: [Group; 4] = [
     Group {
         heading: "This machine",
         commands: &[
-            ("doctor", "Show what is wrong with this machine, its cost, and how to mend it"),
-            ("tune", "Give this machine the settings of a profile, and take them back"),
+            ("doctor", "Show faults of this machine, their cost, and how to fix them"),
+            ("tune", "Give this machine the settings of a profile, and undo them"),
             ("demo", "Try all of latpath on this machine, with a guest"),
         ],
     },
@@ -57,9 +57,9 @@ const MORE: [&str; 7] = ["agent", "completions", "import", "man", "mark", "schem
 
 const OPTIONS: &str = "\
 Options:
-  -h, --help           Print help; latpath COMMAND --help: of one command
+  -h, --help           Print help; latpath COMMAND --help: help of one command
   -V, --version        Print version
-      --config <FILE>  Take flags from this file too (docs/config.md)
+      --config <FILE>  Also read flags from this file (docs/config.md)
 ";
 
 /// clap's template of `latpath --help`.

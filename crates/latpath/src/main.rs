@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "latpath", version, propagate_version = true, max_term_width = 110, help_template = help::template())]
 struct Cli {
-    /// Take flags from this file too (docs/config.md) [default: ~/.config/latpath/config.toml,
+    /// Also read flags from this file (docs/config.md) [default: ~/.config/latpath/config.toml,
     /// /etc/latpath/config.toml]
     #[arg(long = config::FLAG, id = config::FLAG, value_name = "FILE", global = true, display_order = 1000)]
     config: Option<std::path::PathBuf>,

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-/// Watch on this machine for a latpath on another, which reaches it by --machine; no network port is opened.
+/// Observe this machine for a latpath on another machine, which connects by --machine; opens no network port.
 #[derive(ClapArgs)]
 #[command(
     after_help = "latpath on the host starts 'latpath agent --stdio' by itself over ssh (--machine guest0=ssh:root@guest)."
@@ -25,7 +25,7 @@ pub struct Args {
     /// End after one session
     #[arg(long)]
     once: bool,
-    /// Let the host run commands here, as this user (latpath exits --in); with KEYFILE only a host that has the same
+    /// Allow the host to run commands as this user (latpath exits --in); with KEYFILE, only a host that has the same
     /// key (--agent-key)
     #[arg(long, value_name = "KEYFILE", num_args = 0..=1, require_equals = true)]
     allow_commands: Option<Option<PathBuf>>,
@@ -34,16 +34,16 @@ pub struct Args {
 #[derive(ClapArgs)]
 #[group(required = true, multiple = false)]
 struct At {
-    /// Speak over standard input and output (as ssh: and exec: need it); one session
+    /// Communicate over standard input and output, as addresses ssh: and exec: require; one session
     #[arg(long)]
     stdio: bool,
-    /// Wait at a unix socket that only its owner can reach
+    /// Listen on a unix socket that only its owner can access
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Wait at a vsock port; only the hypervisor gets in
+    /// Listen on a vsock port, for the hypervisor only
     #[arg(long, value_name = "PORT")]
     vsock: Option<u32>,
-    /// Wait at a virtio-serial port, as /dev/virtio-ports/latpath.agent
+    /// Listen on a virtio-serial port, as /dev/virtio-ports/latpath.agent
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
 }

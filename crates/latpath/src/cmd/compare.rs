@@ -16,59 +16,57 @@ use latpath_stats::text::short_stream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Compare recordings: what is faster, what is slower, what cannot be said (docs/compare.md).
+/// Compare recordings: which figures are faster, slower, or not comparable (docs/compare.md).
 ///
-/// With --against, two groups: latpath compare NEW1 NEW2 NEW3 --against OLD1 OLD2 OLD3. Without, a table of all groups
-/// that are named: latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a run, or a log
-/// of all transactions of latpath ping. Five or more recordings each, of ten minutes or more, find the smallest
-/// differences.
+/// With --against, compares two groups: latpath compare NEW1 NEW2 NEW3 --against OLD1 OLD2 OLD3. Without it, shows a
+/// table of all named groups: latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a
+/// run, or a log of all transactions of latpath ping. Groups of five or more recordings, of at least ten minutes each,
+/// reveal the smallest differences.
 #[derive(ClapArgs)]
 #[command(mut_arg("threshold", |arg| arg.help(THRESHOLD_HELP)))]
 pub struct Args {
-    /// Recordings: RUN, or NAME=RUN,RUN for a group with a name; without --against NAME or CONFIGURATION/LOAD
+    /// Recordings: RUN, or NAME=RUN,RUN for a named group; without --against, NAME or CONFIGURATION/LOAD
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<String>,
-    /// Compare with these: RUN..., or NAME=RUN,RUN
+    /// Reference recordings: RUN..., or NAME=RUN,RUN
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     against: Vec<String>,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Only this segment; several are allowed. Fewer questions find smaller differences. The segment of a table
+    /// Compare only this segment; can be repeated. Fewer tests reveal smaller differences. The segment of a table
     /// [default: total]
     #[arg(long = "only", value_name = "SEGMENT")]
     only: Vec<String>,
-    /// Segments from one point to the next too, or the parts of round trips
+    /// Also compare segments between neighbouring points, or the parts of round trips
     #[arg(long)]
     steps: bool,
-    /// Compare each stream by itself
+    /// Compare each stream separately
     #[arg(long, requires = "against")]
     by_stream: bool,
-    /// This stream of the first side is that of the other side, as MU01=MU07: sites name theirs differently. Several
-    /// are allowed
+    /// Compare a stream of the first group with a stream of the reference that has another name, as MU01=MU07; can be
+    /// repeated
     #[arg(long = "pair", value_name = "STREAM=STREAM", value_parser = pair, requires = "against")]
     pairs: Vec<(String, String)>,
     #[command(flatten)]
     selection: Selection,
-    /// Fail with exit code 3 unless this is shown to be kept: a figure greater by at most so much, as total:p99<=+5% or
-    /// total:mean<=+20us; or what each of the recordings in question keeps by itself, as total:max<=3ms
-    /// (docs/limits.md)
+    /// Fail with exit code 3 unless this limit is shown to be kept: the maximum increase of a figure, as total:p99<=+5%
+    /// or total:mean<=+20us; or a limit for each new recording alone, as total:max<=3ms (docs/limits.md)
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
     limits: Vec<AnyLimit>,
-    /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
+    /// Write the verdict on each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE", requires = "limits")]
     junit: Option<PathBuf>,
-    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the
-    /// text
+    /// Also write a self-contained HTML page with charts to this file; "-" writes it to stdout instead of the text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Replace files that exist: those of --html and --junit
+    /// Replace existing files: those of --html and --junit
     #[arg(long)]
     force: bool,
 }
 
 const THRESHOLD_HELP: &str =
-    "Times over this are late, as 200us [default: the greatest that a run was recorded with; 200us for logs of ping]";
+    "Packets are late above this time, as 200us [default: the greatest of the runs; 200us for logs of ping]";
 
 /// A limit on a difference, or on a single recording.
 #[derive(Clone)]

@@ -23,7 +23,7 @@ use std::{
 };
 use verify::{Check, Evidence};
 
-/// Follow Sampled Values from a publisher over a bridge into a real guest, on this machine alone (root)
+/// Follow Sampled Values from a publisher over a bridge into a real guest, all on this machine (requires root)
 #[derive(ClapArgs)]
 pub struct Args {
     /// Put the application in a network namespace instead of a QEMU guest
@@ -38,22 +38,22 @@ pub struct Args {
     /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
     #[arg(long, value_name = "PROFILE", default_value = "9-2le-50")]
     profile: String,
-    /// Packets a second of each stream [default: the profile's]
+    /// Packets per second of each stream [default: the profile's]
     #[arg(long, value_name = "F")]
     rate: Option<String>,
-    /// Times over this are late, as 200us
+    /// Packets are late above this time, as 200us
     #[arg(long, value_name = "TIME", default_value = "200us")]
     threshold: String,
-    /// A packet that takes longer than this counts as lost; below the time in which smpCnt wraps
+    /// Packets that take longer than this count as lost; must be shorter than the time in which smpCnt wraps
     #[arg(long, value_name = "TIME", default_value = "1s")]
     window: String,
     /// Keep the recording in this directory
     #[arg(short, long, value_name = "RUN")]
     output: Option<PathBuf>,
-    /// Replace files that exist: an earlier run
+    /// Replace existing files: an earlier run
     #[arg(long, requires = "output")]
     force: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
     /// Print JSON instead of text: the report and the checks

@@ -21,33 +21,33 @@ const MOST_RUNS: usize = 3;
 /// Maximum size of the captures of such a run, bytes: explaining a megabyte takes some ten milliseconds.
 const MOST_BYTES: u64 = 8 << 20;
 
-/// Say what is wrong with this machine for packets that must not be late: which settings, which threads and interrupts
-/// on which CPUs, what each fault cost in recordings, and the commands that mend it and undo that.
+/// Find faults of this machine that can delay packets: settings, and the CPUs of threads and interrupts. Shows the cost
+/// of each fault in recordings, and the commands that fix it and undo the fix.
 ///
-/// Nothing is changed, and no device or isolated CPU is disturbed. Any user may run it; what only root reads is listed.
+/// Changes nothing, and disturbs no device or isolated CPU. Any user may run it; it lists what only root can read.
 #[derive(ClapArgs)]
 #[command(
     after_help = "Examples:\n  latpath doctor\n  latpath doctor --run RUN              # the faults that cost most in this recording first\n  latpath doctor --strict               # for scripts: exit code 3 if something is found\n  latpath doctor --need exits           # exit code 3 unless latpath exits works here"
 )]
 pub struct Args {
-    /// Recording to read: faults are ranked by what they cost in it; several are allowed. Without it: the newest
-    /// recordings in the current directory, if they are small
+    /// Recording to read: ranks faults by their cost in it; can be repeated [default: the newest recordings in the
+    /// current directory, if they are small]
     #[arg(long, value_name = "RUN")]
     run: Vec<PathBuf>,
-    /// Judge the machine by this profile of latpath tune, or by the one in a file; "none" judges its structure alone.
-    /// Without it: sv-hypervisor on a machine with virtual machines or KVM, sv-guest in a virtual machine
+    /// Judge the machine by this profile of latpath tune, or by one in a file; "none" judges only its structure
+    /// [default: sv-hypervisor on a machine with virtual machines or KVM, sv-guest in a virtual machine]
     #[arg(long, value_name = "PROFILE")]
     profile: Option<String>,
-    /// Show the details of each finding, and what does not apply
+    /// Show the details of each finding, and the checks that do not apply
     #[arg(long)]
     details: bool,
-    /// End with exit code 3 if something is found
+    /// Exit with code 3 if there is a finding
     #[arg(long)]
     strict: bool,
-    /// Also try which commands of latpath work on this machine, what they lack, and what would help (1 to 2 s)
+    /// Also test which commands of latpath work on this machine, what they lack, and what would help (1 to 2 s)
     #[arg(long)]
     commands: bool,
-    /// End with exit code 3 if this command does not work at all; several are allowed
+    /// Exit with code 3 if this command does not work at all; can be repeated
     #[arg(long, value_name = "COMMAND")]
     need: Vec<String>,
     /// Print JSON instead of text

@@ -13,13 +13,13 @@ use latpath_report::exits::text;
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Show every vCPU's exits too, not only all of a VM's together
+    /// Also show the exits of each vCPU, not only the sum of each VM
     #[arg(long)]
     each: bool,
-    /// Count all of KVM's events too (kvm:* of perf stat), by VM
+    /// Also count all events of KVM (kvm:* in perf stat), by VM
     #[arg(long)]
     events: bool,
-    /// Let the kernel measure what watching costs (which costs a little more)
+    /// Measure the cost of the eBPF programs (which increases it slightly)
     #[arg(long)]
     cost: bool,
     /// Print JSON instead of text

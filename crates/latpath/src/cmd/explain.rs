@@ -21,11 +21,11 @@ pub struct Args {
     /// Show the N worst spikes one by one; with --json, the N worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u16>(0..=10_000))]
     worst: u16,
-    /// Show this packet alone, from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME,
-    /// as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
+    /// Show only this packet, from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
+    /// MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with = "worst")]
     packet: Option<PacketSelector>,
-    /// Rank causes by this
+    /// Rank causes by
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = By::Delay)]
     by: By,
     /// Print JSON instead of text
@@ -35,9 +35,9 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum By {
-    /// All delay that a cause made beyond the baseline
+    /// Total delay beyond the baseline
     Delay,
-    /// The number of packets of which it is the first cause
+    /// Number of packets of which it is the first cause
     Count,
 }
 

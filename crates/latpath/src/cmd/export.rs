@@ -12,7 +12,7 @@ use latpath_run::Run;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
-/// Write what was recorded in the format of another tool.
+/// Write a recording in the format of another tool.
 #[derive(ClapArgs)]
 pub struct Args {
     /// The format
@@ -27,18 +27,18 @@ pub struct Args {
     /// Show the N worst packets, with their spikes [default: 10]
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000))]
     worst: Option<u16>,
-    /// This spike, by its number; several are allowed
+    /// Export this spike, by its number; can be repeated
     #[arg(long = "spike", value_name = "N", conflicts_with = "worst")]
     spikes: Vec<u32>,
-    /// Show this packet alone, late or not: the spikes that it is in, and a row of its own. As latpath explain takes
-    /// it: "worst", its number in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or
-    /// MU01:1234@12.5s (since the run's start)
+    /// Show only this packet, late or not: its spikes, and a row of its own. Written as for latpath explain: "worst",
+    /// its number in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s
+    /// (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with_all = ["worst", "spikes"])]
     packet: Option<PacketSelector>,
-    /// Replace files that exist
+    /// Replace existing files
     #[arg(long)]
     force: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }

@@ -48,13 +48,14 @@ impl Tagging {
 /// How packets become journeys, and which of them are late.
 #[derive(ClapArgs, Debug)]
 pub struct Joining {
-    /// Add a segment, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
+    /// Add a segment, as relay=host/nic-rx@eth0..guest0/app-read@relay; can be repeated
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     pub segments: Vec<String>,
-    /// Times over this are late, as 200us [default: 200us]
+    /// Packets are late above this time, as 200us [default: 200us]
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<Duration>,
-    /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
+    /// Packets that take longer than this count as lost; must be shorter than the time in which the stream's counter
+    /// wraps
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
     window: Duration,
 }
@@ -83,27 +84,27 @@ impl Joining {
 /// Which journeys of a run, and what is counted of them.
 #[derive(ClapArgs)]
 pub struct Selection {
-    /// Only journeys from here on: time since the run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf
-    /// on')
+    /// Only journeys from this time on: time since the run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark
+    /// ('@iperf on')
     #[arg(long, value_name = "TIME")]
     pub from: Option<When>,
-    /// Only journeys before this
+    /// Only journeys before this time
     #[arg(long, value_name = "TIME")]
     pub to: Option<When>,
-    /// Only this stream, as svid:MU01 or MU01; several are allowed
+    /// Only this stream, as svid:MU01 or MU01; can be repeated
     #[arg(short, long = "stream", value_name = "STREAM")]
     pub streams: Vec<String>,
-    /// Times over this are late, as 200us [default: what the run was recorded with]
+    /// Packets are late above this time, as 200us [default: that of the run]
     #[arg(long, value_name = "TIME", value_parser = threshold)]
     pub threshold: Option<Ns>,
-    /// Count times in this band too, both ends included, as 40us..100us
+    /// Also count the times in this band, both ends included, as 40us..100us
     #[arg(long, value_name = "TIME..TIME", value_parser = band)]
     pub band: Option<Band>,
-    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0 or vhost=2..3; several are allowed
+    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0 or vhost=2..3; can be repeated
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     pub segments: Vec<String>,
-    /// Show the times without packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step,
-    /// link-flap, path-change, or all
+    /// Show the times without the packets that these patterns affect: queue-release, periodic-spikes, servo-swing,
+    /// step, link-flap, path-change, or all
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
     exclude: Vec<Excluded>,
 }
@@ -187,14 +188,24 @@ mod tests {
     /// after the command's result.
     const SAME_IN_OTHER_WORDS: [(&str, &[&str]); 5] = [
         // What latpath refuses otherwise: to replace a file, to go on after a step that disturbs.
-        ("force", &["replace files that", "go on after"]),
+        ("force", &["replace existing files", "continue after a"]),
         // A network device: the command's action on it.
         (
             "interface",
-            &["device to send", "device to listen", "device to watch", "device to try", "network device that"],
+            &["device to send", "device to listen", "device to watch", "device to test", "network device to"],
         ),
         // The destination of the result.
-        ("output", &["directory to make", "file to write", "keep the recording", "keep what is", "keep the profile"]),
+        (
+            "output",
+            &[
+                "directory to create",
+                "file to write",
+                "keep the recording",
+                "keep the trials",
+                "keep the measurements",
+                "keep the profile",
+            ],
+        ),
         // The name of a set of values: of a publisher, of a machine's settings.
         ("profile", &["what the publisher", "judge the machine"]),
         // A stream: the command's action on it.

@@ -22,27 +22,28 @@ use std::time::Duration;
 pub struct FollowArgs {
     #[arg(short, long = "stream", value_name = "STREAM", help = stream_help())]
     streams: Vec<StreamSpec>,
-    /// Follow every stream with a sequence number that passes now
+    /// Follow every stream with a sequence number that is seen at the start
     #[arg(long)]
     all: bool,
-    /// Device to listen on for the streams of --all or of a pattern, in both directions, as eth0 or eth0%NAMESPACE;
-    /// several are allowed [default: all that are up, in all network namespaces]
+    /// Device to listen on for the streams of --all or of a pattern, in both directions, as eth0 or eth0%NAMESPACE; can
+    /// be repeated [default: all that are up, in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
-    /// Look into this machine too, another on the path, as guest0=ssh:root@guest, guest0=unix:PATH or
-    /// guest0=vsock:CID:PORT; an agent runs there; several are allowed
+    /// Also watch this machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
+    /// agent runs there; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine)]
     machines: Vec<(String, Address)>,
-    /// Points that count, as host/nic-rx@eth0 or guest0/*; several are allowed [default: all that see the stream]
+    /// Only use points that match this pattern, as host/nic-rx@eth0 or guest0/*; can be repeated [default: all that see
+    /// the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     points: Vec<String>,
-    /// Look into network namespaces of other users too, as those of rootless containers
+    /// Also watch network namespaces of other users, such as those of rootless containers
     #[arg(long)]
     other_users: bool,
-    /// How far the clock of this host can be off UTC, as 1us: with it, Tmu shows how long packets took since their
-    /// samples were taken [default: what the kernel says, if the clock is synchronised]
+    /// Maximum error of this host's clock against UTC, as 1us; bounds Tmu, the time from a packet's sample to its first
+    /// point [default: the kernel's estimate, if the clock is synchronised]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     #[command(flatten)]
@@ -50,7 +51,7 @@ pub struct FollowArgs {
     /// Segments that a profile of limits adds to these.
     #[arg(skip)]
     of_profile: Vec<String>,
-    /// Memory for sightings on their way out of the kernel, MiB
+    /// Size of the kernel's buffer for sightings, MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = crate::cmd::values::whole::<u16>(1..=1024))]
     buffer: u16,
     #[command(flatten)]
@@ -59,12 +60,12 @@ pub struct FollowArgs {
 
 fn stream_help() -> String {
     let examples = latpath_model::stream::examples();
-    format!("Stream to follow, as {examples}; 'svid:MU*' chooses all of these names that pass now; several are allowed")
+    format!("Stream to follow, as {examples}; 'svid:MU*' selects all matching streams that are seen at the start; can be repeated")
 }
 
 fn match_help() -> String {
     let own = latpath_model::stream::own_keys();
-    format!("How one packet is known from the next: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
+    format!("Key that identifies a packet: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
 }
 
 pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
@@ -165,20 +166,20 @@ impl FollowArgs {
 /// Which packets are late, and what is captured around them.
 #[derive(ClapArgs, Debug)]
 pub struct Flight {
-    /// Do without the flight recorder: causes of late packets are then unknown
+    /// Do not start the flight recorder; the causes of late packets are then unknown
     #[arg(long)]
     no_flight: bool,
     /// Capture the time around the N worst packets of each minute, instead of those over the threshold
     #[arg(long = "capture-worst", value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000), conflicts_with_all = ["no_flight", "top"])]
     worst: Option<u16>,
-    /// Capture the time around this part of the packets, the worst, as 0.01%, instead of those over the threshold
+    /// Capture the time around the slowest packets, this share of all, as 0.01%, instead of those over the threshold
     #[arg(long = "capture-top", value_name = "PERCENT", value_parser = one_of, conflicts_with = "no_flight")]
     top: Option<u64>,
     /// Memory for the flight recorder's events, MiB for each CPU
     #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = crate::cmd::values::whole::<u16>(1..=256), conflicts_with = "no_flight")]
     flight_buffer: u16,
-    /// CPU time that the flight recorder may take, as a part of all CPUs' time; beyond it, it drops events, the least
-    /// useful first
+    /// Maximum CPU time of the flight recorder, as a share of all CPUs' time; above it, the recorder drops events, the
+    /// least useful first
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = budget, conflicts_with = "no_flight")]
     flight_budget: Ppm,
     #[command(flatten)]

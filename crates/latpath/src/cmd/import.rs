@@ -18,50 +18,50 @@ use latpath_stats::units::{bytes, number_of};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Make a run of captures and logs of the same packets, taken at different points.
+/// Create a run from captures and logs of the same packets at different points.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Two files or more, each with the point where its packets were seen, in the order in which packets pass:
-    /// publisher/tx@eth0=pub.pcap relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of
-    /// sv_timestamp_logger. Of a file with packets of several interfaces, the one that is named as the point or its
-    /// device, or FILE,interface=NAME. One capture alone has the time since the samples (Tmu), where their sender keeps
-    /// UTC. With --format rant: emit=FILE [reflect=FILE], its logs; with --format svtrace: FROM,TO=FILE, its results
+    /// Two or more files, each with the point of its packets, in the order of the route: publisher/tx@eth0=pub.pcap
+    /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger. If a file has packets
+    /// of several interfaces, the one with the name of the point or its device is read, or FILE,interface=NAME. A
+    /// single capture gives the time since the samples (Tmu) if their sender is synchronised to UTC. With --format
+    /// rant: its logs as emit=FILE [reflect=FILE]; with --format svtrace: its results as FROM,TO=FILE
     #[arg(value_name = "POINT=FILE", required = true)]
     sources: Vec<String>,
-    /// Directory to make for the run; of rant's logs, the log FILE.csv or FILE.parquet
+    /// Directory to create for the run; with --format rant, the log FILE.csv or FILE.parquet
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
-    /// Only this stream, as svid:MU01 or 'svid:MU*'; several are allowed [default: all that the files name]
+    /// Only this stream, as svid:MU01 or 'svid:MU*'; can be repeated [default: all streams of the files]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
-    /// The format of the files, where their first bytes do not show it; rant: logs of round trips, of which a log is
-    /// made
+    /// Format of the files, if their first bytes do not show it; rant: logs of round trips, from which a log is written
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Made>,
-    /// Packets a second of svtrace's results, which have no times
+    /// Packets per second of svtrace's results, which contain no times of day
     #[arg(long, value_name = "F", value_parser = crate::cmd::values::whole::<u32>(1..=1_000_000))]
     rate: Option<u32>,
-    /// When the first packet of svtrace's results came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
+    /// Time of the first packet of svtrace's results, as 2024-06-01T12:00:00Z [default: 1970-01-01]
     #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
     start: Option<SystemTime>,
-    /// How far a machine's clock is ahead of that of the first file's machine, and how wrong that can be:
-    /// relay=250us±20us (or +-20us); without it, times between machines are as the files have them, and have no bound
+    /// Offset of a machine's clock against that of the first file's machine, and its error bound: relay=250us±20us (or
+    /// +-20us) if the clock is ahead; without it, times between machines are taken from the files unchanged and have no
+    /// bound
     #[arg(long = "offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     offsets: Vec<Offset>,
-    /// Estimate how far a machine's clock is ahead, given what the fastest packet of each 10 s takes at most to get
-    /// there; what that leaves open is the bound
+    /// Estimate the offset of a machine's clock from the maximum time that the fastest packet of each 10 s takes to
+    /// reach it; the remaining uncertainty is the error bound
     #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
     estimates: Vec<Estimate>,
-    /// What a machine did in that time: the text of trace-cmd report, perf script or the kernel's trace file, as
-    /// relay=trace.txt; what it shows around late packets is kept for latpath explain. One for each machine
+    /// Kernel trace of a machine over the same time: the text of trace-cmd report, perf script or the kernel's trace
+    /// file, as relay=trace.txt; its events around late packets are kept for latpath explain. One per machine
     #[arg(long = "trace", value_name = "MACHINE=FILE")]
     traces: Vec<Trace>,
-    /// How far a trace's clock is ahead of that of the machine's packets, and how wrong that can be; negative where it
-    /// counts from the start of the machine: relay=-1753000000s±1us
+    /// Offset of a trace's clock against that of the machine's packets, and its error bound; negative if it counts from
+    /// the machine's boot: relay=-1753000000s±1us
     #[arg(long = "trace-offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     trace_offsets: Vec<Offset>,
-    /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets'
-    /// samples were taken
+    /// Maximum error of the first file's clock against UTC, as 1us; bounds Tmu, the time from a packet's sample to its
+    /// first point
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     #[command(flatten)]
@@ -69,10 +69,10 @@ pub struct Args {
     /// Print JSON instead of text: the run's manifest
     #[arg(long)]
     json: bool,
-    /// Replace files that exist: an earlier run, once the new one is whole
+    /// Replace existing files: an earlier run, once the new one is whole
     #[arg(long)]
     force: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }

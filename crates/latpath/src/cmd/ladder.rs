@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Read this file instead: the text that trace-cmd report or perf script has printed
+    /// Read this file instead: the output of trace-cmd report or perf script
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["vms", "duration", "cost", "command"])]
     read: Option<PathBuf>,
-    /// Let the kernel measure what watching costs (which costs a little more)
+    /// Measure the cost of the eBPF programs (which increases it slightly)
     #[arg(long)]
     cost: bool,
     /// Print JSON instead of text

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
 pub struct Limits {
-    /// Fail with exit code 3 unless this is known to be kept, as total:p99.9<=500us or lost<=0; several are allowed
+    /// Fail with exit code 3 unless this limit is known to be kept, as total:p99.9<=500us or lost<=0; can be repeated
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
-    /// Set the limits of a profile too: gptp, iec61850-8-1, iec61850-9-2, seapath, or a TOML file (docs/limits.md)
+    /// Also apply the limits of a profile: gptp, iec61850-8-1, iec61850-9-2, seapath, or a TOML file (docs/limits.md)
     #[arg(long = "limits", value_name = "NAME|FILE")]
     pub profile: Option<String>,
-    /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
+    /// Write the verdict on each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
 }

@@ -38,10 +38,10 @@ pub struct Args {
     what: FollowArgs,
     #[command(flatten)]
     flight: Flight,
-    /// Show a recorded run as it was, instead of streams
+    /// Replay a recorded run instead of following streams
     #[arg(long, value_name = "RUN", conflicts_with_all = ["no_flight", "worst", "top", "on_spike"])]
     replay: Option<PathBuf>,
-    /// Seconds of the run that pass in one second; max: as fast as it can be read
+    /// Replay speed: seconds of the run per second, or max
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed, requires = "replay")]
     speed: f64,
     #[command(flatten)]
@@ -49,16 +49,16 @@ pub struct Args {
     /// Print JSON instead of text: an object each second
     #[arg(long)]
     json: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
-    /// Print lines, also on a terminal
+    /// Print lines even on a terminal
     #[arg(long, conflicts_with = "json")]
     plain: bool,
 }
 
 const THRESHOLD_HELP: &str =
-    "Times over this are late, as 200us [default: 200us; with --replay what the run was recorded with]";
+    "Packets are late above this time, as 200us [default: 200us; with --replay, that of the run]";
 
 enum Show {
     Screen(Box<Screen>),

@@ -16,7 +16,7 @@ use latpath_study::StudyTable;
 use latpath_vms::Guests;
 use std::path::PathBuf;
 
-/// Print what a shell needs to complete latpath's commands and flags, as for bash: source <(latpath completions bash)
+/// Print a shell's completions for latpath's commands and flags; for bash: source <(latpath completions bash)
 #[derive(ClapArgs)]
 pub struct Completions {
     /// The shell
@@ -26,7 +26,7 @@ pub struct Completions {
 /// Write the manual pages, one for each command: latpath man /usr/local/share/man/man1
 #[derive(ClapArgs)]
 pub struct Man {
-    /// A directory that is there
+    /// An existing directory
     directory: PathBuf,
 }
 
@@ -130,4 +130,20 @@ pub fn man(args: Man, commands: Command) -> Result<Outcome> {
     pages::write(&args.directory, commands)
         .with_context(|| format!("{}: the manual pages cannot be written", args.directory.display()))?;
     Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_instrument_has_a_command_of_its_name() {
+        let commands = crate::commands();
+        let left_out: Vec<_> = INSTRUMENTS
+            .iter()
+            .map(|entry| entry.name)
+            .filter(|name| commands.find_subcommand(name).is_none())
+            .collect();
+        assert!(left_out.is_empty(), "no command shows {left_out:?}");
+    }
 }

@@ -10,17 +10,16 @@ use latpath_run::{Condition, Mark, Run};
 use latpath_stats::units::elapsed;
 use std::path::PathBuf;
 
-/// Note what happens now, as "iperf on", in a run that is being recorded; reports show it, and --from and --to know it
-/// as '@iperf on'.
+/// Mark the current time in a run, as "iperf on"; reports show the mark, and --from and --to accept it as '@iperf on'.
 #[derive(ClapArgs)]
 pub struct Args {
     /// The run: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// What happens
+    /// Text of the mark
     #[arg(value_name = "TEXT")]
     text: String,
-    /// When it happened, instead of now: time since the run's start (90s), or UTC (2026-01-02T03:04:05Z)
+    /// Time of the event, if not now: time since the run's start (90s), or UTC (2026-01-02T03:04:05Z)
     #[arg(long, value_name = "TIME")]
     at: Option<When>,
 }

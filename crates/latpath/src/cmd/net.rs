@@ -32,7 +32,7 @@ enum Net {
     Xml(Xml),
 }
 
-/// Make the devices, programs and guests of a topology; they stay until `latpath net down`
+/// Create the devices, programs and guests of a topology; they exist until `latpath net down`
 #[derive(ClapArgs)]
 struct Up {
     /// The topology (docs/net.md)
@@ -40,7 +40,7 @@ struct Up {
     topology: PathBuf,
 }
 
-/// Remove a topology: what was made, the last first; what was changed gets its old value
+/// Remove a topology: delete what up created, the last first, and restore what it changed
 #[derive(ClapArgs)]
 struct Down {
     /// The topology's file, or its name
@@ -48,10 +48,10 @@ struct Down {
     topology: PathBuf,
 }
 
-/// Show what of a topology exists, what has changed since, and what latpath sees and does not see on its way
+/// Show which parts of a topology exist, what has changed since up, and which points of its way latpath can observe
 #[derive(ClapArgs)]
 struct Show {
-    /// The topology's file, or its name [default: all that are up]
+    /// The topology's file, or its name [default: all topologies that are up]
     #[arg(value_name = "TOPOLOGY")]
     topology: Option<PathBuf>,
     /// Print JSON instead of text
@@ -59,7 +59,7 @@ struct Show {
     json: bool,
 }
 
-/// Print a commented topology to begin with
+/// Print a commented topology as a starting point
 #[derive(ClapArgs)]
 struct Example {
     /// The way into the VM

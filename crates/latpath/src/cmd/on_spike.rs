@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(ClapArgs, Debug, Default)]
 pub struct OnSpike {
     /// Run this command when a packet is late, with the packet in its environment (LATPATH_STREAM, LATPATH_NUMBER,
-    /// LATPATH_TOTAL_NS, …); a program and its arguments: for a line of a shell write "sh -c '…'"
+    /// LATPATH_TOTAL_NS, …): a program and its arguments; for shell syntax, use "sh -c '…'"
     #[arg(long, value_name = "COMMAND")]
     on_spike: Option<String>,
 }
@@ -90,8 +90,8 @@ impl OnSpike {
         self.on_spike.is_some()
     }
 
-    /// Starts the thread that runs the command. Its output goes to stderr, or nowhere if `is_silent`. `avoid`: a CPU that
-    /// it leaves alone, if it has others.
+    /// Starts the thread that runs the command. Its output goes to stderr, or nowhere if `is_silent`. `avoid`: a CPU
+    /// that it leaves alone, if it has others.
     ///
     /// # Errors
     /// If the command is no list of words, or every CPU is isolated.

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Interval at which the end conditions are checked.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Follow a few packets through every kernel function that handles them: which routes do they take?
+/// Follow a few packets through every kernel function that handles them, and show their routes.
 #[derive(ClapArgs)]
 #[command(
     after_help = "Examples:\n  latpath path -i enp7s0 --stream svid:MU01\n  latpath path -i vnet0 'ether proto 0x88ba and vlan 7'\n\n\
@@ -33,9 +33,9 @@ pub struct Args {
     /// Device to watch, in both directions, as eth0 or eth0%NAMESPACE [default: any]
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
-    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only packets of this stream, as {}; several are allowed", stream::examples()))]
+    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only packets of this stream, as {}; can be repeated", stream::examples()))]
     streams: Vec<StreamSpec>,
-    /// Packets that fit this pcap filter (pcap-filter(7)), as 'ether proto 0x88ba and vlan 7'; needs libpcap
+    /// Packets that match this pcap filter (pcap-filter(7)), as 'ether proto 0x88ba and vlan 7'; needs libpcap
     #[arg(value_name = "EXPRESSION")]
     expression: Vec<String>,
     /// Stop after N packets
@@ -47,24 +47,23 @@ pub struct Args {
     /// Wait this long for the last packets' next steps
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
     settle: Duration,
-    /// A packet that left the kernel (to ovs-vswitchd, a guest) and comes back with the same bytes within this time is
-    /// the same
+    /// Treat a packet that leaves the kernel (to ovs-vswitchd, a guest) and returns with the same bytes within this
+    /// time as the same packet
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = crate::cmd::values::time)]
     same: Duration,
-    /// Where to look [default: the best that the kernel has]
+    /// Probes to use [default: the best that the kernel supports]
     #[arg(long, value_name = "KIND", value_enum)]
     with: Option<Kind>,
-    /// The routes alone, without each packet's steps
+    /// Show only the routes, without each packet's steps
     #[arg(long)]
     summary: bool,
-    /// List the functions that take a packet and can be traced, each with the arguments that are packets; follow
-    /// nothing
+    /// List the traceable functions that take a packet, each with the arguments that are packets, and exit
     #[arg(long, conflicts_with_all = ["interface", "streams", "expression", "with", "duration"])]
     list: bool,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }

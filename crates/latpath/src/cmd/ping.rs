@@ -15,7 +15,8 @@ use anyhow::Result;
 use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 
-/// Measure round trips, in the NIC's own time where it has one: how long did each part take? HOST alone is emit HOST
+/// Measure round trips and the time of each part, with the NIC's timestamps if it has any. `ping HOST` means `ping emit
+/// HOST`
 #[derive(ClapArgs)]
 #[command(override_usage = "latpath ping HOST [OPTIONS]\n       latpath ping <COMMAND>")]
 pub struct Args {

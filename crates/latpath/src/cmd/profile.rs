@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Look into this machine too, a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the
-    /// VM's name (latpath vms), and where an agent runs in it; several are allowed
+    /// Also watch this guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name
+    /// (latpath vms), and where an agent runs in it; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
-    /// Samples a second, of each CPU
+    /// Samples per second on each CPU
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = FREQUENCY, value_parser = crate::cmd::values::whole::<u32>(1..=10_000))]
     frequency: u32,
     /// Only these CPUs, as 0-3,8 [default: all that are online]
@@ -35,7 +35,7 @@ pub struct Args {
     /// Count the system calls of the VMs' processes, and their time (sleep included)
     #[arg(long)]
     syscalls: bool,
-    /// Show under what this function runs, as tun_get_user; several are allowed
+    /// Show the contexts in which this function runs, as tun_get_user; can be repeated
     #[arg(long = "function", value_name = "NAME")]
     functions: Vec<String>,
     /// Show N rows of each table: processes, functions and system calls
@@ -44,7 +44,7 @@ pub struct Args {
     /// Write the flame graph to this file; with --diff, the differential one
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write the call chains to this file, as flame graphs take them: a line each, with its ns
+    /// Write the call chains to this file in the folded format of flame graphs: one per line, with its time in ns
     #[arg(long, value_name = "FILE")]
     folded: Option<PathBuf>,
     /// Write each sample to this file, for profiler.firefox.com
@@ -56,10 +56,10 @@ pub struct Args {
     /// Keep the profile in this file, for --diff
     #[arg(short, long, value_name = "FILE", conflicts_with = "diff")]
     output: Option<PathBuf>,
-    /// Replace files that exist
+    /// Replace existing files
     #[arg(long)]
     force: bool,
-    /// Compare two profiles that were kept, the earlier one first
+    /// Compare two kept profiles, the earlier one first
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
           conflicts_with_all = ["vms", "duration", "command", "machines", "cpus", "syscalls", "frequency", "folded", "functions"])]
     diff: Vec<PathBuf>,

@@ -71,7 +71,7 @@ pub struct Args {
     /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
     #[arg(long, default_value = "9-2le-50")]
     profile: Profile,
-    /// svID; of several streams the beginning: MU becomes MU01, MU02 …
+    /// svID, or the prefix of several streams' svIDs: MU becomes MU01, MU02 …
     #[arg(long, value_name = "ID", required_unless_present_any = ["stream", "pcap"])]
     svid: Option<String>,
     /// Streams to send, all with the same smpCnt at the same time
@@ -91,17 +91,18 @@ pub struct Args {
     /// smpSynch: 0 none, 1 local, 2 global [default: 2 with --delay, else 1]
     #[arg(long, value_name = "N")]
     smp_synch: Option<u8>,
-    /// Sample by UTC as a synchronised merging unit does, smpCnt 0 on each whole second of this machine's clock, and
-    /// send each frame this long after its first sample; the first one on the next whole second
+    /// Sample by UTC like a synchronised merging unit, with smpCnt 0 at each full second of this machine's clock, and
+    /// send each frame this long after its first sample; starts at the next full second
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time, conflicts_with_all = ["stream", "first", "wrap", "rate", "burst"])]
     delay: Option<Duration>,
     /// smpCnt of the first sample
     #[arg(long, value_name = "N", default_value_t = 0)]
     first: u16,
-    /// Where smpCnt returns to 0 [default: the profile's samples per second; with --pcap what the file shows]
+    /// Value at which smpCnt returns to 0 [default: the profile's samples per second; with --pcap, as in the file]
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     wrap: Option<u32>,
-    /// Packets a second of each stream (with --pcap of all together), or max [default: the profile's, the file's]
+    /// Packets per second of each stream (with --pcap, of all together), or max [default: that of the profile or the
+    /// file]
     #[arg(long, value_name = "F")]
     rate: Option<Rate>,
     /// Send N frames of each stream at once, every N intervals
@@ -109,33 +110,33 @@ pub struct Args {
     burst: u32,
     #[arg(short, long, value_name = "STREAM", help = format!("Stream to send instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
     stream: Option<StreamSpec>,
-    /// Begin a new event every TIME (with --stream) [default: one event alone]
+    /// Begin a new event every TIME (with --stream) [default: a single event]
     #[arg(long, value_name = "TIME", requires = "stream", value_parser = crate::cmd::values::time)]
     event_every: Option<Duration>,
-    /// Send the Sampled Values of a pcap or pcapng file instead; of one with packets of several interfaces, those of
-    /// one: FILE,interface=NAME
+    /// Send the Sampled Values of a pcap or pcapng file instead; if it has packets of several interfaces, name one:
+    /// FILE,interface=NAME
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_SYNTHETIC)]
     pcap: Option<PathBuf>,
-    /// Start the file over at its end, with smpCnt going on
+    /// Repeat the file, with smpCnt continuing
     #[arg(long = "loop", requires = "pcap")]
     rounds: bool,
-    /// Break each frame (cut, changed, random bytes), to test what receives it
+    /// Corrupt each frame (cut, changed, random bytes), to test receivers
     #[arg(long)]
     corrupt: bool,
-    /// Seed of the random breakage, for --corrupt
+    /// Seed of the random changes of --corrupt
     #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
     seed: u64,
     #[command(flatten)]
     stop_after: StopAfter,
     #[command(flatten)]
     on_time: OnTime,
-    /// Wake this long before each deadline, and wait awake for it [default: 20us with --fifo, else 0s]
+    /// Wake up this long before each deadline, and spin until it [default: 20us with --fifo, else 0s]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     wake_early: Option<Duration>,
-    /// Most frames handed over in one system call [default: 1; 64 above 50,000 frames/s]
+    /// Maximum number of frames per system call [default: 1; 64 above 50,000 frames/s]
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(1..=MOST_BATCH as u64))]
     batch: Option<u8>,
-    /// Hand frames straight to the driver; latpath then has no tx point on this device
+    /// Pass frames directly to the driver; latpath then has no tx point on this device
     #[arg(long)]
     bypass_qdisc: bool,
     /// Print JSON instead of text

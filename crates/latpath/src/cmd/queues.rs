@@ -8,13 +8,13 @@ use clap::Args as ClapArgs;
 use latpath_observe::{Queues, QueuesOptions};
 use latpath_report::queues::text;
 
-/// Show what passes virtqueues: buffers posted and used, bytes, batches, kicks and interrupts, and how long the
-/// device had each buffer.
+/// Show what passes virtqueues: buffers posted and used, bytes, batches, kicks and interrupts, and how long the device
+/// held each buffer.
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Let the kernel measure what watching costs (which costs a little more)
+    /// Measure the cost of the eBPF programs (which increases it slightly)
     #[arg(long)]
     cost: bool,
     /// Print JSON instead of text

@@ -35,21 +35,21 @@ pub struct Args {
     flight: Flight,
     #[command(flatten)]
     spikes: spikes::Args,
-    /// Stop when the recording takes this much disk, as 20GiB; what is under way then is still written
+    /// Stop when the recording has this size on disk, as 20GiB; packets in progress are still written
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
     #[command(flatten)]
     limits: Limits,
-    /// Directory to make for the recording
+    /// Directory to create for the recording
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
     /// Print JSON instead of text: the run's manifest, at the end
     #[arg(long)]
     json: bool,
-    /// Replace files that exist: an earlier run, once this one begins
+    /// Replace existing files: an earlier run, once this one begins
     #[arg(long)]
     force: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }

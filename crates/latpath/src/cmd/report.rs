@@ -27,34 +27,33 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Also write every journey as a line of CSV to this file; "-" writes to stdout, instead of the report
+    /// Also write every journey as a line of CSV to this file; "-" writes it to stdout instead of the report
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the
-    /// text
+    /// Also write a self-contained HTML page with charts to this file; "-" writes it to stdout instead of the text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Also write the report's tables as Markdown, likewise
+    /// Also write the report's tables as Markdown to this file, or to stdout with "-"
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Also write the report's tables as AsciiDoc, likewise
+    /// Also write the report's tables as AsciiDoc to this file, or to stdout with "-"
     #[arg(long, value_name = "FILE")]
     asciidoc: Option<PathBuf>,
-    /// The documents' title
+    /// Title of the documents
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// A note that the documents' verdict begins with, as 'test=FAT 7.4' or 'serial=1VX2'; several are allowed
+    /// Note at the beginning of the documents' verdict, as 'test=FAT 7.4' or 'serial=1VX2'; can be repeated
     #[arg(long = "note", value_name = "NAME=TEXT", value_parser = note)]
     notes: Vec<(String, String)>,
-    /// Replace files that exist: those of --csv, --html, --markdown, --asciidoc and --junit
+    /// Replace existing files: those of --csv, --html, --markdown, --asciidoc and --junit
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     selection: Selection,
-    /// Show the figures of each interval of this length too, as 1min: of the segments of --histogram
+    /// Also show the figures of each interval of this length, as 1min, for the segments of --histogram
     #[arg(long, value_name = "TIME", value_parser = interval)]
     every: Option<Ns>,
-    /// Draw the histogram of this segment; several are allowed [default: total]
+    /// Draw the histogram of this segment; can be repeated [default: total]
     #[arg(long = "histogram", value_name = "SEGMENT")]
     histograms: Vec<String>,
     /// Show the N worst packets

@@ -24,11 +24,11 @@ const MOST_ROWS: usize = 200;
 #[derive(ClapArgs)]
 #[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
 pub struct Args {
-    /// Device to listen on, in both directions, as eth0 or eth0%NAMESPACE; several are allowed [default: all that are
-    /// up, in all network namespaces]
+    /// Device to listen on, in both directions, as eth0 or eth0%NAMESPACE; can be repeated [default: all that are up,
+    /// in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF", conflicts_with = "read")]
     interfaces: Vec<String>,
-    /// Look into network namespaces of other users too, as those of rootless containers
+    /// Also watch network namespaces of other users, such as those of rootless containers
     #[arg(long, conflicts_with_all = ["interfaces", "read"])]
     other_users: bool,
     /// Read this file instead: a capture, pcap or pcapng, also .gz; - for standard input

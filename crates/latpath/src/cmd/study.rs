@@ -10,7 +10,7 @@ use super::Outcome;
 use anyhow::Result;
 use clap::{Args as ClapArgs, Subcommand};
 
-/// Measure a whole question at once, and compare the answers: latpath study PLAN.toml -o STUDY
+/// Compare ways into VMs, settings and loads by a series of recordings: latpath study PLAN.toml -o STUDY
 #[derive(ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub struct Args {

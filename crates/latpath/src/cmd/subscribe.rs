@@ -28,12 +28,12 @@ pub struct Args {
     /// Device to listen on
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only this stream, as {}; several are allowed [default: all that come]", listed_examples()))]
+    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only this stream, as {}; can be repeated [default: all that come]", listed_examples()))]
     streams: Vec<StreamSpec>,
-    /// Group address to join; several are allowed [default: those of the streams' mac=, else all groups]
+    /// Group address to join; can be repeated [default: those of the streams' mac=, else all groups]
     #[arg(long = "group", value_name = "MAC", value_parser = group)]
     groups: Vec<[u8; 6]>,
-    /// Read frames from a ring that is mapped into memory (TPACKET_V2), instead of by copies
+    /// Read frames from a memory-mapped ring (TPACKET_V2) instead of copying them
     #[arg(long)]
     ring: bool,
     #[command(flatten)]

@@ -13,7 +13,7 @@ pub struct OnTime {
     /// Run on this CPU only
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
+    /// Keep all CPUs of this machine out of idle states during the run; this affects other measurements on this machine
     #[arg(long)]
     awake: bool,
 }
@@ -24,8 +24,8 @@ impl OnTime {
         Ok(self.awake.then(CpuLatencyRequest::new).transpose()?)
     }
 
-    /// Locks all memory of the process, if it may: then no page fault delays a packet. Returns a note for the user where
-    /// it may not; `--fifo` fails there.
+    /// Locks all memory of the process, if it may: then no page fault delays a packet. Returns a note for the user
+    /// where it may not; `--fifo` fails there.
     pub fn lock_memory(&self) -> Option<String> {
         if !may_lock_memory() {
             return Some(

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Give this machine the settings of a profile, as one change that can be taken back.
+/// Give this machine the settings of a profile, as one change that can be undone.
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(subcommand)]
@@ -39,7 +39,7 @@ enum Action {
     Guard(guard::Guard),
 }
 
-/// List the profiles, and those that are applied
+/// List the profiles, and which of them are applied
 #[derive(ClapArgs)]
 struct List {
     /// Print JSON instead of text
@@ -59,7 +59,8 @@ struct PlanArgs {
     /// Add the reason and the source of each line
     #[arg(long, conflicts_with = "json")]
     why: bool,
-    /// Print the plan in the form of another tool: a shell script with undo lines, elements of libvirt's XML, Ansible variables of SEAPATH
+    /// Print the plan for another tool: a shell script with undo lines, elements of libvirt's XML, or Ansible variables
+    /// of SEAPATH
     #[arg(long, value_name = "FORM", conflicts_with_all = ["why", "json"])]
     export: Option<Form>,
     /// Print JSON instead of text
@@ -85,15 +86,15 @@ impl From<Form> for Format {
     }
 }
 
-/// Keep a change that would be undone otherwise (apply --confirm)
+/// Keep a change that apply --confirm would otherwise undo
 #[derive(ClapArgs)]
 struct Confirm {
-    /// The profile [default: the only one that waits]
+    /// The profile [default: the only one that is unconfirmed]
     #[arg(value_name = "PROFILE")]
     profile: Option<String>,
 }
 
-/// Show what of an applied profile this machine no longer has; exit code 3 if there is any
+/// Show which settings of an applied profile no longer hold; exit code 3 if there are any
 #[derive(ClapArgs)]
 struct Verify {
     #[command(flatten)]
@@ -103,13 +104,13 @@ struct Verify {
     json: bool,
 }
 
-/// Take an applied profile back: the oldest values return, except where another program has changed one since
+/// Undo an applied profile: restore the original values, except those that another program has changed since
 #[derive(ClapArgs)]
 struct Undo {
     /// The profile, as latpath tune list shows it [default: the only one that is applied]
     #[arg(value_name = "PROFILE")]
     profile: Option<String>,
-    /// Take all applied profiles back
+    /// Undo all applied profiles
     #[arg(long, conflicts_with = "profile")]
     everything: bool,
 }
@@ -120,7 +121,7 @@ struct What {
     /// The profile: a name (latpath tune list), or a file with a dot or a slash in its name (docs/tune.md)
     #[arg(value_name = "PROFILE")]
     profile: String,
-    /// Recording to read: only lines about settings that explain's advice on it names
+    /// Recording to read: only applies settings that latpath explain advises for it
     #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
     #[command(flatten)]
@@ -140,7 +141,8 @@ impl What {
 /// A profile that may be left out.
 #[derive(ClapArgs)]
 struct OptionalWhat {
-    /// The profile; one that is not applied is compared with the variables of these flags [default: all that are applied]
+    /// The profile; one that is not applied is compared with the variables of these flags [default: all that are
+    /// applied]
     #[arg(value_name = "PROFILE")]
     profile: Option<String>,
     #[command(flatten)]
@@ -150,10 +152,10 @@ struct OptionalWhat {
 /// The variables of a profile.
 #[derive(ClapArgs, Clone, Debug)]
 pub(super) struct VariableArgs {
-    /// Network device that the profile is about; several are allowed
+    /// Network device to which the profile applies; can be repeated
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// CPUs for what must not be disturbed, as 2-7 [default: those that the kernel isolates]
+    /// CPUs for threads that must not be disturbed, as 2-7 [default: those that the kernel isolates]
     #[arg(long, value_name = "CPUS")]
     isolated: Option<Cpus>,
     /// CPUs for everything else, as 0-1 [default: all but the isolated ones]
@@ -165,19 +167,19 @@ pub(super) struct VariableArgs {
     /// CPU of the application
     #[arg(long, value_name = "CPU")]
     app_cpu: Option<u32>,
-    /// Address that the network device gets, as 192.168.1.10/24; several are allowed (ping-interface)
+    /// Address for the network device, as 192.168.1.10/24; can be repeated (ping-interface)
     #[arg(long, value_name = "CIDR", value_parser = cidr)]
     address: Vec<String>,
-    /// The other end and its link-layer address, as 192.168.1.11=02:00:00:00:00:11; several are allowed (ping-interface)
+    /// The other end and its link-layer address, as 192.168.1.11=02:00:00:00:00:11; can be repeated (ping-interface)
     #[arg(long, value_name = "IP=MAC", value_parser = peer)]
     peer: Vec<String>,
     /// Leave the network device in its network namespace (ping-interface)
     #[arg(long)]
     no_namespace: bool,
-    /// Start no phc2sys (ping-interface)
+    /// Do not start phc2sys (ping-interface)
     #[arg(long)]
     no_ptp: bool,
-    /// Value of another variable of the profile; several are allowed
+    /// Value of another variable of the profile; can be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = variable)]
     other: Vec<(String, String)>,
 }

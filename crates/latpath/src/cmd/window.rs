@@ -26,7 +26,7 @@ const THERE: Duration = Duration::from_secs(12);
 /// What commands that watch VMs have in common.
 #[derive(ClapArgs)]
 pub struct Window {
-    /// Watch this VM alone (a name or process of latpath vms); several are allowed [default: all VMs, also those that
+    /// Watch only this VM (its name or process in latpath vms); can be repeated [default: all VMs, including those that
     /// start later]
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
@@ -34,16 +34,16 @@ pub struct Window {
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     pub duration: Option<Duration>,
     /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT;
-    /// an agent there runs it (latpath agent --allow-commands; over ssh: it is started so)
+    /// the agent there runs it (latpath agent --allow-commands, which ssh: starts)
     #[arg(long = "in", value_name = "NAME=ADDRESS", requires = "command", value_parser = super::following::machine)]
     pub inside: Option<(String, Address)>,
-    /// The key without which the agent of --in runs no command (latpath agent --allow-commands=KEYFILE)
+    /// Key that the agent of --in requires (latpath agent --allow-commands=KEYFILE)
     #[arg(long, value_name = "KEYFILE", requires = "inside")]
     pub agent_key: Option<PathBuf>,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     pub quiet: bool,
-    /// Run this command, and watch for as long as it runs
+    /// Run this command, and watch until it ends
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
     /// The machine on which the command runs, once it is reached.

@@ -12,17 +12,17 @@ use std::time::Duration;
 /// Time for which to listen for frames; on most networks, neighbours and bridges send some within it.
 const LISTEN: Duration = Duration::from_millis(300);
 
-/// Say what timestamps a device can make, and find out what of it is true
+/// Show which timestamps a device claims to take, and test whether it does
 ///
-/// Up to three frames are sent that no bridge passes on (ethertype 0x88B5), and the NIC's own stamps are switched on for that
-/// moment; some drivers restart their queues for it.
+/// Sends up to three frames that no bridge forwards (ethertype 0x88B5), and enables the NIC's timestamps for that time;
+/// some drivers then restart their queues.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  latpath ping caps -i enp7s0\n  latpath ping caps -i enp7s0 --no-verify --json")]
 pub struct Args {
-    /// Device to try
+    /// Device to test
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    /// Send nothing and switch nothing on: what the driver claims
+    /// Show only the driver's claims: send nothing, and enable nothing
     #[arg(long)]
     no_verify: bool,
     /// Print JSON instead of text

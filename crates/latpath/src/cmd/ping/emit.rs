@@ -37,55 +37,57 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use sweep::Sweep;
 
-/// Send probes to a reflector, and say how long each part of the round trip took
+/// Send probes to a reflector, and show the time of each part of the round trip
 #[derive(ClapArgs)]
 #[command(
     after_help = "Examples:\n  latpath ping emit 192.168.1.11 --duration 60s --threshold 100us\n  latpath ping emit 10.0.0.2 --rate 4000 --spin --cpu 3 --fifo 80\n\n\
                         The other end runs: latpath ping reflect"
 )]
 pub struct Args {
-    /// Reflectors: names or addresses, with or without a port (relay7, 10.0.0.2, [fd00::1]:7000), or MAC addresses (with -i);
-    /// each gets a session and a thread
+    /// Reflectors: names or addresses, with or without a port (relay7, 10.0.0.2, [fd00::1]:7000), or MAC addresses
+    /// (with -i); each gets a session and a thread
     #[arg(value_name = "HOST", required = true)]
     targets: Vec<Target>,
     /// Device to send on
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
-    /// Send Sampled Values that carry the probe, instead of frames of a type of their own (to a MAC address)
+    /// Send the probes in Sampled Values instead of frames with latpath's own ethertype (to a MAC address)
     #[arg(long)]
     sv: bool,
     #[command(flatten)]
     tagging: Tagging,
-    /// This machine's address to send from
+    /// Source address of the probes
     #[arg(long = "source", value_name = "ADDRESS")]
     from: Option<std::net::IpAddr>,
-    /// Bytes of a message. With less than 96 the reflector's kernel and NIC stamps do not fit into its answer
+    /// Size of a message, bytes; below 96, the reflector's kernel and NIC timestamps do not fit into its answer
     #[arg(long, value_name = "BYTES", default_value_t = FULL, value_parser = size)]
     size: usize,
     #[command(flatten)]
     sweep: Sweep,
-    /// Packets a second, at fixed times, whatever comes back [default: each when the answer to the last one came]
+    /// Packets per second, at fixed times, regardless of answers [default: each probe follows the answer to the
+    /// previous one]
     #[arg(long, value_name = "F", conflicts_with = "flood")]
     rate: Option<Pace>,
-    /// Send as fast as the kernel takes probes, whatever comes back
+    /// Send as fast as the kernel accepts probes, regardless of answers
     #[arg(long)]
     flood: bool,
     #[command(flatten)]
     stop_after: StopAfter,
-    /// Send N probes first that count for nothing
+    /// Send N probes first that are not counted
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm_up: u64,
-    /// A probe without an answer for this long is lost
+    /// A probe without an answer within this time is lost
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = crate::cmd::values::time)]
     lost_after: Duration,
-    /// End, with an error, when no answer came for this long
+    /// Fail if no answer arrives for this time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::cmd::values::time)]
     timeout: Duration,
-    /// Do without the flight recorder: what else this machine did around a breach is then unknown, and no wake-up pays for recording it
+    /// Do not start the flight recorder; this machine's activity around a breach is then unknown, and recording delays
+    /// no wake-up
     #[arg(long, requires = "threshold")]
     no_flight: bool,
-    /// The NICs' clocks of both ends are kept together (ptp4l, phc2sys) within this: the times to the reflector and back are then known as
-    /// well as that [default: estimated from the round trips]
+    /// Error bound of the synchronisation (ptp4l, phc2sys) of both NICs' clocks, which then bounds the one-way times
+    /// [default: one-way times are estimated from round trips]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     synchronised: Option<Duration>,
     #[command(flatten)]
@@ -95,7 +97,7 @@ pub struct Args {
     /// Write single transactions to this file, FILE.parquet or FILE.csv
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Which of them: all, over:TIME, or last:TIME (before a breach, or the end)
+    /// Transactions to write: all, over:TIME, or last:TIME (before a breach, or the end)
     #[arg(long, value_name = "WHICH", default_value = "all", requires = "log")]
     log_keep: Keep,
     /// Keep the log's last:TIME, and AF_XDP's frames, in huge pages
@@ -105,7 +107,7 @@ pub struct Args {
     freeze: Freeze,
     #[command(flatten)]
     drawn: Drawn,
-    /// Also cut the round trip at every stamp there is
+    /// Also divide the round trip at every available timestamp
     #[arg(long)]
     detail: bool,
     /// Show the N worst transactions
@@ -113,7 +115,7 @@ pub struct Args {
     worst: u16,
     #[command(flatten)]
     limits: Limits,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
     /// Print JSON instead of text
@@ -229,7 +231,7 @@ fn traces(frozen: &BreachReport) -> Vec<&Path> {
     frozen.saved.iter().flat_map(|saved| &saved.files).map(|file| file.path.as_path()).collect()
 }
 
-/// What happens at a breach.
+/// Text of the mark at a breach.
 #[derive(Clone, Copy, Default)]
 struct Reactions<'a> {
     freeze: Option<&'a BreachTrace>,

@@ -18,21 +18,22 @@ pub(crate) const EVENTS: &str =
 /// Flags of breaches, and of the trace.
 #[derive(ClapArgs, Debug)]
 pub struct Freeze {
-    /// Times over this are late: a longer round trip (a reflector: a longer time from T2 app to T3 app) is a breach, which ends the run
-    /// with exit code 3
+    /// Packets are late above this time: a longer round trip (reflect: a longer time from T2 app to T3 app) is a breach
+    /// and ends the run with exit code 3
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     pub threshold: Option<Duration>,
-    /// Go on after a breach; the exit code is still 3
+    /// Continue after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]
     pub keep_going: bool,
     #[command(flatten)]
     on_spike: OnSpike,
-    /// Record the kernel's events in this tracefs instance too: a breach writes a mark, takes a snapshot, stops it and saves it. An
-    /// instance of this name that is there already is used as it is, else one is made, and removed at the end
+    /// Also record the kernel's events in this tracefs instance: a breach writes a mark, takes a snapshot, stops the
+    /// trace and saves it. An existing instance is used as it is; otherwise latpath creates one and removes it at the
+    /// end
     #[arg(long = "trace-instance", value_name = "NAME")]
     trace: Option<String>,
-    /// Events to record, as sched:sched_switch or irq:* [default: sched_switch, sched_wakeup, irq, napi_poll, and packets
-    /// in and out; in an instance of your own: those that are on]
+    /// Events to record, as sched:sched_switch or irq:* [default: sched_switch, sched_wakeup, irq, napi_poll, and
+    /// packets in and out; in your own instance: the enabled ones]
     #[arg(long, value_name = "EVENTS", value_delimiter = ',', requires = "trace")]
     trace_events: Vec<String>,
     /// Tracer to use, as function or function_graph
@@ -50,13 +51,14 @@ pub struct Freeze {
     /// File for the trace [default: ping-breach.trace]
     #[arg(long, value_name = "FILE", requires = "trace")]
     trace_file: Option<PathBuf>,
-    /// After a breach wait for Enter or Ctrl-C, so that the stopped instance can be looked at
+    /// After a breach, wait for Enter or Ctrl-C, so that you can inspect the stopped instance
     #[arg(long, requires = "trace")]
     hold: bool,
 }
 
 impl Freeze {
-    /// Starts the thread that runs the user's command for breaches, if there is one; off the CPU of the measuring thread.
+    /// Starts the thread that runs the user's command for breaches, if there is one; off the CPU of the measuring
+    /// thread.
     pub fn command(&self, measuring: Option<usize>) -> Result<Option<SpikeCommand>> {
         if self.on_spike.is_requested() && self.threshold.is_none() {
             return Err(Usage("--on-spike needs --threshold".into()).into());

@@ -21,15 +21,15 @@ use std::time::Duration;
 /// Which stamps are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StampChoice {
-    /// latpath's own alone: nothing else slows the packets down
+    /// Only latpath's own, which delay packets least
     App,
-    /// The kernel's too: as the driver gets a packet, as the kernel receives one
+    /// Also the kernel's: at the handover to the driver, and at reception
     Kernel,
-    /// The NIC's too where it has any. They are switched on for it, for which some drivers restart the NIC's queues
+    /// Also the NIC's, if it has any; some drivers restart the NIC's queues when they are enabled
     Auto,
-    /// The NIC's too; an error where it has none
+    /// Also the NIC's; fails if it has none
     Nic,
-    /// All there are: as auto, and before the queueing discipline
+    /// All of them: as auto, and before the queueing discipline
     All,
 }
 
@@ -38,17 +38,17 @@ pub enum StampChoice {
 pub enum XdpPlace {
     /// In the driver
     Driver,
-    /// In the kernel behind it: on any device, with a copy of each frame
+    /// In the network stack: works on any device, and copies each frame
     Generic,
 }
 
 /// Flags of both ends.
 #[derive(ClapArgs, Debug)]
 pub struct Link {
-    /// Stamps to take
+    /// Timestamps to take
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = StampChoice::Kernel)]
     pub stamps: StampChoice,
-    /// Look for messages without ever sleeping: fastest, and takes a whole CPU
+    /// Poll for messages without sleeping: fastest, and occupies a whole CPU
     #[arg(long)]
     pub spin: bool,
     /// Let the kernel poll the NIC this long in each wait (SO_BUSY_POLL), as 50us
@@ -57,25 +57,25 @@ pub struct Link {
     /// Keep the NIC's interrupts off while polling (SO_PREFER_BUSY_POLL)
     #[arg(long)]
     prefer_busy_poll: bool,
-    /// Packets that one poll may take (SO_BUSY_POLL_BUDGET)
+    /// Maximum number of packets per poll (SO_BUSY_POLL_BUDGET)
     #[arg(long, value_name = "N")]
     busy_poll_budget: Option<u16>,
-    /// Priority of what is sent (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
+    /// Priority of sent packets (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
     #[arg(long, value_name = "N")]
     pub priority: Option<u8>,
-    /// Hand frames straight to the driver, past the queueing discipline (Ethernet)
+    /// Pass frames directly to the driver, without the queueing discipline (Ethernet)
     #[arg(long)]
     pub bypass_qdisc: bool,
-    /// Carry frames past the kernel's stack, by AF_XDP (Ethernet). There is one such emitter or reflector on a device
+    /// Bypass the kernel's network stack by AF_XDP (Ethernet); one emitter or reflector per device
     #[arg(long)]
     pub xdp: bool,
-    /// Where the XDP program stands [default: in the driver, if it lets it]
+    /// Where the XDP program runs [default: in the driver, if it supports XDP]
     #[arg(long, value_name = "WHERE", value_enum, requires = "xdp")]
     xdp_place: Option<XdpPlace>,
-    /// Whether the NIC reads and writes frames where they are [default: if it can]
+    /// Whether the NIC accesses frames without a copy [default: if the driver supports it]
     #[arg(long, value_name = "BOOL", requires = "xdp")]
     zero_copy: Option<bool>,
-    /// DSCP of what is sent
+    /// DSCP of sent packets
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(0..=63))]
     pub dscp: Option<u8>,
 }

@@ -31,19 +31,19 @@ use std::sync::atomic::AtomicBool;
 /// Answer the probes of `latpath ping emit`
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Listen at this address of this machine [default: all of them]
+    /// Listen on this address of this machine [default: all]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// UDP port to listen at
+    /// UDP port to listen on
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// Device to listen on alone
+    /// Device to listen on exclusively
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
     /// Answer Ethernet frames on the device instead, both Sampled Values and those of latpath's own type; needs -i
     #[arg(long, requires = "interface", conflicts_with_all = ["bind", "port"])]
     ethernet: bool,
-    /// Group address to join: frames to it are answered too; several are allowed
+    /// Group address to join; frames to it are answered too; can be repeated
     #[arg(long, value_name = "MAC", value_parser = mac, requires = "ethernet")]
     group: Vec<[u8; 6]>,
     #[command(flatten)]
@@ -52,7 +52,7 @@ pub struct Args {
     on_time: OnTime,
     #[command(flatten)]
     freeze: Freeze,
-    /// End after N sessions have ended; a session ends when nothing is heard of it for 30 s
+    /// Stop after N sessions; a session ends after 30 s without a packet
     #[arg(long, value_name = "N")]
     sessions: Option<u64>,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }

@@ -19,7 +19,7 @@ pub struct Drawn {
     /// Draw the times as a histogram, with buckets of this width, as 1us: round trips, or a reflector's own times
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     pub bucket: Option<Duration>,
-    /// Where the histogram ends: times from there on are listed one by one
+    /// End of the histogram; longer times are listed one by one
     #[arg(long, value_name = "TIME", default_value = "100us", requires = "bucket", value_parser = crate::cmd::values::time)]
     overflow: Duration,
 }

@@ -15,18 +15,18 @@ const SHORT_WAIT: Duration = Duration::from_millis(300);
 /// Flags of spikes.
 #[derive(ClapArgs, Debug)]
 pub struct Args {
-    /// Keep the N worst spikes; a spike is the time around late packets, on all machines
+    /// Keep the N worst spikes: the time around late packets, on all machines
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = crate::cmd::values::whole::<u32>(1..=100_000), conflicts_with = "no_flight")]
     spikes: u32,
-    /// Disk for spikes, MiB
+    /// Maximum disk space for spikes, MiB
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = crate::cmd::values::whole::<u32>(1..=1 << 20), conflicts_with = "no_flight")]
     spike_size: u32,
     /// Stop at the first spike
     #[arg(long = "stop-on-spike", conflicts_with = "no_flight")]
     pub stop: bool,
-    /// Record the kernel's events in this tracefs instance too: the first spike marks the trace, takes its snapshot and
-    /// stops it, and it is saved as RUN/trace.txt. An instance of this name that is there already is used as it is,
-    /// else one is made, and removed at the end
+    /// Also record the kernel's events in this tracefs instance: the first spike writes a mark, takes a snapshot and
+    /// stops the trace, which is saved as RUN/trace.txt. An existing instance is used as it is; otherwise latpath
+    /// creates one and removes it at the end
     #[arg(long, value_name = "NAME", conflicts_with = "no_flight")]
     pub trace_instance: Option<String>,
 }

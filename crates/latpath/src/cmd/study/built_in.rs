@@ -15,9 +15,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Which way into a VM is best? The five ways of latpath net, under each load, in both directions
+/// Compare the five ways of latpath net into a VM, under each load, in both directions
 ///
-/// All ways are made of one topology file (latpath net example): its uplink and guests, and the options of each way.
+/// All ways are built from one topology file (latpath net example): its uplink and guests, and the options of each way.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   latpath study ways relay.toml --into svid:MU01 --udp-load 10.0.0.2:5001 -o STUDY
@@ -26,7 +26,7 @@ pub struct Ways {
     /// The topology (docs/net.md)
     #[arg(value_name = "TOPOLOGY.toml")]
     topology: PathBuf,
-    /// Only this way; several are allowed [default: bridge, macvtap, xdp, ovs, ovs-afxdp]
+    /// Only this way; can be repeated [default: bridge, macvtap, xdp, ovs, ovs-afxdp]
     #[arg(long = "way", value_name = "WAY", value_parser = ["bridge", "macvtap", "xdp", "ovs", "ovs-afxdp"])]
     ways: Vec<String>,
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct Ways {
     target: Target,
 }
 
-/// What is a profile of settings worth? The machine as it is against the machine with the profile
+/// Compare the machine as it is with the machine under a profile of settings
 ///
 /// The table names the settings that the profile changed, as read from the machine in each run.
 #[derive(ClapArgs)]
@@ -59,28 +59,30 @@ struct Measured {
     /// The stream into the guest, as svid:MU01
     #[arg(long, value_name = "STREAM")]
     into: String,
-    /// The device, as eth0 or eth0%NAMESPACE, on which latpath sends the stream into the guest [default: something sends it already]
+    /// The device, as eth0 or eth0%NAMESPACE, on which latpath sends the stream into the guest [default: another
+    /// program sends it]
     #[arg(long, value_name = "IF")]
     publish_on: Option<String>,
-    /// Packets a second of the stream that latpath sends [default: the profile's 4000]
+    /// Packets per second of the stream that latpath sends [default: the profile's 4000]
     #[arg(long, value_name = "F", requires = "publish_on", value_parser = pace)]
     rate: Option<String>,
-    /// The application that reads the stream into the guest: a shell command that runs until it is ended
+    /// The application that reads the stream into the guest: a shell command that runs until it is stopped
     #[arg(long, value_name = "COMMAND")]
     reader: Option<String>,
-    /// The stream out of the guest [default: only the other direction is measured]
+    /// The stream out of the guest [default: only the direction into the guest is measured]
     #[arg(long, value_name = "STREAM")]
     out_of: Option<String>,
-    /// What sends the stream out of the guest: a shell command that runs until it is ended [default: something sends it already]
+    /// Sender of the stream out of the guest: a shell command that runs until it is stopped [default: another program
+    /// sends it]
     #[arg(long, value_name = "COMMAND", requires = "out_of")]
     guest_publisher: Option<String>,
-    /// Add a load: three flows of latpath's own UDP to this address
+    /// Add a load: three UDP flows of latpath's own to this address
     #[arg(long, value_name = "ADDRESS:PORT")]
     udp_load: Option<String>,
-    /// Add a load, as NAME=COMMAND: a shell command that runs until it is ended; several are allowed
+    /// Add a load, as NAME=COMMAND: a shell command that runs until it is stopped; can be repeated
     #[arg(long = "load", value_name = "NAME=COMMAND", value_parser = named)]
     loads: Vec<(String, String)>,
-    /// Look into this machine too, a guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; several are allowed
+    /// Also watch this guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
     machines: Vec<(String, Address)>,
     /// Trials of each cell
@@ -92,10 +94,10 @@ struct Measured {
     /// Record each trial for this time
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     record_for: Duration,
-    /// Times over this are late, as 200us
+    /// Packets are late above this time, as 200us
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = some_time)]
     threshold: Duration,
-    /// Print the plan, to edit it, and make no trial
+    /// Print the plan for editing, and run no trial
     #[arg(long)]
     print_plan: bool,
 }

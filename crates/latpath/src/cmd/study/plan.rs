@@ -20,9 +20,9 @@ use std::time::Duration;
 /// A commented plan.
 const EXAMPLE: &str = include_str!("example.toml");
 
-/// Make the trials of a plan, each a recorded run, and compare its cells in one table
+/// Run the trials of a plan, each a recording, and compare its cells in one table
 ///
-/// A study that was interrupted, by Ctrl-C, a kill or a reboot, goes on with the same command.
+/// The same command continues a study that Ctrl-C, a kill or a reboot interrupted.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   latpath study example > plan.toml
@@ -39,22 +39,22 @@ pub struct Run {
 /// Where a study is kept, and how it is made and shown.
 #[derive(ClapArgs)]
 pub struct Target {
-    /// Keep what is measured in this directory, and go on with what it has already
+    /// Keep the trials in this directory; a study in it continues
     #[arg(short, long, value_name = "STUDY")]
     output: PathBuf,
-    /// Make failed trials again
+    /// Repeat failed trials
     #[arg(long)]
     repeat_failed: bool,
-    /// Only say how many trials are left and how long they take
+    /// Only print the number of remaining trials and how long they take
     #[arg(long)]
     dry_run: bool,
-    /// Replace files that exist: trials of another plan
+    /// Replace existing files: trials of another plan
     #[arg(long)]
     force: bool,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
 }
@@ -68,13 +68,13 @@ pub struct Report {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Also write an HTML page with charts to this file, which needs no other
+    /// Also write a self-contained HTML page with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Also write the table as AsciiDoc to this file, and its charts as SVG files beside it
     #[arg(long, value_name = "FILE")]
     asciidoc: Option<PathBuf>,
-    /// Replace files that exist: those of --html and --asciidoc
+    /// Replace existing files: those of --html and --asciidoc
     #[arg(long)]
     force: bool,
 }

@@ -1,5 +1,5 @@
-//! `latpath study vhost`: one load on a VM in several configurations, measured by every instrument for VMs, and compared
-//! on one page.
+//! `latpath study vhost`: one load on a VM in several configurations, measured by every instrument for VMs, and
+//! compared on one page.
 
 use super::folder::{draw_differences, keep, kept, take_folder, write};
 use super::{lab, say};
@@ -17,10 +17,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// What does vhost change? One load on a VM without and with it (or any other configurations of it), measured and
-/// compared
+/// Compare a VM without and with vhost, or in other configurations, under one load
 ///
-/// The load is run by itself three times, then once for each measurement, so that none disturbs another.
+/// The load runs three times without instruments, then once with each instrument, so that none disturbs another.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   latpath study vhost --lab
@@ -29,32 +28,32 @@ use std::rc::Rc;
   latpath study vhost --measure vhost=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
   latpath study vhost -o STUDY --html study.html")]
 pub struct Args {
-    /// Measure this VM as this configuration, as vhost=relay1; several are measured one after the other
+    /// Measure this VM as this configuration, as vhost=relay1; can be repeated, for one measurement after the other
     #[arg(long = "measure", value_name = "CONFIGURATION=VM", value_parser = configured)]
     vms: Vec<(String, String)>,
-    /// Look into this machine too, a guest, as relay1=ssh:root@relay1 or relay1=vsock:CID:PORT: the VM's name, and where an agent runs in it; several
-    /// are allowed
+    /// Also watch this guest, as relay1=ssh:root@relay1 or relay1=vsock:CID:PORT: the VM's name, and the address of the
+    /// agent in it; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
     machines: Vec<(String, Address)>,
-    /// Make the VMs too: one without and one with vhost, in the lab (docs/lab.md)
+    /// Also create the VMs: one without and one with vhost, in the lab (docs/lab.md)
     #[arg(long, conflicts_with_all = ["vms", "machines", "command"])]
     lab: bool,
-    /// Keep what is measured in this directory, and compare with what it has already
+    /// Keep the measurements in this directory, and compare them with those in it
     #[arg(short, long, value_name = "STUDY")]
     output: Option<PathBuf>,
     /// Run the load N times without instrumentation first
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = crate::cmd::values::whole::<u32>(1..=100))]
     repeat: u32,
-    /// Also write an HTML page with charts to this file, which needs no other
+    /// Also write a self-contained HTML page with charts to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Replace files that exist: that of --html
+    /// Replace existing files: that of --html
     #[arg(long, requires = "html")]
     force: bool,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// No progress on stderr
+    /// Show no progress on stderr
     #[arg(short, long)]
     quiet: bool,
     /// The load; with LATPATH_CONFIGURATION and LATPATH_VM in its environment

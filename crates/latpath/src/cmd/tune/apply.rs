@@ -14,10 +14,10 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Make the changes of a plan, and watch a stream meanwhile
+/// Make the changes of a plan while watching a stream
 ///
-/// Each step is made and watched; the first one after which a packet is lost or late ends the change, and everything is
-/// taken back. Undo a finished change with latpath tune undo.
+/// Watches the stream after each step. If a packet is then lost or late, the change ends and all steps are reverted. To
+/// undo a completed change, use latpath tune undo.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   latpath tune apply sv-hypervisor --isolated 2-7 --stream svid:MU01
@@ -32,10 +32,10 @@ pub struct Apply {
     /// Do not ask before the first change
     #[arg(short, long)]
     yes: bool,
-    /// Go on after a step that disturbs the stream, and after one that fails
+    /// Continue after a step that disturbs the stream or fails
     #[arg(long)]
     force: bool,
-    /// Take everything back after this time unless latpath tune confirm is called, also without this terminal
+    /// Revert everything after this time unless latpath tune confirm is called, even if this terminal is closed
     #[arg(long, value_name = "TIME", value_parser = some_time)]
     confirm: Option<Duration>,
     /// Print JSON instead of text

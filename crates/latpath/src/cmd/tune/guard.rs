@@ -16,7 +16,7 @@ const ROUND: Duration = Duration::from_millis(200);
 /// Line that the process prints as soon as it owns the change.
 const READY: &str = "ready\n";
 
-/// Undo a change after a time unless it is confirmed before
+/// Undo a change after a time unless it is confirmed
 #[derive(ClapArgs)]
 pub struct Guard {
     /// Subject of the change

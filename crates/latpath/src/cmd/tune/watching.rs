@@ -22,31 +22,32 @@ const ROUND: Duration = Duration::from_millis(10);
 /// Maximum wait for the first packet.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What to watch while settings change.
+/// What is watched while settings change.
 #[derive(ClapArgs, Debug)]
 pub struct Watching {
-    /// Stream to follow, as svid:MU01; a step after which one of its packets is lost or late is reverted; several are allowed
+    /// Stream to follow, as svid:MU01; a step after which one of its packets is lost or late is reverted; can be
+    /// repeated
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// Change settings without watching a stream
     #[arg(long, conflicts_with = "streams")]
     no_watch: bool,
-    /// Look into this machine too, as guest0=ssh:root@guest; an agent runs there; several are allowed
+    /// Also watch this machine, as guest0=ssh:root@guest; an agent runs there; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine, requires = "streams")]
     machines: Vec<(String, Address)>,
-    /// Points that count, as host/nic-rx@eth0; several are allowed [default: all that see the stream]
+    /// Only use points that match this pattern, as host/nic-rx@eth0; can be repeated [default: all that see the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',', requires = "streams")]
     points: Vec<String>,
-    /// Times over this are late [default: 3 times the p99.9 before the first step, or twice the maximum]
+    /// Packets are late above this time [default: 3 times the p99.9 before the first step, or twice the maximum]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "streams")]
     threshold: Option<Duration>,
     /// Time for which the stream is measured before the first step
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = some_time)]
     baseline: Duration,
-    /// Wait this long after each step, and watch the stream meanwhile
+    /// Wait this long after each step while watching the stream
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = some_time)]
     settle: Duration,
-    /// A packet that takes longer than this counts as lost
+    /// Packets that take longer than this count as lost
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = some_time)]
     window: Duration,
 }

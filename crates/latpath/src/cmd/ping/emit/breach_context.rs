@@ -7,7 +7,7 @@ use latpath_stats::{text::wrapped, units::duration};
 
 /// Share of the window, in thousandths, above which a time is shown; a time that fills the window is always shown.
 const LEAST_PER_MILLE: Ns = 2;
-/// Maximum columns of a line; longer lines continue on the next, indented.
+/// Maximum number of columns of a line; longer lines continue on the next, indented.
 const WIDTH: usize = 131;
 const INDENT: usize = 15;
 

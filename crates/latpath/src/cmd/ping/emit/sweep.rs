@@ -32,11 +32,11 @@ const NOT_MEASURED: [&str; 8] =
 /// Flags of a sweep.
 #[derive(ClapArgs, Debug)]
 pub struct Sweep {
-    /// Measure each of these sizes in turn, bytes of a message, as 64,128,512; --count or --duration is of each size and rate, in each
-    /// round
+    /// Measure each of these message sizes in turn, bytes, as 64,128,512; --count or --duration applies to each size
+    /// and rate of a round
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::size, conflicts_with_all = ["size", "log", "threshold", "bucket", "detail"])]
     sweep_size: Vec<usize>,
-    /// Measure each of these rates in turn, packets a second, as 1k,4k
+    /// Measure each of these rates in turn, packets per second, as 1k,4k
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["rate", "flood", "log", "threshold", "bucket", "detail"])]
     sweep_rate: Vec<Pace>,
     /// Measure all sizes and rates of a sweep N times, each time in another order
