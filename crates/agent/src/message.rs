@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 /// Oldest version that this end understands.
 pub const OLDEST_VERSION: u32 = 1;
 
-/// Maximum points announced by one machine: as many as a run can have.
+/// Maximum number of points announced by one machine: as many as a run can have.
 pub const MAX_POINTS: usize = 64;
 /// Maximum drop notes announced by one machine.
 pub const MAX_NOTES: usize = 1024;
@@ -23,9 +23,9 @@ pub const MAX_NAME: usize = 256;
 pub const MAX_TEXT: usize = 4096;
 /// Maximum length of a stream as the user wrote it, bytes.
 const MAX_STREAM_TEXT: usize = 1024;
-/// Maximum options of a start.
+/// Maximum number of options of a start.
 const MAX_OPTIONS: usize = 64;
-/// Maximum lines on missing kernel features.
+/// Maximum number of lines on missing kernel features.
 pub const MAX_LINES: usize = 64;
 
 /// Content of one frame.

@@ -6,7 +6,7 @@ use crate::work::{Inbound, Outbound, Worker};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Maximum bytes of an encoded observation.
+/// Maximum size of an encoded observation, bytes.
 pub const MAX_OBSERVATION: usize = 4 << 20;
 /// Interval between two [`Observer::step`] calls.
 const EVERY: Duration = Duration::from_millis(50);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Maximum length of a packed slice, bytes.
 const MAX_PACKED: usize = 4 << 20;
-/// Maximum samples and threads of a slice.
+/// Maximum number of samples and threads of a slice.
 const MAX_ROWS: usize = 1 << 18;
 /// Interval of draining the ring.
 const EVERY: Duration = Duration::from_millis(50);

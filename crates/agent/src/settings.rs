@@ -4,11 +4,11 @@ use crate::message::{MAX_LINES, MAX_NAME};
 use latpath_model::text::{cut, printable};
 use latpath_settings::{read_host, Reading, SettingValue};
 
-/// Maximum settings that an agent sends, and that a host keeps: a guest has some hundred.
+/// Maximum number of settings that an agent sends, and that a host keeps: a guest has some hundred.
 const MAX_SETTINGS: usize = 4096;
 /// Maximum length of a value, bytes.
 const MAX_VALUE: usize = 2048;
-/// Maximum bytes of all values and names together, so that the message fits a frame.
+/// Maximum size of all values and names together, bytes, so that the message fits a frame.
 const MAX_BYTES: usize = 512 << 10;
 
 /// The settings of a machine.

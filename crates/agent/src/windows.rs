@@ -5,7 +5,7 @@ use latpath_clock::Timeline;
 use latpath_flight::{Snapshot, SnapshotLimits, MAX_ENCODED};
 use latpath_model::Ns;
 
-/// Maximum windows that are pending or not yet fetched.
+/// Maximum number of windows that are pending or not yet fetched.
 pub const MAX_WINDOWS: usize = 16;
 /// Maximum length of a window, ns.
 pub const LONGEST: Ns = 10_000_000_000;

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 /// Maximum size of a part, bytes; small, so that time replies are not delayed.
 pub(crate) const PIECE: usize = 8 << 10;
-/// Maximum results waiting for the host; if reached, the thread waits.
+/// Maximum number of results waiting for the host; if reached, the thread waits.
 const MAX_WAITING: usize = 16;
 
 /// A thread that works until it is stopped. Dropping it stops it, and waits for its end.

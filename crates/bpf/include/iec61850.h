@@ -5,7 +5,7 @@
 
 #include "ber.h"
 
-/* The protocol_bytes of such a stream. */
+/* Layout of `protocol_bytes` of a stream of Sampled Values or GOOSE. */
 struct iec61850_conf {
 	__u16 appid;
 	__u16 has_appid;

@@ -109,7 +109,7 @@ fn conf(spec: &StreamSpec) -> StreamConf {
 /// Number of bytes of a frame that the programs may read for a stream: for a stream with a name, which may be anywhere,
 /// their maximum; for others the headers, the protocol's header and the key.
 fn reach(spec: &StreamSpec) -> u16 {
-    /// Maximum bytes of headers: Ethernet with two tags, IPv6 with a fragment header or IPv4 with options, UDP.
+    /// Maximum size of headers, bytes: Ethernet with two tags, IPv6 with a fragment header or IPv4 with options, UDP.
     const HEADERS: u16 = 22 + 60 + 8;
     const OWN_HEADER: u16 = 64;
     match spec.key {

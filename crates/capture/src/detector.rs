@@ -27,11 +27,11 @@ const MAX_SPIKE: Ns = 100 * MS;
 /// is requested at most `MAX_OPEN` after the first late packet.
 const QUIET: Ns = 15 * MS;
 const MAX_OPEN: Ns = 100 * MS;
-/// Maximum packets of a capture, and late packets among them.
+/// Maximum number of packets of a capture, and late packets among them.
 const MAX_PACKETS: usize = 4096;
 const MAX_LATE: usize = 1024;
-/// Maximum captures requested at once; one more becomes available per `CAPTURE_INTERVAL`. The worst spike of the last
-/// `WORST_PERIOD` is always captured.
+/// Maximum number of captures requested at once; one more becomes available per `CAPTURE_INTERVAL`. The worst spike of
+/// the last `WORST_PERIOD` is always captured.
 const BURST: Ns = 64;
 const CAPTURE_INTERVAL: Ns = 100 * MS;
 const WORST_PERIOD: Ns = 10 * SECOND;

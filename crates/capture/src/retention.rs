@@ -15,7 +15,7 @@ pub struct RetentionLimits {
     pub captures: usize,
     /// Maximum total size, bytes.
     pub bytes: u64,
-    /// Maximum captures of spikes per minute, of which the worst are kept; `None` for no such limit.
+    /// Maximum number of captures of spikes per minute, of which the worst are kept; `None` for no such limit.
     pub per_minute: Option<usize>,
 }
 

@@ -23,7 +23,7 @@ pub struct Row {
     pub packets: u64,
     /// Number of late packets with this as their first cause.
     pub first: u64,
-    /// Maximum excess for one packet, ns.
+    /// Maximum number of excess for one packet, ns.
     pub worst_ns: Ns,
     firsts: Sample,
     all: Sample,

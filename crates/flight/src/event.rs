@@ -87,7 +87,7 @@ pub enum EventKind {
     NapiWork {
         /// Packets processed.
         work: u32,
-        /// Maximum packets.
+        /// Maximum number of packets.
         budget: u32,
         /// Index of the device; 0 for the backlog.
         ifindex: u32,

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// Maximum states of a CPU. The kernel has at most ten (include/linux/cpuidle.h).
+/// Maximum number of states of a CPU. The kernel has at most ten (include/linux/cpuidle.h).
 pub(crate) const MAX_STATES: usize = 16;
 /// Maximum length of a name, bytes. The kernel has at most sixteen.
 const MAX_NAME: usize = 32;

@@ -15,10 +15,10 @@ use latpath_bpf::Functions;
 use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum threads per snapshot whose names are read from /proc, because the recorder lacks them; each costs 1 to 2
-/// system calls.
+/// Maximum number of threads per snapshot whose names are read from /proc, because the recorder lacks them; each costs
+/// 1 to 2 system calls.
 const MAX_NAMES_READ: usize = 64;
-/// Maximum processes per snapshot whose control groups are read; each costs 1 to 2 system calls.
+/// Maximum number of processes per snapshot whose control groups are read; each costs 1 to 2 system calls.
 const MAX_UNITS_READ: usize = 32;
 
 /// A [`Window`], and the names for its numbers.

@@ -15,9 +15,9 @@ use std::time::Duration;
 const HOST_TIMEOUT: Ns = 6_000_000_000;
 /// Maximum time for another machine's records.
 pub(crate) const MACHINE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum concurrent requests to another machine, which has other work too.
+/// Maximum number of concurrent requests to another machine, which has other work too.
 const ASKED: usize = 6;
-/// Maximum captures waiting to be returned.
+/// Maximum number of captures waiting to be returned.
 const WAITING: usize = 64;
 
 /// Options of the flight recorders and captures.

@@ -3,9 +3,9 @@
 use latpath_model::{PointId, PointInfo, SenderAt, StreamSpec};
 use latpath_stats::units::number_of;
 
-/// Maximum points in a flag.
+/// Maximum number of points in a flag.
 const NAMED: usize = 6;
-/// Maximum addresses named per sender.
+/// Maximum number of addresses named per sender.
 const ADDRESSES: usize = 2;
 
 /// The note on a stream: `route`: that of the followed packets; `others`: points and number of sightings of each

@@ -4,10 +4,10 @@ use latpath_model::pattern::fits;
 use latpath_model::{DropNote, Point, PointId, PointInfo, PointKind, Sighting, HOST};
 use std::collections::HashMap;
 
-/// Maximum points of a run.
+/// Maximum number of points of a run.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
 
-/// Maximum points of another machine, so that its announcements leave room for others.
+/// Maximum number of points of another machine, so that its announcements leave room for others.
 const MOST_OF_A_MACHINE: usize = MAX_POINTS / 3;
 
 /// Maximum drop notes of a run, and of one machine.

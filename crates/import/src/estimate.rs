@@ -21,7 +21,7 @@ use std::{
 
 /// Length of an interval, ns: the fastest packet in each takes at most the time given by the user.
 const INTERVAL: Ns = 10_000_000_000;
-/// Minimum packets of a usable interval.
+/// Minimum number of packets of a usable interval.
 const FEWEST: u64 = 100;
 
 /// Smallest difference of both files' times in one interval.

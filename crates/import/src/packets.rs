@@ -15,9 +15,9 @@ use std::{
 
 /// Packets per batch.
 const BATCH: usize = 1 << 14;
-/// Maximum batches of a file that wait for the joiner.
+/// Maximum number of batches of a file that wait for the joiner.
 pub(crate) const WAITING: usize = 12;
-/// Maximum streams of a file; packets of further ones are dropped.
+/// Maximum number of streams of a file; packets of further ones are dropped.
 pub(crate) const MOST_STREAMS: usize = 4096;
 /// Index of a stream beyond the limit: its packets are counted.
 const NO_PLACE: u16 = u16::MAX;

@@ -29,8 +29,8 @@ pub struct Options {
     pub retain: Ns,
     /// Lateness at the first point beyond which a packet counts as behind its schedule, ns.
     pub late: Ns,
-    /// Maximum open journeys of all streams; beyond, the oldest are closed and counted as evicted. The limit is lower
-    /// if journeys have many points, so that open journeys take at most 16 MiB.
+    /// Maximum number of open journeys of all streams; beyond, the oldest are closed and counted as evicted. The limit
+    /// is lower if journeys have many points, so that open journeys take at most 16 MiB.
     pub max_open: usize,
     /// Separates packets of different senders if the points prove that there are several. Only valid if all points are
     /// observed: a missing point may connect them.

@@ -6,7 +6,7 @@ use latpath_protocols::sequence::{Placement, Sequence};
 
 /// Consecutive sightings that must contradict a point's position before it is discarded.
 const CONTRADICTIONS: u32 = 16;
-/// Maximum packets that drained sightings older than all kept packets may skip.
+/// Maximum number of packets that drained sightings older than all kept packets may skip.
 const STALE_STEPS: u64 = 16;
 /// Stale sightings that are accepted regardless of their pace.
 const STALE_START: u64 = 64;
@@ -273,7 +273,7 @@ impl Position {
         near || self.begun >= CONTRADICTIONS
     }
 
-    /// Moves the point to a journey whose number gives its place.
+    /// Records that the point saw the journey with this number and key.
     pub fn moved(&mut self, number: u64, key: u32, reorder: u64) {
         if let Some(two) = self.latest.replace(number).map(|n| n.min(number)) {
             self.passed = Some(self.passed.map_or(two, |p| p.max(two)));

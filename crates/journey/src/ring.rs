@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 
 /// Minimum capacity of a ring, journeys.
 pub(crate) const MIN_SLOTS: usize = 64;
-/// Maximum steps along a chain for one sighting; a stream needs more only if its keys repeat within a few packets.
+/// Maximum number of steps along a chain for one sighting; a stream needs more only if its keys repeat within a few
+/// packets.
 const MAX_CHAIN: usize = 256;
 
 /// The fixed-size part of a journey.

@@ -10,10 +10,10 @@ const SECOND: Ns = 1_000_000_000;
 /// Maximum apparent time by which a packet may precede its sample because of clock errors, ns. A packet that is earlier
 /// counts as a late one of the previous second.
 const MOST_EARLY: Ns = 100_000_000;
-/// Maximum changes of smpSynch of one stream during a packet's transit.
+/// Maximum number of changes of smpSynch of one stream during a packet's transit.
 const CHANGES: usize = 16;
-/// Maximum changes that are reported individually: a sender that changes smpSynch with each packet must not fill a
-/// disk.
+/// Maximum number of changes that are reported individually: a sender that changes smpSynch with each packet must not
+/// fill a disk.
 const MOST_REPORTED: usize = 100;
 
 /// Computes the times at which samples were taken.

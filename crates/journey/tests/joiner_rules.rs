@@ -442,7 +442,7 @@ fn goose_messages_are_joined_and_counted_where_states_change_restart_and_wait() 
         if (st % 10, sq) == (3, 2) {
             continue;
         }
-        // The application pauses in each seventh state, until 20 ms after the next has begun.
+        // The application pauses in every seventh state, until 20 ms after the next has begun.
         let stands = |st: u32, from: Ns| (st.is_multiple_of(7) && t >= from + 20 * MS).then_some(from + 120 * MS);
         let waits =
             stands(st, begin).or_else(|| stands(st.wrapping_sub(1), begin - 100 * MS).filter(|until| t < *until));

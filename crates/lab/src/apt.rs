@@ -19,7 +19,7 @@ use std::{
 const ROOTS: &str = "/var/cache/latpath";
 
 /// The folder of files that outlive a run: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`. No other
-/// user may be able to change it, because its programs and kernels are run.
+/// user may be able to change it, because latpath runs its programs and kernels.
 pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(folder) = set("LATPATH_CACHE") {

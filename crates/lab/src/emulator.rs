@@ -36,7 +36,7 @@ impl Emulator {
         Self { program: Arch::OWN.emulator().into(), root: None }
     }
 
-    /// A QEMU with sound emulation: this machine's own, or the cached one, which is fetched if missing.
+    /// A QEMU whose emulation is correct: this machine's own, or the cached one, which is fetched if missing.
     pub(crate) fn sound(progress: Progress, stop: Stop) -> Result<Self> {
         let own = Self::own();
         if own.version(stop)? >= SOUND {

@@ -4,7 +4,7 @@ use crate::{Ns, PointId, StreamId};
 
 /// Time without sightings after which a point no longer represents a stream, ns.
 const MAX_SILENCE: Ns = 1_000_000_000;
-/// Maximum pending changes: a sender that changes smpSynch with each packet must not fill memory.
+/// Maximum number of pending changes: a sender that changes smpSynch with each packet must not fill memory.
 const MAX_CHANGES: usize = 1024;
 
 /// The synchronisation that a stream's packets report from one packet on.

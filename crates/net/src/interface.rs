@@ -57,7 +57,7 @@ pub struct Interface {
     /// Maximum transmission unit, bytes: the largest frame without its Ethernet header.
     #[serde(skip)]
     pub mtu: u32,
-    /// Maximum packets in its queue (`txqueuelen`); for a tap, packets that the guest has not read.
+    /// Maximum number of packets in its queue (`txqueuelen`); for a tap, packets that the guest has not read.
     pub tx_queue_len: u32,
     /// Times that its link went down since its creation.
     pub link_downs: u32,

@@ -37,7 +37,7 @@ pub const CREATE_OR_REPLACE: u16 = 0x500;
 const TIMEOUT_S: i64 = 1;
 /// Timeout of a change, s: a driver may reset its device.
 const CHANGE_TIMEOUT_S: i64 = 30;
-/// Maximum attempts at a dump that the kernel flags as inconsistent.
+/// Maximum number of attempts at a dump that the kernel flags as inconsistent.
 const TRIES: u32 = 5;
 /// Maximum size of an answer, bytes: sufficient for ten thousand devices.
 const MAX_ANSWER_BYTES: usize = 64 << 20;

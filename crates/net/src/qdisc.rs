@@ -84,9 +84,9 @@ pub enum Shaping {
     Mq,
     /// Fair, paced flows (tc-fq(8)).
     Fq {
-        /// Maximum packets in all flows.
+        /// Maximum number of packets in all flows.
         limit: Option<u32>,
-        /// Maximum packets in one flow.
+        /// Maximum number of packets in one flow.
         flow_limit: Option<u32>,
         /// Bytes of a flow per turn.
         quantum: Option<u32>,
@@ -95,7 +95,7 @@ pub enum Shaping {
     },
     /// Fair flows with bounded delay (tc-fq_codel(8)).
     FqCodel {
-        /// Maximum packets in all flows.
+        /// Maximum number of packets in all flows.
         limit: Option<u32>,
         /// Number of flows; fixed at creation.
         flows: Option<u32>,

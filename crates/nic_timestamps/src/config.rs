@@ -93,7 +93,7 @@ impl fmt::Display for Config {
 /// A device's setting: of a real device, or of a test's.
 pub(crate) trait Settable {
     fn config(&self) -> io::Result<Config>;
-    /// Changes the setting; returns the one that the driver made of it.
+    /// Changes the setting; returns the setting that the driver applied, which may differ.
     fn set_config(&self, config: Config) -> io::Result<Config>;
 }
 

@@ -119,9 +119,9 @@ impl Ledger {
         Self(Journal::of_this_machine())
     }
 
-    /// Changes a device to the setting that `wider` makes of its current one, and records the previous setting. `wider`
-    /// returns `None` if the current setting suffices. Returns the device's setting, and a share of its change, if
-    /// there is one.
+    /// Changes a device's setting, and records the previous one. `wider` turns the current setting into the one that
+    /// the caller needs; it returns `None` if the current one suffices. Returns the device's setting and, if latpath
+    /// changed it, this process's share in the change.
     pub(crate) fn join(
         &self,
         who: &Who,

@@ -7,7 +7,7 @@ use crate::{sync_directory, Column, Group, Names, PartWriter, Span, StoreError, 
 
 /// Number of small parts at which they are merged.
 const MERGE_PARTS: usize = 60;
-/// Minimum rows of a group that is copied unchanged; the rows of smaller groups are gathered.
+/// Minimum number of rows of a group that is copied unchanged; the rows of smaller groups are gathered.
 const LARGE_GROUP: usize = GROUP_ROWS / 2;
 
 /// Consecutive small parts that are not merged yet.

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum rows of a row group; files of other writers may have more than latpath's.
+/// Maximum number of rows of a row group; files of other writers may have more than latpath's.
 const MOST_ROWS: usize = 65_536;
 
 /// A part that is open for reading.

@@ -32,8 +32,8 @@ pub(crate) struct Traceable {
 const TRACERS: [&str; 7] =
     ["__traceiter_", "__probestub_", "__bpf_trace_", "trace_event_", "trace_raw_output_", "perf_trace_", "bpf_prog_"];
 
-/// Maximum functions of one name, above which they are excluded: an address distinguishes them, type information does
-/// not.
+/// Maximum number of functions of one name, above which they are excluded: an address distinguishes them, type
+/// information does not.
 const MOST_NAMESAKES: usize = 8;
 
 /// Lists of traceable functions in tracefs; with addresses since Linux 6.5.

@@ -35,7 +35,7 @@ fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<O
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Maximum attempts to find the address that the kernel rejects.
+/// Maximum number of attempts to find the address that the kernel rejects.
 const MOST_TRIES: usize = 100;
 
 /// Whether the kernel refused because of one of the addresses, rather than lack of support.

@@ -16,9 +16,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::rc::Rc;
 
-/// Maximum late packets of a capture with rows of their own, the slowest first; the others are counted.
+/// Maximum number of late packets of a capture with rows of their own, the slowest first; the others are counted.
 const MAX_PACKETS: usize = 200;
-/// Maximum packets with rows of their own in a capture without late packets.
+/// Maximum number of packets with rows of their own in a capture without late packets.
 const MAX_ON_TIME: usize = 10;
 
 /// Perfetto's numbers of clocks.

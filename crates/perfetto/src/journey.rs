@@ -8,7 +8,7 @@ use latpath_model::Ns;
 use latpath_stats::units::duration;
 use std::io;
 
-/// Maximum causes in a packet's arguments; the row below shows all.
+/// Maximum number of causes in a packet's arguments; the row below shows all.
 const MAX_CAUSES: usize = 16;
 
 /// Number of a packet in the trace, from which the numbers of its arrows are derived.

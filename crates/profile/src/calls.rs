@@ -11,9 +11,9 @@ use std::mem::offset_of;
 use std::path::Path;
 use syscalls::Sysno;
 
-/// Maximum entries of the kernel's table, one for each thread and call.
+/// Maximum number of entries of the kernel's table, one for each thread and call.
 pub(crate) const MAX_CALLS: u32 = 1 << 15;
-/// Maximum sums of ended threads' calls, each of a process, a thread's name and a call.
+/// Maximum number of sums of ended threads' calls, each of a process, a thread's name and a call.
 const MAX_ENDED: usize = 1 << 15;
 
 /// The number of `ioctl`.

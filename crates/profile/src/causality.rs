@@ -3,9 +3,9 @@
 use latpath_model::{Causality, Ns};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum recorded absences per vCPU: a few seconds of a vCPU that exits continually.
+/// Maximum number of recorded absences per vCPU: a few seconds of a vCPU that exits continually.
 const MAX_ABSENCES: usize = 1 << 16;
-/// Maximum samples of a guest that wait for the host's record of their time.
+/// Maximum number of samples of a guest that wait for the host's record of their time.
 const MAX_WAITING: usize = 1 << 16;
 
 /// An interval in which a vCPU's thread was not in its guest, in the host's `CLOCK_MONOTONIC`.

@@ -21,7 +21,7 @@ pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
 const GRACE: Duration = Duration::from_secs(5);
 /// A file is fetched if it has at least one in this number of all samples.
 const LEAST_SHARE: u64 = 100;
-/// Maximum files named in a note.
+/// Maximum number of files named in a note.
 const MOST_NAMED: usize = 3;
 
 /// Whether this machine has a source of names for stripped programs.

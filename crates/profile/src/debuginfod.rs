@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::Mutex;
 
 const LIBRARY: &CStr = c"libdebuginfod.so.1";
-/// Maximum bytes fetched for one profile; guests choose the files.
+/// Maximum number of bytes fetched for one profile; guests choose the files.
 pub(crate) const MOST_BYTES: c_long = 2 << 30;
 /// Bytes of fetched files, and bytes of the file in progress.
 static FETCHED: AtomicI64 = AtomicI64::new(0);

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_secs(5);
 /// Maximum duration of all failing requests together.
 const FAIL_WITHIN: Duration = Duration::from_secs(30);
-/// Maximum reading processes blocked in the kernel by a file system; beyond it, no more are started.
+/// Maximum number of reading processes blocked in the kernel by a file system; beyond it, no more are started.
 const MAX_STUCK: usize = 8;
 /// Beginning of the text with which QEMU prints its version.
 const QEMU_VERSION: &str = "QEMU emulator version ";

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const NAMES_WITHIN: Duration = Duration::from_millis(10);
 /// Maximum time for looking up names after the window's end.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum samples that wait for their names, in addition to those in the kernel's ring.
+/// Maximum number of samples that wait for their names, in addition to those in the kernel's ring.
 const MAX_WAITING: usize = 1 << 13;
 /// Samples between two readings of the kernel's ring.
 const BATCH: usize = 256;

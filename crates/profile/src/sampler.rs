@@ -21,11 +21,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use std::{io, thread::sleep};
 
-/// Maximum threads in the kernel's table. Ended threads are removed before the table is full.
+/// Maximum number of threads in the kernel's table. Ended threads are removed before the table is full.
 const THREADS: u32 = 1 << 16;
 /// Size of the ring of absences, bytes: a few tenths of a second of several vCPUs.
 const ABSENCES: u32 = 1 << 20;
-/// Maximum processes whose system calls are counted.
+/// Maximum number of processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
 /// `BPF_PERF_EVENT`, a link type.
 const BPF_PERF_EVENT: u32 = 41;
@@ -386,7 +386,7 @@ impl Sampler {
     }
 }
 
-/// Maximum attempts to read a vCPU's time consistently.
+/// Maximum number of attempts to read a vCPU's time consistently.
 const READINGS: usize = 8;
 
 /// Whether a vCPU's thread is in its guest.

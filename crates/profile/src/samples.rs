@@ -5,11 +5,12 @@ use latpath_model::text::{cut, printable};
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Maximum slices of a machine: more than a day.
+/// Maximum number of slices of a machine: more than a day.
 const MAX_SLICES: usize = 1 << 17;
-/// Maximum entries by slice, CPU, thread and call chain: of this machine, and of another machine, which is untrusted.
+/// Maximum number of entries by slice, CPU, thread and call chain: of this machine, and of another machine, which is
+/// untrusted.
 const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 17];
-/// Maximum samples stored with their times: of this machine, and of another machine.
+/// Maximum number of samples stored with their times: of this machine, and of another machine.
 const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 
 /// The slice is invalid or exceeds a limit.

@@ -3,25 +3,25 @@
 
 use latpath_model::Ns;
 
-/// Maximum bytes of a name.
+/// Maximum size of a name, bytes.
 pub const MAX_NAME: usize = 256;
-/// Maximum names: even an empty name takes memory.
+/// Maximum number of names: even an empty name takes memory.
 pub const MAX_NAMES: usize = 1 << 18;
-/// Maximum bytes of all names, including those of threads and processes.
+/// Maximum size of all names, bytes, including those of threads and processes.
 pub const MAX_NAME_BYTES: usize = 16 << 20;
-/// Maximum threads; a renamed thread counts again.
+/// Maximum number of threads; a renamed thread counts again.
 pub const MAX_THREADS: usize = 1 << 16;
 /// Maximum different call chains.
 pub const MAX_STACKS: usize = 1 << 17;
-/// Maximum frames of all call chains.
+/// Maximum number of frames of all call chains.
 pub const MAX_FRAMES: usize = 1 << 21;
-/// Maximum frames of one call chain, in user space and the kernel together.
+/// Maximum number of frames of one call chain, in user space and the kernel together.
 pub const MAX_DEPTH: usize = 256;
 /// Maximum CPUs of a machine.
 pub const MAX_CPUS: u32 = 8192;
-/// Maximum places in files without symbols.
+/// Maximum number of places in files without symbols.
 pub const MAX_UNNAMED: usize = 1 << 14;
-/// Maximum bytes of a build-id.
+/// Maximum size of a build-id, bytes.
 pub const MAX_BUILD_ID: usize = 64;
 
 /// Mode of a CPU at a sample.

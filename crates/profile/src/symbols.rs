@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Maximum cached addresses per process.
+/// Maximum number of cached addresses per process.
 const MOST_OF_PROCESS: usize = 1 << 16;
-/// Maximum cached processes.
+/// Maximum number of cached processes.
 const MOST_PROCESSES: usize = 1 << 10;
-/// Maximum cached mappings, of all processes.
+/// Maximum number of cached mappings, of all processes.
 const MAX_CODE: usize = 1 << 20;
 
 /// Name of functions without any known name or file.

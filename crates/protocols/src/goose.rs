@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! dst(6) src(6) [802.1Q tag(4)]{0,2} 88B8 APPID(2) length(2) reserved(2+2)
-//! 61 goosePdu { 80 gocbRef, 81 timeAllowedtoLive, 82 datSet, 83 goID?, 84 t, 85 stNum, 86 sqNum, 87 simulation?, 88 confRev,
-//!               89 ndsCom?, 8A numDatSetEntries, AB allData }
+//! 61 goosePdu { 80 gocbRef, 81 timeAllowedtoLive, 82 datSet, 83 goID?, 84 t, 85 stNum, 86 sqNum, 87 simulation?, 88
+//! confRev,               89 ndsCom?, 8A numDatSetEntries, AB allData }
 //! ```
 //! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events,
 //! sqNum the repetitions of one, from 0. A packet's key consists of the low 16 bits of each; it is unique for as long
@@ -104,7 +104,7 @@ pub struct Message<'a> {
     pub sq_num: u32,
 }
 
-/// Maximum fields that are examined up to sqNum: GOOSE_FIELDS of `crates/bpf/protocols/goose.h`.
+/// Maximum number of fields that are examined up to sqNum: GOOSE_FIELDS of `crates/bpf/protocols/goose.h`.
 const FIELDS: usize = 8;
 
 impl<'a> Message<'a> {

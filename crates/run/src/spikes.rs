@@ -20,8 +20,8 @@ use std::{
 
 /// Name of the directory in a run.
 pub const SPIKES: &str = "spikes";
-/// Maximum captures waiting to be written. More are discarded: the joining thread does not wait for the disk because of
-/// a spike.
+/// Maximum number of captures waiting to be written. More are discarded: the joining thread does not wait for the disk
+/// because of a spike.
 const UNDER_WAY: usize = 32;
 /// Maximum number of files that are read.
 const MOST_FILES: usize = 100_000;

@@ -105,7 +105,7 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, 
     list
 }
 
-/// Maximum lines for current troubles, even if room is short.
+/// Maximum number of lines for current troubles, even if room is short.
 pub const ALARM_LINES: usize = 2;
 
 /// The first two names of a list, and the number of others.

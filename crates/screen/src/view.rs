@@ -9,7 +9,7 @@ use crate::{
 };
 use ratatui::{buffer::Buffer, layout::Rect, text::Line};
 
-/// Minimum rows of a useful histogram: title, axis and five rows of bars.
+/// Minimum number of rows of a useful histogram: title, axis and five rows of bars.
 const HISTOGRAM_ROWS: usize = 7;
 /// Rows of the table, with its head, that are kept while other parts need room.
 const TABLE_ROWS: usize = 6;

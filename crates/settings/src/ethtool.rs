@@ -22,9 +22,9 @@ const SET_PRIV_FLAGS: u32 = 2;
 const SET_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`
 const STRING: usize = 32;
-/// Maximum names of a set; the kernel has some 64 features, and drivers have at most 32 flags.
+/// Maximum number of names of a set; the kernel has some 64 features, and drivers have at most 32 flags.
 const MOST_STRINGS: usize = 512;
-/// Maximum words of 32 features that the kernel writes.
+/// Maximum number of words of 32 features that the kernel writes.
 const WORDS: usize = 8;
 
 /// A struct of a request: its words, as the kernel sent them.

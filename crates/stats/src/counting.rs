@@ -7,12 +7,12 @@ use latpath_run::Rows;
 
 /// Number of worst packets to keep.
 const WORST: usize = 10;
-/// Maximum journeys waiting to be counted.
+/// Maximum number of journeys waiting to be counted.
 const MAX_WAITING: usize = 1024;
 /// Length of a batch for the search of patterns, ns: times are compared with the usual times of the same second, as in
 /// the parts of a run.
 const PATTERN_BATCH: Ns = 1_000_000_000;
-/// Maximum journeys of such a batch.
+/// Maximum number of journeys of such a batch.
 const MAX_PATTERN_BATCH: usize = 1 << 16;
 /// Interval of searches for patterns, in packet time, ns.
 const FIND_EVERY: Ns = 10_000_000_000;

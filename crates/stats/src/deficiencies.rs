@@ -7,7 +7,7 @@ use latpath_journey::Totals;
 use latpath_model::Point;
 use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Manifest, ToolCost};
 
-/// Maximum streams named in a text.
+/// Maximum number of streams named in a text.
 const NAMED: usize = 3;
 
 /// The effect of dropped sightings on figures, if any were.

@@ -5,10 +5,10 @@ use crate::batch::Batch;
 use crate::times::are_within;
 use latpath_model::Ns;
 
-/// Maximum slots of one segment, and of all together.
+/// Maximum number of slots of one segment, and of all together.
 const SLOTS: usize = 1 << 14;
 const ALL_SLOTS: usize = 1 << 17;
-/// Minimum slots of one segment.
+/// Minimum number of slots of one segment.
 const LEAST: usize = 64;
 
 /// The times of one segment in one slot, ns.

@@ -9,15 +9,15 @@ use latpath_model::{DropNote, Ns, Point, HOST};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Minimum consecutive packets of a gap.
+/// Minimum number of consecutive packets of a gap.
 const FEWEST: u64 = 3;
 /// Minimum duration of a reported gap, ns, unless the kernel reported a missing listener: a reader may just be busy.
 const SHORTEST: Ns = 100_000_000;
-/// Maximum gaps of one stream that are kept, the largest ones.
+/// Maximum number of gaps of one stream that are kept, the largest ones.
 const MOST: usize = 256;
-/// Maximum reasons of drops that are counted in one gap.
+/// Maximum number of reasons of drops that are counted in one gap.
 const REASONS: usize = 4;
-/// Maximum streams named in a text.
+/// Maximum number of streams named in a text.
 const NAMED: usize = 3;
 
 /// Consecutive packets of a stream that were not read.

@@ -13,7 +13,7 @@ use latpath_model::{Ns, PointId, PointInfo, HOST};
 use latpath_run::Manifest;
 use latpath_vms::{Role, Vm};
 
-/// Maximum steps of the time of day named in a note.
+/// Maximum number of steps of the time of day named in a note.
 const STEPS: usize = 3;
 
 /// Input of a summary in addition to the counted journeys.

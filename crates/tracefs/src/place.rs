@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum ancestors of this process that are examined.
+/// Maximum number of ancestors of this process that are examined.
 const MOST_ANCESTORS: usize = 64;
 
 /// An open tracefs.

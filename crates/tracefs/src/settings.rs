@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum events matched by one pattern, more than any system has.
+/// Maximum number of events matched by one pattern, more than any system has.
 const MOST_EVENTS: usize = 4096;
 
 /// Changes the settings of an instance, and records the old values.

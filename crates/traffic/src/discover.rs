@@ -6,7 +6,7 @@ use latpath_protocols::sequence::Tracker;
 use latpath_protocols::{Tag, UnreadFrames};
 use std::collections::HashMap;
 
-/// Maximum streams that are listed separately; frames of further ones are only counted.
+/// Maximum number of streams that are listed separately; frames of further ones are only counted.
 const MOST: usize = 4096;
 
 /// A stream in traffic.

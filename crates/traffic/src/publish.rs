@@ -43,7 +43,7 @@ pub struct PublishOptions {
     pub count: Option<u64>,
     /// Time of busy waiting before a deadline, ns.
     pub spin: Ns,
-    /// Maximum frames per system call, at least 1.
+    /// Maximum number of frames per system call, at least 1.
     pub batch: usize,
 }
 

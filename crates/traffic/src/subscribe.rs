@@ -9,7 +9,7 @@ use latpath_wire::Received;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Maximum names of other streams that are kept, to help with mistyped ones.
+/// Maximum number of names of other streams that are kept, to help with mistyped ones.
 const OTHERS: usize = 32;
 /// Maximum exact streams whose match is cached.
 const REMEMBERED: usize = 4096;

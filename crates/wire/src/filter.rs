@@ -3,7 +3,7 @@
 use latpath_protocols::{redundancy::HSR, ProtocolId};
 use libc::*;
 
-/// Maximum tags of a frame.
+/// Maximum number of tags of a frame.
 const TAGS: u32 = 2;
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 /// Bytes that HSR's tag adds.

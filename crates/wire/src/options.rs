@@ -102,7 +102,7 @@ pub struct BusyPoll {
     /// Whether the kernel keeps the NIC's interrupts off while the program polls (`napi_defer_hard_irqs` and
     /// `gro_flush_timeout` of the device must be set).
     pub prefer: bool,
-    /// Maximum packets per round.
+    /// Maximum number of packets per round.
     pub budget: Option<u16>,
 }
 

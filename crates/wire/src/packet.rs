@@ -258,7 +258,7 @@ impl PacketSocket {
     }
 }
 
-/// Maximum frames per system call.
+/// Maximum number of frames per system call.
 const BATCH: usize = 32;
 /// Maximum length of a frame, bytes; longer ones are truncated, and thus malformed.
 const SNAP: usize = 9216;

@@ -89,7 +89,7 @@ pub fn places() -> Result<(), Failed> {
 }
 
 fn drops_of_all_kinds() -> Result<(), Failed> {
-    // Created before this thread has its own mounts, which do not show those of others.
+    // These spaces must exist before this thread gets its own mounts, which hide later ones.
     let (of_tap, joined, queued) = (Space::new("place-tap")?, Space::new("place-net")?, Space::new("place-qdisc")?);
     let trace = Trace::start()?;
     let check = |what: &str, expected: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {

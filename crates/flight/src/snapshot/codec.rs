@@ -19,7 +19,7 @@ pub const MAX_ENCODED: usize = 16 << 20;
 /// Limits of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimits {
-    /// Maximum events of all CPUs. Beyond it, the oldest are omitted, and counted as overwritten.
+    /// Maximum number of events of all CPUs. Beyond it, the oldest are omitted, and counted as overwritten.
     pub events: usize,
     /// Maximum uncompressed size, bytes.
     pub bytes: usize,
@@ -33,11 +33,11 @@ impl SnapshotLimits {
 }
 
 const MAX_CPUS: usize = 4096;
-/// Maximum names of each sort.
+/// Maximum number of names of each sort.
 const MAX_NAMES: usize = 1 << 16;
 /// Maximum length of a name or a text, bytes.
 const MAX_NAME: usize = 512;
-/// Maximum texts on missing features of the kernel.
+/// Maximum number of texts on missing features of the kernel.
 const MAX_MISSING: usize = 256;
 
 const MAGIC: [u8; 4] = *b"LPFS";
@@ -228,7 +228,7 @@ fn checked(name: &str) -> Result<String, BadSnapshot> {
     }
 }
 
-/// Maximum events per CPU so that all have at most `most`.
+/// Maximum number of events per CPU so that all have at most `most`.
 fn level(sizes: &[usize], most: usize) -> usize {
     let all = |each: usize| sizes.iter().map(|n| each.min(*n)).sum::<usize>();
     let (mut fits, mut too_many) = (0, most + 1);

@@ -8,7 +8,7 @@ use latpath_model::{
 use latpath_tracefs::text::{number, Line, Switch, Task};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Maximum names of each kind.
+/// Maximum number of names of each kind.
 const MOST_NAMES: usize = 1 << 15;
 /// Maximum length of an unreadable line in messages, bytes.
 const SHOWN: usize = 60;
@@ -72,7 +72,7 @@ pub(crate) struct Reader {
     pub has_own_lines: bool,
 }
 
-/// Maximum files or buffers of one text that are distinguished.
+/// Maximum number of files or buffers of one text that are distinguished.
 const MOST_SOURCES: usize = 8;
 
 impl Reader {

@@ -19,7 +19,7 @@ const BEFORE: usize = 1024;
 /// Events kept after it, within `BEHIND_TIME`: the next switch identifies a thread that ran throughout.
 const BEHIND: usize = 64;
 const BEHIND_NS: Ns = 20_000_000;
-/// Maximum events of a window, and of all: bounds the memory for any trace.
+/// Maximum number of events of a window, and of all: bounds the memory for any trace.
 const MOST: usize = 1 << 18;
 const MOST_OF_ALL: usize = 4 << 20;
 /// Maximum number of CPUs.

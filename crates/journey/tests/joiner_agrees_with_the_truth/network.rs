@@ -34,7 +34,7 @@ pub struct Stall {
     pub hop: usize,
     pub from: Ns,
     pub length: Ns,
-    /// Maximum queued packets; the rest is dropped.
+    /// Maximum number of queued packets; the rest is dropped.
     pub queue: usize,
 }
 
@@ -50,7 +50,7 @@ pub struct Network {
     pub sighting_loss: u32,
     pub duplicates: u32,
     pub reorder: u32,
-    /// Maximum packets that overtake a packet.
+    /// Maximum number of packets that overtake a packet.
     pub reorder_span: u64,
     pub clock_error: Ns,
     pub disorder: Ns,

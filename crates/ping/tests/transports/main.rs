@@ -224,7 +224,7 @@ fn stamps() -> Result<(), Failed> {
         Options { stamps: Stamps::SOFTWARE, ..Options::new(HERE) },
         Options { stamps: Stamps::SOFTWARE, ..Options::new(THERE) },
     )?;
-    // The kernel begins to stamp what it receives a moment after it was asked (net_enable_timestamp).
+    // The kernel starts to timestamp received packets some time after the request (net_enable_timestamp).
     let until = Instant::now() + LIMIT;
     loop {
         equal("stamps come in time", Instant::now() < until, true)?;

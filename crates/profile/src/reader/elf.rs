@@ -8,19 +8,19 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Maximum symbols of a file.
+/// Maximum number of symbols of a file.
 const MAX_SYMBOLS: u64 = 4 << 20;
-/// Maximum segments of a file, and sections.
+/// Maximum number of segments of a file, and sections.
 const MAX_HEADERS: u64 = 1 << 16;
-/// Maximum loaded segments of a file.
+/// Maximum number of loaded segments of a file.
 const MAX_SEGMENTS: usize = 64;
-/// Maximum bytes of a note segment: the build-id is one of its few notes.
+/// Maximum size of a note segment, bytes: the build-id is one of its few notes.
 const MAX_NOTES: u64 = 64 << 10;
-/// Maximum bytes of a name before it is demangled.
+/// Maximum size of a name before it is demangled, bytes.
 const MAX_MANGLED: usize = 4096;
-/// Maximum symbols with the same start address that are compared.
+/// Maximum number of symbols with the same start address that are compared.
 const MAX_ALIASES: usize = 16;
-/// Maximum functions before an address that are searched for the function around it.
+/// Maximum number of functions before an address that are searched for the function around it.
 const MAX_NESTED: usize = 64;
 /// Size of one read, bytes.
 const CHUNK: usize = 1 << 20;

@@ -14,15 +14,15 @@ use std::os::unix::net::UnixStream;
 
 /// Maximum memory of the process beyond its parent's, bytes.
 const MAX_MEMORY: u64 = 1 << 30;
-/// Maximum bytes read from a perf map.
+/// Maximum number of bytes read from a perf map.
 const MAX_PERF_MAP: u64 = 64 << 20;
-/// Maximum functions of a perf map.
+/// Maximum number of functions of a perf map.
 const MAX_PERF_FUNCTIONS: usize = 1 << 19;
-/// Maximum files with cached functions.
+/// Maximum number of files with cached functions.
 const MAX_FILES: usize = 64;
-/// Maximum cached functions of all files.
+/// Maximum number of cached functions of all files.
 const MAX_FUNCTIONS: usize = 8 << 20;
-/// Maximum bytes of a file searched for a text.
+/// Maximum number of bytes of a file that are searched for a text.
 const MAX_SEARCHED: u64 = 512 << 20;
 
 /// Answers requests until the requesting side closes the stream.

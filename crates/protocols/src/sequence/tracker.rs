@@ -41,7 +41,7 @@ impl Tracker {
         Some(Self { sequence: Sequence::new(rule, REACH)?, ..Self::default() })
     }
 
-    /// Sets the known wrap, 1 to the range of the field.
+    /// Sets the number at which the sequence wraps, if known; ignores numbers outside the field's range.
     pub fn with_wrap(mut self, wrap: Option<u32>) -> Self {
         self.sequence.wrap = wrap.map(u64::from).filter(|w| (1..=self.sequence.range).contains(w));
         self

@@ -9,7 +9,7 @@ use crate::FrameError;
 /// Maximum ASDUs of a frame, and fields of an ASDU, that are examined: SV_ASDUS and SV_FIELDS of the kernel programs.
 const MAX_ASDUS: u32 = 16;
 const MAX_FIELDS: usize = 10;
-/// Maximum elements of savPdu up to seqASDU that are examined.
+/// Maximum number of elements of savPdu up to seqASDU that are examined.
 const MAX_ELEMENTS: usize = 4;
 
 /// A Sampled Values frame; borrows its bytes.

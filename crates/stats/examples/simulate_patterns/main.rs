@@ -61,7 +61,8 @@ fn is_right(pattern: &Pattern, injected: Injected, begin: Ns) -> bool {
     }
 }
 
-/// Recordings with the same injected pattern: in how many it is named, named correctly, and another one is named.
+/// Simulates `n` recordings with the same injected pattern. Returns the number in which its kind is detected, in which
+/// its properties are also correct, and in which another kind is detected.
 fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> [u64; 3] {
     let (next, counts) = (AtomicU64::new(0), Mutex::new([0; 3]));
     let work = || loop {

@@ -12,7 +12,7 @@ use super::{Occurrence, Pattern};
 use crate::aggregate::Setup;
 use latpath_model::{Ns, PointId, StreamId};
 
-/// Maximum listed occurrences of a pattern.
+/// Maximum number of listed occurrences of a pattern.
 const LISTED: usize = 64;
 
 /// A pattern, and the affected packets.

@@ -12,11 +12,11 @@ use latpath_model::{Ns, PointId, SegmentKind};
 use latpath_run::Rows;
 use std::ops::Range;
 
-/// Maximum segments that are examined.
+/// Maximum number of segments that are examined.
 const SEGMENTS: usize = 24;
-/// Maximum slots of all segments and streams together.
+/// Maximum number of slots of all segments and streams together.
 const LEVELS: usize = 1 << 18;
-/// Maximum excursions that are kept, of all segments together.
+/// Maximum number of excursions that are kept, of all segments together.
 const EXCURSIONS: usize = 1 << 15;
 
 /// A watched segment: it includes no other one.

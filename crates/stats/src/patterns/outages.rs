@@ -3,9 +3,9 @@
 use latpath_model::{Ns, PointId};
 use std::cmp::Reverse;
 
-/// Minimum packets of an outage.
+/// Minimum number of packets of an outage.
 const FEWEST: u64 = 3;
-/// Maximum outages of one stream that are kept.
+/// Maximum number of outages of one stream that are kept.
 const MOST: usize = 1024;
 
 /// Consecutive missing packets.

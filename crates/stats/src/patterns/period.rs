@@ -13,7 +13,7 @@ const KEPT: f64 = 0.6;
 const CHANCE: f64 = 0.25;
 /// Significance of a train, after all trials: natural logarithm of its maximum probability by chance.
 const SIGNIFICANCE: f64 = -18.0;
-/// Maximum turns that a train may skip.
+/// Maximum number of turns that a train may skip.
 const SKIPPED: f64 = 16.0;
 /// Neighbours whose distance may be the period.
 const NEIGHBOURS: usize = 4;

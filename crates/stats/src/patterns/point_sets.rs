@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum distinguished sets of points, over all slots.
+/// Maximum number of distinguished sets of points, over all slots.
 const MOST: usize = 1 << 17;
 
 /// Number of packets per set of points and slot.

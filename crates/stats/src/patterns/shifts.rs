@@ -8,7 +8,7 @@ const WINDOWS: [usize; 3] = [30, 15, 5];
 const TIMES_NOISE: f64 = 8.0;
 /// Values next to a change that show whether it is abrupt.
 const BESIDE: usize = 3;
-/// Maximum changes of one series.
+/// Maximum number of changes of one series.
 const MOST: usize = 32;
 
 /// A change of level.

@@ -3,13 +3,13 @@
 use latpath_model::Ns;
 
 const SECOND: Ns = 1_000_000_000;
-/// Maximum slots of a recording.
+/// Maximum number of slots of a recording.
 const MOST: Ns = 1 << 14;
 /// Number of slots of shorter recordings, with at least [`LEAST`] per slot.
 const FEW: Ns = 60;
 const LEAST: Ns = 20_000_000;
 
-/// Maximum slots of a continuing recording: slots shorter than a second, and longer ones.
+/// Maximum number of slots of a continuing recording: slots shorter than a second, and longer ones.
 const GROWING: (Ns, Ns) = (300, 4096);
 
 /// Slots of one second each; longer ones in a recording of more than 16,384 seconds, shorter ones in one of less than a
@@ -37,7 +37,7 @@ impl Slots {
         Self { begin: first, length: LEAST, count: 1 }
     }
 
-    /// Maximum slots of a continuing recording.
+    /// Maximum number of slots of a continuing recording.
     pub const MOST_GROWING: usize = GROWING.1 as usize;
 
     /// Adds slots up to an instant. Beyond the maximum, slots become longer; returns the number of old slots per new

@@ -2,7 +2,7 @@
 
 use super::{median, robust_deviation};
 
-/// Minimum slots of a swing.
+/// Minimum number of slots of a swing.
 const FEWEST: usize = 40;
 /// Minimum size of a swing, as a multiple of the noise from slot to slot.
 const TIMES_NOISE: f64 = 8.0;
@@ -11,7 +11,7 @@ const TIMES_NOISE: f64 = 8.0;
 const SMOOTH: f64 = 0.06;
 /// Maximum ratio of the movements of both quartiles: the whole distribution moves.
 const TOGETHER: f64 = 1.25;
-/// Minimum turns of a swing.
+/// Minimum number of turns of a swing.
 const TURNS: usize = 3;
 /// Maximum rate at which a clock is steered, ns per second.
 const STEEPEST: f64 = 200_000.0;

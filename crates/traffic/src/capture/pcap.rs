@@ -5,7 +5,7 @@ use super::input::{Fault, Input, Order};
 use super::Record;
 use latpath_model::Ns;
 
-/// Maximum length of a packet, bytes: writers of Ethernet packets make no longer ones, so a longer one is damage.
+/// Maximum length of a packet, bytes: writers limit packets of Ethernet to it, so a longer one means a damaged file.
 pub(super) const MAX_PACKET: u32 = 262_144;
 /// Records examined to determine the variant.
 const TRIED: usize = 3;
