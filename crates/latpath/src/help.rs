@@ -46,6 +46,7 @@ const GROUPS: [Group; 4] = [
         heading: "This machine",
         commands: &[
             ("doctor", "Show faults of this machine, their cost, and how to fix them"),
+            ("clocks", "Show who keeps this machine's clocks on time, and how well"),
             ("tune", "Give this machine the settings of a profile, and undo them"),
             ("demo", "Try all of latpath on this machine, with a guest"),
         ],
@@ -146,7 +147,19 @@ const FLAGS: [(&str, &[&str]); 16] = [
     ),
     (
         "Clocks and timestamps",
-        &["clock-error", "estimate-offset", "no-ptp", "offset", "stamps", "start", "synchronised", "trace-offset"],
+        &[
+            "clock-error",
+            "estimate-offset",
+            "no-ptp",
+            "offset",
+            "ptp-socket",
+            "require-sync",
+            "stamps",
+            "start",
+            "sync-timeout",
+            "synchronised",
+            "trace-offset",
+        ],
     ),
     ("Journeys", &["buffer", "exclude", "from", "only", "segment", "steps", "to", "window"]),
     (

@@ -32,6 +32,7 @@ fn commands() -> clap::Command {
 #[derive(Subcommand)]
 enum Command {
     Agent(cmd::agent::Args),
+    Clocks(cmd::clocks::Args),
     Compare(cmd::compare::Args),
     Completions(cmd::manual::Completions),
     Demo(cmd::demo::Args),
@@ -64,6 +65,7 @@ enum Command {
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
+        Command::Clocks(args) => cmd::clocks::run(args),
         Command::Compare(args) => cmd::compare::run(args),
         Command::Completions(args) => cmd::manual::completions(args, commands()),
         Command::Demo(args) => cmd::demo::run(args),

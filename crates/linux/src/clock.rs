@@ -13,16 +13,42 @@ pub fn realtime() -> Ns {
     read_clock(ClockId::CLOCK_REALTIME)
 }
 
+/// The kernel's record of `CLOCK_REALTIME` (`adjtimex`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelTime {
+    /// Whether a daemon keeps the clock synchronised.
+    pub synchronised: bool,
+    /// Maximum error against UTC as set by the daemon, ns.
+    pub max_error_ns: Ns,
+    /// Frequency correction, ppb.
+    pub frequency_ppb: i64,
+    /// TAI − UTC, s; 0 if nobody set it.
+    pub tai_offset_s: i32,
+}
+
+impl KernelTime {
+    /// Reads it.
+    pub fn read() -> Self {
+        // SAFETY: all zero bytes are a valid value of this struct of numbers; without modes the call only fills it.
+        let (state, timex) = unsafe {
+            let mut timex: libc::timex = std::mem::zeroed();
+            (libc::adjtimex(&mut timex), timex)
+        };
+        Self {
+            synchronised: state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0,
+            max_error_ns: timex.maxerror.saturating_mul(1000),
+            // Parts per million with 16 fractional bits.
+            frequency_ppb: timex.freq.saturating_mul(1000) >> 16,
+            tai_offset_s: timex.tai,
+        }
+    }
+}
+
 /// Maximum error of `CLOCK_REALTIME` against UTC, ns, as set by the daemon that steers it (`adjtimex`, `maxerror`);
 /// `None` if it is not synchronised.
 pub fn utc_error() -> Option<Ns> {
-    // SAFETY: all zero bytes are a valid value of this struct of numbers; without modes the call only fills it.
-    let (state, timex) = unsafe {
-        let mut timex: libc::timex = std::mem::zeroed();
-        (libc::adjtimex(&mut timex), timex)
-    };
-    let is_kept = state >= 0 && state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
-    is_kept.then(|| timex.maxerror.saturating_mul(1000))
+    let time = KernelTime::read();
+    time.synchronised.then_some(time.max_error_ns)
 }
 
 /// Reads one of the system's clocks, ns. 0 if the kernel lacks it: every Linux has the clocks that latpath reads.

@@ -16,7 +16,7 @@ mod scheduling;
 mod spawn;
 mod sysfs;
 
-pub use clock::{monotonic, read_clock, realtime, utc_error};
+pub use clock::{monotonic, read_clock, realtime, utc_error, KernelTime};
 pub use cpus::{BadCpus, Cpus};
 pub use directory::Directory;
 pub use files::{new_file, open_file, read_text, special, why_replaceable, why_shared};

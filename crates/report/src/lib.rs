@@ -3,6 +3,7 @@
 //!
 //! The input is a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
 
+mod clocks;
 pub mod compare;
 mod cpu_map;
 pub mod cpu_profile;
@@ -34,6 +35,7 @@ mod text;
 mod without;
 mod worst;
 
+pub use clocks::clocks_text;
 pub use document::{asciidoc, html, markdown, Findings};
 pub use explain::{explanation_json, explanation_text, packet_text, Head};
 pub use json::{live_schema, report_json, report_schema, schema, MarkHead, Report, RunHead};

@@ -21,6 +21,7 @@ mod needs;
 mod noise;
 pub mod pages;
 mod points;
+mod ptp_daemon;
 mod space;
 pub mod stripped;
 mod testbed;
@@ -35,6 +36,7 @@ pub use needs::{
 };
 pub use noise::Noise;
 pub use points::point;
+pub use ptp_daemon::{PtpDaemon, PtpScript};
 pub use space::Space;
 pub use testbed::{bench, boot, latpath, program, start, start_on_terminal, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};

@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod choose;
+pub mod clocks;
 pub mod compare;
 pub mod demo;
 pub mod doctor;
@@ -32,6 +33,7 @@ pub mod segments;
 pub mod streams;
 pub mod study;
 pub mod subscribe;
+mod sync;
 mod thread;
 pub mod tune;
 pub mod values;

@@ -1,0 +1,181 @@
+//! The daemons that steer clocks on this machine, and what their command lines and configurations say.
+
+use crate::client::Domain;
+use latpath_linux::proc::Root;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Maximum processes that are looked through.
+const MAX_PROCESSES: usize = 100_000;
+/// Maximum sockets of one directory.
+const MAX_SOCKETS: usize = 64;
+/// Maximum entries of one directory.
+const MAX_ENTRIES: usize = 4096;
+
+/// Directories of ptp4l's sockets: linuxptp up to 4.4, later, and those of timemaster.
+const DIRECTORIES: [&str; 3] = ["run", "run/ptp", "run/timemaster"];
+
+/// A process that steers clocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Its process.
+    pub pid: u32,
+    /// `ptp4l`, `phc2sys`, `chronyd`, …
+    pub name: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+/// Names of the daemons, as in `/proc/PID/comm`.
+const NAMES: [&str; 7] = ["ptp4l", "phc2sys", "ts2phc", "chronyd", "timemaster", "ntpd", "systemd-timesyn"];
+
+impl Daemon {
+    /// The running ones.
+    pub fn find(root: &Root) -> Vec<Self> {
+        let pids = root.numbers("proc", MAX_PROCESSES).unwrap_or_default();
+        let daemon = |pid: u32| {
+            let name = root.text(&format!("proc/{pid}/comm"))?.trim_end().to_owned();
+            NAMES.contains(&name.as_str()).then_some(())?;
+            let line = root.text(&format!("proc/{pid}/cmdline")).unwrap_or_default();
+            let arguments = line.split('\0').skip(1).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+            Some(Self { pid, name, arguments })
+        };
+        pids.into_iter().filter_map(daemon).collect()
+    }
+
+    /// The value of an option: `-s eth0`, `-seth0`, `--uds_address=/run/x`.
+    pub fn option(&self, name: &str) -> Option<&str> {
+        let mut words = self.arguments.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            let Some(rest) = word.strip_prefix(name) else { continue };
+            match (rest, rest.strip_prefix('=')) {
+                ("", _) => return words.next(),
+                (_, Some(value)) => return Some(value),
+                _ if !name.starts_with("--") => return Some(rest),
+                _ => {}
+            }
+        }
+        None
+    }
+
+}
+
+/// What a ptp4l was configured with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configured {
+    /// Its sockets, the one for readers first.
+    pub sockets: Vec<PathBuf>,
+    /// Its domain; `None` if the configuration cannot be read.
+    pub domain: Option<Domain>,
+    /// Whether it only observes and steers no clock.
+    pub free_running: bool,
+}
+
+impl Configured {
+    /// Reads the configuration of a running ptp4l.
+    pub fn of(root: &Root, daemon: &Daemon) -> Self {
+        let file = daemon.option("-f").map(|file| match Path::new(file).is_absolute() {
+            true => file.trim_start_matches('/').to_owned(),
+            false => format!("proc/{}/cwd/{file}", daemon.pid),
+        });
+        let text = file.as_ref().map(|file| root.text(file));
+        let mut options = text.iter().flatten().fold(BTreeMap::new(), |all, text| global(text, all));
+        for name in ["domainNumber", "transportSpecific", "uds_address", "uds_ro_address", "free_running"] {
+            options.extend(daemon.option(&format!("--{name}")).map(|value| (name.to_owned(), value.to_owned())));
+        }
+        let number = |name: &str| match options.get(name).map(String::as_str) {
+            None => Some(0),
+            Some(value) => value.strip_prefix("0x").map_or(value.parse().ok(), |hex| u8::from_str_radix(hex, 16).ok()),
+        };
+        let is_known = !matches!(text, Some(None));
+        let domain = number("domainNumber").zip(number("transportSpecific"));
+        Self {
+            sockets: ["uds_ro_address", "uds_address"].iter().filter_map(|name| options.get(*name)).map(Into::into).collect(),
+            domain: domain.filter(|_| is_known).map(|(number, ts)| Domain { number, transport_specific: ts & 15 }),
+            free_running: number("free_running") == Some(1),
+        }
+    }
+}
+
+/// The options of `[global]` in a configuration file of linuxptp.
+fn global(text: &str, mut options: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let mut is_global = false;
+    for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+        if line.starts_with('[') {
+            is_global = line == "[global]";
+        } else if let Some((name, value)) = line.split_once(char::is_whitespace).filter(|_| is_global) {
+            options.insert(name.into(), value.trim().into());
+        }
+    }
+    options
+}
+
+/// The sockets at the usual places, those for readers first. `root` is `/` except in tests.
+pub fn usual_sockets(root: &Root) -> Vec<PathBuf> {
+    let mut sockets = Vec::new();
+    for directory in DIRECTORIES {
+        let names = root.names(directory, MAX_ENTRIES).into_iter().filter(|name| name.starts_with("ptp4l"));
+        let mut names: Vec<String> = names.filter(|name| is_socket(&root.path(&format!("{directory}/{name}")))).collect();
+        names.sort_by_key(|name| (!name.starts_with("ptp4lro"), name.clone()));
+        sockets.extend(names.into_iter().take(MAX_SOCKETS).map(|name| root.path(&format!("{directory}/{name}"))));
+    }
+    sockets
+}
+
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::net::UnixDatagram;
+
+    fn machine() -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::of(dir.path());
+        (dir, root)
+    }
+
+    fn process(dir: &Path, pid: u32, comm: &str, line: &[&str]) {
+        let folder = dir.join(format!("proc/{pid}"));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("comm"), format!("{comm}\n")).unwrap();
+        fs::write(folder.join("cmdline"), line.join("\0") + "\0").unwrap();
+    }
+
+    #[test]
+    fn the_instances_of_timemaster_are_found_with_sockets_and_domains() {
+        let (dir, root) = machine();
+        let conf = "[global]\nslaveOnly 1\ndomainNumber 24\nuds_address /run/timemaster/ptp4l.0.socket\n\
+                    uds_ro_address /run/timemaster/ptp4lro.0.socket\n[eth0]\ndomainNumber 7\n";
+        fs::create_dir_all(dir.path().join("run/timemaster")).unwrap();
+        fs::write(dir.path().join("run/timemaster/ptp4l.0.conf"), conf).unwrap();
+        process(dir.path(), 41, "ptp4l", &["/usr/sbin/ptp4l", "-l", "5", "-f", "/run/timemaster/ptp4l.0.conf", "-H"]);
+        process(dir.path(), 42, "ptp4l", &["ptp4l", "-f", "/etc/none.conf", "-i", "eth1"]);
+        process(dir.path(), 43, "ptp4l", &["ptp4l", "-i", "eth1", "--domainNumber=0x05", "--transportSpecific", "1"]);
+        process(dir.path(), 44, "bash", &["bash"]);
+        let found = Daemon::find(&root);
+        assert_eq!(found.iter().map(|daemon| daemon.pid).collect::<Vec<_>>(), [41, 42, 43]);
+        let configured: Vec<_> = found.iter().map(|daemon| Configured::of(&root, daemon)).collect();
+        assert_eq!(configured[0].domain, Some(Domain { number: 24, transport_specific: 0 }));
+        let sockets = ["/run/timemaster/ptp4lro.0.socket", "/run/timemaster/ptp4l.0.socket"];
+        assert_eq!(configured[0].sockets, sockets.map(PathBuf::from));
+        assert_eq!(configured[1].domain, None, "its configuration cannot be read");
+        assert_eq!(configured[2].domain, Some(Domain { number: 5, transport_specific: 1 }));
+        assert_eq!(found[1].option("-i"), Some("eth1"));
+    }
+
+    #[test]
+    fn only_sockets_are_candidates_and_those_for_readers_come_first() {
+        let (dir, root) = machine();
+        fs::create_dir_all(dir.path().join("run/ptp")).unwrap();
+        let names = ["ptp4l", "ptp4lro", "ptp/ptp4l.0.socket"];
+        let _bound = names.map(|name| UnixDatagram::bind(dir.path().join("run").join(name)).unwrap());
+        fs::write(dir.path().join("run/ptp4l.pid"), "7").unwrap();
+        let want = ["ptp4lro", "ptp4l", "ptp/ptp4l.0.socket"].map(|name| dir.path().join("run").join(name));
+        assert_eq!(usual_sockets(&root), want);
+    }
+}

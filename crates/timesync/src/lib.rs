@@ -1,0 +1,33 @@
+//! Who keeps this machine's clocks synchronised: ptp4l, phc2sys, chronyd, the kernel; their offsets, bounds and events.
+//!
+//! * [`management`] and [`Client`] read ptp4l by PTP management messages over its unix sockets; [`chrony`] reads
+//!   chronyd by its monitoring protocol. Their answers are untrusted input.
+//! * [`Survey`] reads all of them again and again, and makes one [`ClockReport`]: which clock follows which, and how
+//!   wrong the system clock can be. [`Monitor`] does so in a thread of its own, and is the gate of `--require-sync`.
+//! * [`EventDetector`] finds steps, servo swings, changes of the grandmaster and starvation in successive reports.
+//!
+//! docs/clocks.md explains the bounds.
+#![deny(unsafe_code)]
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
+
+pub mod chrony;
+mod client;
+mod daemons;
+mod events;
+mod links;
+pub mod management;
+mod monitor;
+mod sample;
+mod state;
+mod survey;
+
+pub use client::{Client, Domain};
+pub use events::{EventDetector, SyncEvent, SyncEventKind};
+pub use links::PhcOffset;
+pub use management::{ClockIdentity, PortState};
+pub use monitor::{GateError, Monitor};
+pub use sample::{SyncRecord, SyncSample};
+pub use state::{
+    ClockReport, KernelClock, Link, LinkState, Phc2sys, PtpInstance, PtpPort, VirtualClock, SYSTEM_CLOCK,
+};
+pub use survey::{Survey, SurveyOptions};

@@ -1,0 +1,155 @@
+//! Samples of the links for a recording: each sums up some seconds.
+
+use crate::events::SyncEvent;
+use crate::state::{ClockReport, LinkState};
+use latpath_model::Ns;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Time that a sample sums up, ns.
+const SPAN: Ns = 10_000_000_000;
+/// Maximum links of one sample time.
+const MAX_LINKS: usize = 32;
+
+/// A link over some seconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SyncSample {
+    /// Start of the sample, `CLOCK_MONOTONIC`, ns.
+    pub from_ns: Ns,
+    /// Its end, ns.
+    pub until_ns: Ns,
+    /// The clock.
+    pub clock: String,
+    /// Its reference; empty if it has none.
+    pub follows: String,
+    /// The daemon that steers it; empty if nobody does.
+    pub by: String,
+    /// The last state.
+    pub state: LinkState,
+    /// Number of readings with an offset.
+    pub readings: u64,
+    /// Smallest offset, ns.
+    pub min_ns: Ns,
+    /// Sum of the offsets, ns.
+    pub sum_ns: i64,
+    /// Largest offset, ns.
+    pub max_ns: Ns,
+    /// Largest bound, ns; `None` if it was unknown at any reading.
+    pub bound_ns: Option<Ns>,
+}
+
+impl SyncSample {
+    /// Adds another sample of the same link.
+    pub fn add(&mut self, other: &Self) {
+        self.from_ns = self.from_ns.min(other.from_ns);
+        if other.until_ns >= self.until_ns {
+            (self.until_ns, self.state) = (other.until_ns, other.state);
+        }
+        if other.readings > 0 {
+            let is_first = self.readings == 0;
+            self.min_ns = if is_first { other.min_ns } else { self.min_ns.min(other.min_ns) };
+            self.max_ns = if is_first { other.max_ns } else { self.max_ns.max(other.max_ns) };
+            self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+            self.readings = self.readings.saturating_add(other.readings);
+        }
+        self.bound_ns = self.bound_ns.zip(other.bound_ns).map(|(a, b)| a.max(b));
+    }
+
+    /// Mean offset, ns; `None` without an offset.
+    pub fn mean_ns(&self) -> Option<Ns> {
+        (self.readings > 0).then(|| self.sum_ns / i64::try_from(self.readings).unwrap_or(i64::MAX))
+    }
+
+    /// Whether it is of the same link.
+    pub fn is_same_link(&self, other: &Self) -> bool {
+        (&self.clock, &self.follows, &self.by) == (&other.clock, &other.follows, &other.by)
+    }
+}
+
+/// A line of a run's `sync.jsonl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+pub enum SyncRecord {
+    /// A link over some seconds.
+    Sample(SyncSample),
+    /// An event that begins or ends.
+    Event(SyncEvent),
+}
+
+/// Sums up reports to samples.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    open: BTreeMap<(String, String, String), SyncSample>,
+    since: Option<Ns>,
+}
+
+impl Sampler {
+    /// Adds a report; returns the samples that it completes.
+    pub fn add(&mut self, report: &ClockReport) -> Vec<SyncSample> {
+        let at = report.monotonic_ns;
+        let since = *self.since.get_or_insert(at);
+        for link in &report.links {
+            let key = (link.clock.clone(), link.follows.clone(), link.by.clone());
+            let offset = link.offset_ns.unwrap_or(0);
+            let one = SyncSample {
+                from_ns: at,
+                until_ns: at,
+                clock: link.clock.clone(),
+                follows: link.follows.clone(),
+                by: link.by.clone(),
+                state: link.state,
+                readings: link.offset_ns.is_some().into(),
+                min_ns: offset,
+                sum_ns: offset,
+                max_ns: offset,
+                bound_ns: link.bound_ns,
+            };
+            let has_room = self.open.len() < MAX_LINKS;
+            match self.open.get_mut(&key) {
+                Some(sample) => sample.add(&one),
+                None if has_room => drop(self.open.insert(key, one)),
+                None => {}
+            }
+        }
+        match at.saturating_sub(since) >= SPAN {
+            true => self.finish(),
+            false => Vec::new(),
+        }
+    }
+
+    /// The samples so far.
+    pub fn finish(&mut self) -> Vec<SyncSample> {
+        self.since = None;
+        std::mem::take(&mut self.open).into_values().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Link;
+
+    #[test]
+    fn a_sample_keeps_the_extremes_and_the_mean_of_its_seconds() {
+        let mut sampler = Sampler::default();
+        let report = |second: Ns, offset_ns: Option<Ns>, bound_ns| ClockReport {
+            monotonic_ns: second * 1_000_000_000,
+            links: vec![Link { clock: "a".into(), offset_ns, bound_ns, ..Link::default() }],
+            ..ClockReport::default()
+        };
+        assert_eq!(sampler.add(&report(0, None, Some(3))), []);
+        for second in 1..10 {
+            assert_eq!(sampler.add(&report(second, Some(second * 10 - 20), Some(second))), []);
+        }
+        let samples = sampler.add(&report(10, Some(-90), Some(4)));
+        let [sample] = &samples[..] else { panic!("{samples:?}") };
+        assert_eq!((sample.readings, sample.min_ns, sample.max_ns, sample.mean_ns()), (10, -90, 70, Some(18)));
+        assert_eq!((sample.bound_ns, sample.from_ns, sample.until_ns), (Some(9), 0, 10_000_000_000));
+        sampler.add(&report(11, None, None));
+        let last = sampler.finish();
+        assert_eq!((last[0].mean_ns(), last[0].bound_ns), (None, None));
+        assert_eq!(sampler.finish(), []);
+    }
+}
