@@ -14,8 +14,10 @@ use latpath_linux::proc::Root;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, SourceNote};
 use latpath_profile::Moment;
+use latpath_timesync::{Monitor, PtpTime};
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Maximum number of pending time requests.
 pub const MAX_TIME_REQUESTS: usize = 32;
@@ -59,6 +61,8 @@ pub struct Inbox {
     pub profile: Option<Profiled>,
     /// Sample times since the last call.
     pub moments: Vec<Moment>,
+    /// The watch of the host's clocks, if the agent was asked for its grandmaster's time.
+    pub clocks: Option<Arc<Monitor>>,
     /// The requested command, if any.
     pub command: Option<Commanded>,
     /// The requested observation, if any.
@@ -103,6 +107,7 @@ impl Inbox {
             windows: Windows::default(),
             profile: None,
             moments: Vec::new(),
+            clocks: None,
             command: None,
             observation: None,
             fresh: Vec::new(),
@@ -147,6 +152,10 @@ impl Inbox {
             _ if self.facts.is_none() => return Err("the agent did not greet".into()),
             Message::TimeReply(reply) => self.answered(&reply, now)?,
             Message::Pair(pair) => self.paired(&pair),
+            Message::GrandmasterTime(time) if self.clocks.is_some() => {
+                let here = self.clocks.as_ref().and_then(|clocks| clocks.ptp_time());
+                here.into_iter().for_each(|here| self.by_ptp(&time, here));
+            }
             Message::Bye(_) => self.ended = true,
             Message::Started(_) if (self.streams > 0 || self.profile.is_some()) && !self.started => self.started = true,
             Message::CommandChunk(piece) if self.command.is_some() => {
@@ -282,6 +291,19 @@ impl Inbox {
         self.timeline.add_pair(&pair, &self.realtime);
     }
 
+    /// Uses the grandmaster that the agent's and this machine's (`here`) system clocks follow.
+    fn by_ptp(&mut self, time: &GrandmasterTime, here: PtpTime) {
+        if time.grandmaster != here.grandmaster.0 {
+            let theirs: String = time.grandmaster.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            let ours: String = here.grandmaster.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            self.timeline.refuse_ptp(format!("PTP: the machine's grandmaster is {theirs}, this host's is {ours}"));
+            return;
+        }
+        // Both system clocks show the grandmaster's time.
+        let at_host = here.monotonic_ns.saturating_add(time.utc.saturating_sub(here.utc_ns));
+        self.timeline.add_ptp(time.monotonic, at_host, time.bound.max(0).saturating_add(here.bound_ns));
+    }
+
     fn batch(&mut self, batch: &Batch, now: Ns) -> Result<(), String> {
         let tables = Tables { streams: self.streams, points: self.points.len(), notes: self.notes.len() };
         let from = self.fresh.len();
@@ -346,6 +368,31 @@ mod tests {
     fn batch(times: &[Ns], watermark: Ns) -> Message {
         let sightings: Vec<_> = times.iter().map(|&t| Sighting { t, ..Sighting::default() }).collect();
         Message::Batch(Encoder::new().pack(&sightings, watermark).0)
+    }
+
+    #[test]
+    fn a_machine_with_the_same_grandmaster_is_tied_by_ptp_and_one_with_another_is_not() {
+        let mut inbox = started();
+        let identity = latpath_timesync::ClockIdentity([7; 8]);
+        let here = PtpTime { grandmaster: identity, monotonic_ns: NOW, utc_ns: 5_000_000_000_000, bound_ns: 300 };
+        // The guest's clock is one second ahead, and PTP is off by 90 ns.
+        let time = |i: Ns, grandmaster: [u8; 8]| GrandmasterTime {
+            grandmaster: grandmaster.to_vec(),
+            monotonic: NOW + 1_000_000_000 + i,
+            utc: 5_000_000_000_000 + i + 90,
+            bound: 200,
+        };
+        (1..5).for_each(|i| inbox.by_ptp(&time(i * 1_000, [7; 8]), here));
+        let state = inbox.timeline.state(NOW + 5_000);
+        assert_eq!(state.method.name(), "PTP");
+        assert!((state.offset_ns - 1_000_000_000).abs() <= state.error_bound_ns, "{state:?}");
+        assert!((500..1_000).contains(&state.error_bound_ns), "the sum of both bounds: {state:?}");
+        inbox.by_ptp(&time(6_000, [8; 8]), here);
+        let state = inbox.timeline.state(NOW + 6_000);
+        assert_eq!(state.method.name(), "timed exchanges");
+        assert!(state.pairs_refused.is_some_and(|why| why.contains("0808080808080808")));
+        let hostile = GrandmasterTime { grandmaster: vec![7; 8], monotonic: Ns::MAX, utc: Ns::MIN, bound: Ns::MIN };
+        inbox.by_ptp(&hostile, here);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote};
 use latpath_profile::{has_debug_files, Moment, Samples};
 use latpath_settings::Reading;
+use latpath_timesync::Monitor;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -173,6 +174,12 @@ impl Machine {
         (machine, ScriptedAgent { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
+    /// Sets the watch of this host's clocks. With [`StartRequest::GRANDMASTER`], the machine is then tied by PTP if its
+    /// system clock follows the same grandmaster.
+    pub fn use_clocks(&mut self, clocks: Arc<Monitor>) {
+        self.shared.lock().inbox.clocks = Some(clocks);
+    }
+
     /// Starts sampling of the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
     /// With `one_by_one`, also keeps the time of each sample.
     ///
@@ -236,6 +243,10 @@ impl Machine {
         // Older agents ignore the option.
         state.inbox.records = request.option(StartRequest::FLIGHT).is_some();
         state.inbox.reports_notes = request.option(StartRequest::NOTES).is_some();
+        // Without the option it sends no time, and those of older agents have none.
+        if request.option(StartRequest::GRANDMASTER).is_none() {
+            state.inbox.clocks = None;
+        }
         state.inbox.reports_settings = request.option(StartRequest::SETTINGS).is_some();
         state.commands.push_back(Message::Start(start));
         drop(state);

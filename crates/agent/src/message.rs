@@ -4,6 +4,7 @@ use crate::settings::MachineReading;
 use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
+use latpath_timesync::PtpTime;
 use std::collections::BTreeMap;
 
 pub use crate::source_notes::SourceNotes;
@@ -33,7 +34,7 @@ pub const MAX_LINES: usize = 64;
 pub struct Envelope {
     #[prost(
         oneof = "Message",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28"
     )]
     pub message: Option<Message>,
 }
@@ -116,6 +117,10 @@ pub enum Message {
     /// A: the machine's settings, before [`Message::Started`]. Only to a host whose start had the option.
     #[prost(message, tag = "27")]
     Settings(MachineReading),
+    /// A: the time of the grandmaster that its system clock follows, twice a second. Only to a host whose start had the
+    /// option.
+    #[prost(message, tag = "28")]
+    GrandmasterTime(GrandmasterTime),
 }
 
 /// A message without content.
@@ -355,6 +360,29 @@ pub struct Pair {
     pub uncertainty: Ns,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct GrandmasterTime {
+    /// Identity of the grandmaster's clock.
+    #[prost(bytes = "vec", tag = "1")]
+    pub grandmaster: Vec<u8>,
+    /// A moment by the agent's `CLOCK_MONOTONIC`.
+    #[prost(sint64, tag = "2")]
+    pub monotonic: Ns,
+    /// The same by the grandmaster, UTC.
+    #[prost(sint64, tag = "3")]
+    pub utc: Ns,
+    /// Maximum error of the relation.
+    #[prost(sint64, tag = "4")]
+    pub bound: Ns,
+}
+
+impl From<PtpTime> for GrandmasterTime {
+    fn from(time: PtpTime) -> Self {
+        let PtpTime { grandmaster, monotonic_ns: monotonic, utc_ns: utc, bound_ns: bound } = time;
+        Self { grandmaster: grandmaster.0.to_vec(), monotonic, utc, bound }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct WindowRequest {
     #[prost(uint64, tag = "1")]
@@ -499,6 +527,8 @@ impl StartRequest {
     pub const READERS: &str = "readers";
     /// Option to report the machine's settings once.
     pub const SETTINGS: &str = "settings";
+    /// Option to report the time of the grandmaster that the machine's system clock follows.
+    pub const GRANDMASTER: &str = "grandmaster_time";
     /// Option to report notes and senders of the source.
     pub const NOTES: &str = "source_notes";
 

@@ -12,6 +12,7 @@ use latpath_clock::ptp_kvm::Reader;
 use latpath_flight::Record;
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Source};
+use latpath_timesync::SurveyOptions;
 use session::Session;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ pub struct ServeOptions {
     pub facts: Facts,
     /// Reader of the hypervisor's clock, if available.
     pub hypervisor: Option<Box<dyn Reader>>,
+    /// Where this machine's clock daemons answer.
+    pub clocks: SurveyOptions,
     /// Maximum silence of the host before it counts as dead.
     pub silence: Duration,
     /// Maximum wait for a preamble; `None` waits for ever, or for 10 s after a connection to a socket.
@@ -64,6 +67,7 @@ impl Default for ServeOptions {
             clock: Box::new(monotonic),
             facts: Facts::of_this_machine(),
             hypervisor: None,
+            clocks: SurveyOptions::default(),
             silence: Duration::from_secs(10),
             opening: None,
             every: Duration::from_millis(10),

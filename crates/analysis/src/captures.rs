@@ -84,6 +84,11 @@ impl<'a> RunCaptures<'a> {
         Self { run, files: run.spikes(), unread: 0 }
     }
 
+    /// The run.
+    pub(crate) fn run(&self) -> &'a Run {
+        self.run
+    }
+
     /// Reads all captures of a kind. Counts unreadable captures, and adds a note for each.
     pub fn each(&mut self, kind: CaptureKind, mut take: impl FnMut(&Capture)) {
         let of_kind = self.files.files.iter().filter(|f| f.head.kind() == kind);

@@ -13,6 +13,7 @@ mod live;
 mod of_run;
 mod selector;
 mod sentence;
+mod starved;
 mod totals;
 
 pub use alike::{cause_key, row_of, CauseKey};

@@ -3,11 +3,12 @@
 use crate::intervals::intervals;
 use crate::warnings::warnings;
 use crate::{Analysis, SummaryOptions};
+use latpath_model::{Ns, StreamId};
 use latpath_run::{Deficiency, DeficiencyKind, Rows, Run, Select, Spans};
 use latpath_stats::figures::packets;
 use latpath_stats::{
-    units::count, Aggregate, Batch, Batches, DetectedPattern, Pacing, PatternKind, Patterns, Setup, Summary,
-    WithoutPatterns,
+    units::count, Aggregate, Batch, Batches, ClockFigures, DetectedPattern, DisorderedFigures, Pacing, PatternKind,
+    Patterns, Setup, Summary, WithoutPatterns,
 };
 
 /// Computes all figures of a run; see [`Analysis::summarise`].
@@ -27,6 +28,7 @@ impl Analysis<'_> {
         let intervals = intervals(self)?;
         let mut gathered = gather(self, &Reading::of_report(self), |_| (), |(), _| ());
         gathered.summary.without = without(self, &gathered.summary, &gathered.patterns);
+        gathered.summary.clocks = clocks(self, gathered.summary.elapsed_ns);
         gathered.summary.intervals = intervals;
         Ok(gathered.summary)
     }
@@ -49,6 +51,33 @@ pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[DetectedPatt
         lost: lost(with).saturating_sub(lost(&rest)),
         segments: rest.segments,
     })
+}
+
+/// The clocks' figures, with those of packets while the clocks were disordered. `elapsed_ns`: that of the whole report.
+fn clocks(analysis: &Analysis, elapsed_ns: Ns) -> Option<ClockFigures> {
+    let Analysis { run, manifest, options, .. } = analysis;
+    let start = manifest.start.monotonic_ns;
+    let mut figures = ClockFigures::of(run.sync(), &manifest.time_of_day(), start)?;
+    let (first, last) = analysis.span(&options.select).unwrap_or_default();
+    let spans = run.sync().disordered(start.saturating_add(run.elapsed_ns()));
+    let spans: Vec<(Ns, Ns)> = spans.into_iter().filter(|(from, to)| *to >= first && *from <= last).collect();
+    if spans.is_empty() || elapsed_ns == 0 {
+        return Some(figures);
+    }
+    let streams = 0..manifest.streams.len().min(usize::from(StreamId::MAX)) as StreamId;
+    let all = Spans::of(streams.flat_map(|stream| spans.iter().map(move |(from, to)| (stream, *from, *to))));
+    let rest =
+        |select: Select| gather(analysis, &Reading { select, worst: 0, is_report: false }, |_| (), |(), _| ()).summary;
+    let disordered = rest(Select { only: Some(all.clone()), ..options.select.clone() });
+    let in_order = rest(Select { except: all, ..options.select.clone() });
+    let within = spans.iter().map(|(from, to)| (*to).min(last).saturating_sub((*from).max(first)).max(0));
+    figures.disordered = Some(DisorderedFigures {
+        elapsed_ns: within.fold(0, Ns::saturating_add),
+        packets: disordered.journeys,
+        disordered: disordered.segments,
+        in_order: in_order.segments,
+    });
+    Some(figures)
 }
 
 /// Number of patterns of these kinds, and their spans.

@@ -19,6 +19,8 @@ const KNOTS: usize = 64;
 /// Pairs that must agree with the exchanges before they are used, initially and after a contradiction.
 const PAIRS_TO_TRUST: u32 = 3;
 const PAIRS_TO_TRUST_AGAIN: u32 = 100;
+/// Part of the widening of PTP's bound that each agreeing pair removes: one in so many.
+const PTP_DECAY: Ns = 64;
 
 /// Source of an offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub enum Method {
     PtpKvm,
     /// KVM's record of the guest's TSC, checked against the exchanges.
     TscOffset,
+    /// PTP: both machines follow one grandmaster. Checked against the exchanges.
+    Ptp,
 }
 
 impl Method {
@@ -39,6 +43,7 @@ impl Method {
             Self::TimedExchanges => "timed exchanges",
             Self::PtpKvm => "ptp_kvm",
             Self::TscOffset => "tsc-offset",
+            Self::Ptp => "PTP",
         }
     }
 }
@@ -64,6 +69,8 @@ pub struct ClockState {
     pub last_fault: Option<(Ns, String)>,
     /// Why an available `ptp_kvm` or `tsc-offset` is not used.
     pub pairs_refused: Option<String>,
+    /// Number of times by PTP that the exchanges disproved: a message would have arrived before it was sent.
+    pub causality_violations: u64,
 }
 
 /// A knot of the mapping, which is linear between knots.
@@ -86,7 +93,9 @@ struct Pairs {
 impl Pairs {
     fn by(method: Method) -> Self {
         let estimator = OffsetEstimator::new(Assumed::PAIRS);
-        Self { method, estimator, agreeing: 0, needed: PAIRS_TO_TRUST, refused: None }
+        // Times by PTP come twice a second only, and without them the first times would have the exchanges' bound.
+        let needed = if method == Method::Ptp { 1 } else { PAIRS_TO_TRUST };
+        Self { method, estimator, agreeing: 0, needed, refused: None }
     }
 
     fn refuse(&mut self, why: String) {
@@ -111,7 +120,10 @@ impl Pairs {
 #[derive(Clone, Debug)]
 pub struct Timeline {
     exchanges: OffsetEstimator,
-    pairs: [Pairs; 2],
+    pairs: [Pairs; 3],
+    /// Amount by which the exchanges disproved times by PTP, which widens their bound, ns.
+    ptp_widening: Ns,
+    violations: u64,
     knots: VecDeque<Knot>,
     may_break: bool,
     bound: Ns,
@@ -136,7 +148,9 @@ impl Timeline {
     pub fn new() -> Self {
         Self {
             exchanges: OffsetEstimator::new(Assumed::EXCHANGES),
-            pairs: [Method::PtpKvm, Method::TscOffset].map(Pairs::by),
+            pairs: [Method::PtpKvm, Method::TscOffset, Method::Ptp].map(Pairs::by),
+            ptp_widening: 0,
+            violations: 0,
             knots: VecDeque::new(),
             may_break: false,
             bound: 0,
@@ -169,6 +183,29 @@ impl Timeline {
         if let Some((at_host, uncertainty)) = host.host_time(guest, here, agrees) {
             self.pair(Method::TscOffset, guest.monotonic_ns, at_host, uncertainty);
         }
+    }
+
+    /// Adds a pair by PTP: the guest's clock showed `guest` when the host's showed `at_host`, within the sum of the
+    /// bounds of both servos. If the exchanges disprove it, its bound was too small, as by an asymmetric path: the
+    /// excess widens the bound of this pair and of the next ones, and decays.
+    pub fn add_ptp(&mut self, guest: Ns, at_host: Ns, uncertainty: Ns) {
+        let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return };
+        let offset = guest.saturating_sub(at_host);
+        let outside = offset.saturating_sub(upper).max(lower.saturating_sub(offset)).saturating_sub(uncertainty);
+        if outside > 0 {
+            self.violations += 1;
+            self.ptp_widening = self.ptp_widening.max(outside.saturating_add(1));
+            self.last_fault = Some((at_host, format!("PTP contradicts the timed exchanges by {outside} ns")));
+        } else {
+            self.ptp_widening -= self.ptp_widening / PTP_DECAY;
+        }
+        self.pair(Method::Ptp, guest, at_host, uncertainty.saturating_add(self.ptp_widening));
+    }
+
+    /// Refuses times by PTP, for this reason.
+    pub fn refuse_ptp(&mut self, why: String) {
+        let ptp = self.pairs.iter_mut().filter(|pairs| pairs.method == Method::Ptp && pairs.refused.is_none());
+        ptp.for_each(|pairs| pairs.refuse(why.clone()));
     }
 
     /// Adds a pair, which must lie within the limits of the exchanges and of any preceding method. A pair that does not
@@ -336,6 +373,7 @@ impl Timeline {
             faults: self.exchanges.faults() + self.pairs.iter().map(|p| p.estimator.faults()).sum::<u64>(),
             last_fault: self.last_fault.clone(),
             pairs_refused: self.pairs.iter().find_map(|pairs| pairs.refused.clone()),
+            causality_violations: self.violations,
         }
     }
 
@@ -526,6 +564,34 @@ mod tests {
     }
 
     #[test]
+    fn times_by_ptp_are_used_within_the_sum_of_both_bounds_and_a_causality_violation_widens_it() {
+        let mut timeline = Timeline::new();
+        let mut step = |timeline: &mut Timeline, i: i64, wrong: Ns| {
+            let host = 1_000 * MS + i * 50 * MS;
+            timeline.add(&exchange(host, OFFSET));
+            timeline.add_ptp(host + 200_000 + OFFSET, host + 200_000 - wrong, 800);
+            host + 300_000
+        };
+        let mut at = 0;
+        (0..20).for_each(|i| at = step(&mut timeline, i, 500));
+        let state = timeline.state(at);
+        assert_eq!((state.method, state.causality_violations), (Method::Ptp, 0));
+        let known = timeline.estimate(at + OFFSET).unwrap().0;
+        assert!((known.offset_ns - OFFSET).abs() <= known.bound_ns && known.bound_ns < 1_500, "{known:?}");
+        // An exchange cannot be wrong: PTP's bound was. The exchanges allow 50 us.
+        (20..40).for_each(|i| at = step(&mut timeline, i, 90_000));
+        let state = timeline.state(at);
+        assert!(state.causality_violations > 10, "{state:?}");
+        assert!(state.last_fault.unwrap().1.contains("PTP contradicts"));
+        let known = timeline.estimate(at + OFFSET).unwrap().0;
+        assert!((known.offset_ns - OFFSET).abs() <= known.bound_ns, "still true: {known:?}");
+        // The widening decays once PTP agrees again.
+        (40..1_000).for_each(|i| at = step(&mut timeline, i, 0));
+        let known = timeline.estimate(at + OFFSET).unwrap().0;
+        assert!(known.bound_ns < 2_000 && timeline.state(at).method == Method::Ptp, "{known:?}");
+    }
+
+    #[test]
     fn hostile_times_do_not_overflow() {
         let mut timeline = Timeline::new();
         timeline.add(&exchange(1_000 * MS, OFFSET));
@@ -535,6 +601,8 @@ mod tests {
             timeline.to_guest(t);
             timeline.earliest_host(t);
             timeline.add_pair(&PtpPair { guest_ns: t, host_realtime_ns: t, uncertainty_ns: t }, &watch());
+            timeline.add_ptp(t, Ns::MIN, t);
+            timeline.add_ptp(t, t, Ns::MAX);
             timeline.state(t);
         }
     }

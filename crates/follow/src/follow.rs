@@ -19,6 +19,7 @@ use latpath_net::namespace_names;
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_run::{Manifest, ToolCost};
 use latpath_settings::Reading;
+use latpath_timesync::Monitor;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ pub struct Options {
     pub clock_error: Option<Ns>,
     /// Options of the flight recorders; `None` to run none.
     pub flight: Option<FlightOptions>,
+    /// The watch of this host's clocks: machines whose system clocks follow the same grandmaster are tied by PTP.
+    pub clocks: Option<Arc<Monitor>>,
     /// Whether the other machines report their settings ([`Follow::settings`]).
     pub settings: bool,
 }
@@ -77,6 +80,7 @@ impl Options {
             ring_bytes: 16 << 20,
             clock_error: None,
             flight: None,
+            clocks: None,
             settings: false,
         }
     }
@@ -188,7 +192,11 @@ impl Follow {
             });
             let readers = StartRequest::names_of_readers(&options.points.readers(name));
             let settings = options.settings.then(|| (StartRequest::SETTINGS, "1".into()));
-            let asked = flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings);
+            let clocks = options.clocks.clone().map(|clocks| {
+                machine.use_clocks(clocks);
+                (StartRequest::GRANDMASTER, "1".into())
+            });
+            let asked = flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings).chain(clocks);
             let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.streams.clone(), options: named };
             machine.start(&request)?;

@@ -116,6 +116,7 @@ impl Origin for Machine {
             drift_ppb: clock.drift_ppb,
             error_bound_ns: clock.max_error_bound_ns,
             exchanges: clock.exchanges,
+            causality_violations: clock.causality_violations,
             fault: self.clock_fault(),
             cpu_percent: self.cpu_percent(),
         }

@@ -28,6 +28,7 @@ fn error_with(facts: Facts) -> FollowError {
         ring_bytes: 1 << 20,
         flight: None,
         settings: false,
+        clocks: None,
     };
     let error = Follow::over::<latpath_probe::Probe>(options, |_| unreachable!("no agent is followed")).err().unwrap();
     agent.join().unwrap();

@@ -1,9 +1,11 @@
 //! The text of `latpath clocks`, and the section on clocks of a report.
 
 use crate::page::{Page, Style};
+use crate::segments::{label, percentile};
 use latpath_model::Ns;
 use latpath_stats::text::Table;
 use latpath_stats::units::duration;
+use latpath_stats::{DisorderedFigures, SegmentFigures, Summary};
 use latpath_timesync::{ClockReport, Link, LinkState, PtpInstance, SyncEvent};
 
 /// The text; `events` are those of this watch so far.
@@ -17,9 +19,10 @@ pub fn clocks_text(report: &ClockReport, events: &[SyncEvent], style: Style) -> 
         page.wrapped("  ".into(), 4, &details);
     }
     if let Some(clock) = &report.virtual_clock {
-        let offset = clock.offset_ns.zip(clock.error_ns).map_or("which this user cannot read".into(), |(offset, error)| {
-            format!("this machine minus its host: {}", within(&page, offset, error))
-        });
+        let offset =
+            clock.offset_ns.zip(clock.error_ns).map_or("which this user cannot read".into(), |(offset, error)| {
+                format!("this machine minus its host: {}", within(&page, offset, error))
+            });
         page.line(format!("ptp_kvm: {offset}"));
     }
     page.line(kernel(&page, report));
@@ -81,7 +84,10 @@ fn details(page: &Page, instance: &PtpInstance) -> String {
     }
     if instance.state != LinkState::Master {
         let steps = page.number_of(instance.steps_removed.into(), "step");
-        parts.push(format!("grandmaster {}: clockClass {}, clockAccuracy 0x{:02x}, {steps} away", instance.grandmaster, instance.grandmaster_class, instance.grandmaster_accuracy));
+        parts.push(format!(
+            "grandmaster {}: clockClass {}, clockAccuracy 0x{:02x}, {steps} away",
+            instance.grandmaster, instance.grandmaster_class, instance.grandmaster_accuracy
+        ));
         parts.push(format!("path delay {}", page.duration(instance.path_delay_ns)));
     }
     parts.extend(instance.utc_offset_s.map(|s| format!("TAI - UTC {s} s")));
@@ -110,6 +116,71 @@ fn page_event(page: &mut Page, report: &ClockReport, event: &SyncEvent) {
     let text = format!("{}, {}: {} ({lasted}, noticed {ago} ago)", event.clock, event.kind.name(), event.text);
     let text = page.clean(&text);
     page.wrapped("  ".into(), 4, &text);
+}
+
+/// Maximum events that a report lists.
+const MAX_LISTED: usize = 50;
+
+/// Writes who kept the clocks, what happened to them, and the times of packets while they were disordered.
+pub(crate) fn write(page: &mut Page, summary: &Summary) {
+    let Some(clocks) = &summary.clocks else { return };
+    page.heading("Clocks");
+    let mut table = Table::new(&["<clock", "<follows", "<by", "<state", "readings", "min", "mean", "max", "bound"]);
+    let time = |ns: Option<Ns>| ns.map_or_else(|| "-".into(), |ns| page.duration(ns));
+    let name = |text: &str| if text.is_empty() { "-".into() } else { page.clean(text) };
+    for link in &clocks.links {
+        let state = link.state.name().into();
+        let mut row = vec![name(&link.clock), name(&link.follows), name(&link.by), state, page.count(link.readings)];
+        row.extend([link.min_ns, link.mean_ns, link.max_ns, link.error_bound_ns].map(time));
+        table.row(row);
+    }
+    page.table(&table);
+    for event in clocks.events.iter().take(MAX_LISTED) {
+        let lasted = match event.lasted_ns {
+            Some(lasted) => format!("lasted {}", duration(lasted)),
+            None => "not in order at the end".into(),
+        };
+        let (at, kind) = (duration(event.since_start_ns), event.kind.name());
+        let text = format!("at {at}: {}, {kind}: {} ({lasted})", event.clock, event.text);
+        let text = page.clean(&text);
+        page.wrapped("  ".into(), 4, &text);
+    }
+    let more = clocks.events.len().saturating_sub(MAX_LISTED);
+    if more > 0 {
+        page.line(format!("  and {}", page.number_of(more as u64, "further event")));
+    }
+    if let Some(figures) = &clocks.disordered {
+        disordered(page, summary, figures);
+    }
+}
+
+/// Writes two rows for each segment: of packets while the clocks were in order, and while they were not.
+fn disordered(page: &mut Page, summary: &Summary, figures: &DisorderedFigures) {
+    page.heading("Segments while clocks were in order and disordered");
+    let text = format!(
+        "clocks were disordered for {}, in which {} began",
+        page.duration(figures.elapsed_ns),
+        page.number_of(figures.packets, "packet")
+    );
+    page.wrapped("  ".into(), 4, &text);
+    let over = format!("over {}", page.duration(summary.threshold_ns));
+    let percentiles = ["p50", "p99", "p99.9"];
+    let heads = [&["<segment", "<clocks", "count", "mean"], &percentiles[..], &["max", over.as_str()]].concat();
+    let mut table = Table::new(&heads);
+    for all in &summary.segments {
+        let find = |segments: &[SegmentFigures]| segments.iter().find(|s| s.is_of_same(all)).cloned();
+        let rows = [
+            (label(page, summary, all), "in order", find(&figures.in_order)),
+            (String::new(), "disordered", find(&figures.disordered)),
+        ];
+        for (name, which, s) in rows.into_iter().filter_map(|(name, which, s)| Some((name, which, s?))) {
+            let mut row = vec![name, which.into(), page.count(s.times.count), page.time(&s, s.times.mean_ns)];
+            row.extend(percentiles.map(|name| percentile(page, &s, name)));
+            row.extend([page.time(&s, s.times.max_ns), page.count(s.over_threshold)]);
+            table.row(row);
+        }
+    }
+    page.table(&table);
 }
 
 fn notes(page: &mut Page, report: &ClockReport) {

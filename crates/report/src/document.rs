@@ -8,7 +8,9 @@ mod markdown;
 use crate::cpu_map;
 use crate::explain::Head;
 use crate::page::{Block, Page, Picture, Style};
-use crate::{explain, header, intervals, lans, paths, patterns, quality, segments, settings, streams, without, worst};
+use crate::{
+    clocks, explain, header, intervals, lans, paths, patterns, quality, segments, settings, streams, without, worst,
+};
 use latpath_analysis::{explain::ExplainedRun, weaknesses, Charts, Chosen, LimitVerdict};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
@@ -63,6 +65,7 @@ impl Findings<'_> {
         let weak = if self.limits.is_empty() { Vec::new() } else { self.weaknesses() };
         verdict(&mut page, self, &weak);
         quality::write(&mut page, summary, &weak);
+        clocks::write(&mut page, summary);
         patterns::write(&mut page, summary, Some(self.run.manifest().time_of_day()));
         segments::document(&mut page, summary);
         if html {

@@ -1,6 +1,7 @@
 //! The text of `latpath report`.
 
 use crate::{
+    clocks,
     document::{limits_table, what_weakens},
     header, histogram, intervals, lans, late,
     page::{Page, Style},
@@ -41,6 +42,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     }
     header::route(&mut page, summary);
     quality::write(&mut page, summary, &weak);
+    clocks::write(&mut page, summary);
     patterns::write(&mut page, summary, None);
     segments::write(&mut page, summary);
     without::write(&mut page, summary);

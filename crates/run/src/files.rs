@@ -1,7 +1,7 @@
 //! Detects files that are missing from a run's directory according to its manifest.
 
 use crate::{
-    settings::SETTINGS, spikes, vms::VMS, Condition, Deficiency, DeficiencyKind, Manifest, CLOCKS, MARKS, SPIKES,
+    settings::SETTINGS, spikes, vms::VMS, Condition, Deficiency, DeficiencyKind, Manifest, CLOCKS, MARKS, SPIKES, SYNC,
 };
 use std::path::Path;
 
@@ -13,6 +13,7 @@ pub(crate) fn missing(run: &Path, manifest: &Manifest, condition: &Condition) ->
     // A running recording may be ahead of its manifest, but not behind it.
     for (name, had, kind, what) in [
         (CLOCKS, manifest.clocks_bytes, DeficiencyKind::Clock, "error bounds may be too small"),
+        (SYNC, manifest.sync_bytes, DeficiencyKind::ContextMissing, "events of the clocks may not be shown"),
         (MARKS, manifest.marks_bytes, DeficiencyKind::ContextMissing, "marks that the recording made are not shown"),
     ] {
         match bytes(name) {

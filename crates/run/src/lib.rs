@@ -4,6 +4,7 @@
 //! RUN/manifest.json                      streams, machines, options and counts; replaced atomically
 //! RUN/clocks.jsonl                       all samples of all clocks, one per line
 //! RUN/marks.jsonl                        notes on moments of the run, one per line
+//! RUN/sync.jsonl                         who kept the host's clocks synchronised, and events, one per line
 //! RUN/vms.json                           the host's virtual machines at the start
 //! RUN/settings.json                      the machines' settings at the start and at the end
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
@@ -35,6 +36,7 @@ mod select;
 mod settings;
 mod span;
 mod spikes;
+mod sync;
 mod vms;
 mod writer;
 
@@ -60,5 +62,7 @@ pub const MANIFEST: &str = "manifest.json";
 pub const CLOCKS: &str = "clocks.jsonl";
 /// The name of the file with the marks.
 pub const MARKS: &str = "marks.jsonl";
+/// The name of the file with the synchronisation of the clocks.
+pub const SYNC: &str = "sync.jsonl";
 /// The directory of the parts.
 pub const JOURNEYS: &str = "journeys";

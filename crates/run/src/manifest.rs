@@ -104,7 +104,7 @@ pub struct NamedSegment {
 pub struct MachineFigures {
     /// Name of the machine: `host`, `guest0`.
     pub machine: String,
-    /// Source of its clock's offset: `same clock`, `timed exchanges`, `ptp_kvm`, `tsc-offset`.
+    /// Source of its clock's offset: `same clock`, `timed exchanges`, `ptp_kvm`, `tsc-offset`, `PTP`.
     pub method: String,
     /// Its clock minus the host's, latest value, ns.
     pub offset_ns: Ns,
@@ -114,10 +114,17 @@ pub struct MachineFigures {
     pub error_bound_ns: Ns,
     /// Number of exchanges used.
     pub exchanges: u64,
+    /// Number of times by PTP that the exchanges disproved, which widened its bound.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub causality_violations: u64,
     /// Its fault, if any (`no answer for 2.1 s`).
     pub fault: Option<String>,
     /// CPU use of latpath there, % of one CPU, if its agent reports it; the host's is in [`ToolCost`].
     pub cpu_percent: Option<f64>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 impl MachineFigures {
@@ -280,6 +287,8 @@ pub struct Manifest {
     pub clocks_bytes: u64,
     /// Size of the recorder's own marks in `marks.jsonl`, bytes; 0 in runs of earlier versions.
     pub marks_bytes: u64,
+    /// Size of `sync.jsonl`, bytes; 0 in runs of earlier versions.
+    pub sync_bytes: u64,
     /// The imported files, if any; the run's timeline is then UTC.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedFile>,

@@ -1,14 +1,15 @@
 //! Opens a run whose recording has ended, is in progress, or was killed.
 
 use crate::{
-    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, settings, span::TimeSpan, spikes, vms,
-    ClockSample, Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS,
+    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, settings, span::TimeSpan, spikes, sync, vms,
+    ClockSample, Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS, SYNC,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_model::{Ns, Point, PointInfo};
 use latpath_partstore::{self as partstore, Directory, Names, PartFile, StoreError};
 use latpath_settings::RunSettings;
+use latpath_timesync::SyncHistory;
 use latpath_vms::Vm;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
@@ -42,6 +43,7 @@ pub struct Run {
     vms: Vec<Vm>,
     settings: RunSettings,
     marks: Vec<Mark>,
+    sync: SyncHistory,
     notes: Vec<String>,
     deficiencies: Vec<Deficiency>,
 }
@@ -146,12 +148,33 @@ impl Run {
             let lines = if damaged == 1 { "a line is" } else { &format!("{damaged} lines are") };
             lack(format!("{MARKS}: {lines} damaged; notes in these lines are not shown"));
         }
+        let (sync, damaged) = sync::load(path, manifest.span()).unwrap_or_else(|error| {
+            lack(error.to_string());
+            (SyncHistory::default(), 0)
+        });
+        if damaged > 0 {
+            lack(format!("{SYNC}: {damaged} lines are damaged; events of the clocks in them are not shown"));
+        }
         notes.extend(of_files.iter().map(|one| one.text.clone()));
         notes.extend(manifest.notes.iter().cloned());
         deficiencies.extend(of_files);
         deficiencies.extend(manifest.deficiencies.iter().cloned());
         let path = path.into();
-        Ok(Self { path, manifest, condition, parts, names, journeys, times, vms, settings, marks, notes, deficiencies })
+        Ok(Self {
+            path,
+            manifest,
+            condition,
+            parts,
+            names,
+            journeys,
+            times,
+            vms,
+            settings,
+            marks,
+            sync,
+            notes,
+            deficiencies,
+        })
     }
 
     /// The run's directory.
@@ -172,6 +195,11 @@ impl Run {
     /// Notes on moments of the run, in order of time.
     pub fn marks(&self) -> &[Mark] {
         &self.marks
+    }
+
+    /// Who kept the host's clocks synchronised, and what happened to them; empty in runs of earlier versions.
+    pub fn sync(&self) -> &SyncHistory {
+        &self.sync
     }
 
     /// All points; a point's id is its index.

@@ -16,6 +16,8 @@ pub struct Select {
     pub at_ns: Option<Vec<Ns>>,
     /// Spans whose journeys are excluded.
     pub except: Spans,
+    /// Spans outside which journeys are excluded; `None` for all.
+    pub only: Option<Spans>,
     /// Whether to read CPUs and threads. Without them reading is twice as fast, and `cpu` and `tid` are empty.
     pub cpus_and_threads: bool,
 }
@@ -28,6 +30,7 @@ impl Default for Select {
             to_ns: Ns::MAX,
             at_ns: None,
             except: Spans::default(),
+            only: None,
             cpus_and_threads: false,
         }
     }
@@ -53,6 +56,7 @@ impl Select {
             && self.streams.as_ref().is_none_or(|s| s.contains(&stream))
             && self.at_ns.as_ref().is_none_or(|at| at.binary_search(&t).is_ok())
             && !self.except.contain(stream, t)
+            && self.only.as_ref().is_none_or(|only| only.contain(stream, t))
     }
 
     /// `to_ns` is exclusive, but its maximum excludes nothing.
@@ -73,6 +77,7 @@ impl Select {
             && self.to_ns == Ns::MAX
             && self.at_ns.is_none()
             && self.except.is_empty()
+            && self.only.is_none()
     }
 }
 

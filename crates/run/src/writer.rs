@@ -10,7 +10,7 @@ use crate::{
     settings,
     span::TimeSpan,
     spikes::{Spikes, SpikesRecord},
-    vms, ClockSample, Mark, RunError, JOURNEYS,
+    sync, vms, ClockSample, Mark, RunError, JOURNEYS,
 };
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_clock::{ClockTie, RealtimeWatch};
@@ -19,6 +19,7 @@ use latpath_linux::{special, why_shared};
 use latpath_model::{Ns, Point};
 use latpath_partstore::{sync_directory, Directory, Names, StoreError, GROUP_ROWS};
 use latpath_settings::{Reading, RunSettings};
+use latpath_timesync::SyncRecord;
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
@@ -230,6 +231,18 @@ impl Writer {
     pub fn mark(&mut self, mark: &Mark) -> Result<(), RunError> {
         self.manifest.marks_bytes += mark.add_to(&self.run)?;
         self.manifest_changed = true;
+        Ok(())
+    }
+
+    /// Adds records of the clocks' synchronisation.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn sync_records(&mut self, records: &[SyncRecord]) -> Result<(), RunError> {
+        if !records.is_empty() {
+            self.manifest.sync_bytes += sync::append(&self.run, records)?;
+            self.manifest_changed = true;
+        }
         Ok(())
     }
 

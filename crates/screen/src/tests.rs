@@ -436,6 +436,7 @@ impl Pool {
             drift_ppb: self.number(),
             error_bound_ns: self.number(),
             exchanges: self.count(),
+            causality_violations: self.count(),
             fault: Some(self.text()).filter(|t| t.len() % 3 == 0),
             cpu_percent: Some(self.float()),
         }
@@ -505,6 +506,7 @@ impl Pool {
             paths: self.many(5, Self::path),
             streams: self.many(9, Self::stream),
             machines: self.many(4, Self::machine),
+            clocks: None,
             worst: Vec::new(),
             patterns: Vec::new(),
             without: None,

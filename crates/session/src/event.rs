@@ -2,6 +2,7 @@
 
 use latpath_capture::{CaptureKind, CaptureRequest, RankedCapture};
 use latpath_model::{Ns, StreamId, StreamSpec};
+use latpath_timesync::SyncEvent;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -96,6 +97,11 @@ pub enum Event {
     TraceFailed {
         /// The reason.
         why: String,
+    },
+    /// A clock of this host is disordered, or in order again.
+    Clock {
+        /// The event; its end is the time from which the clock was in order.
+        clock: SyncEvent,
     },
     /// Events were dropped here, because the caller did not take them in time.
     Dropped {

@@ -7,9 +7,12 @@ use latpath_analysis::{LiveExplainer, SummaryOptions};
 use latpath_follow::{FollowError, Live, Options};
 use latpath_journey::Layout;
 use latpath_linux::background::Background;
+use latpath_linux::monotonic;
 use latpath_model::{Ns, StreamSpec};
 use latpath_run::Run;
-use latpath_stats::Summary;
+use latpath_stats::{ClockFigures, Summary};
+use latpath_timesync::{Monitor, SyncHistory, SyncRecord};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Interval at which absent packets are checked.
@@ -26,12 +29,20 @@ pub struct LiveOptions {
     pub row_limits: Vec<Ns>,
     /// Conditions that end the session.
     pub stop_after: StopAfter,
+    /// The watch of this host's clocks; `None` to show nothing of them.
+    pub clocks: Option<Arc<Monitor>>,
 }
 
 impl LiveOptions {
     /// Options to follow until the session is stopped.
     pub fn new(follow: Options) -> Self {
-        Self { follow, named_segments: Vec::new(), row_limits: Vec::new(), stop_after: StopAfter::default() }
+        Self {
+            follow,
+            named_segments: Vec::new(),
+            row_limits: Vec::new(),
+            stop_after: StopAfter::default(),
+            clocks: None,
+        }
     }
 }
 
@@ -81,9 +92,12 @@ pub struct LiveSession {
     explainer: Option<LiveExplainer>,
     /// Reports streams, points and segments without packets; `None` if the figures come from a stored run.
     absent: Option<Absent>,
+    clocks: Option<Arc<Monitor>>,
+    history: SyncHistory,
     events: EventQueue,
     stop_after: StopAfter,
     began: Instant,
+    began_ns: Ns,
     checked: Instant,
 }
 
@@ -98,17 +112,17 @@ impl LiveSession {
     /// # Errors
     /// If a machine cannot be reached, or the programs cannot be attached.
     pub fn follow(options: LiveOptions, background: Option<Background>) -> Result<Self, LiveError> {
-        let LiveOptions { follow, named_segments, row_limits, stop_after } = options;
+        let LiveOptions { follow, named_segments, row_limits, stop_after, clocks } = options;
         let streams = follow.streams.clone();
         let explains = follow.flight.is_some();
-        let mut live = Live::start(follow)?;
+        let mut live = Live::start(Options { clocks: clocks.clone(), ..follow })?;
         live.find_rows_over(row_limits);
         let explainer = explains.then(|| LiveExplainer::start(&streams, live.follow.qdiscs())).transpose()?;
         if let Some(background) = background {
             live.follow.keep_background(background);
         }
         let absent = Some(Absent::new(streams.clone(), named_segments));
-        Ok(Self { absent, ..Self::of(live, streams, explainer, stop_after) })
+        Ok(Self { absent, clocks, ..Self::of(live, streams, explainer, stop_after) })
     }
 
     /// Replays a recorded run.
@@ -138,9 +152,12 @@ impl LiveSession {
             streams,
             explainer,
             absent: None,
+            clocks: None,
+            history: SyncHistory::default(),
             events: EventQueue::default(),
             stop_after,
             began: Instant::now(),
+            began_ns: monotonic(),
             checked: Instant::now(),
         }
     }
@@ -166,6 +183,9 @@ impl LiveSession {
         let mut summary = self.source.summary();
         let late = self.source.late();
         summary.late = self.explainer.as_mut().map(|explainer| explainer.figures(late));
+        if self.clocks.is_some() {
+            summary.clocks = ClockFigures::of(&self.history, &self.source.time_of_day(), self.began_ns);
+        }
         summary
     }
 
@@ -173,9 +193,20 @@ impl LiveSession {
     /// machines around the last late packets, and at most `for_causes` for their causes.
     pub fn stop(&mut self, for_causes: Duration) -> Summary {
         self.source.stop();
+        self.clocks.iter().for_each(|clocks| clocks.finish());
+        self.take_clocks();
         self.explain();
         self.explainer.iter().for_each(|explainer| explainer.finish(for_causes));
         self.summary()
+    }
+
+    fn take_clocks(&mut self) {
+        for record in self.clocks.iter().flat_map(|clocks| clocks.take()) {
+            if let SyncRecord::Event(event) = &record {
+                self.events.push(Event::Clock { clock: event.clone() });
+            }
+            self.history.add(record);
+        }
     }
 
     /// Passes complete captures to the explainer.
@@ -206,6 +237,7 @@ impl Session for LiveSession {
     fn step(&mut self) -> State {
         self.source.step();
         self.explain();
+        self.take_clocks();
         self.report();
         let packets = self.source.seen().iter().sum();
         match self.stop_after.reached(self.began, packets) {

@@ -16,8 +16,10 @@ use latpath_model::{PointInfo, SynchChange, HOST};
 use latpath_run::{ClockSample, Manifest, Mark, Replaced, RunError, SpikesRecord, Writer, MANIFEST};
 use latpath_settings::{read_host, Reading};
 use latpath_stats::units::{bytes, number_of};
+use latpath_timesync::{Monitor, SurveyOptions, SyncRecord};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trace::Trace;
 
@@ -43,6 +45,8 @@ pub struct RecordOptions {
     pub stop_on_spike: bool,
     /// Options of the kernel's own trace, if it runs during the recording.
     pub trace: Option<TraceOptions>,
+    /// The watch of this host's clocks, if it has begun; otherwise the recording starts its own.
+    pub clocks: Option<Arc<Monitor>>,
 }
 
 impl RecordOptions {
@@ -57,6 +61,7 @@ impl RecordOptions {
             max_size: None,
             stop_on_spike: false,
             trace: None,
+            clocks: None,
         }
     }
 }
@@ -158,6 +163,7 @@ pub struct RecordSession {
     /// The run; `None` until packets count.
     recorder: Option<Recorder>,
     absent: Absent,
+    clocks: Option<Arc<Monitor>>,
     events: EventQueue,
     began: Instant,
     updated: Instant,
@@ -182,20 +188,24 @@ impl RecordSession {
         let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
         // Reads the settings before packets count, so that no packet is delayed.
         let settings = Some(read_host(&[]));
-        let mut follow = Follow::start(Options { settings: true, ..options.follow.clone() })?;
+        let clocks = options.clocks.clone();
+        let clocks = clocks.unwrap_or_else(|| Arc::new(Monitor::start(SurveyOptions::default(), None)));
+        let following = Options { settings: true, clocks: Some(Arc::clone(&clocks)), ..options.follow.clone() };
+        let mut follow = Follow::start(following)?;
         if let Some(background) = background {
             if !background.isolated().is_empty() {
                 follow.note(format!("latpath kept off the isolated CPUs {}", background.isolated()));
             }
             follow.keep_background(background);
         }
-        Ok(Self { trace, events, settings, ..Self::of(options, follow) })
+        Ok(Self { trace, events, settings, clocks: Some(clocks), ..Self::of(options, follow) })
     }
 
     /// A recording of `follow`, which was started with these options, without the kernel's own trace.
     pub fn of(options: RecordOptions, follow: Follow) -> Self {
         Self {
             absent: Absent::new(options.follow.streams.clone(), options.named_segments.clone()),
+            clocks: None,
             options,
             follow,
             trace: None,
@@ -272,6 +282,7 @@ impl RecordSession {
         if self.updated.elapsed() >= UPDATE {
             self.updated = Instant::now();
             recorder.update(&mut self.follow);
+            recorder.take_clocks(self.clocks.as_deref(), &mut self.events);
             self.absent.check(&self.follow, &recorder.seen, &mut self.events, false);
         }
         if recorder.failed.is_some() {
@@ -301,6 +312,8 @@ impl RecordSession {
         self.follow.stop(&mut recorder);
         recorder.take_captures(&mut self.follow, &mut self.events);
         recorder.update(&mut self.follow);
+        self.clocks.iter().for_each(|clocks| clocks.finish());
+        recorder.take_clocks(self.clocks.as_deref(), &mut self.events);
         let settings = read_host(&recorder.writer.manifest().points);
         recorder.check(|writer| writer.end_settings(HOST, settings));
         self.absent.check(&self.follow, &recorder.seen, &mut self.events, true);
@@ -394,6 +407,20 @@ impl Recorder {
             self.writer.push_capture(ranked);
         }
         spikes
+    }
+
+    /// Stores the records of the clocks' synchronisation, and marks events.
+    fn take_clocks(&mut self, clocks: Option<&Monitor>, events: &mut EventQueue) {
+        let records = clocks.map(Monitor::take).unwrap_or_default();
+        self.check(|writer| writer.sync_records(&records));
+        for record in records {
+            let SyncRecord::Event(event) = record else { continue };
+            if event.until_ns.is_none() || event.until_ns == Some(event.noticed_ns) {
+                let text = format!("{}, {}: {}", event.clock, event.kind.name(), event.text);
+                self.check(|writer| writer.mark(&Mark::new(event.from_ns, &text)));
+            }
+            events.push(Event::Clock { clock: event });
+        }
     }
 
     /// Updates the manifest, and adds a sample of each clock.

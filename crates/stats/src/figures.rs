@@ -1,5 +1,6 @@
 //! The figures that latpath prints, live or from a run; serialised, they are the JSON in docs/json.md.
 
+use crate::clocks::ClockFigures;
 use crate::patterns::{Pattern, PatternKind};
 use crate::units::Letters;
 use crate::{LanFigures, PacingFigures, ReaderGap};
@@ -488,6 +489,9 @@ pub struct Summary {
     pub streams: Vec<StreamFigures>,
     /// The machines' clocks.
     pub machines: Vec<MachineFigures>,
+    /// Who kept the host's clocks synchronised, and what happened to them; absent in runs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clocks: Option<ClockFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
     /// Patterns: released queues, periodic spikes, swings of a clock, steps, flaps of a link, changes of path.

@@ -3,6 +3,7 @@
 pub mod aggregate;
 mod batch;
 mod by_path;
+mod clocks;
 pub mod consecutive;
 mod counting;
 mod deficiencies;
@@ -24,6 +25,7 @@ mod worst;
 
 pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
 pub use batch::{Batch, Batches};
+pub use clocks::{ClockEventFigures, ClockFigures, ClockLinkFigures, DisorderedFigures};
 pub use counting::Counting;
 pub use deficiencies::{clock_fault, dropped_sightings, negative_times};
 pub use drop_place::{place_of_drop, DropPlace};

@@ -128,7 +128,12 @@ fn answer(request: &[u8], script: &PtpScript, served: u64) -> Option<Vec<u8>> {
     let data: Vec<u8> = match u16::from_be_bytes([head[52], head[53]]) {
         0x2000 => [&[3, 0, 0, 1, 128, 248, 0xfe, 0xff, 0xff, 128][..], &script.identity, &[script.domain, 0]].concat(),
         0x2001 => [&[0, 1][..], &scaled(script.offset_ns), &scaled(script.path_delay_ns)].concat(),
-        0x2002 => [&port_identity[..], &[0, 0, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 128, 6, 0x21, 0xff, 0xff, 128], &script.grandmaster].concat(),
+        0x2002 => [
+            &port_identity[..],
+            &[0, 0, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff, 128, 6, 0x21, 0xff, 0xff, 128],
+            &script.grandmaster,
+        ]
+        .concat(),
         0x2003 => vec![0, 37, 0x04 | 0x08 | 0x10, 0x20],
         0x2004 => [&port_identity[..], &[script.port_state, 0], &scaled(0), &[1, 3, 0, 1, 0, 2]].concat(),
         0xC000 => [

@@ -293,7 +293,10 @@ mod tests {
         assert_eq!((found.synchronised, found.stratum, found.offset_ns, found.bound_ns), (true, 5, 0, 1));
         let reply = bytes(SOURCE_REPLY);
         let found = source(reply_data(&reply, SOURCE_DATA, REPLY_SOURCE_DATA, 3).unwrap()).unwrap();
-        assert_eq!((&*found.name, found.is_reference_clock, found.selected, &*found.state), ("PTP0", true, false, "unreachable"));
+        assert_eq!(
+            (&*found.name, found.is_reference_clock, found.selected, &*found.state),
+            ("PTP0", true, false, "unreachable")
+        );
         assert_eq!(reply_data(&reply, SOURCE_DATA, REPLY_SOURCE_DATA, 4), None, "the reply to another request");
     }
 

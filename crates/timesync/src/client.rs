@@ -80,18 +80,25 @@ impl Client {
     }
 
     fn find_domain(&mut self) -> io::Result<bool> {
-        let all = (0..=1u8).flat_map(|transport_specific| (0..=127).map(move |number| Domain { number, transport_specific }));
+        let all =
+            (0..=1u8).flat_map(|transport_specific| (0..=127).map(move |number| Domain { number, transport_specific }));
         let all: Vec<Domain> = all.collect();
         for batch in all.chunks(BATCH) {
             self.sequence = self.sequence.wrapping_add(1);
             for domain in batch {
-                match self.socket.send(&request(DataSet::Default, domain.number, domain.transport_specific, self.sequence)) {
+                match self.socket.send(&request(
+                    DataSet::Default,
+                    domain.number,
+                    domain.transport_specific,
+                    self.sequence,
+                )) {
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
                 }
             }
-            if let [Content::Default { domain: number, .. }, ..] = self.collect(DataSet::Default, 1, BATCH_ANSWER)?[..] {
+            if let [Content::Default { domain: number, .. }, ..] = self.collect(DataSet::Default, 1, BATCH_ANSWER)?[..]
+            {
                 let transport_specific = batch.iter().find(|d| d.number == number).map_or(0, |d| d.transport_specific);
                 self.domain = Domain { number, transport_specific };
                 return self.answers();
@@ -171,7 +178,8 @@ fn directory() -> PathBuf {
 fn remove_left(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix("latpath-ptp-")?.split('-').next()?.parse::<u32>().ok());
+        let pid =
+            name.to_str().and_then(|name| name.strip_prefix("latpath-ptp-")?.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             let _ = fs::remove_file(entry.path());
         }

@@ -57,7 +57,6 @@ impl Daemon {
         }
         None
     }
-
 }
 
 /// What a ptp4l was configured with.
@@ -90,7 +89,11 @@ impl Configured {
         let is_known = !matches!(text, Some(None));
         let domain = number("domainNumber").zip(number("transportSpecific"));
         Self {
-            sockets: ["uds_ro_address", "uds_address"].iter().filter_map(|name| options.get(*name)).map(Into::into).collect(),
+            sockets: ["uds_ro_address", "uds_address"]
+                .iter()
+                .filter_map(|name| options.get(*name))
+                .map(Into::into)
+                .collect(),
             domain: domain.filter(|_| is_known).map(|(number, ts)| Domain { number, transport_specific: ts & 15 }),
             free_running: number("free_running") == Some(1),
         }
@@ -115,7 +118,8 @@ pub fn usual_sockets(root: &Root) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
     for directory in DIRECTORIES {
         let names = root.names(directory, MAX_ENTRIES).into_iter().filter(|name| name.starts_with("ptp4l"));
-        let mut names: Vec<String> = names.filter(|name| is_socket(&root.path(&format!("{directory}/{name}")))).collect();
+        let mut names: Vec<String> =
+            names.filter(|name| is_socket(&root.path(&format!("{directory}/{name}")))).collect();
         names.sort_by_key(|name| (!name.starts_with("ptp4lro"), name.clone()));
         sockets.extend(names.into_iter().take(MAX_SOCKETS).map(|name| root.path(&format!("{directory}/{name}"))));
     }

@@ -25,6 +25,9 @@ const SINGLE: Ns = 40;
 const PAIR: Ns = 10;
 /// Size below which an offset is calm.
 const CALM: Ns = 6;
+/// An offset of one part in so many of the mean size is quiet; as many successive ones start the mean from zero.
+const QUIET: Ns = 8;
+const QUIET_RUN: u32 = 16;
 /// Successive calm offsets that end an event.
 const CALM_RUN: u32 = 4;
 /// Successive unanswered requests after which a silent ptp4l counts as starved.
@@ -100,11 +103,13 @@ struct Offsets {
     pending: Option<(Ns, Ns)>,
     calm: u32,
     calm_since: Ns,
+    /// Successive offsets far below the mean size.
+    quiet: u32,
 }
 
 impl Offsets {
     fn new(least_mean: Ns) -> Self {
-        Self { least_mean, mean16: 0, measured: 0, last: 0, pending: None, calm: 0, calm_since: 0 }
+        Self { least_mean, mean16: 0, measured: 0, last: 0, pending: None, calm: 0, calm_since: 0, quiet: 0 }
     }
 
     fn mean(&self) -> Ns {
@@ -120,6 +125,12 @@ impl Offsets {
             true if self.calm == 0 => (self.calm, self.calm_since) = (1, at),
             true => self.calm = self.calm.saturating_add(1),
             false => self.calm = 0,
+        }
+        self.quiet = if size.saturating_mul(QUIET) <= mean { self.quiet + 1 } else { 0 };
+        if self.quiet >= QUIET_RUN && mean > self.least_mean {
+            // The servo has settled: its offsets until then say nothing about the noise.
+            (self.quiet, self.measured, self.mean16) = (0, 0, 0);
+            return None;
         }
         let weight = Ns::from(self.measured.min(WEIGHT as u32));
         if self.measured <= WARM_UP {
@@ -138,7 +149,7 @@ impl Offsets {
             self.pending = None;
             return None;
         }
-        let Some((since, first)) = self.pending.replace((at, offset)) else { return None };
+        let (since, first) = self.pending.replace((at, offset))?;
         self.pending = None;
         let keeps = first.signum() == offset.signum() && size <= first.saturating_abs();
         Some((if keeps { SyncEventKind::Step } else { SyncEventKind::ServoSwing }, since))
@@ -251,7 +262,8 @@ impl EventDetector {
             match (report.why_not_within(required), self.broken.take()) {
                 (Some(why), None) => {
                     let text = format!("the required bound is {required} ns: {why}");
-                    self.broken = Some(found.begin(SyncEventKind::BoundBroken, SYSTEM_CLOCK, report.monotonic_ns, text));
+                    self.broken =
+                        Some(found.begin(SyncEventKind::BoundBroken, SYSTEM_CLOCK, report.monotonic_ns, text));
                 }
                 (Some(_), open) => self.broken = open,
                 (None, Some(open)) => found.end(open, report.monotonic_ns),
@@ -301,7 +313,14 @@ fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut Found<'_>) {
         LinkState::Holdover if was_kept => {
             let age = now.age_ns.unwrap_or(0);
             let from = found.at.saturating_sub(age);
-            open(track, found, SyncEventKind::SyncLost, &clock, from, format!("no Sync message was measured for {} ms", age / 1_000_000));
+            open(
+                track,
+                found,
+                SyncEventKind::SyncLost,
+                &clock,
+                from,
+                format!("no Sync message was measured for {} ms", age / 1_000_000),
+            );
         }
         LinkState::Acquiring | LinkState::Master if was_kept => {
             let servo = was_port == PortState::Slave && track.port == PortState::Uncalibrated;

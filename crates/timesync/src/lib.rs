@@ -26,8 +26,8 @@ pub use events::{EventDetector, SyncEvent, SyncEventKind};
 pub use links::PhcOffset;
 pub use management::{ClockIdentity, PortState};
 pub use monitor::{GateError, Monitor};
-pub use sample::{SyncRecord, SyncSample};
+pub use sample::{SyncHistory, SyncRecord, SyncSample};
 pub use state::{
-    ClockReport, KernelClock, Link, LinkState, Phc2sys, PtpInstance, PtpPort, VirtualClock, SYSTEM_CLOCK,
+    ClockReport, KernelClock, Link, LinkState, Phc2sys, PtpInstance, PtpPort, PtpTime, VirtualClock, SYSTEM_CLOCK,
 };
 pub use survey::{Survey, SurveyOptions};

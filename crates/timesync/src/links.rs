@@ -44,10 +44,16 @@ impl PhcOffset {
 /// Fills in the links, the root and the bound of a report whose daemons were read.
 pub(crate) fn assemble(report: &mut ClockReport, phcs: &BTreeMap<u32, PhcOffset>, others: &[&str]) {
     let mut used = None;
-    let system = by_chronyd(report, &mut used)
-        .or_else(|| by_phc2sys(report, phcs, &mut used))
-        .or_else(|| by_ptp4l(report, &mut used))
-        .unwrap_or_else(|| by_kernel(report, others));
+    let is_synchronised = report.chrony.as_ref().is_some_and(|chrony| chrony.synchronised);
+    let chronyd = by_chronyd(report, &mut used);
+    let system = match chronyd {
+        Some(link) if is_synchronised => link,
+        // chronyd may watch only (-x), while another daemon steers the clock.
+        idle => by_phc2sys(report, phcs, &mut used)
+            .or_else(|| by_ptp4l(report, &mut used))
+            .or(idle)
+            .unwrap_or_else(|| by_kernel(report, others)),
+    };
     let mut links = vec![system];
     if let Some(instance) = used.map(|i| &report.ptp[i]).filter(|instance| !instance.uses_system_clock()) {
         links.push(link_of(instance));
@@ -232,7 +238,8 @@ mod tests {
         let mut report = ClockReport { ptp, chrony: Some(chrony("PTP0", true)), ..ClockReport::default() };
         assemble(&mut report, &BTreeMap::new(), &[]);
         let grandmaster = "grandmaster 090909.0909.090909";
-        let want = [("system clock", "ptp3 (eth0), as PTP0"), ("ptp3 (eth0)", grandmaster), ("ptp3 (eth1)", grandmaster)];
+        let want =
+            [("system clock", "ptp3 (eth0), as PTP0"), ("ptp3 (eth0)", grandmaster), ("ptp3 (eth1)", grandmaster)];
         assert_eq!(clocks(&report), want);
         assert_eq!(report.system_bound_ns, Some(1_000), "chronyd's and ptp4l's");
         assert_eq!(report.root.as_deref(), Some("grandmaster 090909.0909.090909, domain 0"));

@@ -68,7 +68,8 @@ impl From<ClockIdentity> for String {
 impl From<String> for ClockIdentity {
     /// The identity as pmc prints it; zero for any other text.
     fn from(text: String) -> Self {
-        let digits: Vec<u8> = text.chars().filter(|c| *c != '.').map_while(|c| c.to_digit(16)).map(|d| d as u8).collect();
+        let digits: Vec<u8> =
+            text.chars().filter(|c| *c != '.').map_while(|c| c.to_digit(16)).map(|d| d as u8).collect();
         let mut identity = [0; 8];
         if digits.len() == 16 {
             digits.chunks(2).zip(&mut identity).for_each(|(pair, byte)| *byte = pair[0] << 4 | pair[1]);
@@ -267,7 +268,9 @@ impl Fields<'_> {
     }
     /// Sum of little-endian counters.
     fn counters(&self, at: impl IntoIterator<Item = usize>) -> Option<u64> {
-        at.into_iter().map(|at| self.array(at).map(u64::from_le_bytes)).try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
+        at.into_iter()
+            .map(|at| self.array(at).map(u64::from_le_bytes))
+            .try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
     }
 }
 
@@ -373,8 +376,8 @@ mod tests {
     fn the_request_is_what_pmc_sends_with_z() {
         // strace of `pmc -u -b 0 -z -d 24 'GET TIME_STATUS_NP'`, its port identity and sequence number zeroed.
         let want = [
-            0x0d, 0x02, 0x00, 0x36, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            0x04, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1, 0, 2, 0xc0, 0,
+            0x0d, 0x02, 0x00, 0x36, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0, 0x04, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1, 0, 2, 0xc0, 0,
         ];
         let got = request(DataSet::TimeStatus, 24, 0, 0);
         assert_eq!(got[..34], want[..34]);

@@ -2,7 +2,7 @@
 
 use crate::events::{EventDetector, SyncEvent};
 use crate::sample::{Sampler, SyncRecord};
-use crate::state::ClockReport;
+use crate::state::{ClockReport, PtpTime};
 use crate::survey::{Survey, SurveyOptions};
 use latpath_model::Ns;
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ struct Shared {
 pub struct Monitor {
     shared: Arc<Mutex<Shared>>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Why a gate did not open.
@@ -55,7 +55,7 @@ impl Monitor {
         let (its_shared, its_stop) = (shared.clone(), stop.clone());
         let thread = std::thread::Builder::new().name("latpath-sync".into());
         let thread = thread.spawn(move || watch(Survey::new(options), required_ns, &its_shared, &its_stop)).ok();
-        Self { shared, stop, thread }
+        Self { shared, stop, thread: Mutex::new(thread) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -65,6 +65,11 @@ impl Monitor {
     /// The latest report; `None` before the first.
     pub fn latest(&self) -> Option<ClockReport> {
         self.lock().latest.clone()
+    }
+
+    /// The grandmaster's time by the latest report; `None` unless the system clock follows a grandmaster.
+    pub fn ptp_time(&self) -> Option<PtpTime> {
+        self.lock().latest.as_ref().and_then(ClockReport::ptp_time)
     }
 
     /// Number of readings at which the required bound was broken.
@@ -133,9 +138,9 @@ impl Monitor {
     }
 
     /// Ends the watch; the last samples and events can be taken afterwards.
-    pub fn finish(&mut self) {
+    pub fn finish(&self) {
         self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
             thread.thread().unpark();
             let _ = thread.join();
         }

@@ -78,6 +78,57 @@ pub enum SyncRecord {
     Event(SyncEvent),
 }
 
+/// Maximum links and events of a history.
+const MAX_HISTORY_LINKS: usize = 64;
+const MAX_EVENTS: usize = 10_000;
+
+/// The links and events of a measurement.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncHistory {
+    /// Each link over the whole measurement.
+    pub links: Vec<SyncSample>,
+    /// The first events, in the order of their discovery.
+    pub events: Vec<SyncEvent>,
+    /// Number of links and events beyond the limits.
+    pub left_out: u64,
+}
+
+impl SyncHistory {
+    /// Adds a record. The report of an event's end replaces that of its beginning.
+    pub fn add(&mut self, record: SyncRecord) {
+        match record {
+            SyncRecord::Sample(sample) => match self.links.iter().position(|link| link.is_same_link(&sample)) {
+                Some(at) => self.links[at].add(&sample),
+                None if self.links.len() < MAX_HISTORY_LINKS => self.links.push(sample),
+                None => self.left_out = self.left_out.saturating_add(1),
+            },
+            SyncRecord::Event(event) => match self.events.iter().rposition(|one| one.number == event.number) {
+                Some(at) => self.events[at] = event,
+                None if self.events.len() < MAX_EVENTS => self.events.push(event),
+                None => self.left_out = self.left_out.saturating_add(1),
+            },
+        }
+    }
+
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty() && self.events.is_empty()
+    }
+
+    /// Intervals in which a clock was disordered, up to `end`, ascending and disjoint.
+    pub fn disordered(&self, end: Ns) -> Vec<(Ns, Ns)> {
+        let interval = |event: &SyncEvent| (event.from_ns, event.until_ns.unwrap_or(end).max(event.noticed_ns));
+        let mut all: Vec<_> = self.events.iter().map(interval).filter(|(from, until)| from <= until).collect();
+        all.sort_unstable();
+        all.dedup_by(|next, one| {
+            let touches = next.0 <= one.1;
+            one.1 = if touches { one.1.max(next.1) } else { one.1 };
+            touches
+        });
+        all
+    }
+}
+
 /// Sums up reports to samples.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
@@ -130,6 +181,34 @@ impl Sampler {
 mod tests {
     use super::*;
     use crate::state::Link;
+
+    #[test]
+    fn a_history_merges_links_and_replaces_the_beginning_of_an_event_by_its_end() {
+        let mut history = SyncHistory::default();
+        let sample = |from_ns, max_ns| SyncSample {
+            clock: "a".into(),
+            from_ns,
+            until_ns: from_ns + 10,
+            readings: 1,
+            min_ns: max_ns,
+            sum_ns: max_ns,
+            max_ns,
+            bound_ns: Some(max_ns),
+            ..SyncSample::default()
+        };
+        [sample(0, 5), sample(10, 7)].into_iter().for_each(|s| history.add(SyncRecord::Sample(s)));
+        assert_eq!((history.links.len(), history.links[0].mean_ns(), history.links[0].until_ns), (1, Some(6), 20));
+        let event = |number, from_ns, noticed_ns, until_ns| {
+            SyncRecord::Event(SyncEvent { number, from_ns, noticed_ns, until_ns, ..SyncEvent::default() })
+        };
+        history.add(event(1, 5, 6, None));
+        history.add(event(2, 100, 101, None));
+        assert_eq!(history.disordered(150), [(5, 150)], "both go on");
+        history.add(event(1, 5, 6, Some(50)));
+        history.add(event(3, 40, 45, Some(60)));
+        assert_eq!(history.disordered(150), [(5, 60), (100, 150)]);
+        assert_eq!((history.events.len(), history.left_out), (3, 0));
+    }
 
     #[test]
     fn a_sample_keeps_the_extremes_and_the_mean_of_its_seconds() {

@@ -176,7 +176,9 @@ impl PtpInstance {
 
     /// Name in results: `ptp4l eth0, domain 24`.
     pub fn name(&self) -> String {
-        let devices: Vec<&str> = self.ports.iter().map(|port| port.device.as_str()).filter(|d| !d.is_empty()).collect();
+        const NAMED: usize = 4;
+        let devices = self.ports.iter().map(|port| port.device.as_str()).filter(|device| !device.is_empty());
+        let devices: Vec<&str> = devices.take(NAMED).collect();
         let space = if devices.is_empty() { "" } else { " " };
         format!("ptp4l{space}{}, domain {}", devices.join(" "), self.domain)
     }
@@ -216,6 +218,19 @@ pub struct VirtualClock {
     pub offset_ns: Option<Ns>,
     /// Maximum error of the offset, ns.
     pub error_ns: Option<Ns>,
+}
+
+/// The time of a grandmaster, by the system clock that follows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PtpTime {
+    /// The grandmaster.
+    pub grandmaster: ClockIdentity,
+    /// A moment, `CLOCK_MONOTONIC`, ns.
+    pub monotonic_ns: Ns,
+    /// The same moment by the grandmaster, as UTC, ns.
+    pub utc_ns: Ns,
+    /// Maximum error of the relation, ns.
+    pub bound_ns: Ns,
 }
 
 /// State of all clocks of a machine.
@@ -261,12 +276,21 @@ impl ClockReport {
         self.system_bound_ns.is_some_and(|bound| bound <= bound_ns)
     }
 
+    /// The grandmaster's time; `None` unless the system clock follows one.
+    pub fn ptp_time(&self) -> Option<PtpTime> {
+        let (grandmaster, bound) = self.grandmaster.zip(self.system_bound_ns)?;
+        let bound_ns = bound.saturating_add(self.tie_error_ns);
+        Some(PtpTime { grandmaster, monotonic_ns: self.monotonic_ns, utc_ns: self.utc_ns, bound_ns })
+    }
+
     /// Why the system clock is not within `bound_ns` of its root.
     pub fn why_not_within(&self, bound_ns: Ns) -> Option<String> {
         let system = self.links.first();
         match (self.system_bound_ns, system) {
             (Some(bound), _) if bound <= bound_ns => None,
-            (Some(bound), _) => Some(format!("the system clock is within {bound} ns of {}", self.root.as_deref().unwrap_or("its root"))),
+            (Some(bound), _) => {
+                Some(format!("the system clock is within {bound} ns of {}", self.root.as_deref().unwrap_or("its root")))
+            }
             (None, Some(link)) if !link.by.is_empty() => {
                 let broken = self.links.iter().find(|link| link.state != LinkState::Following).unwrap_or(link);
                 Some(format!("{} is {}", broken.clock, broken.state.name()))

@@ -174,7 +174,11 @@ impl Survey {
         let mut offsets = BTreeMap::new();
         for index in wanted {
             let phc = self.phcs.entry(index).or_insert_with(|| Phc::open(index).map_err(|error| error.to_string()));
-            match phc.as_mut().map_err(|why| why.clone()).and_then(|phc| phc.read().map_err(|e| format!("/dev/ptp{index}: {e}"))) {
+            match phc
+                .as_mut()
+                .map_err(|why| why.clone())
+                .and_then(|phc| phc.read().map_err(|e| format!("/dev/ptp{index}: {e}")))
+            {
                 Ok(reading) => {
                     let utc = report.ptp.iter().find(|p| p.phc() == Some(index)).and_then(|p| p.utc_offset_s);
                     offsets.insert(index, links::PhcOffset::of(&reading, report, utc));
@@ -190,10 +194,14 @@ impl Survey {
 fn socket_note(path: &Path, error: &io::Error) -> String {
     let path = path.display();
     match error.kind() {
-        io::ErrorKind::PermissionDenied => format!("{path}: only its owner may ask this ptp4l: try with sudo, or set uds_ro_address (linuxptp 4)"),
+        io::ErrorKind::PermissionDenied => {
+            format!("{path}: only its owner may ask this ptp4l: try with sudo, or set uds_ro_address (linuxptp 4)")
+        }
         io::ErrorKind::ConnectionRefused => format!("{path}: its ptp4l has ended"),
         io::ErrorKind::NotFound => format!("{path}: no such socket"),
-        io::ErrorKind::TimedOut => format!("{path}: ptp4l does not answer: it may be kept from its CPU, or run in another network and mount namespace"),
+        io::ErrorKind::TimedOut => format!(
+            "{path}: ptp4l does not answer: it may be kept from its CPU, or run in another network and mount namespace"
+        ),
         _ => format!("{path}: {error}"),
     }
 }
@@ -240,8 +248,15 @@ impl Instance {
             ..PtpInstance::default()
         };
         let free_running = configured.is_some_and(|c| c.free_running);
-        let mut instance =
-            Self { client, paths: vec![path.into()], free_running, state, offsets: VecDeque::new(), measured_at: None, has_stats: true };
+        let mut instance = Self {
+            client,
+            paths: vec![path.into()],
+            free_running,
+            state,
+            offsets: VecDeque::new(),
+            measured_at: None,
+            has_stats: true,
+        };
         instance.update_fixed()?;
         instance.update()?;
         Ok(instance)
@@ -372,7 +387,9 @@ impl Instance {
             Some(_) if self.free_running => LinkState::FreeRunning,
             Some(_) => LinkState::Acquiring,
             None if has(PortState::Faulty) => LinkState::Faulty,
-            None if state.is_grandmaster() && (has(PortState::Master) || has(PortState::PreMaster)) => LinkState::Master,
+            None if state.is_grandmaster() && (has(PortState::Master) || has(PortState::PreMaster)) => {
+                LinkState::Master
+            }
             None => LinkState::Acquiring,
         };
         let largest = self.offsets.iter().map(|(_, offset)| *offset).max();

@@ -3,8 +3,8 @@
 use latpath_model::Ns;
 use latpath_testkit::Noise;
 use latpath_timesync::{
-    ClockIdentity, ClockReport, EventDetector, Link, LinkState, PortState, PtpInstance, PtpPort, SyncEvent, SyncEventKind,
-    SYSTEM_CLOCK,
+    ClockIdentity, ClockReport, EventDetector, Link, LinkState, PortState, PtpInstance, PtpPort, SyncEvent,
+    SyncEventKind, SYSTEM_CLOCK,
 };
 
 const S: Ns = 1_000_000_000;
@@ -36,7 +36,17 @@ struct World {
 
 impl World {
     fn new(seed: u64, shape: Shape, size: f64, sync_every: Ns) -> Self {
-        let port = PtpPort { number: 1, device: "eth0".into(), state: PortState::Slave, in_hardware: Some(true), phc: Some(0), sync_interval_ns: sync_every, has_carrier: Some(true), rx_sync: Some(1), ..PtpPort::default() };
+        let port = PtpPort {
+            number: 1,
+            device: "eth0".into(),
+            state: PortState::Slave,
+            in_hardware: Some(true),
+            phc: Some(0),
+            sync_interval_ns: sync_every,
+            has_carrier: Some(true),
+            rx_sync: Some(1),
+            ..PtpPort::default()
+        };
         let instance = PtpInstance {
             identity: ClockIdentity([1; 8]),
             grandmaster: ClockIdentity([9; 8]),
@@ -44,7 +54,18 @@ impl World {
             ports: vec![port],
             ..PtpInstance::default()
         };
-        Self { noise: Noise(seed), shape, size, sync_every, now: 100 * S, synced: 0, wander: 0.0, fault: None, instance, utc_step: 0 }
+        Self {
+            noise: Noise(seed),
+            shape,
+            size,
+            sync_every,
+            now: 100 * S,
+            synced: 0,
+            wander: 0.0,
+            fault: None,
+            instance,
+            utc_step: 0,
+        }
     }
 
     fn uniform(&mut self) -> f64 {
@@ -143,6 +164,20 @@ fn expect(kind: SyncEventKind, (first, took, ended): (SyncEvent, Ns, Vec<SyncEve
     assert!(took <= 2 * S, "noticed after {took} ns: {first:?}");
     let end = ended.iter().find(|event| event.number == first.number).unwrap_or_else(|| panic!("{first:?} never ends"));
     assert!(end.until_ns.is_some_and(|until| until >= end.from_ns) && end.from_ns <= first.noticed_ns, "{end:?}");
+}
+
+#[test]
+fn events_are_found_soon_after_the_servo_has_settled() {
+    let mut world = World::new(4, Shape::Gauss, 20.0, S / 2);
+    let mut detector = EventDetector::default();
+    world.fault = Some((world.now, |_| 400_000));
+    let acquiring: Vec<_> = (0..40).flat_map(|_| detector.observe(&world.report())).collect();
+    world.fault = None;
+    let settled: Vec<_> = (0..30).flat_map(|_| detector.observe(&world.report())).collect();
+    assert_eq!((acquiring, settled), (vec![], vec![]));
+    world.fault = Some((world.now, |_| 9_000));
+    let found: Vec<_> = (0..4).flat_map(|_| detector.observe(&world.report())).collect();
+    assert_eq!(found.first().map(|event| event.kind), Some(SyncEventKind::Step), "{found:?}");
 }
 
 fn calm(world: &mut World) {

@@ -74,7 +74,9 @@ fn a_dead_socket_and_garbage_are_named_and_harm_nothing() {
     let missing = place.path().join("missing");
     let report = survey(&[&dead, daemon.path(), &missing]).read();
     assert!(report.ptp.is_empty());
-    for (path, why) in [(&dead, "has ended"), (&daemon.path().to_owned(), "does not answer"), (&missing, "no such socket")] {
+    for (path, why) in
+        [(&dead, "has ended"), (&daemon.path().to_owned(), "does not answer"), (&missing, "no such socket")]
+    {
         let note = report.notes.iter().find(|note| note.contains(&path.display().to_string()));
         assert!(note.is_some_and(|note| note.contains(why)), "{why}: {:?}", report.notes);
     }

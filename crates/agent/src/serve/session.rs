@@ -15,6 +15,7 @@ use latpath_clock::{ClockTie, RealtimeWatch, TscTie};
 use latpath_flight::Record;
 use latpath_model::text::cut;
 use latpath_model::{Ns, Source};
+use latpath_timesync::Monitor;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
@@ -70,6 +71,9 @@ pub(super) struct Session<'a, S, F> {
     reporter: Reporter,
     realtime: RealtimeWatch,
     paired: Instant,
+    /// Watch of this machine's clocks, if the host asked for the grandmaster's time, and that of the last one sent.
+    clocks: Option<Monitor>,
+    sent_time: Ns,
     heard: Instant,
     moved: Instant,
 }
@@ -99,6 +103,8 @@ where
             reporter: Reporter::new(),
             realtime: RealtimeWatch::new(&ClockTie::read()),
             paired: now,
+            clocks: None,
+            sent_time: Ns::MIN,
             heard: now,
             moved: now,
         }
@@ -219,6 +225,9 @@ where
                 if request.option(StartRequest::NOTES).is_some() {
                     self.reporter.report_notes();
                 }
+                if request.option(StartRequest::GRANDMASTER).is_some() {
+                    self.clocks = Some(Monitor::start(self.options.clocks.clone(), None));
+                }
                 let reports_settings = request.option(StartRequest::SETTINGS).is_some();
                 let (done, attached) = channel();
                 std::thread::Builder::new()
@@ -326,6 +335,7 @@ where
             self.paired = Instant::now();
             self.read_hypervisor();
         }
+        self.report_grandmaster();
         if let Some(recording) = &mut self.recording {
             let mut messages = Vec::new();
             recording.tick((self.options.clock)(), &mut messages);
@@ -387,6 +397,13 @@ where
         let begun = Profiling::begin(sampler);
         self.profiling = Some(begun.map_err(|e| ServeError::Source(format!("no thread to sample the CPUs: {e}")))?);
         Ok(())
+    }
+
+    fn report_grandmaster(&mut self) {
+        let Some(time) = self.clocks.as_ref().and_then(Monitor::ptp_time) else { return };
+        if std::mem::replace(&mut self.sent_time, time.monotonic_ns) != time.monotonic_ns {
+            self.out.push(Message::GrandmasterTime(time.into()));
+        }
     }
 
     fn read_hypervisor(&mut self) {

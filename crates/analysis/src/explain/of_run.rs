@@ -26,6 +26,7 @@ impl Analysis<'_> {
         let mut explainer = Explainer::new(self.context(), worst);
         captures.learn(&mut explainer);
         captures.each(CaptureKind::Spike, |capture| explainer.add(&selected(capture, &self.options.select)));
+        captures.note_starvation();
         Some(ExplainedRun { explainer, files: captures.files })
     }
 }

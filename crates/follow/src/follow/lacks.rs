@@ -181,6 +181,7 @@ mod tests {
             ring_bytes: 1 << 20,
             flight: None,
             settings: false,
+            clocks: None,
         };
         let mut follow = Follow::over(options, |_| Ok(Noting)).unwrap();
         let mut manifest = Manifest::default();

@@ -10,6 +10,7 @@ use latpath_clock::ptp_kvm;
 use latpath_flight::{Ppm, Record, Recorder, DEFAULT_BUDGET};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote};
 use latpath_probe::{Options, Probe, RECORD_BYTES};
+use latpath_timesync::SurveyOptions;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -29,6 +30,9 @@ pub struct Args {
     /// key (--agent-key)
     #[arg(long, value_name = "KEYFILE", num_args = 0..=1, require_equals = true)]
     allow_commands: Option<Option<PathBuf>>,
+    /// Ask ptp4l at this socket, in place of the usual ones; several are allowed
+    #[arg(long = "ptp-socket", value_name = "PATH")]
+    sockets: Vec<PathBuf>,
 }
 
 #[derive(ClapArgs)]
@@ -77,6 +81,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         commands,
         observers: Some(Box::new(latpath_observe::observer)),
         hypervisor: device.map(|device| Box::new(device) as Box<dyn ptp_kvm::Reader>),
+        clocks: SurveyOptions { sockets: args.sockets.clone(), ..SurveyOptions::default() },
         ..ServeOptions::default()
     };
     // Logs to stderr: standard output may carry the protocol.

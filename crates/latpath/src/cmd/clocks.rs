@@ -7,7 +7,7 @@ use super::{style, Outcome};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_report::clocks_text;
-use latpath_timesync::{ClockReport, Monitor, SyncEvent, SyncRecord, Survey};
+use latpath_timesync::{ClockReport, Monitor, Survey, SyncEvent, SyncRecord};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -28,7 +28,7 @@ pub struct Args {
     /// Show the clocks once per second, and what happens to them, until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// Watch for this time (10s, 1h 30m)
+    /// Stop after this time (10s, 1h 30m)
     #[arg(long, value_name = "TIME", requires = "watch", value_parser = super::values::some_time)]
     duration: Option<Duration>,
     #[command(flatten)]

@@ -80,6 +80,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     };
     captures.files.notes.extend(utc_steps(manifest));
+    captures.note_starvation();
     let explanation = ranked(explanation, args.by);
     if args.json {
         let json = explanation_json(Some((&run, &captures.files)), &explanation, explainer.context());

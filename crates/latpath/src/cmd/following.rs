@@ -13,7 +13,8 @@ use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
 use latpath_session::{size_note, Event, Session};
-use latpath_stats::units::number_of;
+use latpath_stats::units::{duration, number_of};
+use latpath_timesync::SyncEvent;
 use std::path::Path;
 use std::time::Duration;
 
@@ -159,6 +160,7 @@ impl FollowArgs {
             ring_bytes: usize::from(self.buffer) << 20,
             flight: None,
             settings: false,
+            clocks: None,
         })
     }
 }
@@ -273,6 +275,16 @@ pub fn event_line(event: &Event) -> Option<String> {
         Event::TraceNote { text } => text.clone(),
         Event::TraceSaved { path } => format!("the trace is in {}", path.display()),
         Event::TraceFailed { why } => why.clone(),
+        Event::Clock { clock } => {
+            let SyncEvent { clock, kind, text, from_ns, until_ns, noticed_ns, .. } = clock;
+            let kind = kind.name();
+            printable(&match until_ns {
+                Some(until) if until > noticed_ns => {
+                    format!("{clock}, {kind}: in order again after {}", duration(until.saturating_sub(*from_ns)))
+                }
+                _ => format!("{clock}, {kind}: {text}"),
+            })
+        }
         Event::Dropped { events } => format!("{} are not shown", number_of(*events, "event")),
     })
 }

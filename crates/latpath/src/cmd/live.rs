@@ -5,6 +5,7 @@ use super::interrupt::stop_flag;
 use super::limits::{self, Limits, Measures};
 use super::on_spike::SpikeCommand;
 use super::report::print;
+use super::sync::SyncArgs;
 use super::{style, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -16,9 +17,11 @@ use latpath_run::Run;
 use latpath_screen::{Action, Screen};
 use latpath_session::{EndReason, LiveError, LiveOptions, LiveSession, ReplayOptions, Session, State};
 use latpath_stats::Summary;
+use latpath_timesync::Monitor;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Interval of summaries.
@@ -44,6 +47,8 @@ pub struct Args {
     /// Replay speed: seconds of the run per second, or max
     #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = speed, requires = "replay")]
     speed: f64,
+    #[command(flatten)]
+    sync: SyncArgs,
     #[command(flatten)]
     limits: Limits,
     /// Print JSON instead of text: an object each second
@@ -127,11 +132,17 @@ pub fn run(mut args: Args) -> Result<Outcome> {
         args.what.add_segments(args.limits.segments()?);
     }
     let stop = stop_flag()?;
+    let mut clocks_watch = None;
     let mut session = match &args.replay {
         Some(run) => replay(run, &args, &mut limits)?,
         None => {
             limits::of_streams(&args.what.all_segments()).refuse_others(&mut limits)?;
-            follow(&args, &limits)?
+            let clocks = Arc::new(args.sync.monitor());
+            if !args.sync.wait(&clocks, &stop)? {
+                return Ok(Outcome::Done);
+            }
+            clocks_watch = Some(Arc::clone(&clocks));
+            follow(&args, &limits, clocks)?
         }
     };
     let mut show = Show::new(&args)?;
@@ -154,11 +165,12 @@ pub fn run(mut args: Args) -> Result<Outcome> {
             latpath_report::Options { style: style(), histograms: Vec::new(), covers: None, limits: verdicts.clone() };
         print(&format!("\n{}", latpath_report::text(&summary, None, &options)))?;
     }
-    args.limits.announce("latpath live", &verdicts, false)
+    let synchronised = args.sync.outcome(clocks_watch.as_deref(), Outcome::Done);
+    Ok(args.limits.announce("latpath live", &verdicts, false)?.or(synchronised))
 }
 
 /// Follows streams of this host and other machines.
-fn follow(args: &Args, limits: &[Limit]) -> Result<LiveSession> {
+fn follow(args: &Args, limits: &[Limit], clocks: Arc<Monitor>) -> Result<LiveSession> {
     let background = Background::begin();
     let mut follow = args.what.options(args.quiet)?;
     follow.flight = args.flight.options(follow.threshold, LiveSession::MAX_WAIT, RetentionLimits::default());
@@ -167,6 +179,7 @@ fn follow(args: &Args, limits: &[Limit]) -> Result<LiveSession> {
         named_segments: args.what.segments().to_vec(),
         row_limits: limits::row_limits(limits),
         stop_after: args.what.stop_after(),
+        clocks: Some(clocks),
     };
     Ok(LiveSession::follow(options, Some(background))?)
 }

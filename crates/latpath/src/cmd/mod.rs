@@ -72,6 +72,17 @@ pub enum Outcome {
     LimitBroken,
 }
 
+impl Outcome {
+    /// The worse of two outcomes.
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::Done {
+            other
+        } else {
+            self
+        }
+    }
+}
+
 /// An invalid request of the user: exit code 2, as for an unknown flag.
 #[derive(Debug)]
 pub struct Usage(pub String);

@@ -5,6 +5,7 @@ use super::interrupt::stop_flag;
 use super::report::print_as;
 use super::streams::reasons_json;
 use super::subscribe::{mac, times_json, times_text};
+use super::sync::SyncArgs;
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
@@ -129,6 +130,8 @@ pub struct Args {
     #[command(flatten)]
     stop_after: StopAfter,
     #[command(flatten)]
+    sync: SyncArgs,
+    #[command(flatten)]
     on_time: OnTime,
     /// Wake up this long before each deadline, and spin until it [default: 20us with --fifo, else 0s]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
@@ -203,6 +206,11 @@ impl std::str::FromStr for Rate {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let sync = args.sync.clone();
+    sync.guard(|| measure(args))
+}
+
+fn measure(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let open = |device: &str| -> Result<PacketSocket> {
         let socket = PacketSocket::open(device, Listen::No)?;

@@ -8,6 +8,7 @@ use super::limits::{self, Limits};
 use super::on_spike::SpikeCommand;
 use super::progress::Progress;
 use super::report::print;
+use super::sync::SyncArgs;
 use super::{quoted, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -21,6 +22,7 @@ use latpath_stats::utc_steps;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Interval of reading the probes; the rings hold far more.
@@ -38,6 +40,8 @@ pub struct Args {
     /// Stop when the recording has this size on disk, as 20GiB; packets in progress are still written
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
+    #[command(flatten)]
+    sync: SyncArgs,
     #[command(flatten)]
     limits: Limits,
     /// Directory to create for the recording
@@ -75,8 +79,13 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let mut limits = args.limits.all(false)?;
     args.what.add_segments(args.limits.segments()?);
     limits::of_streams(&args.what.all_segments()).refuse_others(&mut limits)?;
-    let options = args.options()?;
+    let mut options = args.options()?;
     let stop = stop_flag()?;
+    let clocks = Arc::new(args.sync.monitor());
+    if !args.sync.wait(&clocks, &stop)? {
+        return Ok(Outcome::Done);
+    }
+    options.clocks = Some(Arc::clone(&clocks));
     let command = args.flight.on_spike.begin(false, None)?;
     let mut session = RecordSession::start(options, Some(background))?;
     let mut progress = Progress::begin(args.quiet);
@@ -105,13 +114,14 @@ pub fn run(mut args: Args) -> Result<Outcome> {
             eprintln!("{line}: latpath explain {run}");
         }
     }
+    let synchronised = args.sync.outcome(Some(&clocks), Outcome::Done);
     if limits.is_empty() {
-        return Ok(Outcome::Done);
+        return Ok(synchronised);
     }
     let options = SummaryOptions { row_limits: limits::row_limits(&limits), ..SummaryOptions::default() };
     let summary = summarise(&Run::open(&args.output)?, &options).map_err(Usage)?;
     let verdicts = limits::check(&limits, &summary);
-    args.limits.announce(&path.to_string(), &verdicts, false)
+    Ok(args.limits.announce(&path.to_string(), &verdicts, false)?.or(synchronised))
 }
 
 impl Args {
@@ -130,6 +140,7 @@ impl Args {
             max_size: self.max_size,
             stop_on_spike: self.spikes.stop,
             trace,
+            clocks: None,
         })
     }
 }

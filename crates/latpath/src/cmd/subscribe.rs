@@ -4,6 +4,7 @@ use super::flags::StopAfter;
 use super::interrupt::stop_flag;
 use super::report::print_as;
 use super::streams::reasons_json;
+use super::sync::SyncArgs;
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
@@ -39,6 +40,8 @@ pub struct Args {
     #[command(flatten)]
     stop_after: StopAfter,
     #[command(flatten)]
+    sync: SyncArgs,
+    #[command(flatten)]
     on_time: OnTime,
     /// Name of the receiving thread: the point is called app-read@NAME
     #[arg(long, value_name = "NAME", default_value = "subscribe")]
@@ -61,6 +64,11 @@ fn group(s: &str) -> Result<[u8; 6], String> {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let sync = args.sync.clone();
+    sync.guard(|| measure(args))
+}
+
+fn measure(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", listed_titles())))?;

@@ -1,5 +1,6 @@
 //! `--require-sync`: a measurement begins only while the clocks are synchronised, and says when they no longer were.
 
+use super::interrupt::stop_flag;
 use super::values::{some_time, time};
 use super::{ns, Outcome};
 use anyhow::{bail, Result};
@@ -43,9 +44,20 @@ impl SyncArgs {
         Monitor::start(self.survey(), self.required())
     }
 
-    /// Starts to watch the clocks if a bound is required.
-    pub fn monitor_if_required(&self) -> Option<Monitor> {
-        self.require_sync.map(|_| self.monitor())
+    /// Measures while the required bound is watched, if one is required.
+    ///
+    /// # Errors
+    /// The bound was not reached within the time limit, or the measurement failed.
+    pub fn guard(&self, measure: impl FnOnce() -> Result<Outcome>) -> Result<Outcome> {
+        if self.required().is_none() {
+            return measure();
+        }
+        let monitor = self.monitor();
+        if !self.wait(&monitor, &*stop_flag()?)? {
+            return Ok(Outcome::Done);
+        }
+        let outcome = measure()?;
+        Ok(self.outcome(Some(&monitor), outcome))
     }
 
     /// Waits for the required bound, if any. Returns false if the user stopped the wait.

@@ -77,7 +77,7 @@ fn exchanged() -> Result<(), Failed> {
     for folder in [JOURNEYS, SPIKES] {
         fs::create_dir_all(victim.join(folder))?;
     }
-    let names = [MANIFEST, "clocks.jsonl", MARKS, "vms.json", ".reserve", "trace.txt"].map(PathBuf::from);
+    let names = [MANIFEST, "clocks.jsonl", "sync.jsonl", MARKS, "vms.json", ".reserve", "trace.txt"].map(PathBuf::from);
     let parts = (0..60).map(|n| Path::new(JOURNEYS).join(format!("part-{n:08}.parquet")));
     for name in names.into_iter().chain(parts) {
         fs::write(victim.join(name), "mine")?;

@@ -2,6 +2,7 @@
 //! application that count independently.
 
 mod breaks;
+mod clocks;
 mod exchanged;
 mod guest;
 mod live;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     tests.extend(spikes::trials(&needs));
     tests.extend(exchanged::trials(&needs));
     tests.extend(redundant::trials(&needs));
+    tests.extend(clocks::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
     // perf records the activity of all processes.
     tests.extend(traced::trials(&needs));

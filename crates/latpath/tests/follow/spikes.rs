@@ -327,6 +327,7 @@ fn live() -> Result<(), Failed> {
         ring_bytes: 1 << 20,
         flight: Some(flight),
         settings: false,
+        clocks: None,
     })?;
     let mut came = Vec::new();
     let step = |watch: &mut Live, came: &mut Vec<RankedCapture>| {

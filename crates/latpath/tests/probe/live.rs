@@ -33,6 +33,7 @@ pub fn options(stream: &str) -> Options {
         ring_bytes: 16 << 20,
         flight: None,
         settings: false,
+        clocks: None,
     }
 }
 

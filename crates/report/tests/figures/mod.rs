@@ -205,11 +205,13 @@ pub fn summary() -> Summary {
                 drift_ppb: 311,
                 error_bound_ns: 1_870,
                 exchanges: 6_012,
+                causality_violations: 0,
                 fault: None,
                 cpu_percent: Some(1.73),
             },
             MachineFigures { machine: "host".into(), method: "same clock".into(), ..MachineFigures::default() },
         ],
+        clocks: None,
         worst: vec![
             worst(2375, 14_612_008, [0, 9_100, 14_210_555, 14_331_004, 14_612_008]),
             worst(77, 2_100_640, [0, 7_700, 60_210, 180_990, 2_100_640]),

@@ -47,6 +47,7 @@ pub fn summary(capture: Capture, second: u64) -> Summary {
             drift_ppb: -3,
             error_bound_ns: 4_850,
             exchanges: second * 10,
+            causality_violations: 0,
             fault: None,
             cpu_percent: Some(0.8),
         }];

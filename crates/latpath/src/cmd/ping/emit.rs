@@ -16,6 +16,7 @@ use crate::cmd::limits::{row_limits, Limits};
 use crate::cmd::on_spike::SpikeCommand;
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
+use crate::cmd::sync::SyncArgs;
 use crate::cmd::thread::OnTime;
 use crate::cmd::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
@@ -93,6 +94,8 @@ pub struct Args {
     #[command(flatten)]
     link: Link,
     #[command(flatten)]
+    sync: SyncArgs,
+    #[command(flatten)]
     on_time: OnTime,
     /// Write single transactions to this file, FILE.parquet or FILE.csv
     #[arg(long, value_name = "FILE")]
@@ -155,7 +158,12 @@ impl Args {
 }
 
 /// Runs the command.
-pub fn run(mut args: Args) -> Result<Outcome> {
+pub fn run(args: Args) -> Result<Outcome> {
+    let sync = args.sync.clone();
+    sync.guard(|| measure(args))
+}
+
+fn measure(mut args: Args) -> Result<Outcome> {
     let on_device = |target: &Target| target.on(args.interface.as_deref());
     args.targets = args.targets.iter().map(on_device).collect::<Result<_, _>>().map_err(Usage)?;
     for (name, value) in [("--lost-after", args.lost_after), ("--timeout", args.timeout)] {

@@ -1,0 +1,113 @@
+//! Figures of the host's clocks, and of packets while they were in order and while they were not.
+
+use crate::SegmentFigures;
+use latpath_clock::TimeOfDay;
+use latpath_model::Ns;
+use latpath_timesync::{LinkState, SyncEventKind, SyncHistory};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Who kept the host's clocks synchronised.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClockFigures {
+    /// The links: which clock followed which.
+    pub links: Vec<ClockLinkFigures>,
+    /// Events, in the order of their discovery.
+    pub events: Vec<ClockEventFigures>,
+    /// Figures of packets while clocks were disordered, and while they were in order; `None` without events (reports
+    /// only).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disordered: Option<DisorderedFigures>,
+}
+
+/// A clock and its reference.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ClockLinkFigures {
+    /// The clock: `system clock`, `ptp0 (eth0)`.
+    pub clock: String,
+    /// Its reference; empty if it had none.
+    pub follows: String,
+    /// The daemon that steered it; empty if nobody did.
+    pub by: String,
+    /// The last state.
+    pub state: LinkState,
+    /// Number of readings with an offset.
+    pub readings: u64,
+    /// Smallest offset, ns; `None` without readings.
+    pub min_ns: Option<Ns>,
+    /// Mean offset, ns.
+    pub mean_ns: Option<Ns>,
+    /// Largest offset, ns.
+    pub max_ns: Option<Ns>,
+    /// Largest error bound, ns; `None` if it was unknown at some time.
+    pub error_bound_ns: Option<Ns>,
+}
+
+/// An event of a clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ClockEventFigures {
+    /// Its kind.
+    pub kind: SyncEventKind,
+    /// The clock.
+    pub clock: String,
+    /// Start at the earliest, since the recording's start, ns.
+    pub since_start_ns: Ns,
+    /// The same, UTC, ns.
+    pub time_ns: Ns,
+    /// Time from the start to the discovery, ns.
+    pub noticed_after_ns: Ns,
+    /// Time until the clock was in order, ns; `None` if it was not until the end.
+    pub lasted_ns: Option<Ns>,
+    /// Description.
+    pub text: String,
+}
+
+/// Packets while clocks were disordered, and the others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DisorderedFigures {
+    /// Time for which clocks were disordered, ns.
+    pub elapsed_ns: Ns,
+    /// Number of packets first seen then.
+    pub packets: u64,
+    /// Their segments.
+    pub disordered: Vec<SegmentFigures>,
+    /// The segments of all other packets.
+    pub in_order: Vec<SegmentFigures>,
+}
+
+impl ClockFigures {
+    /// The figures of a history; `None` if nothing is known. `start`: that of the measurement, `CLOCK_MONOTONIC`, ns.
+    pub fn of(history: &SyncHistory, time_of_day: &TimeOfDay, start: Ns) -> Option<Self> {
+        if history.is_empty() {
+            return None;
+        }
+        let link = |link: &latpath_timesync::SyncSample| {
+            let measured = |ns: Ns| (link.readings > 0).then_some(ns);
+            ClockLinkFigures {
+                clock: link.clock.clone(),
+                follows: link.follows.clone(),
+                by: link.by.clone(),
+                state: link.state,
+                readings: link.readings,
+                min_ns: measured(link.min_ns),
+                mean_ns: link.mean_ns(),
+                max_ns: measured(link.max_ns),
+                error_bound_ns: link.bound_ns,
+            }
+        };
+        let event = |event: &latpath_timesync::SyncEvent| ClockEventFigures {
+            kind: event.kind,
+            clock: event.clock.clone(),
+            since_start_ns: event.from_ns.saturating_sub(start),
+            time_ns: time_of_day.utc(event.from_ns),
+            noticed_after_ns: event.noticed_ns.saturating_sub(event.from_ns),
+            lasted_ns: event.until_ns.map(|until| until.saturating_sub(event.from_ns)),
+            text: event.text.clone(),
+        };
+        Some(Self {
+            links: history.links.iter().map(link).collect(),
+            events: history.events.iter().map(event).collect(),
+            disordered: None,
+        })
+    }
+}
