@@ -71,7 +71,7 @@ pub fn template() -> String {
         commands.iter().for_each(|(name, what)| text += &format!("  {name:<10} {what}\n"));
         text += "\n";
     }
-    text + &format!("More: {}\n\n{OPTIONS}", MORE.join(", "))
+    text + &format!("More: {}\n{OPTIONS}", MORE.join(", "))
 }
 
 /// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
@@ -204,7 +204,9 @@ const FLAGS: [(&str, &[&str]); 16] = [
             "cpu",
             "fifo",
             "hugepages",
+            "name",
             "prefer-busy-poll",
+            "ring",
             "spin",
             "wake-early",
             "xdp",
