@@ -2,11 +2,15 @@
 
 use crate::client::Domain;
 use latpath_linux::proc::Root;
+use latpath_linux::read_text;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum processes that are looked through.
 const MAX_PROCESSES: usize = 100_000;
+/// Maximum length of a configuration, bytes.
+const MAX_CONFIGURATION: u64 = 1 << 20;
 /// Maximum sockets of one directory.
 const MAX_SOCKETS: usize = 64;
 /// Maximum entries of one directory.
@@ -43,6 +47,14 @@ impl Daemon {
         pids.into_iter().filter_map(daemon).collect()
     }
 
+    /// Whether it belongs to root, and sees the same files as this process.
+    fn is_of_root(&self, root: &Root) -> bool {
+        let folder = format!("proc/{}", self.pid);
+        let owner = std::fs::metadata(root.path(&folder)).map(|found| found.uid());
+        let mounts = |process: &str| root.link(&format!("proc/{process}/ns/mnt")).ok();
+        owner.is_ok_and(|uid| uid == 0) && mounts(&self.pid.to_string()) == mounts("self")
+    }
+
     /// The value of an option: `-s eth0`, `-seth0`, `--uds_address=/run/x`.
     pub fn option(&self, name: &str) -> Option<&str> {
         let mut words = self.arguments.iter().map(String::as_str);
@@ -71,13 +83,17 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Reads the configuration of a running ptp4l.
+    /// Reads the configuration of a running ptp4l. As root, only that of a ptp4l of root in the same mount namespace:
+    /// any user may call a process ptp4l, and name any file.
     pub fn of(root: &Root, daemon: &Daemon) -> Self {
+        if nix::unistd::geteuid().is_root() && !daemon.is_of_root(root) {
+            return Self::default();
+        }
         let file = daemon.option("-f").map(|file| match Path::new(file).is_absolute() {
             true => file.trim_start_matches('/').to_owned(),
             false => format!("proc/{}/cwd/{file}", daemon.pid),
         });
-        let text = file.as_ref().map(|file| root.text(file));
+        let text = file.as_ref().map(|file| read_text(&root.path(file), MAX_CONFIGURATION).ok());
         let mut options = text.iter().flatten().fold(BTreeMap::new(), |all, text| global(text, all));
         for name in ["domainNumber", "transportSpecific", "uds_address", "uds_ro_address", "free_running"] {
             options.extend(daemon.option(&format!("--{name}")).map(|value| (name.to_owned(), value.to_owned())));
