@@ -30,7 +30,7 @@ pub struct Args {
     /// key (--agent-key)
     #[arg(long, value_name = "KEYFILE", num_args = 0..=1, require_equals = true)]
     allow_commands: Option<Option<PathBuf>>,
-    /// Ask ptp4l at this socket, in place of the usual ones; several are allowed
+    /// Ask ptp4l at this socket, in place of the usual ones; can be repeated
     #[arg(long = "ptp-socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }

@@ -23,7 +23,7 @@ pub struct SyncArgs {
     /// How long to wait for that
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     sync_timeout: Duration,
-    /// Ask ptp4l at this socket, in place of the usual ones; several are allowed
+    /// Ask ptp4l at this socket, in place of the usual ones; can be repeated
     #[arg(long = "ptp-socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }
