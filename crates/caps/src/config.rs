@@ -53,11 +53,15 @@ impl Config {
         })
     }
 
+    /// Value of an option, named without `CONFIG_`; `None` if it is not set.
+    pub fn value(&self, option: &str) -> Option<&str> {
+        let value = |line| str::strip_prefix(line, "CONFIG_")?.strip_prefix(option)?.strip_prefix('=');
+        self.text.lines().find_map(value).map(str::trim)
+    }
+
     /// Setting of an option, named without `CONFIG_`.
     pub fn setting(&self, option: &str) -> Setting {
-        let value =
-            self.text.lines().find_map(|line| line.strip_prefix("CONFIG_")?.strip_prefix(option)?.strip_prefix('='));
-        match value.map(str::trim) {
+        match self.value(option) {
             Some("y") => Setting::BuiltIn,
             Some("m") => Setting::Module,
             _ => Setting::Off,

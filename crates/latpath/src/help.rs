@@ -54,7 +54,7 @@ const GROUPS: [Group; 4] = [
 ];
 
 /// Commands that most users do not need; `--help` only names them.
-const MORE: [&str; 7] = ["agent", "completions", "import", "man", "mark", "schema", "segments"];
+const MORE: [&str; 8] = ["agent", "completions", "gates", "import", "man", "mark", "schema", "segments"];
 
 const OPTIONS: &str = "\
 Options:

@@ -40,6 +40,7 @@ enum Command {
     Exits(cmd::exits::Args),
     Explain(cmd::explain::Args),
     Export(cmd::export::Args),
+    Gates(cmd::gates::Args),
     Import(cmd::import::Args),
     Ladder(cmd::ladder::Args),
     Live(cmd::live::Args),
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Exits(args) => cmd::exits::run(args),
         Command::Explain(args) => cmd::explain::run(args),
         Command::Export(args) => cmd::export::run(args),
+        Command::Gates(args) => cmd::gates::run(args),
         Command::Import(args) => cmd::import::run(args),
         Command::Ladder(args) => cmd::ladder::run(args),
         Command::Live(args) => cmd::live::run(args),
@@ -145,6 +147,7 @@ fn undoer(kind: Kind) -> &'static dyn Undoer {
         Kind::Lab => &latpath_lab::Labs,
         Kind::Tuning => &latpath_tune::Tunings::LIVE,
         Kind::Topology => &latpath_topology::Topologies,
+        Kind::Gates => &latpath_gates::Gated,
     }
 }
 

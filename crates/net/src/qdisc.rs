@@ -110,6 +110,19 @@ pub enum Shaping {
     },
     /// Traffic classes, each with queues of the device (tc-mqprio(8)).
     Mqprio(TrafficClasses),
+    /// The rate of a traffic class is limited by credits (tc-cbs(8), IEEE 802.1Q, annex L).
+    Cbs {
+        /// Whether the NIC does it.
+        offload: bool,
+        /// Maximum credit, bytes.
+        hi_credit: i32,
+        /// Minimum credit, bytes.
+        lo_credit: i32,
+        /// Rate at which credit grows: that of the class, kbit/s.
+        idle_slope_kbit: i32,
+        /// Rate at which credit changes while the class sends, kbit/s; negative.
+        send_slope_kbit: i32,
+    },
     /// Packets are sent at their own times (tc-etf(8)).
     Etf {
         /// Clock of the packets' times: `CLOCK_TAI` is 11.
@@ -223,6 +236,8 @@ const CODEL_INTERVAL: u16 = 3;
 const CODEL_ECN: u16 = 4;
 const CODEL_FLOWS: u16 = 5;
 const CODEL_QUANTUM: u16 = 6;
+/// TCA_CBS_PARMS
+const CBS_PARAMETERS: u16 = 1;
 /// TCA_ETF_PARMS
 const ETF_PARAMETERS: u16 = 1;
 /// TCA_TAPRIO_ATTR_…
@@ -230,6 +245,7 @@ const TAPRIO_CLASSES: u16 = 1;
 const TAPRIO_ENTRIES: u16 = 2;
 const TAPRIO_BASE_TIME: u16 = 3;
 const TAPRIO_CLOCK: u16 = 5;
+const TAPRIO_PENDING: u16 = 7;
 const TAPRIO_CYCLE_TIME: u16 = 8;
 const TAPRIO_FLAGS: u16 = 10;
 const TAPRIO_DELAY: u16 = 11;
@@ -245,6 +261,7 @@ impl Shaping {
             Self::Fq { .. } => "fq",
             Self::FqCodel { .. } => "fq_codel",
             Self::Mqprio(_) => "mqprio",
+            Self::Cbs { .. } => "cbs",
             Self::Etf { .. } => "etf",
             Self::Taprio { .. } => "taprio",
             Self::Other { name, .. } => name,
@@ -255,7 +272,10 @@ impl Shaping {
         let of = |kind| find_attribute(options, kind);
         let value = |kind| of(kind).and_then(|value| u32_at(value, 0));
         let switch = |kind| value(kind).map(|value| value != 0);
-        let time = |kind| of(kind).and_then(|value| u64_at(value, 0)).map_or(0, |time| time as i64);
+        // A schedule that has not begun yet is in an attribute of its own.
+        let begun = if of(TAPRIO_ENTRIES).is_some() { None } else { of(TAPRIO_PENDING) };
+        let scheduled = |kind| find_attribute(begun.unwrap_or(options), kind);
+        let time = |kind| scheduled(kind).and_then(|value| u64_at(value, 0)).map_or(0, |time| time as i64);
         let known = match name {
             "noqueue" => Some(Self::Noqueue),
             "pfifo_fast" => Some(Self::PfifoFast),
@@ -275,6 +295,16 @@ impl Shaping {
                 ecn: switch(CODEL_ECN),
             }),
             "mqprio" => TrafficClasses::read(options).map(Self::Mqprio),
+            "cbs" => of(CBS_PARAMETERS).and_then(|cbs| {
+                let word = |at| u32_at(cbs, at).map(|word| word as i32);
+                Some(Self::Cbs {
+                    offload: *cbs.first()? != 0,
+                    hi_credit: word(4)?,
+                    lo_credit: word(8)?,
+                    idle_slope_kbit: word(12)?,
+                    send_slope_kbit: word(16)?,
+                })
+            }),
             "etf" => of(ETF_PARAMETERS).and_then(|etf| {
                 let (delta, clock, flags) = (u32_at(etf, 0)?, u32_at(etf, 4)?, u32_at(etf, 8)?);
                 Some(Self::Etf { clockid: clock as i32, delta_ns: delta as i32, flags })
@@ -286,7 +316,7 @@ impl Shaping {
                 cycle_time_ns: time(TAPRIO_CYCLE_TIME),
                 flags: value(TAPRIO_FLAGS).unwrap_or(0),
                 txtime_delay_ns: value(TAPRIO_DELAY).unwrap_or(0),
-                gates: of(TAPRIO_ENTRIES)
+                gates: scheduled(TAPRIO_ENTRIES)
                     .map(|entries| attributes(entries).filter_map(|(_, entry)| Gates::read(entry)).collect())
                     .unwrap_or_default(),
             }),
@@ -317,6 +347,16 @@ impl Shaping {
                 (CODEL_QUANTUM, *quantum),
             ]),
             Self::Mqprio(classes) => classes.write(),
+            Self::Cbs { offload, hi_credit, lo_credit, idle_slope_kbit, send_slope_kbit } => {
+                let words = [
+                    i32::from_ne_bytes([(*offload).into(), 0, 0, 0]),
+                    *hi_credit,
+                    *lo_credit,
+                    *idle_slope_kbit,
+                    *send_slope_kbit,
+                ];
+                attribute(CBS_PARAMETERS, &words.map(i32::to_ne_bytes).concat())
+            }
             Self::Etf { clockid, delta_ns, flags } => {
                 let words = [delta_ns.to_ne_bytes(), clockid.to_ne_bytes(), flags.to_ne_bytes()];
                 attribute(ETF_PARAMETERS, &words.concat())
@@ -399,6 +439,13 @@ mod tests {
                 ecn: Some(true),
             },
             Shaping::Mqprio(classes()),
+            Shaping::Cbs {
+                offload: true,
+                hi_credit: 153,
+                lo_credit: -1389,
+                idle_slope_kbit: 98_688,
+                send_slope_kbit: -901_312,
+            },
             Shaping::Etf { clockid: 11, delta_ns: 200_000, flags: 4 },
             Shaping::Taprio {
                 classes: Some(classes()),
@@ -414,6 +461,71 @@ mod tests {
         for shaping in all {
             assert_eq!(Shaping::read(shaping.name(), &shaping.options()), shaping);
         }
+    }
+
+    /// The attributes in a message, in order of their types; nested ones are opened.
+    fn sorted(bytes: &[u8], nested: &[u16]) -> Vec<(u16, Vec<u8>)> {
+        let open = |(kind, value): (u16, &[u8])| {
+            let inner = attributes(value).flat_map(|(_, entry)| sorted(entry, &[]));
+            let of = inner.flat_map(|(kind, value)| [&kind.to_ne_bytes()[..], &value].concat()).collect();
+            (kind, if nested.contains(&kind) { of } else { value.to_vec() })
+        };
+        let mut all: Vec<_> = attributes(bytes).map(open).collect();
+        all.sort();
+        all
+    }
+
+    /// The options that `tc` of iproute2 6.15 sends (captured by strace) for: tc qdisc replace dev lo root handle 100:
+    /// taprio num_tc 2 map 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0 queues 1@0 1@1 base-time 1000000000 sched-entry S 01 200000
+    /// sched-entry S 02 300000, with clockid CLOCK_TAI; with flags 0x1 txtime-delay 300000 as well; with flags 0x2.
+    #[test]
+    fn schedules_have_the_attributes_that_tc_sends() {
+        const CLASSES: &str = "56000100 02000000 01000000 00000000 00000000 00000100 01000000 00000000 00000000 00000000 \
+                               00000000 00000000 00000000 00000100 00000000 00000000 00000000 00000000 00000000 00000000 \
+                               00000000 0000 0000";
+        const ENTRIES: &str = "3c000280 1c000100 05000200 00000000 08000300 01000000 08000400 400d0300 \
+                               1c000100 05000200 00000000 08000300 02000000 08000400 e0930400";
+        const BASE: &str = "0c000300 00ca9a3b 00000000";
+        let (clock, assist) = ("08000500 0b000000", "08000a00 01000000 08000b00 e0930400");
+        let texts = [
+            [clock, CLASSES, BASE, ENTRIES].concat(),
+            [clock, assist, CLASSES, BASE, ENTRIES].concat(),
+            ["08000a00 02000000", CLASSES, BASE, ENTRIES].concat(),
+        ];
+        let classes = TrafficClasses { queues: vec![(1, 0), (1, 1)], offload: 0, ..classes() };
+        for (text, (flags, delay)) in texts.iter().zip([(0, 0), (1, 300_000), (2, 0)]) {
+            let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+            let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+            let sent: Vec<u8> = digits.chunks(2).map(byte).collect();
+            let own = Shaping::Taprio {
+                classes: Some(classes.clone()),
+                clockid: (flags != 2).then_some(11),
+                base_time_ns: 1_000_000_000,
+                cycle_time_ns: 0,
+                flags,
+                txtime_delay_ns: delay,
+                gates: vec![Gates { open: 1, interval_ns: 200_000 }, Gates { open: 2, interval_ns: 300_000 }],
+            };
+            assert_eq!(sorted(&own.options(), &[TAPRIO_ENTRIES]), sorted(&sent, &[TAPRIO_ENTRIES]), "flags {flags}");
+            assert_eq!(Shaping::read("taprio", &sent), own);
+        }
+    }
+
+    #[test]
+    fn a_schedule_that_has_not_begun_is_read_too() {
+        let own = |base_time_ns| Shaping::Taprio {
+            classes: None,
+            clockid: Some(11),
+            base_time_ns,
+            cycle_time_ns: 500_000,
+            flags: 0,
+            txtime_delay_ns: 0,
+            gates: vec![Gates { open: 1, interval_ns: 500_000 }],
+        };
+        let pending = [number(TAPRIO_CLOCK, 11), nested(TAPRIO_PENDING, &[own(7).options()])].concat();
+        assert_eq!(Shaping::read("taprio", &pending), own(7));
+        let both = [own(5).options(), nested(TAPRIO_PENDING, &[own(7).options()])].concat();
+        assert_eq!(Shaping::read("taprio", &both), own(5), "the running one");
     }
 
     /// include/uapi/linux/pkt_sched.h, struct tc_mqprio_qopt.

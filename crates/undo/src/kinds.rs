@@ -39,6 +39,8 @@ kinds! {
     Tuning = "tuning",
     /// Devices, programs and processes of a way into VMs. The subject is the topology's name.
     Topology = "topology",
+    /// Schedules of gates. The subject is NAMESPACE-IFINDEX.
+    Gates = "gates",
 }
 
 /// Result of an entry's undo.

@@ -42,10 +42,12 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 10] = [
+const DESCRIBED: [Described; 12] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
+    ("gates", of::<Vec<latpath_gates::Scheduler>>),
+    ("gates-check", of::<latpath_gates::Report>),
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
     ("report", latpath_report::report_schema),
@@ -73,6 +75,7 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
     let (command, schema) = described().find(|(name, _)| *name == args.command).context("no such command")?;
     let mut schema = schema();
     let command = match command {
+        "gates-check" => "gates check",
         "study-vhost" => "study vhost",
         "net" => "net status",
         other => other,

@@ -11,6 +11,7 @@ pub mod explain;
 pub mod export;
 mod flags;
 mod following;
+pub mod gates;
 pub mod import;
 mod interrupt;
 pub mod ladder;

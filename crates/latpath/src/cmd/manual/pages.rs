@@ -19,7 +19,7 @@ macro_rules! documented {
 }
 
 /// The page of each command in the documentation.
-const DOCUMENTED: [(&str, &str, &str); 24] = [
+const DOCUMENTED: [(&str, &str, &str); 25] = [
     documented!("agent"),
     documented!("compare"),
     documented!("demo"),
@@ -27,6 +27,7 @@ const DOCUMENTED: [(&str, &str, &str); 24] = [
     documented!("exits"),
     documented!("explain"),
     documented!("export"),
+    documented!("gates"),
     documented!("import"),
     documented!("ladder"),
     documented!("live"),
