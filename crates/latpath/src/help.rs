@@ -75,7 +75,7 @@ pub fn template() -> String {
 }
 
 /// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
-const FLAGS: [(&str, &[&str]); 16] = [
+const FLAGS: [(&str, &[&str]); 17] = [
     ("Recordings", &["against", "run"]),
     (
         "Streams",
@@ -127,6 +127,10 @@ const FLAGS: [(&str, &[&str]); 16] = [
         "Pace",
         &["batch", "burst", "delay", "flood", "lost-after", "rate", "sweep-rate", "sweep-rounds", "timeout", "warm-up"],
     ),
+    (
+        "Schedule",
+        &["advance", "base-time", "cycle", "deadline", "schedule", "send-offset", "send-time", "slot", "txtime"],
+    ),
     ("When to stop", &["count", "duration", "max-size", "record-for", "sessions", "warm-for"]),
     (
         "Studies",
@@ -148,6 +152,7 @@ const FLAGS: [(&str, &[&str]); 16] = [
     (
         "Clocks and timestamps",
         &[
+            "clock",
             "clock-error",
             "estimate-offset",
             "no-ptp",

@@ -2,11 +2,13 @@
 //!
 //! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
 //!   ([`Repeated`]) or of a file ([`Replay`]).
+//! - [`Talker`] sends frames at the times of a schedule, which are in the frames; [`Arrivals`] judges when they come.
 //! - [`send_udp_stream`] is a load beside such a stream, and [`receive_udp_stream`] its receiver.
 //! - [`Subscription`] checks received frames; [`Discovery`] lists their streams.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod capture;
 mod corrupt;
 mod discover;
@@ -16,8 +18,13 @@ mod repeat;
 mod replay;
 mod subscribe;
 mod synthetic;
+mod talker;
 mod udp_stream;
 
+pub use arrivals::{
+    ArrivalClock, ArrivalOptions, Arrivals, BadSendTime, LateFrame, SendTime, SlotClass, SlotCounts, SlotRule,
+    MOST_CYCLES,
+};
 pub use capture::{
     is_capture, CaptureError, CaptureFile, Interface, InterfaceChoice, Packet, Record, Selection, SeveralInterfaces,
 };
@@ -29,4 +36,5 @@ pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};
 pub use subscribe::{StreamReceived, Subscription};
 pub use synthetic::{Synthetic, SyntheticOptions};
+pub use talker::{Schedule, TalkOptions, Talked, Talker, TalkerError, TalkerStream, SEND_TIME_LEN};
 pub use udp_stream::{receive_udp_stream, send_udp_stream, UdpStreamOptions, UdpStreamed};

@@ -1,5 +1,6 @@
 //! The receiving application: checks the frames that it receives.
 
+use crate::{ArrivalClock, ArrivalOptions, Arrivals};
 use latpath_histogram::Histogram;
 use latpath_model::stream::MAX_STREAMS;
 use latpath_model::{Matcher, Ns, StreamSpec};
@@ -31,6 +32,8 @@ pub struct StreamReceived {
     pub first: Ns,
     /// Arrival of the newest frame, ns.
     pub last: Ns,
+    /// Arrivals by the send times in the frames, if they are measured.
+    pub arrivals: Option<Arrivals>,
 }
 
 /// The streams that an application receives.
@@ -51,6 +54,8 @@ pub struct Subscription {
     pub taken: u64,
     /// Frames without the kernel's receive timestamp: they have no delay.
     pub unstamped: u64,
+    /// What is measured by send times in the frames, and the clock of these.
+    send_times: Option<(ArrivalOptions, ArrivalClock)>,
 }
 
 impl StreamReceived {
@@ -63,6 +68,7 @@ impl StreamReceived {
             delay: Histogram::default(),
             first: 0,
             last: 0,
+            arrivals: None,
         }
     }
 
@@ -92,7 +98,19 @@ impl Subscription {
             other_names: Vec::new(),
             taken: 0,
             unstamped: 0,
+            send_times: None,
         })
+    }
+
+    /// Measures arrivals by the send times in the frames.
+    pub fn measure_arrivals(&mut self, options: ArrivalOptions, clock: ArrivalClock) {
+        self.send_times = Some((options, clock));
+        self.streams.iter_mut().for_each(|stream| stream.arrivals = Some(Arrivals::default()));
+    }
+
+    /// The clock of the send times, if arrivals are measured by these.
+    pub fn arrival_clock(&mut self) -> Option<&mut ArrivalClock> {
+        self.send_times.as_mut().map(|(_, clock)| clock)
     }
 
     /// The protocols to receive: those of the named streams, or all listed ones.
@@ -118,13 +136,22 @@ impl Subscription {
                 return;
             }
         };
-        let vlan = header.tags().last().copied().or(r.tag).map(Tag::vlan);
+        let tag = header.tags().last().copied().or(r.tag);
+        let vlan = tag.map(Tag::vlan);
+        let timed = self.send_times.map(|(options, clock)| {
+            let send_time = options.send_time.read(r.frame, header.tags().len());
+            (options, send_time.zip(r.arrival.map(|arrival| clock.of(arrival))), tag)
+        });
         let (mut taken, mut others) = (false, Vec::new());
         for found in found {
             let exact = StreamSpec::exact(found.stream, header.dst, vlan);
             let matches = self.find(&exact);
             for i in matches.iter() {
-                self.streams[*i].take(r, found.key, found.step);
+                let stream = &mut self.streams[*i];
+                stream.take(r, found.key, found.step);
+                if let Some((options, times, tag)) = timed {
+                    stream.arrivals.get_or_insert_default().note(&options, times, found.key, tag);
+                }
                 taken = true;
             }
             if matches.is_empty() && self.other_names.len() < OTHERS {

@@ -90,6 +90,46 @@ pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
     Some(TxStamp { kind, time })
 }
 
+/// Why a queueing discipline discarded a frame with a send time (`SO_EE_CODE_TXTIME_…` of `linux/errqueue.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendTimeFault {
+    /// The send time had passed when the frame came, or its clock is another than the discipline's.
+    Invalid,
+    /// The frame was still in the queue when its send time passed.
+    Missed,
+}
+
+/// A frame that a queueing discipline discarded because of its send time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discarded {
+    /// The reason.
+    pub fault: SendTimeFault,
+    /// The frame's send time, ns.
+    pub send_time: Ns,
+}
+
+/// The report of a discarded frame in a message of the error queue; `None` in any other message.
+pub fn discarded(control: &[u8]) -> Option<Discarded> {
+    /// `SO_EE_ORIGIN_TXTIME`.
+    const TXTIME: u8 = 6;
+    let error = control_messages(control).find_map(|(kind, data)| {
+        let is_error = matches!(
+            kind,
+            (libc::SOL_IP, libc::IP_RECVERR)
+                | (libc::SOL_IPV6, libc::IPV6_RECVERR)
+                | (libc::SOL_PACKET, PACKET_TX_TIMESTAMP)
+        );
+        (is_error && data.len() >= 16 && data[4] == TXTIME).then_some(data)
+    })?;
+    let fault = match error[6] {
+        1 => SendTimeFault::Invalid,
+        2 => SendTimeFault::Missed,
+        _ => return None,
+    };
+    let send_time = u64::from(u32_at(error, 12)?) << 32 | u64::from(u32_at(error, 8)?);
+    Some(Discarded { fault, send_time: Ns::try_from(send_time).ok()? })
+}
+
 /// The type of a stamp in a `struct sock_extended_err` (`linux/errqueue.h`); `None` for an error.
 fn stamp_info(bytes: &[u8]) -> Option<u32> {
     let is_stamp = u32_at(bytes, 0)? == libc::ENOMSG as u32 && *bytes.get(4)? == libc::SO_EE_ORIGIN_TIMESTAMPING;
@@ -226,6 +266,20 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_that_was_discarded_is_reported_with_its_send_time_and_is_no_stamp() {
+        let at: Ns = 1_700_000_000_123_456_789;
+        for (code, fault) in [(1, Some(SendTimeFault::Invalid)), (2, Some(SendTimeFault::Missed)), (3, None)] {
+            let (low, high) = (at as u32, (at >> 32) as u32);
+            let words = [libc::ECANCELED.to_ne_bytes(), [6, 0, code, 0], low.to_ne_bytes(), high.to_ne_bytes()];
+            let control = message(PACKET, &words.concat());
+            assert_eq!(discarded(&control), fault.map(|fault| Discarded { fault, send_time: at }));
+            assert_eq!(from_error_queue(&control), None);
+            assert!((0..32).all(|len| discarded(&control[..len]).is_none()), "truncated");
+        }
+        assert_eq!(discarded(&sent(PACKET, TSTAMP_SND, (3, 1), (0, 0))), None);
+    }
+
+    #[test]
     fn what_is_cut_off_is_not_there() {
         let whole = sent(V4, TSTAMP_SND, (3, 1), (0, 0));
         let needed = whole.len() - 8;
@@ -273,6 +327,7 @@ mod tests {
         fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             rx_stamps(&bytes);
             from_error_queue(&bytes);
+            discarded(&bytes);
         }
 
         /// Random bytes are rarely a message; a corrupted message reaches more code.

@@ -110,6 +110,11 @@ impl Device {
         if_nametoindex(self.name.as_str()).is_ok_and(|index| index == self.index)
     }
 
+    /// The error for a frame of `len` bytes.
+    pub(crate) fn too_long(&self, len: usize) -> DeviceError {
+        DeviceError::TooLong { device: self.name.clone(), len, room: self.mtu + 14 }
+    }
+
     /// Converts an error of a socket that is bound to the device.
     pub fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         let device = self.name.clone();

@@ -4,6 +4,7 @@
 //!   builds the socket filters.
 //! - [`Stamps`] and [`BusyPoll`] are a socket's options; [`receive`] reads a packet with its control messages.
 //! - [`rx_stamps`] and [`from_error_queue`] find timestamps in control messages. They are pure functions over bytes.
+//! - [`PacketSocket::send_at`] sends a frame with a send time, for the queueing disciplines etf and taprio.
 //! - [`thread`] makes a thread punctual and waits exactly; [`Pace`] gives the due times of frames.
 //!
 //! Timestamps of the kernel are `CLOCK_REALTIME`; those of a NIC are raw readings of its own clock
@@ -20,12 +21,17 @@ mod pace;
 mod packet;
 mod receiver;
 mod ring;
+mod send_time;
 pub mod thread;
 
-pub use control::{from_error_queue, local_address, removed_tag, rx_stamps, RxStamps, TxKind, TxStamp};
+pub use control::{
+    discarded, from_error_queue, local_address, removed_tag, rx_stamps, Discarded, RxStamps, SendTimeFault, TxKind,
+    TxStamp,
+};
 pub use device::{Device, DeviceError};
-pub use message::{drops, receive, receive_from, sent_stamps, wait_for, Control, Message};
+pub use message::{drops, error_queue, receive, receive_from, sent_stamps, wait_for, Control, Message, Queued};
 pub use options::{ask_for, BusyPoll, SocketError, Stamps};
 pub use pace::{BadRate, Deadlines, Pace};
 pub use packet::{Groups, Listen, PacketSocket, Received, Sent};
 pub use receiver::Receiver;
+pub use send_time::{SendClock, TxTimeMode};

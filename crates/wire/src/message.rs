@@ -1,7 +1,7 @@
 //! Reading packets with their control messages, and waiting for them.
 #![allow(unsafe_code)]
 
-use crate::control::{from_error_queue, TxStamp};
+use crate::control::{discarded, from_error_queue, Discarded, TxStamp};
 use latpath_linux::net::get_option;
 use latpath_model::Ns;
 use nix::poll::{ppoll, PollFd, PollFlags};
@@ -101,9 +101,16 @@ fn ip_address(from: &SockaddrStorage) -> Option<SocketAddr> {
     four.or_else(|| from.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into()))
 }
 
-/// Passes on the stamps of sent packets that wait in a socket's error queue, at most `most`, each with the bytes of its
-/// packet from the link layer's header on: the bytes that the program sent are its **last** ones. Returns the number of
-/// messages read, which include errors. `buffer` has room for a packet.
+/// A message of a socket's error queue about a sent packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queued {
+    /// A timestamp.
+    Stamp(TxStamp),
+    /// A queueing discipline discarded the packet because of its send time.
+    Discarded(Discarded),
+}
+
+/// Passes on the stamps of sent packets that wait in a socket's error queue, as [`error_queue`].
 ///
 /// # Errors
 /// If the kernel reports another error than an empty queue.
@@ -114,9 +121,33 @@ pub fn sent_stamps(
     most: usize,
     each: &mut dyn FnMut(TxStamp, &[u8]),
 ) -> io::Result<usize> {
+    error_queue(fd, buffer, control, most, &mut |queued, packet| {
+        if let Queued::Stamp(stamp) = queued {
+            each(stamp, packet);
+        }
+    })
+}
+
+/// Passes on the messages about sent packets that wait in a socket's error queue, at most `most`, each with the bytes of
+/// its packet from the link layer's header on: the bytes that the program sent are its **last** ones. Returns the number
+/// of messages read, which include other errors. `buffer` has room for a packet.
+///
+/// # Errors
+/// If the kernel reports another error than an empty queue.
+pub fn error_queue(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    control: &mut Control,
+    most: usize,
+    each: &mut dyn FnMut(Queued, &[u8]),
+) -> io::Result<usize> {
     for count in 0..most {
         match receive(fd, buffer, control, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) {
-            Ok(got) => from_error_queue(got.control).into_iter().for_each(|stamp| each(stamp, &buffer[..got.len])),
+            Ok(got) => {
+                let stamp = || from_error_queue(got.control).map(Queued::Stamp);
+                let queued = discarded(got.control).map(Queued::Discarded).or_else(stamp);
+                queued.into_iter().for_each(|queued| each(queued, &buffer[..got.len]));
+            }
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(count),
             Err(e) => return Err(e),
         }

@@ -39,6 +39,11 @@ impl SocketError {
     }
 }
 
+/// The flags of `SO_TIMESTAMPING` that make the kernel record stamps of sent packets (`SOF_TIMESTAMPING_TX_RECORD_MASK`),
+/// which a single packet may have.
+pub(crate) const RECORDING: u32 =
+    libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_TX_HARDWARE;
+
 /// Stamps that a socket requests. Stamps that the device does not make are missing, which is not an error here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
@@ -64,7 +69,7 @@ impl Stamps {
     ///
     /// Without `OPT_ID`, whose counter restarts and skips, and without `OPT_TSONLY`, so that a sent packet is returned
     /// with its bytes, which identify it. `OPT_TX_SWHW`: the driver's stamp is delivered in addition to the NIC's.
-    fn flags(self) -> u32 {
+    pub(crate) fn flags(self) -> u32 {
         let each = [
             (self.tx_sched, libc::SOF_TIMESTAMPING_TX_SCHED),
             (self.tx_driver, libc::SOF_TIMESTAMPING_TX_SOFTWARE),

@@ -166,7 +166,7 @@ impl PacketSocket {
         set.map_err(|cause| self.refused("setting its priority", cause))
     }
 
-    fn refused(&self, doing: &'static str, cause: io::Error) -> DeviceError {
+    pub(crate) fn refused(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         DeviceError::Os { device: self.device.name.clone(), doing, cause }
     }
 
@@ -236,19 +236,16 @@ impl PacketSocket {
             if n >= 0 {
                 return Ok(Sent { taken: n as usize, refused: false });
             }
-            let e = io::Error::last_os_error();
-            return match e.raw_os_error() {
-                Some(libc::EINTR) => continue,
-                Some(libc::ENOBUFS | libc::EAGAIN) => Ok(Sent { taken: 0, refused: true }),
-                Some(libc::EMSGSIZE) => Err(self.too_long(frames.first().map_or(0, |f| f.len()))),
-                _ => Err(self.device.failed("sending", e)),
-            };
+            match send_error(&self.device, io::Error::last_os_error(), frames.first().map_or(0, |f| f.len())) {
+                None => continue,
+                Some(result) => return result,
+            }
         }
     }
 
     /// The error for a frame of `len` bytes.
     pub fn too_long(&self, len: usize) -> DeviceError {
-        DeviceError::TooLong { device: self.device.name.clone(), len, room: self.device.mtu + 14 }
+        self.device.too_long(len)
     }
 
     /// Number of frames that the kernel dropped since the socket was opened, because its buffer was full.
@@ -256,6 +253,16 @@ impl PacketSocket {
         self.drops.set(self.drops.get() + self.socket.dropped());
         self.drops.get()
     }
+}
+
+/// The result of a system call that failed to send a frame of `len` bytes; `None` to repeat the call.
+pub(crate) fn send_error(device: &Device, e: io::Error, len: usize) -> Option<Result<Sent, DeviceError>> {
+    Some(match e.raw_os_error() {
+        Some(libc::EINTR) => return None,
+        Some(libc::ENOBUFS | libc::EAGAIN) => Ok(Sent { taken: 0, refused: true }),
+        Some(libc::EMSGSIZE) => Err(device.too_long(len)),
+        _ => Err(device.failed("sending", e)),
+    })
 }
 
 /// Maximum number of frames per system call.

@@ -1,7 +1,7 @@
 //! Settings that make a thread punctual, and exact waiting.
 #![allow(unsafe_code)]
 
-use latpath_linux::monotonic;
+use latpath_linux::read_clock;
 use latpath_model::Ns;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::prctl;
@@ -45,7 +45,7 @@ pub enum ThreadError {
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakeUp {
-    /// `CLOCK_MONOTONIC`, ns.
+    /// Time of the clock by which the thread waited, ns.
     pub now: Ns,
     /// The deadline was in the future when the wait began.
     pub waited: bool,
@@ -54,9 +54,15 @@ pub struct WakeUp {
 /// Sleeps until `deadline` (`CLOCK_MONOTONIC`), with busy waiting for the last `spin` ns. `None` if `stop` was set,
 /// which is checked on every signal and at least every 100 ms.
 pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
+    wait_until_by(ClockId::CLOCK_MONOTONIC, deadline, spin, stop)
+}
+
+/// Like [`wait_until`], by `CLOCK_TAI`, `CLOCK_REALTIME` or `CLOCK_MONOTONIC`. If the clock is set, the wait ends by its
+/// new time.
+pub fn wait_until_by(clock: ClockId, deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
     let mut waited = false;
     loop {
-        let now = monotonic();
+        let now = read_clock(clock);
         if now >= deadline {
             return Some(WakeUp { now, waited });
         }
@@ -68,7 +74,7 @@ pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
         if wake > now {
             let at = nix::sys::time::TimeSpec::new(wake / 1_000_000_000, wake % 1_000_000_000);
             // The only possible error is EINTR: the loop checks `stop` and sleeps again.
-            let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at);
+            let _ = clock_nanosleep(clock, ClockNanosleepFlags::TIMER_ABSTIME, &at);
         } else {
             std::hint::spin_loop();
         }

@@ -1,5 +1,7 @@
 //! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and reports its punctuality.
 
+mod schedule;
+
 use super::flags::{StopAfter, Tagging};
 use super::interrupt::stop_flag;
 use super::report::print_as;
@@ -23,11 +25,12 @@ use latpath_protocols::{
 use latpath_stats::units::{duration, elapsed, number_of, rate};
 use latpath_traffic::{
     publish, Corrupted, Frames, InterfaceChoice, Output, Pattern, PublishOptions, Punctuality, Repeated,
-    RepeatedOptions, Replay, Synthetic, SyntheticOptions,
+    RepeatedOptions, Replay, Synthetic, SyntheticOptions, TalkOptions,
 };
 use latpath_wire::{Listen, Pace, PacketSocket};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Minimum pause in a file that is announced, ns.
@@ -73,13 +76,18 @@ pub struct Args {
     #[arg(long, default_value = "9-2le-50")]
     profile: Profile,
     /// svID, or the prefix of several streams' svIDs: MU becomes MU01, MU02 …
-    #[arg(long, value_name = "ID", required_unless_present_any = ["stream", "pcap"])]
+    #[arg(long, value_name = "ID", required_unless_present_any = ["stream", "pcap", "schedule"])]
     svid: Option<String>,
     /// Streams to send, all with the same smpCnt at the same time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u16>(1..=256))]
     streams: u16,
     #[command(flatten)]
     tagging: Tagging,
+    /// Priority of what is sent (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
+    #[arg(long, value_name = "N")]
+    priority: Option<u8>,
+    #[command(flatten)]
+    schedule: schedule::ScheduleArgs,
     /// APPID, as 0x4000 or 16384
     #[arg(long, value_name = "ID", default_value = "0x4000", value_parser = appid)]
     appid: u16,
@@ -212,8 +220,16 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 fn measure(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
+    let default_spin = if args.on_time.fifo.is_some() { 20_000 } else { 0 };
+    let spin = args.wake_early.map_or(default_spin, ns);
+    if let Some(plan) = schedule::plan(&args)? {
+        return talk(&args, plan, spin, &stop);
+    }
     let open = |device: &str| -> Result<PacketSocket> {
         let socket = PacketSocket::open(device, Listen::No)?;
+        if let Some(priority) = args.priority {
+            socket.set_priority(priority)?;
+        }
         if args.bypass_qdisc {
             socket.bypass_qdisc()?;
         }
@@ -236,12 +252,11 @@ fn measure(args: Args) -> Result<Outcome> {
         frames = Box::new(Corrupted::new(frames, args.seed));
     }
     let default_batch = if hz.is_none_or(|hz| hz > BATCH_ABOVE_HZ) { MOST_BATCH } else { 1 };
-    let default_spin = if args.on_time.fifo.is_some() { 20_000 } else { 0 };
     let options = PublishOptions {
         start: args.delay.map(on_the_second),
         duration: args.stop_after.duration.map(ns),
         count: args.stop_after.count,
-        spin: args.wake_early.map_or(default_spin, ns),
+        spin,
         batch: args.batch.map_or(default_batch, usize::from),
     };
 
@@ -254,6 +269,20 @@ fn measure(args: Args) -> Result<Outcome> {
         || to_json(&args, &what, hz, &sent),
         || text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent),
     );
+    ended?;
+    printed?;
+    Ok(Outcome::Done)
+}
+
+/// Sends frames at the times of a schedule.
+fn talk(args: &Args, plan: schedule::Plan, spin: Ns, stop: &AtomicBool) -> Result<Outcome> {
+    let mut talker = plan.open(&args.interface, args.bypass_qdisc)?;
+    let options = TalkOptions { duration: args.stop_after.duration.map(ns), count: args.stop_after.count, spin };
+    let _awake = args.on_time.keep_awake()?;
+    args.on_time.apply("publish")?;
+    let mut sent = Punctuality::default();
+    let ended = talker.talk(&options, stop, &mut sent);
+    let printed = print_as(args.json, || talker.to_json(args, &sent), || talker.text(args, &sent));
     ended?;
     printed?;
     Ok(Outcome::Done)
@@ -316,12 +345,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, SentStream)
     if let Some(stream) = &args.stream {
         return repeated(args, stream, own_mac, rate);
     }
-    // clap requires --svid without --pcap and --stream.
-    let svid = args.svid.as_deref().unwrap_or_default();
-    let svids: Vec<String> = match args.streams {
-        1 => vec![svid.to_owned()],
-        n => (1..=n).map(|i| format!("{svid}{i:02}")).collect(),
-    };
+    let svids = svids(args);
     if let Some(bad) = svids.iter().find(|s| !(1..=MAX_SVID).contains(&s.len())) {
         return Err(Usage(format!("svID {bad:?}: has {} bytes, 1 to 129 are allowed", bad.len())).into());
     }
@@ -330,17 +354,9 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, SentStream)
         return Err(Usage(format!("--first {}: smpCnt runs from 0 to {}", args.first, wrap - 1)).into());
     }
     let first_dst = args.dst.unwrap_or(FIRST_GROUP);
-    let tag = args.tagging.tag(None);
-    let header = |i: u16| {
-        let mut dst = first_dst;
-        let low = u16::from_be_bytes([dst[4], dst[5]]).wrapping_add(i);
-        dst[4..].copy_from_slice(&low.to_be_bytes());
-        let link = FrameLink { dst: Some(dst), src: args.src.unwrap_or(own_mac), tags: tag.into_iter().collect() };
-        FrameSpec { link, appid: args.appid, ..FrameSpec::default() }
-    };
     let options = SyntheticOptions {
         profile: args.profile,
-        headers: (0..args.streams).map(header).collect(),
+        headers: (0..args.streams).map(|i| header(args, args.src.unwrap_or(own_mac), i)).collect(),
         svids: svids.iter().map(|s| s.clone().into_bytes()).collect(),
         wrap,
         first: args.first,
@@ -357,6 +373,30 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, SentStream)
     let text = format!("{names}, {}, to {}", args.profile, format_mac(&first_dst));
     let what = SentStream::new(text, svids);
     Ok((Box::new(Synthetic::new(options)?), what))
+}
+
+/// The svID of each stream.
+fn svids(args: &Args) -> Vec<String> {
+    // clap requires --svid without --pcap, --stream and --schedule.
+    let svid = args.svid.as_deref().unwrap_or_default();
+    match args.streams {
+        1 => vec![svid.to_owned()],
+        n => (1..=n).map(|i| format!("{svid}{i:02}")).collect(),
+    }
+}
+
+/// The address of stream number `i`, from 0.
+fn counted_up(mut first: [u8; 6], i: u16) -> [u8; 6] {
+    let low = u16::from_be_bytes([first[4], first[5]]).wrapping_add(i);
+    first[4..].copy_from_slice(&low.to_be_bytes());
+    first
+}
+
+/// The header of stream number `i`, from 0.
+fn header(args: &Args, src: [u8; 6], i: u16) -> FrameSpec {
+    let dst = counted_up(args.dst.unwrap_or(FIRST_GROUP), i);
+    let link = FrameLink { dst: Some(dst), src, tags: args.tagging.tag(None).into_iter().collect() };
+    FrameSpec { link, appid: args.appid, ..FrameSpec::default() }
 }
 
 /// Messages of a stream other than Sampled Values. Without a rate, GOOSE repeats each event at growing intervals.

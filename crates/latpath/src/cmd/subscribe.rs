@@ -1,5 +1,7 @@
 //! `latpath subscribe`: acts as the application at the end of the route.
 
+mod arrivals;
+
 use super::flags::StopAfter;
 use super::interrupt::stop_flag;
 use super::report::print_as;
@@ -15,7 +17,7 @@ use latpath_model::stream::{listed_examples, listed_titles, parse_mac};
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, number_of, rate};
-use latpath_traffic::{StreamReceived, Subscription};
+use latpath_traffic::{ArrivalClock, ArrivalOptions, StreamReceived, Subscription};
 use latpath_wire::{Groups, Listen, PacketSocket, Received, Receiver};
 use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +48,8 @@ pub struct Args {
     /// Name of the receiving thread: the point is called app-read@NAME
     #[arg(long, value_name = "NAME", default_value = "subscribe")]
     name: String,
+    #[command(flatten)]
+    arrivals: arrivals::ArrivalArgs,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -70,11 +74,15 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 fn measure(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
-    let subscription = Subscription::new(&args.streams)
+    let (options, limits) = (args.arrivals.options()?, args.arrivals.limits()?);
+    let mut subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", listed_titles())))?;
+    if let Some(options) = options {
+        subscription.measure_arrivals(options, ArrivalClock::new(args.arrivals.clock()));
+    }
     // A socket of one protocol receives frames without the tag of an unknown VLAN: to distinguish VLANs takes a socket
     // of all protocols.
-    let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
+    let vlans = options.is_some() || args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
     let listen = match subscription.protocols().as_slice() {
         [protocol] if !vlans && protocol.info().ethertypes.len() == 1 => Listen::Delivered(*protocol),
         protocols => Listen::Incoming(protocols.to_vec()),
@@ -85,14 +93,15 @@ fn measure(args: Args) -> Result<Outcome> {
 
     let _awake = args.on_time.keep_awake()?;
     args.on_time.apply(&args.name)?;
-    let mut run = Run { subscription, start: monotonic(), elapsed: 0, dropped: 0, noted: false };
+    let mut run = Run { subscription, options, start: monotonic(), elapsed: 0, dropped: 0, noted: false };
     let ended = run.receive(&mut receiver, &args, &stop);
     run.elapsed = monotonic() - run.start;
     run.dropped = receiver.dropped();
     let printed = print_as(args.json, || run.to_json(&args), || run.text(&args));
     ended?;
     printed?;
-    Ok(Outcome::Done)
+    let verdicts = arrivals::verdicts(&limits, &run.subscription, options.as_ref());
+    args.arrivals.announce(&args.interface, &verdicts)
 }
 
 fn groups(args: &Args) -> Groups {
@@ -107,6 +116,8 @@ fn groups(args: &Args) -> Groups {
 
 struct Run {
     subscription: Subscription,
+    /// What is measured by send times in frames.
+    options: Option<ArrivalOptions>,
     start: Ns,
     elapsed: Ns,
     dropped: u64,
@@ -118,6 +129,9 @@ impl Run {
         let end = args.stop_after.duration.map_or(Ns::MAX, |d| self.start.saturating_add(ns(d)));
         let most = args.stop_after.count.unwrap_or(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.subscription.taken < most && monotonic() < end {
+            if let Some(clock) = self.subscription.arrival_clock() {
+                clock.follow();
+            }
             receiver.receive(&mut |frame| self.take(&frame, most))?;
             if !self.noted && monotonic() - self.start > PATIENCE {
                 self.note_absent(args);
@@ -169,7 +183,8 @@ impl Run {
             "other_svids": s.other_names,
             "socket_dropped": self.dropped,
             "unstamped": s.unstamped,
-            "streams": s.streams().iter().map(stream_json).collect::<Vec<_>>(),
+            "send_times": self.options.map(|options| arrivals::settings(&options, args.arrivals.clock())),
+            "streams": s.streams().iter().map(|s| stream_json(s, self.options.as_ref())).collect::<Vec<_>>(),
         })
     }
 
@@ -180,6 +195,9 @@ impl Run {
         let mut lines = vec![format!("{} ({mode}), {elapsed}: {}", args.interface, number_of(s.taken, "frame"))];
         for stream in s.streams() {
             add_stream(&mut lines, stream);
+            if let Some((arrivals, options)) = stream.arrivals.as_ref().zip(self.options.as_ref()) {
+                arrivals::add(&mut lines, arrivals, options);
+            }
         }
         if s.others > 0 {
             lines.push(format!("others         {} of {}", number_of(s.others, "frame"), s.other_names.join(", ")));
@@ -214,7 +232,7 @@ pub(super) fn times_text(times: &Histogram) -> Option<String> {
     (times.count() > 0).then(|| format!("p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {}", duration(times.max())))
 }
 
-fn stream_json(s: &StreamReceived) -> Value {
+fn stream_json(s: &StreamReceived, options: Option<&ArrivalOptions>) -> Value {
     let totals = s.totals();
     let mut row = json!({
         "stream": s.stream.to_string(),
@@ -232,6 +250,9 @@ fn stream_json(s: &StreamReceived) -> Value {
     });
     times_json(&mut row, "interarrival", &s.interarrival);
     times_json(&mut row, "delay", &s.delay);
+    if let Some(options) = options {
+        arrivals::to_json(&mut row, s, options);
+    }
     row
 }
 

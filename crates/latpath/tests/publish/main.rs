@@ -7,6 +7,7 @@ mod files;
 mod receives;
 mod refuses;
 mod sends;
+mod talks;
 
 use latpath_testkit::{need_lab, need_tool, trial, Failed, Trial};
 use std::process::ExitCode;
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
         Needs::Capture => trial(name, &[root.clone(), tools.clone()], test),
         Needs::CaptureShared => trial(name, &[root.clone(), tools.clone(), shared.clone()], test),
     };
-    let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS].concat();
+    let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS, talks::TESTS].concat();
     let mut trials: Vec<Trial> = tests.into_iter().map(to_trial).map(Trial::side_by_side).collect();
     trials.extend(receives::FLOODS.iter().copied().map(to_trial));
     latpath_testkit::main(trials)

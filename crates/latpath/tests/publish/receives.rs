@@ -31,12 +31,12 @@ pub const FLOODS: &[Test] = &[
     ("subscribe survives a flood of broken frames", Needs::Root, flood),
 ];
 
-fn listen(pair: &Pair, more: &[&str]) -> Result<Started> {
+pub fn listen(pair: &Pair, more: &[&str]) -> Result<Started> {
     pair.listen("lpb", &[&["subscribe", "-i", "lpb", "--json"], more].concat())
 }
 
 /// Waits until `frames` frames have reached lpb.
-fn arrived(pair: &Pair, frames: u64) -> Result<()> {
+pub fn arrived(pair: &Pair, frames: u64) -> Result<()> {
     until(&format!("{frames} frames to arrive"), || pair.received("lpb").is_ok_and(|n| n >= frames))?;
     // A veth device counts frames when they are queued for its peer: softirqs have yet to deliver the last ones.
     delivered()

@@ -151,7 +151,7 @@ fn wrap_at_65536() -> Result<()> {
     equal("smpCnt", counts, (65530..65536).chain(0..12).collect())
 }
 
-fn bytes_of(file: &Path) -> Result<Vec<Vec<u8>>> {
+pub fn bytes_of(file: &Path) -> Result<Vec<Vec<u8>>> {
     let mut reader = pcap_file::pcap::PcapReader::new(std::fs::File::open(file)?).map_err(|e| e.to_string())?;
     let mut frames = Vec::new();
     while let Some(packet) = reader.next_packet() {

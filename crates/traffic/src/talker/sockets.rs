@@ -1,0 +1,106 @@
+//! The sockets of a talker: one for each combination of priority and mode of send times.
+
+use super::frames::{TalkerStream, Template};
+use latpath_model::Ns;
+use latpath_wire::{
+    error_queue, wait_for, Control, DeviceError, Discarded, Listen, PacketSocket, Queued, SendClock, Sent, Stamps,
+    TxKind, TxTimeMode,
+};
+use nix::poll::PollFlags;
+
+/// Maximum length of a frame in the error queue, bytes.
+const FRAME: usize = 2048;
+/// Maximum reports that are taken at once.
+const REPORTS: usize = 64;
+/// Maximum wait for reports of one socket while others may have some, ns.
+const SLICE: Ns = 1_000_000;
+
+type Class = (Option<u8>, Option<TxTimeMode>);
+
+/// A report on a sent frame.
+pub(super) enum Queue {
+    /// A stamp, `CLOCK_REALTIME`: as the driver got it, or before the queueing discipline.
+    Stamp { driver: bool, time: Ns },
+    /// It was discarded.
+    Discarded(Discarded),
+}
+
+pub(super) struct Sockets {
+    sockets: Vec<(Class, PacketSocket)>,
+    /// Frames have send times, so that some may be discarded.
+    pub(super) has_send_times: bool,
+    /// Time until which the stamps of the sampled frame are waited for, `CLOCK_MONOTONIC`.
+    pub(super) stamps_until: Ns,
+    buffer: Box<[u8]>,
+    control: Control,
+}
+
+impl Sockets {
+    pub(super) fn open(
+        device: &str,
+        clock: SendClock,
+        streams: &[TalkerStream],
+        stamps: Stamps,
+    ) -> Result<Self, DeviceError> {
+        let mut sockets: Vec<(Class, PacketSocket)> = Vec::new();
+        for class in streams.iter().map(|s| (s.priority, s.txtime)) {
+            if sockets.iter().any(|(known, _)| *known == class) {
+                continue;
+            }
+            let socket = PacketSocket::open(device, Listen::No)?;
+            if let Some(priority) = class.0 {
+                socket.set_priority(priority)?;
+            }
+            if let Some(mode) = class.1 {
+                socket.announce_send_times(clock, mode)?;
+            }
+            socket.report_stamps(stamps)?;
+            sockets.push((class, socket));
+        }
+        let has_send_times = sockets.iter().any(|((_, mode), _)| mode.is_some());
+        let buffer = vec![0; FRAME].into();
+        Ok(Self { sockets, has_send_times, stamps_until: 0, buffer, control: Control::new() })
+    }
+
+    pub(super) fn bypass_qdisc(&self) -> Result<(), DeviceError> {
+        self.sockets.iter().try_for_each(|(_, socket)| socket.bypass_qdisc())
+    }
+
+    /// The device's MAC.
+    pub(super) fn mac(&self) -> [u8; 6] {
+        self.sockets.first().map_or([0; 6], |(_, socket)| socket.mac())
+    }
+
+    pub(super) fn send(&self, frame: &Template, stamps: Stamps) -> Result<Sent, DeviceError> {
+        let class = (frame.priority, frame.txtime);
+        let (_, socket) = self.sockets.iter().find(|(known, _)| *known == class).expect("each class has a socket");
+        socket.send_at(&frame.bytes, frame.txtime.map(|_| frame.send_time), stamps)
+    }
+
+    /// Passes on the reports that have come, with the bytes of their frames.
+    pub(super) fn reports(&mut self, each: &mut dyn FnMut(Queue, &[u8])) -> Result<(), DeviceError> {
+        for (_, socket) in &self.sockets {
+            let (buffer, control) = (&mut self.buffer, &mut self.control);
+            let taken = error_queue(socket.fd(), buffer, control, REPORTS, &mut |queued, frame| match queued {
+                Queued::Discarded(discarded) => each(Queue::Discarded(discarded), frame),
+                Queued::Stamp(stamp) if stamp.kind != TxKind::Nic => {
+                    each(Queue::Stamp { driver: stamp.kind == TxKind::Driver, time: stamp.time }, frame);
+                }
+                Queued::Stamp(_) => {}
+            });
+            taken.map_err(|cause| socket.device().failed("reading its error queue", cause))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a report, until `deadline` (`CLOCK_MONOTONIC`) at most.
+    pub(super) fn wait(&self, deadline: Ns) {
+        let deadline = match self.sockets.len() {
+            1 => deadline,
+            _ => deadline.min(latpath_linux::monotonic() + SLICE),
+        };
+        if let Some((_, socket)) = self.sockets.first() {
+            wait_for(socket.fd(), PollFlags::empty(), deadline);
+        }
+    }
+}
