@@ -173,14 +173,11 @@ impl Talker {
         let end = options.duration.map_or(Ns::MAX, |d| first.saturating_add(d));
         let mut left = options.count.unwrap_or(u64::MAX);
         while left > 0 {
-            let Some(next) = self.next() else { break };
+            let Some(next) = self.next(end) else { break };
             // The frame is ready before its time, so that nothing else delays sending after the wakeup.
             let stream = &mut self.streams[next];
             stream.fill();
             let (send_time, due) = (stream.send_time, stream.due());
-            if send_time >= end {
-                break;
-            }
             let Some(WakeUp { now, waited }) = wait_until_by(clock.id(), due, options.spin, stop) else { break };
             if now > end.saturating_add(GRACE) {
                 result.gave_up = true;
@@ -212,9 +209,9 @@ impl Talker {
         self.await_reports()
     }
 
-    /// The stream whose frame is due next.
-    fn next(&self) -> Option<usize> {
-        (0..self.streams.len()).min_by_key(|i| self.streams[*i].due())
+    /// The stream whose frame is due next, of those with a send time before `end`.
+    fn next(&self, end: Ns) -> Option<usize> {
+        (0..self.streams.len()).filter(|i| self.streams[*i].send_time < end).min_by_key(|i| self.streams[*i].due())
     }
 
     fn send(&mut self, i: usize, now: Ns, result: &mut Punctuality) -> Result<(), DeviceError> {

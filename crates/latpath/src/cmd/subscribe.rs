@@ -74,11 +74,13 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 fn measure(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
-    let (options, limits) = (args.arrivals.options()?, args.arrivals.limits()?);
+    let (mut options, limits) = (args.arrivals.options()?, args.arrivals.limits()?);
     let mut subscription = Subscription::new(&args.streams)
         .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", listed_titles())))?;
-    if let Some(options) = options {
-        subscription.measure_arrivals(options, ArrivalClock::new(args.arrivals.clock()));
+    if let Some(options) = &mut options {
+        let clock = ArrivalClock::new(args.arrivals.clock());
+        options.bound = options.bound.map(|bound| bound.saturating_add(clock.error()));
+        subscription.measure_arrivals(*options, clock);
     }
     // A socket of one protocol receives frames without the tag of an unknown VLAN: to distinguish VLANs takes a socket
     // of all protocols.
