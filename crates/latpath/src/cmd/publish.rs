@@ -83,7 +83,7 @@ pub struct Args {
     streams: u16,
     #[command(flatten)]
     tagging: Tagging,
-    /// Priority of what is sent (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
+    /// Priority of sent packets (SO_PRIORITY): the qdisc's traffic class, the 802.1Q priority
     #[arg(long, value_name = "N")]
     priority: Option<u8>,
     #[command(flatten)]

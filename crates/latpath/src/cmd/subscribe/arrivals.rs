@@ -33,7 +33,7 @@ pub(super) struct ArrivalArgs {
     /// Clock of the send times: tai, realtime or monotonic
     #[arg(long, value_name = "CLOCK", default_value_t = SendClock::Tai)]
     clock: SendClock,
-    /// How far the clocks of sender and receiver can differ, as 1us; 0s on one machine [default: not known]
+    /// Maximum error of the receiver's clock against the sender's, as 1us; 0s on one machine [default: not known]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "send_time")]
     clock_error: Option<Duration>,
     /// Length of a cycle of the sender: shows which frames are in their slot, early, or late by how many cycles
