@@ -77,7 +77,7 @@ fn schedule() -> Result<()> {
     // Two clocks of one machine: the conversion is exact to its error, which --clock-error includes.
     let sent = pair
         .latpath("lpa", &["publish", "-i", "lpa", "--json", "--schedule", &file.to_string_lossy(), "--count", "40"])?;
-    let sent = sent.json()?;
+    let sent: Value = sent.json()?;
     arrived(&pair, 40)?;
     let got = summary(running)?;
     for (i, (offset, pcp, priority)) in [(0, json!(6), 6), (MS, json!(null), 3)].into_iter().enumerate() {
