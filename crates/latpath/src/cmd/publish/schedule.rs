@@ -385,7 +385,7 @@ mod tests {
     fn what_no_talker_can_do_is_refused_by_name() {
         let one = |more: &str| format!("cycle = \"1ms\"\n[[stream]]\nsvid = \"A\"\n{more}");
         for (text, part) in [
-            (one("offset = \"1ms\""), "A: its offset 1 ms is not within the cycle"),
+            (one("offset = \"1ms\""), "A: its offset 1.000 ms is not within the cycle"),
             (one("advance = \"2s\""), "at most 1 s before"),
             (one("pcp = 8"), "pcp 0 to 7"),
             (one("dst = \"nowhere\""), "write a MAC"),
