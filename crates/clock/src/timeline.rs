@@ -566,7 +566,7 @@ mod tests {
     #[test]
     fn times_by_ptp_are_used_within_the_sum_of_both_bounds_and_a_causality_violation_widens_it() {
         let mut timeline = Timeline::new();
-        let mut step = |timeline: &mut Timeline, i: i64, wrong: Ns| {
+        let step = |timeline: &mut Timeline, i: i64, wrong: Ns| {
             let host = 1_000 * MS + i * 50 * MS;
             timeline.add(&exchange(host, OFFSET));
             timeline.add_ptp(host + 200_000 + OFFSET, host + 200_000 - wrong, 800);
