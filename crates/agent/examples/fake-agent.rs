@@ -34,6 +34,7 @@ impl Source for Invented {
             ifindex: 2,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: "monotonic".into(),
         };
         vec![point(PointKind::NicRx, "eth1"), point(PointKind::Tx, "eth1"), point(PointKind::AppRead, "relay")]
@@ -83,6 +84,7 @@ impl Source for Hostile {
             ifindex: u32::MAX,
             peer: u32::MAX,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: EVIL.into(),
         };
         (0..64).map(point).collect()

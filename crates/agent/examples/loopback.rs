@@ -27,6 +27,7 @@ impl Source for Invented {
             ifindex: 2,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: "monotonic".into(),
         };
         vec![point(PointKind::NicRx), point(PointKind::Tx), point(PointKind::AppRead)]

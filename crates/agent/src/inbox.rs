@@ -185,7 +185,9 @@ impl Inbox {
             }
             Message::SourceNotes(notes) if self.reports_notes => {
                 let read = notes.read(&self.machine);
-                (self.source_notes, self.senders) = read.map_err(|e| format!("the agent reported {e}"))?;
+                let bounds;
+                (self.source_notes, self.senders, bounds) = read.map_err(|e| format!("the agent reported {e}"))?;
+                self.points.iter_mut().zip(bounds).for_each(|(info, bound)| info.error_bound_ns = bound);
                 let (streams, points) = (self.streams, self.points.len());
                 self.senders.retain(|at| usize::from(at.stream) < streams && usize::from(at.point) < points);
             }
@@ -455,7 +457,7 @@ mod tests {
         let at = |stream, point| SenderAt { stream, point, sender: latpath_model::Sender::Mac([2; 6]) };
         let note = |text: &str| SourceNote::new(latpath_model::SourceNoteKind::Changed, text);
         for text in ["7 of its packets", "9 of its packets"] {
-            let notes = SourceNotes::of(&[note(text)], &[at(0, 0), at(1, 0), at(0, 1)]);
+            let notes = SourceNotes::of(&[note(text)], &[at(0, 0), at(1, 0), at(0, 1)], &[]);
             inbox.take(Message::SourceNotes(notes), NOW).unwrap();
         }
         assert_eq!((inbox.source_notes, inbox.senders), (vec![note("guest0: 9 of its packets")], vec![at(0, 0)]));
@@ -519,7 +521,8 @@ mod tests {
                 |(notes, (stream, point), len)| {
                     let notes = notes.into_iter().map(|(kind, text)| WireSourceNote { kind, text }).collect();
                     let address = vec![2; len];
-                    Message::SourceNotes(SourceNotes { notes, senders: vec![WireSender { stream, point, address }] })
+                    let senders = vec![WireSender { stream, point, address }];
+                    Message::SourceNotes(SourceNotes { notes, senders, bounds: vec![stream.into(); len] })
                 }
             ),
             Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),

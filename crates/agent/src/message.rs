@@ -529,6 +529,8 @@ impl StartRequest {
     pub const SETTINGS: &str = "settings";
     /// Option to report the time of the grandmaster that the machine's system clock follows.
     pub const GRANDMASTER: &str = "grandmaster_time";
+    /// Option to use the times that the machine's NICs take of packets.
+    pub const NIC_TIMES: &str = "nic_times";
     /// Option to report notes and senders of the source.
     pub const NOTES: &str = "source_notes";
 
@@ -603,6 +605,7 @@ impl WirePoint {
             ifindex: self.ifindex,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: name(&self.clock),
         })
     }
@@ -672,8 +675,16 @@ mod tests {
         for kind in PointKind::ALL {
             for link in LINKS {
                 let point = Point { machine: "g".into(), kind, device: "eth1".into() };
-                let info =
-                    PointInfo { point, link, netns: 4, ifindex: 5, peer: 0, peer_netns: 0, clock: "monotonic".into() };
+                let info = PointInfo {
+                    point,
+                    link,
+                    netns: 4,
+                    ifindex: 5,
+                    peer: 0,
+                    peer_netns: 0,
+                    error_bound_ns: 0,
+                    clock: "monotonic".into(),
+                };
                 assert_eq!(WirePoint::from(&info).read("g"), Ok(info));
             }
         }

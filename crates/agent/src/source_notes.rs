@@ -1,7 +1,7 @@
-//! The message with a source's notes and the senders of its streams.
+//! The message with a source's notes, the senders of its streams, and the error bounds of its points' times.
 
-use crate::message::printable;
-use latpath_model::{text::cut, Sender, SenderAt, SourceNote, SourceNoteKind};
+use crate::message::{printable, MAX_POINTS};
+use latpath_model::{text::cut, Ns, PointInfo, Sender, SenderAt, SourceNote, SourceNoteKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum number of notes of a source, and their maximum length.
@@ -10,6 +10,9 @@ const MAX_SOURCE_NOTE: usize = 1024;
 /// Maximum number of senders of a source's streams, counted per point.
 const MAX_SENDERS: usize = 1024;
 
+/// What a source has reported, in the order of the fields of [`SourceNotes`].
+pub type ReadNotes = (Vec<SourceNote>, Vec<SenderAt>, Vec<Ns>);
+
 /// Notes of a source, and the senders of its streams.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SourceNotes {
@@ -17,6 +20,9 @@ pub struct SourceNotes {
     pub notes: Vec<WireSourceNote>,
     #[prost(message, repeated, tag = "2")]
     pub senders: Vec<WireSender>,
+    /// Error bounds of the points' times on the machine's clock, ns, in the order of the points; the rest are 0.
+    #[prost(uint64, repeated, tag = "3")]
+    pub bounds: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -40,8 +46,10 @@ pub struct WireSender {
 }
 
 impl SourceNotes {
-    /// Encodes notes and senders up to the limits.
-    pub fn of(notes: &[SourceNote], senders: &[SenderAt]) -> Self {
+    /// Encodes notes, senders and bounds up to the limits.
+    pub fn of(notes: &[SourceNote], senders: &[SenderAt], points: &[PointInfo]) -> Self {
+        let points = &points[..points.len().min(MAX_POINTS)];
+        let last = points.iter().rposition(|info| info.error_bound_ns > 0).map_or(0, |last| last + 1);
         let note = |note: &SourceNote| WireSourceNote {
             kind: note.kind.number(),
             text: cut(&note.text, MAX_SOURCE_NOTE).into(),
@@ -58,24 +66,26 @@ impl SourceNotes {
         Self {
             notes: notes.iter().take(MAX_SOURCE_NOTES).map(note).collect(),
             senders: senders.iter().take(MAX_SENDERS).map(sender).collect(),
+            bounds: points[..last].iter().map(|info| info.error_bound_ns.max(0) as u64).collect(),
         }
     }
 
-    /// Decodes the notes, prefixed with the machine's name, and the senders.
+    /// Decodes the notes, prefixed with the machine's name, the senders and the bounds.
     ///
     /// # Errors
     /// With a description of an invalid message.
-    pub fn read(self, machine: &str) -> Result<(Vec<SourceNote>, Vec<SenderAt>), String> {
-        if self.notes.len() > MAX_SOURCE_NOTES || self.senders.len() > MAX_SENDERS {
-            let (notes, senders) = (self.notes.len(), self.senders.len());
-            return Err(format!("{notes} notes and {senders} senders, more than there can be"));
+    pub fn read(self, machine: &str) -> Result<ReadNotes, String> {
+        let (notes, senders, bounds) = (self.notes.len(), self.senders.len(), self.bounds.len());
+        if notes > MAX_SOURCE_NOTES || senders > MAX_SENDERS || bounds > MAX_POINTS {
+            return Err(format!("{notes} notes, {senders} senders and {bounds} bounds, more than there can be"));
         }
         let note = |note: WireSourceNote| {
             let text = printable(cut(&note.text, MAX_SOURCE_NOTE));
             SourceNote::new(SourceNoteKind::from_number(note.kind), format!("{machine}: {text}"))
         };
         let senders = self.senders.into_iter().map(WireSender::read).collect::<Result<_, _>>()?;
-        Ok((self.notes.into_iter().map(note).collect(), senders))
+        let bounds = self.bounds.into_iter().map(|bound| Ns::try_from(bound).unwrap_or(Ns::MAX)).collect();
+        Ok((self.notes.into_iter().map(note).collect(), senders, bounds))
     }
 }
 
@@ -109,7 +119,13 @@ mod tests {
         let ip = |text: &str| Sender::Ip(text.parse().unwrap());
         let senders = [Sender::Mac([2, 0, 0, 0, 0, 7]), ip("10.0.0.2"), ip("fd00::2")];
         let senders: Vec<_> = (0..).zip(senders).map(|(point, sender)| SenderAt { stream: 3, sender, point }).collect();
-        let (read, who) = SourceNotes::of(&notes, &senders).read("guest0").unwrap();
+        let point = |error_bound_ns| PointInfo {
+            error_bound_ns,
+            ..PointInfo::from("g/nic-rx@a".parse::<latpath_model::Point>().unwrap())
+        };
+        let points = [0, 700, 0].map(point);
+        let (read, who, bounds) = SourceNotes::of(&notes, &senders, &points).read("guest0").unwrap();
+        assert_eq!(bounds, [0, 700]);
         assert_eq!(who, senders);
         assert_eq!(read[0].kind, SourceNoteKind::Fragments);
         assert_eq!(read[0].text, format!("guest0: {}", notes[0].text));
@@ -119,9 +135,10 @@ mod tests {
     #[test]
     fn endless_and_invalid_notes_and_senders_are_refused() {
         let note = |kind, text: &str| WireSourceNote { kind, text: text.into() };
-        let of = |notes: Vec<WireSourceNote>, senders| SourceNotes { notes, senders }.read("g");
+        let of = |notes, senders| SourceNotes { notes, senders, bounds: Vec::new() }.read("g");
         assert!(of(vec![note(0, "x"); MAX_SOURCE_NOTES + 1], Vec::new()).is_err());
-        let (read, _) = of(vec![note(u32::MAX, &"x".repeat(1 << 16))], Vec::new()).unwrap();
+        assert!(SourceNotes { bounds: vec![1; MAX_POINTS + 1], ..SourceNotes::default() }.read("g").is_err());
+        let (read, ..) = of(vec![note(u32::MAX, &"x".repeat(1 << 16))], Vec::new()).unwrap();
         assert_eq!((read[0].kind, read[0].text.len()), (SourceNoteKind::Note, 3 + MAX_SOURCE_NOTE));
         let sender = |stream, len| WireSender { stream, point: 0, address: vec![1; len] };
         assert!(of(Vec::new(), vec![sender(0, 6); MAX_SENDERS + 1]).is_err());

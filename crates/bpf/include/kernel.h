@@ -153,8 +153,14 @@ struct work_struct {
 	void *func;
 };
 
+struct skb_shared_hwtstamps {
+	__s64 hwtstamp;
+};
+
 struct skb_shared_info {
 	__u8 nr_frags;
+	__u8 tx_flags;
+	struct skb_shared_hwtstamps hwtstamps;
 	struct fragment frags[1];
 };
 

@@ -108,6 +108,7 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<St
         ifindex: 0,
         peer: 0,
         peer_netns: 0,
+        error_bound_ns: 0,
         clock: String::new(),
     };
     let known = RunContext {

@@ -47,6 +47,8 @@ pub struct Options {
     pub points: PointFilter,
     /// Whether to follow network namespaces of other user namespaces: rootless containers.
     pub other_users: bool,
+    /// Whether the times that all machines' NICs take of packets are used: their timestamps are switched on meanwhile.
+    pub nic_times: bool,
     /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
     /// Threshold above which times are counted, ns.
@@ -74,6 +76,7 @@ impl Options {
             machines: Vec::new(),
             points: PointFilter::default(),
             other_users: false,
+            nic_times: false,
             segments: Vec::new(),
             threshold: 200_000,
             window: 1_000_000_000,
@@ -162,6 +165,7 @@ impl Follow {
             let mut probe = ProbeOptions::new(HOST, options.streams.clone());
             probe.ring_bytes = options.ring_bytes;
             probe.other_users = options.other_users;
+            probe.nic_times = options.nic_times;
             probe.readers = options.points.readers(HOST);
             let filter = options.points.clone();
             probe.accept = Accept(Arc::new(move |point| filter.matches(point)));
@@ -196,7 +200,9 @@ impl Follow {
                 machine.use_clocks(clocks);
                 (StartRequest::GRANDMASTER, "1".into())
             });
-            let asked = flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings).chain(clocks);
+            let nic_times = options.nic_times.then(|| (StartRequest::NIC_TIMES, "1".into()));
+            let asked =
+                flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings).chain(clocks).chain(nic_times);
             let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.streams.clone(), options: named };
             machine.start(&request)?;
@@ -324,7 +330,9 @@ impl Follow {
         if self.flight.is_none() {
             return;
         }
-        let until = monotonic() + LAST;
+        // Sightings wait for readings of the NICs' clocks.
+        let last = if self.options.nic_times { 3 * LAST } else { LAST };
+        let until = monotonic() + last;
         while monotonic() < until {
             std::thread::sleep(ROUND);
             self.step(sink);
@@ -473,6 +481,7 @@ impl Follow {
 
     /// Updates a manifest: points, route, machines and their clocks, counters, notes.
     pub fn describe(&mut self, manifest: &mut Manifest) {
+        self.merge.feeds.iter_mut().for_each(|feed| feed.refresh_bounds(&mut self.tables));
         let counters = self.counters();
         let flights = self.flights();
         let machines = self.merge.feeds.iter().zip(&counters).zip(flights);

@@ -21,6 +21,7 @@ fn error_with(facts: Facts) -> FollowError {
         machines: vec![("guest0".into(), Address::Unix(socket))],
         points: PointFilter::default(),
         other_users: false,
+        nic_times: false,
         clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,

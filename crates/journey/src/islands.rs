@@ -89,6 +89,7 @@ mod tests {
             ifindex: *ifindex,
             peer: *peer,
             peer_netns: *peer_netns,
+            error_bound_ns: 0,
             clock: String::new(),
         };
         let points: Vec<_> = points.iter().map(info).collect();

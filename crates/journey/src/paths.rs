@@ -152,6 +152,7 @@ mod tests {
             ifindex: 2,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: String::new(),
         };
         Paths::of_points(&names.iter().map(info).collect::<Vec<_>>())

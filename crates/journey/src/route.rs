@@ -279,9 +279,10 @@ impl Search<'_> {
         port(p) == port(other)
     }
 
-    /// Whether a point can end the route: a reader of the sender's own copies cannot.
+    /// Whether a point can end the route: a reader of the sender's own copies cannot, nor one that only some packets
+    /// pass.
     fn can_end(&self, p: PointId) -> bool {
-        !is_senders_copy(p, self.order, self.points)
+        !self.kind(p).is_optional() && !is_senders_copy(p, self.order, self.points)
     }
 
     /// Whether most packets that an application reads were sent by the thread that reads them.
@@ -309,7 +310,7 @@ impl Search<'_> {
             .or_else(|| self.last(|p| beyond(p) && reads(p)))
             .or_else(|| self.last(beyond))
             .or_else(|| self.last(|p| self.passage(p) == Passage::ToVm))
-            .or_else(|| self.last(|p| self.is_host(p) && self.passage(p) == Passage::Sent))
+            .or_else(|| self.last(|p| self.is_host(p) && self.passage(p) == Passage::Sent && self.can_end(p)))
             .or_else(|| self.last(|p| reads(p) && !self.is_read_by_sender(p)))
             .or_else(|| self.last(reads))
             .or_else(|| self.order.iter().rev().copied().find(|p| self.can_end(*p)))

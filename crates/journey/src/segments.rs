@@ -74,6 +74,7 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     }
     all.segments.splice(0..0, from_sampling(&route, points));
     all.segments.extend(upcalls(&route, points));
+    all.segments.extend(of_nics(&route, points));
     if !route.points.is_empty() {
         all.segments.extend(skews(points));
     }
@@ -203,6 +204,40 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
         .filter_map(|from| back(&from))
         .map(|(from, to)| Segment::classic(SegmentKind::Tupcall, from, to))
         .collect()
+}
+
+/// The segments between the NICs' own times and the points beside them: from the driver to the wire, over the wire to
+/// the next NIC, and from the wire to the network stack.
+fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
+    let info = |p: PointId| &points[usize::from(p)];
+    let nics: Vec<PointId> = route.optional.iter().copied().filter(|p| info(*p).point.kind.is_by_nic()).collect();
+    let device = |p: PointId| (&info(p).point.machine, info(p).netns, info(p).point.device_name());
+    let gives = |p: PointId| info(p).point.kind.info().gives_to_driver;
+    let enters = |p: PointId| info(p).point.kind.is_entry();
+    // The NIC's time beside a point in the kernel.
+    let beside = |p: PointId| {
+        let is_beside = |nic: &&PointId| device(**nic) == device(p) && info(**nic).point.kind.is_sending() == gives(p);
+        nics.iter().find(is_beside).copied().filter(|_| gives(p) || enters(p))
+    };
+    let own = |p: &PointId| beside(*p).map(|nic| if gives(*p) { (*p, nic) } else { (nic, *p) });
+    let mut all: Vec<(PointId, PointId)> =
+        route.order.iter().filter(|p| !info(**p).point.kind.is_by_nic()).filter_map(own).collect();
+    // From one NIC to the next on a route.
+    for points in route.distinct() {
+        let mut sent = None;
+        for p in points.iter().copied() {
+            if gives(p) {
+                sent = beside(p);
+            } else if enters(p) {
+                all.extend(sent.take().zip(beside(p)));
+            }
+        }
+    }
+    let step = |(from, to): (PointId, PointId)| {
+        let name = format!("{}→{}", info(from).point, info(to).point);
+        Segment { kind: SegmentKind::Step, name, from, to }
+    };
+    all.into_iter().map(step).collect()
 }
 
 fn along(route: &[PointId], points: &[PointInfo]) -> Layout {

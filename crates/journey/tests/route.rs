@@ -22,6 +22,7 @@ impl Network {
             ifindex: 0,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: String::new(),
         };
         Self { points: points.iter().map(info).collect(), finder: RouteFinder::default(), tid: |_| 0 }
@@ -345,6 +346,41 @@ fn points_of_open_vswitch_are_optional_and_no_gap_in_the_route() {
 }
 
 #[test]
+fn times_of_nics_leave_the_route_as_it_is_and_add_their_segments() {
+    let mut n = Network::new(&[
+        ("host/tx@left", Link::Nic, 7),
+        ("host/nic-hw-tx@left", Link::Nic, 7),
+        ("host/nic-hw-rx@right", Link::Nic, 8),
+        ("host/nic-rx@right", Link::Nic, 8),
+        ("host/app-read@relay", Link::Socket, 8),
+    ]);
+    let kernel = [("host/tx@left", 0), ("host/nic-rx@right", 30), ("host/app-read@relay", 50)];
+    n.packets(60, &[&kernel[..], &[("host/nic-hw-tx@left", 10), ("host/nic-hw-rx@right", 20)]].concat());
+    n.packets(40, &kernel);
+    let route = ["host/tx@left", "host/nic-rx@right", "host/app-read@relay"];
+    assert_eq!(n.route_names(), route);
+    let segments = n.segments();
+    for (from, to) in [
+        ("host/tx@left", "host/nic-hw-tx@left"),
+        ("host/nic-hw-tx@left", "host/nic-hw-rx@right"),
+        ("host/nic-hw-rx@right", "host/nic-rx@right"),
+    ] {
+        assert!(segments.contains(&format!("{from}→{to}: {from} {to}")), "{segments:?}");
+    }
+    assert!(segments.contains(&"Tnet: host/tx@left host/nic-rx@right".to_owned()), "{segments:?}");
+    assert_eq!(segments.iter().filter(|s| s.contains("nic-hw")).count(), 3, "{segments:?}");
+}
+
+#[test]
+fn a_sending_nics_time_does_not_end_the_route() {
+    let mut n = exchange();
+    n.points.push(PointInfo { netns: HUB, .."host/nic-hw-tx@nic0".parse::<Point>().unwrap().into() });
+    n.packets(100, &[&OUT_OF[..], &[("host/nic-hw-tx@nic0", 200)]].concat());
+    assert_eq!(n.route_names(), names(&OUT_OF));
+    assert!(n.segments().contains(&"host/tx@nic0→host/nic-hw-tx@nic0: host/tx@nic0 host/nic-hw-tx@nic0".to_owned()));
+}
+
+#[test]
 fn between_two_vms_the_hosts_share_is_from_write_to_read() {
     let mut n = Network::new(&[
         ("host/vm-write@vnet0", Link::Tap, HUB),
@@ -542,7 +578,16 @@ impl Topology {
     /// Adds a point that sees each packet at this time.
     fn point(&mut self, name: &str, link: Link, netns: u32, (ifindex, peer): (u32, u32), t: Ns) -> usize {
         let clock = String::new();
-        self.points.push(PointInfo { point: name.parse().unwrap(), link, netns, ifindex, peer, peer_netns: 0, clock });
+        self.points.push(PointInfo {
+            point: name.parse().unwrap(),
+            link,
+            netns,
+            ifindex,
+            peer,
+            peer_netns: 0,
+            error_bound_ns: 0,
+            clock,
+        });
         self.seen.push((self.points.len() - 1, t));
         self.points.len() - 1
     }

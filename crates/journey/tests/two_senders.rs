@@ -24,7 +24,16 @@ const SECOND_PAIR: [Place; 2] =
 fn info((name, link, netns, (ifindex, peer, peer_netns)): &Place) -> PointInfo {
     let (link, netns, ifindex) = (*link, *netns, *ifindex);
     let point = name.parse().unwrap();
-    PointInfo { point, link, netns, ifindex, peer: *peer, peer_netns: *peer_netns, clock: String::new() }
+    PointInfo {
+        point,
+        link,
+        netns,
+        ifindex,
+        peer: *peer,
+        peer_netns: *peer_netns,
+        error_bound_ns: 0,
+        clock: String::new(),
+    }
 }
 
 /// A sender: start time, first number, and the points that its packets pass.

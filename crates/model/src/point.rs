@@ -1,5 +1,6 @@
 //! Measurement points, written `machine/kind@device`.
 
+use crate::Ns;
 pub use latpath_protocols::redundancy::Lan;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -55,6 +56,8 @@ pub struct KindInfo {
     pub queue_behind: bool,
     /// The device's driver gets the packet here: the other end of a veth has it next.
     pub gives_to_driver: bool,
+    /// The NIC takes the time, by its own clock.
+    pub by_nic: bool,
     /// Position of the frame for the kernel programs.
     pub frame: FrameAt,
     /// `skb->protocol` is the frame's ethertype. If it may differ, the programs read the ethertype from the frame.
@@ -161,6 +164,7 @@ kinds! {
         queue_before: false,
         queue_behind: true,
         gives_to_driver: true,
+        by_nic: false,
         frame: FrameAt::Data,
         protocol_is_set: false,
         notes_senders: true,
@@ -178,6 +182,7 @@ kinds! {
         queue_before: false,
         queue_behind: false,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::Received,
         protocol_is_set: true,
         notes_senders: true,
@@ -196,6 +201,7 @@ kinds! {
         queue_before: true,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: true,
         notes_senders: false,
@@ -214,6 +220,7 @@ kinds! {
         queue_before: true,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: true,
         notes_senders: false,
@@ -232,6 +239,7 @@ kinds! {
         queue_before: true,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: false,
         notes_senders: false,
@@ -249,6 +257,7 @@ kinds! {
         queue_before: true,
         queue_behind: false,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::Elsewhere, // the programs see nic-rx or tx
         protocol_is_set: true,
         notes_senders: false,
@@ -266,6 +275,7 @@ kinds! {
         queue_before: true,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::Mac,
         protocol_is_set: true,
         notes_senders: false,
@@ -283,6 +293,7 @@ kinds! {
         queue_before: false,
         queue_behind: false,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: true,
         notes_senders: false,
@@ -300,6 +311,7 @@ kinds! {
         queue_before: false,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: true,
         notes_senders: false,
@@ -317,6 +329,7 @@ kinds! {
         queue_before: false,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: true,
         notes_senders: false,
@@ -335,6 +348,7 @@ kinds! {
         queue_before: true,
         queue_behind: false,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::MacOrIp,
         protocol_is_set: true,
         notes_senders: false,
@@ -352,6 +366,7 @@ kinds! {
         queue_before: false,
         queue_behind: false,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::Elsewhere,
         protocol_is_set: true,
         notes_senders: false,
@@ -369,6 +384,7 @@ kinds! {
         queue_before: false,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::Elsewhere,
         protocol_is_set: true,
         notes_senders: false,
@@ -386,7 +402,44 @@ kinds! {
         queue_before: true,
         queue_behind: true,
         gives_to_driver: false,
+        by_nic: false,
         frame: FrameAt::Elsewhere,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    NicHwRx: KindInfo {
+        name: "nic-hw-rx",
+        packet: "arrives at the NIC, by the NIC's own clock, with `--stamps nic` ([clocks.md](clocks.md#times-of-nics))",
+        place: "as `nic-rx`, of packets that the NIC has stamped (`skb_hwtstamps`)",
+        device: "the NIC",
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        passage: Passage::In,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        by_nic: true,
+        frame: FrameAt::Received,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    NicHwTx: KindInfo {
+        name: "nic-hw-tx",
+        packet: "is sent by the NIC, by the NIC's own clock, with `--stamps nic`, if its sender requested this time",
+        place: "function `skb_tstamp_tx` (fentry), when the driver reports the time",
+        device: "the NIC",
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        passage: Passage::Sent,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        by_nic: true,
+        frame: FrameAt::Mac,
         protocol_is_set: true,
         notes_senders: false,
     },
@@ -444,6 +497,11 @@ impl PointKind {
     /// Whether packets enter a machine here.
     pub fn is_entry(self) -> bool {
         matches!(self.info().passage, Passage::In | Passage::FromVm)
+    }
+
+    /// Whether the NIC takes the times here, by its own clock.
+    pub fn is_by_nic(self) -> bool {
+        self.info().by_nic
     }
 
     /// Whether the kernel drops packets here.
@@ -634,6 +692,10 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
+fn is_exact(bound: &Ns) -> bool {
+    *bound == 0
+}
+
 /// A point, with the properties of its device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointInfo {
@@ -653,12 +715,24 @@ pub struct PointInfo {
     pub peer_netns: u32,
     /// The clock of the point's times.
     pub clock: String,
+    /// Maximum error of the point's times on its machine's clock, ns; 0 if that clock took them.
+    #[serde(default, skip_serializing_if = "is_exact")]
+    pub error_bound_ns: Ns,
 }
 
 impl From<Point> for PointInfo {
     /// A point with unknown properties.
     fn from(point: Point) -> Self {
-        Self { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, peer_netns: 0, clock: String::new() }
+        Self {
+            point,
+            link: Link::default(),
+            netns: 0,
+            ifindex: 0,
+            peer: 0,
+            peer_netns: 0,
+            clock: String::new(),
+            error_bound_ns: 0,
+        }
     }
 }
 

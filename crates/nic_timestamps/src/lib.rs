@@ -12,6 +12,7 @@ mod config;
 mod error;
 mod kernel;
 mod ledger;
+mod ptp;
 mod switch;
 mod verify;
 
@@ -19,5 +20,6 @@ pub use caps::{Caps, Current, RxHardware};
 pub use config::{Config, RxFilter, TxType};
 pub use error::StampError;
 pub use ledger::NicTimestamps;
+pub use ptp::is_used_by_ptp;
 pub use switch::HardwareStamps;
 pub use verify::{verify, Check, ClockRead, Trial, Verified};

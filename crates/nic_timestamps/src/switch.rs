@@ -56,6 +56,11 @@ impl HardwareStamps {
         Ok(Some(Self { device, config, share, ledger }))
     }
 
+    /// The NIC's setting.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
     /// Whether sent packets are stamped.
     pub fn tx(&self) -> bool {
         self.config.tx_type.stamps()

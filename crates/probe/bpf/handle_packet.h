@@ -150,6 +150,21 @@ static __always_inline __u32 linear_of(struct sk_buff *skb, __u64 mac)
 	return (__u32)((__u64)skb->data - mac) + skb->len - skb->data_len;
 }
 
+/* Whether the arrival times of NICs are taken. */
+const volatile __u8 nic_stamps = 0;
+
+/*
+ * Takes a sighting of a received packet at its NIC, if the NIC has stamped it. It takes scalars, because a pointer to a
+ * struct would force the caller to keep it in memory, also where no NIC stamps packets.
+ */
+static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64 t, __u32 stream, __u32 key);
+
+/* Whether packets at a hook enter the stack, each seen by one of two hooks. */
+static __always_inline int enters_stack(enum dedup_mode mode)
+{
+	return mode == DEDUP_GRO || mode == DEDUP_STACK;
+}
+
 /*
  * The fast path of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before.
  * Returns the time if handle_packet must handle the packet, or if its sender is to be noted, with the stream in *noted;
@@ -188,6 +203,8 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	w.point = point;
 	w.tid = (__u32)bpf_get_current_pid_tgid();
 	w.synch = KNOWN_SYNCH(known);
+	if (nic_stamps && enters_stack(mode))
+		sight_arrival(p, skb, w.t, KNOWN_STREAM(known), KNOWN_KEY(known));
 	if (likely(!sight(p, &w, KNOWN_STREAM(known), KNOWN_KEY(known))))
 		return 0;
 	*noted = KNOWN_STREAM(known);
@@ -322,6 +339,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			goto out;
 	}
 	if (likely(stream >= 0)) {
+		if (nic_stamps && skb && enters_stack(mode))
+			sight_arrival(p, skb, t, stream, key);
 		if (stream < MAX_STREAMS)
 			sight(p, &w, stream, key);
 		goto out;
@@ -331,6 +350,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 
 		if (i >= scratch->found.n)
 			break;
+		if (nic_stamps && skb && enters_stack(mode))
+			sight_arrival(p, skb, t, scratch->found.at[i].stream, scratch->found.at[i].key);
 		sight_any(&at, scratch->found.at[i].stream, scratch->found.at[i].key);
 	}
 out:

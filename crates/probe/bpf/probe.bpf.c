@@ -48,6 +48,44 @@ int stack_rx(void **ctx)
 	return stack_rx_often(ctx);
 }
 
+/* Bit of skb_shared_info.tx_flags: hwtstamps has a pointer of the driver, not a time (Linux 5.19; igc, tsnep). */
+#define STAMP_OF_DRIVER (1 << 5)
+
+/* A forwarded packet keeps its stamp: user space refuses the point on devices other than the NIC's own. */
+static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64 t, __u32 stream, __u32 key)
+{
+	struct skb_shared_info *info;
+	struct seen_at w = { .t = t };
+	struct net_device *dev;
+	__u64 device;
+	int point;
+
+	if (!p || !skb || stream >= MAX_STREAMS)
+		return 0;
+	info = (struct skb_shared_info *)((__u64)skb->head + skb->end);
+	w.aux = BPF_CORE_READ(info, hwtstamps.hwtstamp);
+	dev = device_of(skb);
+	if (!w.aux || !is_kernel_address((__u64)dev))
+		return 0;
+	device = identity(dev);
+	point = known_point(p, device, POINT_NIC_HW_RX);
+	if (point < 0)
+		point = learn_point(p, dev, device, POINT_NIC_HW_RX, 0);
+	if (point < 0 || point >= MAX_POINTS) {
+		if (point != REFUSED_POINT)
+			__sync_fetch_and_add(&p->points_overflow, 1);
+		return 0;
+	}
+	if (BPF_CORE_READ(info, tx_flags) & STAMP_OF_DRIVER) {
+		__sync_fetch_and_add(&p->stamps_of_driver, 1);
+		return 0;
+	}
+	w.point = point;
+	w.tid = (__u32)bpf_get_current_pid_tgid();
+	to_ring(p, &w, stream, key);
+	return 0;
+}
+
 /* A separate function too: the stack of one program cannot hold both paths. */
 static __noinline int app_read(void **ctx)
 {
@@ -131,6 +169,21 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 	if (BPF_CORE_READ_BITFIELD_PROBED(skb, pkt_type) == PACKET_OUTGOING)
 		return 0;
 	return handle_skb(skb, dev, POINT_TX_DONE, 0, DEDUP_NONE, CAN_LOAD);
+}
+
+/*
+ * The NIC's transmit time of a packet whose sender requested it, when the driver reports it. Without `stamps` it is the
+ * driver's own.
+ */
+SEC("fentry/skb_tstamp_tx")
+int BPF_PROG(nic_sent, struct sk_buff *skb, struct skb_shared_hwtstamps *stamps)
+{
+	struct net_device *dev;
+
+	if (!stamps || !stamps->hwtstamp || !skb || !ethertype_possible(skb->protocol))
+		return 0;
+	dev = device_of(skb);
+	return is_kernel_address((__u64)dev) ? handle_skb(skb, dev, POINT_NIC_HW_TX, stamps->hwtstamp, DEDUP_NONE, 0) : 0;
 }
 
 /*

@@ -76,7 +76,7 @@ struct reader_name {
 /* A sighting for user space. `generation` is written last and marks the record as complete. */
 struct record {
 	__u64 t;
-	__u64 aux; /* drop: location in the low 48 bits, reason above */
+	__u64 aux; /* drop: location in the low 48 bits, reason above; points of a NIC's times: its clock's time */
 	__u32 key;
 	__u32 tid;
 	__u16 stream;
@@ -113,7 +113,8 @@ struct percpu {
 	__u64 points_overflow;
 	__u64 unreadable;
 	__u64 points_of_others; /* refused points in network namespaces of other user namespaces */
-	__u64 pad1[3];
+	__u64 stamps_of_driver; /* packets whose arrival time only their driver can read */
+	__u64 pad1[2];
 	__u64 tail;
 	__u64 pad2[7];
 	struct layout layouts[LAYOUTS];

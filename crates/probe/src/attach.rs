@@ -30,6 +30,8 @@ pub struct Options {
     pub other_users: bool,
     /// Names of reading threads with a reserved entry in the table of points; a final `*` matches any text.
     pub readers: Vec<String>,
+    /// Whether the times that NICs take of packets are used: their timestamps are switched on, and restored at the end.
+    pub nic_times: bool,
 }
 
 /// Predicate that selects points.
@@ -55,6 +57,7 @@ impl Options {
             accept: Accept(Arc::new(|_| true)),
             other_users: false,
             readers: Vec::new(),
+            nic_times: false,
         }
     }
 }
@@ -123,6 +126,7 @@ fn configure(
     consts.selection = convert(&table.selection);
     consts.ring_shift = ring_size.ilog2();
     consts.other_users = options.other_users.into();
+    consts.nic_stamps = options.nic_times.into();
     let readers = NamedReaders::new(&options.readers);
     consts.first_reserved = (MAX_POINTS - reserved(&readers)) as u32;
     consts.named_reader_count = readers.len() as u32;
@@ -143,7 +147,7 @@ fn configure(
 /// holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
-    let mut hooks = hooks::find(table.is_over_ip()).map_err(StartError::from)?;
+    let mut hooks = hooks::find(table.is_over_ip(), options.nic_times).map_err(StartError::from)?;
     let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
     let configure = |open: &mut OpenProbeSkel<'_>, _: &Hooks| configure(open, options, &table, cpus, ring_size);

@@ -9,8 +9,9 @@ const XDP: &str = "frames that XDP takes";
 const DROP: &str = "drop";
 const DROP_REASONS: &str = "drop_no_reason";
 const UDP_READ: &str = "udp_read";
+const NIC_SENT: &str = "nic_sent";
 
-static HOOKS: [Hook; 17] = [
+static HOOKS: [Hook; 18] = [
     hook("tx", "net_dev_start_xmit", "tx"),
     hook("gro", "napi_gro_receive_entry", "nic-rx before GRO (seen in the stack instead)"),
     hook("stack_rx", "netif_receive_skb", "nic-rx and vm-write in the stack"),
@@ -22,6 +23,7 @@ static HOOKS: [Hook; 17] = [
     module("ovs_upcall", "ovs_dp_upcall", "openvswitch", "ovs-upcall and ovs-slow"),
     // Not every kernel has this function.
     optional(function(UDP_READ, "skb_consume_udp", None, "app-read of most UDP")),
+    function(NIC_SENT, "skb_tstamp_tx", None, "nic-hw-tx"),
     optional(function("xdp_redirect", "xdp_do_redirect", None, XDP)),
     optional(function("xdp_generic", "xdp_do_generic_redirect", None, XDP)),
     optional(function("xsk_rx", "__xsk_map_redirect", None, XDP)),
@@ -33,9 +35,10 @@ static HOOKS: [Hook; 17] = [
 ];
 
 /// The hooks that this kernel supports. `udp`: whether any stream is UDP; otherwise UDP readers are not needed.
-pub(crate) fn find(udp: bool) -> Result<Hooks, Unable> {
+/// `nic_times`: whether the times of NICs are used.
+pub(crate) fn find(udp: bool, nic_times: bool) -> Result<Hooks, Unable> {
     let mut hooks = Hooks::of_kernel(&HOOKS)?;
-    hooks.retain(|hook| udp || hook.program != UDP_READ);
+    hooks.retain(|hook| (udp || hook.program != UDP_READ) && (nic_times || hook.program != NIC_SENT));
     Ok(hooks)
 }
 
@@ -49,7 +52,7 @@ pub(crate) fn suffice(hooks: &Hooks) -> bool {
 /// # Errors
 /// If this user or kernel cannot trace.
 pub fn lacks() -> Result<Vec<String>, Unable> {
-    Ok(lines(&missing_of(&find(false)?)))
+    Ok(lines(&missing_of(&find(false, true)?)))
 }
 
 /// One line per missing hook.

@@ -7,6 +7,7 @@
 mod attach;
 mod hooks;
 mod layout;
+mod nic_times;
 mod points;
 mod probe;
 mod readers;

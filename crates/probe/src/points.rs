@@ -188,8 +188,8 @@ impl Points {
         table: &PointTable,
         percpu: &Mapped<PerCpu>,
         now: Ns,
-        accept: &dyn Fn(&PointInfo) -> bool,
-    ) -> &[PointInfo] {
+        accept: &dyn Fn(&mut PointInfo) -> bool,
+    ) {
         self.slots.resize_with(MAX_POINTS, || None);
         let mut lookups = Lookups::default();
         for index in 0..MAX_POINTS {
@@ -211,7 +211,18 @@ impl Points {
                 self.release(before, table, percpu, now, false);
             }
         }
+    }
+
+    /// The points found so far.
+    pub fn known(&self) -> &[PointInfo] {
         &self.known
+    }
+
+    /// Raises the error bound of a point's times to at least this one, ns.
+    pub fn widen(&mut self, point: PointId, bound: Ns) {
+        if let Some(info) = self.known.get_mut(usize::from(point)) {
+            info.error_bound_ns = info.error_bound_ns.max(bound);
+        }
     }
 
     /// The number of a point: that of the known point of this name, if any; `None` if the point is not followed.
@@ -223,7 +234,7 @@ impl Points {
         entry: &PointEntry,
         is_named: bool,
         lookups: &mut Lookups,
-        accept: &dyn Fn(&PointInfo) -> bool,
+        accept: &dyn Fn(&mut PointInfo) -> bool,
     ) -> Option<PointId> {
         let link = of_field(&entry.link);
         let is_tap = matches!(link.as_ref(), "tun" | "macvtap") && entry.no_link == 0;
@@ -251,16 +262,17 @@ impl Points {
             "veth" => lookups.peer(netns, entry.key.ifindex),
             _ => (0, 0),
         };
-        let info = PointInfo {
+        let mut info = PointInfo {
             point,
             link: link_of(kind, &link, is_tap),
             netns,
             ifindex: entry.key.ifindex,
             peer,
             peer_netns,
+            error_bound_ns: 0,
             clock: "CLOCK_MONOTONIC".into(),
         };
-        if !accept(&info) {
+        if !accept(&mut info) {
             return None;
         }
         let readers = self.readers.entry(netns).or_default();

@@ -2,6 +2,7 @@
 
 use crate::attach::{attach, AttachError, Attached, Options};
 use crate::layout::PerCpu;
+use crate::nic_times::NicTimes;
 use crate::points::Points;
 use crate::remarks::{Remark, Remarked};
 use crate::ring::Reader;
@@ -50,6 +51,8 @@ pub struct Probe {
     pub(crate) points: Points,
     pub(crate) notes: Notes,
     pub(crate) options: Options,
+    /// The NICs whose times are used; detached programs no longer use them.
+    nic_times: Option<NicTimes>,
     reader: Reader,
     synch: SynchWatch,
     tx_done: TxDone,
@@ -71,6 +74,7 @@ impl Probe {
     /// # Errors
     /// If the kernel or user cannot trace, or the streams cannot be followed together.
     pub fn attach(options: Options) -> Result<Self, AttachError> {
+        let nic_times = options.nic_times.then(|| NicTimes::begin(options.other_users));
         let attached = attach(&options)?;
         let reader = Reader::new(attached.cpus, attached.ring_size);
         Ok(Self {
@@ -78,6 +82,7 @@ impl Probe {
             points: Points::default(),
             notes: Notes::default(),
             options,
+            nic_times,
             reader,
             synch: SynchWatch::default(),
             tx_done: TxDone::default(),
@@ -110,6 +115,9 @@ impl Probe {
             notes.push(SourceNote::new(SourceNoteKind::Note, text));
         }
         notes.extend(self.attached.remarks.notes(&self.options.streams));
+        let of_driver: u64 = (0..percpu.len()).map(|cpu| percpu.get(cpu).stamps_of_driver).sum();
+        let of_nics = self.nic_times.iter().flat_map(|times| times.notes(of_driver));
+        notes.extend(of_nics.map(|text| SourceNote::new(SourceNoteKind::Note, text)));
         notes
     }
 
@@ -145,10 +153,22 @@ impl Probe {
     }
 }
 
+/// The predicate that selects points: points of NICs' times are at the NICs that take them.
+fn accept<'a>(options: &'a Options, nic_times: &'a Option<NicTimes>) -> impl Fn(&mut PointInfo) -> bool + 'a {
+    move |info| {
+        if info.point.kind.is_by_nic() {
+            let Some(times) = nic_times.as_ref().filter(|times| times.has(info)) else { return false };
+            times.describe(info);
+        }
+        (options.accept.0)(info)
+    }
+}
+
 impl Source for Probe {
     fn points(&mut self) -> Vec<PointInfo> {
-        let Self { points, attached, options, .. } = self;
-        points.refresh(&options.machine, &attached.points, &attached.percpu, monotonic(), &*options.accept.0).to_vec()
+        let Self { points, attached, options, nic_times, .. } = self;
+        points.refresh(&options.machine, &attached.points, &attached.percpu, monotonic(), &accept(options, nic_times));
+        points.known().to_vec()
     }
 
     fn drop_notes(&mut self) -> Vec<DropNote> {
@@ -156,13 +176,13 @@ impl Source for Probe {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
-        let Self { attached, points, notes, options, reader, synch, tx_done, detached, tidied, .. } = self;
-        let mut fresh = false;
+        let Self { attached, points, notes, options, nic_times, reader, synch, tx_done, detached, tidied, .. } = self;
+        let (mut fresh, before) = (false, out.len());
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
             let (index, t) = (usize::from(r.point), r.t as Ns);
             let mut point = points.id(index, t);
             if point.is_err() && !fresh {
-                points.refresh(&options.machine, &attached.points, &attached.percpu, t, &*options.accept.0);
+                points.refresh(&options.machine, &attached.points, &attached.percpu, t, &accept(options, nic_times));
                 fresh = true;
                 point = points.id(index, t);
             }
@@ -176,9 +196,25 @@ impl Source for Probe {
             if attached.remarks.compares() {
                 attached.remarks.see(stream, r.key, t);
             }
-            let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
-            out.push(Sighting { t, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
+            let sighting = Sighting { t, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note: 0 };
+            match &points.known()[usize::from(point)] {
+                info if info.point.kind.is_by_nic() => {
+                    nic_times.iter_mut().for_each(|times| times.push(sighting, r.aux as Ns, info));
+                }
+                _ => out.push(Sighting { note: if r.aux == 0 { 0 } else { notes.note(r.aux) }, ..sighting }),
+            }
         });
+        let mut reached = watermark;
+        if let Some(times) = nic_times {
+            let direct = out.len();
+            reached = times.round(watermark, *detached, |sighting, bound| {
+                points.widen(sighting.point, bound);
+                out.push(sighting);
+            });
+            if out.len() > direct {
+                out[before..].sort_by_key(|sighting| sighting.t);
+            }
+        }
         attached.remarks.update(&attached.table.user, latpath_linux::monotonic(), *detached);
         if *tidied + TIDY < watermark && !*detached {
             points.tidy(&attached.points, &attached.percpu, watermark);
@@ -188,7 +224,7 @@ impl Source for Probe {
             let is_needed = tx_done.is_needed(watermark, !out.is_empty(), points.nic_sends);
             attached.programs.attach_only(|program| program != TX_DONE || is_needed);
         }
-        watermark
+        reached
     }
 
     fn counters(&mut self) -> Counters {

@@ -58,6 +58,7 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
             ifindex: n as u32 + 2,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock,
         });
     }

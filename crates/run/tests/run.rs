@@ -14,7 +14,16 @@ use std::{
 
 fn info(name: &str) -> PointInfo {
     let point: Point = name.parse().unwrap();
-    PointInfo { point, link: Link::Nic, netns: 1, ifindex: 2, peer: 0, peer_netns: 0, clock: "CLOCK_MONOTONIC".into() }
+    PointInfo {
+        point,
+        link: Link::Nic,
+        netns: 1,
+        ifindex: 2,
+        peer: 0,
+        peer_netns: 0,
+        error_bound_ns: 0,
+        clock: "CLOCK_MONOTONIC".into(),
+    }
 }
 
 fn manifest(points: &[&str]) -> Manifest {

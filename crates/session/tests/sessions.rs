@@ -32,7 +32,16 @@ struct Scenario {
 
 fn point(kind: PointKind, device: &str, netns: u32, link: Link) -> PointInfo {
     let point = Point { machine: "host".into(), kind, device: device.into() };
-    PointInfo { point, link, netns, ifindex: netns, peer: 0, peer_netns: 0, clock: "CLOCK_MONOTONIC".into() }
+    PointInfo {
+        point,
+        link,
+        netns,
+        ifindex: netns,
+        peer: 0,
+        peer_netns: 0,
+        error_bound_ns: 0,
+        clock: "CLOCK_MONOTONIC".into(),
+    }
 }
 
 /// Losses before and after the first point, duplicates after short and long times, overtaking packets, late packets, a

@@ -5,7 +5,7 @@ use crate::patterns::{Pattern, PatternKind};
 use crate::units::Letters;
 use crate::{LanFigures, PacingFigures, ReaderGap};
 use latpath_histogram::{Bucket, Histogram};
-use latpath_model::{Ns, Point, SegmentKind};
+use latpath_model::{Ns, Point, PointInfo, SegmentKind};
 use latpath_run::{Deficiency, MachineFigures, ToolCost};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -584,19 +584,43 @@ pub fn rate(count: u64, elapsed: Ns) -> f64 {
     (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
 }
 
-/// Maximum error of a time between two machines, each given with the bound of its clock against the host's, ns: 0 on
-/// one machine, else the sum of both bounds.
-pub fn error_bound((from, from_bound): (&str, Ns), (to, to_bound): (&str, Ns)) -> Ns {
-    if from == to {
-        0
-    } else {
-        from_bound.saturating_add(to_bound)
+/// Maximum error of a time between two points whose times one NIC's clock took, ns, for times up to some 100 µs: both
+/// are mapped by the same line.
+const ON_ONE_CLOCK: Ns = 10;
+
+/// Maximum error of a time between two points, each given with the bound of its machine's clock against the host's, ns:
+/// the sum of the machines' bounds, if they differ, and of the points' own.
+pub fn error_bound((from, from_bound): (&PointInfo, Ns), (to, to_bound): (&PointInfo, Ns)) -> Ns {
+    let is_one_machine = from.point.machine == to.point.machine;
+    if is_one_machine && from.point.kind.is_by_nic() && to.point.kind.is_by_nic() && from.clock == to.clock {
+        return ON_ONE_CLOCK;
     }
+    let machines = if is_one_machine { 0 } else { from_bound.saturating_add(to_bound) };
+    [from, to].iter().fold(machines, |bound, info| bound.saturating_add(info.error_bound_ns.max(0)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bound_of_a_time_is_that_of_the_clocks_which_took_it() {
+        let point = |text: &str, error_bound_ns, clock: &str| PointInfo {
+            error_bound_ns,
+            clock: clock.into(),
+            ..text.parse::<Point>().unwrap().into()
+        };
+        let driver = point("host/nic-rx@a", 0, "CLOCK_MONOTONIC");
+        let arrived = point("host/nic-hw-rx@a", 700, "/dev/ptp0");
+        let sent = point("host/nic-hw-tx@b", 900, "/dev/ptp0");
+        let elsewhere = point("guest0/nic-hw-rx@a", 400, "/dev/ptp0");
+        assert_eq!(error_bound((&driver, 0), (&driver, 0)), 0);
+        assert_eq!(error_bound((&arrived, 0), (&driver, 0)), 700);
+        assert_eq!(error_bound((&sent, 0), (&arrived, 0)), ON_ONE_CLOCK);
+        assert_eq!(error_bound((&sent, 0), (&point("host/nic-hw-rx@c", 700, "/dev/ptp1"), 0)), 1_600);
+        assert_eq!(error_bound((&sent, 0), (&elsewhere, 5_000)), 6_300, "a clock of the same name elsewhere");
+        assert_eq!(error_bound((&point("host/nic-hw-rx@a", -5, ""), 0), (&driver, 0)), 0, "a damaged run");
+    }
 
     #[test]
     fn an_empty_histogram_gives_an_empty_row() {

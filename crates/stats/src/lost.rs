@@ -71,6 +71,7 @@ mod tests {
             ifindex: 3,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: String::new(),
         }
     }

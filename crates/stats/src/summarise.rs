@@ -60,8 +60,8 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         time_of_day: &manifest.time_of_day(),
     };
     let clock = |p: PointId| {
-        let machine = points.get(usize::from(p))?.point.machine.as_str();
-        Some((machine, bound(manifest, machine).unwrap_or(0)))
+        let info = points.get(usize::from(p))?;
+        Some((info, bound(manifest, &info.point.machine).unwrap_or(0)))
     };
     let between = |from, to| clock(from).zip(clock(to)).map_or(0, |(from, to)| error_bound(from, to));
     aggregate.fill(&mut summary, context, between);
@@ -240,6 +240,7 @@ mod tests {
             ifindex,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: String::new(),
         };
         let device =

@@ -454,6 +454,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         ifindex: 2,
         peer: 0,
         peer_netns: 0,
+        error_bound_ns: 0,
         clock: String::new(),
     };
     let points = ["host/nic-rx@nic0", "host/ovs-exec@nic0", "host/ovs-upcall@nic0", "host/tx@vnet0"];

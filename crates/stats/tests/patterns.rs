@@ -16,6 +16,7 @@ fn setup() -> Setup {
         ifindex: 1,
         peer: 0,
         peer_netns: 0,
+        error_bound_ns: 0,
         clock: String::new(),
     };
     Setup {

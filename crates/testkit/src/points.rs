@@ -14,6 +14,7 @@ pub fn point(name: &str) -> PointInfo {
         ifindex: 1,
         peer: 0,
         peer_netns: 0,
+        error_bound_ns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     }
 }

@@ -1,7 +1,7 @@
 //! Where frames are sent: one device, or two as copies of redundant networks.
 
 use latpath_protocols::redundancy::{mark, CopyMark, Lan, Method};
-use latpath_wire::{DeviceError, PacketSocket};
+use latpath_wire::{DeviceError, PacketSocket, TxStampCounts};
 use std::io::IoSlice;
 
 /// Maximum number of frames in one system call.
@@ -50,6 +50,12 @@ impl Output {
     /// Sends each frame twice: marked as the copy of LAN A on one device, and of LAN B on the other.
     pub fn redundant([a, b]: [PacketSocket; 2], method: Method) -> Self {
         Self { socket: a, copies: Some(Copies { socket: b, method, sequence: 0 }) }
+    }
+
+    /// Counts of the NICs' times that were requested; `None` if none were.
+    pub fn tx_stamps(&self) -> Option<TxStampCounts> {
+        let sockets = [Some(&self.socket), self.copies.as_ref().map(|copies| &copies.socket)];
+        sockets.into_iter().flatten().filter_map(PacketSocket::tx_stamps).reduce(TxStampCounts::plus)
     }
 
     /// Makes a built frame ready to be sent: marks both copies.

@@ -23,6 +23,7 @@ mod receiver;
 mod ring;
 mod send_time;
 pub mod thread;
+mod tx_stamps;
 
 pub use control::{
     discarded, from_error_queue, local_address, removed_tag, rx_stamps, Discarded, RxStamps, SendTimeFault, TxKind,
@@ -35,3 +36,4 @@ pub use pace::{BadRate, Deadlines, Pace};
 pub use packet::{Groups, Listen, PacketSocket, Received, Sent};
 pub use receiver::Receiver;
 pub use send_time::{SendClock, TxTimeMode};
+pub use tx_stamps::TxStampCounts;

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::control::{arrival, removed_tag};
+use crate::tx_stamps::{RequestMessage, TxStampCounts, TxStamps};
 use crate::{ask_for, filter, Device, DeviceError, Stamps};
 use latpath_linux::net::{self, set_buffers, set_option};
 use latpath_linux::realtime;
@@ -53,6 +54,7 @@ pub struct PacketSocket {
     protocol: u16,
     headers: Headers,
     drops: Cell<u64>,
+    tx_stamps: Option<Box<TxStamps>>,
 }
 
 /// Memory for the headers of sent frames, whose pointers are valid only during [`PacketSocket::send`].
@@ -105,7 +107,8 @@ impl PacketSocket {
             // port.
             Listen::Incoming(_) | Listen::Passing(_) | Listen::Matching(_) => libc::ETH_P_ALL as u16,
         };
-        let socket = Self { socket, device, protocol, headers: Headers::default(), drops: Cell::new(0) };
+        let socket =
+            Self { socket, device, protocol, headers: Headers::default(), drops: Cell::new(0), tx_stamps: None };
         // The larger receive buffer holds a burst of some 10,000 frames; beyond that the kernel counts its drops.
         let (buffer, wait_ms) = match listen {
             Listen::No => (4 << 20, 1000),
@@ -214,6 +217,24 @@ impl PacketSocket {
         self.option("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
     }
 
+    /// Requests the NIC's times of sent frames from now on, of one frame at a time. The NIC's timestamps must be switched
+    /// on. The times are for followers of the packets; here they are only counted.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn sample_tx_stamps(&mut self) -> Result<(), DeviceError> {
+        // Without the frame's bytes. Frames themselves request their times.
+        let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+        self.option("asking for the NIC's times", libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(flags as i32))?;
+        self.tx_stamps = Some(Box::default());
+        Ok(())
+    }
+
+    /// Counts of the requested times; `None` without [`Self::sample_tx_stamps`].
+    pub fn tx_stamps(&self) -> Option<TxStampCounts> {
+        self.tx_stamps.as_ref().map(|stamps| stamps.counts())
+    }
+
     /// Sends frames in one system call. The kernel may accept only some of them: call again with the rest.
     ///
     /// # Errors
@@ -228,12 +249,27 @@ impl PacketSocket {
             // IoSlice has the layout of iovec; the kernel only reads the data.
             header.msg_hdr.msg_iov = std::ptr::from_ref(frame).cast_mut().cast();
             header.msg_hdr.msg_iovlen = 1;
+            (header.msg_hdr.msg_control, header.msg_hdr.msg_controllen) = (std::ptr::null_mut(), 0);
+        }
+        let (mut message, mut has_request) = (RequestMessage::new(), false);
+        if let (Some(stamps), Some(first)) = (&mut self.tx_stamps, headers.first_mut()) {
+            has_request = stamps.is_next();
+            if has_request {
+                first.msg_hdr.msg_control = std::ptr::from_mut(&mut message).cast();
+                first.msg_hdr.msg_controllen = size_of::<RequestMessage>() as _;
+            }
         }
         let (fd, count) = (self.socket.as_fd().as_raw_fd(), frames.len() as u32);
         loop {
-            // SAFETY: the first `count` headers point to `frames`, which outlive the call.
+            // SAFETY: the first `count` headers point to `frames`, and one to `message`, which outlive the call.
             let n = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, 0) };
             if n >= 0 {
+                if let Some(stamps) = &mut self.tx_stamps {
+                    stamps.sent(n as usize, has_request && n > 0);
+                    stamps
+                        .collect(self.socket.as_fd())
+                        .map_err(|e| self.device.failed("reading the NIC's times", e))?;
+                }
                 return Ok(Sent { taken: n as usize, refused: false });
             }
             match send_error(&self.device, io::Error::last_os_error(), frames.first().map_or(0, |f| f.len())) {

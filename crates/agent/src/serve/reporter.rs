@@ -18,7 +18,7 @@ const NOTES_EVERY: Duration = Duration::from_secs(1);
 /// Minimum interval of messages with a watermark only.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
 /// Maximum time of a stopped source to report its remaining sightings.
-const SETTLING: Duration = Duration::from_millis(100);
+const SETTLING: Duration = Duration::from_millis(300);
 
 /// State of the reports.
 pub(super) struct Reporter {
@@ -164,7 +164,7 @@ impl Reporter {
             return;
         }
         *asked = Some(Instant::now());
-        let known = SourceNotes::of(&source.source_notes(), &source.senders());
+        let known = SourceNotes::of(&source.source_notes(), &source.senders(), &source.points());
         if known != *reported {
             reported.clone_from(&known);
             out.push(Message::SourceNotes(known));

@@ -33,6 +33,7 @@ impl Source for Given {
             ifindex: i as u32,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: "monotonic".into(),
         };
         (0..self.points).map(point).collect()

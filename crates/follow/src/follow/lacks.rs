@@ -174,6 +174,7 @@ mod tests {
             machines: Vec::new(),
             points: PointFilter::default(),
             other_users: false,
+            nic_times: false,
             clock_error: None,
             segments: Vec::new(),
             threshold: 200_000,

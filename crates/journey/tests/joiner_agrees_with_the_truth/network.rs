@@ -79,6 +79,7 @@ pub fn points() -> Vec<PointInfo> {
             ifindex: 1,
             peer: 0,
             peer_netns: 0,
+            error_bound_ns: 0,
             clock: "monotonic".into(),
         })
         .to_vec()

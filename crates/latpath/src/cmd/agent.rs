@@ -100,6 +100,7 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     }
     let readers = request.option(StartRequest::READERS).unwrap_or_default();
     options.readers = readers.lines().map(str::to_owned).collect();
+    options.nic_times = request.option(StartRequest::NIC_TIMES).is_some();
     let places = request.option(StartRequest::PLACES).is_some();
     let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32, places));
     let source = match request.streams.is_empty() && sampler.is_some() {

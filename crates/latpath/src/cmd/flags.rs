@@ -3,7 +3,7 @@
 use super::values::{some_time, time, whole};
 use super::{ns, Usage};
 use anyhow::Result;
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 use latpath_analysis::{parse_duration, span, When};
 use latpath_model::{Ns, StreamId, StreamSpec};
 use latpath_protocols::Tag;
@@ -14,6 +14,15 @@ use std::time::Duration;
 
 /// Default threshold of late packets, ns.
 pub(super) const THRESHOLD: Ns = 200_000;
+
+/// Which times of packets are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stamps {
+    /// Those of the kernel
+    Kernel,
+    /// Those of NICs too, where they have a clock
+    Nic,
+}
 
 /// When to stop.
 #[derive(ClapArgs, Debug)]

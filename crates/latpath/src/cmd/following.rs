@@ -1,7 +1,7 @@
 //! Shared by `live` and `record`: the flags that select what to follow, and the messages about a session on stderr.
 
 use super::choose::{choose, Choice};
-use super::flags::{Joining, StopAfter, THRESHOLD};
+use super::flags::{Joining, Stamps, StopAfter, THRESHOLD};
 use super::on_spike::{LateEvent, OnSpike, SpikeCommand};
 use super::{ns, Usage};
 use anyhow::{bail, Result};
@@ -43,6 +43,9 @@ pub struct FollowArgs {
     /// Also watch network namespaces of other users, such as those of rootless containers
     #[arg(long)]
     other_users: bool,
+    /// Timestamps to take: the kernel's, or also those of NICs, which are switched on meanwhile
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
+    stamps: Stamps,
     /// Maximum error of this host's clock against UTC, as 1us; bounds Tmu, the time from a packet's sample to its first
     /// point [default: the kernel's estimate, if the clock is synchronised]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
@@ -153,6 +156,7 @@ impl FollowArgs {
             machines: self.machines.clone(),
             points: PointFilter::new(self.points.clone()),
             other_users: self.other_users,
+            nic_times: self.stamps == Stamps::Nic,
             clock_error: self.clock_error.map(ns),
             segments: self.all_segments(),
             threshold: self.threshold().unwrap_or(THRESHOLD),

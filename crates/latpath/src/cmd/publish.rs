@@ -2,7 +2,7 @@
 
 mod schedule;
 
-use super::flags::{StopAfter, Tagging};
+use super::flags::{Stamps, StopAfter, Tagging};
 use super::interrupt::stop_flag;
 use super::report::print_as;
 use super::streams::reasons_json;
@@ -16,6 +16,7 @@ use latpath_clock::ClockTie;
 use latpath_model::stream::{format_mac, listed_examples, listed_titles};
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec};
+use latpath_nic_timestamps::{is_used_by_ptp, Caps, HardwareStamps};
 use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
     redundancy::Method,
@@ -27,7 +28,7 @@ use latpath_traffic::{
     publish, Corrupted, Frames, InterfaceChoice, Output, Pattern, PublishOptions, Punctuality, Repeated,
     RepeatedOptions, Replay, Synthetic, SyntheticOptions, TalkOptions,
 };
-use latpath_wire::{Listen, Pace, PacketSocket};
+use latpath_wire::{Listen, Pace, PacketSocket, TxStampCounts};
 use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -150,6 +151,9 @@ pub struct Args {
     /// Pass frames directly to the driver; latpath then has no tx point on this device
     #[arg(long)]
     bypass_qdisc: bool,
+    /// Timestamps to take: the kernel's, or also the NIC's, requested of one frame at a time, for record --stamps nic
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
+    stamps: Stamps,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -225,13 +229,17 @@ fn measure(args: Args) -> Result<Outcome> {
     if let Some(plan) = schedule::plan(&args)? {
         return talk(&args, plan, spin, &stop);
     }
-    let open = |device: &str| -> Result<PacketSocket> {
-        let socket = PacketSocket::open(device, Listen::No)?;
+    let mut stamping = Vec::new();
+    let mut open = |device: &str| -> Result<PacketSocket> {
+        let mut socket = PacketSocket::open(device, Listen::No)?;
         if let Some(priority) = args.priority {
             socket.set_priority(priority)?;
         }
         if args.bypass_qdisc {
             socket.bypass_qdisc()?;
+        }
+        if args.stamps == Stamps::Nic {
+            stamping.extend(request_stamps(device, &mut socket)?);
         }
         Ok(socket)
     };
@@ -266,8 +274,8 @@ fn measure(args: Args) -> Result<Outcome> {
     let ended = publish(&mut output, &mut *frames, &options, &stop, &mut sent);
     let printed = print_as(
         args.json,
-        || to_json(&args, &what, hz, &sent),
-        || text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent),
+        || to_json(&args, &what, hz, &sent, output.tx_stamps()),
+        || text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent, output.tx_stamps()),
     );
     ended?;
     printed?;
@@ -286,6 +294,27 @@ fn talk(args: &Args, plan: schedule::Plan, spin: Ns, stop: &AtomicBool) -> Resul
     ended?;
     printed?;
     Ok(Outcome::Done)
+}
+
+/// Switches the device's timestamps on, and requests them of sent frames, unless a PTP program runs on the device.
+fn request_stamps(device: &str, socket: &mut PacketSocket) -> Result<Option<HardwareStamps>> {
+    let caps = Caps::of(device)?;
+    let device = printable(device);
+    anyhow::ensure!(
+        caps.tx_nic(),
+        "--stamps nic: {device}: its driver has no times of sent frames (latpath ping caps -i {device} says what it has)"
+    );
+    if is_used_by_ptp(caps.ifindex) {
+        eprintln!(
+            "latpath: {device}: no times of sent frames are requested, because a PTP program uses them there: most NICs              keep one at a time"
+        );
+        return Ok(None);
+    }
+    let on = HardwareStamps::switch_on(&caps)?;
+    if on.as_ref().is_some_and(HardwareStamps::tx) {
+        socket.sample_tx_stamps()?;
+    }
+    Ok(on)
 }
 
 struct SentStream {
@@ -426,7 +455,13 @@ fn repeated(
     Ok((Box::new(frames), SentStream::new(stream.to_string(), Vec::new())))
 }
 
-fn to_json(args: &Args, what: &SentStream, hz: Option<f64>, sent: &Punctuality) -> Value {
+fn to_json(
+    args: &Args,
+    what: &SentStream,
+    hz: Option<f64>,
+    sent: &Punctuality,
+    stamps: Option<TxStampCounts>,
+) -> Value {
     let mut row = json!({
         "interface": args.copies().is_none().then_some(&args.interface),
         "prp": args.prp,
@@ -446,12 +481,22 @@ fn to_json(args: &Args, what: &SentStream, hz: Option<f64>, sent: &Punctuality) 
         "target_rate_hz": hz,
         "rate_hz": sent.rate_hz(),
     });
+    if let Some(TxStampCounts { requested, received, skipped }) = stamps {
+        row["nic_times"] = json!({ "requested": requested, "received": received, "skipped": skipped });
+    }
     times_json(&mut row, "pacing", &sent.error);
     times_json(&mut row, "wakeup", &sent.wakeup);
     row
 }
 
-fn text(args: &Args, what: &SentStream, hz: Option<f64>, interval: Ns, sent: &Punctuality) -> String {
+fn text(
+    args: &Args,
+    what: &SentStream,
+    hz: Option<f64>,
+    interval: Ns,
+    sent: &Punctuality,
+    stamps: Option<TxStampCounts>,
+) -> String {
     let mut lines = vec![format!("{} on {}", what.text, args.devices())];
     let asked = hz.map_or("as fast as possible".into(), |hz| format!("asked: {}/s", rate(hz)));
     let elapsed = duration(sent.last - sent.first);
@@ -467,6 +512,12 @@ fn text(args: &Args, what: &SentStream, hz: Option<f64>, interval: Ns, sent: &Pu
     }
     if sent.error.count() > 0 {
         lines.push(format!("late     {}, by more than {}", number_of(sent.late, "frame"), duration(interval)));
+    }
+    if let Some(TxStampCounts { requested, received, skipped }) = stamps {
+        lines.push(format!(
+            "NIC      {received} times of {requested} requested; not requested for {}, one at a time",
+            number_of(skipped, "frame")
+        ));
     }
     if sent.gave_up {
         lines.push("note     more than 1 s behind when --duration ended; overdue frames were not sent".into());

@@ -320,6 +320,7 @@ fn live() -> Result<(), Failed> {
         machines: Vec::new(),
         points: PointFilter::default(),
         other_users: false,
+        nic_times: false,
         clock_error: None,
         segments: Vec::new(),
         threshold: 20 * ms,

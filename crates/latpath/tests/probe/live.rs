@@ -25,6 +25,7 @@ pub fn options(stream: &str) -> Options {
         machines: Vec::new(),
         points: PointFilter::default(),
         other_users: false,
+        nic_times: false,
         clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,

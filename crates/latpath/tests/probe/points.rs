@@ -14,6 +14,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("a_thread_that_renames_itself_leaves_room_for_others", needs, renamed),
         trial("a_reader_that_is_named_has_a_place_whatever_other_threads_do", needs, named),
         trial("a_device_that_is_made_again_and_again_keeps_its_point", needs, made_again),
+        trial("without_a_nic_that_has_times_packets_are_seen_as_ever_and_a_note_says_so", needs, no_nic),
         trial("namespaces_of_other_users_count_only_where_they_are_asked_for", needs, others),
     ]
 }
@@ -57,6 +58,23 @@ fn refused() -> Result<(), Failed> {
     assert_eq!(counters.points_overflow, 0);
     // A point was rejected after its first packets had been seen; from then on its packets cost nothing.
     assert!(counters.sightings < 50 * 3, "{counters:?}");
+    Ok(())
+}
+
+fn no_nic() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("no-nic");
+    let options = ProbeOptions { nic_times: true, ..ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]) };
+    let mut probe = Probe::attach(options)?;
+    let mut seen = Vec::new();
+    for n in 0..5 {
+        step(&bench, &mut probe, &stream, n, &mut seen)?;
+    }
+    let points = probe.points();
+    assert!(points.len() >= 3 && points.iter().all(|info| !info.point.kind.is_by_nic()), "{points:?}");
+    let has_clocks = std::fs::read_dir("/sys/class/ptp").is_ok_and(|clocks| clocks.count() > 0);
+    let notes = probe.notes();
+    assert!(has_clocks || notes.iter().any(|note| note.contains("no NIC that is up has timestamps")), "{notes:?}");
     Ok(())
 }
 

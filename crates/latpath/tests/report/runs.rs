@@ -110,6 +110,7 @@ pub fn manifest() -> Manifest {
         ifindex: n as u32 + 2,
         peer: 0,
         peer_netns: 0,
+        error_bound_ns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let point = |p: usize| POINTS[p].parse::<Point>().unwrap();

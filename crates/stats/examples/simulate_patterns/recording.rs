@@ -68,6 +68,7 @@ fn setup() -> Setup {
         ifindex: if name.ends_with("nic0") { 2 } else { 3 + n as u32 },
         peer: 0,
         peer_netns: 0,
+        error_bound_ns: 0,
         clock: String::new(),
     };
     let step = |two: &[u16]| Segment {

@@ -263,7 +263,7 @@ impl Prepared {
     }
 
     pub(super) fn to_json(&self, args: &super::Args, sent: &Punctuality) -> Value {
-        let mut row = super::to_json(args, &self.plan.what, Some(self.hz()), sent);
+        let mut row = super::to_json(args, &self.plan.what, Some(self.hz()), sent, None);
         let Schedule { clock, base, cycle } = self.plan.schedule;
         row["schedule"] = json!({ "clock": clock.to_string(), "base_time_ns": base, "cycle_ns": cycle });
         let streams = self.plan.streams.iter().zip(&self.talker.talked);
@@ -272,7 +272,7 @@ impl Prepared {
     }
 
     pub(super) fn text(&self, args: &super::Args, sent: &Punctuality) -> String {
-        let mut text = super::text(args, &self.plan.what, Some(self.hz()), self.plan.schedule.cycle, sent);
+        let mut text = super::text(args, &self.plan.what, Some(self.hz()), self.plan.schedule.cycle, sent, None);
         for (stream, talked) in self.plan.streams.iter().zip(&self.talker.talked) {
             add_stream(&mut text, stream, talked);
         }

@@ -277,8 +277,16 @@ fn taken_off() -> Result<(), Failed> {
     for device in [format!("lpq0%{}", space.name()), format!("lpq0%{netns}"), "lpq0".into()] {
         tc(space, "qdisc add dev lpq0 root tbf rate 1mbit burst 5kb latency 50ms")?;
         let point = format!("host/tx@{device}").parse()?;
-        let point =
-            PointInfo { point, link: Link::Veth, netns, ifindex: 0, peer: 0, peer_netns: 0, clock: String::new() };
+        let point = PointInfo {
+            point,
+            link: Link::Veth,
+            netns,
+            ifindex: 0,
+            peer: 0,
+            peer_netns: 0,
+            error_bound_ns: 0,
+            clock: String::new(),
+        };
         let all = advice(Cause::QdiscHeld, None, None, &[point]);
         let lines: Vec<String> = all.into_iter().flat_map(|advice| advice.commands).collect();
         let [show, off] = lines.as_slice() else { return Err(format!("{lines:?}").into()) };

@@ -22,6 +22,7 @@ pub mod ladder;
 mod linux_bridge;
 mod lying_nic;
 mod nic;
+mod nic_times;
 mod ovs_daemon_stops;
 mod ovs_fast_path;
 mod ovs_slow_action;
@@ -101,7 +102,13 @@ const ISOLATION: &[Test] = &[hypervisor_guide::TEST, studies::ISOLATION, doctor_
 
 const IDLE: &[Test] = &[cause_idle::TEST];
 
-const STAMPING: &[Test] =
-    &[stamping_nics::TEST, phc_followed::TEST, ping_caps::TEST, ping_hardware::TEST, ping_clocks::TEST];
+const STAMPING: &[Test] = &[
+    stamping_nics::TEST,
+    phc_followed::TEST,
+    ping_caps::TEST,
+    ping_hardware::TEST,
+    ping_clocks::TEST,
+    nic_times::TEST,
+];
 
 const IGB: &[Test] = &[igb::TEST];

@@ -1,0 +1,121 @@
+//! A recording with the NICs' own times: every journey has them, the time on the wire is exact, and the mapped times
+//! are as right as they claim; NICs that lose or invent times are noticed.
+
+use crate::{
+    linked::{plain, Linked},
+    stamping::StampingNics,
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context, Result};
+use latpath_testkit::waits::{listens, until};
+use serde_json::Value;
+use std::{fs, path::Path, time::Duration};
+
+pub const TEST: Test = Test { name: "nic_times", smoke: false, only_whole: false, seconds: 240, run };
+
+const WIRE_NS: i64 = 20_000;
+/// Without tx-done, at which the route of packets ends that this host sends.
+const POINTS: &str = "--points host/tx@*,host/nic-*,host/app-read@*";
+/// Time limit of a command.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SENT: &str = "host/nic-hw-tx@lpn0";
+const ARRIVED: &str = "host/nic-hw-rx@lpn1";
+const DRIVER: &str = "host/nic-rx@lpn1";
+
+fn run(scale: &Scale) -> Outcome {
+    let nics = StampingNics::load(&format!("wire_ns={WIRE_NS}"))?;
+    let frames = scale.frames(2_000, 20_000);
+    let recorded = Recorded::of(&nics, frames, "")?;
+    recorded.expect_count(ARRIVED, DRIVER, frames)?;
+    // The NIC's time of a frame is requested unless that of the one before is still on its way.
+    let count = |name: &str| recorded.sent[name].as_u64().context("no count");
+    let (requested, skipped) = (count("requested")?, count("skipped")?);
+    ensure!(requested + skipped == frames && requested * 10 >= frames * 9, "{}", recorded.sent);
+    recorded.expect_count(SENT, ARRIVED, requested)?;
+    recorded.expect_count("host/tx@lpn0", SENT, requested)?;
+    let wire = recorded.segment(SENT, ARRIVED)?;
+    for time in ["min_ns", "max_ns"] {
+        let ns = wire[time].as_i64().context("no time")?;
+        ensure!((ns - WIRE_NS).abs() <= 1, "the wire took {ns} ns: {wire}");
+    }
+    recorded.expect_within_the_bound()?;
+    let said = nics.run(1, "hwstamp_ctl -i lpn1")?;
+    ensure!(said.contains("tx_type 0\nrx_filter 0"), "timestamping was left on: {said}");
+
+    // Each fourth frame, of the stream or another, arrives without a time.
+    let recorded = Recorded::of(&nics, 400, "rx_lost")?;
+    nics.set("rx_lost", "0,0")?;
+    let count = recorded.segment(ARRIVED, DRIVER)?["count"].as_u64().context("no count")?;
+    ensure!((250..390).contains(&count), "{count} of 400 frames have a time; {}", recorded.notes);
+    ensure!(recorded.report["journeys"] == 400, "frames without a time are missing: {}", recorded.report["journeys"]);
+
+    nics.set("frozen", "1,1")?;
+    let recorded = Recorded::of(&nics, 400, "");
+    nics.set("frozen", "0,0")?;
+    let recorded = recorded?;
+    ensure!(recorded.notes.contains("is not used: it stands still"), "no note on the clock: {}", recorded.notes);
+    ensure!(recorded.segment(ARRIVED, DRIVER).is_err(), "times of a frozen clock are used");
+    Ok(())
+}
+
+/// A recording of a stream from one NIC to the other.
+struct Recorded {
+    report: Value,
+    notes: String,
+    csv: String,
+    /// Counts of the requested times of sent frames.
+    sent: Value,
+}
+
+impl Recorded {
+    /// Records a stream. With `lost`, each fourth frame of it arrives without a time.
+    fn of(nics: &StampingNics, frames: u64, lost: &str) -> Result<Self> {
+        let run = "/tmp/latpath-lab-nic-times";
+        let _ = fs::remove_dir_all(run);
+        let linked: &Linked = nics;
+        let recording = linked.start(1, &format!("record -s svid:MU01 --stamps nic {POINTS} --no-flight -o {run}"))?;
+        let begun = || Path::new(run).join("manifest.json").exists();
+        until("the recording has begun", begun).map_err(plain)?;
+        let mut reader = linked.start(1, "subscribe -i lpn1 -s svid:MU01 --json")?;
+        listens(&mut reader).map_err(plain)?;
+        if !lost.is_empty() {
+            nics.set(lost, "0,4")?;
+        }
+        let words = format!("publish -i lpn0 --svid MU01 --rate 1000 --count {frames} --stamps nic --json");
+        let sent = linked.latpath(0, &words, PATIENCE)?.json::<Value>().map_err(plain)?;
+        let ended = [reader, recording].map(|process| {
+            process.interrupt();
+            process.finish(PATIENCE).map_err(plain)
+        });
+        let [read, ended] = ended;
+        ensure!(read?.json::<Value>().map_err(plain)?["received"] == frames, "the reader lacks frames");
+        let ended = ended?;
+        let report = linked.latpath(1, &format!("report {run} --json"), PATIENCE)?.json::<Value>().map_err(plain)?;
+        let csv = linked.latpath(1, &format!("export csv {run} -o -"), PATIENCE)?.stdout;
+        let notes = format!("{} {}", report["notes"], ended.stderr);
+        Ok(Self { notes, report, csv, sent: sent["nic_times"].clone() })
+    }
+
+    fn segment(&self, from: &str, to: &str) -> Result<&Value> {
+        let all = self.report["segments"].as_array().context("no segments")?;
+        let found = all.iter().find(|s| s["from"] == from && s["to"] == to);
+        let ends = || all.iter().map(|s| format!("{}..{}", s["from"], s["to"])).collect::<Vec<_>>().join(", ");
+        found.with_context(|| format!("no segment from {from} to {to}, but {}; {}", ends(), self.notes))
+    }
+
+    fn expect_count(&self, from: &str, to: &str, expected: u64) -> Outcome {
+        let count = &self.segment(from, to)?["count"];
+        ensure!(*count == expected, "{count} journeys from {from} to {to}, not {expected}; {}", self.notes);
+        Ok(())
+    }
+
+    /// The driver has a frame no earlier than the wire has brought it: an earlier time is within the bound.
+    fn expect_within_the_bound(&self) -> Outcome {
+        let segment = self.segment(ARRIVED, DRIVER)?;
+        let (least, bound) = (segment["min_ns"].as_i64(), segment["error_bound_ns"].as_i64());
+        let (least, bound) = least.zip(bound).context("no figures")?;
+        ensure!(bound > 0 && bound < 100_000 && least >= -bound, "{segment}");
+        ensure!(self.csv.lines().count() > 1, "nothing is exported");
+        Ok(())
+    }
+}
