@@ -121,7 +121,7 @@ impl Pairs {
 pub struct Timeline {
     exchanges: OffsetEstimator,
     pairs: [Pairs; 3],
-    /// Amount by which the exchanges disproved times by PTP, which widens their bound, ns.
+    /// Widening of the bound of times by PTP since the exchanges disproved some, ns.
     ptp_widening: Ns,
     violations: u64,
     knots: VecDeque<Knot>,
@@ -186,15 +186,17 @@ impl Timeline {
     }
 
     /// Adds a pair by PTP: the guest's clock showed `guest` when the host's showed `at_host`, within the sum of the
-    /// bounds of both servos. If the exchanges disprove it, its bound was too small, as by an asymmetric path: the
-    /// excess widens the bound of this pair and of the next ones, and decays.
+    /// bounds of both servos. If the exchanges disprove it, its bound was too small, as by an asymmetric path, and by an
+    /// unknown amount: the bound of this pair and of the next ones then covers all that the exchanges permit. The
+    /// widening decays with pairs that agree.
     pub fn add_ptp(&mut self, guest: Ns, at_host: Ns, uncertainty: Ns) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return };
         let offset = guest.saturating_sub(at_host);
         let outside = offset.saturating_sub(upper).max(lower.saturating_sub(offset)).saturating_sub(uncertainty);
         if outside > 0 {
             self.violations += 1;
-            self.ptp_widening = self.ptp_widening.max(outside.saturating_add(1));
+            let farthest = offset.saturating_sub(lower).max(upper.saturating_sub(offset));
+            self.ptp_widening = self.ptp_widening.max(farthest.saturating_sub(uncertainty));
             self.last_fault = Some((at_host, format!("PTP contradicts the timed exchanges by {outside} ns")));
         } else {
             self.ptp_widening -= self.ptp_widening / PTP_DECAY;
