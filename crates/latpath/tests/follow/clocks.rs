@@ -156,8 +156,10 @@ fn real_ptp4l() -> Result<(), Failed> {
             &config,
             format!("[global]\nfree_running 1\ndomainNumber 24\nuds_address {}\n{more}", socket.display()),
         )?;
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", space.name(), "ptp4l", "-S", "-2", "-i", device, "-f"]).arg(&config);
+        // Not ip netns exec: a process in another mount namespace names files that latpath does not read.
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", space.name()));
+        command.args(["ptp4l", "-S", "-2", "-i", device, "-f"]).arg(&config);
         Ok(Daemon(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     };
     let _master = start(
