@@ -123,12 +123,17 @@ static __always_inline void remove_trailer(struct frame *f, __u32 payload)
 		f->have = f->len;
 }
 
-/* Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, -1 without one. */
-static __always_inline int ethernet(struct frame *f)
+/*
+ * Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, -1 without one. It is a function
+ * so that the verifier follows what comes after it once, not once for each number of tags.
+ */
+__noinline int ethernet(struct frame *f)
 {
 	__u32 off = 14;
 	int type;
 
+	if (!f)
+		return -1;
 	if (f->no_link)
 		return 0;
 	if (f->have < 18)
