@@ -107,9 +107,13 @@ impl Survey {
             ..ClockReport::default()
         };
         report.phc2sys = self.daemons.iter().filter(|daemon| daemon.name == "phc2sys").map(phc2sys).collect();
-        match chrony::read(&self.options.chrony) {
-            Ok(chrony) => report.chrony = Some(chrony),
-            Err(error) => report.notes.extend(self.daemon("chronyd").map(|pid| chrony_note(pid, &error))),
+        // Where no chronyd runs, requests would only be traffic on loopback.
+        let daemon = self.daemon("chronyd");
+        if daemon.is_some() || self.options.chrony != ChronyAddress::default() {
+            match chrony::read(&self.options.chrony) {
+                Ok(chrony) => report.chrony = Some(chrony),
+                Err(error) => report.notes.extend(daemon.map(|pid| chrony_note(pid, &error))),
+            }
         }
         report.virtual_clock = self.virtual_clock.as_mut().map(|device| virtual_clock(device, &tie));
         let offsets = self.read_phcs(&mut report);
