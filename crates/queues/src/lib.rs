@@ -11,7 +11,7 @@
 //! let watch = latpath_queues::Watch::start(false)?;
 //! std::thread::sleep(Duration::from_secs(10));
 //! for queue in watch.end(|| ()).0.queues {
-//!     println!("{}: {} buffers posted, {} used", queue.name, queue.posted, queue.used);
+//!     println!("{}: {} buffers posted, {} used", queue.name, queue.posted, queue.counts.used_buffers);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -242,12 +242,16 @@ fn make_bpffs(builder: &mut Builder) -> Result<()> {
     })
 }
 
+/// Entries that the kernel itself makes in each new bpffs (kernel/bpf/preload).
+const OF_THE_KERNEL: [&str; 2] = ["maps.debug", "progs.debug"];
+
 /// Unmounts bpffs, unless others use it.
 pub(crate) fn unmount() -> std::result::Result<Removed, String> {
     if !is_mounted() {
         return Ok(Removed::Absent);
     }
-    if fs::read_dir(BPFFS).is_ok_and(|mut entries| entries.next().is_some()) {
+    let is_of_others = |entry: fs::DirEntry| !OF_THE_KERNEL.iter().any(|name| entry.file_name() == *name);
+    if fs::read_dir(BPFFS).is_ok_and(|entries| entries.flatten().any(is_of_others)) {
         return Ok(Removed::LeftAlone("others have pinned programs there since".into()));
     }
     match umount2(BPFFS, MntFlags::empty()) {

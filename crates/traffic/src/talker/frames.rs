@@ -128,10 +128,11 @@ impl Template {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_protocols::protocol::FrameLink;
 
     fn template(svid: &str) -> Template {
         let stream = TalkerStream {
-            header: FrameSpec::default(),
+            header: FrameSpec { link: FrameLink { src: [0; 6], ..FrameLink::default() }, ..FrameSpec::default() },
             svid: svid.into(),
             smp_synch: 2,
             first: 3,
