@@ -19,7 +19,7 @@ const KNOTS: usize = 64;
 /// Pairs that must agree with the exchanges before they are used, initially and after a contradiction.
 const PAIRS_TO_TRUST: u32 = 3;
 const PAIRS_TO_TRUST_AGAIN: u32 = 100;
-/// Part of the widening of PTP's bound that each agreeing pair removes: one in so many.
+/// Reciprocal of the part of the widening of PTP's bound that each agreeing pair removes.
 const PTP_DECAY: Ns = 64;
 
 /// Source of an offset.

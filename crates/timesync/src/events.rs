@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Measurements that the mean size is learnt from before offsets are judged.
 const WARM_UP: u32 = 8;
-/// Weight of a new offset in the mean size: one part in so many.
+/// Reciprocal of the weight of a new offset in the mean size.
 const WEIGHT: Ns = 64;
 /// Minimum mean size, ns, so that a quiet clock's noise is no event.
 const LEAST_MEAN: Ns = 25;
@@ -25,8 +25,9 @@ const SINGLE: Ns = 40;
 const PAIR: Ns = 10;
 /// Size below which an offset is calm.
 const CALM: Ns = 6;
-/// An offset of one part in so many of the mean size is quiet; as many successive ones start the mean from zero.
+/// An offset below the mean size divided by this is quiet.
 const QUIET: Ns = 8;
+/// Successive quiet offsets after which the mean size starts again.
 const QUIET_RUN: u32 = 16;
 /// Successive calm offsets that end an event.
 const CALM_RUN: u32 = 4;

@@ -58,7 +58,7 @@ pub struct SlotCounts {
     pub in_slot: u64,
     /// Frames before their slot.
     pub early: u64,
-    /// Frames after their slot, by whole cycles; [`MOST_CYCLES`] stands for this many and more.
+    /// Frames after their slot, by whole cycles; those later by [`MOST_CYCLES`] or more are counted together.
     pub late: BTreeMap<u64, u64>,
     /// Frames whose class is another one for an error of the clocks within its bound.
     pub uncertain: u64,
