@@ -186,9 +186,9 @@ impl Timeline {
     }
 
     /// Adds a pair by PTP: the guest's clock showed `guest` when the host's showed `at_host`, within the sum of the
-    /// bounds of both servos. If the exchanges disprove it, its bound was too small, as by an asymmetric path, and by an
-    /// unknown amount: the bound of this pair and of the next ones then covers all that the exchanges permit. The
-    /// widening decays with pairs that agree.
+    /// bounds of both servos. If the exchanges disprove it, its bound was too small, as by an asymmetric path, and
+    /// by an unknown amount: the bound of this pair and of the next ones then covers all that the exchanges permit.
+    /// The widening decays with pairs that agree.
     pub fn add_ptp(&mut self, guest: Ns, at_host: Ns, uncertainty: Ns) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return };
         let offset = guest.saturating_sub(at_host);
