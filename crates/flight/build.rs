@@ -2,4 +2,5 @@
 
 fn main() {
     latpath_bpf::compile("flight");
+    latpath_bpf::compile("upcalls");
 }

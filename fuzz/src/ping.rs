@@ -158,7 +158,7 @@ pub fn run(bytes: &[u8]) {
         duration: None,
         lost_after: 1_000,
         timeout: 1_000_000,
-        together: (options & 4 == 4).then_some(1_000),
+        by_ptp: options & 4 == 4,
         threshold: (options & 8 == 8).then_some(0),
         stop_on_breach: false,
     };

@@ -14,7 +14,7 @@ pub fn run(bytes: &[u8]) {
         let len = usize::from(u16::from_be_bytes([head[2], head[3]])).min(tail.len());
         let (frame, tail) = tail.split_at(len);
         t += i64::from(i16::from_be_bytes([head[0], head[1]])) * 1000;
-        subscription.note(&Received { frame, tag: None, arrival: Some(t), had: t + 1 });
+        subscription.note(&Received { frame, tag: None, arrival: Some(t), nic: None, had: t + 1 });
         found.note(t, frame, None);
         frames += 1;
         rest = tail;

@@ -4,7 +4,7 @@
 //! Input: the contents of the frame; the target adds the framing.
 
 use latpath_flight::packed::{pack, unpack};
-use latpath_flight::{CpuRecord, Event, EventKind, Snapshot, Thread, Window};
+use latpath_flight::{CpuRecord, Event, EventKind, FlowLimits, FlowState, Removal, Snapshot, Thread, Upcall, Window};
 
 /// Runs one input.
 pub fn run(bytes: &[u8]) {
@@ -12,7 +12,12 @@ pub fn run(bytes: &[u8]) {
     let events: usize = snapshot.window.cpus.iter().map(|cpu| cpu.events.len()).sum();
     assert!(events <= bytes.len(), "an event takes at least one byte");
     let names = snapshot.threads.values().map(|thread| &thread.name);
-    let names = names.chain(snapshot.irqs.values()).chain(snapshot.functions.values()).chain(&snapshot.missing);
+    let removals = snapshot.upcalls.iter().filter_map(|upcall| match &upcall.flow {
+        FlowState::Removed(removal) => Some(&removal.by.name),
+        _ => None,
+    });
+    let names =
+        names.chain(removals).chain(snapshot.irqs.values()).chain(snapshot.functions.values()).chain(&snapshot.missing);
     names.for_each(|name| assert!(!name.chars().any(char::is_control), "{name:?}"));
     let again = Snapshot::decode(&snapshot.encode()).expect("what was read can be written and read");
     assert_eq!(again, snapshot);
@@ -24,7 +29,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![messages(Snapshot::default()), messages(some())]
 }
 
-/// A short window with all kinds of names.
+/// A short window with all kinds of names, and of upcalls.
 pub fn some() -> Snapshot {
     let kinds = [
         EventKind::IrqEntry(9),
@@ -38,13 +43,41 @@ pub fn some() -> Snapshot {
         (0..24).map(event).collect()
     };
     let record = |cpu| CpuRecord { cpu, events: events(cpu), since: 900_000, overwritten: 3, unfinished: 1 };
+    let removal = Removal {
+        at: 990_000,
+        pid: 44,
+        by: Thread { name: "revalidator5".into(), tgid: 40 },
+        flows: 12,
+        all: false,
+        installed: Some(10_000),
+        packets: Some(4_021),
+        idle_ns: Some(500_000),
+    };
+    let upcall = |n: i64, flow: FlowState| Upcall {
+        t: 1_001_000 + n,
+        cpu: 5,
+        flows: 11,
+        flow,
+        missed_before: 1,
+        read: Some((43, 1_002_000 + n)),
+        answered: Some(1_003_000 + n),
+    };
+    let flows = [
+        FlowState::Unknown,
+        FlowState::NeverThere { since: 10_000 },
+        FlowState::Installed { at: 1_001_000 },
+        FlowState::Removed(removal),
+    ];
     Snapshot {
+        upcalls: (0..).zip(flows).map(|(n, flow)| upcall(n, flow)).collect(),
+        flow_limits: Some(FlowLimits { max_idle_ns: 500_000, flow_limit: 100 }),
         window: Window { from: 1_000_000, to: 1_020_000, cpus: vec![record(0), record(5)] },
         threads: (40..45).map(|pid| (pid, Thread { name: format!("thread-{pid}"), tgid: 40 })).collect(),
         irqs: [(9, "virtio0-input.0".into())].into(),
         functions: [(7, "vmstat_update".into()), (0xffff_8000_0000_1000, "tick_sched_timer".into())].into(),
         idle_states: Default::default(),
         units: [(40, "relay.service".into())].into(),
+        owners: [(40, "unit relay.service".into())].into(),
         missing: vec!["tracepoint: none".into()],
     }
 }

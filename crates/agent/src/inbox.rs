@@ -295,15 +295,11 @@ impl Inbox {
 
     /// Uses the grandmaster that the agent's and this machine's (`here`) system clocks follow.
     fn by_ptp(&mut self, time: &GrandmasterTime, here: PtpTime) {
-        if time.grandmaster != here.grandmaster.0 {
-            let theirs: String = time.grandmaster.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-            let ours: String = here.grandmaster.0.iter().map(|byte| format!("{byte:02x}")).collect();
-            self.timeline.refuse_ptp(format!("PTP: the machine's grandmaster is {theirs}, this host's is {ours}"));
-            return;
+        let moment = PtpTime::try_from(time).and_then(|theirs| here.moment_of(&theirs));
+        match moment {
+            Ok((at_host, bound)) => self.timeline.add_ptp(time.monotonic, at_host, bound),
+            Err(why) => self.timeline.refuse_ptp(format!("PTP: {why}")),
         }
-        // Both system clocks show the grandmaster's time.
-        let at_host = here.monotonic_ns.saturating_add(time.utc.saturating_sub(here.utc_ns));
-        self.timeline.add_ptp(time.monotonic, at_host, time.bound.max(0).saturating_add(here.bound_ns));
     }
 
     fn batch(&mut self, batch: &Batch, now: Ns) -> Result<(), String> {
@@ -392,7 +388,7 @@ mod tests {
         inbox.by_ptp(&time(6_000, [8; 8]), here);
         let state = inbox.timeline.state(NOW + 6_000);
         assert_eq!(state.method.name(), "timed exchanges");
-        assert!(state.pairs_refused.is_some_and(|why| why.contains("0808080808080808")));
+        assert!(state.pairs_refused.is_some_and(|why| why.contains("080808.0808.080808")));
         let hostile = GrandmasterTime { grandmaster: vec![7; 8], monotonic: Ns::MAX, utc: Ns::MIN, bound: Ns::MIN };
         inbox.by_ptp(&hostile, here);
     }

@@ -4,7 +4,7 @@ use crate::settings::MachineReading;
 use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
-use latpath_timesync::PtpTime;
+use latpath_timesync::{ClockIdentity, PtpTime};
 use std::collections::BTreeMap;
 
 pub use crate::source_notes::SourceNotes;
@@ -380,6 +380,19 @@ impl From<PtpTime> for GrandmasterTime {
     fn from(time: PtpTime) -> Self {
         let PtpTime { grandmaster, monotonic_ns: monotonic, utc_ns: utc, bound_ns: bound } = time;
         Self { grandmaster: grandmaster.0.to_vec(), monotonic, utc, bound }
+    }
+}
+
+impl TryFrom<&GrandmasterTime> for PtpTime {
+    type Error = String;
+
+    /// # Errors
+    /// The identity is none.
+    fn try_from(time: &GrandmasterTime) -> Result<Self, String> {
+        let GrandmasterTime { grandmaster, monotonic, utc, bound } = time;
+        let grandmaster = grandmaster.as_slice().try_into().map_err(|_| "the machine's grandmaster has no identity")?;
+        let grandmaster = ClockIdentity(grandmaster);
+        Ok(Self { grandmaster, monotonic_ns: *monotonic, utc_ns: *utc, bound_ns: *bound })
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::explain::Candidate;
 use crate::{Explainer, PacketSelector};
 use latpath_capture::{Capture, CaptureKind, Packet};
-use latpath_cause::RunContext;
+use latpath_cause::{send_time, RunContext};
 use latpath_model::{Ns, StreamId};
 use latpath_run::{Run, RunError, SpikeFile, SpikeFiles, StoreError};
 use std::cmp::Reverse;
@@ -265,7 +265,8 @@ impl<'a> RunCaptures<'a> {
 fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
     let route = context.route(packet.stream);
     let on_route = || packet.sightings.iter().filter(|s| route.is_empty() || route.contains(&s.point)).map(|s| s.t);
-    let (first, last) = (on_route().min()?, on_route().max()?);
+    let (seen, last) = (on_route().min()?, on_route().max()?);
+    let first = send_time(packet, seen, &context.points).map_or(seen, |planned| planned.t);
     Some(Candidate {
         capture: capture.number,
         stream: packet.stream,

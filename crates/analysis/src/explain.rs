@@ -10,6 +10,7 @@ mod figures;
 mod first_causes;
 mod fixes;
 mod live;
+mod no_flow;
 mod of_run;
 mod selector;
 mod sentence;
@@ -24,6 +25,7 @@ use first_causes::FirstCauses;
 use fixes::Assigned;
 pub use fixes::{fixes_of, with_fixes, Fix};
 pub use live::LiveExplainer;
+pub use no_flow::{reasons, visit_parts, why_no_flow};
 pub use of_run::ExplainedRun;
 pub use selector::{date, name, packet, Candidate, PacketSelector};
 pub use sentence::{at_device, briefly, culprit_of_step, one_line, place_of_row, row_sentence, sentence, subject};
@@ -31,12 +33,12 @@ pub use totals::{by_cause, by_culprit, described, latpath_ns, latpath_to_warn_of
 
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::{
-    Advice, Analyst, Attribution, Baseline, GuestCausality, Others, PacketTimeline, Ranking, Row, RunContext,
+    Advice, Analyst, Attribution, Baseline, GuestCausality, NoFlow, Others, PacketTimeline, Ranking, Row, RunContext,
 };
 use latpath_model::{Causality, Ns, StreamId};
 use latpath_stats::Bucket;
 use std::cmp::Reverse;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Maximum number of on-time packets of a capture from which the baseline is learnt.
 const MAX_LEARNT: usize = 128;
@@ -106,6 +108,8 @@ pub struct Explanation {
     pub worst: Vec<ExplainedPacket>,
     /// The worst packet of each of the worst spikes: one stall makes many packets late, for the same reason.
     pub spikes: Vec<ExplainedSpike>,
+    /// Number of late packets by the reason why Open vSwitch had no flow for them.
+    pub no_flow: BTreeMap<NoFlow, u64>,
     /// Consistency of guests' events with the host's record of their vCPUs, over all explained captures.
     pub causality: Vec<GuestCausality>,
     /// Events that machines do not record, and other notes for the reader.
@@ -126,6 +130,7 @@ pub struct Explainer {
     seen: HashSet<(StreamId, u64)>,
     latest: Option<ExplainedPacket>,
     first_causes: FirstCauses,
+    no_flow: BTreeMap<NoFlow, u64>,
     causality: Vec<GuestCausality>,
     notes: Vec<String>,
 }
@@ -145,6 +150,7 @@ impl Explainer {
             seen: HashSet::new(),
             latest: None,
             first_causes: FirstCauses::default(),
+            no_flow: BTreeMap::new(),
             causality: Vec::new(),
             notes: Vec::new(),
         }
@@ -201,7 +207,7 @@ impl Explainer {
         self.context.learn(capture);
         self.note(capture);
         self.more_late = self.more_late.saturating_add(capture.more_late);
-        let Self { context, baseline, ranking, worst, most_worst, seen, first_causes, .. } = self;
+        let Self { context, baseline, ranking, worst, most_worst, seen, first_causes, no_flow, .. } = self;
         let (mut here, mut count): (Option<ExplainedPacket>, u64) = (None, 0);
         let late: Vec<&Packet> = capture.packets.iter().filter(|p| p.late).collect();
         if late.is_empty() {
@@ -218,6 +224,8 @@ impl Explainer {
             count += 1;
             let mut packet = judge(context, &analyst, capture, packet, baseline);
             ranking.add(&packet.attribution);
+            let reasons: BTreeSet<NoFlow> = packet.explained.visits.iter().map(|visit| visit.reason).collect();
+            reasons.into_iter().for_each(|reason| *no_flow.entry(reason).or_default() += 1);
             let route = context.route(packet.explained.stream);
             first_causes.add(&packet, &context.segments, route, baseline);
             let at = worst.partition_point(|other| other.rank() <= packet.rank());
@@ -305,6 +313,7 @@ impl Explainer {
             others: self.ranking.others(),
             worst: self.worst.clone(),
             spikes: self.spikes.clone(),
+            no_flow: self.no_flow.clone(),
             causality: self.causality.clone(),
             notes: self.causality.iter().filter_map(violated).chain(self.notes.iter().cloned()).collect(),
         };

@@ -2,7 +2,7 @@
 
 use latpath_journey::segments::{classic, parse, split};
 use latpath_journey::{Layout, Route, RouteFinder, Segment};
-use latpath_model::{PointId, PointInfo, SegmentKind};
+use latpath_model::{PointId, PointInfo, SegmentKind, StreamId};
 use latpath_run::{NamedSegment, Run, Select};
 
 /// Number of journeys at the start of a run from which the order of its points is found.
@@ -25,7 +25,8 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
 pub fn recorded_layout(run: &Run) -> Layout {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
-    let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
+    let route = Route::from_points(&manifest.route, &manifest.routes, points);
+    let mut route = route.with_reactions(&manifest.streams, points);
     let ends_at_sender = route.ends_at_sender(points);
     if route.points.is_empty() || ends_at_sender || (route.points == found.points && route.by_stream == found.by_stream)
     {
@@ -82,13 +83,18 @@ pub(crate) fn add_possible(
 /// The route of the first journeys.
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);
+    let streams = &run.manifest().streams;
+    let reacts = |id: StreamId| streams.get(usize::from(id)).is_some_and(|stream| stream.reaction.is_some());
     // Damage is reported when the whole run is read.
     run.for_each(&Select::default().with_cpus_and_threads(), |journey| {
-        finder.observe(journey);
+        // The route of reactions follows from those of packets.
+        if !reacts(journey.stream) {
+            finder.observe(journey);
+        }
         left -= 1;
         left > 0
     });
-    finder.route(run.points())
+    finder.route(run.points()).with_reactions(streams, run.points())
 }
 
 /// Parses one of the user's segments.

@@ -47,7 +47,6 @@ struct net_device {
 };
 
 struct sock;
-struct datapath;
 struct xdp_sock;
 
 struct sk_buff {
@@ -88,9 +87,52 @@ struct tun_struct {
 	struct net_device *dev;
 };
 
-/* Open vSwitch, net/openvswitch/datapath.h */
+/* Open vSwitch, net/openvswitch/flow.h, flow_table.h and datapath.h */
+struct sw_flow_key {
+	__u32 recirc_id;
+};
+
+struct sw_flow_key_range {
+	unsigned short start;
+	unsigned short end;
+};
+
+struct sw_flow_mask {
+	struct sw_flow_key_range range;
+	struct sw_flow_key key;
+};
+
+struct sw_flow_stats {
+	__u64 packet_count;
+	unsigned long used;
+};
+
+struct sw_flow {
+	struct sw_flow_key key;
+	struct sw_flow_mask *mask;
+	struct sw_flow_stats *stats[1];
+};
+
+struct flow_table {
+	unsigned int count;
+};
+
+struct datapath {
+	struct flow_table table;
+};
+
 struct dp_upcall_info {
+	__u32 portid;
 	__u8 cmd;
+};
+
+/* include/linux/net.h, net/netlink/af_netlink.h */
+struct socket {
+	struct sock *sk;
+};
+
+struct netlink_sock {
+	__u32 portid;
 };
 
 /* Up to Linux 6.1 a separate bit marks vlan_tci as valid; without it, vlan_tci may have a stale value. */

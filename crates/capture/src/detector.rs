@@ -99,6 +99,16 @@ pub struct LateCounts {
 struct StreamRoute {
     segments: Vec<(PointId, PointId)>,
     points: u64,
+    /// If its packets are reactions: the time over which they are late, ns; `None` for never.
+    reactions: Option<Option<Ns>>,
+}
+
+impl StreamRoute {
+    /// Whether a reaction that took this time is late; `None` for a packet.
+    fn is_late_reaction(&self, time: Option<Ns>) -> Option<bool> {
+        let late = self.reactions?;
+        Some(late.zip(time).is_some_and(|(late, time)| time > late))
+    }
 }
 
 /// An unfinished group of late packets.
@@ -180,11 +190,24 @@ impl LateDetector {
         let is_on = |points: &[PointId], s: &Segment| points.contains(&s.from) && points.contains(&s.to);
         for (stream, route) in self.routes.iter_mut().enumerate() {
             let points = routes.get(stream).map_or(&[][..], Vec::as_slice);
-            let counts = |s: &&Segment| is_on(points, s) || !routes.iter().any(|points| is_on(points, s));
+            let reacts = route.reactions.is_some();
+            let counts = |s: &&Segment| {
+                s.kind.is_for(reacts) && (is_on(points, s) || !reacts && !routes.iter().any(|points| is_on(points, s)))
+            };
             route.segments = segments.iter().filter(counts).map(|s| (s.from, s.to)).collect();
             route.segments.sort_unstable();
             route.segments.dedup();
             route.points = points.iter().fold(0, |set, p| set | 1 << p);
+        }
+    }
+
+    /// Declares streams of reactions, each with the time over which its reactions are late, ns; `None` for never. They
+    /// are not judged by the rule for packets, which take far less time. Call it before [`Self::set_layout`].
+    pub fn set_reactions(&mut self, reactions: impl IntoIterator<Item = (StreamId, Option<Ns>)>) {
+        for (stream, late) in reactions {
+            if let Some(route) = self.routes.get_mut(usize::from(stream)) {
+                route.reactions = Some(late);
+            }
         }
     }
 
@@ -198,10 +221,19 @@ impl LateDetector {
     pub fn take(&mut self, journey: &Journey) {
         let Some(route) = self.routes.get(usize::from(journey.stream)) else { return };
         let Some(first) = journey.first() else { return };
+        // A talker's activity from the send time on may explain why it sent late.
+        let computed = (0..journey.t.len()).filter(|point| (journey.seen & journey.samples) >> point & 1 == 1);
+        let first = computed.map(|point| journey.t[point]).fold(first, Ns::min);
         let time = route.segments.iter().filter_map(|(from, to)| journey.between(*from, *to)).max();
         let whole = route.points != 0 && journey.seen & route.points == route.points;
         let packet = self.recent.push(journey, first, time, whole);
         let Some(time) = time else { return };
+        if let Some(late) = route.reactions {
+            if let Some(late) = late.filter(|late| time > *late) {
+                self.late(&packet, time, late.saturating_add(1));
+            }
+            return;
+        }
         match self.classifier.classify(first, time) {
             Lateness::OnTime => {}
             Lateness::Late(threshold) => self.late(&packet, time, threshold),
@@ -323,7 +355,9 @@ impl LateDetector {
             let mut any = false;
             let all = self.recent.within(from - BEFORE, reached).all(|p| {
                 any |= p.whole && p.first >= from && p.last <= to;
-                (p.whole || !is_known(p.stream)) && p.time.is_none_or(|time| time <= limit)
+                let late_reaction = self.routes[usize::from(p.stream)].is_late_reaction(p.time);
+                let is_late = late_reaction.unwrap_or(p.time.is_some_and(|time| time > limit));
+                (p.whole || !is_known(p.stream)) && !is_late
             });
             all && any
         });
@@ -365,12 +399,15 @@ impl LateDetector {
 
     fn gather(&mut self, pending: &Pending) -> CapturedPackets {
         let CaptureRequest { number, kind, from, to, .. } = pending.request;
+        let routes = &self.routes;
         // The record does not cover the causes of packets outside; another capture has them.
         let is_whole = |p: &RecentPacket| from <= p.first && p.last <= to;
         let is_late = |p: &RecentPacket| {
-            kind == CaptureKind::Spike && is_whole(p) && p.time.is_some_and(|time| time >= pending.threshold)
+            let late_reaction = routes[usize::from(p.stream)].is_late_reaction(p.time);
+            let is_over = late_reaction.unwrap_or(p.time.is_some_and(|time| time >= pending.threshold));
+            kind == CaptureKind::Spike && is_whole(p) && is_over
         };
-        let mut late = vec![0; self.routes.len()];
+        let mut late = vec![0; routes.len()];
         for p in self.recent.within_mut(from, to).filter(|p| is_late(p)) {
             // Packets at the edge of two captures may be in both.
             late[usize::from(p.stream)] += u64::from(!std::mem::replace(&mut p.counted, true));

@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 /// Maximum memory of packets and sightings, bytes: some 100,000 packets seen by three points.
 const BYTES: usize = 11 << 20;
 
+/// The CPU of a computed time, which has none.
+const NO_CPU: u16 = u16::MAX;
+
 /// A packet; its sightings follow those of the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecentPacket {
@@ -69,7 +72,8 @@ impl Recent {
             last = last.max(t);
             n += 1;
             let dt = t.wrapping_sub(first);
-            let (tid, cpu) = (journey.tid[point], journey.cpu[point]);
+            let is_computed = journey.samples >> point & 1 == 1;
+            let (tid, cpu) = if is_computed { (0, NO_CPU) } else { (journey.tid[point], journey.cpu[point]) };
             room_for_one(&mut self.sightings);
             self.sightings.push_back(Compact { dt, tid, cpu, point: point as PointId });
         }
@@ -115,8 +119,8 @@ impl Recent {
         let seen = |s: &Compact| PacketSighting {
             point: s.point,
             t: held.first.wrapping_add(s.dt),
-            cpu: Some(s.cpu),
-            tid: Some(s.tid),
+            cpu: Some(s.cpu).filter(|cpu| *cpu != NO_CPU),
+            tid: Some(s.tid).filter(|_| s.cpu != NO_CPU),
         };
         let end = begin + usize::from(held.sightings);
         let mut sightings: Vec<PacketSighting> =

@@ -277,3 +277,33 @@ proptest! {
         }
     }
 }
+
+/// Reactions of 3 ms, one of 5 ms, and packets of 10 us, of which the threshold says 200 us.
+#[test]
+fn reactions_are_late_by_their_own_time_alone() {
+    let reaction = |number: u64| {
+        let t = 1_200 * MS + number as Ns * 100 * MS;
+        let took = if number == 7 { 5 * MS } else { 3 * MS };
+        Made { stream: 1, number, t: [t, t + 1000, t + took], lost: false }
+    };
+    let mut all: Vec<Made> = packets(8_000, |_| 0);
+    all.extend((0..15).map(reaction));
+    all.sort_by_key(|p| p.t[0]);
+    for (late, expected) in [(None, 0), (Some(4 * MS), 1), (Some(2 * MS), 15)] {
+        let options = Options { rule: LatenessRule::Over(THRESHOLD), max_wait: 1_200 * MS, baselines: true };
+        let mut detector = LateDetector::new(options, 2, RetentionPolicy::default());
+        detector.set_reactions([(1, late)]);
+        let segment = |from, to| Segment { kind: SegmentKind::Named, name: String::new(), from, to };
+        detector.set_layout(&[segment(0, 1), segment(0, 2)], &vec![vec![0, 1, 2]; 2]);
+        let reported = run(&mut detector, &all);
+        assert_eq!(detector.counts().late, [0, expected], "{late:?}");
+        let spikes = reported.spikes();
+        assert_eq!(spikes.len() as u64, expected, "{late:?}");
+        for (_, request) in &spikes {
+            let gathered = reported.of(request);
+            assert_eq!(gathered.packets.iter().filter(|p| p.late).count(), 1, "{late:?}: the reaction, no packet");
+        }
+        let baselines = reported.requests.iter().any(|(_, request)| request.kind == CaptureKind::Baseline);
+        assert!(baselines, "{late:?}: between late reactions, all is on time");
+    }
+}

@@ -22,6 +22,8 @@ pub struct Process {
     pub name: String,
     /// Its systemd unit or control group, if recorded.
     pub unit: Option<String>,
+    /// Its owner, as people name it: `unit relay.service`, `container web (docker)`, `pod shop/web-0`, if recorded.
+    pub owner: Option<String>,
 }
 
 /// An actor or culprit: a thread, softirq, interrupt or idle CPU. Threads of one name and role are one actor.
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn threads_of_one_process_and_all_of_latpaths_are_one_culprit() {
         let mut context = RunContext::default();
-        let process = |pid, name: &str| Process { pid, name: name.into(), unit: None };
+        let process = |pid, name: &str| Process { pid, name: name.into(), unit: None, owner: None };
         let known = context.processes.entry(HOST.into()).or_default();
         for (tid, of) in
             [(7, process(7, "rustc")), (8, process(7, "rustc")), (9, process(7, "rustc")), (4, process(3, "latpath"))]

@@ -9,7 +9,7 @@
 mod shell;
 
 use crate::actor::Actor;
-use crate::{kernel_time, CauseShare, Note, RunContext};
+use crate::{kernel_time, CauseShare, NoFlow, Note, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
@@ -547,6 +547,14 @@ impl Advisor<'_> {
         })
     }
 
+    pub(crate) fn of_late_timers(&self) -> Vec<Advice> {
+        let talker = self.share.actor.as_ref().map_or("the talker", |actor| &actor.name);
+        self.without_command(format!(
+            "let {talker} wake up earlier and wait actively for its send time (latpath publish --spin TIME); as SCHED_FIFO, \
+             its timers have no slack (50 µs by default)"
+        ))
+    }
+
     pub(crate) fn of_upcalls(&self) -> Vec<Advice> {
         let vms = &self.known.vms;
         let tap =
@@ -559,22 +567,41 @@ impl Advisor<'_> {
             None => streams.first().filter(|_| streams.len() == 1),
         };
         let matches = stream.map_or("dl_type=0x88ba".to_owned(), flow);
-        vec![
-            self.one(
-                "give Open vSwitch a rule of its own for this stream, so that learning and ageing leave it alone; it then goes to the \
-                 ports that are named here and to no others, so name all that want it; of a port with a VLAN of its own (tag), put \
-                 strip_vlan before its output",
-                [format!("ovs-ofctl add-flow {bridge} {}", quoted(&format!("priority=1000,{matches},actions=output:{port}")))],
-            ),
-            self.one(
+        let mut all = vec![self.one(
+            "give Open vSwitch a rule of its own for this stream, so that learning and ageing leave it alone; it then goes to the \
+             ports that are named here and to no others, so name all that want it; of a port with a VLAN of its own (tag), put \
+             strip_vlan before its output",
+            [format!("ovs-ofctl add-flow {bridge} {}", quoted(&format!("priority=1000,{matches},actions=output:{port}")))],
+        )];
+        let reason = self.share.notes.iter().find_map(|(note, _)| match note {
+            Note::NoFlow(reason) => Some(*reason),
+            _ => None,
+        });
+        all.extend(match reason.unwrap_or(NoFlow::Unknown) {
+            // Idle flows are the most frequent reason.
+            NoFlow::Idle | NoFlow::Unknown => Some(self.one(
                 "keep flows in the kernel for 10 minutes without a packet (10 s otherwise)",
                 ["ovs-vsctl set Open_vSwitch . other_config:max-idle=600000"],
-            ),
-            self.one(
-                "take that rule away again, if it was wrong",
-                [format!("ovs-ofctl --strict del-flows {bridge} {}", quoted(&format!("priority=1000,{matches}")))],
-            ),
-        ]
+            )),
+            NoFlow::FlowLimit => Some(self.one(
+                "let the kernel have a million flows (200,000 otherwise)",
+                ["ovs-vsctl set Open_vSwitch . other_config:flow-limit=1000000"],
+            )),
+            NoFlow::Emptied | NoFlow::Deleted | NoFlow::Purged => Some(self.one(
+                "do not remove flows (ovs-dpctl del-flows, ovs-appctl revalidator/purge) while packets must be on time",
+                None::<String>,
+            )),
+            NoFlow::Revalidated => Some(self.one(
+                "do not change OpenFlow rules, ports or bridges while packets must be on time: flows that no longer fit are removed",
+                None::<String>,
+            )),
+            NoFlow::NeverThere | NoFlow::Installed => None,
+        });
+        all.push(self.one(
+            "take that rule away again, if it was wrong",
+            [format!("ovs-ofctl --strict del-flows {bridge} {}", quoted(&format!("priority=1000,{matches}")))],
+        ));
+        all
     }
 
     pub(crate) fn of_qdiscs(&self) -> Vec<Advice> {

@@ -7,7 +7,7 @@ use crate::{
     guests::Guests,
     machine::Machine,
     queue::{PacketsAhead, SightingsByPoint, Spacing},
-    Cause, Detail, Note, RunContext,
+    Cause, DaemonVisit, Detail, NoFlow, Note, RunContext,
 };
 use latpath_capture::{Capture, Packet};
 use latpath_flight::{Class, Doing};
@@ -131,6 +131,22 @@ impl<'a> Analyst<'a> {
         })
     }
 
+    /// The packet's visit to ovs-vswitchd between two sightings: from an upcall, since no flow matched, to its return;
+    /// `None` if it was not there, or without a record of it.
+    pub fn visit(&self, a: &PacketSighting, b: &PacketSighting) -> Option<DaemonVisit> {
+        let (a, b) = (self.sighting(a).ok()?, self.sighting(b).ok()?);
+        if !a.info.point.kind.misses_flow() {
+            return None;
+        }
+        let machine = self.machines.get(a.place)?;
+        let upcall = machine.upcall_at(a.seen.cpu?.into(), a.seen.t)?;
+        let is_back = a.place == b.place && b.info.point.kind.is_back_in_datapath();
+        let parts = is_back.then(|| machine.visit_parts(upcall, a.seen.t, b.seen.t, b.seen.thread())).flatten();
+        let limits = machine.flow_limits;
+        let reason = NoFlow::of(upcall, limits.unwrap_or_default());
+        Some(DaemonVisit { machine: a.place, reason, upcall: upcall.clone(), limits, parts })
+    }
+
     /// Checks each guest's events against the host's record of its vCPUs. Guests without enough events are omitted.
     pub fn causality(&self) -> Vec<GuestCausality> {
         causality::of_guests(&self.machines, &self.guests.vcpus)
@@ -138,7 +154,12 @@ impl<'a> Analyst<'a> {
 
     /// The intervals between two sightings, earliest first, and the packets served in that time.
     fn walk(&self, a: &PacketSighting, b: &PacketSighting) -> Result<(Vec<CauseInterval>, PacketsAhead), String> {
-        let (a, b) = (self.sighting(a)?, self.sighting(b)?);
+        let b = self.sighting(b)?;
+        let a = match self.points.get(usize::from(a.point)).filter(|info| info.point.kind.is_computed()) {
+            // The talker is on the machine that sees its packet first.
+            Some(info) => ResolvedSighting { seen: a, info, place: b.place },
+            None => self.sighting(a)?,
+        };
         let walk = CrossMachineWalk::new(&self.machines, &self.guests, &self.sightings, a, b);
         let ahead = walk.ahead().clone();
         let mut intervals = walk.follow();

@@ -244,8 +244,12 @@ causes! {
         Actor "slept{for} by its own timer", Until, None, Sleeps,
         Actor, Blocked, [], of_polling
     }
+    LateTimer "late-timer" "asleep beyond its send time" "A talker's send time had passed, and its timer had not woken it yet." {
+        Actor "slept{for} beyond its send time", Until, None, Sleeps,
+        Actor, Blocked, [Interrupts], of_late_timers
+    }
     Upcall "upcall" "in ovs-vswitchd" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
-        Actor "handled it{for}: no flow in the kernel matched", Nobody, None, Works,
+        Actor "handled it{for}, since no flow in the kernel matched{detail}", Nobody, Note, Works,
         Found, Blocked, [], of_upcalls
     }
     QdiscHeld "qdisc-held" "held by a queueing discipline" "A queueing discipline held the packet until a time." {

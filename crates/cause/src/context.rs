@@ -5,7 +5,7 @@ use crate::Executor;
 use latpath_capture::Capture;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Segment;
-use latpath_linux::Cpus;
+use latpath_linux::{Cpus, Owner};
 use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
 use latpath_vms::{Thread, Vm};
 use std::collections::{BTreeMap, HashMap};
@@ -110,7 +110,10 @@ impl RunContext {
                     continue;
                 };
                 let unit = snapshot.units.get(&thread.tgid).cloned();
-                known.insert(*tid, Process { pid: thread.tgid, name: first.name.clone(), unit });
+                // Earlier versions recorded the unit alone.
+                let of_unit = || Some(Owner::of_path(unit.as_deref()?)?.to_string());
+                let owner = snapshot.owners.get(&thread.tgid).cloned().or_else(of_unit);
+                known.insert(*tid, Process { pid: thread.tgid, name: first.name.clone(), unit, owner });
             }
         }
     }

@@ -55,14 +55,16 @@ impl<'t> CrossMachineWalk<'t> {
             Context::Thread(tid) => By::Thread(tid),
             _ => By::Cpu(b.seen.cpu),
         };
+        let planned = a.info.point.kind.is_computed();
         let pair = SightingPair {
             a: a.seen.t,
             b: b.seen.t,
-            cpu_of_a: a.seen.cpu.map(u32::from),
+            cpu_of_a: a.seen.cpu.filter(|_| !planned).map(u32::from),
             machine_of_a: a.place,
             queue: lies_between(a.info, b.info),
             sends: b.info.point.kind.info().passage == Passage::Out,
             upcall: a.info.point.kind.leaves_datapath(),
+            planned,
             ahead: sightings.between(b.seen.point, a.seen.t, b.seen.t, served_by),
         };
         Self { machines, guests, a, b, pair, t: b.seen.t, intervals: Vec::new() }
@@ -78,6 +80,7 @@ impl<'t> CrossMachineWalk<'t> {
         let machine = &self.machines[self.b.place];
         let mut place = match &machine.without {
             Some(_) => self.without_record(self.b.place, self.b.seen.cpu.map(u32::from)),
+            None if self.b.info.point.kind.is_in_vm() => self.waited_for_vcpu(),
             None => Place::At(self.b.place, Context::of_sighting(machine, self.b.info, self.b.seen)),
         };
         for _ in 0..MAX_CROSSINGS {
@@ -151,6 +154,31 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
+    /// The packet was in its guest's ring at the earlier sighting, and a vCPU had to run in the guest.
+    fn waited_for_vcpu(&mut self) -> Place {
+        let (at, host) = (self.b.place, &self.machines[self.b.place]);
+        let Some(vcpu) = self.b.seen.thread() else {
+            return Place::End(Cause::Unexplained, at, "which vCPU ran is not known".into());
+        };
+        let (inside, unknown) = self.labels_of(vcpu, host);
+        let mut walk = WakeupChain::new(host, at, &self.pair, &self.guests.vcpus, self.t);
+        walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep: Cause::VcpuHalted });
+        let intervals = walk.intervals;
+        self.take(intervals);
+        Place::End(Cause::Unexplained, at, String::new())
+    }
+
+    /// Labels of the time in which a vCPU's thread ran its guest with an interrupt pending, and in which its state is
+    /// unknown.
+    fn labels_of(&self, vcpu: u32, host: &Machine) -> (CauseInterval, CauseInterval) {
+        let actor = Some(host.thread(vcpu, self.t));
+        let why = host.why_unknown(None, self.t.saturating_sub(1));
+        let why = format!("what {} did is not known: {why}", host.thread(vcpu, self.t).name);
+        let unknown = unexplained(Cause::Unexplained, 0, 0, 0, why);
+        let inside = CauseInterval { cause: Cause::IrqInjection, actor, notes: Vec::new(), ..unknown.clone() };
+        (inside, unknown)
+    }
+
     /// Moves from a guest to the host: to the context that interrupted its CPU.
     fn cross(&mut self, guest: usize, cpu: u32, by: Result<Doing, String>) -> Place {
         let host = &self.machines[0];
@@ -167,21 +195,14 @@ impl<'t> CrossMachineWalk<'t> {
                     CauseInterval { cpu: Some(cpu), ..unexplained(Cause::Unexplained, guest, 0, 0, why.clone()) };
                 (unexplained.clone(), unexplained)
             }
-            Ok(_) => {
-                let actor = Some(host.thread(vcpu, self.t));
-                let why = host.why_unknown(None, self.t.saturating_sub(1));
-                let why = format!("what {} did is not known: {why}", host.thread(vcpu, self.t).name);
-                let unexplained = unexplained(Cause::Unexplained, 0, 0, 0, why);
-                (
-                    CauseInterval { cause: Cause::IrqInjection, actor, notes: Vec::new(), ..unexplained.clone() },
-                    unexplained,
-                )
-            }
+            Ok(_) => self.labels_of(vcpu, host),
         };
         let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, self.t);
         walk.reader = false;
         let carried = self.a.place == 0 && self.a.info.point.kind.info().passage == Passage::ToVm;
-        let next = if by.is_err() && self.a.place == guest {
+        // The vCPU ran with the packet already.
+        let has_entered = self.a.place == 0 && self.a.info.point.kind.is_in_vm();
+        let next = if has_entered || (by.is_err() && self.a.place == guest) {
             let asleep = Cause::VcpuHalted;
             walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });
             Err(End::Done)

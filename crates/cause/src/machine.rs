@@ -1,9 +1,10 @@
 //! The record of one machine on the host's timeline, indexed for queries.
 
-use crate::{irq_interval::IrqIntervals, Executor, Note};
+use crate::{irq_interval::IrqIntervals, no_flow::shifted, Executor, Note};
 use latpath_capture::MachineSnapshot;
 use latpath_flight::{
-    Class, CpuRecord, CpuTile, Doing, EventKind, Names, Running, Snapshot, ThreadTile, Timeline, Waker, Window,
+    Class, CpuRecord, CpuTile, Doing, EventKind, FlowLimits, Names, Running, Snapshot, ThreadTile, Timeline, Upcall,
+    Waker, Window,
 };
 use latpath_model::Ns;
 use std::{
@@ -26,6 +27,9 @@ pub(crate) struct Machine {
     records: Vec<CpuRecord>,
     irq_intervals: Vec<IrqIntervals>,
     pub names: Names,
+    /// Upcalls of Open vSwitch.
+    pub upcalls: Vec<Upcall>,
+    pub flow_limits: Option<FlowLimits>,
     /// Scheduling classes of threads, each with its start.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
     /// Intervals of direct reclaim by thread.
@@ -33,9 +37,18 @@ pub(crate) struct Machine {
     rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,
 }
 
+/// Shifts a time to the host's timeline.
+fn own_time(t: Ns, offset: Ns) -> Ns {
+    if t == Ns::MAX {
+        t
+    } else {
+        t.saturating_sub(offset)
+    }
+}
+
 /// Shifts a window to the host's timeline, and extends it back to its earliest event.
 fn on_hosts_timeline(window: &Window, offset: Ns) -> Window {
-    let own = |t: Ns| if t == Ns::MAX { t } else { t.saturating_sub(offset) };
+    let own = |t: Ns| own_time(t, offset);
     let record = |cpu: &CpuRecord| {
         let mut record = cpu.clone();
         record.since = own(record.since);
@@ -100,6 +113,8 @@ impl Machine {
             records: window.cpus,
             timeline,
             names: snapshot.names(),
+            upcalls: snapshot.upcalls.iter().map(|u| shifted(u, |t| own_time(t, record.offset_ns))).collect(),
+            flow_limits: snapshot.flow_limits,
             classes,
             reclaims,
             rows: RefCell::default(),

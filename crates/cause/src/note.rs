@@ -1,6 +1,7 @@
 //! Notes on intervals: variants for programs, texts for people.
 
 use crate::kernel_time::Reason;
+use crate::NoFlow;
 use latpath_model::Ns;
 use std::fmt;
 
@@ -21,6 +22,8 @@ pub enum Note {
     Reclaims,
     /// Minimum number of page faults of a thread.
     PageFaults(u64),
+    /// Why Open vSwitch had no flow for the packet.
+    NoFlow(NoFlow),
     /// Any other text.
     Text(String),
 }
@@ -44,6 +47,7 @@ impl fmt::Display for Note {
             }
             Self::Reclaims => f.write_str("it had to free memory before it got some"),
             Self::PageFaults(count) => write!(f, "{count} page faults or more"),
+            Self::NoFlow(reason) => f.write_str(reason.clause()),
             Self::Text(text) => f.write_str(text),
         }
     }

@@ -1,6 +1,6 @@
 //! The timeline of a packet along its route, with its causes.
 
-use crate::{sums::plus, Analyst, Baseline, Cause, CauseInterval};
+use crate::{sums::plus, Analyst, Baseline, Cause, CauseInterval, DaemonVisit, Note};
 use latpath_capture::{Capture, Packet};
 use latpath_model::{Ns, PacketSighting, PointId, PointInfo, StreamId};
 use std::collections::BTreeMap;
@@ -20,10 +20,13 @@ pub struct PacketTimeline {
     pub capture: u32,
     /// Machines of the capture, indexed by [`CauseInterval::machine`].
     pub machines: Vec<String>,
-    /// Sightings on the route and at optional points, in order of time.
+    /// Sightings on the route and at optional points, in order of time; before them the packet's send time, if it is
+    /// known and had passed.
     pub seen: Vec<PacketSighting>,
-    /// Consecutive hops from the first point of the route that saw the packet to the last.
+    /// Consecutive hops from the send time, or else the first point of the route that saw the packet, to the last point.
     pub hops: Vec<Hop>,
+    /// Its visits to ovs-vswitchd because no flow matched, as far as they are recorded.
+    pub visits: Vec<DaemonVisit>,
 }
 
 /// The way from one point of the route to the next that saw the packet.
@@ -39,6 +42,17 @@ pub struct Hop {
     pub end: Ns,
     /// Causes, without gaps.
     pub intervals: Vec<CauseInterval>,
+}
+
+/// The time at which a packet's talker was to send it, if that is before `first`, its first sighting on the route.
+/// `points` are those of the run.
+pub fn send_time<'p>(packet: &'p Packet, first: Ns, points: &[PointInfo]) -> Option<&'p PacketSighting> {
+    packet.sightings.iter().find(|one| one.t < first && is_computed(one.point, points))
+}
+
+/// Whether a sighting of a capture is a send time: times of samples are in no capture.
+fn is_computed(point: PointId, points: &[PointInfo]) -> bool {
+    points.get(usize::from(point)).is_some_and(|info| info.point.kind.is_computed())
 }
 
 impl PacketTimeline {
@@ -67,7 +81,9 @@ impl PacketTimeline {
         let on_route = |p: PointId| route.is_empty() || route.contains(&p);
         let optional = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
         let mut seen: Vec<PacketSighting> = Vec::new();
-        for one in packet.sightings.iter().filter(|one| on_route(one.point) || optional(one.point)) {
+        let is_sighting = |one: &&PacketSighting| !is_computed(one.point, points);
+        let seen_there = |one: &&PacketSighting| on_route(one.point) || optional(one.point);
+        for one in packet.sightings.iter().filter(is_sighting).filter(seen_there) {
             // The first of several sightings at a point counts.
             if !seen.iter().any(|before| before.point == one.point) {
                 seen.push(*one);
@@ -76,14 +92,23 @@ impl PacketTimeline {
         seen.sort_by_key(|one| one.t);
         let first = seen.iter().position(|one| on_route(one.point)).unwrap_or(seen.len());
         let last = seen.iter().rposition(|one| on_route(one.point)).map_or(first, |last| last + 1);
-        let seen = seen[first..last.max(first)].to_vec();
+        let mut seen = seen[first..last.max(first)].to_vec();
+        let planned = seen.first().and_then(|first| send_time(packet, first.t, points)).copied();
+        seen.splice(..0, planned);
         let mut hops: Vec<Hop> = Vec::new();
         let mut open: Option<Hop> = None;
+        let mut visits: Vec<DaemonVisit> = Vec::new();
         for pair in seen.windows(2) {
             let (a, b) = (&pair[0], &pair[1]);
             let begin = Hop { from: a.point, to: b.point, begin: a.t, end: a.t, intervals: Vec::new() };
             let hop = open.get_or_insert(begin);
-            hop.intervals.extend(analyst.explain(packet, a, b));
+            let visit = analyst.visit(a, b);
+            let mut intervals = analyst.explain(packet, a, b);
+            for interval in intervals.iter_mut().filter(|interval| interval.cause == Cause::Upcall) {
+                interval.notes.extend(visit.iter().map(|visit| Note::NoFlow(visit.reason)));
+            }
+            visits.extend(visit);
+            hop.intervals.extend(intervals);
             (hop.to, hop.end) = (b.point, b.t);
             if on_route(b.point) {
                 hops.extend(open.take());
@@ -98,15 +123,17 @@ impl PacketTimeline {
             machines: capture.machines.iter().map(|m| m.machine.clone()).collect(),
             seen,
             hops,
+            visits,
         }
     }
 
-    /// Time of the first sighting on the route; `None` without one.
+    /// The send time, if it is known and had passed, or else the time of the first sighting on the route; `None` without
+    /// a sighting.
     pub fn begin(&self) -> Option<Ns> {
         self.seen.first().map(|s| s.t)
     }
 
-    /// Time from the first point of the route that saw the packet to the last, ns.
+    /// Time from [`Self::begin`] to the last point of the route that saw the packet, ns.
     pub fn time(&self) -> Ns {
         match (self.seen.first(), self.seen.last()) {
             (Some(first), Some(last)) => last.t.saturating_sub(first.t),

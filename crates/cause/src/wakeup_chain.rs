@@ -110,6 +110,8 @@ pub(crate) struct SightingPair {
     pub sends: bool,
     /// Whether ovs-vswitchd handles the packet.
     pub upcall: bool,
+    /// Whether the earlier time is that at which the packet was to be sent.
+    pub planned: bool,
     /// Packets that the actor of the later sighting served before this one.
     pub ahead: PacketsAhead,
 }

@@ -1,6 +1,6 @@
 //! Advice on each cause, and its absence where it does not apply.
 
-use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Note, Process, RunContext};
+use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, NoFlow, Note, Process, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::{Point, PointInfo};
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
@@ -162,7 +162,7 @@ fn the_waiting_thread_is_pinned_before_others_are_moved_off_its_cpu() {
         share(Cause::WaitingForCpu, "host", Some(actor("relay", 77, OTHER)), Some(actor("rustc", 9, OTHER)));
     waits.cpus = vec![(2, 10)];
     assert_eq!(commands(&waits), ["chrt -f -p 1 77", "taskset -cp 2 77", "taskset -cp 0-1,3,6-7 9"]);
-    let process = |unit: &str| Process { pid: 9, name: "rustc".into(), unit: Some(unit.into()) };
+    let process = |unit: &str| Process { pid: 9, name: "rustc".into(), unit: Some(unit.into()), owner: None };
     waits.by[0].0.process = Some(process("builder.service"));
     assert_eq!(
         commands(&waits)[2..],
@@ -275,7 +275,10 @@ fn limits_are_lifted_where_they_are_set() {
     assert!(realtime[0].contains("cat $g/cpu.rt_runtime_us"), "its group's limit is shown first: {realtime:?}");
     assert_eq!(
         realtime[1..],
-        ["sysctl kernel.sched_rt_runtime_us=-1", "echo 0 > /sys/kernel/debug/sched/fair_server/cpu4/runtime"]
+        [
+            "sysctl kernel.sched_rt_runtime_us=-1",
+            "taskset -c 4 sh -c 'echo \"$1\" > \"$2\"' sh 0 /sys/kernel/debug/sched/fair_server/cpu4/runtime"
+        ]
     );
     let deadline = commands(&share(Cause::Throttled, "host", vcpu(Class { prio: -1, policy: 6 }), None));
     assert!(deadline[0].contains("chrt -d --sched-runtime $((") && deadline[0].ends_with(" -p 0 6154"), "{deadline:?}");
@@ -335,13 +338,13 @@ fn a_device_is_looked_for_in_its_own_namespace() {
     };
     let own = std::fs::metadata("/proc/self/ns/net").unwrap().ino() as u32;
     assert_eq!(of("eth0", own), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
-    assert_eq!(of("eth0%relay", 4026532177)[1], "ip netns exec relay tc qdisc del dev eth0 root");
-    assert_eq!(of("eth0%7", 4026532177)[1], "ip netns exec 7 tc qdisc del dev eth0 root");
+    assert_eq!(of("eth0%relay", 4026531000)[1], "ip netns exec relay tc qdisc del dev eth0 root");
+    assert_eq!(of("eth0%7", 4026531000)[1], "ip netns exec 7 tc qdisc del dev eth0 root");
     // Nor in the shell's namespace, which may have another device of this name, even if no other point does.
-    for device in ["eth0", "eth0%4026532177"] {
+    for device in ["eth0", "eth0%4026531000"] {
         assert_eq!(
-            of(device, 4026532177)[0],
-            "nsenter --net=$(find -L /run/netns/* /proc/[0-9]*/ns/net -inum 4026532177 -print -quit 2>/dev/null) \
+            of(device, 4026531000)[0],
+            "nsenter --net=$(find -L /run/netns/* /proc/[0-9]*/ns/net -inum 4026531000 -print -quit 2>/dev/null) \
              tc -s qdisc show dev eth0"
         );
     }
@@ -354,6 +357,21 @@ fn the_switch_gets_a_flow_for_the_stream() {
         commands(&share(Cause::Upcall, "host", Some(handler), None))[0],
         "ovs-ofctl add-flow br0 priority=1000,dl_type=0x88ba,dl_vlan=7,dl_dst=01:0c:cd:04:00:01,actions=output:vnet7"
     );
+}
+
+#[test]
+fn the_advice_on_upcalls_follows_the_reason_why_no_flow_matched() {
+    let of = |reason: Option<NoFlow>| {
+        let handler = share(Cause::Upcall, "host", Some(actor("handler12", 300, OTHER)), None);
+        let notes = reason.map(|reason| (Note::NoFlow(reason), 10)).into_iter().collect();
+        advice_of(&CauseShare { notes, ..handler }).into_iter().map(|advice| advice.what).collect::<Vec<_>>()
+    };
+    let names = |reason, word: &str| of(reason).iter().any(|what| what.contains(word));
+    assert!(names(None, "keep flows in the kernel") && names(Some(NoFlow::Idle), "keep flows in the kernel"));
+    assert!(names(Some(NoFlow::FlowLimit), "a million flows"));
+    assert!(names(Some(NoFlow::Emptied), "ovs-dpctl del-flows"));
+    assert!(names(Some(NoFlow::Revalidated), "do not change OpenFlow rules"));
+    assert_eq!(of(Some(NoFlow::NeverThere)).len(), 2, "only the rule, and how to take it away");
 }
 
 #[test]

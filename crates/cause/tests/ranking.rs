@@ -42,7 +42,17 @@ fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacke
         seen.push(PacketSighting { point: *to, t, cpu: Some(0), tid: Some(0) });
         all.push(Hop { from: *from, to: *to, begin, end: t, intervals });
     }
-    PacketTimeline { stream: 0, key: 1, number, late, capture: 1, machines: vec!["host".into()], seen, hops: all }
+    PacketTimeline {
+        stream: 0,
+        key: 1,
+        number,
+        late,
+        capture: 1,
+        machines: vec!["host".into()],
+        seen,
+        hops: all,
+        visits: Vec::new(),
+    }
 }
 
 fn work(ns: Ns, executor: &Executor) -> ExplainedPacket {

@@ -2,8 +2,8 @@
 
 mod stage;
 
-use latpath_cause::Cause;
-use latpath_flight::{Class, EventKind, IdleStates, Left, Sleep};
+use latpath_cause::{Cause, NoFlow};
+use latpath_flight::{Class, EventKind, FlowLimits, FlowState, IdleStates, Left, Removal, Sleep, Thread, Upcall};
 use stage::{fifo, Stage, NET_RX, OTHER};
 
 const READER: u32 = 7;
@@ -555,6 +555,54 @@ fn the_switchs_daemon_works_on_packets_without_a_flow() {
     );
 }
 
+/// The daemon handles a packet, as in the test above; the upcall's record has the times of the packet's way there.
+fn a_packet_without_a_flow(read: Option<(u32, i64)>, answered: Option<i64>) -> Stage {
+    let mut stage = Stage::new(&[(READER, "handler3"), (HOG, "hog"), (5, "sender")]);
+    stage.packet(&[("host/ovs-upcall@veth0", 100, 1, 5), ("host/ovs-return@veth0", 300, 0, READER)]);
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(READER).at(10).sleeps_then(HOG).at(220).sleeps_then(READER).at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(5).at(105).wakes(READER, 0).at(400).sleeps_then(0);
+    });
+    let by = Thread { name: "revalidator5".into(), tgid: 2 };
+    let (packets, idle_ns) = (Some(5), Some(700_000_000));
+    let removal = Removal { at: 20, pid: 4, by, flows: 3, all: false, installed: None, packets, idle_ns };
+    let flow = FlowState::Removed(removal);
+    let snapshot = stage.snapshot();
+    snapshot.flow_limits = Some(FlowLimits { max_idle_ns: 500_000_000, flow_limit: 200_000 });
+    snapshot.upcalls.push(Upcall { t: 101, cpu: 1, flows: 2, flow, missed_before: 0, read, answered });
+    stage
+}
+
+#[test]
+fn a_visit_to_the_switchs_daemon_has_its_reason_and_three_parts() {
+    let timeline = a_packet_without_a_flow(Some((READER, 240)), Some(280)).timeline();
+    let [visit] = &timeline.visits[..] else { panic!("{:?}", timeline.visits) };
+    assert_eq!(visit.reason, NoFlow::Idle);
+    let parts = visit.parts.as_ref().expect("all times are recorded");
+    assert_eq!((parts.to_daemon_ns, parts.in_daemon_ns, parts.to_kernel_ns), (140, 40, 20));
+    assert_eq!((parts.asleep_ns, parts.ready_ns, parts.running_ns), (5, 115, 20), "woken at 105, on its CPU at 220");
+    assert_eq!(parts.handler.name, "handler3 (7)");
+    let of_upcall: Vec<_> =
+        timeline.intervals().filter(|(_, i)| i.cause == Cause::Upcall).map(|(_, i)| i.note()).collect();
+    assert_eq!(of_upcall, [Some("its flow had been removed as idle".to_owned())]);
+}
+
+#[test]
+fn parts_of_a_visit_that_contradict_the_sightings_are_not_shown() {
+    let parts = |read, answered| a_packet_without_a_flow(read, answered).timeline().visits[0].parts.clone();
+    assert!(parts(Some((READER, 240)), Some(280)).is_some());
+    assert_eq!(parts(Some((HOG, 240)), Some(280)), None, "another thread returned the packet");
+    assert_eq!(parts(Some((READER, 240)), Some(301)), None, "it returned before the answer");
+    assert_eq!(parts(Some((READER, 99)), Some(280)), None, "it was read before it was sent");
+    assert_eq!(parts(Some((READER, 240)), None), None);
+    assert_eq!(parts(None, Some(280)), None);
+    let mut stage = a_packet_without_a_flow(None, None);
+    stage.snapshot().upcalls[0].cpu = 0;
+    assert_eq!(stage.timeline().visits, [], "it was the upcall of another packet");
+}
+
 #[test]
 fn without_a_record_the_reason_is_reported() {
     let mut stage = a_reader_is_woken();
@@ -612,4 +660,69 @@ fn times_after_the_end_of_the_record_are_reported_as_such() {
     assert_eq!(stage.explained(), ["100-200000 unexplained"]);
     let note = stage.intervals()[0].note();
     assert_eq!(note.as_deref(), Some("what qemu (7) did is not known: it was after the record's end"));
+}
+
+const TALKER: u32 = 21;
+
+/// A talker on CPU 0 was to send a packet at 100, and sent it at 300.
+fn a_talker_sends_late() -> Stage {
+    let mut stage = Stage::new(&[(TALKER, "talker"), (HOG, "hog")]);
+    stage.function(0xf00, "hrtimer_wakeup");
+    stage.packet(&[("talker/planned@send-time", 100, 0, 0), ("host/tx@eth0", 300, 0, TALKER)]);
+    stage
+}
+
+#[test]
+fn a_talker_whose_timer_comes_late_and_that_then_waits_for_its_cpu() {
+    let mut stage = a_talker_sends_late();
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(TALKER).at(10).sleeps_then(HOG).at(150).timer(0xf00).at(155).wakes(TALKER, 0);
+        c.at(160).timer_ends().at(260).sleeps_then(TALKER).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.explained(),
+        [
+            "100-155 late-timer talker (21) < timer hrtimer_wakeup",
+            "155-160 interrupted talker (21) < timer hrtimer_wakeup",
+            "160-260 waiting-for-cpu talker (21) < hog (9)",
+            "260-300 work talker (21)",
+        ]
+    );
+}
+
+#[test]
+fn a_talker_that_is_preempted_while_it_waits_actively() {
+    let mut stage = a_talker_sends_late();
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(TALKER).at(80).preempted_by(HOG).at(200).irq(25).at(220).irq_ends(25);
+        c.at(280).sleeps_then(TALKER).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.explained(),
+        [
+            "100-200 waiting-for-cpu talker (21) < hog (9)",
+            "200-220 interrupted talker (21) < irq 25",
+            "220-280 waiting-for-cpu talker (21) < hog (9)",
+            "280-300 work talker (21)",
+        ]
+    );
+}
+
+#[test]
+fn a_talker_that_sleeps_again_after_its_send_time_does_so_by_its_own_choice() {
+    let mut stage = a_talker_sends_late();
+    stage.cpu(|c| {
+        c.runs(TALKER).at(120).sleeps_then(0).at(250).timer(0xf00).at(255).wakes(TALKER, 0).at(260).timer_ends();
+        c.at(270).sleeps_then(TALKER).at(400).sleeps_then(0);
+    });
+    assert_eq!(
+        stage.explained(),
+        [
+            "100-120 work talker (21)",
+            "120-255 poll-interval talker (21) < timer hrtimer_wakeup #135",
+            "255-260 interrupted talker (21) < timer hrtimer_wakeup",
+            "260-270 idle-exit talker (21) < idle",
+            "270-300 work talker (21)",
+        ]
+    );
 }

@@ -143,25 +143,42 @@ fn judge_page(page: &mut Comparison, corrected: &mut impl Iterator<Item = f64>, 
     page.conclusion = conclusion(&judged, own, (&a, &b));
 }
 
-/// The recordings' notes, each once, with the paths of the recordings that have it.
+/// The recordings' notes, each once, with the paths of the recordings that have it. Notes that differ only in numbers
+/// appear as the first of them.
 pub fn notes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<String> {
     let mut all = 0;
-    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut found: Vec<Vec<(&str, &str)>> = Vec::new();
     for recording in recordings {
         all += 1;
         for note in &recording.notes {
-            match found.iter_mut().find(|(text, _)| text == note) {
-                Some((_, paths)) => paths.push(&recording.path),
-                None => found.push((note, vec![&recording.path])),
+            let one = (recording.path.as_str(), note.as_str());
+            match found.iter_mut().find(|same| without_numbers(same[0].1).eq(without_numbers(note))) {
+                Some(same) => same.push(one),
+                None => found.push(vec![one]),
             }
         }
     }
-    let with_paths = |(note, paths): (&str, Vec<&str>)| match paths.len() {
-        n if n == all && n > 2 => format!("all {n} recordings: {note}"),
-        0..=3 => format!("{}: {note}", paths.join(", ")),
-        n => format!("{}, {} and {} more: {note}", paths[0], paths[1], n - 2),
+    let with_paths = |same: Vec<(&str, &str)>| {
+        let note = same[0].1;
+        let mut paths: Vec<&str> = same.iter().map(|(path, _)| *path).collect();
+        paths.dedup();
+        let which = match paths.len() {
+            n if n == all && n > 2 => format!("all {n} recordings"),
+            0..=3 => paths.join(", "),
+            n => format!("{}, {} and {} more", paths[0], paths[1], n - 2),
+        };
+        match same.iter().all(|(_, other)| *other == note) {
+            true => format!("{which}: {note}"),
+            false => format!("{which}, with the numbers of {}: {note}", paths[0]),
+        }
     };
     found.into_iter().map(with_paths).collect()
+}
+
+/// The words of a note, without those that are numbers. A name with digits is not a number.
+fn without_numbers(note: &str) -> impl Iterator<Item = &str> {
+    let is_number = |word: &&str| word.trim_matches(['(', ')', ',', ';', ':', '%']).parse::<f64>().is_ok();
+    note.split(' ').filter(move |word| !is_number(word))
 }
 
 /// The recordings' footnotes, each once.

@@ -188,11 +188,19 @@ fn notes_of_several_recordings_appear_once() {
     let mut group: Vec<Recording> = (0..4).map(|_| noisy(&mut noise, 20, 0.0)).collect();
     group.iter_mut().enumerate().for_each(|(n, one)| {
         (one.path, one.identity) = (format!("r{n}"), n.to_string());
-        one.notes = vec!["a kernel without fentry".into()];
+        one.notes = vec!["a kernel without fentry".into(), format!("nothing for {n}.5 s, (at most {n} %)")];
+        one.notes.push(format!("ends at vm-read@tap{}", n / 2));
     });
     group[3].notes.push("damaged".into());
     let page = compare(("A", &group[..2]), ("B", &group[2..]));
-    assert_eq!(page.notes, ["all 4 recordings: a kernel without fentry", "r3: damaged"]);
+    let notes = [
+        "all 4 recordings: a kernel without fentry",
+        "all 4 recordings, with the numbers of r0: nothing for 0.5 s, (at most 0 %)",
+        "r0, r1: ends at vm-read@tap0",
+        "r2, r3: ends at vm-read@tap1",
+        "r3: damaged",
+    ];
+    assert_eq!(page.notes, notes);
     let same = compare(("A", &group[..1]), ("B", &group[..1]));
     assert!(same.notes.iter().any(|note| note.contains("on both sides")), "{:?}", same.notes);
     let twice = [group[0].clone(), group[0].clone()];

@@ -6,7 +6,7 @@ use latpath_analysis::recorded_layout;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::{cut, printable};
-use latpath_model::{DropNote, Ns, PointInfo, PointKind, StreamSpec};
+use latpath_model::{DropNote, Ns, Passage, PointInfo, PointKind, StreamSpec};
 use latpath_run::{Run, Select};
 use latpath_stats::units::count;
 use std::io::Write;
@@ -50,7 +50,8 @@ struct Rebuilt<'a> {
     drop_notes: &'a [DropNote],
     /// Interfaces in the order in which packets pass them; drops last.
     interfaces: Vec<Interface>,
-    sampled: Option<usize>,
+    /// Points of computed times, each with what happened then.
+    computed: Vec<(usize, &'static str)>,
     time_of_day: TimeOfDay,
     /// Blocks of the section header and the interfaces.
     head: Vec<u8>,
@@ -75,7 +76,7 @@ impl<'a> Rebuilt<'a> {
         }
         let order = recorded_layout(run).route.order;
         let in_order = |p: &usize| order.iter().position(|o| usize::from(*o) == *p).unwrap_or(usize::MAX);
-        let is_seen = |p: &usize| !points[*p].point.kind.is_sample();
+        let is_seen = |p: &usize| computed(points[*p].point.kind).is_none();
         let mut known: Vec<usize> = (0..points.len()).filter(is_seen).collect();
         known.sort_by_key(in_order);
         let name = |p: usize| printable(&points[p].point.to_string());
@@ -88,7 +89,7 @@ impl<'a> Rebuilt<'a> {
             streams,
             drop_notes: &manifest.drop_notes,
             interfaces,
-            sampled: points.iter().position(|info| info.point.kind.is_sample()),
+            computed: (0..points.len()).filter_map(|p| Some((p, computed(points[p].point.kind)?))).collect(),
             time_of_day: manifest.time_of_day(),
             head,
             packets: Vec::new(),
@@ -110,7 +111,7 @@ impl<'a> Rebuilt<'a> {
             }
         };
         let mut before: Option<(&str, Ns)> =
-            self.sampled.filter(|p| j.seen >> p & 1 == 1).map(|p| ("its sample was taken", j.t[p]));
+            self.computed.iter().find(|(p, _)| j.seen >> p & 1 == 1).map(|(p, what)| (*what, j.t[*p]));
         let key = format!("{} {}", stream.key.name(), stream.key.text(j.key));
         for (id, interface) in self.interfaces.iter().enumerate().filter(|(_, i)| j.seen >> i.point & 1 == 1) {
             let t = j.t[interface.point];
@@ -145,6 +146,12 @@ impl<'a> Rebuilt<'a> {
         }
         notes
     }
+}
+
+/// What happened at the computed times of such points; `None` for sightings.
+fn computed(kind: PointKind) -> Option<&'static str> {
+    let is_planned = kind.info().passage == Passage::Planned;
+    kind.is_computed().then_some(if is_planned { "it was to be sent" } else { "its sample was taken" })
 }
 
 /// The section header, with a comment on the origin of the packets.

@@ -50,8 +50,8 @@ enum kind {
 	KVM_REGISTER_WRITE = 37, /* b: address or port; c: 1 for a port, value << 1 */
 	KVM_RAISE_LINE = 38, /* b: number */
 	KVM_RAISE_MESSAGE = 39, /* b: data; c: address */
-	KVM_ACCEPT = 40,     /* b: vector */
-	KVM_POSTED = 41,     /* b: vector */
+	KVM_ACCEPT = 40,     /* b: vector; c: vCPU */
+	KVM_POSTED = 41,     /* the same */
 	KVM_END = 42,        /* b: vector */
 	TAP_ARRIVE = 43,     /* b: interface index, network namespace << 32 */
 	TAP_READ = 44,       /* the same */

@@ -142,15 +142,15 @@ int BPF_PROG(kvm_msi_set_irq, __u64 address, __u64 data)
 }
 
 SEC("tp_btf/kvm_apic_accept_irq")
-int BPF_PROG(kvm_accept, __u32 apic, __u16 delivery, __u16 trigger, __u8 vector)
+int BPF_PROG(kvm_accept, __u32 vcpu, __u16 delivery, __u16 trigger, __u8 vector)
 {
-	return record_here(KVM_ACCEPT, vector, 0);
+	return record_here(KVM_ACCEPT, vector, vcpu);
 }
 
 SEC("tp_btf/kvm_apicv_accept_irq")
-int BPF_PROG(kvm_posted, __u32 apic, __u16 delivery, __u16 trigger, __u8 vector)
+int BPF_PROG(kvm_posted, __u32 vcpu, __u16 delivery, __u16 trigger, __u8 vector)
 {
-	return record_here(KVM_POSTED, vector, 0);
+	return record_here(KVM_POSTED, vector, vcpu);
 }
 
 SEC("tp_btf/kvm_eoi")

@@ -56,6 +56,9 @@ const KICKS: &str = "which queue is kicked, and which interrupt vhost signals";
 const ROUNDS: &str = "which queue vhost serves";
 const REGISTERS: &str = "which registers guests write and read";
 const RAISED: &str = "when interrupts are raised";
+const IRQFD: &str = "which interrupt KVM makes of vhost's signal";
+const ACCEPTED: &str = "which interrupt a vCPU gets";
+const POSTED: &str = "which interrupts hardware delivers";
 const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
@@ -78,7 +81,7 @@ static TRANSFERS: [Hook; 31] = [
     function("vhost_rx_kick", "handle_rx_kick", NET, ROUNDS),
     function("vhost_tx_net", "handle_tx_net", NET, ROUNDS),
     function("vhost_rx_net", "handle_rx_net", NET, ROUNDS),
-    function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), "which interrupt KVM makes of vhost's signal"),
+    function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), IRQFD),
     module("kvm_mmio", "kvm_mmio", "kvm", REGISTERS),
     module("kvm_fast_mmio", "kvm_fast_mmio", "kvm", REGISTERS),
     or(module("kvm_pio", "kvm_pio", "kvm", REGISTERS), "kvm_pio_without_value"),
@@ -86,8 +89,8 @@ static TRANSFERS: [Hook; 31] = [
     module("kvm_set_irq", "kvm_set_irq", "kvm", RAISED),
     module("kvm_irq_line", "kvm_irq_line", "kvm", RAISED),
     module("kvm_msi_set_irq", "kvm_msi_set_irq", "kvm", RAISED),
-    module("kvm_accept", "kvm_apic_accept_irq", "kvm", "which interrupt a vCPU gets"),
-    module("kvm_posted", "kvm_apicv_accept_irq", "kvm", "which interrupts hardware delivers"),
+    module("kvm_accept", "kvm_apic_accept_irq", "kvm", ACCEPTED),
+    module("kvm_posted", "kvm_apicv_accept_irq", "kvm", POSTED),
     module("kvm_end", "kvm_eoi", "kvm", ENDED),
     module("kvm_pv_end", "kvm_pv_eoi", "kvm", ENDED),
     hook("tap_arrive", "net_dev_start_xmit", TAPS),

@@ -1,13 +1,14 @@
-//! Types shared with the programs, generated from their type information (bpf/event.h).
+//! Types shared with the programs, generated from their type information (bpf/event.h, bpf/upcalls.h).
 
 pub(crate) use crate::skel::types::{allowance as Allowance, event as RawEvent, head as Head, name as RawName};
+pub(crate) use crate::upcalls_skel::types::datapath_record as DatapathRecord;
 
-mod constants {
+pub(crate) mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 pub(crate) use constants::{BUDGET_EVENTS, NAMES};
 
-latpath_bpf::plain!(Allowance, RawEvent, Head, RawName);
+latpath_bpf::plain!(Allowance, RawEvent, Head, RawName, DatapathRecord);
 
 /// An unknown vCPU or exit reason; also a name during its write.
 pub(crate) const UNKNOWN: u32 = constants::UNKNOWN as u32;

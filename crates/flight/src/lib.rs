@@ -13,6 +13,10 @@
 //! CPU), or slept (how, and until which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`. These are pure
 //! functions of the events, so that guests' events and files are handled by the same code.
 //!
+//! [`Upcall`]s, which a [`Snapshot`] has too, say which packets found no flow in a datapath of Open vSwitch, what became
+//! of that flow, and when ovs-vswitchd read the packet and answered (bpf/upcalls.bpf.c). Flows may be removed long before
+//! a window, so their changes are kept in user space, all of them, and not in the rings.
+//!
 //! [`Names`] has the names of threads, interrupts, functions and idle states. latpath's own threads are recorded like
 //! all others: the tool itself may have delayed a packet.
 //!
@@ -38,10 +42,15 @@ mod tail;
 mod thread;
 mod transfer;
 mod unit;
+mod upcalls;
 mod window;
 mod skel {
     #![allow(unused_imports)]
     include!(concat!(env!("OUT_DIR"), "/flight.skel.rs"));
+}
+mod upcalls_skel {
+    #![allow(unused_imports)]
+    include!(concat!(env!("OUT_DIR"), "/upcalls.skel.rs"));
 }
 
 pub use budget::{Ppm, DEFAULT_BUDGET};
@@ -55,7 +64,8 @@ pub use names::{Names, Thread};
 pub use recorder::{Figures, ProgramCost, Recorder};
 pub use recorder_thread::{NoSnapshot, Record, RecorderThread};
 pub use snapshot::{BadSnapshot, Snapshot, SnapshotLimits, MAX_ENCODED};
-pub use tail::{Tail, Tailed};
+pub use tail::{Tail, Tailed, SETTLED};
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};
 pub use transfer::Transfer;
+pub use upcalls::{FlowLimits, FlowState, Removal, Upcall};
 pub use window::{CpuRecord, Window};

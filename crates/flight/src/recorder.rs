@@ -8,6 +8,7 @@ use crate::keeper::{lock, Control, Keeper};
 use crate::layout::{RawName, NAMES, UNKNOWN};
 use crate::learnt::Learnt;
 use crate::names::Thread;
+use crate::upcalls::{FlowLimits, Upcall, Upcalls};
 use crate::window::{Rings, Window};
 use latpath_bpf::{AttachedProgram, Mapped, Missing, StartError};
 use latpath_linux::proc::{self, field};
@@ -16,7 +17,7 @@ use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
 use libbpf_rs::MapHandle;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Records until it is dropped.
 pub struct Recorder {
@@ -29,6 +30,10 @@ pub struct Recorder {
     started: Ns,
     learnt: Learnt,
     idle: IdleStates,
+    /// Of a kernel with Open vSwitch.
+    upcalls: Option<Mutex<Upcalls>>,
+    /// Why upcalls are not recorded, although the kernel may have Open vSwitch.
+    no_upcalls: Option<Missing>,
 }
 
 /// Cost of one program, if measured by the kernel ([`latpath_bpf::measure`]).
@@ -109,6 +114,13 @@ impl Recorder {
     pub fn start_for(scope: Scope, bytes_per_cpu: usize) -> Result<Self, StartError> {
         let attached = attach(shift(bytes_per_cpu), scope)?;
         let started = monotonic();
+        let (upcalls, no_upcalls) = match scope {
+            Scope::Causes => match Upcalls::start() {
+                Ok(upcalls) => (upcalls.map(Mutex::new), None),
+                Err(missing) => (None, Some(missing)),
+            },
+            Scope::Transfers => (None, None),
+        };
         let control = Control::new(attached.programs, attached.keepers, attached.allowance);
         Ok(Self {
             control: Arc::new(Mutex::new(control)),
@@ -119,12 +131,26 @@ impl Recorder {
             started,
             learnt: Learnt::default(),
             idle: IdleStates::of_this_machine(),
+            upcalls,
+            no_upcalls,
         })
     }
 
     /// Events that are not recorded on this kernel, or not at present.
     pub fn missing(&self) -> Vec<Missing> {
-        lock(&self.control).programs.missing.clone()
+        let mut missing = lock(&self.control).programs.missing.clone();
+        missing.extend(self.no_upcalls.clone());
+        missing.extend(self.upcalls().iter().flat_map(|upcalls| upcalls.missing()).cloned());
+        missing
+    }
+
+    fn upcalls(&self) -> Option<MutexGuard<'_, Upcalls>> {
+        Some(self.upcalls.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The upcalls of Open vSwitch in `from..to`, both `CLOCK_MONOTONIC`, and its limits of flows, if they are known.
+    pub(crate) fn upcalls_between(&self, from: Ns, to: Ns) -> (Vec<Upcall>, Option<FlowLimits>) {
+        self.upcalls().map_or_else(Default::default, |mut upcalls| upcalls.between(from, to))
     }
 
     /// Time of the start, `CLOCK_MONOTONIC`, ns.
@@ -204,25 +230,34 @@ impl Recorder {
             let info = program.info()?;
             Some(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns })
         };
-        lock(&self.control).programs.attached.iter().filter_map(cost).collect()
+        let mut costs: Vec<ProgramCost> = lock(&self.control).programs.attached.iter().filter_map(cost).collect();
+        costs.extend(self.upcalls().iter().flat_map(|upcalls| upcalls.attached()).filter_map(cost));
+        costs
     }
 
     /// Figures of the recorder.
     pub fn figures(&self) -> Figures {
+        let mut upcalls = (0, 0);
+        if let Some(mut recorded) = self.upcalls() {
+            // Before the programs' buffer is full.
+            recorded.read();
+            upcalls = (recorded.missed(), Upcalls::BYTES);
+        }
+        let missing = self.missing().iter().map(ToString::to_string).collect();
         let control = lock(&self.control);
         let budget = control.budget.as_ref();
         let spent = budget.map(|budget| budget.spent).unwrap_or_default();
         Figures {
             events: control.counted().events,
-            missed: control.programs.missed(),
-            bytes: (((self.memory.rings as u64) << self.memory.shift) + NAMES as u64) * 32,
+            missed: control.programs.missed() + upcalls.0,
+            bytes: (((self.memory.rings as u64) << self.memory.shift) + NAMES as u64) * 32 + upcalls.1,
             ns_per_event: control.ns_per_event(),
             budget_ppm: budget.map(Budget::ppm),
             cost_ppm: budget.map(|budget| budget.cost_ppm(monotonic() - self.started)),
             reduced_ns: spent.reduced_ns,
             paused_ns: spent.paused_ns,
             windows: 0,
-            missing: control.programs.missing.iter().map(ToString::to_string).collect(),
+            missing,
         }
     }
 }

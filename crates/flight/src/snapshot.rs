@@ -8,7 +8,8 @@ use crate::event::{Event, EventKind};
 use crate::idle::IdleStates;
 use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
-use crate::unit::unit_of;
+use crate::unit::unit_and_owner;
+use crate::upcalls::{FlowLimits, Upcall};
 use crate::window::{CpuRecord, Window};
 use latpath_bpf::interrupts;
 use latpath_bpf::Functions;
@@ -31,12 +32,20 @@ pub struct Snapshot {
     /// The systemd unit, or the control group, of each of these processes that has one and was alive, by the process's
     /// number; empty from versions that did not record them.
     pub units: BTreeMap<u32, String>,
+    /// The owner of each of these processes, as [`latpath_linux::Owner::label`] names it: `pod shop/web-0`; empty from
+    /// versions that did not record them.
+    pub owners: BTreeMap<u32, String>,
     /// Names of the interrupts in the window, from /proc/interrupts.
     pub irqs: BTreeMap<u32, String>,
     /// Names of the functions in the window, by address.
     pub functions: BTreeMap<u64, String>,
     /// Idle states of all CPUs at the start of the recorder; empty from versions that did not record them.
     pub idle_states: IdleStates,
+    /// Upcalls of Open vSwitch in the window: packets for which it had no flow; empty from versions that did not record
+    /// them.
+    pub upcalls: Vec<Upcall>,
+    /// Open vSwitch's limits of flows, if it was asked and has answered.
+    pub flow_limits: Option<FlowLimits>,
     /// Features that the machine's kernel lacks, as lines for people.
     pub missing: Vec<String>,
 }
@@ -57,11 +66,14 @@ impl Snapshot {
         const EACH: usize = 64;
         let events: usize = self.window.cpus.iter().map(|cpu| cpu.events.capacity()).sum();
         let threads = self.threads.values().map(|thread| EACH + thread.name.len());
-        let names = self.irqs.values().chain(self.functions.values()).chain(self.units.values()).chain(&self.missing);
+        let names =
+            self.irqs.values().chain(self.functions.values()).chain(self.units.values()).chain(self.owners.values());
+        let names = names.chain(&self.missing);
         let names = names.map(|name| EACH + name.len());
         let idle = self.idle_states.from.values().flatten().map(|name| EACH + name.len());
         events * size_of::<Event>()
             + self.window.cpus.len() * size_of::<CpuRecord>()
+            + self.upcalls.len() * (size_of::<Upcall>() + EACH)
             + threads.chain(names).chain(idle).sum::<usize>()
     }
 
@@ -128,7 +140,9 @@ impl Recorder {
     /// machine.
     pub fn snapshot_of_threads(&self, from: Ns, to: Ns) -> Snapshot {
         let window = self.window(from, to);
-        let numbers = Numbers::of(&window);
+        let (upcalls, flow_limits) = self.upcalls_between(from, to);
+        let mut numbers = Numbers::of(&window);
+        numbers.threads.extend(upcalls.iter().filter_map(|upcall| Some(upcall.read?.0)));
         let mut asked = 0;
         let mut thread = |pid: u32| {
             let known = self.recorded(pid).or_else(|| {
@@ -141,10 +155,15 @@ impl Recorder {
         let processes: BTreeSet<u32> = threads.values().map(|thread| thread.tgid).collect();
         let leaders: Vec<u32> = processes.iter().copied().filter(|pid| !threads.contains_key(pid)).collect();
         threads.extend(leaders.into_iter().filter_map(thread));
-        let units = processes.into_iter().take(MAX_UNITS_READ).filter_map(|pid| Some((pid, unit_of(pid)?))).collect();
+        let (mut units, mut owners) = (BTreeMap::new(), BTreeMap::new());
+        for pid in processes.into_iter().take(MAX_UNITS_READ) {
+            let (unit, owner) = unit_and_owner(pid);
+            units.extend(unit.map(|unit| (pid, unit)));
+            owners.extend(owner.map(|owner| (pid, owner)));
+        }
         let missing = self.missing().iter().map(|missing| printable(&missing.to_string())).collect();
         let idle_states = self.idle().clone();
-        Snapshot { window, threads, units, idle_states, missing, ..Snapshot::default() }
+        Snapshot { window, threads, units, owners, idle_states, upcalls, flow_limits, missing, ..Snapshot::default() }
     }
 
     /// Starts reading the names of interrupts and of the kernel's functions on another thread (some 0.1 s).

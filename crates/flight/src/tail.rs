@@ -7,7 +7,7 @@ use latpath_model::Ns;
 use std::time::Duration;
 
 /// Minimum age of returned events, ns, by which all earlier ones have been written.
-const SETTLED: Ns = 100_000_000;
+pub const SETTLED: Ns = 100_000_000;
 
 /// An item returned by a [`Tail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,13 @@ impl Tail {
     /// itself.
     pub fn read(&mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
         self.read_before(recorder, monotonic() - SETTLED, take);
+    }
+
+    /// Like [`Self::read`], but only the events before `until`, ns; returns the time before which all were returned.
+    pub fn read_until(&mut self, recorder: &Recorder, until: Ns, take: &mut dyn FnMut(&Tailed)) -> Ns {
+        let settled = until.min(monotonic() - SETTLED);
+        self.read_before(recorder, settled, take);
+        settled
     }
 
     /// Returns the remaining events up to now, a tenth of a second later, when they have settled.

@@ -35,9 +35,19 @@ pub enum Transfer {
     /// A message-signalled interrupt is raised: its data.
     RaiseMessage(u64),
     /// A vCPU's interrupt controller accepts a vector.
-    Accept(u32),
+    Accept {
+        /// The vector.
+        vector: u32,
+        /// Number of the vCPU.
+        vcpu: u32,
+    },
     /// Hardware delivers a vector.
-    Posted(u32),
+    Posted {
+        /// The vector.
+        vector: u32,
+        /// Number of the vCPU.
+        vcpu: u32,
+    },
     /// The guest has handled a vector.
     End(u32),
     /// A packet is passed to a tap for the guest: the tap's index and its network namespace.
@@ -61,8 +71,8 @@ impl Transfer {
             37 => Self::RegisterWrite { is_port: c & 1 != 0, address: b, value: c >> 1 },
             38 => Self::RaiseLine(low),
             39 => Self::RaiseMessage(b),
-            40 => Self::Accept(low),
-            41 => Self::Posted(low),
+            40 => Self::Accept { vector: low, vcpu: c as u32 },
+            41 => Self::Posted { vector: low, vcpu: c as u32 },
             42 => Self::End(low),
             43 => Self::TapArrive(low, high),
             44 => Self::TapRead(low, high),
@@ -83,8 +93,8 @@ impl Transfer {
             Self::RegisterWrite { is_port, address, value } => (37, address, value << 1 | u64::from(is_port)),
             Self::RaiseLine(number) => (38, number.into(), 0),
             Self::RaiseMessage(data) => (39, data, 0),
-            Self::Accept(vector) => (40, vector.into(), 0),
-            Self::Posted(vector) => (41, vector.into(), 0),
+            Self::Accept { vector, vcpu } => (40, vector.into(), vcpu.into()),
+            Self::Posted { vector, vcpu } => (41, vector.into(), vcpu.into()),
             Self::End(vector) => (42, vector.into(), 0),
             Self::TapArrive(index, netns) => (43, two(index, netns), 0),
             Self::TapRead(index, netns) => (44, two(index, netns), 0),

@@ -1,12 +1,13 @@
-//! The systemd unit or the control group of a process.
+//! The systemd unit or the control group of a process, and its owner.
 
-use latpath_linux::proc::Root;
+use latpath_linux::{proc::Root, Owner};
 use latpath_model::text::printable;
 use std::path::Path;
 
-/// The unit of a running process of this machine.
-pub(crate) fn unit_of(pid: u32) -> Option<String> {
-    unit(&Root::of(Path::new("/")).text(&format!("proc/{pid}/cgroup"))?)
+/// The unit of a running process of this machine, and its owner as people name it.
+pub(crate) fn unit_and_owner(pid: u32) -> (Option<String>, Option<String>) {
+    let Some(text) = Root::of(Path::new("/")).text(&format!("proc/{pid}/cgroup")) else { return (None, None) };
+    (unit(&text), Owner::parse(&text).map(|owner| owner.label()))
 }
 
 /// The innermost service in a /proc/PID/cgroup, else the innermost scope, else the last group's name; `None` for the

@@ -6,6 +6,7 @@ use crate::counted::KernelCounters;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, Merge, Origin};
+use crate::reactions::AllReactions;
 use crate::sampling::HostSampling;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, Meter, StartRequest, Timeouts};
@@ -39,7 +40,7 @@ const LAST_CAPTURES: Ns = 1_500_000_000;
 /// Options of following.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The streams.
+    /// The streams; those of reactions are last, and need the streams of both sides among the others.
     pub streams: Vec<StreamSpec>,
     /// Other machines, by the user's names, which are unique and differ from the host's.
     pub machines: Vec<(String, Address)>,
@@ -86,6 +87,12 @@ impl Options {
             clocks: None,
             settings: false,
         }
+    }
+
+    /// The streams whose packets are followed: all but those of reactions.
+    pub fn packet_streams(&self) -> &[StreamSpec] {
+        let packets = self.streams.iter().take_while(|stream| stream.reaction.is_none()).count();
+        &self.streams[..packets]
     }
 }
 
@@ -143,6 +150,8 @@ pub struct Follow {
     /// Number of points in the layout.
     laid_out: usize,
     span: Span,
+    /// Number of packets that do not count because they may have been under way at the start.
+    under_way: u64,
     now: Ns,
     route_due: Ns,
     meter: Meter,
@@ -152,6 +161,7 @@ pub struct Follow {
     not_stopped: Vec<String>,
     flight: Option<Flight>,
     early: EarlyCompletion,
+    reactions: AllReactions,
     background: Option<Background>,
 }
 
@@ -161,8 +171,8 @@ impl Follow {
     /// # Errors
     /// A machine or the probe cannot be started.
     pub fn start(options: Options) -> Result<Self, FollowError> {
-        Self::over(options, |options| {
-            let mut probe = ProbeOptions::new(HOST, options.streams.clone());
+        let attach = |options: &Options| -> Result<Probe, FollowError> {
+            let mut probe = ProbeOptions::new(HOST, options.packet_streams().to_vec());
             probe.ring_bytes = options.ring_bytes;
             probe.other_users = options.other_users;
             probe.nic_times = options.nic_times;
@@ -204,11 +214,13 @@ impl Follow {
             let asked =
                 flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings).chain(clocks).chain(nic_times);
             let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
-            let request = StartRequest { streams: options.streams.clone(), options: named };
+            let request = StartRequest { streams: options.packet_streams().to_vec(), options: named };
             machine.start(&request)?;
             feeds.push(Feed::new(machine));
         }
-        let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
+        let mut flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
+        let reactions = AllReactions::new(&options.streams);
+        flight.iter_mut().for_each(|flight| flight.detector.set_reactions(reactions.late()));
         let counted = KernelCounters::begin();
         feeds.insert(0, Feed::new(host(&options)?));
         let joiner = joiner(&options);
@@ -223,6 +235,7 @@ impl Follow {
             sampling: HostSampling::new(options.clock_error),
             laid_out: 0,
             span: Span::new(now + SETTLE, now.saturating_add(options.window)),
+            under_way: 0,
             now,
             route_due: now + SEARCH_EVERY,
             meter: Meter::new(),
@@ -230,7 +243,8 @@ impl Follow {
             notes: Vec::new(),
             not_stopped: Vec::new(),
             flight,
-            early: EarlyCompletion::new(options.streams.len()),
+            early: EarlyCompletion::new(options.packet_streams().len()),
+            reactions,
             background: None,
             options,
         })
@@ -246,14 +260,30 @@ impl Follow {
     /// hundred times per second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
-        let Self { merge, tables, joiner, finder, span, flight, early, layout, sampling, background, .. } = self;
+        let Self {
+            merge,
+            tables,
+            joiner,
+            finder,
+            span,
+            under_way,
+            flight,
+            early,
+            layout,
+            sampling,
+            background,
+            reactions,
+            ..
+        } = self;
         let known = tables.points.len();
         // Journeys that report the new state linger, and are not handed over yet.
         for (before, change) in sampling.update(merge.synch_changes(), joiner, &mut tables.points) {
             sink.synch(before, &change);
         }
-        let (sightings, now) = merge.step(tables, background);
-        self.now = now;
+        self.now = merge.step(tables, background).1;
+        // Before the joiner: while this process is late, it hands journeys over in the round that reads them.
+        sampling.plan(merge.planned_sends(), &mut tables.points);
+        let sightings = merge.ready();
         copies::add_points(&mut tables.points, |netns| {
             namespace_names().remove(&netns).filter(|name| !name.is_empty())
         });
@@ -261,13 +291,17 @@ impl Follow {
             joiner.set_points(&tables.points);
         }
         let points = &tables.points;
+        reactions.read(joiner, points);
         let mut done = |j: &Journey| {
             if span.counts(j, &layout.route) {
                 finder.observe(j);
+                reactions.take(j);
                 if let Some(flight) = flight.as_mut().filter(|_| !early.was_reported(j)) {
-                    flight.take(j);
+                    sampling.with_send_time(j, |j| flight.take(j));
                 }
                 sampling.with_sample(j, |j| sink.journey(j, points));
+            } else {
+                *under_way += u64::from(span.was_under_way(j, &layout.route));
             }
         };
         for s in sightings {
@@ -279,10 +313,14 @@ impl Follow {
         if let Some(flight) = flight {
             early.take(joiner, reached, &mut |j: &Journey| {
                 if span.counts(j, &layout.route) {
-                    flight.take(j);
+                    sampling.with_send_time(j, |j| flight.take(j));
                 }
             });
         }
+        reactions.advance(joiner.reached(), &mut |j: &Journey| {
+            flight.iter_mut().for_each(|flight| flight.take(j));
+            sink.journey(j, points);
+        });
         let changed = tables.points.len() != known;
         self.freeze();
         if self.now >= self.route_due || changed {
@@ -368,13 +406,17 @@ impl Follow {
             // The measurement was shorter than the window: without a route, packets in flight would count as lost.
             self.find_route_in_open_journeys(sink);
         }
-        let Self { joiner, finder, span, tables, layout, sampling, .. } = self;
+        let Self { joiner, finder, span, under_way, tables, layout, sampling, reactions, .. } = self;
         joiner.finish(end, &mut |j: &Journey| {
             if span.counts(j, &layout.route) {
                 finder.observe(j);
+                reactions.take(j);
                 sampling.with_sample(j, |j| sink.journey(j, &tables.points));
+            } else {
+                *under_way += u64::from(span.was_under_way(j, &layout.route));
             }
         });
+        reactions.finish(end, &mut |j: &Journey| sink.journey(j, &tables.points));
         self.update_route(sink);
     }
 
@@ -402,7 +444,7 @@ impl Follow {
 
     fn update_route(&mut self, sink: &mut impl JourneySink) {
         let points = &self.tables.points;
-        let route = self.finder.route(points);
+        let route = self.finder.route(points).with_reactions(&self.options.streams, points);
         let layout = segments::layout(route, points, &self.options.segments);
         if layout == self.layout && points.len() == self.laid_out {
             return;
@@ -411,6 +453,7 @@ impl Follow {
         let totals = self.all_totals();
         sink.layout(LayoutChange { layout: &layout, points: &self.tables.points, totals: &totals, now: self.now });
         self.layout = layout;
+        self.reactions.set_route(&self.layout.route);
         self.expect_routes();
         if let Some(flight) = &mut self.flight {
             let routes = self.layout.route.by_streams(self.options.streams.len());
@@ -420,7 +463,7 @@ impl Follow {
 
     /// Sets the points at which the joiner expects each stream's packets.
     fn expect_routes(&mut self) {
-        for stream in 0..self.options.streams.len() as StreamId {
+        for stream in 0..self.options.packet_streams().len() as StreamId {
             self.joiner.set_route(stream, self.layout.route.of_stream(stream));
         }
     }
@@ -433,7 +476,9 @@ impl Follow {
         self.joiner = joiner(&self.options);
         self.joiner.set_points(&self.tables.points);
         self.expect_routes();
-        self.early = EarlyCompletion::new(self.options.streams.len());
+        self.early = EarlyCompletion::new(self.options.packet_streams().len());
+        self.reactions = AllReactions::new(&self.options.streams);
+        self.reactions.set_route(&self.layout.route);
         self.merge.leave_out_before(monotonic());
         true
     }
@@ -455,7 +500,10 @@ impl Follow {
 
     /// Counts of the joiner, per stream.
     pub fn all_totals(&self) -> Vec<Totals> {
-        (0..self.options.streams.len()).map(|id| self.joiner.totals(id as StreamId)).collect()
+        let mut totals: Vec<Totals> =
+            (0..self.options.streams.len()).map(|id| self.joiner.totals(id as StreamId)).collect();
+        self.reactions.add_totals(&mut totals);
+        totals
     }
 
     /// Time up to which all sightings were processed, host's CLOCK_MONOTONIC, ns.
@@ -486,13 +534,14 @@ impl Follow {
         let flights = self.flights();
         let machines = self.merge.feeds.iter().zip(&counters).zip(flights);
         let machines = machines.map(|((feed, counters), flight)| feed.record(*counters, flight));
-        manifest.machines = machines.chain(self.sampling.record()).collect();
+        manifest.machines = machines.chain(self.sampling.records()).collect();
         let points = self.points();
         manifest.points = points.to_vec();
         manifest.set_layout(&self.layout);
         manifest.drop_notes = self.drop_notes().to_vec();
         manifest.counters = sum(&counters);
         manifest.joined = self.all_totals();
+        manifest.reactions = self.reactions.records();
         manifest.tool = self.cost(&counters);
         manifest.named_points = self.options.points.named();
         self.describe_lacks(manifest);
@@ -535,7 +584,7 @@ fn max_rss_bytes() -> u64 {
 }
 
 fn joiner(options: &Options) -> Joiner {
-    let rules = options.streams.iter().map(|s| s.key);
+    let rules = options.packet_streams().iter().map(|s| s.key);
     Joiner::new(
         rules,
         latpath_journey::Options {

@@ -9,9 +9,11 @@ mod flight;
 mod follow;
 mod live;
 mod merge;
+mod reactions;
 mod sampling;
 mod senders;
 mod tables;
+mod taps;
 
 pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, JourneySink, LayoutChange, Options};

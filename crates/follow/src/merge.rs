@@ -4,7 +4,7 @@ use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_flight::Figures;
 use latpath_linux::{background::Background, proc::kernel_release};
-use latpath_model::{Counters, Ns, PointId, SenderAt, Sighting, Source, SynchChange, HOST};
+use latpath_model::{Counters, Ns, PlannedSend, PointId, SenderAt, Sighting, Source, SynchChange, HOST};
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 use latpath_settings::Reading;
@@ -64,6 +64,11 @@ pub trait Origin: Source {
         Vec::new()
     }
 
+    /// Send times in packets since the last call.
+    fn planned_sends(&mut self) -> Vec<PlannedSend> {
+        Vec::new()
+    }
+
     /// The machine itself, unless it is the host.
     fn machine(&mut self) -> Option<&mut Machine> {
         None
@@ -87,6 +92,10 @@ impl Origin for Probe {
 
     fn synch_changes(&mut self) -> Vec<SynchChange> {
         Probe::synch_changes(self)
+    }
+
+    fn planned_sends(&mut self) -> Vec<PlannedSend> {
+        Probe::planned_sends(self)
     }
 }
 
@@ -243,6 +252,11 @@ impl Merge {
         self.feeds.iter_mut().flat_map(|feed| feed.origin.synch_changes()).collect()
     }
 
+    /// Send times as of [`Origin::planned_sends`].
+    pub fn planned_sends(&mut self) -> Vec<PlannedSend> {
+        self.feeds.iter_mut().flat_map(|feed| feed.origin.planned_sends()).collect()
+    }
+
     /// The machines other than the host.
     pub fn machines(&mut self) -> Vec<&mut Machine> {
         self.feeds.iter_mut().filter_map(|feed| feed.origin.machine()).collect()
@@ -284,6 +298,11 @@ impl Merge {
         }
         self.horizon = self.horizon.max(horizon);
         (&self.ready, self.horizon)
+    }
+
+    /// The sightings of the last [`Self::step`].
+    pub fn ready(&self) -> &[Sighting] {
+        &self.ready
     }
 }
 

@@ -1,7 +1,9 @@
 //! Checks a schedule against its streams, its link and the clocks of its machine. Nothing is changed.
 
+use crate::crossing::{crossings, problem, Crossing, Problem, Tap};
 use crate::{Mode, Schedule, ASSUMED_MBIT};
 use latpath_model::Ns;
+use latpath_net::PriorityFilter;
 use latpath_stats::units::duration;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -28,6 +30,10 @@ pub struct Surroundings {
     pub tx_queues: Option<u32>,
     /// The kernel's timer tick, ns; `None` if unknown.
     pub tick: Option<Ns>,
+    /// The devices by which frames of VMs enter the host.
+    pub taps: Vec<Tap>,
+    /// The device's filters of sent packets that set priorities.
+    pub sent: Vec<PriorityFilter>,
 }
 
 /// Origin of the link's speed.
@@ -108,6 +114,8 @@ pub struct Report {
     pub classes: Vec<ClassWindows>,
     /// The streams.
     pub streams: Vec<StreamFit>,
+    /// The classes of frames that come from VMs.
+    pub crossings: Vec<Crossing>,
     /// Faults first.
     pub findings: Vec<Finding>,
 }
@@ -208,10 +216,12 @@ pub fn check(schedule: &Schedule, around: &Surroundings) -> Report {
     findings.streams(schedule, &classes, &streams, speed);
     findings.ptp(schedule, &classes, speed);
     findings.resonances(schedule, around);
+    let crossings = crossings(schedule, &around.taps, &around.sent);
+    findings.crossings(schedule, &crossings, &around.taps);
     let Findings(mut findings) = findings;
     findings.sort_by_key(|finding| finding.severity);
     let (device, cycle_ns) = (schedule.device.clone(), schedule.cycle);
-    Report { device, link_speed_mbit: speed, link_speed_from: from, cycle_ns, classes, streams, findings }
+    Report { device, link_speed_mbit: speed, link_speed_from: from, cycle_ns, classes, streams, crossings, findings }
 }
 
 struct Findings(Vec<Finding>);
@@ -323,6 +333,18 @@ impl Findings {
                         duration(class.longest_ns)
                     ),
                 );
+            }
+        }
+    }
+
+    fn crossings(&mut self, schedule: &Schedule, crossings: &[Crossing], taps: &[Tap]) {
+        let streams = schedule.streams.iter().filter(|stream| stream.from.is_some());
+        for (stream, crossing) in streams.zip(crossings) {
+            let tap = taps.iter().find(|tap| tap.device == crossing.from);
+            match problem(schedule, stream, crossing, tap) {
+                Some(Problem::Fault(text)) => self.fault(&stream.name, text),
+                Some(Problem::Warning(text)) => self.warning(&stream.name, text),
+                None => {}
             }
         }
     }

@@ -97,6 +97,8 @@ struct StreamKeys {
     period: Time,
     #[serde(default)]
     vlan: bool,
+    pcp: Option<u8>,
+    from: Option<String>,
     frames: Option<u32>,
 }
 
@@ -120,6 +122,10 @@ pub struct Stream {
     pub size: u32,
     /// Whether its frames have a VLAN tag on the wire.
     pub vlan: bool,
+    /// Priority in that tag, if the file has it.
+    pub pcp: Option<u8>,
+    /// The tap by which its frames enter the host from a VM.
+    pub from: Option<String>,
     /// Time from one group of frames to the next, ns.
     pub period: Ns,
     /// Frames that are sent together.
@@ -282,8 +288,22 @@ impl Keys {
             if period <= 0 || frames == 0 {
                 return invalid(key("period"), "period and frames are greater than 0");
             }
-            let (name, class) = (stream.name.clone(), class(key("class"), &stream.class)?);
-            streams.push(Stream { name, class, size: stream.size, vlan: stream.vlan, period, frames });
+            if stream.pcp.is_some_and(|pcp| pcp > 7) {
+                return invalid(key("pcp"), "the priority in a VLAN tag is 0 to 7");
+            }
+            if stream.from.as_ref().is_some_and(|from| !is_device_name(from)) {
+                return invalid(key("from"), "a device's name has 1 to 15 bytes without spaces and slashes");
+            }
+            streams.push(Stream {
+                name: stream.name.clone(),
+                class: class(key("class"), &stream.class)?,
+                size: stream.size,
+                vlan: stream.vlan || stream.pcp.is_some(),
+                pcp: stream.pcp,
+                from: stream.from.clone(),
+                period,
+                frames,
+            });
         }
         let ptp = self.ptp.as_ref().map(|name| class("ptp".into(), name)).transpose()?;
         let sum: Ns = gates.iter().map(|gates| Ns::from(gates.interval_ns)).sum();

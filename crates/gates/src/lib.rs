@@ -5,12 +5,14 @@
 
 mod apply;
 mod check;
+mod crossing;
 mod error;
 mod file;
 mod show;
 
 pub use apply::{apply, undo, Applied, Gated, Step};
 pub use check::{check, ClassWindows, Finding, Report, Severity, SpeedSource, StreamFit, Surroundings};
+pub use crossing::{Crossing, Tap};
 pub use error::{Error, Result};
 pub use file::{Class, Mode, Schedule, Stream};
 pub use show::{show, Scheduler};

@@ -1,7 +1,7 @@
 //! Schedules of gates: what a file means, what the check finds, what an undo refuses.
 
-use latpath_gates::{check, Error, Gated, Report, Schedule, Severity, SpeedSource, Step, Surroundings};
-use latpath_net::Shaping;
+use latpath_gates::{check, Error, Gated, Report, Schedule, Severity, SpeedSource, Step, Surroundings, Tap};
+use latpath_net::{PriorityFilter, Shaping};
 use latpath_undo::{Outcome, Undo};
 use proptest::prelude::*;
 use std::path::Path;
@@ -158,7 +158,13 @@ fn a_window_may_cross_the_end_of_a_cycle() {
 
 #[test]
 fn an_unknown_speed_is_a_fault_with_the_command_that_sets_it() {
-    let tap = Surroundings { is_present: true, tx_queues: Some(4), tick: Some(4_000_000), speed: None };
+    let tap = Surroundings {
+        is_present: true,
+        tx_queues: Some(4),
+        tick: Some(4_000_000),
+        speed: None,
+        ..Surroundings::default()
+    };
     let report = checked(EXAMPLE, &tap);
     let found = faults(&report);
     assert!(found[0].1.contains("assumes 10 Mbit/s") && found[0].1.ends_with("ethtool -s eth1 speed 1000 duplex full"));
@@ -175,7 +181,10 @@ fn an_unknown_speed_is_a_fault_with_the_command_that_sets_it() {
 #[test]
 fn a_device_needs_enough_queues() {
     let with = |queues| {
-        checked(EXAMPLE, &Surroundings { is_present: true, speed: Some(1000), tx_queues: Some(queues), tick: None })
+        checked(
+            EXAMPLE,
+            &Surroundings { is_present: true, speed: Some(1000), tx_queues: Some(queues), ..Surroundings::default() },
+        )
     };
     assert!(faults(&with(1)).iter().any(|(_, why)| why.contains("numtxqueues")));
     assert!(faults(&with(2)).iter().any(|(_, why)| why.contains("have 4 queues, and eth1 has 2")));
@@ -226,4 +235,48 @@ fn subjects_that_name_no_device_are_refused() {
     }
     assert_eq!(Gated.undo("1-2", &[]), Outcome::nothing());
     assert_eq!(Gated.undo("1-2", &step), Outcome::OutOfReach, "no namespace has this number");
+}
+
+#[test]
+fn the_class_of_a_vms_frames_crosses_its_tap_by_the_pcp_and_a_filter() {
+    let from =
+        |more: &str| EXAMPLE.replace("period = \"250us\"", &format!("period = \"250us\"\nfrom = \"vnet0\"\n{more}"));
+    let around = |has_clsact, filters: &[(u16, Option<u8>, u32)]| Surroundings {
+        taps: vec![Tap {
+            device: "vnet0".into(),
+            has_clsact,
+            filters: filters.iter().map(|&(order, pcp, priority)| PriorityFilter { order, pcp, priority }).collect(),
+        }],
+        ..Surroundings::default()
+    };
+    let class = |report: &Report| report.crossings.iter().map(|c| (c.priority, c.class.clone())).collect::<Vec<_>>();
+    let stream = Some("stream".to_owned());
+
+    let good = checked(&from("pcp = 6"), &around(Some(true), &[(1, Some(5), 7), (2, Some(6), 3)]));
+    assert_eq!((faults(&good), class(&good)), (vec![], vec![(Some(3), stream.clone())]));
+    let all = checked(&from("pcp = 6"), &around(Some(true), &[(1, None, 3)]));
+    assert_eq!((faults(&all), class(&all)), (vec![], vec![(Some(3), stream)]));
+
+    let none = checked(&from("pcp = 6"), &around(Some(false), &[]));
+    let [(subject, text)] = faults(&none)[..] else { panic!("{:?}", none.findings) };
+    assert_eq!(subject, "sv");
+    assert!(text.contains("have priority 0 behind it: they belong to class rest, not stream"), "{text}");
+    assert!(
+        text.ends_with(
+            "tc qdisc add dev vnet0 clsact; tc filter add dev vnet0 ingress protocol 802.1Q flower vlan_prio 6 action skbedit priority 3"
+        ),
+        "{text}"
+    );
+    let wrong = checked(&from("pcp = 6"), &around(Some(true), &[(1, Some(6), 7)]));
+    let text = faults(&wrong)[0].1;
+    assert!(text.contains("class ptp, not stream; set it: tc filter add"), "{text}");
+    let sent = [PriorityFilter { order: 1, pcp: Some(6), priority: 3 }].to_vec();
+    let by_device = checked(&from("pcp = 6"), &Surroundings { sent, ..around(None, &[]) });
+    assert_eq!((faults(&by_device), class(&by_device)), (vec![], vec![(Some(3), Some("stream".into()))]));
+    let untagged = checked(&from(""), &around(Some(true), &[(1, Some(6), 3)]));
+    assert!(faults(&untagged)[0].1.contains("let the talker send --vlan VID --pcp N"), "{:?}", untagged.findings);
+    let elsewhere = checked(&from("pcp = 6"), &around(None, &[]));
+    assert_eq!((faults(&elsewhere), class(&elsewhere)), (vec![], vec![(None, None)]));
+    assert!(elsewhere.findings.iter().any(|finding| finding.text.contains("vnet0 does not exist here")));
+    assert!(parsed(&from("pcp = 8")).is_err());
 }

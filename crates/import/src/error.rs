@@ -59,8 +59,8 @@ pub enum ImportError {
         sort: &'static str,
     },
     /// The file has no packet of the requested streams.
-    #[error("{}: none of its {packets} packets is of {}{}; latpath streams -r lists the streams of a capture", path.display(),
-            if streams.is_empty() { "a stream that frames name" } else { streams }, unread_frames(unread))]
+    #[error("{}: none of its {packets} packets is of {}{}{}; latpath streams -r lists the streams of a capture", path.display(),
+            if streams.is_empty() { "a stream that frames name" } else { streams }, other_lan(copies), unread_frames(unread))]
     NoPackets {
         /// The file.
         path: PathBuf,
@@ -68,6 +68,8 @@ pub enum ImportError {
         packets: u64,
         /// The requested streams; empty for all.
         streams: String,
+        /// Frames that are copies by LAN A and by LAN B.
+        copies: [u64; 2],
         /// Frames that could not be read.
         unread: Box<UnreadFrames>,
     },
@@ -257,6 +259,14 @@ fn unread_frames(unread: &UnreadFrames) -> String {
     match unread.total() {
         0 => String::new(),
         frames => format!("; {} cannot be read: {unread}", number_of(frames, "frame")),
+    }
+}
+
+/// The copies of redundant networks in a file without packets of its point.
+fn other_lan(copies: &[u64; 2]) -> String {
+    match copies {
+        [0, 0] => String::new(),
+        [a, b] => format!(" by the point's LAN ({a} are copies by LAN A, {b} by LAN B)"),
     }
 }
 

@@ -131,6 +131,7 @@ fn read_capture(
     let mut selection = named.selection();
     let mut known: HashMap<StreamSpec, Option<u16>> = HashMap::new();
     let (mut all, mut selected) = (0, None);
+    let of_lan = named.lan();
     loop {
         let frame = match capture.next_packet() {
             Ok(Some(frame)) => frame,
@@ -159,6 +160,12 @@ fn read_capture(
                 continue;
             }
         };
+        if let Some(copy) = header.copy {
+            end.copies[copy.lan as usize] += 1;
+            if of_lan.is_some_and(|lan| lan != copy.lan) {
+                continue;
+            }
+        }
         let vlan = header.tags().last().copied().map(Tag::vlan);
         for found in found {
             let exact = StreamSpec::exact(found.stream, header.dst, vlan);

@@ -1,5 +1,7 @@
 //! Imports files into a run: joins the packets of all files and stores the journeys.
 
+mod notes;
+
 use crate::{
     chosen::{StreamSelection, Streams},
     clock::{merging_unit, Clocks, Offset},
@@ -17,7 +19,6 @@ use latpath_journey::{copies, Joiner};
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use latpath_protocols::UnreadFrames;
 use latpath_run::{facts::HostFacts, ImportedFile, Manifest, Stamp, Writer};
-use latpath_stats::units::number_of;
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -87,6 +88,15 @@ fn points(sources: &[Source]) -> Result<Vec<PointInfo>, ImportError> {
     Ok(points)
 }
 
+/// For each file, the first file of its place.
+fn places(points: &[PointInfo], files: usize) -> Vec<usize> {
+    let copies = copies::of_points(points);
+    let place = |file: usize| {
+        copies.iter().find(|at| at.all() >> file & 1 == 1).map_or(file, |at| at.all().trailing_zeros() as usize)
+    };
+    (0..files).map(place).collect()
+}
+
 fn bytes_of(sources: &[Source]) -> Result<u64, ImportError> {
     let size = |path: &PathBuf| path.metadata().map(|m| m.len());
     let sizes = sources
@@ -107,6 +117,8 @@ struct Import<'a> {
     feeds: Vec<Feed>,
     /// Per file, the time up to which all its packets were passed on.
     next: Vec<Ns>,
+    /// Per file, the first file of its place: those of both LANs of redundant networks are at one place.
+    places: Vec<usize>,
     streams: Streams,
     /// Per stream, start of the interval that all files with this stream cover.
     since: Vec<Ns>,
@@ -130,7 +142,11 @@ impl<'a> Import<'a> {
     ) -> Result<Self, ImportError> {
         let mut streams = Streams::default();
         let next = feeds.iter_mut().map(|feed| feed.next(&mut streams)).collect::<Result<Vec<Ns>, _>>()?;
-        let begin = next.iter().copied().max().unwrap_or_default();
+        let places = places(points, feeds.len());
+        // A place is covered from the first packet by either LAN on.
+        let covered =
+            |place: usize| places.iter().zip(&next).filter(|(of, _)| **of == place).map(|(_, next)| *next).min();
+        let begin = places.iter().filter_map(|place| covered(*place)).max().unwrap_or_default();
         let first = next.iter().copied().min().unwrap_or_default();
         let manifest = Manifest {
             start: Stamp::of_utc(first.max(begin.saturating_sub(options.window))),
@@ -146,7 +162,7 @@ impl<'a> Import<'a> {
         joiner.set_points(points);
         let joined = Joined::begin(options, begin, manifest, path)?;
         let (since, until, known) = (Vec::new(), Ns::MAX, Ns::MAX);
-        let mut import = Self { options, feeds, next, streams, since, joiner, joined, begin, until, known };
+        let mut import = Self { options, feeds, next, places, streams, since, joiner, joined, begin, until, known };
         import.add_streams()?;
         Ok(import)
     }
@@ -189,15 +205,21 @@ impl<'a> Import<'a> {
     fn refill(&mut self, which: usize) -> Result<(), ImportError> {
         let feed = &mut self.feeds[which];
         self.next[which] = feed.next(&mut self.streams)?;
-        if self.next[which] == Ns::MAX {
-            let last = feed.newest();
+        if let Some(last) = self.end_of_place(self.places[which]) {
             self.joined.span.end = self.joined.span.end.min(last.saturating_add(1));
             self.until = self.until.min(last.saturating_add(self.options.window));
-            if which > 0 {
+            if self.places[which] > 0 {
                 self.known = self.known.min(last);
             }
         }
         self.add_streams()
+    }
+
+    /// The last time of a place whose files were all read to their ends.
+    fn end_of_place(&self, place: usize) -> Option<Ns> {
+        let files = (0..self.feeds.len()).filter(|file| self.places[*file] == place);
+        let ended = |file: usize| (self.next[file] == Ns::MAX).then(|| self.feeds[file].newest());
+        files.map(ended).try_fold(Ns::MIN, |last, end| Some(last.max(end?)))
     }
 
     /// Adds the newly named streams to the joiner and the run.
@@ -351,58 +373,5 @@ impl<'a> Import<'a> {
     fn ends(&self) -> impl Iterator<Item = (&Source, &FileEnd)> {
         let ends = self.options.sources.iter().zip(&self.feeds);
         ends.filter_map(|(source, feed)| Some((source, feed.end.as_deref()?)))
-    }
-
-    /// Notes for the reader.
-    fn notes(&self, clocks: &Clocks) -> Vec<String> {
-        let mut notes = clocks.notes();
-        if let (Some(_), None) = (self.joined.sampling.point(), self.options.clock_error) {
-            notes.push(format!(
-                "Tmu: nothing here shows how far the clock of {} is off UTC, and Tmu is wrong by that: --clock-error says it where \
-                 you know",
-                self.options.sources[0].point.machine
-            ));
-        }
-        notes.extend(self.joined.sampling.notes(&self.streams.all));
-        notes.extend(self.joined.order_notes());
-        for (source, end) in self.ends() {
-            notes.extend(end.notes.iter().cloned());
-            let unread = end.unread.total();
-            if unread > 0 {
-                let (path, n, why) = (source.path.display(), number_of(unread, "frame"), &end.unread);
-                notes.push(format!("{path}: {n} cannot be read: {why}"));
-            }
-        }
-        for (at, (source, end)) in self.ends().enumerate() {
-            let is_same =
-                |other: &FileEnd| (&other.file.sha256, &other.interface) == (&end.file.sha256, &end.interface);
-            if let Some((other, _)) = self.ends().take(at).find(|(_, other)| is_same(other)) {
-                notes.push(format!(
-                    "{} and {} have the same packets, byte for byte: the same capture was given for two points",
-                    other.point, source.point
-                ));
-            }
-        }
-        // The other notes concern limits of recordings.
-        notes.extend(self.joined.layout.own_notes.iter().cloned());
-        for (stream, seen) in self.streams.all.iter().zip(&self.joined.seen) {
-            if let (1, 2.., at) = (seen.count_ones(), self.feeds.len(), seen.trailing_zeros() as usize) {
-                notes.push(format!("{stream} is in {} alone", self.options.sources[at].path.display()));
-            }
-        }
-        if self.joined.outside > 0 {
-            let n = number_of(self.joined.outside, "packet");
-            notes.push(format!("left out: {n} at the beginning and the end, where not all files have packets"));
-        }
-        let beyond: u64 = self.feeds.iter().map(|feed| feed.beyond).sum::<u64>()
-            + self.ends().map(|(_, end)| end.beyond).sum::<u64>();
-        if beyond > 0 {
-            let streams = self.streams.all.len();
-            notes.push(format!(
-                "left out: {} of all files together, of streams beyond the {streams} that a run can have: choose with --stream",
-                number_of(beyond, "packet")
-            ));
-        }
-        notes
     }
 }

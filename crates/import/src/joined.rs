@@ -129,14 +129,16 @@ impl Joined {
     pub fn take(&mut self, journey: &Journey) {
         // At times that not all files cover, only packets in all of them count.
         let computed = self.copies.iter().fold(0, |mask: u64, at| mask | 1 << at.first | 1 << at.second);
-        let is_of = |all: &u64| (journey.seen ^ all) & !computed == 0;
+        // A packet that came by one LAN of two has passed the place.
+        let optional = self.copies.iter().fold(0, |mask, at| mask | at.all() | 1 << at.second);
+        let is_of = |all: &u64| (journey.seen ^ all) & !optional == 0;
         let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(is_of);
         if !of_all && !self.span.counts(journey, &self.layout.route) {
             self.outside += 1;
             return;
         }
         self.journeys += 1;
-        self.in_two += u64::from(journey.seen.count_ones() > 1);
+        self.in_two += u64::from((journey.seen & !computed).count_ones() > 1);
         for (at, (both, early)) in self.order.iter_mut().enumerate() {
             if let (Some(first), Some(second)) = (journey.at(at as PointId), journey.at(at as PointId + 1)) {
                 *both += 1;

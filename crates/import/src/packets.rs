@@ -55,6 +55,9 @@ pub(crate) struct FileEnd {
     pub unread: UnreadFrames,
     /// Packets of streams beyond the limit.
     pub beyond: u64,
+    /// Frames that are copies by LAN A and by LAN B of redundant networks: of a point of one LAN, those of the other one
+    /// are left out.
+    pub copies: [u64; 2],
     /// The interface of the packets, if the file has several.
     pub interface: Option<String>,
     pub notes: Vec<String>,
@@ -172,7 +175,7 @@ impl<'a> Packets<'a> {
         }
         if self.taken == 0 {
             let (path, streams, unread) = (self.path.into(), self.chosen.text(), Box::new(end.unread));
-            return self.fail(ImportError::NoPackets { path, packets, streams, unread });
+            return self.fail(ImportError::NoPackets { path, packets, streams, copies: end.copies, unread });
         }
         if let (n @ 1.., most) = self.back {
             let (n, most) = (latpath_stats::units::number_of(n, "time"), latpath_stats::units::duration(most));

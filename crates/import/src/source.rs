@@ -2,7 +2,8 @@
 
 use crate::sv_log;
 use flate2::bufread::MultiGzDecoder;
-use latpath_model::{text::cut, Point, MERGING_UNIT};
+use latpath_model::point::{Copies, Lan};
+use latpath_model::{text::cut, Point, MERGING_UNIT, TALKER};
 use latpath_traffic::{is_capture, InterfaceChoice, Selection};
 use std::{
     fmt,
@@ -78,6 +79,14 @@ pub struct Source {
 }
 
 impl Source {
+    /// The LAN of redundant networks whose packets the point sees; `None` for a point of any packets.
+    pub(crate) fn lan(&self) -> Option<Lan> {
+        match self.point.copies() {
+            Some(Copies::Lan(lan)) => Some(lan),
+            _ => None,
+        }
+    }
+
     /// Selects the packets of the interface.
     pub(crate) fn selection(&self) -> Selection {
         Selection::new(
@@ -95,10 +104,9 @@ impl FromStr for Source {
             || format!("{text:?}: write POINT=FILE, as publisher/tx@eth0=pub.pcap or relay/app-read@relay=sub.txt");
         let (point, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
         let point: Point = point.parse().map_err(|error| format!("{error}"))?;
-        if point.machine == MERGING_UNIT {
-            return Err(format!(
-                "{point}: {MERGING_UNIT} is whatever takes the samples of a stream; give the machine another name"
-            ));
+        let computed = [(MERGING_UNIT, "whatever takes the samples"), (TALKER, "the sender by the send times")];
+        if let Some((name, what)) = computed.into_iter().find(|(name, _)| point.machine == *name) {
+            return Err(format!("{point}: {name} is {what} of a stream; give the machine another name"));
         }
         if !point.kind.can_be_on_route() || point.kind.is_optional() {
             return Err(format!(

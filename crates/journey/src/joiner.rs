@@ -9,6 +9,7 @@ use crate::copies;
 use crate::journey::{Journey, MAX_POINTS};
 use crate::matching::{MatchResult, Position};
 use crate::ring::{row_bytes, MIN_SLOTS};
+use crate::route::arrival;
 use crate::senders::Senders;
 use crate::stream::{Received, Stream};
 use latpath_model::{KeyRule, Ns, PointId, PointInfo, Sighting, StreamId};
@@ -176,12 +177,12 @@ impl Joiner {
         }
     }
 
-    /// Sets the route of a stream: a journey with all its points is complete, and its last point is the reader at which
-    /// duplicates and reordered packets are counted. Empty while unknown.
+    /// Sets the route of a stream: a journey with all its points is complete, and the point of arrival is the reader at
+    /// which duplicates and reordered packets are counted. Empty while unknown.
     pub fn set_route(&mut self, stream: StreamId, route: &[PointId]) {
         self.set_expected(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
         if let Some(stream) = self.streams.get_mut(usize::from(stream)) {
-            stream.reader = route.last().copied();
+            stream.reader = arrival(route, &self.points);
         }
     }
 

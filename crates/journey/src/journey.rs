@@ -16,7 +16,7 @@ pub struct Journey<'a> {
     pub number: u64,
     /// Points that saw the packet: bit `1 << PointId`.
     pub seen: u64,
-    /// The subset of `seen` that is no sighting but the computed time at which the packet's sample was taken.
+    /// The subset of `seen` that is no sighting but a computed time: of the packet's sample, or its planned send time.
     pub samples: u64,
     /// Time of the first sighting at each point, host timeline, ns; valid where `seen` has the bit.
     pub t: &'a [Ns],

@@ -163,8 +163,10 @@ impl Ring {
             let Some(from) = from else { continue };
             let (from, to_row) = (row + from, row + usize::from(to));
             (self.t[to_row], self.cpu[to_row], self.tid[to_row]) = (self.t[from], self.cpu[from], self.tid[from]);
-            self.again[to_row] = 0;
-            self.get_mut(number).seen |= 1 << to;
+            if seen >> to & 1 == 0 {
+                self.again[to_row] = 0;
+                self.get_mut(number).seen |= 1 << to;
+            }
         }
         first.is_some() && seen >> at.first & 1 == 0
     }

@@ -6,7 +6,7 @@
 
 use crate::journey::{bits, Journey, MAX_POINTS};
 use latpath_model::point::Copies;
-use latpath_model::{Link, Passage, Point, PointId, PointInfo, PointKind, StreamId, HOST};
+use latpath_model::{Link, Ns, Passage, Point, PointId, PointInfo, PointKind, StreamId, StreamSpec, HOST};
 
 /// The points in the order in which packets pass, and the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,12 +36,47 @@ impl Route {
         let (optional, off_route): (Vec<_>, Vec<_>) = others.partition(|p| point(p).is_optional());
         let by_stream = by_stream.iter().map(|names| ids(names)).collect();
         let order = route.iter().chain(&optional).chain(&off_route).copied().collect();
-        Self { order, points: route, off_route, optional, by_stream }
+        Self { order, points: route, off_route, optional, by_stream, reactions: Vec::new() }
     }
 
-    /// The route of one stream; that of all streams if its own is unknown.
+    /// Sets the routes of the streams of reactions, from those of the streams on both of their sides.
+    #[must_use]
+    pub fn with_reactions(mut self, streams: &[StreamSpec], points: &[PointInfo]) -> Self {
+        self.reactions.clear();
+        for (stream, cause, effect) in reactions_of(streams) {
+            let known = |id: StreamId| self.by_stream.get(usize::from(id)).map_or(&[][..], Vec::as_slice);
+            let found = reaction_route(known(cause), known(effect), points);
+            let (route, ends) = found.map_or((Vec::new(), None), |(route, ends)| (route, Some(ends)));
+            let at = usize::from(stream);
+            if self.by_stream.len() <= at {
+                self.by_stream.resize(at + 1, Vec::new());
+            }
+            self.by_stream[at] = route;
+            let late = streams[at].reaction.as_ref().and_then(|rule| rule.late);
+            self.reactions.push(ReactionRoute { stream, late, ends });
+        }
+        self
+    }
+
+    /// Whether a stream is one of reactions.
+    pub fn is_of_reactions(&self, stream: StreamId) -> bool {
+        self.reactions.iter().any(|reaction| reaction.stream == stream)
+    }
+
+    /// The route of one stream; that of all streams if its own is unknown, except for a stream of reactions.
     pub fn of_stream(&self, stream: StreamId) -> &[PointId] {
-        self.by_stream.get(usize::from(stream)).filter(|route| !route.is_empty()).unwrap_or(&self.points)
+        let own = self.by_stream.get(usize::from(stream));
+        let is_own = |route: &&Vec<PointId>| !route.is_empty() || self.is_of_reactions(stream);
+        own.filter(is_own).unwrap_or(&self.points)
+    }
+
+    /// Where one stream's route begins, if that is known: the beginning of another stream's route says nothing of it.
+    pub(crate) fn head_of_stream(&self, stream: StreamId) -> Option<PointId> {
+        let is_known = self.by_stream.iter().any(|route| !route.is_empty());
+        match self.by_stream.get(usize::from(stream)) {
+            Some(own) if is_known => own.first().copied(),
+            _ => self.points.first().copied(),
+        }
     }
 
     /// Whether some stream's route ends at a reader on its sender's side, as in some older recordings.
@@ -55,11 +90,11 @@ impl Route {
         (0..streams).map(|id| self.of_stream(id as StreamId).to_vec()).collect()
     }
 
-    /// The distinct routes.
+    /// The distinct routes of packets.
     pub fn distinct(&self) -> Vec<&[PointId]> {
         let mut routes: Vec<&[PointId]> = Vec::new();
-        for route in self.by_stream.iter().map(Vec::as_slice).filter(|route| !route.is_empty()) {
-            if !routes.contains(&route) {
+        for (id, route) in (0..).zip(&self.by_stream).filter(|(_, route)| !route.is_empty()) {
+            if !routes.contains(&route.as_slice()) && !self.is_of_reactions(id) {
                 routes.push(route);
             }
         }
@@ -68,6 +103,25 @@ impl Route {
         }
         routes
     }
+}
+
+/// The route of reactions: that of the packets that come in from the host's NIC on, then that of the packets that go out
+/// to where they leave the host by the namespace of the NIC.
+fn reaction_route(cause: &[PointId], effect: &[PointId], points: &[PointInfo]) -> Option<(Vec<PointId>, ReactionEnds)> {
+    let info = |p: &PointId| &points[usize::from(*p)];
+    let is_on_host = |p: &PointId| info(p).point.machine == HOST;
+    let wire_in = cause.iter().position(|p| is_on_host(p) && info(p).point.kind.is_entry()).unwrap_or(0);
+    let (first, taken) = (*cause.get(wire_in)?, *cause.last()?);
+    let given = *effect.first()?;
+    let sends = |p: &PointId| is_on_host(p) && info(p).point.kind.info().passage == Passage::Out;
+    let leaves = |p: &PointId| sends(p) && info(p).netns == info(&first).netns;
+    let wire_out = effect.iter().rposition(leaves).or_else(|| effect.iter().rposition(sends));
+    let wire_out = wire_out.unwrap_or(effect.len() - 1);
+    let ends = ReactionEnds { wire_in: first, taken, given, wire_out: effect[wire_out] };
+    let mut route = cause[wire_in..].to_vec();
+    // A point that both pass is part of the way in.
+    route.extend(effect[..=wire_out].iter().filter(|p| !cause[wire_in..].contains(p)));
+    (route.last() == Some(&ends.wire_out)).then_some((route, ends))
 }
 
 /// Number of a stream's first journeys that are all observed.
@@ -131,7 +185,7 @@ impl RouteFinder {
         }
         let others = order.iter().copied().filter(|p| !route.contains(p));
         let (optional, off_route) = others.partition(|p| points[usize::from(*p)].point.is_optional());
-        Route { order, points: route, off_route, optional, by_stream }
+        Route { order, points: route, off_route, optional, by_stream, reactions: Vec::new() }
     }
 }
 
@@ -309,11 +363,21 @@ impl Search<'_> {
         self.last(|p| beyond(p) && reads(p) && !self.is_read_by_sender(p))
             .or_else(|| self.last(|p| beyond(p) && reads(p)))
             .or_else(|| self.last(beyond))
-            .or_else(|| self.last(|p| self.passage(p) == Passage::ToVm))
+            .or_else(|| {
+                let read = self.last(|p| self.passage(p) == Passage::ToVm)?;
+                Some(self.entry_with(read).unwrap_or(read))
+            })
             .or_else(|| self.last(|p| self.is_host(p) && self.passage(p) == Passage::Sent && self.can_end(p)))
             .or_else(|| self.last(|p| reads(p) && !self.is_read_by_sender(p)))
             .or_else(|| self.last(reads))
             .or_else(|| self.order.iter().rev().copied().find(|p| self.can_end(*p)))
+    }
+
+    /// Where a vCPU of the VM that reads packets at `read` runs with them, if most of them were seen there.
+    fn entry_with(&self, read: PointId) -> Option<PointId> {
+        let both = |p: PointId| u64::from(self.counts.both[usize::from(p)][usize::from(read)]);
+        let is_its = |p: &PointId| self.kind(*p).is_in_vm() && self.is_at_port(*p, read);
+        self.order.iter().copied().find(is_its).filter(|p| both(*p) * 2 >= u64::from(self.counts.seen(read)))
     }
 
     fn find(&self) -> Vec<PointId> {
@@ -341,12 +405,14 @@ impl Search<'_> {
     /// Keeps one of several VMs that read the packet: if a guest is visible, the one that reads last before it.
     fn only_one_vm(&self, route: &mut Vec<PointId>, sink: PointId) {
         let reads: Vec<PointId> = route.iter().copied().filter(|p| self.passage(*p) == Passage::ToVm).collect();
-        let Some(read) = reads.iter().copied().find(|p| *p == sink).or(reads.last().copied()) else { return };
+        let is_its = |p: &PointId| *p == sink || (self.kind(sink).is_in_vm() && self.is_at_port(*p, sink));
+        let Some(read) = reads.iter().copied().find(is_its).or(reads.last().copied()) else { return };
         let tap = self.info(read).point.device.as_str();
         let is_sent = |p: PointId| self.is_host(p) && self.kind(p).is_sending();
-        route.retain(|p| match self.passage(*p) == Passage::ToVm {
-            true => *p == read,
-            false => !is_sent(*p) || self.info(*p).link != Link::Tap || self.info(*p).point.device == tap,
+        route.retain(|p| match (self.passage(*p) == Passage::ToVm, self.kind(*p).is_in_vm()) {
+            (true, _) => *p == read,
+            (_, true) => self.is_at_port(*p, read),
+            _ => !is_sent(*p) || self.info(*p).link != Link::Tap || self.info(*p).point.device == tap,
         });
         // A read completes its tap's transmission, even if the times of two CPUs disagree.
         let Some(rx) = route.iter().position(|p| *p == read) else { return };
@@ -400,7 +466,7 @@ impl Search<'_> {
         let hub = self.info(ingress).netns;
         let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
         let start = route.iter().position(|p| *p == ingress).unwrap_or(0);
-        let leaves = self.passage(sink) == Passage::ToVm || self.kind(sink).is_sending();
+        let leaves = matches!(self.passage(sink), Passage::ToVm | Passage::InVm) || self.kind(sink).is_sending();
         let ends_in_hub = in_hub(sink) && !leaves;
         let own_copy = |p: PointId| {
             matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.passage(p) == Passage::In

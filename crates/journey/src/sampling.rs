@@ -98,14 +98,7 @@ impl Sampling {
         let known = self.point.zip(offset).zip(j.first());
         let sampled = known.and_then(|((point, offset), first)| Some((point, self.sampled(j, first, offset)?)));
         let Some((point, sampled)) = sampled else { return call(j) };
-        let point = usize::from(point);
-        let mut t = widened(j.t);
-        t[point] = sampled;
-        let (cpu, tid) = (widened(j.cpu), widened(j.tid));
-        let points = j.t.len().max(point + 1);
-        let samples = 1 << point;
-        let all = Journey { t: &t[..points], cpu: &cpu[..points], tid: &tid[..points], ..*j };
-        call(&Journey { seen: j.seen | samples, samples, ..all });
+        with_computed(j, point, sampled, call);
     }
 
     /// Time of the sample of a packet that reached its first point at `first`, on the same timeline.
@@ -179,6 +172,18 @@ impl Sender {
         };
         self.changes.iter().rev().find(is_after).map(|change| change.synch)
     }
+}
+
+/// Passes a journey on, with a computed time at this point.
+pub(crate) fn with_computed(j: &Journey, point: PointId, time: Ns, call: impl FnOnce(&Journey)) {
+    let point = usize::from(point);
+    let mut t = widened(j.t);
+    t[point] = time;
+    let (cpu, tid) = (widened(j.cpu), widened(j.tid));
+    let points = j.t.len().max(point + 1);
+    let computed = 1 << point;
+    let all = Journey { t: &t[..points], cpu: &cpu[..points], tid: &tid[..points], ..*j };
+    call(&Journey { seen: j.seen | computed, samples: j.samples | computed, ..all });
 }
 
 /// The values, padded to the maximum number of points.

@@ -3,17 +3,22 @@
 //! | name | from | to |
 //! |---|---|---|
 //! | `Tmu` | the sampling, where the sender's clock and this host's keep UTC | the first point |
+//! | `Tsend` | the planned send time in the packet | the first point |
 //! | `Tnet` | the publisher's `tx` | the host's NIC: its first `nic-rx` |
 //! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (`vm-read` where no agent looks into the guest; the container's `nic-rx` where there is no VM) |
 //! | `Tsub` | the VM's NIC | the application's `app-read`, or `xsk-rx` |
 //! | `total` | the first point | the last |
+//! | `Treact` | the host's NIC, where a packet comes in | where the packet leaves that the application sends because of it |
+//!
+//! `Tin`, `Tapp` and `Tout` are the parts of `Treact`: up to the last point that sees the packet that comes in, from there
+//! to the first point that sees the other, and the rest.
 //!
 //! For packets that a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's;
 //! `Tnet` is the rest. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 //! `Tskew` is the time from the first copy of a packet to the second, over redundant networks.
 
 use crate::copies;
-use crate::route::{is_senders_copy, Route};
+use crate::route::{is_senders_copy, ReactionEnds, Route};
 use latpath_model::{pattern::fits, Link, Passage, Point, PointId, PointInfo, SegmentKind, HOST};
 
 /// A segment: from one point to a later one.
@@ -72,7 +77,7 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
             }
         }
     }
-    all.segments.splice(0..0, from_sampling(&route, points));
+    all.segments.splice(0..0, from_computed(&route, points));
     all.segments.extend(upcalls(&route, points));
     all.segments.extend(of_nics(&route, points));
     if !route.points.is_empty() {
@@ -98,21 +103,44 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     layout
 }
 
-/// Segments from the sampling to the points at which packets are first seen.
-fn from_sampling(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
-    let Some(sampled) = sampling(points) else { return Vec::new() };
+/// The segments of reactions, without parts that begin and end at one point.
+fn of_reactions(route: &Route) -> Vec<Segment> {
     let mut all: Vec<Segment> = Vec::new();
-    for first in route.distinct().iter().filter_map(|route| route.first()) {
-        if all.iter().all(|segment| segment.to != *first) {
-            all.push(Segment::classic(SegmentKind::Tmu, sampled, *first));
-        }
+    for ReactionEnds { wire_in, taken, given, wire_out } in route.reactions.iter().filter_map(|reaction| reaction.ends)
+    {
+        let parts = [
+            (SegmentKind::Treact, wire_in, wire_out),
+            (SegmentKind::Tin, wire_in, taken),
+            (SegmentKind::Tapp, taken, given),
+            (SegmentKind::Tout, given, wire_out),
+        ];
+        let segments = parts.into_iter().filter(|(_, from, to)| from != to);
+        let segments = segments.map(|(kind, from, to)| Segment::classic(kind, from, to));
+        let new: Vec<Segment> = segments.filter(|segment| !all.contains(segment)).collect();
+        all.extend(new);
     }
     all
 }
 
-/// The point at which samples are taken, if known.
-fn sampling(points: &[PointInfo]) -> Option<PointId> {
-    points.iter().position(|info| info.point.kind.is_sample()).map(|at| at as PointId)
+/// Segments from the sampling and from planned send times to the points at which packets are first seen.
+fn from_computed(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
+    let mut all: Vec<Segment> = Vec::new();
+    for from in computed(points) {
+        let is_planned = points[usize::from(from)].point.kind.info().passage == Passage::Planned;
+        let kind = if is_planned { SegmentKind::Tsend } else { SegmentKind::Tmu };
+        for first in route.distinct().iter().filter_map(|route| route.first()) {
+            if all.iter().all(|segment| (segment.from, segment.to) != (from, *first)) {
+                all.push(Segment::classic(kind, from, *first));
+            }
+        }
+    }
+    all.sort_by_key(|segment| segment.kind);
+    all
+}
+
+/// The points whose times are computed.
+fn computed(points: &[PointInfo]) -> impl Iterator<Item = PointId> + '_ {
+    (0..).zip(points).filter(|(_, info)| info.point.kind.is_computed()).map(|(at, _)| at)
 }
 
 /// A note on other readers of the packets: the route leads to one reader, and the user may mean another.
@@ -167,14 +195,20 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
         let (own, is_copy) = (info(p), matches!(info(p).link, Link::Bridge | Link::OvsInternal));
         own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
     };
+    let passage = |p: &PointId| info(p).point.kind.info().passage;
+    // A device has several points of entry: one for XDP, which redirects a packet, and one for the stack.
+    let device = |p: &PointId| (info(p).netns, &info(p).point.device);
     // A VM writes its own packets, and those that it forwards.
-    let of_vm = |p: &&PointId| info(p).point.kind.info().passage == Passage::FromVm;
+    let of_vm = |p: &&PointId| passage(p) == Passage::FromVm;
     let of_two = |own: &[PointId]| {
         // The first copies of packets and the packets without their trailer or tag are one sender's.
         let first = own.iter().find(enters).filter(|p| info(p).point.copies().is_none())?;
+        // A macvtap receives from the device below it what its VM then reads.
+        let is_read = |p: &PointId| own.iter().any(|q| device(q) == device(p) && passage(q) == Passage::ToVm);
         let by_vms = route.off_route.iter().filter(of_vm).filter(|_| of_vm(&first));
-        let second = own.iter().filter(enters).chain(by_vms);
-        let second = second.into_iter().find(|p| *p != first && info(p).netns == info(first).netns)?;
+        let second = own.iter().filter(enters).filter(|p| !is_read(p)).chain(by_vms);
+        let is_second = |p: &&PointId| device(p) != device(first) && info(p).netns == info(first).netns;
+        let second = second.into_iter().find(is_second)?;
         Some((*first, *second))
     };
     route.distinct().into_iter().find_map(of_two)
@@ -237,7 +271,7 @@ fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
         let name = format!("{}→{}", info(from).point, info(to).point);
         Segment { kind: SegmentKind::Step, name, from, to }
     };
-    all.into_iter().map(step).collect()
+    route.optional.iter().flat_map(|at| around(*at)).collect()
 }
 
 fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
@@ -246,13 +280,13 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     let info = |p: PointId| &points[usize::from(p)];
     let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);
     let passage = |p: PointId| kind(p).info().passage;
-    let name = |p: PointId| info(p).point.to_string();
 
     let nic = route.iter().position(|p| on_host(*p) && kind(*p).is_entry());
     let by_vm = nic.is_some_and(|nic| passage(route[nic]) == Passage::FromVm);
     let guest =
         route.iter().enumerate().position(|(at, p)| !on_host(*p) && passage(*p) == Passage::In && Some(at) > nic);
     let read = route.iter().position(|p| passage(*p) == Passage::ToVm);
+    let read = route.iter().position(|p| kind(*p).is_in_vm()).or(read);
     let ends_at_application = kind(*last).is_application();
     // A container's NIC takes the role of a VM's: the last one before the application, unless it is the host's.
     let device = |p: PointId| (info(p).netns, &info(p).point.device);
@@ -292,8 +326,7 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
             let (from, to) = (route[at], route[at + 1]);
             let named = classic.iter().chain([&whole]).any(|(_, a, b)| (*a, *b) == (at, at + 1));
             if !named {
-                let name = format!("{}→{}", name(from), name(to));
-                out.push(Segment { kind: SegmentKind::Step, name, from, to });
+                out.push(step(from, to, points));
             }
         }
         done = done.max(upto);
@@ -330,8 +363,7 @@ fn inward(
         classic.push((SegmentKind::Thyp, nic, vm));
         if point(vm).kind.info().passage == Passage::ToVm {
             notes.push(format!(
-                "Thyp ends at {}: no agent runs in the guest (run latpath agent there, and name it by --machine)",
-                point(vm)
+                "Thyp ends at {end}: no agent runs in the guest (run latpath agent there, and name it by --machine{more})"
             ));
         }
     }
@@ -355,7 +387,7 @@ fn inward(
 pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
     let (name, from, to) = split(text)?;
     let fits = |pattern: &str, p: &PointId| fits(pattern, points[usize::from(*p)].point.to_string());
-    let all: Vec<PointId> = route.order.iter().copied().chain(sampling(points)).collect();
+    let all: Vec<PointId> = route.order.iter().copied().chain(computed(points)).collect();
     let find = |pattern: &str| all.iter().position(|p| fits(pattern, p));
     let begin = find(from);
     let behind = |at: usize| all[at + 1..].iter().position(|p| fits(to, p)).map(|more| at + 1 + more);

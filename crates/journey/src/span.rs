@@ -23,8 +23,18 @@ impl Span {
     /// Whether a packet counts. Packets that were under way at the start were first seen in the middle of their route;
     /// those sent after the end may be seen by some points only.
     pub fn counts(&self, j: &Journey, route: &Route) -> bool {
-        let from_the_start = || route.of_stream(j.stream).first().is_none_or(|head| j.at(*head).is_some());
-        j.first().is_some_and(|t| (self.begin..self.end).contains(&t) && (t >= self.settled || from_the_start()))
+        self.contains(j) && !self.was_under_way(j, route)
+    }
+
+    /// Whether a packet in the interval does not count because it may have been under way at the start: until all such
+    /// packets have arrived, one that was not seen where its route begins.
+    pub fn was_under_way(&self, j: &Journey, route: &Route) -> bool {
+        let lacks_head = || route.head_of_stream(j.stream).is_some_and(|head| j.at(head).is_none());
+        self.contains(j) && j.first().is_some_and(|t| t < self.settled) && lacks_head()
+    }
+
+    fn contains(&self, j: &Journey) -> bool {
+        j.first().is_some_and(|t| (self.begin..self.end).contains(&t))
     }
 }
 
@@ -48,7 +58,22 @@ mod tests {
         assert!(counts(0b111, 10 * S + 2 * SETTLE));
         assert!(counts(0b010, 10 * S + 2 * SETTLE), "lost on its route");
         assert!(!counts(0b101, 11 * S - 1), "under way before");
+        let under_way = |seen: u64, first: Ns| {
+            let t = [first, 0, first + 5];
+            span.was_under_way(&Journey { seen, t: &t, ..Journey::default() }, &route)
+        };
+        let cases = [(0b101, 10 * S + 2 * SETTLE), (0b101, 10 * S + SETTLE / 2), (0b101, 11 * S), (0, 15 * S)];
+        assert_eq!(cases.map(|(seen, first)| under_way(seen, first)), [true, false, false, false]);
         assert!(counts(0b101, 11 * S), "it lacks a point");
+        // The first packets of a stream make its route known, also while that of another one is known.
+        let of_two = Route { by_stream: vec![vec![1, 0, 2], Vec::new()], ..route.clone() };
+        let journey = |stream| Journey {
+            stream,
+            seen: 0b101,
+            t: &[10 * S + 2 * SETTLE, 0, 10 * S + 3 * SETTLE],
+            ..Journey::default()
+        };
+        assert_eq!([0, 1].map(|stream| span.was_under_way(&journey(stream), &of_two)), [true, false]);
         assert!(!counts(0, 15 * S));
         assert!(counts(0b111, 20 * S - 1));
         assert!(!counts(0b111, 20 * S + 1), "too late");

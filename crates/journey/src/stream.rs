@@ -143,14 +143,20 @@ impl Stream {
     /// Adds a sighting, other than a drop, to an open journey that the point has not seen.
     fn take(&mut self, number: u64, s: &Sighting, reorder: u64) {
         self.ring.mark(number, s);
+        let mut arrived = s.point;
         if let Some(copies) = self.copies_at(s.point).copied() {
-            let (key, is_in_place) = (s.key, self.ring.get(number).in_place);
-            if self.ring.mark_copies(number, &copies) && is_in_place {
-                self.at[usize::from(copies.first)].moved(number, key, reorder);
+            // The order of packets is that of their first copies, whichever LAN brought them.
+            if !self.ring.mark_copies(number, &copies) {
+                return;
+            }
+            arrived = copies.first;
+            if self.ring.get(number).in_place {
+                self.at[usize::from(arrived)].moved(number, s.key, reorder);
             }
         }
-        if self.reader.is_none_or(|reader| reader == s.point) && self.is_overtaken(number, s) {
-            self.ring.overtake(number, s.point);
+        let is_read = self.reader.is_none_or(|reader| reader == arrived);
+        if is_read && self.is_overtaken(number, &Sighting { point: arrived, ..*s }) {
+            self.ring.overtake(number, arrived);
         }
     }
 

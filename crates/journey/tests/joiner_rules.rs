@@ -663,6 +663,27 @@ fn copies_of_two_lans_are_one_journey_with_a_first_and_a_second_copy() {
     );
 }
 
+/// The route ends at the ports of the LANs: A alone swaps packets 1 and 2, both LANs swap packets 3 and 4.
+#[test]
+fn packets_are_out_of_order_if_their_first_copies_are() {
+    let info = |text: &str| PointInfo::from(text.parse::<Point>().unwrap());
+    let mut points = ["host/nic-rx@e0:A", "host/nic-rx@e1:B"].map(info).to_vec();
+    latpath_journey::copies::add_points(&mut points, |_| None);
+    let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
+    joiner.set_points(&points);
+    joiner.set_route(0, &[2]);
+    let mut out = Vec::new();
+    let mut take = |j: &latpath_journey::Journey| out.push((j.key, j.out_of_order, j.duplicates));
+    let order =
+        [(0, 0), (1, 0), (1, 1), (0, 2), (0, 1), (1, 2), (0, 4), (1, 4), (1, 3), (0, 3), (0, 5), (1, 5), (1, 5)];
+    for (at, (point, key)) in (0..).zip(order) {
+        joiner.push(&Sighting { t: at * 100 * US, key, point, ..Sighting::default() }, &mut take);
+    }
+    joiner.flush(&mut take);
+    out.sort_unstable();
+    assert_eq!(out, [0, 1, 2, 3, 4, 5].map(|key| (key, key == 3, 0)));
+}
+
 #[test]
 fn a_storm_of_duplicates_by_one_lan_is_no_second_copy() {
     let storm = (0..50).map(|n| (0, 7, n * US));

@@ -2,7 +2,7 @@
 
 use latpath_journey::segments::{classic, parse};
 use latpath_journey::{Journey, Route, RouteFinder};
-use latpath_model::{Link, Ns, Point, PointInfo};
+use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
 use latpath_testkit::Noise;
 
 /// A network: its points as (name, link, namespace), and the sightings of packets: (point, time).
@@ -785,9 +785,16 @@ fn packets_from_two_networks_are_reported_as_copies() {
         ("host/nic-rx@br0", Link::Bridge, HUB),
         ("host/nic-rx@c0", Link::Veth, 20),
         ("guest0/nic-rx@eth0", Link::Nic, HUB),
+        ("host/xdp-redirect@eno1", Link::Nic, HUB),
     ] {
         assert_eq!(said(one), None, "{one:?}");
     }
+    let macvtap = ["host/nic-rx@eno1", "host/nic-rx@mv0", "host/vm-read@mv0"];
+    let mut n =
+        Network::new(&[(macvtap[0], Link::Nic, HUB), (macvtap[1], Link::Tap, HUB), (macvtap[2], Link::Tap, HUB)]);
+    n.packets(100, &[(macvtap[0], 0), (macvtap[1], 5), (macvtap[2], 30)]);
+    let notes = classic(n.route(), &n.points).notes;
+    assert!(!notes.iter().any(|note| note.contains("PRP")), "{notes:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! --slow-idle, $SLOW_IDLE names one that adds idle states. With --isolated, the kernel isolates CPU 1.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
-use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, ISOLATED, KERNELS};
+use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, KERNELS};
 use latpath_model::text::quoted;
 use std::{
     fs::{self, File},
@@ -33,7 +33,7 @@ struct Request {
     out: Option<PathBuf>,
     nics: Nics,
     modules: Vec<OwnModule>,
-    parameters: &'static str,
+    is_isolated: bool,
     arguments: Vec<String>,
 }
 
@@ -69,7 +69,7 @@ fn request() -> Result<Request, String> {
         out: None,
         nics: Nics::default(),
         modules: Vec::new(),
-        parameters: "",
+        is_isolated: false,
         arguments: Vec::new(),
     };
     while let Some(word) = words.next() {
@@ -81,7 +81,7 @@ fn request() -> Result<Request, String> {
             "--out" => request.out = Some(words.next().ok_or("--out needs a folder")?.into()),
             "--igb" => request.nics = Nics::Igb,
             "--stamping-nics" => request.modules.push(OwnModule::StampingNics),
-            "--isolated" => request.parameters = ISOLATED,
+            "--isolated" => request.is_isolated = true,
             "--slow-idle" => request.modules.push(OwnModule::SlowIdle),
             _ => request.arguments.push(word),
         }
@@ -98,7 +98,7 @@ fn run(request: &Request) -> Result<i32, Box<dyn std::error::Error>> {
         export += &format!("export {}={} && ", module.name().to_uppercase(), quoted(&file.display().to_string()));
     }
     let mut hypervisor =
-        Hypervisor::boot_with(&lab, request.kernel, request.nics, request.parameters, progress, NEVER)?;
+        Hypervisor::boot_with(&lab, request.kernel, request.nics, request.is_isolated, progress, NEVER)?;
     eprintln!(
         "Linux {} is up after {:.1?}, {}",
         hypervisor.release(),

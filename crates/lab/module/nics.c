@@ -44,6 +44,10 @@ static uint rx_filters = BIT(HWTSTAMP_FILTER_NONE) | BIT(HWTSTAMP_FILTER_ALL);
 module_param(rx_filters, uint, 0644);
 MODULE_PARM_DESC(rx_filters, "the HWTSTAMP_FILTER_* that can be had, a bit for each");
 
+static uint queues = 1;
+module_param(queues, uint, 0444);
+MODULE_PARM_DESC(queues, "transmit queues of each NIC, 1 to 16");
+
 enum { TX_STAMPS, TX_STAMPS_LOST, TX_STAMPS_ZERO, TX_STAMPS_LATE, RX_STAMPS, RX_STAMPS_LOST, COUNTED };
 static const char counted[COUNTED][ETH_GSTRING_LEN] = {
 	"tx_stamps", "tx_stamps_lost", "tx_stamps_zero", "tx_stamps_late", "rx_stamps", "rx_stamps_lost",
@@ -223,7 +227,7 @@ static int nic_open(struct net_device *dev)
 {
 	struct nic *nic = netdev_priv(dev);
 
-	netif_start_queue(dev);
+	netif_tx_start_all_queues(dev);
 	if (netif_running(nic->peer->dev)) {
 		netif_carrier_on(dev);
 		netif_carrier_on(nic->peer->dev);
@@ -235,7 +239,7 @@ static int nic_stop(struct net_device *dev)
 {
 	struct nic *nic = netdev_priv(dev);
 
-	netif_stop_queue(dev);
+	netif_tx_stop_all_queues(dev);
 	netif_carrier_off(dev);
 	netif_carrier_off(nic->peer->dev);
 	return 0;
@@ -297,7 +301,8 @@ static const struct ethtool_ops nic_ethtool_ops = {
 
 static struct nic *nic_new(int nr)
 {
-	struct net_device *dev = alloc_netdev(sizeof(struct nic), "lpn%d", NET_NAME_ENUM, ether_setup);
+	struct net_device *dev = alloc_netdev_mqs(sizeof(struct nic), "lpn%d", NET_NAME_ENUM, ether_setup,
+						  clamp(queues, 1U, 16U), 1);
 	u8 address[ETH_ALEN] = { 0x02, 'l', 'p', 'n', 0, nr };
 	struct nic *nic;
 

@@ -30,8 +30,8 @@ const MEMORY_MIB: u64 = 3072;
 const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
 /// Kernel parameters. The console is searched for warnings, so warnings about slow emulation are disabled.
 const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
-/// Kernel parameters that isolate CPU 1 for a guest, as the profile sv-hypervisor of `latpath tune` asks for.
-pub const ISOLATED: &str = "isolcpus=managed_irq,domain,1 nohz_full=1 rcu_nocbs=1 rcu_nocb_poll irqaffinity=0 \
+/// Kernel parameters that isolate a third CPU for a guest, as the profile sv-hypervisor of `latpath tune` asks for.
+const ISOLATED: &str = "isolcpus=managed_irq,domain,2 nohz_full=2 rcu_nocbs=2 rcu_nocb_poll irqaffinity=0-1 \
                             skew_tick=1 nosoftlockup processor.max_cstate=1 kvm.kvmclock_periodic_sync=N";
 
 /// A running hypervisor, which ends when this value is dropped.
@@ -40,7 +40,7 @@ pub struct Hypervisor {
     machine: Machine,
     kernel: LabKernel,
     nics: Nics,
-    parameters: String,
+    is_isolated: bool,
     acceleration: Acceleration,
     out: PathBuf,
     debugger: PathBuf,
@@ -69,10 +69,10 @@ impl Hypervisor {
     /// # Errors
     /// If a part cannot be fetched, or no acceleration boots it.
     pub fn boot(lab: &Lab, kernel: LabKernel, nics: Nics, progress: Progress, stop: Stop) -> Result<Self> {
-        Self::boot_with(lab, kernel, nics, "", progress, stop)
+        Self::boot_with(lab, kernel, nics, false, progress, stop)
     }
 
-    /// Like [`Hypervisor::boot`], with further parameters on the kernel's command line, such as [`ISOLATED`].
+    /// Like [`Hypervisor::boot`]; `is_isolated` adds a CPU that the kernel isolates for a guest.
     ///
     /// # Errors
     /// If a part cannot be fetched, or no acceleration boots it.
@@ -80,7 +80,7 @@ impl Hypervisor {
         lab: &Lab,
         kernel: LabKernel,
         nics: Nics,
-        parameters: &str,
+        is_isolated: bool,
         progress: Progress,
         stop: Stop,
     ) -> Result<Self> {
@@ -95,7 +95,7 @@ impl Hypervisor {
         let out = lab.folder().join(format!("{name}.out"));
         fs::create_dir_all(&out).doing(format!("make folder {}", out.display()))?;
         let files = Files::of(lab.folder(), &name);
-        let append = format!("{APPEND} {parameters}");
+        let append = format!("{APPEND} {}", if is_isolated { ISOLATED } else { "" });
         let mut failures = Vec::new();
         for acceleration in accelerations(is_foreign) {
             let emulator = match is_foreign {
@@ -112,7 +112,7 @@ impl Hypervisor {
                 nesting: Some(kernel.arch.nesting()),
                 kernel: &found.image,
                 initramfs: &initramfs,
-                cpus: CPUS,
+                cpus: CPUS + u32::from(is_isolated),
                 memory_mib: MEMORY_MIB,
                 append: append.trim_end(),
                 devices: devices(&layers, nics, &out, &files),
@@ -121,9 +121,8 @@ impl Hypervisor {
             };
             let booted = Machine::boot(&start, limit(acceleration), stop).and_then(|machine| {
                 let (out, debugger, lab) = (out.clone(), files.debugger.clone(), lab.clone());
-                let parameters = parameters.to_owned();
                 let mut hypervisor =
-                    Self { machine, kernel, nics, parameters, acceleration, out, debugger, checked: 0, _lab: lab };
+                    Self { machine, kernel, nics, is_isolated, acceleration, out, debugger, checked: 0, _lab: lab };
                 hypervisor.prepare(stop)?;
                 Ok(hypervisor)
             });
@@ -185,9 +184,9 @@ impl Hypervisor {
         self.nics
     }
 
-    /// The further parameters of its kernel.
-    pub fn parameters(&self) -> &str {
-        &self.parameters
+    /// Whether its kernel isolates a CPU for a guest.
+    pub fn is_isolated(&self) -> bool {
+        self.is_isolated
     }
 
     /// The acceleration that it runs with.

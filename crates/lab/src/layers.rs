@@ -77,6 +77,14 @@ impl LabKernel {
     pub fn fetch(self, progress: Progress, stop: Stop) -> Result<()> {
         Layers::of(self, progress, stop).map(drop)
     }
+
+    /// Whether this kernel has a module of this name, as a file or built in.
+    ///
+    /// # Errors
+    /// As for [`Self::fetch`].
+    pub fn has_module(self, name: &str, progress: Progress, stop: Stop) -> Result<bool> {
+        Ok(Layers::of(self, progress, stop)?.kernel()?.modules.has(name))
+    }
 }
 
 /// Folders to mount over this machine's root.

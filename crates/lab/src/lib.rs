@@ -48,7 +48,7 @@ pub use devices::{APPLICATION, BRIDGE, GUEST_ADDRESS, GUEST_DEVICE, NIC, PUBLISH
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan, NicService};
 pub use guest_files::{GuestFiles, GuestShell};
-pub use hypervisor::{complaints, Hypervisor, ISOLATED};
+pub use hypervisor::{complaints, Hypervisor};
 pub use layers::{LabKernel, KERNELS};
 pub use machine::Machine;
 pub use namespace::Namespace;

@@ -177,8 +177,8 @@ impl Follower {
             }
             Transfer::RaiseLine(number) => EventKind::Raise(Line::Wire(number.into())),
             Transfer::RaiseMessage(data) => EventKind::Raise(Line::Message(data)),
-            Transfer::Accept(vector) => EventKind::Accept { vector },
-            Transfer::Posted(vector) => EventKind::Posted { vector },
+            Transfer::Accept { vector, .. } => EventKind::Accept { vector },
+            Transfer::Posted { vector, .. } => EventKind::Posted { vector },
             Transfer::End(vector) => EventKind::Eoi { vector },
             Transfer::TapArrive(ifindex, netns) => EventKind::Arrive(self.tap(ifindex, netns)?),
             Transfer::TapRead(ifindex, netns) => packet(Direction::ToGuest, self.tap(ifindex, netns)?),

@@ -75,7 +75,7 @@ pub fn template() -> String {
 }
 
 /// Groups of flags, for the `-h` of commands with more than [`MOST_IN_A_LIST`] flags.
-const FLAGS: [(&str, &[&str]); 17] = [
+const FLAGS: [(&str, &[&str]); 18] = [
     ("Recordings", &["against", "run"]),
     (
         "Streams",
@@ -118,6 +118,7 @@ const FLAGS: [(&str, &[&str]); 17] = [
             "points",
             "port",
             "prp",
+            "ready",
             "source",
             "vm",
         ],
@@ -131,6 +132,7 @@ const FLAGS: [(&str, &[&str]); 17] = [
         "Schedule",
         &["advance", "base-time", "cycle", "deadline", "schedule", "send-offset", "send-time", "slot", "txtime"],
     ),
+    ("Reactions", &["react", "step", "trip", "trip-after", "trip-on"]),
     ("When to stop", &["count", "duration", "max-size", "record-for", "sessions", "warm-for"]),
     (
         "Studies",

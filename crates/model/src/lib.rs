@@ -6,6 +6,7 @@
 mod causality;
 mod observation;
 pub mod point;
+pub mod round_trip;
 pub mod segment;
 pub mod sighting;
 mod source_note;
@@ -17,7 +18,7 @@ pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use observation::{cost_per_event, Observation};
 pub use point::{Link, Passage, PathMark, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
-pub use sighting::{Counters, DropNote, PacketSighting, Sighting, Source, MAX_COUNT};
+pub use sighting::{Counters, DropNote, PacketSighting, PlannedSend, Sighting, Source, MAX_COUNT};
 pub use source_note::{Sender, SenderAt, SourceNote, SourceNoteKind};
 pub use stream::StreamId;
 pub use synch::{SynchChange, SynchWatch};
@@ -26,3 +27,5 @@ pub use synch::{SynchChange, SynchWatch};
 pub const HOST: &str = "host";
 /// Machine of [`PointKind::Sampled`]: the device that takes the samples of a Sampled Values stream.
 pub const MERGING_UNIT: &str = "MU";
+/// Machine of [`PointKind::Planned`]: the sender of a stream whose packets have their send times.
+pub const TALKER: &str = "talker";

@@ -105,14 +105,24 @@ pub enum Passage {
     Out,
     /// The device has sent it.
     Sent,
+    /// An application of this machine sends it.
+    FromApplication,
     /// A VM of this host takes it.
     ToVm,
+    /// A VM of this host tells the host that it has given it the packet.
+    VmKicks,
+    /// A VM of this host is signalled that it has the packet.
+    VmSignalled,
+    /// A vCPU of a VM of this host runs with it.
+    InVm,
     /// An application of this machine takes it.
     ToApplication,
     /// The kernel dropped it.
     Dropped,
     /// It does not exist yet: its sample is taken.
     Sampled,
+    /// It is not sent yet: this is the time at which its talker is to send it.
+    Planned,
 }
 
 /// The path through the host that a sighting proves.
@@ -146,6 +156,36 @@ pub enum FrameAt {
     Received,
     /// Not in an skb.
     Elsewhere,
+}
+
+impl KindInfo {
+    /// A kind whose times no kernel program takes. The texts are those of the fields; the point is beside the route.
+    const fn without_program(
+        name: &'static str,
+        passage: Passage,
+        packet: &'static str,
+        place: &'static str,
+        device: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            packet,
+            place,
+            device,
+            named_by: NamedBy::Nothing,
+            route: RoutePart::Beside,
+            passage,
+            path: PathMark::Any,
+            by_thread: false,
+            queue_before: true,
+            queue_behind: true,
+            gives_to_driver: false,
+            by_nic: false,
+            frame: FrameAt::Elsewhere,
+            protocol_is_set: true,
+            notes_senders: false,
+        }
+    }
 }
 
 // The numbers are part of the agent's protocol and of runs: add at the end.
@@ -389,24 +429,13 @@ kinds! {
         protocol_is_set: true,
         notes_senders: false,
     },
-    Sampled: KindInfo {
-        name: "sampled",
-        packet: "is not made yet: its sample is taken (Sampled Values)",
-        place: "none: the time is computed from smpCnt, see [clocks.md](clocks.md#tmu-the-time-since-the-sample)",
-        device: "`smpCnt`, of the machine `MU`",
-        named_by: NamedBy::Nothing,
-        route: RoutePart::Beside,
-        passage: Passage::Sampled,
-        path: PathMark::Any,
-        by_thread: false,
-        queue_before: true,
-        queue_behind: true,
-        gives_to_driver: false,
-        by_nic: false,
-        frame: FrameAt::Elsewhere,
-        protocol_is_set: true,
-        notes_senders: false,
-    },
+    Sampled: KindInfo::without_program(
+        "sampled",
+        Passage::Sampled,
+        "is not made yet: its sample is taken (Sampled Values)",
+        "none: the time is computed from smpCnt, see [clocks.md](clocks.md#tmu-the-time-since-the-sample)",
+        "`smpCnt`, of the machine `MU`",
+    ),
     NicHwRx: KindInfo {
         name: "nic-hw-rx",
         packet: "arrives at the NIC, by the NIC's own clock, with `--stamps nic` ([clocks.md](clocks.md#times-of-nics))",
@@ -462,8 +491,8 @@ impl PointKind {
         self.info().route == RoutePart::Optional
     }
 
-    /// Whether packets pass here on their route. Drops have no place in the order of points, and samples are not
-    /// packets.
+    /// Whether packets pass here on their route. Drops have no place in the order of points, and computed times are no
+    /// sightings.
     pub fn can_be_on_route(self) -> bool {
         self.info().route != RoutePart::Beside
     }
@@ -471,6 +500,11 @@ impl PointKind {
     /// Whether a route can have this point only as its end.
     pub fn ends_route(self) -> bool {
         self.info().route == RoutePart::End
+    }
+
+    /// Whether a packet that Open vSwitch has no flow for leaves its datapath here.
+    pub fn misses_flow(self) -> bool {
+        self.info().path == PathMark::Upcall
     }
 
     /// Whether packets leave Open vSwitch's datapath for its daemon here.
@@ -509,9 +543,10 @@ impl PointKind {
         self.info().passage == Passage::Dropped
     }
 
-    /// Whether the times here are those of samples, which are computed.
-    pub fn is_sample(self) -> bool {
-        self.info().passage == Passage::Sampled
+    /// Whether the times here are computed from the packets themselves: the times of their samples, or their planned
+    /// send times.
+    pub fn is_computed(self) -> bool {
+        matches!(self.info().passage, Passage::Sampled | Passage::Planned)
     }
 
     /// Whether a reading thread names the point.

@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum SegmentKind {
     /// From the sampling to the first point.
     Tmu,
+    /// From the planned send time in a packet to the first point.
+    Tsend,
     /// From the publisher to the host's NIC.
     Tnet,
     /// From the host's NIC to the VM's.
@@ -19,6 +21,14 @@ pub enum SegmentKind {
     Tsub,
     /// From the first point of a route to the last.
     Total,
+    /// A reaction: from the packet that comes in to the one that the application sends because of it, both at the wire.
+    Treact,
+    /// The part of a reaction from the wire to the application.
+    Tin,
+    /// The part of a reaction in the application.
+    Tapp,
+    /// The part of a reaction from the application to the wire.
+    Tout,
     /// The time with Open vSwitch's daemon.
     Tupcall,
     /// From the first copy of a packet to the second, over redundant networks.
@@ -35,10 +45,15 @@ impl SegmentKind {
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Tmu => Some("Tmu"),
+            Self::Tsend => Some("Tsend"),
             Self::Tnet => Some("Tnet"),
             Self::Thyp => Some("Thyp"),
             Self::Tsub => Some("Tsub"),
             Self::Total => Some("total"),
+            Self::Treact => Some("Treact"),
+            Self::Tin => Some("Tin"),
+            Self::Tapp => Some("Tapp"),
+            Self::Tout => Some("Tout"),
             Self::Tupcall => Some("Tupcall"),
             Self::Tskew => Some("Tskew"),
             Self::Named | Self::Step => None,
@@ -46,12 +61,40 @@ impl SegmentKind {
     }
 
     /// The classic segments.
-    pub const CLASSIC: [Self; 7] =
-        [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall, Self::Tskew];
+    pub const CLASSIC: [Self; 12] = [
+        Self::Tmu,
+        Self::Tsend,
+        Self::Tnet,
+        Self::Thyp,
+        Self::Tsub,
+        Self::Total,
+        Self::Treact,
+        Self::Tin,
+        Self::Tapp,
+        Self::Tout,
+        Self::Tupcall,
+        Self::Tskew,
+    ];
 
     /// The classic segment with this name.
     pub fn classic(name: &str) -> Option<Self> {
         Self::CLASSIC.into_iter().find(|kind| kind.name() == Some(name))
+    }
+
+    /// Whether it is a reaction or a part of one. Only streams of reactions have such segments, and these have no others
+    /// but the user's.
+    pub fn is_of_reactions(self) -> bool {
+        matches!(self, Self::Treact | Self::Tin | Self::Tapp | Self::Tout)
+    }
+
+    /// Whether a stream's packets can have times of this kind of segment. `reacts`: the stream is one of reactions.
+    pub fn is_for(self, reacts: bool) -> bool {
+        self == Self::Named || self.is_of_reactions() == reacts
+    }
+
+    /// Whether it is the whole of what is measured of a packet or a reaction.
+    pub fn is_whole(self) -> bool {
+        matches!(self, Self::Total | Self::Treact)
     }
 
     /// Whether its times are counted per path through the host: it ends after the part in which paths differ.

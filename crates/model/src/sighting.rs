@@ -22,6 +22,21 @@ pub struct Sighting {
     pub note: u16,
 }
 
+/// The send time in a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedSend {
+    /// The packet's stream.
+    pub stream: StreamId,
+    /// The packet's key.
+    pub key: u32,
+    /// Time of the sighting at which it was read, `CLOCK_MONOTONIC`, ns.
+    pub t: Ns,
+    /// The send time, on the same clock, ns.
+    pub planned: Ns,
+    /// Whether it is a time of this clock itself: the talker runs on this machine, and no error of UTC matters.
+    pub is_own_clock: bool,
+}
+
 /// A sighting of a known packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSighting {

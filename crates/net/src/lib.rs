@@ -13,6 +13,7 @@
 //! it; the caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
 
 mod error;
+mod filter;
 mod generic;
 mod interface;
 mod napi;
@@ -20,13 +21,16 @@ pub mod netlink;
 mod netns;
 mod qdisc;
 mod rtnetlink;
+mod virtual_functions;
 mod whereabouts;
 
 pub use error::{Error, Result};
+pub use filter::{priority_filters, FilterHook, PriorityFilter};
 pub use generic::{list_of_family, GENERIC_HEADER};
 pub use interface::{interfaces, netns_by_id, Interface, Statistics};
 pub use napi::{napis, Napi};
-pub use netns::{namespace_name, namespace_names, Inode, Netns};
+pub use netns::{namespace_name, namespace_names, namespace_owner, Inode, Netns};
 pub use qdisc::{qdiscs, Gates, Qdisc, Shaping, TrafficClasses, INGRESS, ROOT};
 pub use rtnetlink::{Address, Change, Flag, MacvtapMode, Neighbour, NewDevice, Rtnetlink};
+pub use virtual_functions::{virtual_functions, FunctionCounters, FunctionLink, VirtualFunction};
 pub use whereabouts::devices_here_and_elsewhere;

@@ -1,7 +1,11 @@
 //! Network namespaces: found by inode number, entered by separate threads, created and deleted by name.
 
 use crate::{Error, Result};
-use latpath_linux::{net::owner_of, proc::Mount};
+use latpath_linux::{
+    net::owner_of,
+    proc::{Mount, Root},
+    Owner,
+};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -189,6 +193,18 @@ fn named() -> impl Iterator<Item = (Inode, String)> {
 /// The name in `ip netns` of the namespace with this number, also of the own one.
 pub fn namespace_name(inode: Inode) -> Option<String> {
     named().find(|(known, _)| *known == inode).map(|(_, name)| name)
+}
+
+/// The name of the owner of a process in the namespace with this number: of a container, pod or unit. Reads the links of
+/// all processes, up to the first one there.
+pub fn namespace_owner(inode: Inode) -> Option<String> {
+    let root = Root::of(Path::new("/"));
+    let is_there = |folder: &PathBuf| {
+        let link = fs::read_link(folder.join("ns/net"));
+        link.is_ok_and(|link| link.to_str().and_then(inode_in) == Some(inode))
+    };
+    let owner = |folder: PathBuf| Owner::of(&root, folder.file_name()?.to_str()?.parse().ok()?);
+    processes().filter(is_there).find_map(owner).map(|owner| owner.name())
 }
 
 fn refused(doing: String, source: io::Error) -> Error {

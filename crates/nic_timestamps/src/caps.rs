@@ -69,6 +69,15 @@ fn settled(device: &Device) -> io::Result<i32> {
     }
 }
 
+/// The number of the PHC by which a device of this network namespace stamps packets; `None` if it has none. Needs no
+/// privileges.
+///
+/// # Errors
+/// If the device does not exist, or the kernel does not report its capabilities.
+pub fn phc_of(device: &str) -> io::Result<Option<u32>> {
+    Ok(u32::try_from(ts_info(&Device::named(device)?)?.phc_index).ok())
+}
+
 impl Caps {
     /// Queries a device of this network namespace. Needs no privileges. Waits up to 100 ms for the link of a device
     /// that is up.

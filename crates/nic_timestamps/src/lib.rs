@@ -4,10 +4,12 @@
 //! * [`Caps`] reports a device's claimed stamps and its current setting.
 //! * [`HardwareStamps`] switches the NIC's stamps on, without narrowing another program's setting, and restores it.
 //! * [`verify`] tests the claims.
+//! * [`NicClock`] places the NIC's times on this machine's clock.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
 
 mod caps;
+mod clock;
 mod config;
 mod error;
 mod kernel;
@@ -16,7 +18,8 @@ mod ptp;
 mod switch;
 mod verify;
 
-pub use caps::{Caps, Current, RxHardware};
+pub use caps::{phc_of, Caps, Current, RxHardware};
+pub use clock::NicClock;
 pub use config::{Config, RxFilter, TxType};
 pub use error::StampError;
 pub use ledger::NicTimestamps;

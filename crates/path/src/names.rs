@@ -2,7 +2,7 @@
 
 use crate::functions::Function;
 use latpath_bpf::{Functions, Reasons};
-use latpath_net::namespace_names;
+use latpath_net::{namespace_names, namespace_owner};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
@@ -44,9 +44,9 @@ impl Names {
     /// A device, with its namespace unless that is this process's.
     pub fn device(&self, device: &str, netns: u32) -> String {
         if !self.namespaces.borrow().contains_key(&netns) {
-            // It may have been named since. Otherwise its number becomes its name.
+            // It may have been named since. Otherwise it has the name of its container or unit, or else its number.
             let mut known = namespace_names();
-            known.entry(netns).or_insert_with(|| netns.to_string());
+            known.entry(netns).or_insert_with(|| namespace_owner(netns).unwrap_or_else(|| netns.to_string()));
             self.namespaces.borrow_mut().extend(known);
         }
         match self.namespaces.borrow().get(&netns).map(String::as_str) {

@@ -228,9 +228,9 @@ impl<'w> Export<'w> {
         seen: &PacketSighting,
         packet: &PacketTimeline,
     ) -> io::Result<()> {
-        let Some(point) = self.context.points.get(usize::from(seen.point)).map(|info| info.point.clone()) else {
-            return Ok(());
-        };
+        let point = self.context.points.get(usize::from(seen.point)).map(|info| info.point.clone());
+        // A send time is in the packet's own row alone.
+        let Some(point) = point.filter(|point| !point.kind.is_computed()) else { return Ok(()) };
         let machine = self.machine(&point.machine)?;
         let name = journey::packet_name(&self.context, packet.stream, packet.key);
         let name = format!("{}@{} {name}", point.kind, point.device);

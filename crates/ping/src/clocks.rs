@@ -3,12 +3,13 @@
 use crate::timeline::Disturbance;
 use crate::transaction::Source;
 use crate::transport::{KernelClock, SentStamp};
-use crate::wire::NicClock;
+use crate::wire::NicReading;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_model::Ns;
+use latpath_timesync::{Monitor, PtpTime, SurveyOptions};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Interval of readings with a NIC clock.
@@ -19,7 +20,7 @@ const WITHOUT_NIC_EVERY: Duration = Duration::from_millis(500);
 /// Reader of the NIC clock.
 pub trait NicClockSource: Send {
     /// Reads the clock; returns the reading and the disturbances since the last one.
-    fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>);
+    fn read(&mut self) -> (Option<NicReading>, Vec<Disturbance>);
 
     /// Disturbances in the last readings that later readings would have confirmed.
     fn finish(&mut self) -> Vec<Disturbance> {
@@ -31,14 +32,14 @@ pub trait NicClockSource: Send {
 struct Shared {
     /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC`.
     ahead: AtomicI64,
-    nic: Mutex<(u64, VecDeque<NicClock>)>,
+    nic: Mutex<(u64, VecDeque<NicReading>)>,
     disturbances: Mutex<Vec<Disturbance>>,
     stop: AtomicBool,
 }
 
 impl Shared {
     /// Latest readings of the NIC clock, and their total number.
-    fn readings(&self) -> std::sync::MutexGuard<'_, (u64, VecDeque<NicClock>)> {
+    fn readings(&self) -> std::sync::MutexGuard<'_, (u64, VecDeque<NicReading>)> {
         self.nic.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -48,6 +49,8 @@ pub struct Clocks {
     shared: Arc<Shared>,
     boot_id: [u8; 16],
     thread: Option<std::thread::JoinHandle<()>>,
+    /// The watch of the daemons that keep the clocks synchronised, from the first use of the grandmaster's time.
+    sync: OnceLock<Monitor>,
 }
 
 impl Clocks {
@@ -60,7 +63,7 @@ impl Clocks {
             watcher.read_clocks();
         }
         let thread = std::thread::Builder::new().name("latpath-clocks".into()).spawn(move || watcher.run()).ok();
-        Self { shared, boot_id: boot_id(), thread }
+        Self { shared, boot_id: boot_id(), thread, sync: OnceLock::new() }
     }
 
     /// Converts a kernel stamp from `CLOCK_REALTIME` to `CLOCK_MONOTONIC`.
@@ -88,16 +91,26 @@ impl Clocks {
     }
 
     /// Latest reading of the NIC clock.
-    pub fn nic(&self) -> Option<NicClock> {
+    pub fn nic(&self) -> Option<NicReading> {
         self.shared.readings().1.back().copied()
     }
 
     /// Readings of the NIC clock since the last call with the same counter, at most those of the last minute.
-    pub fn nic_since(&self, seen: &mut u64) -> Vec<NicClock> {
+    pub fn nic_since(&self, seen: &mut u64) -> Vec<NicReading> {
         let readings = self.shared.readings();
         let new = readings.0.saturating_sub(*seen).min(readings.1.len() as u64) as usize;
         *seen = readings.0;
         readings.1.iter().skip(readings.1.len() - new).copied().collect()
+    }
+
+    /// Starts to watch the daemons that keep the clocks synchronised, unless they are watched already.
+    pub fn follow_ptp(&self, options: impl FnOnce() -> SurveyOptions) {
+        self.sync.get_or_init(|| Monitor::start(options(), None));
+    }
+
+    /// The time of the grandmaster that a clock of this machine follows, as read last.
+    pub fn ptp_time(&self) -> Option<PtpTime> {
+        self.sync.get()?.ptp_time()
     }
 
     /// Waits for `more` readings of the NIC clock: up to `mostly`, or up to `longest` if a NIC clock exists.
@@ -237,8 +250,8 @@ mod tests {
 
     struct Disturbed;
     impl NicClockSource for Disturbed {
-        fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
-            (Some(NicClock::default()), vec![Disturbance::new(1, "step".into())])
+        fn read(&mut self) -> (Option<NicReading>, Vec<Disturbance>) {
+            (Some(NicReading::default()), vec![Disturbance::new(1, "step".into())])
         }
     }
 
@@ -253,6 +266,6 @@ mod tests {
         }
         let more = clocks.disturbances_since(&mut seen);
         assert_eq!(more.len() as u64, seen - before);
-        assert_eq!(clocks.nic(), Some(NicClock::default()));
+        assert_eq!(clocks.nic(), Some(NicReading::default()));
     }
 }

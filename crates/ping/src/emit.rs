@@ -56,8 +56,9 @@ pub struct Plan {
     pub lost_after: Ns,
     /// Time without any answer after which the other end is dead, ns.
     pub timeout: Ns,
-    /// Bound of the difference between the PHCs of both ends, if they are synchronised, ns.
-    pub together: Option<Ns>,
+    /// Whether the ends' clocks are tied by PTP if they follow one grandmaster. [`Clocks::follow_ptp`] begins before the
+    /// run.
+    pub by_ptp: bool,
     /// Maximum round trip without a breach, ns.
     pub threshold: Option<Ns>,
     /// Whether the first breach ends the run.

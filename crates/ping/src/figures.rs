@@ -5,7 +5,7 @@ use crate::sequenced::{SequencedFigures, SequencedHistogram};
 use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Route, Segment, Source, Stamp, Transaction};
-use crate::wire::{NicClock, ReflectorCounters};
+use crate::wire::{NicReading, ReflectorCounters};
 use latpath_model::Ns;
 use latpath_stats::consecutive::Consecutive;
 use latpath_stats::{Bucket, Histogram, TimeFigures};
@@ -343,9 +343,9 @@ pub struct Report {
     /// Drift of the reflector's `CLOCK_MONOTONIC` against the emitter's, ppb; positive if it runs faster.
     pub drift_ppb: Option<i64>,
     /// Clock of the emitter's NIC; null without one.
-    pub nic_clock: Option<NicClock>,
+    pub nic_clock: Option<NicReading>,
     /// Clock of the reflector's NIC; null without one.
-    pub reflector_nic_clock: Option<NicClock>,
+    pub reflector_nic_clock: Option<NicReading>,
     /// Clock steps, servo swings and other disturbances: the first 100.
     pub disturbances: Vec<Disturbance>,
     /// Number of disturbances.

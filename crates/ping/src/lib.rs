@@ -26,11 +26,11 @@ pub mod sequenced;
 pub mod session;
 pub mod table;
 pub mod timeline;
-pub mod transaction;
 pub mod transport;
 pub mod turnaround;
 pub mod udp;
 pub mod wire;
 pub mod xdp;
 
+pub use latpath_model::round_trip as transaction;
 pub use transaction::{Route, Segment, Source, Stamp, Stamps, Transaction};

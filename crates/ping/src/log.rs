@@ -10,15 +10,10 @@ mod format;
 mod keep;
 mod pages;
 mod parts;
-mod rant;
-mod read;
-mod recording;
 mod ring;
 mod writer;
 
 pub use keep::{BadKeep, Keep};
-pub use rant::import_rant;
-pub use recording::recording;
 
 use crate::in_the_way::in_the_way;
 use crate::transaction::{Route, Stamp, Transaction};

@@ -1,6 +1,6 @@
 //! The offset of a NIC clock at any moment of a run, from the readings before and after.
 
-use crate::wire::NicClock;
+use crate::wire::NicReading;
 use latpath_clock::phc::SWING_PPB;
 use latpath_model::Ns;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ const ROUNDING: i128 = 2;
 /// Readings of one clock in order, and intervals without a valid offset.
 #[derive(Clone, Debug, Default)]
 pub struct NicTrack {
-    readings: VecDeque<NicClock>,
+    readings: VecDeque<NicReading>,
     /// Intervals in which the clock was set.
     dark: VecDeque<(Ns, Ns)>,
 }
@@ -30,7 +30,7 @@ pub struct Offset {
 
 impl NicTrack {
     /// Adds a reading; ignores one that is not later than the last.
-    pub fn add(&mut self, clock: NicClock) {
+    pub fn add(&mut self, clock: NicReading) {
         if self.readings.back().is_some_and(|last| clock.at <= last.at) {
             return;
         }
@@ -49,7 +49,7 @@ impl NicTrack {
     }
 
     /// Latest reading.
-    pub fn last(&self) -> Option<&NicClock> {
+    pub fn last(&self) -> Option<&NicReading> {
         self.readings.back()
     }
 
@@ -67,7 +67,7 @@ impl NicTrack {
         let after = self.readings.partition_point(|r| r.at <= moment);
         let is_dark = |from: Ns, to: Ns| self.dark.iter().any(|(a, b)| from < *b && *a < to);
         let bent = |from: Ns, to: Ns| (i128::from(to) - i128::from(from)) * i128::from(SWING_PPB) / 4_000_000_000;
-        let bound = |r: &NicClock| i128::from(r.bound.max(0));
+        let bound = |r: &NicReading| i128::from(r.bound.max(0));
         let before = self.readings.range(..after).rev().take(AROUND).filter(|r| !is_dark(r.at, moment));
         let a = before.min_by_key(|r| bound(r) + bent(r.at, moment))?;
         let later = self.readings.range(after..).take(AROUND).filter(|r| !is_dark(moment, r.at));
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn reading(at: Ns, offset: Ns) -> NicClock {
-        NicClock { index: 0, at, offset, bound: 100, drift_ppb: 0 }
+    fn reading(at: Ns, offset: Ns) -> NicReading {
+        NicReading { index: 0, at, offset, bound: 100, drift_ppb: 0 }
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let mut track = NicTrack::default();
         for i in 0..6 {
             let bound = if i == 2 { 200_000 } else { 100 };
-            track.add(NicClock { bound, ..reading(i * 50_000_000, 7_000) });
+            track.add(NicReading { bound, ..reading(i * 50_000_000, 7_000) });
         }
         let at = track.at(110_000_000, 0).unwrap();
         assert!(at.ns == 7_000 && at.bound < 200, "{at:?}");
@@ -146,7 +146,7 @@ mod tests {
         ) {
             let mut track = NicTrack::default();
             for (at, offset, bound, drift_ppb) in all {
-                track.add(NicClock { index: 0, at, offset, bound, drift_ppb });
+                track.add(NicReading { index: 0, at, offset, bound, drift_ppb });
             }
             track.darken(moment, moment.saturating_add(5));
             let _ = (track.at(moment, moment), track.guess(moment), track.read_at(2));

@@ -7,9 +7,10 @@ use crate::session::{Arrival, Session};
 use crate::transaction::Stamp;
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
 use crate::turnaround::{AllTurnarounds, Turnaround};
-use crate::wire::{self, Answer, Header, Kind, NicClock, Welcome, CONTROL};
+use crate::wire::{self, Answer, Header, Kind, NicReading, Welcome, CONTROL};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
+use latpath_timesync::SurveyOptions;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -290,8 +291,12 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     fn welcome(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
         self.take_stamps()?;
         let Some(i) = self.begun(arrived.from, h.session, t2) else { return Ok(()) };
+        let ptp = wire::asks_for_ptp(&self.buffer[..arrived.len.min(self.buffer.len())]);
+        if ptp {
+            self.clocks.follow_ptp(SurveyOptions::default);
+        }
         // A clock without fresh readings counts as missing.
-        let nic: Option<NicClock> = self.clocks.nic().filter(|clock| t2 - clock.at < FRESH_NS);
+        let nic: Option<NicReading> = self.clocks.nic().filter(|clock| t2 - clock.at < FRESH_NS);
         let mut seen = self.sessions[i].1.seen;
         (seen.foreign, seen.dropped) = (self.sum.foreign, self.transport.dropped());
         let welcome = Welcome {
@@ -302,6 +307,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             disturbances: self.clocks.disturbances() as u32,
             seen,
             afterwards: self.sessions[i].1.any_afterwards(),
+            ptp: if ptp { self.clocks.ptp_time() } else { None },
             begun: self.sessions[i].1.begun,
         };
         self.sessions[i].1.last_heard = t2;

@@ -1,18 +1,22 @@
 //! The common timeline of a transaction: the emitter's `CLOCK_MONOTONIC`.
 //!
-//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC at either end. Readings ([`NicClock`]) tie a PHC to its
+//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC at either end. Readings ([`NicReading`]) tie a PHC to its
 //! machine's `CLOCK_MONOTONIC`. The reflector's `CLOCK_MONOTONIC` equals the emitter's if both run on one kernel.
 //! Otherwise each round trip limits the offset, and [`OffsetEstimator`] keeps the tightest limits: the error bound is
 //! at best half of the time that a message spends on the wire in both directions.
+//!
+//! If a clock of each machine follows the same PTP grandmaster, its time gives the offset within the sum of both bounds
+//! (crate timesync), and the round trips check it.
 //!
 //! A transaction is mapped with one offset per clock, so differences within one clock stay exact, and the segments sum
 //! to the round trip.
 
 use crate::nic_clock::{NicTrack, Offset};
 use crate::transaction::{Segment, Source, Stamp, Stamps, Transaction};
-use crate::wire::NicClock;
+use crate::wire::NicReading;
 use latpath_clock::{Assumed, Exchange, OffsetEstimator};
 use latpath_model::Ns;
+use latpath_timesync::PtpTime;
 use serde::Serialize;
 
 /// Maximum age of an estimate of the offset, ns. The drift within it is at most 1 ns at 100 ppm.
@@ -28,7 +32,7 @@ pub enum Relation {
     SameKernel,
     /// The offset is estimated from the round trips.
     Estimated,
-    /// The PHCs of both ends are synchronised, within a bound that the user asserts.
+    /// Clocks of both ends follow one PTP grandmaster.
     Synchronised,
 }
 
@@ -45,9 +49,9 @@ pub struct Timeline {
     taken: Option<Exchange>,
     /// Whether emitter and reflector use the same PHC.
     one_phc: bool,
-    /// Bound of the difference between the PHCs, if the user asserts that they are synchronised, ns.
-    together: Option<Ns>,
-    /// Whether the round trips contradict that bound.
+    /// Reflector − emitter by PTP, and its bound, ns; or why it is not known, once it was asked for.
+    ptp: Option<Result<(Ns, Ns), String>>,
+    /// Whether the round trips contradict it.
     apart: bool,
     estimator: OffsetEstimator,
     /// Current estimate of reflector − emitter with its bound, ns.
@@ -93,7 +97,7 @@ impl Timeline {
             nic_bounds: [0; 2],
             taken: None,
             one_phc: false,
-            together: None,
+            ptp: None,
             apart: false,
             estimator: OffsetEstimator::new(Assumed::EXCHANGES),
             offset: (relation == Relation::SameKernel).then_some((0, 0)),
@@ -107,22 +111,49 @@ impl Timeline {
         }
     }
 
-    /// Asserts that the PHCs of both ends are synchronised within `within`, for instance by PTP. Without effect on one
-    /// kernel.
-    pub fn keep_together(&mut self, within: Ns) {
-        self.together = Some(within).filter(|_| self.relation == Relation::Estimated);
+    /// Ties the ends by the grandmaster's time at this machine and at the reflector's, as known at `now`. Without effect
+    /// on one kernel.
+    pub fn set_ptp(&mut self, now: Ns, here: Option<PtpTime>, there: Option<PtpTime>) {
+        if self.relation != Relation::Estimated {
+            return;
+        }
+        let tie = match (here, there) {
+            (Some(here), Some(there)) => {
+                here.moment_of(&there).map(|(at, bound)| (there.monotonic_ns.saturating_sub(at), bound))
+            }
+            (None, _) => Err("no clock of this machine follows a PTP grandmaster (latpath clocks)".into()),
+            (_, None) => Err("the reflector reports no PTP grandmaster: no clock of its machine follows one \
+                (latpath clocks there), or it is of an earlier version"
+                .into()),
+        };
+        if let (Some(Ok(_)), Err(why)) = (&self.ptp, &tie) {
+            let what = format!("the ends are no longer tied by PTP: {why}");
+            self.disturbed(now, what);
+        }
+        self.ptp = Some(tie);
+    }
+
+    /// Whether the ends are tied by PTP.
+    pub fn is_by_ptp(&self) -> bool {
+        matches!(self.ptp, Some(Ok(_)))
+    }
+
+    /// Why the ends are not tied by PTP, if that was asked for.
+    pub fn why_not_by_ptp(&self) -> Option<&str> {
+        self.ptp.as_ref()?.as_ref().err().map(String::as_str)
     }
 
     /// Relation between the clocks of both ends.
     pub fn relation(&self) -> Relation {
-        match self.together.filter(|_| self.here.last().is_some() && self.there.last().is_some()) {
-            Some(_) => Relation::Synchronised,
-            None => self.relation,
+        if self.is_by_ptp() {
+            Relation::Synchronised
+        } else {
+            self.relation
         }
     }
 
     /// Adds readings of the NIC clocks.
-    pub fn set_nic_clocks(&mut self, here: Option<NicClock>, there: Option<NicClock>) {
+    pub fn set_nic_clocks(&mut self, here: Option<NicReading>, there: Option<NicReading>) {
         here.into_iter().for_each(|clock| self.here.add(clock));
         there.into_iter().for_each(|clock| self.there.add(clock));
         let index = |track: &NicTrack| track.last().map(|c| c.index);
@@ -171,7 +202,7 @@ impl Timeline {
     }
 
     /// Latest readings of the NIC clocks: emitter's and reflector's.
-    pub fn nic_clocks(&self) -> [Option<NicClock>; 2] {
+    pub fn nic_clocks(&self) -> [Option<NicReading>; 2] {
         [&self.here, &self.there].map(|track| track.last().copied())
     }
 
@@ -186,10 +217,6 @@ impl Timeline {
         let (from, to) = (clock(segment.from), clock(segment.to));
         if from == to || (self.one_phc && from.0 && to.0) {
             return Some(0);
-        }
-        if let (Some(within), true, true) = (self.together, from.0, to.0) {
-            // Between the two PHCs, independent of the system clocks.
-            return Some(within);
         }
         let nic = |(nic, there): (bool, bool)| match (nic, there) {
             (false, _) => Some(0),
@@ -256,10 +283,8 @@ impl Timeline {
             if t1 >= self.offset_until {
                 self.estimate(t1);
             }
-            if let (Some(within), Some(here), Some(there)) = (self.together, here, there) {
-                // Both PHCs show the same time, which gives the offset of the system clocks.
-                let bound = within.saturating_add(here.bound).saturating_add(there.bound);
-                self.set_offset(here.ns.saturating_sub(there.ns), bound);
+            if let Some(Ok((offset, bound))) = self.ptp {
+                self.set_offset(offset, bound);
             }
         }
         self.place(t, here, there);
@@ -317,7 +342,7 @@ impl Timeline {
             // Reported once only.
             if off > 0 && !self.apart {
                 let what = format!(
-                    "the ends' PHCs are not synchronised as claimed: the round trips prove them {off} ns further apart"
+                    "PTP does not keep the ends' clocks together as it reports: the round trips prove them {off} ns further apart"
                 );
                 self.disturbed(t1, what);
             }
@@ -352,14 +377,14 @@ mod tests {
         t
     }
 
-    fn clock(index: i32, offset: Ns) -> Option<NicClock> {
-        Some(NicClock { index, at: 0, offset, bound: 50, drift_ppb: 0 })
+    fn clock(index: i32, offset: Ns) -> Option<NicReading> {
+        Some(NicReading { index, at: 0, offset, bound: 50, drift_ppb: 0 })
     }
 
     /// Adds readings of undisturbed clocks, four per second for some seconds; the reflector's system clock is ahead.
-    fn read(timeline: &mut Timeline, ahead: Ns, here: Option<NicClock>, there: Option<NicClock>) {
+    fn read(timeline: &mut Timeline, ahead: Ns, here: Option<NicReading>, there: Option<NicReading>) {
         for at in (0..40).map(|i| i * 250_000_000) {
-            let then = |clock: Option<NicClock>, ahead: Ns| clock.map(|c| NicClock { at: at + ahead, ..c });
+            let then = |clock: Option<NicReading>, ahead: Ns| clock.map(|c| NicReading { at: at + ahead, ..c });
             timeline.set_nic_clocks(then(here, 0), then(there, ahead));
         }
     }
@@ -399,29 +424,30 @@ mod tests {
         }
 
         #[test]
-        fn synchronised_phcs_give_one_way_times_within_the_claimed_bound(
-            there in 1_000_000_000i64..1 << 50, phc in -1i64 << 50..1 << 50, off in -5_000i64..5_000, segment in 1i64..10_000
+        fn ptp_gives_one_way_times_within_the_sum_of_both_bounds(
+            there in 1_000_000_000i64..1 << 50, phc_here in -1i64 << 50..1 << 50, phc_there in 0i64..1 << 50,
+            off in -500i64..=500, segment in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
-            timeline.keep_together(5_000);
-            // Offset of the reflector's PHC to its own system clock.
-            let phc_there = phc - there + off;
-            read(&mut timeline, there, clock(0, phc), clock(0, phc_there));
+            read(&mut timeline, there, clock(0, phc_here), clock(0, phc_there));
+            let route = Route::detailed(u16::MAX);
             for i in 0..100 {
-                let mut t = seen(1_000_000_000 + i * 5_000_000, segment, there, phc, phc_there);
+                let now = 1_000_000_000 + i * 5_000_000;
+                timeline.set_ptp(now, Some(by(1, now, 0)), Some(by(1, now + 300_000 + there, 300_000 + off)));
+                let mut t = seen(now, segment, there, phc_here, phc_there);
                 timeline.map(&mut t);
-                let wire = t.mapped.between(Stamp::T1Nic, Stamp::T2Nic).unwrap();
-                prop_assert_eq!(wire, segment + off, "raw difference of the two PHCs");
-                let sum: Ns = t.segments(&Route::detailed(u16::MAX)).map(|p| p.expect("every stamp has a place")).sum();
+                let wrong = t.mapped.get(Stamp::T2App).unwrap() - (t.raw.get(Stamp::T2App).unwrap() - there);
+                prop_assert_eq!(wrong, off, "the offset by PTP");
+                let sum: Ns = t.segments(&route).map(|p| p.expect("every stamp has a place")).sum();
                 prop_assert_eq!(Some(sum), t.round_trip());
             }
-            prop_assert_eq!((timeline.relation(), timeline.disturbances().1), (Relation::Synchronised, 0));
+            prop_assert_eq!((timeline.relation(), timeline.bound()), (Relation::Synchronised, Some((500, 500))));
         }
 
         #[test]
         fn invented_times_of_a_peer_are_handled(times in prop::array::uniform14(any::<i64>()), n in 1usize..5) {
             let mut timeline = Timeline::new(Relation::Estimated);
-            read(&mut timeline, 0, clock(0, 5), Some(NicClock { index: 1, at: times[0], offset: times[1], bound: 5, drift_ppb: times[2] }));
+            read(&mut timeline, 0, clock(0, 5), Some(NicReading { index: 1, at: times[0], offset: times[1], bound: 5, drift_ppb: times[2] }));
             for _ in 0..n {
                 let mut t = Transaction::default();
                 Stamp::ALL.into_iter().zip(times).for_each(|(stamp, time)| t.raw.set(stamp, time));
@@ -432,17 +458,38 @@ mod tests {
         }
     }
 
+    /// UTC at 0 of the emitter's clock.
+    const UTC: Ns = 1_700_000_000_000_000_000;
+
+    /// The time of a grandmaster at a machine: `after` the emitter's moment 0 plus `monotonic_ns` of the emitter.
+    fn by(grandmaster: u8, monotonic_ns: Ns, late: Ns) -> PtpTime {
+        let grandmaster = latpath_timesync::ClockIdentity([grandmaster; 8]);
+        PtpTime { grandmaster, monotonic_ns, utc_ns: UTC + late, bound_ns: 250 }
+    }
+
     #[test]
-    fn phcs_further_apart_than_claimed_are_reported_once() {
+    fn a_contradiction_of_ptp_and_its_end_are_reported_once() {
         let mut timeline = Timeline::new(Relation::Estimated);
-        timeline.keep_together(1_000);
-        read(&mut timeline, 0, clock(0, 0), clock(0, 2_000_000));
         for i in 0..100 {
-            timeline.map(&mut seen(1_000_000_000 + i * 5_000_000, 100, 0, 0, 2_000_000));
+            // By PTP, the reflector's clock is 2 ms ahead.
+            let now = 1_000_000_000 + i * 5_000_000;
+            timeline.set_ptp(now, Some(by(1, 0, 0)), Some(by(1, 2_000_000, 0)));
+            timeline.map(&mut seen(now, 100, 0, 0, 0));
         }
         let (said, count) = timeline.disturbances();
         assert_eq!((said.len(), count), (1, 1), "{said:?}");
-        assert!(said[0].what.contains("not synchronised"), "{said:?}");
+        assert!(said[0].what.contains("PTP does not keep"), "{said:?}");
+        for (here, there) in [(Some(by(1, 0, 0)), Some(by(2, 0, 0))), (Some(by(1, 0, 0)), None), (None, None)] {
+            timeline.set_ptp(2_000_000_000, here, there);
+            assert_eq!(timeline.relation(), Relation::Estimated);
+        }
+        let (said, count) = timeline.disturbances();
+        assert_eq!(count, 2, "{said:?}");
+        assert!(said[1].what.contains("grandmaster is 020202"), "{said:?}");
+        assert!(timeline.why_not_by_ptp().is_some_and(|why| why.starts_with("no clock of this machine")));
+        let mut one_kernel = Timeline::new(Relation::SameKernel);
+        one_kernel.set_ptp(0, None, None);
+        assert_eq!((one_kernel.relation(), one_kernel.why_not_by_ptp()), (Relation::SameKernel, None));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 use crate::transaction::{Stamp, Stamps};
 use latpath_model::Ns;
+use latpath_timesync::{ClockIdentity, PtpTime};
 use serde::Serialize;
 
 /// First bytes of every message.
@@ -189,7 +190,7 @@ impl Answer {
 
 /// A reading of a NIC clock: at `CLOCK_MONOTONIC` time `at`, the PHC showed `at + offset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct NicClock {
+pub struct NicReading {
     /// Number of the PHC on its machine.
     #[serde(rename = "phc")]
     pub index: i32,
@@ -233,15 +234,28 @@ pub struct Welcome {
     /// Name of the device, truncated to 15 bytes.
     pub device: String,
     /// Clock of its NIC.
-    pub nic: Option<NicClock>,
+    pub nic: Option<NicReading>,
     /// Number of steps of its `CLOCK_REALTIME` and disturbances of its NIC clock since its start.
     pub disturbances: u32,
     /// Counts of the session.
     pub seen: ReflectorCounters,
+    /// The time of the grandmaster that a clock of its machine follows, if the hello asked for it. Earlier versions report
+    /// none.
+    pub ptp: Option<PtpTime>,
     /// Start of the session at the reflector, its `CLOCK_MONOTONIC`. A change shows a restart, which resets the counts.
     pub begun: Ns,
     /// Stamps of an earlier answer.
     pub afterwards: Option<LateStamps>,
+}
+
+/// Marks a hello whose welcome is to have the grandmaster's time; earlier versions ignore the mark.
+pub fn ask_for_ptp(hello: &mut [u8; CONTROL]) {
+    hello[HEADER] = 1;
+}
+
+/// Whether a hello asks for the grandmaster's time.
+pub fn asks_for_ptp(hello: &[u8]) -> bool {
+    hello.get(HEADER) == Some(&1)
 }
 
 impl Welcome {
@@ -265,6 +279,12 @@ impl Welcome {
         }
         LateStamps::write(self.afterwards.as_ref(), bytes, 160);
         put(bytes, 192, self.begun.to_be_bytes());
+        bytes[51] = u8::from(self.ptp.is_some());
+        let ptp = self.ptp.unwrap_or_default();
+        put(bytes, 200, ptp.grandmaster.0);
+        for (i, value) in [ptp.monotonic_ns, ptp.utc_ns, ptp.bound_ns].into_iter().enumerate() {
+            put(bytes, 208 + 8 * i, value.to_be_bytes());
+        }
     }
 
     /// Reads the body; `None` if the message is too short.
@@ -272,7 +292,7 @@ impl Welcome {
         if bytes.len() < CONTROL {
             return None;
         }
-        let nic = (bytes[50] == 1).then(|| NicClock {
+        let nic = (bytes[50] == 1).then(|| NicReading {
             index: i32::from_be_bytes(array(bytes, 52)),
             at: ns(bytes, 56),
             offset: ns(bytes, 64),
@@ -297,6 +317,12 @@ impl Welcome {
             },
             afterwards: LateStamps::read(bytes, 160),
             begun: ns(bytes, 192),
+            ptp: (bytes[51] == 1).then(|| PtpTime {
+                grandmaster: ClockIdentity(array(bytes, 200)),
+                monotonic_ns: ns(bytes, 208),
+                utc_ns: ns(bytes, 216),
+                bound_ns: ns(bytes, 224),
+            }),
         })
     }
 }
@@ -333,11 +359,13 @@ mod tests {
         #[test]
         fn a_welcome_is_read_as_it_was_written(
             boot_id: [u8; 16], taken: u16, device in "[a-z0-9]{0,15}", offset: Ns, drift_ppb: i64, has: bool, received: u64,
-            dropped: u64, afterwards in afterwards(), begun: Ns
+            dropped: u64, afterwards in afterwards(), begun: Ns, follows: bool, identity: [u8; 8], utc_ns: Ns
         ) {
-            let nic = has.then_some(NicClock { index: 3, at: 7, offset, bound: 9, drift_ppb });
+            let time = PtpTime { grandmaster: ClockIdentity(identity), monotonic_ns: begun, utc_ns, bound_ns: 9 };
+            let ptp = follows.then_some(time);
+            let nic = has.then_some(NicReading { index: 3, at: 7, offset, bound: 9, drift_ppb });
             let seen = ReflectorCounters { received, dropped, ..ReflectorCounters::default() };
-            let welcome = Welcome { boot_id, taken, device, nic, disturbances: 2, seen, afterwards, begun };
+            let welcome = Welcome { boot_id, taken, device, nic, disturbances: 2, seen, afterwards, ptp, begun };
             let mut bytes = [0xaa; CONTROL];
             welcome.write(&mut bytes);
             prop_assert_eq!(Welcome::read(&bytes), Some(welcome));

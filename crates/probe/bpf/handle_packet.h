@@ -178,7 +178,7 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	struct percpu *p = bpf_map_lookup_elem(&percpu, &cpu);
 	struct seen_at w = {};
 	__s64 known;
-	__u64 mac;
+	__u64 mac, last;
 	int point;
 
 	if (mode != DEDUP_STACK)
@@ -189,7 +189,8 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	linear = linear_of(skb, mac);
 	if (unlikely(linear < 14 || linear > 0x10000 || skb->data_len)) /* no Ethernet header, or no end at hand */
 		return mode == DEDUP_STACK ? bpf_ktime_get_ns() : w.t;
-	point = known_point(p, with_lan(identity(dev), lan_of_end(kernel_word(mac + linear - 8), linear)), kind);
+	last = kernel_word(mac + linear - 8);
+	point = known_point(p, with_lan(identity(dev), lan_of_end(last, linear)), kind);
 	if (unlikely(point == REFUSED_POINT))
 		return 0;
 	if (mode == DEDUP_STACK) {
@@ -203,6 +204,7 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	w.point = point;
 	w.tid = (__u32)bpf_get_current_pid_tgid();
 	w.synch = KNOWN_SYNCH(known);
+	w.aux = bpf_be64_to_cpu(last);
 	if (nic_stamps && enters_stack(mode))
 		sight_arrival(p, skb, w.t, KNOWN_STREAM(known), KNOWN_KEY(known));
 	if (likely(!sight(p, &w, KNOWN_STREAM(known), KNOWN_KEY(known))))
@@ -329,7 +331,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	else if (mode == DEDUP_STACK && passes_gro(point))
 		goto out;
 	w.point = point;
-	w.aux = aux;
+	w.aux = aux ? aux : bpf_be64_to_cpu(last);
 	w.tid = (__u32)bpf_get_current_pid_tgid();
 	w.synch = synch;
 	if (mode >= DEDUP_NOTE && (!IS_POINT_OF(kind, NAMED_BY_THREAD) || selection.over_ip)) {

@@ -76,7 +76,11 @@ struct reader_name {
 /* A sighting for user space. `generation` is written last and marks the record as complete. */
 struct record {
 	__u64 t;
-	__u64 aux; /* drop: location in the low 48 bits, reason above; points of a NIC's times: its clock's time */
+	/*
+	 * drop: location in the low 48 bits, reason above; points of a NIC's times: its clock's time; others: the last
+	 * eight bytes of the frame, where a talker writes its send time, as a big-endian number (0 if not read)
+	 */
+	__u64 aux;
 	__u32 key;
 	__u32 tid;
 	__u16 stream;

@@ -13,6 +13,7 @@ mod probe;
 mod readers;
 mod remarks;
 mod ring;
+mod send_times;
 mod tx_done;
 mod skel {
     #![allow(unused_imports)]

@@ -1,23 +1,16 @@
 //! The times that NICs take of packets: switches them on, and maps them to the machine's clock.
 
-use latpath_clock::phc::{Phc, PhcMap, Reader, Unmapped};
 use latpath_linux::monotonic;
 use latpath_model::text::printable;
 use latpath_model::{Ns, PointInfo, Sighting};
 use latpath_net::{interfaces, Netns};
-use latpath_nic_timestamps::{verify, Caps, Check, Current, HardwareStamps, RxHardware, Trial};
+use latpath_nic_timestamps::{Caps, Current, HardwareStamps, NicClock, RxHardware};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Interval between two readings of a NIC's clock, ns.
-const READ_EVERY: Ns = 50_000_000;
 /// Maximum time from a packet's arrival at the NIC to its entry into the stack for which sightings wait, ns. Longer ones
 /// are joined late, and counted so.
 const IN_THE_NIC: Ns = 20_000_000;
-/// Maximum plausible time between the NIC's time of a packet and the moment when the kernel has it, ns.
-const PLAUSIBLE: Ns = 1_000_000_000;
-/// Time without a reading after which a clock has failed, ns.
-const FAILED: Ns = 1_000_000_000;
 /// Maximum sightings that wait for readings; more are counted as unmapped.
 const MOST_WAITING: usize = 1 << 20;
 /// Interval between the last two readings, when the programs are detached.
@@ -40,29 +33,11 @@ struct Nic {
     clock: usize,
 }
 
-/// A clock of one or several NICs.
-struct Clock {
-    /// Its number: `/dev/ptpN`.
-    index: u32,
-    reader: Box<dyn Reader>,
-    map: PhcMap,
-    due: Ns,
-    /// Number of times mapped, in a disturbance of the clock, and far from the time at which the kernel had the packet.
-    mapped: u64,
-    disturbed: u64,
-    implausible: u64,
-    /// Disturbances so far, and the latest one.
-    disturbances: u64,
-    latest: String,
-    /// Since when it cannot be read, and why.
-    failing: Option<(Ns, String)>,
-}
-
 /// The NICs of this machine, with their times switched on until this is dropped.
 #[derive(Default)]
 pub(crate) struct NicTimes {
     nics: Vec<Nic>,
-    clocks: Vec<Clock>,
+    clocks: Vec<NicClock>,
     waiting: VecDeque<Waiting>,
     /// Sightings beyond [`MOST_WAITING`].
     unmapped: u64,
@@ -105,14 +80,10 @@ impl NicTimes {
             return Ok(());
         }
         let shown = printable(name);
-        if let Check::Failed(why) = verify(&caps, Trial::default()).clock {
-            return Err(format!("{shown}: its clock /dev/ptp{index} is not used: {why}"));
-        }
         let clock = match self.clocks.iter().position(|clock| clock.index == index) {
             Some(known) => known,
             None => {
-                let phc = Phc::open(index).map_err(|error| format!("{shown}: {error}"))?;
-                self.clocks.push(Clock::new(index, Box::new(phc)));
+                self.clocks.extend(NicClock::open(&caps).map_err(|why| format!("{shown}: {why}"))?);
                 self.clocks.len() - 1
             }
         };
@@ -173,7 +144,7 @@ impl NicTimes {
         // The queue is in the order of the kernel's times.
         while let Some(first) = self.waiting.front().copied() {
             let clock = &mut clocks[first.clock];
-            if !is_last && !clock.has_failed(now) && !clock.map.is_known_at(first.sighting.t) {
+            if !is_last && !clock.has_failed(now) && !clock.is_known_at(first.sighting.t) {
                 break;
             }
             self.waiting.pop_front();
@@ -185,7 +156,7 @@ impl NicTimes {
             return watermark;
         }
         let settled = clocks.iter().filter(|clock| !clock.has_failed(now));
-        let settled = settled.map(|clock| clock.map.settled().map_or(0, |reading| reading.monotonic_ns));
+        let settled = settled.map(|clock| clock.settled());
         settled.min().map_or(watermark, |settled| watermark.min(settled.saturating_sub(IN_THE_NIC)))
     }
 
@@ -194,24 +165,7 @@ impl NicTimes {
         let mut notes = self.notes.clone();
         for (at, clock) in self.clocks.iter().enumerate() {
             let nics: Vec<&str> = self.nics.iter().filter(|nic| nic.clock == at).map(|nic| nic.name.as_str()).collect();
-            let name = format!("{}: the NIC's clock /dev/ptp{}", nics.join(", "), clock.index);
-            if let Some((_, why)) = clock.failing.as_ref().filter(|_| clock.has_failed(monotonic())) {
-                notes.push(format!("{name} can no longer be read, and its times are left out: {why}"));
-            }
-            if clock.disturbances > 0 {
-                notes.push(format!(
-                    "{name} was disturbed {} times, and {} of its times are left out; at last it {}",
-                    clock.disturbances, clock.disturbed, clock.latest
-                ));
-            }
-            if clock.implausible > 0 {
-                notes.push(format!(
-                    "{name}: {} of {} times are left out, because they are not within a second before the kernel had the \
-                     packet; does the NIC stamp by another clock?",
-                    clock.implausible,
-                    clock.implausible + clock.mapped
-                ));
-            }
+            notes.extend(clock.notes(&nics.join(", "), monotonic()));
         }
         if of_driver > 0 {
             notes.push(format!(
@@ -225,70 +179,10 @@ impl NicTimes {
     }
 }
 
-impl Clock {
-    fn new(index: u32, reader: Box<dyn Reader>) -> Self {
-        Self {
-            index,
-            reader,
-            map: PhcMap::default(),
-            due: 0,
-            mapped: 0,
-            disturbed: 0,
-            implausible: 0,
-            disturbances: 0,
-            latest: String::new(),
-            failing: None,
-        }
-    }
-
-    fn has_failed(&self, now: Ns) -> bool {
-        self.failing.as_ref().is_some_and(|(since, _)| now.saturating_sub(*since) > FAILED)
-    }
-
-    fn read(&mut self, now: Ns) {
-        self.due = now + READ_EVERY;
-        match self.reader.read() {
-            Ok(reading) => {
-                for disturbance in self.map.observe(reading) {
-                    self.disturbances += 1;
-                    self.latest = disturbance.trouble.to_string();
-                }
-                self.failing = None;
-            }
-            // The time of day was set during the reading: the next one succeeds.
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                self.failing.get_or_insert_with(|| (now, error.to_string()));
-            }
-        }
-    }
-
-    /// The place of a NIC's time of a packet that the kernel had at `had`, and its error bound.
-    fn place(&mut self, nic_time: Ns, had: Ns) -> Option<(Ns, Ns)> {
-        let mapped = match self.map.at(nic_time) {
-            Ok(mapped) => mapped,
-            Err(Unmapped::Elsewhere) if self.failing.is_none() => {
-                self.implausible += 1;
-                return None;
-            }
-            Err(_) => {
-                self.disturbed += 1;
-                return None;
-            }
-        };
-        if mapped.t > had.saturating_add(mapped.bound_ns) || mapped.t < had.saturating_sub(PLAUSIBLE) {
-            self.implausible += 1;
-            return None;
-        }
-        self.mapped += 1;
-        Some((mapped.t, mapped.bound_ns))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_clock::phc::Reading;
+    use latpath_clock::phc::{Reader, Reading};
     use latpath_model::Point;
     use std::io;
     use std::sync::{Arc, Mutex};
@@ -309,7 +203,7 @@ mod tests {
 
     fn one_nic() -> (NicTimes, PointInfo, Arc<Mutex<Option<Ns>>>) {
         let ahead = Arc::new(Mutex::new(Some(AHEAD)));
-        let clock = Clock::new(INDEX, Box::new(Simulated(ahead.clone())));
+        let clock = NicClock::new(INDEX, Box::new(Simulated(ahead.clone())));
         let nic = Nic { netns: 7, ifindex: 2, name: "eth0".into(), clock: 0 };
         let times = NicTimes { nics: vec![nic], clocks: vec![clock], ..NicTimes::default() };
         let point: Point = "host/nic-hw-rx@eth0".parse().unwrap();
@@ -382,7 +276,7 @@ mod tests {
         times.push(seen(now), AHEAD + now, &info);
         let _ = round(&mut times, false);
         assert_eq!(times.waiting.len(), 1, "one failure is no end");
-        times.clocks[0].failing = times.clocks[0].failing.take().map(|(since, why)| (since - 2 * FAILED, why));
+        times.clocks[0].failing = times.clocks[0].failing.take().map(|(since, why)| (since - 2_000_000_000, why));
         let (mapped, watermark) = round(&mut times, false);
         assert!(mapped.is_empty() && times.waiting.is_empty() && watermark > now);
         assert!(times.notes(5).iter().any(|note| note.contains("can no longer be read")), "{:?}", times.notes(5));

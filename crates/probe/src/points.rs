@@ -116,6 +116,8 @@ pub(crate) struct Points {
     pub nic_sends: bool,
     /// Number of points without room.
     pub overflow: u64,
+    /// Number of sightings at indexes without an entry, which are lost.
+    pub unknown: u64,
 }
 
 /// The kind of link. `is_tap`: the device is a tap or macvtap of a VM, rather than a tun device of the same link kind,

@@ -6,11 +6,13 @@ use crate::nic_times::NicTimes;
 use crate::points::Points;
 use crate::remarks::{Remark, Remarked};
 use crate::ring::Reader;
+use crate::send_times::SendTimes;
 use crate::tx_done::{TxDone, TX_DONE};
 use latpath_bpf::{is_xdp_loaded, AttachedProgram, Functions, Missing, Reasons};
 use latpath_linux::monotonic;
 use latpath_model::{
-    Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote, SourceNoteKind, SynchChange, SynchWatch,
+    Counters, DropNote, Ns, PlannedSend, PointInfo, SenderAt, Sighting, Source, SourceNote, SourceNoteKind,
+    SynchChange, SynchWatch,
 };
 use std::collections::HashMap;
 use std::mem::offset_of;
@@ -55,6 +57,7 @@ pub struct Probe {
     nic_times: Option<NicTimes>,
     reader: Reader,
     synch: SynchWatch,
+    send_times: SendTimes,
     tx_done: TxDone,
     detached: bool,
     tidied: Ns,
@@ -85,6 +88,7 @@ impl Probe {
             nic_times,
             reader,
             synch: SynchWatch::default(),
+            send_times: SendTimes::new(),
             tx_done: TxDone::default(),
             detached: false,
             tidied: 0,
@@ -138,6 +142,11 @@ impl Probe {
         self.synch.take_changes()
     }
 
+    /// The send times in packets since the last call.
+    pub fn planned_sends(&mut self) -> Vec<PlannedSend> {
+        self.send_times.take()
+    }
+
     /// Adds `runs` to the runs that the kernel left out; for tests.
     #[doc(hidden)]
     pub fn leave_out(&mut self, runs: u64) {
@@ -176,7 +185,21 @@ impl Source for Probe {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
-        let Self { attached, points, notes, options, nic_times, reader, synch, tx_done, detached, tidied, .. } = self;
+        let Self {
+            attached,
+            points,
+            notes,
+            options,
+            nic_times,
+            reader,
+            synch,
+            send_times,
+            tx_done,
+            detached,
+            tidied,
+            ..
+        } = self;
+        send_times.follow(monotonic());
         let (mut fresh, before) = (false, out.len());
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
             let (index, t) = (usize::from(r.point), r.t as Ns);
@@ -186,6 +209,8 @@ impl Source for Probe {
                 fresh = true;
                 point = points.id(index, t);
             }
+            // Another CPU may have been stopped for long between its assignment of the index and its entry.
+            points.unknown += u64::from(point.is_err());
             let (Ok(Some(point)), Some(stream)) = (point, attached.table.user.get(usize::from(r.stream)).copied())
             else {
                 return;
@@ -201,7 +226,13 @@ impl Source for Probe {
                 info if info.point.kind.is_by_nic() => {
                     nic_times.iter_mut().for_each(|times| times.push(sighting, r.aux as Ns, info));
                 }
-                _ => out.push(Sighting { note: if r.aux == 0 { 0 } else { notes.note(r.aux) }, ..sighting }),
+                info if info.point.kind.is_drop() => {
+                    out.push(Sighting { note: if r.aux == 0 { 0 } else { notes.note(r.aux) }, ..sighting });
+                }
+                _ => {
+                    send_times.see(stream, r.key, t, r.aux);
+                    out.push(sighting);
+                }
             }
         });
         let mut reached = watermark;
@@ -245,7 +276,7 @@ impl Source for Probe {
             samples += p.cost_samples;
         }
         c.points_overflow += self.points.overflow;
-        c.dropped += self.reader.lost;
+        c.dropped += self.reader.lost + self.points.unknown;
         c.skipped = self.attached.programs.missed();
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
         c

@@ -1,6 +1,6 @@
 //! Any ethertype: all frames with it are one stream.
 
-use crate::protocol::{Info, KernelMatch, ProtocolBytes, Protocol};
+use crate::protocol::{Contents, Info, KernelMatch, ProtocolBytes, Protocol};
 use crate::options::{bad, number_u16, BadStream, Options};
 use std::fmt;
 
@@ -22,6 +22,7 @@ impl Protocol for Ether {
         ethertypes: &[],
         udp_ports: &[],
         is_listed: false,
+        contents: Contents::Nothing,
         key: None,
     };
 

@@ -9,12 +9,12 @@
 //! sqNum the repetitions of one, from 0. A packet's key consists of the low 16 bits of each; it is unique for as long
 //! as the joiner looks back.
 
-use crate::ber::{put, put_unsigned, Element};
+use crate::ber::{put, put_unsigned, Element, Reader};
 use crate::ethernet::put_iec61850;
 use crate::{escape, named};
-use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
+use crate::protocol::{Contents, Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
 use crate::options::{BadStream, Options};
-use crate::{BuildError, FrameError, Header, Iec61850};
+use crate::{BuildError, FrameError, Header, Iec61850, ValuePath};
 use std::fmt;
 
 /// The ethertype of GOOSE.
@@ -104,6 +104,14 @@ pub struct Message<'a> {
     pub sq_num: u32,
 }
 
+/// Maximum number of fields that are examined up to allData.
+const FIELDS_TO_DATA: usize = 16;
+/// The tags of allData and of its values (IEC 61850-8-1, table A.3).
+const ALL_DATA: u8 = 0xab;
+const ARRAY: u8 = 0xa1;
+const STRUCTURE: u8 = 0xa2;
+const BOOLEAN: u8 = 0x83;
+
 /// Maximum number of fields that are examined up to sqNum: GOOSE_FIELDS of `crates/bpf/protocols/goose.h`.
 const FIELDS: usize = 8;
 
@@ -190,6 +198,40 @@ pub fn key(st_num: u32, sq_num: u32) -> u32 {
     st_num << 16 | sq_num & 0xffff
 }
 
+/// The BOOLEAN at this place of a message. `len`: length of the frame on the wire, bytes.
+///
+/// # Errors
+/// The frame is no GOOSE message, is malformed or cut off before the value, or has no BOOLEAN there.
+pub fn boolean(frame: &[u8], len: usize, header: &Header, path: &ValuePath) -> Result<bool, FrameError> {
+    if header.ethertype != ETHERTYPE {
+        return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
+    }
+    let (_, mut reader) = Iec61850::parse(frame, header.payload_at, len)?;
+    let pdu = reader.expect(0x61, "goosePdu")?;
+    let mut fields = reader.inside(&pdu);
+    for _ in 0..FIELDS_TO_DATA {
+        let field = fields.any("allData")?;
+        if field.tag == ALL_DATA {
+            return at_path(fields.inside(&field), path.numbers());
+        }
+    }
+    Err(FrameError::Missing { what: "allData" })
+}
+
+fn at_path(mut values: Reader<'_>, path: &[u16]) -> Result<bool, FrameError> {
+    let missing = FrameError::Missing { what: "the value" };
+    let Some((number, inner)) = path.split_first() else { return Err(missing) };
+    for _ in 1..*number {
+        values.any("the value")?;
+    }
+    let value = values.any("the value")?;
+    match (value.tag, inner) {
+        (BOOLEAN, []) => value.fixed("the value").map(|[byte]| byte != 0),
+        (ARRAY | STRUCTURE, [_, ..]) => at_path(values.inside(&value), inner),
+        (found, _) => Err(FrameError::BadTag { expected: "a BOOLEAN", at: value.tag_at, found }),
+    }
+}
+
 impl Protocol for Goose {
     const INFO: Info = Info {
         prefix: "goose",
@@ -205,6 +247,7 @@ impl Protocol for Goose {
         ethertypes: &[ETHERTYPE],
         udp_ports: &[],
         is_listed: true,
+        contents: Contents::Values,
         key: Some(OwnKey {
             name: "stNum:sqNum",
             order: Order::States,
@@ -259,13 +302,18 @@ impl Protocol for Goose {
             t,
             st_num: packet.event,
             sq_num: packet.number,
+            all_data: &[0x83, 1, if packet.value { 0xff } else { 0 }],
             ..Frame::default()
         };
         Some(frame.build(link).map_err(|e| e.to_string()))
     }
 
     fn rebuild(&self, link: &FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
-        self.frame(link, &Outgoing { event: key >> 16, number: key & 0xffff, event_time: 0, next: 0 })
+        self.frame(link, &Outgoing { event: key >> 16, number: key & 0xffff, event_time: 0, next: 0, value: false })
+    }
+
+    fn boolean(&self, frame: &[u8], header: &Header, path: &ValuePath) -> Option<bool> {
+        boolean(frame, frame.len(), header, path).ok()
     }
 
     fn details(&self, frame: &[u8]) -> Details {
@@ -317,6 +365,25 @@ mod tests {
         let error = build(Frame { goid: Some(b""), ..Frame::default() }).to_string();
         assert_eq!(error, "goID \"\": has 0 bytes, 1 to 129 are allowed");
         assert!(matches!(build(Frame { all_data: &[0; 90_000], ..Frame::default() }), BuildError::TooLong(_)));
+    }
+
+    fn read_boolean(all_data: &[u8], path: &str) -> Result<bool, FrameError> {
+        let frame = Frame { all_data, entries: 3, ..Frame::default() }.build(&FrameLink::default()).unwrap();
+        boolean(&frame, frame.len(), &Header::parse(&frame).unwrap(), &path.parse().unwrap())
+    }
+
+    /// A BOOLEAN, a structure of a bit string and a BOOLEAN, and an INTEGER.
+    const DATA: [u8; 16] = [0x83, 1, 0, 0xa2, 8, 0x84, 3, 3, 0, 0, 0x83, 1, 0xff, 0x85, 1, 7];
+
+    #[test]
+    fn a_boolean_is_found_by_its_numbers() {
+        assert_eq!((read_boolean(&DATA, "1"), read_boolean(&DATA, "2.2")), (Ok(false), Ok(true)));
+        for path in ["2", "2.1", "3", "1.1", "2.2.1"] {
+            assert!(matches!(read_boolean(&DATA, path), Err(FrameError::BadTag { .. })), "{path}");
+        }
+        for path in ["4", "2.3"] {
+            assert!(matches!(read_boolean(&DATA, path), Err(FrameError::Truncated { .. })), "{path}");
+        }
     }
 
     type Parts = ((Vec<u8>, Option<Vec<u8>>, Vec<u8>), (u16, [u32; 5]), ([u8; 8], bool, bool));
@@ -381,6 +448,19 @@ mod tests {
             }
             let _ = crate::Matcher::read(&bytes);
             let _ = crate::Matcher::read(&bytes[..cut.index(bytes.len())]);
+        }
+
+        #[test]
+        fn no_values_make_it_panic(
+            data in prop::collection::vec(any::<u8>(), 0..64),
+            path in prop::collection::vec(1_u16..5, 1..=4),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let path: ValuePath = path.iter().map(u16::to_string).collect::<Vec<_>>().join(".").parse().unwrap();
+            let frame = Frame { all_data: &data, ..Frame::default() }.build(&FrameLink::default()).unwrap();
+            let header = Header::parse(&frame).unwrap();
+            let _ = boolean(&frame, frame.len(), &header, &path);
+            let _ = boolean(&frame[..cut.index(frame.len())], frame.len(), &header, &path);
         }
     }
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod ber;
+pub mod condition;
 mod error;
 mod escape;
 mod ethernet;
@@ -10,9 +11,12 @@ mod named;
 pub mod options;
 pub mod pattern;
 pub mod protocol;
+pub mod reaction;
 pub mod redundancy;
 pub mod sequence;
 pub mod stream;
+mod value_path;
+mod watch;
 
 /// Nanoseconds: a time of a named clock, or a difference of two.
 pub type Ns = i64;
@@ -27,7 +31,11 @@ protocol::protocols! {
     ether::Ether,
 }
 
+pub use condition::Condition;
 pub use error::{BuildError, FrameError, UnreadFrames};
 pub use ethernet::{Header, Iec61850, Tag};
 pub use options::BadStream;
+pub use reaction::ReactionRule;
 pub use stream::{KeyRule, LinkFilter, StreamSpec};
+pub use value_path::ValuePath;
+pub use watch::{Watch, REARM};

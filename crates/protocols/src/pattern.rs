@@ -41,7 +41,7 @@ impl StreamSpec {
             && self.link.vlan.is_none_or(|vlan| vlan == seen.link.vlan.unwrap_or(0))
             && self.link.dst.is_none_or(|mac| seen.link.dst == Some(mac));
         let matcher = if filtered { seen.matcher.clone() } else { seen.matcher.by_name() };
-        chosen.then_some(StreamSpec { matcher, link: self.link, key: self.key })
+        chosen.then_some(StreamSpec { matcher, link: self.link, key: self.key, reaction: None })
     }
 
     /// This pattern reduced to the stream's name, for protocols that have names.

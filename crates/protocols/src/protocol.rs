@@ -5,7 +5,7 @@
 //! frames that the kernel programs read and by which function.
 
 use crate::options::{BadStream, Options};
-use crate::{FrameError, Header, Ns, Tag};
+use crate::{FrameError, Header, Ns, Tag, ValuePath};
 use std::fmt;
 
 /// Bytes of a stream's configuration that only its protocol reads (`stream_conf.own` of the kernel programs).
@@ -30,10 +30,23 @@ pub struct Info {
     pub ethertypes: &'static [u16],
     /// UDP ports of its packets, if the ethertypes include IP; empty for any.
     pub udp_ports: &'static [u16],
+    /// What conditions read of its frames besides keys.
+    pub contents: Contents,
     /// Frames contain the names of their streams, so that streams can be listed: [`Protocol::read`].
     pub is_listed: bool,
     /// The protocol's own key of a packet; `None` if it has none.
     pub key: Option<OwnKey>,
+}
+
+/// What conditions read of a protocol's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Nothing.
+    Nothing,
+    /// Samples: [`Protocol::each_sample`].
+    Samples,
+    /// Values of events: [`Protocol::boolean`].
+    Values,
 }
 
 /// The order of packets' keys.
@@ -170,6 +183,8 @@ pub struct Outgoing {
     pub event_time: Ns,
     /// Time to the next packet, ns.
     pub next: Ns,
+    /// The BOOLEAN of the event, for protocols that have values.
+    pub value: bool,
 }
 
 /// A field of a frame, for lists of streams.
@@ -288,6 +303,14 @@ pub trait Protocol: Sized + Clone + PartialEq {
     /// # Errors
     /// Why the frame cannot be built, as a sentence.
     fn rebuild(&self, _link: &FrameLink, _key: u32) -> Option<Result<Vec<u8>, String>> {
+        None
+    }
+
+    /// Passes each sample of this stream in a whole frame to `each`: its number, and its bytes.
+    fn each_sample(&self, _frame: &[u8], _each: &mut dyn FnMut(u16, &[u8])) {}
+
+    /// The BOOLEAN at this place of a whole frame of this stream; `None` if there is none.
+    fn boolean(&self, _frame: &[u8], _header: &Header, _path: &ValuePath) -> Option<bool> {
         None
     }
 
@@ -474,6 +497,20 @@ macro_rules! protocols {
             pub fn rebuild(&self, link: &$crate::protocol::FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::rebuild(m, link, key),)*
+                }
+            }
+
+            /// Passes each sample of this stream in a whole frame to `each`: its number, and its bytes.
+            pub fn each_sample(&self, frame: &[u8], each: &mut dyn FnMut(u16, &[u8])) {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::each_sample(m, frame, each),)*
+                }
+            }
+
+            /// The BOOLEAN at this place of a whole frame of this stream; `None` if there is none.
+            pub fn boolean(&self, frame: &[u8], header: &$crate::Header, path: &$crate::ValuePath) -> Option<bool> {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::boolean(m, frame, header, path),)*
                 }
             }
 

@@ -9,7 +9,7 @@
 //! otherwise different packets have equal keys.
 
 use crate::ethernet::{array, pad};
-use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, ProtocolBytes, OwnKey, Protocol, Value};
+use crate::protocol::{Contents, Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, ProtocolBytes, OwnKey, Protocol, Value};
 use crate::options::{bad, number_u16, BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
@@ -179,6 +179,7 @@ impl Protocol for Ptp {
         ethertypes: &[ETHERTYPE, IPV4, IPV6],
         udp_ports: &[EVENT_PORT],
         is_listed: true,
+        contents: Contents::Nothing,
         key: Some(OwnKey::counter16("sequenceId")),
     };
 
@@ -243,7 +244,7 @@ impl Protocol for Ptp {
     }
 
     fn rebuild(&self, link: &FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
-        self.frame(link, &Outgoing { event: 1, number: key, event_time: 0, next: 0 })
+        self.frame(link, &Outgoing { event: 1, number: key, event_time: 0, next: 0, value: false })
     }
 
     fn details(&self, frame: &[u8]) -> Details {

@@ -14,6 +14,7 @@
 
 use crate::options::{bad, number_u16, split_options, BadStream, Options};
 use crate::protocol::{FrameLink, Order};
+use crate::reaction::{ReactionRule, ARROW};
 use crate::{Matcher, ProtocolId, Tag};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -122,6 +123,9 @@ pub struct StreamSpec {
     /// The rule that reads a packet's key. Keys have 32 bits: the kernel programs, the agent's protocol and runs store
     /// them as `u32`.
     pub key: KeyRule,
+    /// The rule, if its packets are reactions: each has the key of the packet that came in, and the other fields are
+    /// those of that packet's stream.
+    pub reaction: Option<Box<ReactionRule>>,
 }
 
 /// The forms of a stream: `svid:ID, goose:GOID or …`.
@@ -163,7 +167,13 @@ impl StreamSpec {
     /// A stream of this matcher, without filters.
     pub fn new(matcher: Matcher) -> Self {
         let key = KeyRule::default_of(matcher.protocol());
-        Self { matcher, link: LinkFilter::default(), key }
+        Self { matcher, link: LinkFilter::default(), key, reaction: None }
+    }
+
+    /// The stream of the reactions of a rule.
+    pub fn of_reactions(rule: ReactionRule) -> Self {
+        let StreamSpec { matcher, link, key, .. } = rule.input.clone();
+        Self { matcher, link, key, reaction: Some(Box::new(rule)) }
     }
 
     /// The Sampled Values stream with this svID, without filters.
@@ -202,6 +212,9 @@ impl StreamSpec {
     /// # Errors
     /// Why the frame cannot be built, as a sentence.
     pub fn rebuild(&self, key: u32) -> Result<Vec<u8>, String> {
+        if self.reaction.is_some() {
+            return Err("a reaction is two packets, which their own streams have".into());
+        }
         let tag = |vlan: u16| Tag::new(vlan, 4);
         let tags = self.link.vlan.filter(|vlan| *vlan > 0).map(tag).into_iter().collect();
         let link = FrameLink { dst: self.link.dst, tags, ..FrameLink::default() };
@@ -214,8 +227,13 @@ impl StreamSpec {
 
     /// A short name for tables: the svID or goID, or the full text of streams without a name.
     pub fn short(&self) -> String {
-        self.matcher.short().unwrap_or_else(|| self.to_string())
+        self.matcher.short().filter(|_| self.reaction.is_none()).unwrap_or_else(|| self.to_string())
     }
+}
+
+/// Whether this text of a stream is that of reactions: other streams' texts have no arrow.
+pub fn is_of_reactions(text: &str) -> bool {
+    text.contains(ARROW)
 }
 
 /// Parses `OFFSET:LEN` of a key rule of this `kind`; `whole` is the option, for errors.
@@ -270,7 +288,7 @@ impl FromStr for StreamSpec {
         }
         let matcher = protocol.parse(name, &mut options)?;
         match options.left.first() {
-            None => Ok(Self { matcher, link, key }),
+            None => Ok(Self { matcher, link, key, reaction: None }),
             Some((_, _, whole)) => {
                 let own: String = protocol.info().options.iter().map(|o| format!("{o}, ")).collect();
                 Err(bad(whole, format!("options of {prefix} are {own}vlan, mac, seq, hash")))
@@ -281,8 +299,13 @@ impl FromStr for StreamSpec {
 
 impl fmt::Display for StreamSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(rule) = &self.reaction {
+            return rule.fmt(f);
+        }
         write!(f, "{}:", self.matcher.protocol().info().prefix)?;
-        self.matcher.write(f)?;
+        // No stream is written as a reaction.
+        let name = NameOf(&self.matcher).to_string();
+        f.write_str(&name.replace(ARROW, "\\x20-> "))?;
         if let Some(v) = self.link.vlan {
             write!(f, ",vlan={v}")?;
         }
@@ -297,6 +320,15 @@ impl fmt::Display for StreamSpec {
     }
 }
 
+/// The part of a stream's text after its prefix.
+struct NameOf<'a>(&'a Matcher);
+
+impl fmt::Display for NameOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.write(f)
+    }
+}
+
 impl Serialize for StreamSpec {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.collect_str(self)
@@ -305,7 +337,12 @@ impl Serialize for StreamSpec {
 
 impl<'de> Deserialize<'de> for StreamSpec {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+        let text = String::deserialize(d)?;
+        // Names that are written have no arrow.
+        match text.contains(ARROW).then(|| text.parse::<ReactionRule>()) {
+            Some(Ok(rule)) => Ok(Self::of_reactions(rule)),
+            _ => text.parse().map_err(serde::de::Error::custom),
+        }
     }
 }
 
@@ -315,6 +352,7 @@ mod tests {
     use crate::protocol::InFrame;
     use crate::FrameError;
     use proptest::prelude::*;
+    use serde::de::value::Error as Unread;
 
     #[test]
     fn every_form_in_the_docs_reads_back_the_same() {
@@ -334,6 +372,19 @@ mod tests {
         ] {
             assert_eq!(text.parse::<StreamSpec>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_stream_of_reactions_is_stored_by_its_rule_and_no_other_stream_reads_as_one() {
+        let read =
+            |text: &str| StreamSpec::deserialize(serde::de::value::StrDeserializer::<Unread>::new(text)).unwrap();
+        let text = "svid:MU01[|Ia|] > 1500A -> goose:TRIP,within=20ms";
+        let stream = StreamSpec::of_reactions(text.parse().unwrap());
+        assert_eq!((read(text), stream.to_string(), stream.short()), (stream.clone(), text.into(), text.into()));
+        assert!(stream.rebuild(7).is_err());
+        let odd = StreamSpec::svid("a -> goose:b");
+        assert_eq!(odd.to_string(), "svid:a\\x20-> goose:b");
+        assert_eq!(read(&odd.to_string()), odd);
     }
 
     #[test]

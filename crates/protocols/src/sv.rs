@@ -11,17 +11,19 @@
 //! Nothing here copies or allocates while parsing, and no input makes the parser panic or read out of bounds.
 
 mod build;
+mod channel;
 mod parse;
 mod profile;
 mod samples;
 
 use crate::{escape, named};
-use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
+use crate::protocol::{Contents, Details, Field, FrameLink, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
 use crate::options::{BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
 
 pub use build::{AsduSpec, FrameSpec};
+pub use channel::Channel;
 pub use parse::{Asdu, Asdus, Frame};
 pub use profile::{Profile, UnknownProfile, SAMPLE_RATES};
 pub use samples::{Waveform, PHSMEAS1_LEN};
@@ -67,6 +69,7 @@ impl Protocol for Sv {
         ethertypes: &[ETHERTYPE],
         udp_ports: &[],
         is_listed: true,
+        contents: Contents::Samples,
         key: Some(OwnKey::counter16("smpCnt")),
     };
 
@@ -116,6 +119,13 @@ impl Protocol for Sv {
         let appid = self.appid.unwrap_or(DEFAULT_APPID);
         let frame = FrameSpec { link: link.clone(), appid, asdus: vec![asdu], ..FrameSpec::default() };
         Some(frame.build().map_err(|e| e.to_string()))
+    }
+
+    fn each_sample(&self, frame: &[u8], each: &mut dyn FnMut(u16, &[u8])) {
+        let Ok(frame) = Frame::parse(frame) else { return };
+        for asdu in frame.asdus().filter(|asdu| asdu.svid == self.svid) {
+            asdu.data.into_iter().for_each(|data| each(asdu.smp_cnt, data));
+        }
     }
 
     fn details(&self, frame: &[u8]) -> Details {

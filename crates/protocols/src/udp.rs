@@ -1,6 +1,6 @@
 //! UDP flows, over IPv4 and IPv6.
 
-use crate::protocol::{Info, KernelMatch, ProtocolBytes, Protocol};
+use crate::protocol::{Contents, Info, KernelMatch, ProtocolBytes, Protocol};
 use crate::options::{bad, BadStream, Options};
 use std::{fmt, net::IpAddr};
 
@@ -69,6 +69,7 @@ impl Protocol for Udp {
         ethertypes: &[0x0800, 0x86DD],
         udp_ports: &[],
         is_listed: false,
+        contents: Contents::Nothing,
         key: None,
     };
 

@@ -79,10 +79,6 @@ struct sock {
 	struct sock_common __sk_common;
 };
 
-struct socket {
-	struct sock *sk;
-};
-
 struct tun_file {
 	struct tun_struct *tun;
 	__u16 queue_index;

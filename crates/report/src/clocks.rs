@@ -63,7 +63,14 @@ fn conclusion(page: &Page, report: &ClockReport) -> String {
         }
         _ => {
             let why = report.why_not_within(0).unwrap_or_default();
-            format!("The system clock is not synchronised: {}.", page.clean(&why))
+            let by_nic = report.grandmaster_time.map_or_else(String::new, |time| {
+                format!(
+                    " A NIC's clock is within {} of grandmaster {}, and ties machines.",
+                    page.duration(time.bound_ns),
+                    time.grandmaster
+                )
+            });
+            format!("The system clock is not synchronised: {}.{by_nic}", page.clean(&why))
         }
     }
 }

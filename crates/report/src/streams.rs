@@ -1,7 +1,6 @@
 //! Figures of each stream, if there are several.
 
 use crate::page::Page;
-use latpath_model::SegmentKind;
 use latpath_stats::figures::packets;
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::{StreamFigures, Summary};
@@ -12,7 +11,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         return;
     }
     let chosen = |s: &StreamFigures| {
-        s.segments.iter().find(|s| s.kind == SegmentKind::Total).or(s.segments.last()).cloned().unwrap_or_default()
+        s.segments.iter().find(|s| s.kind.is_whole()).or(s.segments.last()).cloned().unwrap_or_default()
     };
     let name = summary.streams.iter().map(chosen).map(|s| s.name).find(|n| !n.is_empty()).unwrap_or_default();
     let name = page.clean(&name);

@@ -135,7 +135,7 @@ fn one_fix_of_several_causes_is_one_with_all_of_them() {
 fn processes_of_one_unit_are_one_culprit_and_latpath_is_another() {
     let relay = || actor("relay", &[77], None);
     let of_unit = |name: &str, pid| {
-        let process = Process { pid, name: name.into(), unit: Some("builder.service".into()) };
+        let process = Process { pid, name: name.into(), unit: Some("builder.service".into()), owner: None };
         Actor { process: Some(process), threads: vec![format!("{name} thread")], ..actor(name, &[pid], None) }
     };
     let by = |by, ms| share(Cause::WaitingForCpu, relay(), Some(by), 1, ms * MS);

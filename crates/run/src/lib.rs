@@ -34,6 +34,7 @@ mod scan;
 mod seal;
 mod select;
 mod settings;
+mod source;
 mod span;
 mod spikes;
 mod sync;
@@ -44,8 +45,8 @@ pub use deficiency::{Deficiency, DeficiencyKind, Reach};
 pub use error::RunError;
 pub use latpath_partstore::StoreError;
 pub use manifest::{
-    ClockSample, FlightRecord, ImportedFile, MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, State,
-    ToolCost, DURATIONS, FORMAT,
+    ClockSample, FlightRecord, ImportedFile, MachineFigures, MachineRecord, Manifest, NamedSegment, ReactionRecord,
+    Stamp, State, ToolCost, DURATIONS, FORMAT, ROUND_TRIPS,
 };
 pub use marks::Mark;
 pub use reader::{Condition, Run};
@@ -53,6 +54,7 @@ pub use replaced::Replaced;
 pub use rows::Rows;
 pub use scan::Scan;
 pub use select::{Select, Spans};
+pub use source::{JourneySource, SourceFacts};
 pub use spikes::{SpikeFile, SpikeFiles, SpikesRecord, SPIKES};
 pub use writer::Writer;
 

@@ -10,7 +10,7 @@ use crate::{
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::{Layout, Totals};
+use latpath_journey::{Layout, ReactionCounts, Totals};
 use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointId, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
@@ -152,6 +152,17 @@ pub struct MachineRecord {
     pub flight: Option<FlightRecord>,
 }
 
+/// The reactions of one rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReactionRecord {
+    /// The rule: the text of the stream of its reactions.
+    pub rule: String,
+    /// The counts.
+    #[serde(flatten)]
+    pub counts: ReactionCounts,
+}
+
 /// A machine's flight recorder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -180,6 +191,9 @@ pub struct ClockSample {
 /// The format of an imported file of durations.
 pub const DURATIONS: &str = "svtrace";
 
+/// The format of a log of round trips.
+pub const ROUND_TRIPS: &str = "ping";
+
 /// A file imported by `latpath import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -188,7 +202,7 @@ pub struct ImportedFile {
     pub point: String,
     /// Its path as given by the user.
     pub path: String,
-    /// `pcap`, `sv-log` or `svtrace`.
+    /// `pcap`, `sv-log`, `svtrace` or `ping`.
     pub format: String,
     /// Its size, bytes.
     pub bytes: u64,
@@ -270,6 +284,9 @@ pub struct Manifest {
     pub counters: Counters,
     /// Counts of the joiner, one record per stream.
     pub joined: Vec<Totals>,
+    /// The reactions, one record per rule of `--react`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reactions: Vec<ReactionRecord>,
     /// The kernel's own counters over that time, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
     /// Counts of late packets and captures; `None` without captures (`--no-flight`).
@@ -322,6 +339,11 @@ impl Manifest {
     /// that needs them, such as losses and pacing, is unknown.
     pub fn has_durations_alone(&self) -> bool {
         self.imported.iter().any(|file| file.format == DURATIONS)
+    }
+
+    /// Whether its journeys are the round trips of `latpath ping`: duplicate answers and their order are unknown.
+    pub fn has_round_trips(&self) -> bool {
+        self.imported.iter().any(|file| file.format == ROUND_TRIPS)
     }
 
     /// Sets the route, each stream's route, and the segments; `points` must be set already.

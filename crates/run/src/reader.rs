@@ -1,8 +1,9 @@
 //! Opens a run whose recording has ended, is in progress, or was killed.
 
 use crate::{
-    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, settings, span::TimeSpan, spikes, sync, vms,
-    ClockSample, Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS, SYNC,
+    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, settings, source::OpenSource, span::TimeSpan,
+    spikes, sync, vms, ClockSample, Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS,
+    SYNC,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
@@ -30,22 +31,41 @@ pub enum Condition {
     Killed,
 }
 
+/// Where a run's journeys are.
+#[derive(Debug)]
+pub(crate) enum Parts {
+    /// In the parts of its directory.
+    Files(Vec<PartFile>),
+    /// In a file of another format.
+    Source(OpenSource),
+}
+
+impl Parts {
+    /// Number of parts.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Files(parts) => parts.len(),
+            Self::Source(open) => open.source.parts(),
+        }
+    }
+}
+
 /// A run that is open for reading, without any changes to it.
 #[derive(Debug)]
 pub struct Run {
-    path: PathBuf,
-    manifest: Manifest,
-    condition: Condition,
-    parts: Vec<PartFile>,
-    names: Vec<String>,
-    journeys: u64,
-    times: Option<(Ns, Ns)>,
-    vms: Vec<Vm>,
-    settings: RunSettings,
-    marks: Vec<Mark>,
-    sync: SyncHistory,
-    notes: Vec<String>,
-    deficiencies: Vec<Deficiency>,
+    pub(crate) path: PathBuf,
+    pub(crate) manifest: Manifest,
+    pub(crate) condition: Condition,
+    pub(crate) parts: Parts,
+    pub(crate) names: Vec<String>,
+    pub(crate) journeys: u64,
+    pub(crate) times: Option<(Ns, Ns)>,
+    pub(crate) vms: Vec<Vm>,
+    pub(crate) settings: RunSettings,
+    pub(crate) marks: Vec<Mark>,
+    pub(crate) sync: SyncHistory,
+    pub(crate) notes: Vec<String>,
+    pub(crate) deficiencies: Vec<Deficiency>,
 }
 
 impl Run {
@@ -164,7 +184,7 @@ impl Run {
             path,
             manifest,
             condition,
-            parts,
+            parts: Parts::Files(parts),
             names,
             journeys,
             times,
@@ -236,7 +256,10 @@ impl Run {
 
     /// Number of parts, and their total size in bytes.
     pub fn size(&self) -> (usize, u64) {
-        (self.parts.len(), self.parts.iter().map(PartFile::bytes).sum())
+        match &self.parts {
+            Parts::Files(parts) => (parts.len(), parts.iter().map(PartFile::bytes).sum()),
+            Parts::Source(open) => (1, open.bytes),
+        }
     }
 
     /// Passes all samples of all clocks to `visit`; returns the number of damaged lines.
@@ -244,7 +267,10 @@ impl Run {
     /// # Errors
     /// The file cannot be read.
     pub fn for_each_clock_sample(&self, visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
-        clocks::for_each(&self.path, self.span(), visit)
+        match &self.parts {
+            Parts::Files(_) => clocks::for_each(&self.path, self.span(), visit),
+            Parts::Source(..) => Ok(0),
+        }
     }
 
     /// The host's virtual machines at the start of the recording, with their threads; empty if the run has none.
@@ -259,7 +285,10 @@ impl Run {
 
     /// The captures. During the recording, each may be replaced by a worse one at any time.
     pub fn spikes(&self) -> SpikeFiles {
-        spikes::list(&self.path, self.span())
+        match &self.parts {
+            Parts::Files(_) => spikes::list(&self.path, self.span()),
+            Parts::Source(open) => open.spikes(),
+        }
     }
 
     /// A capture with all records.
@@ -267,7 +296,12 @@ impl Run {
     /// # Errors
     /// The capture does not exist, or is damaged.
     pub fn capture(&self, number: u32) -> Result<RankedCapture, RunError> {
-        spikes::load(&self.path, number, self.manifest.points.len(), self.span())
+        match &self.parts {
+            Parts::Files(_) => spikes::load(&self.path, number, self.manifest.points.len(), self.span()),
+            Parts::Source(open) => {
+                open.capture(number).ok_or_else(|| RunError::damaged(&self.path, format!("it has no capture {number}")))
+            }
+        }
     }
 
     /// The possible times of the run.
@@ -275,7 +309,7 @@ impl Run {
         self.manifest.span()
     }
 
-    pub(crate) fn parts(&self) -> &[PartFile] {
+    pub(crate) fn parts(&self) -> &Parts {
         &self.parts
     }
 

@@ -79,6 +79,17 @@ impl Rows {
         TimeSpan::holds(self.excess)
     }
 
+    /// Whether all times of sightings are possible in a run of this span.
+    pub(crate) fn are_within(&mut self, span: TimeSpan) -> bool {
+        let seen = |point: usize| self.seen.iter().map(move |seen| seen >> point & 1 == 1);
+        let of_point = |(point, column): (usize, &Vec<Ns>)| {
+            let times = column.iter().zip(seen(point)).filter(|(_, seen)| *seen);
+            times.fold(0, |all, (t, _)| all | span.excess(*t))
+        };
+        self.excess = self.t.iter().enumerate().map(of_point).fold(0, |all, one| all | one);
+        self.are_times_close()
+    }
+
     /// Sorts stably by stream.
     pub fn sort_by_stream(&mut self) {
         if self.stream.is_sorted() {

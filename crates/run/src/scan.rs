@@ -3,7 +3,7 @@
 use crate::{
     columns,
     part_reader::JourneyReader,
-    reader::Run,
+    reader::{Parts, Run},
     rows::Rows,
     span::{TimeSpan, IMPOSSIBLE},
     RunError, Select,
@@ -40,12 +40,16 @@ impl Run {
         let (next, damaged) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
             let (mut gathered, mut reading) = (make(), Reading::new(self, select));
-            while let Some(part) = self.parts().get(next.fetch_add(1, Ordering::Relaxed)) {
+            loop {
+                let part = next.fetch_add(1, Ordering::Relaxed);
+                if part >= self.parts().len() {
+                    break;
+                }
                 let mut add = |rows: &Rows| {
                     add(&mut gathered, rows);
                     true
                 };
-                if let Err(e) = reading.part(part, &mut add) {
+                if let Err(e) = reading.part(self, part, &mut add) {
                     damaged.lock().unwrap_or_else(|p| p.into_inner()).push(e);
                 }
             }
@@ -80,7 +84,7 @@ impl Run {
     /// continue.
     pub fn for_each(&self, select: &Select, mut add: impl FnMut(&Journey) -> bool) -> Vec<RunError> {
         let (mut reading, mut damaged, mut go_on) = (Reading::new(self, select), Vec::new(), true);
-        for part in self.parts() {
+        for part in 0..self.parts().len() {
             if !go_on {
                 break;
             }
@@ -88,7 +92,7 @@ impl Run {
                 rows.for_each(|journey| go_on = go_on && add(journey));
                 go_on
             };
-            damaged.extend(reading.part(part, each).err());
+            damaged.extend(reading.part(self, part, each).err());
         }
         damaged
     }
@@ -108,14 +112,31 @@ impl<'a> Reading<'a> {
     fn new(run: &Run, select: &'a Select) -> Self {
         let names = run.point_names();
         let table = columns::table(names, select.cpus_and_threads);
-        let is_sample = |(_, info): &(usize, &PointInfo)| info.point.kind.is_sample();
-        let samples = run.points().iter().enumerate().filter(is_sample).fold(0, |set, (point, _)| set | 1 << point);
+        let is_computed = |(_, info): &(usize, &PointInfo)| info.point.kind.is_computed();
+        let samples = run.points().iter().enumerate().filter(is_computed).fold(0, |set, (point, _)| set | 1 << point);
         let rows = Rows { samples, ..Rows::default() };
         Self { select, points: names.len(), span: run.span(), table, group: Group::default(), rows }
     }
 
     /// Reads one part; returns the first error after all row groups were tried. `add` returns whether to continue.
-    fn part(&mut self, part: &PartFile, add: &mut dyn FnMut(&Rows) -> bool) -> Result<(), RunError> {
+    fn part(&mut self, run: &Run, part: usize, add: &mut dyn FnMut(&Rows) -> bool) -> Result<(), RunError> {
+        match run.parts() {
+            Parts::Files(parts) => parts.get(part).map_or(Ok(()), |part| self.file(part, add)),
+            Parts::Source(open) => {
+                let (mut error, Self { select, span, .. }) = (None, self);
+                let read = open.source.read(part, &mut |rows| {
+                    if !rows.are_within(*span) {
+                        error = error.take().or(Some(RunError::damaged(run.path(), IMPOSSIBLE)));
+                        return true;
+                    }
+                    pass(select, rows, add)
+                });
+                error.map_or(read, Err)
+            }
+        }
+    }
+
+    fn file(&mut self, part: &PartFile, add: &mut dyn FnMut(&Rows) -> bool) -> Result<(), RunError> {
         let part = JourneyReader::open(part)?;
         let mut error = None;
         for group in (0..part.groups()).filter(|g| part.may_hold(*g, self.select)) {
@@ -127,13 +148,18 @@ impl<'a> Reading<'a> {
                 error = error.or(Some(RunError::damaged(part.path(), IMPOSSIBLE)));
                 continue;
             }
-            if !self.select.is_everything() {
-                self.rows.keep(|rows, row| self.select.matches(rows.stream[row], rows.first_time(row)));
-            }
-            if !add(&self.rows) {
+            if !pass(self.select, &mut self.rows, add) {
                 break;
             }
         }
         error.map_or(Ok(()), Err)
     }
+}
+
+/// Passes the selected rows on; returns whether to continue.
+fn pass(select: &Select, rows: &mut Rows, add: &mut dyn FnMut(&Rows) -> bool) -> bool {
+    if !select.is_everything() {
+        rows.keep(|rows, row| select.matches(rows.stream[row], rows.first_time(row)));
+    }
+    add(rows)
 }

@@ -9,7 +9,6 @@ use crate::{
     trouble,
     watch::Flowing,
 };
-use latpath_model::SegmentKind;
 use latpath_stats::figures::packets;
 use latpath_stats::{SegmentFigures, StreamFigures};
 use ratatui::{buffer::Buffer, layout::Rect, style::Style};
@@ -51,7 +50,7 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
 
 fn cell(title: &str, stream: &StreamFigures, model: &Model, width: usize) -> (String, Style) {
     let theme = &model.theme;
-    let whole = stream.segments.iter().find(|s| s.kind == SegmentKind::Total).or(stream.segments.first());
+    let whole = stream.segments.iter().find(|s| s.kind.is_whole()).or(stream.segments.first());
     let time = |of: fn(&SegmentFigures) -> i64, theme: &Theme| {
         (whole.filter(|s| s.times.count > 0).map_or_else(|| "-".into(), |s| theme.cell(of(s))), Style::new())
     };

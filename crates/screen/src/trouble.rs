@@ -5,6 +5,7 @@ use crate::{
     theme::Theme,
     watch::{self, Flowing, Tally, Watch},
 };
+use latpath_model::stream::is_of_reactions;
 use latpath_stats::{units, Summary};
 use ratatui::style::Style;
 use std::time::Duration;
@@ -57,7 +58,8 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, 
     if flowing == Flowing::Yes && summary.streams.len() > 1 {
         let of = |want: fn(Flowing) -> bool| -> Vec<String> {
             let quiet = |s: &&latpath_stats::StreamFigures| {
-                watch.streams.get(&s.stream).is_some_and(|flow| want(flow.flowing(now)))
+                // Nothing need happen that requires a reaction.
+                !is_of_reactions(&s.stream) && watch.streams.get(&s.stream).is_some_and(|flow| want(flow.flowing(now)))
             };
             summary.streams.iter().filter(quiet).map(|s| names::stream(&s.stream, theme)).collect()
         };

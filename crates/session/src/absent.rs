@@ -55,7 +55,8 @@ impl Absent {
         let waited_ns = waited.as_nanos() as Ns;
         for ((stream, reported), seen) in self.streams.iter().zip(&mut self.reported).zip(seen) {
             let name = || stream.to_string();
-            if *seen == 0 && !*reported && waited >= PATIENCE {
+            // Nothing need happen that requires a reaction.
+            if *seen == 0 && !*reported && waited >= PATIENCE && stream.reaction.is_none() {
                 *reported = true;
                 let is_listed = stream.matcher.protocol().info().is_listed;
                 events.push(Event::StreamAbsent { stream: name(), waited_ns, is_listed });

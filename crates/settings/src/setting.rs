@@ -529,7 +529,8 @@ settings! {
     FairServer "fair-server"
         "Time of each second that real-time threads leave to others on this CPU, ns (Linux 6.12 and later)." {
         Cpu, Read::Special("/sys/kernel/debug/sched/fair_server/cpuN/runtime", special::fair_server),
-        Write::File("/sys/kernel/debug/sched/fair_server/cpu{at}/runtime"), Nothing, Reboot
+        Write::Files("/sys/kernel/debug/sched/fair_server/cpuN/runtime", shell::fair_server, writing::fair_server),
+        CpuStall, Reboot
     }
     KsoftirqdPriority "ksoftirqd-priority" "Policy and priority of the CPU's ksoftirqd." {
         Cpu, Read::CpuThread("ksoftirqd"), Write::Scheduling, Nothing, Reboot
@@ -566,7 +567,7 @@ settings! {
     }
     DeviceQueueLength "device-queue-length"
         "Packets that the device's queue holds; for a tap, packets that the guest has not read yet." {
-        Device, Read::Device("tx_queue_len"), Write::SameBy("ip link set dev {at} txqueuelen {value}"), Nothing, Reboot
+        Device, Read::Device("tx_queue_len"), Write::SameBy("ip link set dev {at} txqueuelen {value}"), LinkFlap, Reboot
     }
     DeviceMaster "device-master" "The bridge, bond or datapath that the device is a port of." {
         Device, Read::DeviceLink("master"), Write::Command("ip link set dev {at} master {value}"), LinkFlap, Reboot

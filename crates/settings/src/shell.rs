@@ -33,6 +33,12 @@ pub(crate) fn idle_disabled(at: &Place, value: &str) -> String {
     }
 }
 
+/// Written on the CPU itself: see `writing::fair_server`.
+pub(crate) fn fair_server(at: &Place, value: &str) -> String {
+    let file = at.within("/sys/kernel/debug/sched/fair_server/cpu{at}/runtime");
+    format!("taskset -c {} sh -c 'echo \"$1\" > \"$2\"' sh {} {file}", at.word(), quoted(value))
+}
+
 /// Keeps the file open until the shell exits; the kernel also accepts the value as text.
 pub(crate) fn cpu_latency(_: &Place, value: &str) -> String {
     format!(

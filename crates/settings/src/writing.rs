@@ -17,6 +17,9 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Arc};
+use std::time::{Duration, Instant};
 
 /// Whether latpath writes a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -402,6 +405,44 @@ fn plain(policy: &str) -> Option<i32> {
     }
 }
 
+/// Sets the runtime of a CPU's fair server while a thread of the fair class is queued there. The kernel stops the server
+/// for the change only if it counts such a thread (`sched_fair_server_write`); it can be active without one, and is then
+/// changed while its bandwidth is in use: a warning of the kernel (`dl_rq->running_bw > dl_rq->this_bw`), and wrong
+/// accounts from then on.
+pub(crate) fn fair_server(source: &Source, address: &Address, value: &str) -> Written {
+    let Address::Cpu { cpu } = address else { return Err(Refusal::Failed("not a CPU".into())) };
+    let file = SettingFile::OfRoot(format!("sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime"));
+    let put = || source.put(&file, Setting::FairServer, value).map_err(Refusal::Failed);
+    match source.is_live {
+        true => beside_fair_thread(*cpu, put),
+        false => put(),
+    }
+}
+
+/// Calls a function while a thread of the fair class is queued on the CPU. It is not waited for: threads in real time may
+/// keep it from running, and it ends when it next does.
+fn beside_fair_thread(cpu: u32, call: impl FnOnce() -> Written) -> Written {
+    let (is_done, until) = (Arc::new(AtomicBool::new(false)), Instant::now() + Duration::from_secs(1));
+    let (tell, told) = mpsc::channel();
+    let queued = is_done.clone();
+    let run = move || {
+        // SAFETY: no pointers.
+        let _ = tell.send(unsafe { libc::gettid() } as u32);
+        while !queued.load(Ordering::Relaxed) && Instant::now() < until {
+            std::thread::yield_now();
+        }
+    };
+    let failed = |why: String| Refusal::Failed(format!("a thread on CPU {cpu}: {why}"));
+    std::thread::Builder::new().name("latpath-queued".into()).spawn(run).map_err(|e| failed(e.to_string()))?;
+    let tid = told.recv().map_err(|e| failed(e.to_string()))?;
+    let written = match set_affinity(tid, &[cpu].into_iter().collect()) {
+        Ok(()) => call(),
+        Err(why) => Err(failed(why.to_string())),
+    };
+    is_done.store(true, Ordering::Relaxed);
+    written
+}
+
 /// Disables exactly the idle states of a CPU that the value numbers: `none`, `1,2`.
 pub(crate) fn idle_disabled(source: &Source, address: &Address, value: &str) -> Written {
     let Address::Cpu { cpu } = address else { return Err(Refusal::Failed("not a CPU".into())) };
@@ -421,4 +462,34 @@ pub(crate) fn idle_disabled(source: &Source, address: &Address, value: &str) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_linux::proc::Root;
+
+    #[test]
+    fn a_fair_thread_is_on_the_cpu_meanwhile() {
+        for cpu in Root::of(Path::new("/")).cpus("online").iter() {
+            let mut found = None;
+            let call = || {
+                let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+                let of = |name: &std::ffi::OsStr| {
+                    std::fs::read_to_string(Path::new("/proc/self/task").join(name).join("stat"))
+                };
+                let stats = tasks.filter_map(|task| of(&task.file_name()).ok());
+                let queued = stats.filter(|stat| stat.contains("(latpath-queued)"));
+                // Field 39 is the CPU; the name, field 2, has no space. Others are there for a moment after their call.
+                let state = |stat: String| {
+                    let fields: Vec<&str> = stat.split(' ').collect();
+                    (fields[2] == "R", fields[38].parse::<u32>().unwrap())
+                };
+                found = Some(queued.map(state).any(|state| state == (true, cpu)));
+                Ok(())
+            };
+            assert!(beside_fair_thread(cpu, call).is_ok());
+            assert_eq!(found, Some(true), "CPU {cpu}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::{
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
-use latpath_journey::{Journey, Layout, Paths};
+use latpath_journey::{arrival, Journey, Layout, Paths};
 use latpath_model::{DropNote, Ns, PointId, PointInfo, StreamId};
 use latpath_run::Rows;
 use std::collections::HashMap;
@@ -47,18 +47,29 @@ pub struct Setup {
     pub band: Option<Band>,
     /// Number of slowest journeys to keep.
     pub worst: usize,
+    /// The streams of reactions, with their own thresholds, ns: packets' does not apply to them. Only segments of
+    /// reactions, and the user's, are theirs.
+    pub reactions: Vec<(StreamId, Ns)>,
 }
 
 impl Setup {
     /// A setup for `streams` streams with this layout.
     pub fn new(streams: usize, points: &[PointInfo], layout: &Layout, threshold: Ns, worst: usize) -> Self {
         let (routes, segments) = (layout.route.by_streams(streams), layout.segments.clone());
-        Self { streams, points: points.to_vec(), routes, segments, threshold, worst, ..Self::default() }
+        let reactions = layout.route.reactions.iter();
+        let reactions = reactions.map(|reaction| (reaction.stream, reaction.late.unwrap_or(Ns::MAX))).collect();
+        Self { streams, points: points.to_vec(), routes, segments, threshold, worst, reactions, ..Self::default() }
     }
 
-    /// All thresholds for runs of late packets: `threshold` first.
-    fn lates(&self) -> impl Iterator<Item = Ns> + '_ {
-        std::iter::once(self.threshold).chain(self.row_limits.iter().copied())
+    /// All thresholds for runs of late packets of a stream: its own first.
+    fn lates(&self, stream: StreamId) -> impl Iterator<Item = Ns> + '_ {
+        let own = self.reacts(stream).unwrap_or(self.threshold);
+        std::iter::once(own).chain(self.row_limits.iter().copied())
+    }
+
+    /// The threshold of a stream of reactions, ns; `None` for a stream of packets.
+    fn reacts(&self, stream: StreamId) -> Option<Ns> {
+        self.reactions.iter().find(|(id, _)| *id == stream).map(|(_, threshold)| *threshold)
     }
 }
 
@@ -103,6 +114,8 @@ struct Stream {
     segments: Vec<Times>,
     by_path: ByPath,
     lans: Lans,
+    /// Its packets are reactions.
+    reacts: bool,
     /// The last point before the application at the end of the route, and the gaps of its reading; `None` if the route
     /// does not end at an application.
     reader: Option<(PointId, ReaderGaps)>,
@@ -111,7 +124,7 @@ struct Stream {
 impl Stream {
     /// Whether a segment applies to this stream: it is on its route, or was crossed nonetheless.
     fn shows(&self, (segment, times): &(&Segment, &Times)) -> bool {
-        let is_on_route = |p: PointId| self.route >> p & 1 == 1;
+        let is_on_route = |p: PointId| self.route >> p & 1 == 1 && segment.kind.is_for(self.reacts);
         times.histogram.count() > 0 || (is_on_route(segment.from) && is_on_route(segment.to))
     }
 
@@ -209,7 +222,8 @@ impl Aggregate {
             let route = setup.routes.get(id).map_or(&[][..], Vec::as_slice);
             Stream {
                 route: route.iter().fold(0, |set, p| set | bit(*p)),
-                sink: route.last().map_or(0, |p| bit(*p)),
+                sink: arrival(route, &setup.points).map_or(0, bit),
+                reacts: setup.reacts(id as StreamId).is_some(),
                 segments: vec![Times::default(); setup.segments.len()],
                 lans: Lans::of_points(&setup.points),
                 reader: before_reader(&setup, route).map(|before| (before, ReaderGaps::new())),
@@ -254,14 +268,19 @@ impl Aggregate {
             self.strays += range.len() as u64;
             return;
         };
-        let (threshold, band) = (self.setup.threshold, self.setup.band);
+        let reacts = self.setup.reacts(id);
+        let (threshold, band) = (reacts.unwrap_or(self.setup.threshold), self.setup.band);
+        let reacts = reacts.is_some();
         for (segment, (ends, times)) in self.ends.iter().zip(&mut stream.segments).enumerate() {
+            if !self.setup.segments[segment].kind.is_for(reacts) {
+                continue;
+            }
             times.add(batch.crossings(segment), batch, ends.from, threshold, band);
         }
         stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
         stream.out_of_order += rows.out_of_order[range.clone()].iter().filter(|is| **is).count() as u64;
         stream.lans.add(batch);
-        if self.paths.any() {
+        if self.paths.any() && !reacts {
             for row in range.clone() {
                 let path = stream.by_path.of(self.paths.class(rows.seen[row]), self.ends.len());
                 path.add(rows.seen[row], stream.sink, &self.ends, threshold, |point| rows.t[point][row]);
@@ -282,7 +301,7 @@ impl Aggregate {
         let (paths, consecutive) = (self.paths, &mut self.consecutive[usize::from(id)]);
         let ends = 1 << first | 1 << last;
         let (from, to) = (usize::from(*first), usize::from(*last));
-        let in_time = self.setup.lates().min().unwrap_or(Ns::MAX);
+        let in_time = self.setup.lates(id).min().unwrap_or(Ns::MAX);
         for piece in range.clone().step_by(PIECE).map(|begin| begin..range.end.min(begin + PIECE)) {
             let limit = in_time.min(self.slowest.ignored_up_to());
             if are_ordinary(rows, piece.clone(), stream.route, (from, to), limit) {
@@ -308,7 +327,7 @@ impl Aggregate {
                 }
                 let time = (seen & ends == ends).then(|| between(rows.t[from][row], rows.t[to][row]));
                 let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
-                for (late, consecutive) in self.setup.lates().zip(consecutive.iter_mut()) {
+                for (late, consecutive) in self.setup.lates(id).zip(consecutive.iter_mut()) {
                     let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > late);
                     consecutive.add(number, key, missing, bad, || rows.first_time(row));
                 }
@@ -416,7 +435,8 @@ impl Aggregate {
             .sorted()
             .iter()
             .map(|kept| {
-                let arrived = route_of(&self.setup, kept.stream).last().is_some_and(|sink| kept.has(*sink));
+                let sink = arrival(route_of(&self.setup, kept.stream), &self.setup.points);
+                let arrived = sink.is_some_and(|sink| kept.has(sink));
                 let is_drop = |p| self.setup.points.get(usize::from(p)).is_some_and(|i| i.point.kind.is_drop());
                 let is_copy = |p| arrived && is_drop(p);
                 kept.figures(name(kept.stream.into()), &self.paths, context.time_of_day, point, is_copy)
@@ -491,7 +511,8 @@ impl Aggregate {
         if bound <= 0 {
             return Vec::new();
         }
-        self.setup.lates().map(|late| (late, times.count_about(late.saturating_sub(bound), late))).collect()
+        let lates = std::iter::once(self.setup.threshold).chain(self.setup.row_limits.iter().copied());
+        lates.map(|late| (late, times.count_about(late.saturating_sub(bound), late))).collect()
     }
 
     fn point(&self, id: PointId) -> String {

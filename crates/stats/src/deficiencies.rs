@@ -4,6 +4,7 @@ use crate::text::short_stream;
 use crate::units::{count, duration, number_of, share};
 use crate::{SegmentFigures, Summary};
 use latpath_journey::Totals;
+use latpath_model::stream::is_of_reactions;
 use latpath_model::Point;
 use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Manifest, ToolCost};
 
@@ -98,7 +99,11 @@ fn without_application(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency
     let mut ends: Vec<(Option<&Point>, Vec<String>)> = Vec::new();
     for stream in summary.streams.iter().filter(|stream| stream.journeys > 0) {
         let end = stream.points.last();
-        if end.is_some_and(|end| end.kind.is_application() || manifest.named_points.contains(end)) {
+        // Reactions end where they leave the host.
+        let is_meant = |end: &Point| {
+            end.kind.is_application() || manifest.named_points.contains(end) || is_of_reactions(&stream.stream)
+        };
+        if end.is_some_and(is_meant) {
             continue;
         }
         let name = short_stream(&stream.stream);
@@ -148,6 +153,8 @@ mod tests {
         assert!(all[0].text.starts_with("no application was seen to read MU01: the route ends at host/tx@vnet0"));
         let named_points = vec!["host/tx@vnet0".parse().unwrap()];
         assert!(shown(&Manifest { named_points, ..Manifest::default() }, &summary).is_empty());
+        let streams = vec![stream("MU01[Ia] > 5A -> goose:TRIP", "host/tx@vnet0")];
+        assert!(shown(&Manifest::default(), &Summary { streams, ..Summary::default() }).is_empty(), "a reaction");
         let imported = vec![Default::default()];
         assert!(shown(&Manifest { imported, ..Manifest::default() }, &summary).is_empty());
     }

@@ -178,11 +178,11 @@ impl Pacing {
         }
     }
 
-    /// Sets the figures of each stream, in the order of its route. Points of samples are omitted, because their times
+    /// Sets the figures of each stream, in the order of its route. Points of computed times are omitted, because their times
     /// do not show the packets' pace.
     pub fn fill(&self, summary: &mut Summary, points: &[PointInfo]) {
         let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
-        let samples = points.iter().filter(|info| info.point.kind.is_sample());
+        let samples = points.iter().filter(|info| info.point.kind.is_computed());
         let samples: Vec<String> = samples.map(|info| info.point.to_string()).collect();
         for (id, stream) in summary.streams.iter_mut().enumerate() {
             stream.pacing = self.figures(id as StreamId, name);

@@ -4,6 +4,7 @@ use crate::aggregate::Setup;
 use crate::batch::Batch;
 use crate::times::bit;
 use crate::track::{Intervals, Lost, Track};
+use latpath_journey::arrival;
 use latpath_model::Ns;
 
 /// A track per segment, for all streams together or for each; and lost packets.
@@ -28,7 +29,7 @@ impl Tracks {
 
     /// No packets.
     pub fn new(setup: &Setup, intervals: Intervals, by_stream: bool) -> Self {
-        let last = |id: usize| setup.routes.get(id).and_then(|route| route.last()).map_or(0, |p| bit(*p));
+        let last = |id: usize| setup.routes.get(id).and_then(|route| arrival(route, &setup.points)).map_or(0, bit);
         Self {
             from: setup.segments.iter().map(|s| s.from.into()).collect(),
             sinks: (0..setup.streams).map(last).collect(),

@@ -33,6 +33,7 @@ fn setup(worst: usize) -> Setup {
         row_limits: vec![THRESHOLD],
         band: None,
         worst,
+        reactions: Vec::new(),
     }
 }
 
@@ -469,6 +470,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         row_limits: Vec::new(),
         band: None,
         worst: 1,
+        reactions: Vec::new(),
     };
     let mut aggregate = Aggregate::new(setup.clone());
     let mut other = Aggregate::new(setup);
@@ -537,6 +539,7 @@ fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
         row_limits: Vec::new(),
         band: None,
         worst: 0,
+        reactions: Vec::new(),
     };
     let journey = |number, seen, slow: Ns| Own {
         stream: 0,
@@ -565,4 +568,36 @@ fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
         [(3, 0, 2_900, 2_900, 3), (1, 0, 1_990, 1_990, 1), (2, 0, 1_200, 1_700, 2), (3, 3, -900, -900, 0)],
         "what the user asks for is measured as it is"
     );
+}
+
+/// A packet and a reaction pass the same points: each has its own segments and threshold.
+#[test]
+fn packets_and_reactions_have_segments_and_thresholds_of_their_own() {
+    let segment = |kind: SegmentKind| Segment { kind, name: format!("{kind:?}"), from: 0, to: 3 };
+    let setup = Setup {
+        routes: vec![vec![0, 3]; 2],
+        segments: [SegmentKind::Total, SegmentKind::Treact, SegmentKind::Named].map(segment).to_vec(),
+        threshold: 1000,
+        row_limits: Vec::new(),
+        reactions: vec![(1, 5000)],
+        ..setup(0)
+    };
+    let mut aggregate = Aggregate::new(setup.clone());
+    let mut batches = Batches::new(&setup);
+    let mut rows = Rows::new(setup.points.len());
+    for stream in [0, 1] {
+        for (number, took) in [(0, 900), (1, 2000), (2, 6000)] {
+            let t = vec![0, 0, 0, took, 0];
+            let journey =
+                Journey { stream, number, seen: 0b1001, t: &t, cpu: &[0; 5], tid: &[0; 5], ..Journey::default() };
+            rows.push(&journey);
+        }
+    }
+    batches.each(&rows, |batch| aggregate.add(batch));
+    let count = |segment: usize, stream: u16| {
+        let (times, over) = aggregate.times(segment, Some(stream));
+        (times.count(), over)
+    };
+    assert_eq!([count(0, 0), count(1, 0), count(2, 0)], [(3, 2), (0, 0), (3, 2)]);
+    assert_eq!([count(0, 1), count(1, 1), count(2, 1)], [(0, 0), (3, 1), (3, 1)]);
 }

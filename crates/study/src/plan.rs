@@ -42,6 +42,9 @@ pub struct Plan {
     /// Packets that take longer are lost.
     #[serde(default = "seconds::<1>", with = "time")]
     pub window: Duration,
+    /// Maximum error of this host's clock against the clocks of samples and send times in packets; bounds Tmu and Tsend.
+    /// `None` for the kernel's estimate.
+    pub clock_error: Option<String>,
     /// Band of times whose share the table shows, as `40us..100us`.
     pub band: Option<String>,
     /// The segment of the table; `None` for `total`.
@@ -55,6 +58,12 @@ pub struct Plan {
     /// Other machines on the path, and the addresses of their agents.
     #[serde(default)]
     pub machines: Variables,
+    /// Shell command that succeeds once a topology is ready to be measured: it is repeated until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
+    /// Whether the flight recorder runs, which finds the causes of late packets.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub flight: bool,
     /// Values for `{NAME}` in the plan.
     #[serde(default)]
     pub variables: Variables,
@@ -190,6 +199,14 @@ fn one() -> u16 {
 
 fn five() -> u32 {
     5
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
 }
 
 /// Payload that fills an Ethernet frame of MTU 1500.

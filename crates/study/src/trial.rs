@@ -103,6 +103,7 @@ impl Attempt<'_> {
         topology.up(stop)?;
         self.run("up", topology.up.as_ref())?;
         self.wait_for_agents(stop)?;
+        self.wait_until_ready(stop)?;
         settings.apply(stop)?;
         self.run("apply", settings.apply.as_ref())?;
         if stop.load(Ordering::Relaxed) {
@@ -150,6 +151,22 @@ impl Attempt<'_> {
         Ok(())
     }
 
+    /// Repeats the plan's command until it succeeds: a guest without an agent still boots.
+    fn wait_until_ready(&self, stop: &AtomicBool) -> Result<(), NotRecorded> {
+        let until = Instant::now() + self.plan.command_limit;
+        while let Err(error) = self.run("ready", self.plan.ready.as_ref()) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(NotRecorded::Stopped);
+            }
+            if Instant::now() >= until {
+                let limit = self.plan.command_limit.as_secs();
+                return Err(format!("{error}; it did not succeed within {limit} s (command_limit)").into());
+            }
+            std::thread::sleep(CHECK);
+        }
+        Ok(())
+    }
+
     /// Undoes the settings and takes the topology down, also from a half-made state.
     pub fn take_down(&self) -> Result<(), String> {
         let cell = self.trial.cell;
@@ -186,8 +203,9 @@ impl Attempt<'_> {
             points: PointFilter::new(direction.points.iter().map(fill).collect::<Result<_, _>>()?),
             segments: self.plan.segments.iter().map(fill).collect::<Result<_, _>>()?,
             threshold,
+            clock_error: self.plan.clock_error()?,
             window: self.plan.window.as_nanos() as _,
-            flight: Some(FlightOptions::over(threshold)),
+            flight: self.plan.flight.then(|| FlightOptions::over(threshold)),
             ..Options::new(vec![self.stream()?])
         };
         let named_segments = follow.segments.clone();

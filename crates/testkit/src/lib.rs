@@ -22,6 +22,7 @@ mod noise;
 pub mod pages;
 mod points;
 mod ptp_daemon;
+mod schema;
 mod space;
 pub mod stripped;
 mod testbed;
@@ -37,6 +38,7 @@ pub use needs::{
 pub use noise::Noise;
 pub use points::point;
 pub use ptp_daemon::{PtpDaemon, PtpScript};
+pub use schema::misfits;
 pub use space::Space;
 pub use testbed::{bench, boot, latpath, program, start, start_on_terminal, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};

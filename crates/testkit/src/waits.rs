@@ -86,8 +86,8 @@ pub fn all_read(sockets: &str) -> bool {
     sockets.lines().skip(1).all(|line| line.split_whitespace().nth(6) == Some("0"))
 }
 
-/// Bytes queued in a process's packet socket that is bound to Sampled Values or to all protocols; `None` while it has
-/// no such socket. The columns of /proc/net/packet: address, references, type, protocol, device, running, bytes, user,
+/// Bytes queued in a process's packet socket that is bound to Sampled Values, GOOSE or all protocols; `None` while it
+/// has no such socket. The columns of /proc/net/packet: address, references, type, protocol, device, running, bytes, user,
 /// inode.
 fn queued(pid: u32) -> Option<u64> {
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/packet")).ok()?;
@@ -95,7 +95,7 @@ fn queued(pid: u32) -> Option<u64> {
     let own: Vec<String> = own.map(|target| target.display().to_string()).collect();
     sockets.lines().find_map(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();
-        let [_, _, _, "88ba" | "0003", _, "1", bytes, _, inode] = columns[..] else { return None };
+        let [_, _, _, "88ba" | "88b8" | "0003", _, "1", bytes, _, inode] = columns[..] else { return None };
         own.contains(&format!("socket:[{inode}]")).then(|| bytes.parse().ok())?
     })
 }

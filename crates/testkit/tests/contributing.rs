@@ -35,6 +35,25 @@ fn every_crate_is_listed_once() {
     assert_eq!(listed.len(), there.len());
 }
 
+/// A library states `doctest = false` exactly if its documentation has no block of code: each build of examples costs
+/// seconds.
+#[test]
+fn examples_of_documentation_run() {
+    let is_example = |line: &str| {
+        let fence = line.trim().strip_prefix("//!").or(line.trim().strip_prefix("///")).map(str::trim);
+        let language = fence.and_then(|fence| fence.strip_prefix("```"));
+        language.is_some_and(|language| ["", "rust", "no_run", "should_panic", "compile_fail"].contains(&language))
+    };
+    for name in listed().iter().filter(|name| root().join(format!("crates/{name}/src/lib.rs")).exists()) {
+        let mut files = Vec::new();
+        sources(&root().join(format!("crates/{name}/src")), &mut files);
+        let text: String = files.iter().map(read).collect();
+        let has_examples = text.lines().any(is_example);
+        let is_off = read(format!("crates/{name}/Cargo.toml")).contains("doctest = false");
+        assert_eq!(is_off, !has_examples, "{name}");
+    }
+}
+
 #[test]
 fn a_crate_uses_only_crates_above_it() {
     let listed = listed();

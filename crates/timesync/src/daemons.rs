@@ -3,6 +3,7 @@
 use crate::client::Domain;
 use latpath_linux::proc::Root;
 use latpath_linux::read_text;
+use latpath_model::Ns;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -33,18 +34,73 @@ pub struct Daemon {
 /// Names of the daemons, as in `/proc/PID/comm`.
 const NAMES: [&str; 7] = ["ptp4l", "phc2sys", "ts2phc", "chronyd", "timemaster", "ntpd", "systemd-timesyn"];
 
+/// Interval at which all processes are read again, ns: a process may become a daemon long after its start (exec).
+const FULL_SEARCH_EVERY: Ns = 60_000_000_000;
+
+/// Searches the daemons again and again. On a host with thousands of processes, reading all of them takes tens of
+/// milliseconds, so a search reads those only that started since the one before.
+#[derive(Debug, Default)]
+pub struct DaemonSearch {
+    found: Vec<Daemon>,
+    /// The other processes, ascending.
+    others: Vec<u32>,
+    /// Those of [`Self::others`] that the last search saw for the first time: they may have been between fork and exec.
+    young: Vec<u32>,
+    /// The identifier that the kernel assigned last.
+    last_pid: Option<u32>,
+    full_due: Option<Ns>,
+}
+
+impl DaemonSearch {
+    /// The running daemons, by their processes; `now` is `CLOCK_MONOTONIC`, ns.
+    pub fn search(&mut self, root: &Root, now: Ns) -> &[Daemon] {
+        let has_ended = |daemon: &Daemon| comm(root, daemon.pid).as_deref() != Some(&daemon.name);
+        let is_full = self.full_due.is_none_or(|due| now >= due) || self.found.iter().any(has_ended);
+        // The last word of /proc/loadavg. Without it, each search counts as after a new process.
+        let last_pid = root.text("proc/loadavg").and_then(|text| text.split_whitespace().last()?.parse().ok());
+        if !is_full && self.young.is_empty() && last_pid.is_some() && last_pid == self.last_pid {
+            return &self.found;
+        }
+        if is_full {
+            (self.others, self.full_due) = (Vec::new(), Some(now.saturating_add(FULL_SEARCH_EVERY)));
+        }
+        let (others, young) = (std::mem::take(&mut self.others), std::mem::take(&mut self.young));
+        let known = std::mem::take(&mut self.found);
+        for pid in root.numbers("proc", MAX_PROCESSES).unwrap_or_default() {
+            let is_other = others.binary_search(&pid).is_ok();
+            if is_other && young.binary_search(&pid).is_err() {
+                self.others.push(pid);
+                continue;
+            }
+            match known.iter().find(|daemon| daemon.pid == pid && !is_full).cloned().or_else(|| Daemon::of(root, pid)) {
+                Some(daemon) => self.found.push(daemon),
+                None => {
+                    self.others.push(pid);
+                    self.young.extend((!is_other && !is_full).then_some(pid));
+                }
+            }
+        }
+        self.last_pid = last_pid;
+        &self.found
+    }
+
+    /// The daemons of the last search.
+    pub fn found(&self) -> &[Daemon] {
+        &self.found
+    }
+}
+
+fn comm(root: &Root, pid: u32) -> Option<String> {
+    Some(root.text(&format!("proc/{pid}/comm"))?.trim_end().to_owned())
+}
+
 impl Daemon {
-    /// The running ones.
-    pub fn find(root: &Root) -> Vec<Self> {
-        let pids = root.numbers("proc", MAX_PROCESSES).unwrap_or_default();
-        let daemon = |pid: u32| {
-            let name = root.text(&format!("proc/{pid}/comm"))?.trim_end().to_owned();
-            NAMES.contains(&name.as_str()).then_some(())?;
-            let line = root.text(&format!("proc/{pid}/cmdline")).unwrap_or_default();
-            let arguments = line.split('\0').skip(1).filter(|word| !word.is_empty()).map(str::to_owned).collect();
-            Some(Self { pid, name, arguments })
-        };
-        pids.into_iter().filter_map(daemon).collect()
+    /// The daemon that this process is, if it is one.
+    fn of(root: &Root, pid: u32) -> Option<Self> {
+        let name = comm(root, pid).filter(|name| NAMES.contains(&name.as_str()))?;
+        let line = root.text(&format!("proc/{pid}/cmdline")).unwrap_or_default();
+        let arguments = line.split('\0').skip(1).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        Some(Self { pid, name, arguments })
     }
 
     /// Whether it belongs to root, and sees the same files as this process.
@@ -177,7 +233,8 @@ mod tests {
         process(dir.path(), 42, "ptp4l", &["ptp4l", "-f", "/etc/none.conf", "-i", "eth1"]);
         process(dir.path(), 43, "ptp4l", &["ptp4l", "-i", "eth1", "--domainNumber=0x05", "--transportSpecific", "1"]);
         process(dir.path(), 44, "bash", &["bash"]);
-        let found = Daemon::find(&root);
+        let mut search = DaemonSearch::default();
+        let found = search.search(&root, 0);
         assert_eq!(found.iter().map(|daemon| daemon.pid).collect::<Vec<_>>(), [41, 42, 43]);
         let configured: Vec<_> = found.iter().map(|daemon| Configured::of(&root, daemon)).collect();
         assert_eq!(configured[0].domain, Some(Domain { number: 24, transport_specific: 0 }));
@@ -186,6 +243,37 @@ mod tests {
         assert_eq!(configured[1].domain, None, "its configuration cannot be read");
         assert_eq!(configured[2].domain, Some(Domain { number: 5, transport_specific: 1 }));
         assert_eq!(found[1].option("-i"), Some("eth1"));
+    }
+
+    /// Names by their processes.
+    fn names(daemons: &[Daemon]) -> Vec<(u32, &str)> {
+        daemons.iter().map(|daemon| (daemon.pid, daemon.name.as_str())).collect()
+    }
+
+    #[test]
+    fn a_later_search_reads_new_processes_twice_and_the_others_once_a_minute() {
+        let (dir, root) = machine();
+        let last_pid =
+            |pid: u32| fs::write(dir.path().join("proc/loadavg"), format!("0.1 0.2 0.3 1/99 {pid}\n")).unwrap();
+        process(dir.path(), 41, "ptp4l", &["ptp4l", "-i", "eth0"]);
+        process(dir.path(), 42, "bash", &["bash"]);
+        last_pid(42);
+        let (mut search, s) = (DaemonSearch::default(), 1_000_000_000);
+        assert_eq!(names(search.search(&root, 0)), [(41, "ptp4l")]);
+        // An exec without a new process is seen within a minute.
+        process(dir.path(), 42, "chronyd", &["chronyd"]);
+        assert_eq!(names(search.search(&root, 5 * s)), [(41, "ptp4l")]);
+        // Between fork and exec at the first search.
+        process(dir.path(), 43, "(phc2sys)", &["systemd"]);
+        last_pid(43);
+        assert_eq!(names(search.search(&root, 10 * s)), [(41, "ptp4l")]);
+        process(dir.path(), 43, "phc2sys", &["phc2sys", "-s", "eth0"]);
+        assert_eq!(names(search.search(&root, 15 * s)), [(41, "ptp4l"), (43, "phc2sys")]);
+        assert_eq!(search.found()[1].option("-s"), Some("eth0"));
+        assert_eq!(names(search.search(&root, 60 * s)), [(41, "ptp4l"), (42, "chronyd"), (43, "phc2sys")]);
+        // The end of a daemon is seen at once.
+        fs::remove_dir_all(dir.path().join("proc/41")).unwrap();
+        assert_eq!(names(search.search(&root, 65 * s)), [(42, "chronyd"), (43, "phc2sys")]);
     }
 
     #[test]

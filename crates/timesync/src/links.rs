@@ -1,6 +1,6 @@
 //! Who follows whom: the links from the system clock to the root.
 
-use crate::state::{ClockReport, Link, LinkState, PtpInstance, SYSTEM_CLOCK};
+use crate::state::{ClockReport, Link, LinkState, PtpInstance, PtpTime, SYSTEM_CLOCK};
 use crate::survey::phc_of;
 use latpath_clock::phc::Reading;
 use latpath_linux::proc::Root;
@@ -21,6 +21,8 @@ pub struct PhcOffset {
     pub error_ns: Ns,
     /// The PHC as UTC at [`Self::monotonic_ns`], ns.
     pub utc_ns: Ns,
+    /// The PHC's own time then, ns: TAI if PTP's timescale is.
+    pub phc_ns: Ns,
     /// Time of the reading, `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
 }
@@ -36,6 +38,7 @@ impl PhcOffset {
             offset_ns: system.saturating_sub(utc_ns),
             error_ns: reading.uncertainty_ns,
             utc_ns,
+            phc_ns: reading.phc_ns,
             monotonic_ns: reading.monotonic_ns,
         }
     }
@@ -61,9 +64,34 @@ pub(crate) fn assemble(report: &mut ClockReport, phcs: &BTreeMap<u32, PhcOffset>
     (report.root, report.system_bound_ns) = root(report, &links, used);
     let follows = used.map(|i| &report.ptp[i]).filter(|_| report.system_bound_ns.is_some());
     report.grandmaster = follows.map(|instance| instance.grandmaster);
+    report.grandmaster_time = time_by_system(report).or_else(|| time_by_phc(report, phcs));
     let beside = report.ptp.iter().enumerate().filter(|(i, _)| Some(*i) != used);
     links.extend(beside.map(|(_, instance)| link_of(instance)));
     report.links = links;
+}
+
+/// The grandmaster's time by the system clock that follows it.
+fn time_by_system(report: &ClockReport) -> Option<PtpTime> {
+    let (grandmaster, bound) = report.grandmaster.zip(report.system_bound_ns)?;
+    let bound_ns = bound.saturating_add(report.tie_error_ns);
+    Some(PtpTime { grandmaster, monotonic_ns: report.monotonic_ns, utc_ns: report.utc_ns, bound_ns })
+}
+
+/// The grandmaster's time by the most exact PHC that follows it, or is its clock. The system clock may be wrong by
+/// seconds here, so only the grandmaster says how far PTP's time is ahead of UTC.
+fn time_by_phc(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>) -> Option<PtpTime> {
+    let time = |instance: &PtpInstance| {
+        let is_kept = matches!(instance.state, LinkState::Following | LinkState::Master) && !instance.is_silent;
+        let (phc, bound) = (phcs.get(&instance.phc().filter(|_| is_kept)?)?, instance.bound_ns?);
+        let offset_s = if instance.is_ptp_timescale { instance.utc_offset_s.map_or(TAI_OFFSET_S, Ns::from) } else { 0 };
+        Some(PtpTime {
+            grandmaster: instance.grandmaster,
+            monotonic_ns: phc.monotonic_ns,
+            utc_ns: phc.phc_ns.saturating_sub(offset_s.saturating_mul(S)),
+            bound_ns: bound.saturating_add(phc.error_ns),
+        })
+    };
+    report.ptp.iter().filter_map(time).min_by_key(|time| time.bound_ns)
 }
 
 /// The clock that an instance of ptp4l steers, and its grandmaster.
@@ -258,6 +286,43 @@ mod tests {
         assemble(&mut report, &BTreeMap::from([(3, offset)]), &[]);
         assert_eq!(clocks(&report)[0], ("system clock", "ptp3 (eth0)"));
         assert_eq!((report.links[0].offset_ns, report.system_bound_ns), (Some(-250), Some(290 + 300)));
+    }
+
+    /// The system clock is three seconds wrong, which is nothing to PTP.
+    #[test]
+    fn without_phc2sys_the_grandmasters_time_is_that_of_the_phc() {
+        let reading = Reading { phc_ns: 1_037 * S + 250, monotonic_ns: 10 * S, uncertainty_ns: 40 };
+        let mut follower = instance("/run/ptp4l", "eth0", true);
+        (follower.is_ptp_timescale, follower.utc_offset_s) = (true, Some(37));
+        let mut report =
+            ClockReport { ptp: vec![follower], monotonic_ns: 11 * S, utc_ns: 1_004 * S, ..ClockReport::default() };
+        let phcs = BTreeMap::from([(3, PhcOffset::of(&reading, &report, Some(37)))]);
+        assemble(&mut report, &phcs, &[]);
+        let time = |bound_ns| {
+            let grandmaster = ClockIdentity([9; 8]);
+            Some(PtpTime { grandmaster, monotonic_ns: 10 * S, utc_ns: 1_000 * S + 250, bound_ns })
+        };
+        assert_eq!((report.system_bound_ns, report.grandmaster_time), (None, time(340)));
+        // A grandmaster that does not know the offset, as phc2sys assumes it.
+        report.ptp[0].utc_offset_s = None;
+        assemble(&mut report, &phcs, &[]);
+        assert_eq!(report.grandmaster_time, time(340));
+        for spoil in
+            [(|p| p.state = LinkState::Holdover) as fn(&mut PtpInstance), |p| p.is_silent = true, |p| p.bound_ns = None]
+        {
+            let mut report = report.clone();
+            spoil(&mut report.ptp[0]);
+            assemble(&mut report, &phcs, &[]);
+            assert_eq!(report.grandmaster_time, None);
+        }
+        // phc2sys copies the PHC: the system clock counts, once it is close.
+        report.phc2sys = vec![Phc2sys { pid: 7, source: String::new(), sink: "CLOCK_REALTIME".into() }];
+        assemble(&mut report, &phcs, &[]);
+        assert_eq!(report.grandmaster_time, time(340));
+        report.utc_ns = 1_001 * S;
+        let phcs = BTreeMap::from([(3, PhcOffset::of(&reading, &report, Some(37)))]);
+        assemble(&mut report, &phcs, &[]);
+        assert_eq!(report.grandmaster_time.map(|time| (time.utc_ns, time.bound_ns)), Some((1_001 * S, 250 + 40 + 300)));
     }
 
     #[test]

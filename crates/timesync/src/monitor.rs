@@ -67,9 +67,9 @@ impl Monitor {
         self.lock().latest.clone()
     }
 
-    /// The grandmaster's time by the latest report; `None` unless the system clock follows a grandmaster.
+    /// The grandmaster's time by the latest report; `None` unless the system clock or a NIC's clock follows one.
     pub fn ptp_time(&self) -> Option<PtpTime> {
-        self.lock().latest.as_ref().and_then(ClockReport::ptp_time)
+        self.lock().latest.as_ref()?.grandmaster_time
     }
 
     /// Number of readings at which the required bound was broken.

@@ -220,7 +220,7 @@ pub struct VirtualClock {
     pub error_ns: Option<Ns>,
 }
 
-/// The time of a grandmaster, by the system clock that follows it.
+/// The time of a grandmaster, by a clock that follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PtpTime {
     /// The grandmaster.
@@ -231,6 +231,22 @@ pub struct PtpTime {
     pub utc_ns: Ns,
     /// Maximum error of the relation, ns.
     pub bound_ns: Ns,
+}
+
+impl PtpTime {
+    /// When `other`, of another machine, was read, by this machine's `CLOCK_MONOTONIC`, ns, and the maximum error, ns.
+    ///
+    /// # Errors
+    /// The machines follow different grandmasters.
+    pub fn moment_of(&self, other: &Self) -> Result<(Ns, Ns), String> {
+        if self.grandmaster != other.grandmaster {
+            let (own, others) = (self.grandmaster, other.grandmaster);
+            return Err(format!("the other machine's grandmaster is {others}, this one's is {own}"));
+        }
+        // Both clocks show the grandmaster's time.
+        let at = self.monotonic_ns.saturating_add(other.utc_ns.saturating_sub(self.utc_ns));
+        Ok((at, other.bound_ns.max(0).saturating_add(self.bound_ns)))
+    }
 }
 
 /// State of all clocks of a machine.
@@ -253,6 +269,8 @@ pub struct ClockReport {
     pub system_bound_ns: Option<Ns>,
     /// The grandmaster that the system clock follows, if it does.
     pub grandmaster: Option<ClockIdentity>,
+    /// The grandmaster's time, by the system clock if it follows one, otherwise by a NIC's clock that does.
+    pub grandmaster_time: Option<PtpTime>,
     /// The kernel's record of the system clock.
     pub kernel: KernelClock,
     /// The running instances of ptp4l that answer.
@@ -274,13 +292,6 @@ impl ClockReport {
     /// Whether the system clock is within `bound_ns` of its root.
     pub fn is_within(&self, bound_ns: Ns) -> bool {
         self.system_bound_ns.is_some_and(|bound| bound <= bound_ns)
-    }
-
-    /// The grandmaster's time; `None` unless the system clock follows one.
-    pub fn ptp_time(&self) -> Option<PtpTime> {
-        let (grandmaster, bound) = self.grandmaster.zip(self.system_bound_ns)?;
-        let bound_ns = bound.saturating_add(self.tie_error_ns);
-        Some(PtpTime { grandmaster, monotonic_ns: self.monotonic_ns, utc_ns: self.utc_ns, bound_ns })
     }
 
     /// Why the system clock is not within `bound_ns` of its root.

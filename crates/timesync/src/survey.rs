@@ -2,7 +2,7 @@
 
 use crate::chrony::{self, ChronyAddress};
 use crate::client::Client;
-use crate::daemons::{usual_sockets, Configured, Daemon};
+use crate::daemons::{usual_sockets, Configured, Daemon, DaemonSearch};
 use crate::links;
 use crate::management::{Content, DataSet, PortState};
 use crate::state::{ClockReport, KernelClock, LinkState, Phc2sys, PtpInstance, PtpPort, VirtualClock};
@@ -45,7 +45,7 @@ pub struct Survey {
     options: SurveyOptions,
     root: Root,
     instances: Vec<Instance>,
-    daemons: Vec<Daemon>,
+    daemons: DaemonSearch,
     phcs: BTreeMap<u32, Result<Phc, String>>,
     virtual_clock: Option<ptp_kvm::Device>,
     search_due: Ns,
@@ -73,7 +73,7 @@ impl Survey {
             options,
             root: Root::of(Path::new("/")),
             instances: Vec::new(),
-            daemons: Vec::new(),
+            daemons: DaemonSearch::default(),
             phcs: BTreeMap::new(),
             virtual_clock: ptp_kvm::Device::open(),
             search_due: Ns::MIN,
@@ -106,7 +106,7 @@ impl Survey {
             notes: self.notes.clone(),
             ..ClockReport::default()
         };
-        report.phc2sys = self.daemons.iter().filter(|daemon| daemon.name == "phc2sys").map(phc2sys).collect();
+        report.phc2sys = self.daemons.found().iter().filter(|daemon| daemon.name == "phc2sys").map(phc2sys).collect();
         // Where no chronyd runs, requests would only be traffic on loopback.
         let daemon = self.daemon("chronyd");
         if daemon.is_some() || self.options.chrony != ChronyAddress::default() {
@@ -122,20 +122,20 @@ impl Survey {
     }
 
     fn daemon(&self, name: &str) -> Option<u32> {
-        self.daemons.iter().find(|daemon| daemon.name == name).map(|daemon| daemon.pid)
+        self.daemons.found().iter().find(|daemon| daemon.name == name).map(|daemon| daemon.pid)
     }
 
     /// Daemons that set the kernel's record of the clock, and say nothing more.
     fn other_daemons(&self) -> Vec<&str> {
         let others = ["ntpd", "systemd-timesyn"];
-        self.daemons.iter().map(|daemon| daemon.name.as_str()).filter(|name| others.contains(name)).collect()
+        self.daemons.found().iter().map(|daemon| daemon.name.as_str()).filter(|name| others.contains(name)).collect()
     }
 
     fn search(&mut self) {
-        self.daemons = Daemon::find(&self.root);
+        let daemons = self.daemons.search(&self.root, monotonic());
         self.notes.clear();
         self.phcs.retain(|_, phc| phc.is_ok());
-        let processes = self.daemons.iter().filter(|daemon| daemon.name == "ptp4l");
+        let processes = daemons.iter().filter(|daemon| daemon.name == "ptp4l");
         let configured: Vec<Configured> = processes.map(|daemon| Configured::of(&self.root, daemon)).collect();
         let mut candidates = self.options.sockets.clone();
         if candidates.is_empty() {
@@ -238,7 +238,10 @@ pub(crate) fn phc_of(root: &Root, source: &str) -> Option<u32> {
     }
     let is_name = !source.is_empty() && !source.contains('/') && source != "CLOCK_REALTIME";
     let names = is_name.then(|| root.names(&format!("sys/class/net/{source}/device/ptp"), 8))?;
-    names.iter().find_map(|name| name.strip_prefix("ptp")?.parse().ok())
+    let of_card = names.iter().find_map(|name| name.strip_prefix("ptp")?.parse().ok());
+    // The clock of a port can belong to another function of its card; only the running machine can be asked.
+    let of_driver = || latpath_nic_timestamps::phc_of(source).ok().flatten();
+    of_card.or_else(|| (root.path("") == Path::new("/")).then(of_driver).flatten())
 }
 
 impl Instance {

@@ -7,7 +7,7 @@ use crate::{
     step::{Identity, Object, Value},
     Error, Result,
 };
-use latpath_net::{devices_here_and_elsewhere, Change, Netns, NewDevice, Rtnetlink};
+use latpath_net::{devices_here_and_elsewhere, Change, Flag, Netns, NewDevice, Rtnetlink};
 use std::{fs, net::IpAddr};
 
 /// The namespaces and the uplink of a topology that is being made.
@@ -79,13 +79,15 @@ impl Host {
         Ok(Rtnetlink::open(&self.netns)?.set(&tap, &[Change::Mtu(self.mtu), Change::Up(true)])?)
     }
 
-    /// Makes a guest's macvtap. It has the address of the guest's NIC, because it receives no other.
+    /// Makes a guest's macvtap. It has the address of the guest's NIC, because it receives no other unicast
+    /// frame, and it receives all groups: QEMU does not tell it which ones the guest joins.
     pub(crate) fn macvtap(&self, builder: &mut Builder, topology: &Topology, guest: &Guest) -> Result<()> {
         let mode = topology.macvtap.clone().unwrap_or_default().mode;
         let tap = guest.tap();
         let new = NewDevice::Macvtap { lower: &self.uplink, mode, queues: guest.queues };
         make_device(builder, &self.netns, &tap, "macvtap", new)?;
-        Ok(Rtnetlink::open(&self.netns)?.set(&tap, &[Change::Mac(guest.mac()), Change::Up(true)])?)
+        let changes = [Change::Mac(guest.mac()), Change::Flag(Flag::AllMulticast, true), Change::Up(true)];
+        Ok(Rtnetlink::open(&self.netns)?.set(&tap, &changes)?)
     }
 }
 

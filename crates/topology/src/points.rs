@@ -87,7 +87,10 @@ pub(crate) struct Modes {
 fn to_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
     match topology.way {
         Way::Bridge => vec![("nic-rx", At::Uplink, None), ("tx", At::Tap, None), ("vm-read", At::Tap, None)],
-        Way::Macvtap => vec![("nic-rx", At::Uplink, None), ("vm-read", At::Tap, None)],
+        // The kernel receives multicast frames on the macvtap again; unicast frames go to its queue directly.
+        Way::Macvtap => {
+            vec![("nic-rx", At::Uplink, None), ("nic-rx", At::Tap, None), ("vm-read", At::Tap, None)]
+        }
         Way::Ovs => vec![
             ("nic-rx", At::Uplink, None),
             ("ovs-exec", At::Uplink, None),

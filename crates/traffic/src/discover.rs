@@ -1,9 +1,11 @@
 //! Lists the streams in traffic.
 
-use crate::Packet;
+use crate::{Packet, WireTimes};
+use latpath_histogram::Histogram;
 use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::Tracker;
 use latpath_protocols::{Tag, UnreadFrames};
+use latpath_wire::Received;
 use std::collections::HashMap;
 
 /// Maximum number of streams that are listed separately; frames of further ones are only counted.
@@ -26,6 +28,8 @@ pub struct FoundStream {
     pub frames: u64,
     /// Losses and wrap of the sequence.
     pub tracker: Tracker,
+    /// Time from the wire to the driver, by the NIC's times of received frames, ns.
+    pub wire_to_driver: Histogram,
     /// Time of the first frame, ns.
     pub first: Ns,
     /// Time of the newest frame, ns.
@@ -57,15 +61,37 @@ pub struct Discovery {
 impl Discovery {
     /// Adds a frame seen at `t` (any clock); `stripped`: the tag that the kernel removed.
     pub fn note(&mut self, t: Ns, bytes: &[u8], stripped: Option<Tag>) {
-        self.take((t, bytes.len(), 0), bytes, stripped);
+        self.take((t, bytes.len(), 0), bytes, stripped, |_| {});
+    }
+
+    /// Adds a frame that a socket received, and measures from its NIC's time. Frames that the machine sends have none.
+    pub fn note_received(&mut self, r: &Received<'_>, wire: &mut WireTimes<StreamSpec>) {
+        let t = r.arrival.unwrap_or(r.had);
+        self.take((t, r.frame.len(), 0), r.frame, r.tag, |stream| wire.push(stream.clone(), r.nic, r.arrival));
+    }
+
+    /// Reads the NIC's clock when that is due, and adds the times that are then known. `is_last`: no further frame comes.
+    pub fn round(&mut self, wire: &mut WireTimes<StreamSpec>, is_last: bool) {
+        wire.round(is_last, |stream, time| {
+            if let Some(found) = self.streams.get_mut(&(stream, 0)) {
+                found.wire_to_driver.record(time);
+            }
+        });
     }
 
     /// Adds a packet of a file. Streams of different interfaces are separate.
     pub fn note_packet(&mut self, packet: &Packet) {
-        self.take((packet.t, packet.len, packet.interface), &packet.bytes, None);
+        self.take((packet.t, packet.len, packet.interface), &packet.bytes, None, |_| {});
     }
 
-    fn take(&mut self, (t, len, interface): (Ns, usize, usize), bytes: &[u8], stripped: Option<Tag>) {
+    /// Passes each stream of the frame to `each`.
+    fn take(
+        &mut self,
+        (t, len, interface): (Ns, usize, usize),
+        bytes: &[u8],
+        stripped: Option<Tag>,
+        mut each: impl FnMut(&StreamSpec),
+    ) {
         self.frames += 1;
         let (header, found) = match Matcher::read_captured(bytes, len) {
             Ok(read) => read,
@@ -83,6 +109,7 @@ impl Discovery {
                 self.beyond += 1;
                 continue;
             }
+            each(&exact.0);
             let stream = self.streams.entry(exact).or_insert_with_key(|(exact, interface)| FoundStream {
                 stream: exact.clone(),
                 interface: *interface,
@@ -91,6 +118,7 @@ impl Discovery {
                 newest: Vec::new(),
                 frames: 0,
                 tracker: Tracker::new(exact.key).expect("protocols that are listed have keys with an order"),
+                wire_to_driver: Histogram::default(),
                 first: t,
                 last: t,
             });

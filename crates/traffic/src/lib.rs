@@ -4,7 +4,7 @@
 //!   ([`Repeated`]) or of a file ([`Replay`]).
 //! - [`Talker`] sends frames at the times of a schedule, which are in the frames; [`Arrivals`] judges when they come.
 //! - [`send_udp_stream`] is a load beside such a stream, and [`receive_udp_stream`] its receiver.
-//! - [`Subscription`] checks received frames; [`Discovery`] lists their streams.
+//! - [`Subscription`] checks received frames; [`Responder`] answers their events; [`Discovery`] lists their streams.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![forbid(unsafe_code)]
 
@@ -16,10 +16,12 @@ mod output;
 mod publish;
 mod repeat;
 mod replay;
+mod responder;
 mod subscribe;
 mod synthetic;
 mod talker;
 mod udp_stream;
+mod wire_times;
 
 pub use arrivals::{
     ArrivalClock, ArrivalOptions, Arrivals, BadSendTime, LateFrame, SendTime, SlotClass, SlotCounts, SlotRule,
@@ -34,7 +36,9 @@ pub use output::Output;
 pub use publish::{publish, Frames, PublishOptions, Punctuality};
 pub use repeat::{Pattern, Repeated, RepeatedOptions};
 pub use replay::{Replay, ReplayError};
+pub use responder::{Responder, Response, Responses};
 pub use subscribe::{StreamReceived, Subscription};
-pub use synthetic::{Synthetic, SyntheticOptions};
+pub use synthetic::{Faults, Synthetic, SyntheticOptions};
 pub use talker::{Schedule, TalkOptions, Talked, Talker, TalkerError, TalkerStream, SEND_TIME_LEN};
 pub use udp_stream::{receive_udp_stream, send_udp_stream, UdpStreamOptions, UdpStreamed};
+pub use wire_times::{WireCounts, WireTimes};

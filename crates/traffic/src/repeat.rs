@@ -57,7 +57,7 @@ impl Repeated {
     /// Builds the next message, which another follows within `next`.
     fn frame(&self, next: Ns) -> Result<Vec<u8>, String> {
         let event_time = self.started.saturating_add(self.event_due);
-        let packet = Outgoing { event: self.event, number: self.number, event_time, next };
+        let packet = Outgoing { event: self.event, number: self.number, event_time, next, value: false };
         let refused = || format!("{}: streams of this protocol are not sent", self.o.stream.protocol().info().prefix);
         self.o.stream.frame(&self.o.link, &packet).unwrap_or_else(|| Err(refused()))
     }

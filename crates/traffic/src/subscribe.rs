@@ -1,6 +1,6 @@
 //! The receiving application: checks the frames that it receives.
 
-use crate::{ArrivalClock, ArrivalOptions, Arrivals};
+use crate::{ArrivalClock, ArrivalOptions, Arrivals, WireTimes};
 use latpath_histogram::Histogram;
 use latpath_model::stream::MAX_STREAMS;
 use latpath_model::{Matcher, Ns, StreamSpec};
@@ -28,6 +28,8 @@ pub struct StreamReceived {
     pub interarrival: Histogram,
     /// Time from the kernel's reception to the application, ns.
     pub delay: Histogram,
+    /// Time from the wire to the driver: from the NIC's own time to the kernel's reception, ns.
+    pub wire_to_driver: Histogram,
     /// Arrival of the first frame, ns.
     pub first: Ns,
     /// Arrival of the newest frame, ns.
@@ -37,7 +39,6 @@ pub struct StreamReceived {
 }
 
 /// The streams that an application receives.
-#[derive(Clone, Debug)]
 pub struct Subscription {
     streams: Vec<StreamReceived>,
     /// Streams were named; otherwise all received streams are listed.
@@ -56,6 +57,8 @@ pub struct Subscription {
     pub unstamped: u64,
     /// What is measured by send times in the frames, and the clock of these.
     send_times: Option<(ArrivalOptions, ArrivalClock)>,
+    /// Measures from the NIC's times, by the stream's index.
+    wire: Option<WireTimes<usize>>,
 }
 
 impl StreamReceived {
@@ -66,6 +69,7 @@ impl StreamReceived {
             samples: 0,
             interarrival: Histogram::default(),
             delay: Histogram::default(),
+            wire_to_driver: Histogram::default(),
             first: 0,
             last: 0,
             arrivals: None,
@@ -99,7 +103,25 @@ impl Subscription {
             taken: 0,
             unstamped: 0,
             send_times: None,
+            wire: None,
         })
+    }
+
+    /// Measures the time from the wire to the driver, by the NIC's times of the frames.
+    pub fn measure_wire(&mut self, wire: WireTimes<usize>) {
+        self.wire = Some(wire);
+    }
+
+    /// What became of the NICs' times, if they are used.
+    pub fn wire(&self) -> Option<&WireTimes<usize>> {
+        self.wire.as_ref()
+    }
+
+    /// Reads the NIC's clock when that is due, and adds the times that are then known. `is_last`: no further frame comes.
+    pub fn round(&mut self, is_last: bool) {
+        if let Some(wire) = &mut self.wire {
+            wire.round(is_last, |stream, time| self.streams[stream].wire_to_driver.record(time));
+        }
     }
 
     /// Measures arrivals by the send times in the frames.
@@ -149,6 +171,9 @@ impl Subscription {
             for i in matches.iter() {
                 let stream = &mut self.streams[*i];
                 stream.take(r, found.key, found.step);
+                if let Some(wire) = &mut self.wire {
+                    wire.push(*i, r.nic, r.arrival);
+                }
                 if let Some((options, times, tag)) = timed {
                     stream.arrivals.get_or_insert_default().note(&options, times, found.key, tag);
                 }
@@ -226,7 +251,7 @@ mod tests {
     }
 
     fn give(s: &mut Subscription, t: Ns, bytes: &[u8], tag: Option<Tag>) {
-        s.note(&Received { frame: bytes, tag, arrival: Some(t), had: t + 7 });
+        s.note(&Received { frame: bytes, tag, arrival: Some(t), nic: None, had: t + 7 });
     }
 
     #[test]

@@ -27,6 +27,26 @@ pub struct SyntheticOptions {
     pub pace: Option<Pace>,
     /// Frames of each publisher that are due together, at least 1.
     pub burst: u32,
+    /// Faults in the samples; `None` for none.
+    pub faults: Option<Faults>,
+}
+
+/// Faults in the samples: the currents rise at once, and fall back at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Time from the first sample to the first fault, and from one fault to the next, ns of the samples' time.
+    pub every: Ns,
+    /// Duration of a fault, ns; less than `every`.
+    pub lasts: Ns,
+    /// The currents of a fault, as a multiple of those before.
+    pub times: u32,
+}
+
+impl Faults {
+    /// Whether a sample this long after the first one is within a fault.
+    fn is_at(&self, t: Ns) -> bool {
+        t >= self.every && t % self.every.max(1) < self.lasts
+    }
 }
 
 struct Template {
@@ -39,6 +59,8 @@ struct Template {
 pub struct Synthetic {
     templates: Vec<Template>,
     wave: Waveform,
+    /// The waveform during a fault.
+    fault: Waveform,
     o: SyntheticOptions,
     /// Number of the next frame of the next publisher.
     frame: u64,
@@ -66,7 +88,9 @@ impl Synthetic {
         };
         let templates = o.headers.iter().zip(&o.svids).map(template).collect::<Result<Vec<_>, BuildError>>()?;
         assert!(!templates.is_empty() && o.wrap > 0, "at least one publisher, and a wrap");
-        Ok(Self { templates, wave: Waveform::new(o.profile.samples_per_s, o.profile.hz), o, frame: 0, publisher: 0 })
+        let wave = Waveform::new(o.profile.samples_per_s, o.profile.hz);
+        let fault = wave.with_currents(o.faults.map_or(1, |faults| faults.times));
+        Ok(Self { templates, wave, fault, o, frame: 0, publisher: 0 })
     }
 }
 
@@ -76,10 +100,16 @@ impl Frames for Synthetic {
         out.clear();
         out.extend_from_slice(&template.bytes);
         let sample = u64::from(self.o.first) + self.frame * template.at.len() as u64;
+        let is_fault = |n: u64| {
+            let since = u128::from(n - u64::from(self.o.first)) * 1_000_000_000;
+            let t = since / u128::from(self.o.profile.samples_per_s);
+            self.o.faults.is_some_and(|faults| faults.is_at(Ns::try_from(t).unwrap_or(0)))
+        };
         for (n, (smp_cnt, data)) in (sample..).zip(&template.at) {
             let count = (n % u64::from(self.o.wrap)) as u16;
             out[*smp_cnt..smp_cnt + 2].copy_from_slice(&count.to_be_bytes());
-            out[*data..data + PHSMEAS1_LEN].copy_from_slice(self.wave.sample(n));
+            let wave = if is_fault(n) { &self.fault } else { &self.wave };
+            out[*data..data + PHSMEAS1_LEN].copy_from_slice(wave.sample(n));
         }
         let burst = u64::from(self.o.burst.max(1));
         let due = self.o.pace.map_or(0, |p| p.due(self.frame / burst * burst));
@@ -114,6 +144,7 @@ mod tests {
             smp_synch: 2,
             pace: Some(Pace::per_second(profile.frames_per_s())),
             burst: 1,
+            faults: None,
         }
     }
 
@@ -156,5 +187,31 @@ mod tests {
         let due: Vec<Ns> = (0..9).map(|_| frames.next(&mut Vec::new()).unwrap()).collect();
         assert_eq!(due, [0, 0, 0, 0, 1_000_000, 1_000_000, 1_000_000, 1_000_000, 2_000_000]);
         assert_eq!(frames.deadlines().unwrap().interval, 1_000_000);
+    }
+
+    /// The samples of a fault are the first ones over a level, once for each fault.
+    #[test]
+    fn each_fault_begins_and_ends_with_a_sample() {
+        use latpath_protocols::{condition, ReactionRule, Watch};
+        let faults = Some(Faults { every: 200_000_000, lasts: 50_000_000, times: 10 });
+        for (profile, first) in [("9-2le-50", 0), ("f14400s6", 14_000)] {
+            let options = SyntheticOptions { faults, first, ..options(profile, 1) };
+            let (rate, asdus) = (u64::from(options.profile.samples_per_s), u64::from(options.profile.asdus));
+            let mut frames = Synthetic::new(options).unwrap();
+            let rule: ReactionRule = "svid:MU01[|Ia|] > 1500A -> goose:TRIP".parse().unwrap();
+            assert!(matches!(rule.cause, condition::Condition::Crosses(_)));
+            let mut watch = Watch::new(rule.input, rule.cause);
+            let (mut out, mut events) = (Vec::new(), Vec::new());
+            for frame in 0..rate / asdus {
+                let t = frames.next(&mut out).unwrap();
+                events.extend(watch.event_in(t, &out, None).map(|_| frame * asdus));
+            }
+            assert_eq!(events.len(), 4, "{profile}");
+            for (n, sample) in (1..).zip(events) {
+                // The fault's sample, or a few later: the current passes zero twice a cycle.
+                let at = n * rate / 5;
+                assert!((at - asdus..at + rate / 100).contains(&sample), "{profile}: {sample}, the fault is at {at}");
+            }
+        }
     }
 }

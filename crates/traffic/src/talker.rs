@@ -12,7 +12,7 @@ use latpath_linux::{monotonic, realtime};
 use latpath_model::Ns;
 use latpath_protocols::BuildError;
 use latpath_wire::thread::{wait_until_by, WakeUp};
-use latpath_wire::{DeviceError, Discarded, SendClock, SendTimeFault, Stamps};
+use latpath_wire::{DeviceError, Discarded, SendClock, SendTimeFault, Stamps, TxStampCounts, TxStamps};
 use sockets::{Queue, Sockets};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,6 +90,8 @@ pub struct Talked {
     pub to_driver: Histogram,
     /// Frames whose stamps were requested but never came.
     pub unstamped: u64,
+    /// Send time of the newest frame that counts as refused.
+    newest_refused: Option<Ns>,
 }
 
 /// A frame whose stamps are outstanding.
@@ -107,6 +109,8 @@ pub struct Talker {
     streams: Vec<Template>,
     sockets: Sockets,
     sampled: Option<Sampled>,
+    /// Requests of the NIC's times; `None` without these.
+    nic_times: Option<TxStamps>,
     /// Time from which the next frame may be sampled, `CLOCK_MONOTONIC`.
     sample_from: Ns,
     /// What became of the frames of each stream.
@@ -131,7 +135,8 @@ pub enum TalkerError {
 
 impl Talker {
     /// Opens the sockets on `device`, one for each combination of priority and mode, and prepares the frames.
-    /// `bypass_qdisc`: as [`latpath_wire::PacketSocket::bypass_qdisc`]; send times then have no effect.
+    /// `bypass_qdisc`: as [`latpath_wire::PacketSocket::bypass_qdisc`]; send times then have no effect. `nic_times`: requests
+    /// the NIC's times of sent frames, of one frame at a time; the NIC's timestamps must be switched on.
     ///
     /// # Errors
     /// A frame cannot be built, the device cannot be used, or a privilege is missing.
@@ -140,8 +145,10 @@ impl Talker {
         schedule: Schedule,
         streams: Vec<TalkerStream>,
         bypass_qdisc: bool,
+        nic_times: bool,
     ) -> Result<Self, TalkerError> {
-        let sockets = Sockets::open(device, schedule.clock, &streams, SAMPLED)?;
+        let stamps = Stamps { tx_nic: nic_times, ..SAMPLED };
+        let sockets = Sockets::open(device, schedule.clock, &streams, stamps)?;
         if bypass_qdisc {
             sockets.bypass_qdisc()?;
         }
@@ -151,7 +158,13 @@ impl Talker {
         });
         let streams = streams.collect::<Result<Vec<_>, _>>()?;
         let talked = vec![Talked::default(); streams.len()];
-        Ok(Self { schedule, streams, sockets, sampled: None, sample_from: 0, talked })
+        let nic_times = nic_times.then(TxStamps::default);
+        Ok(Self { schedule, streams, sockets, sampled: None, nic_times, sample_from: 0, talked })
+    }
+
+    /// Counts of the requested times of the NIC; `None` without these.
+    pub fn tx_stamps(&self) -> Option<TxStampCounts> {
+        self.nic_times.as_ref().map(TxStamps::counts)
     }
 
     /// Sends frames until a limit is reached or `stop` is set. No frame is omitted: overdue frames are sent at once.
@@ -204,9 +217,9 @@ impl Talker {
             }
             self.streams[next].advance_by(cycle);
             left -= 1;
-            self.take_reports()?;
+            self.take_reports(result)?;
         }
-        self.await_reports()
+        self.await_reports(result)
     }
 
     /// The stream whose frame is due next, of those with a send time before `end`.
@@ -217,9 +230,13 @@ impl Talker {
     fn send(&mut self, i: usize, now: Ns, result: &mut Punctuality) -> Result<(), DeviceError> {
         let stream = &self.streams[i];
         let (wants, mono) = (self.sampled.is_none(), monotonic());
-        let stamps = if wants && mono >= self.sample_from { SAMPLED } else { Stamps::default() };
+        let sampled = if wants && mono >= self.sample_from { SAMPLED } else { Stamps::default() };
+        let tx_nic = self.nic_times.as_mut().is_some_and(TxStamps::is_next);
         let handed = realtime();
-        let sent = self.sockets.send(stream, stamps)?;
+        let sent = self.sockets.send(stream, Stamps { tx_nic, ..sampled })?;
+        if let Some(times) = &mut self.nic_times {
+            times.sent(sent.taken, tx_nic, (stream.send_time - now).max(0));
+        }
         let talked = &mut self.talked[i];
         if talked.sent + talked.refused == 0 {
             talked.first = stream.send_time;
@@ -227,9 +244,10 @@ impl Talker {
         talked.last = stream.send_time;
         talked.sent += sent.taken as u64;
         talked.refused += u64::from(sent.refused);
+        talked.newest_refused = sent.refused.then_some(stream.send_time);
         result.sent += sent.taken as u64;
         result.refused += u64::from(sent.refused);
-        if stamps != Stamps::default() {
+        if sampled != Stamps::default() {
             let wait = (stream.send_time - now).max(0);
             self.sample_from = mono + SAMPLE_EVERY;
             if sent.taken > 0 {
@@ -241,9 +259,10 @@ impl Talker {
     }
 
     /// Takes the reports on sent frames that have come: stamps and discarded frames.
-    fn take_reports(&mut self) -> Result<(), DeviceError> {
+    fn take_reports(&mut self, result: &mut Punctuality) -> Result<(), DeviceError> {
         let (streams, talked, sampled) = (&self.streams, &mut self.talked, &mut self.sampled);
-        if self.sockets.has_send_times || sampled.is_some() {
+        let nic_times = &mut self.nic_times;
+        if self.sockets.has_send_times || sampled.is_some() || nic_times.as_ref().is_some_and(TxStamps::is_pending) {
             self.sockets.reports(&mut |report, frame| match report {
                 Queue::Stamp { driver, time } => {
                     let Some(s) = sampled.as_mut().filter(|s| streams[s.stream].is(frame, s.send_time)) else { return };
@@ -256,11 +275,17 @@ impl Talker {
                         talked.to_queue.record(time - s.handed);
                     }
                 }
+                Queue::NicTime => nic_times.iter_mut().for_each(|times| times.arrived(1)),
                 Queue::Discarded(Discarded { fault, send_time }) => {
                     let Some(i) = streams.iter().position(|s| s.is(frame, send_time)) else { return };
                     match fault {
                         SendTimeFault::Missed => talked[i].missed += 1,
                         SendTimeFault::Invalid => talked[i].invalid += 1,
+                    }
+                    // The system call failed because etf discarded the frame, not because a queue was full.
+                    if talked[i].newest_refused.take_if(|refused| *refused == send_time).is_some() {
+                        (talked[i].refused, talked[i].sent) = (talked[i].refused - 1, talked[i].sent + 1);
+                        (result.refused, result.sent) = (result.refused - 1, result.sent + 1);
                     }
                     if talked[i].discarded.len() < LISTED {
                         talked[i].discarded.push((streams[i].number_of(send_time), send_time));
@@ -279,13 +304,16 @@ impl Talker {
     }
 
     /// Waits for the reports on the last frames, which may still be in the queueing discipline.
-    fn await_reports(&mut self) -> Result<(), DeviceError> {
+    fn await_reports(&mut self, result: &mut Punctuality) -> Result<(), DeviceError> {
         let ahead = self.streams.iter().map(|s| s.advance).max().unwrap_or(0);
         let until = monotonic().saturating_add(ahead).saturating_add(REPORTS);
-        self.take_reports()?;
-        while (self.sockets.has_send_times || self.sampled.is_some()) && monotonic() < until {
+        self.take_reports(result)?;
+        let is_pending = |times: &Option<TxStamps>| times.as_ref().is_some_and(TxStamps::is_pending);
+        while (self.sockets.has_send_times || self.sampled.is_some() || is_pending(&self.nic_times))
+            && monotonic() < until
+        {
             self.sockets.wait(until);
-            self.take_reports()?;
+            self.take_reports(result)?;
         }
         if let Some(s) = self.sampled.take() {
             self.talked[s.stream].unstamped += 1;

@@ -21,6 +21,8 @@ pub struct CommandLine {
     pub sockets: Vec<SocketChardev>,
     /// Context identifier of the guest on vhost-vsock.
     pub vsock_cid: Option<u32>,
+    /// PCI addresses of passed-through devices: `0000:03:10.1`.
+    pub passthrough: Vec<String>,
 }
 
 /// The host's side of a guest's NIC.
@@ -102,6 +104,23 @@ pub fn qemu_options(text: &str) -> Vec<(String, Vec<(String, String)>)> {
     found
 }
 
+/// The name that the command line of another program than QEMU gives its guest: `--id` of Firecracker, `--name` of crosvm
+/// and kvmtool (`lkvm`). Cloud Hypervisor has no such option.
+pub fn name_of_other(program: &str, text: &str) -> Option<String> {
+    let option = match program {
+        "firecracker" => "--id",
+        "crosvm" | "lkvm" | "kvmtool" | "vm" => "--name",
+        _ => return None,
+    };
+    let mut words = text.split('\0').skip(1);
+    let value = words.find_map(|word| match word.strip_prefix(option) {
+        Some("") => Some(None),
+        Some(value) => value.strip_prefix('=').map(Some),
+        None => None,
+    })?;
+    value.or_else(|| words.next()).map(plain).filter(|name| !name.is_empty())
+}
+
 fn pair(part: &str) -> (String, String) {
     match part.split_once('=') {
         Some((key, value)) => (key.into(), value.into()),
@@ -172,6 +191,12 @@ impl CommandLine {
     fn device(&mut self, values: &Values) {
         if let Some(netdev) = values.get("netdev") {
             self.nics.push(Nic { netdev: netdev.into(), mac: values.get("mac").and_then(mac) });
+        }
+        if values.first("driver").is_some_and(|driver| driver.starts_with("vfio-pci")) {
+            let of_sysfs = || values.get("sysfsdev")?.rsplit('/').next();
+            // QEMU's host= may leave out the domain 0000.
+            let whole = |host: &str| if host.matches(':').count() == 1 { format!("0000:{host}") } else { host.into() };
+            self.passthrough.extend(values.get("host").or_else(of_sysfs).map(whole));
         }
         if values.first("driver").is_some_and(|driver| driver.starts_with("vhost-vsock")) {
             self.vsock_cid = values.get("guest-cid").and_then(|cid| cid.parse().ok()).or(self.vsock_cid);
@@ -330,5 +355,15 @@ mod tests {
             let shown = [read.name, read.uuid, read.machine].into_iter().flatten().collect::<String>();
             assert!(!shown.chars().any(char::is_control));
         }
+    }
+
+    #[test]
+    fn other_programs_name_their_guests_too() {
+        let of = |words: &[&str]| name_of_other(words[0], &(words.join("\0") + "\0"));
+        assert_eq!(of(&["firecracker", "--api-sock", "/a", "--id", "fc-7"]).as_deref(), Some("fc-7"));
+        assert_eq!(of(&["firecracker", "--id=fc-8"]).as_deref(), Some("fc-8"));
+        assert_eq!(of(&["crosvm", "run", "--names", "x", "--name", "arc\u{1b}"]).as_deref(), Some("arc\\u{1b}"));
+        assert_eq!(of(&["lkvm", "run", "--name"]), None);
+        assert_eq!(of(&["cloud-hypervisor", "--id", "x"]), None);
     }
 }

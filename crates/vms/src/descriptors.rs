@@ -1,7 +1,11 @@
-//! Open descriptors of a process: KVM, taps and vhost devices.
+//! Open descriptors of a process: KVM, taps, vhost and VFIO devices.
 
 use latpath_linux::proc::Root;
-use std::{collections::BTreeMap, fs, io, os::unix::fs::FileTypeExt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::FileTypeExt,
+};
 
 /// Maximum number of descriptors read per process; QEMU has some hundred.
 const MOST: usize = 1 << 16;
@@ -17,6 +21,10 @@ pub struct Descriptors {
     pub taps: BTreeMap<Opened, Vec<u32>>,
     pub vhost_net: Vec<u32>,
     pub vhost_vsock: Vec<u32>,
+    /// IOMMU groups of passed-through devices (`/dev/vfio/N`).
+    pub vfio_groups: BTreeSet<u32>,
+    /// Passed-through devices opened without their group (iommufd, `/dev/vfio/devices/vfioN`): `vfioN`.
+    pub vfio_devices: BTreeSet<String>,
 }
 
 /// A tap or macvtap, as identified by its descriptors.
@@ -50,6 +58,14 @@ impl Descriptors {
                 self.kvm.push(fd);
             } else if let Some(number) = kind.strip_prefix("kvm-vcpu:").and_then(|n| n.parse().ok()) {
                 self.vcpus.insert(fd, number);
+            }
+            return;
+        }
+        if let Some(path) = target.strip_prefix("/dev/vfio/") {
+            match path.strip_prefix("devices/") {
+                Some(device) => drop(self.vfio_devices.insert(device.to_owned())),
+                // Not `vfio`, the container of all groups.
+                None => self.vfio_groups.extend(path.trim_start_matches("noiommu-").parse::<u32>()),
             }
             return;
         }

@@ -1,12 +1,14 @@
 //! The search for guests: all processes, by their descriptors and their executable.
 
 use crate::{
-    command_line::{CommandLine, Netdev},
+    command_line::{name_of_other, CommandLine, Netdev},
     descriptors::Descriptors,
     error::Error,
     libvirt::{self, Domain},
     neighbours::mark_alone,
-    ovsdb, peers,
+    ovsdb,
+    passthrough::{self, PostedInterrupts},
+    peers,
     taps::{taps, Devices},
     text::plain,
     threads::{self, Guest},
@@ -14,7 +16,7 @@ use crate::{
 };
 use latpath_linux::{
     proc::{Root, Stat, PF_KTHREAD},
-    Cpus,
+    Cpus, Owner,
 };
 use latpath_net::{interfaces, Inode, Netns};
 use schemars::JsonSchema;
@@ -32,6 +34,10 @@ pub struct Guests {
     /// CPUs without load balancing (`isolcpus=`, isolated cpuset partitions).
     #[schemars(with = "String")]
     pub isolated_cpus: Cpus,
+    /// Interrupts of passed-through devices that the CPUs posted; `None` if no guest has such a device, or this CPU
+    /// does not count them.
+    #[serde(default)]
+    pub posted_interrupts: Option<PostedInterrupts>,
     /// Sentences for the user on information that could not be read, with reasons.
     pub unseen: Vec<String>,
 }
@@ -76,6 +82,7 @@ pub fn find() -> Result<Guests, Error> {
     let ovs = |port: &str| ports.get_or_init(|| ovsdb::bridges(&root)).get(port).cloned();
     let mut found = find_in(&root, &mut Devices::new(&ask, &all, &ovs))?;
     peers::find(&root, &mut found.vms);
+    passthrough::ask_nics(&mut found.vms);
     Ok(found)
 }
 
@@ -110,6 +117,9 @@ pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Guests, Erro
         vm.threads.sort_by_key(|thread| (thread.role, thread.vcpu, thread.tid));
     }
     mark_alone(root, &processes, &mut found.vms);
+    if found.vms.iter().any(|vm| !vm.passthrough.is_empty()) {
+        found.posted_interrupts = passthrough::posted(root);
+    }
     if hidden > 0 {
         found.unseen.push(format!(
             "the open files of {hidden} processes may be read only by root: their taps, vhost devices and vCPUs, and \
@@ -167,6 +177,7 @@ fn vm(
     if !kvm && !is_qemu {
         return None;
     }
+    let other_name = if is_qemu { None } else { name_of_other(program, &line) };
     let line = if is_qemu { CommandLine::parse(&line) } else { CommandLine::default() };
     // libvirt queries capabilities from a QEMU without a machine, which is no guest.
     if line.machine.as_deref() == Some("none") {
@@ -194,8 +205,13 @@ fn vm(
     let open_vcpus = Some(count(descriptors.vcpus.len())).filter(|n| *n > 0);
     let seen_vcpus = || Some(count(threads.iter().filter(|t| t.role == Role::Vcpu).count())).filter(|n| *n > 0);
     let program = plain(program);
+    let owner = Owner::of(root, pid);
+    // A scope of systemd-machined has the name, even where libvirt's own files are hidden.
+    let of_scope = || Some(owner.as_ref().filter(|owner| matches!(owner, Owner::Machine(_)))?.name());
+    let name = domain.and_then(|d| d.name.clone()).or(line.name.clone()).or(other_name).or_else(of_scope);
     Some(Vm {
-        name: domain.and_then(|d| d.name.clone()).or(line.name.clone()).unwrap_or_else(|| format!("{program}-{pid}")),
+        name: name.unwrap_or_else(|| format!("{program}-{pid}")),
+        owner: owner.map(|owner| owner.described_under(root)),
         pid,
         uuid: line.uuid.clone().or_else(|| domain?.uuid.clone()),
         libvirt: domain.is_some_and(|d| d.name.is_some()),
@@ -210,6 +226,7 @@ fn vm(
         vhost_vsock: count(descriptors.vhost_vsock.len()),
         taps: taps.into_iter().map(|(tap, _)| tap).collect(),
         vhost_user: vhost_user(&line),
+        passthrough: passthrough::devices(root, &descriptors, &line.passthrough),
         threads,
     })
 }

@@ -22,6 +22,7 @@ mod find;
 mod libvirt;
 mod neighbours;
 mod ovsdb;
+mod passthrough;
 mod peers;
 #[cfg(test)]
 mod recorded;
@@ -36,4 +37,5 @@ pub use error::Error;
 pub use find::{find, Guests};
 pub use libvirt::{cputune, Cputune};
 pub use ovsdb::{ovs_config, OvsConfig};
+pub use passthrough::{DeviceInterrupt, FunctionCounts, FunctionOf, Passthrough, PostedInterrupts};
 pub use vm::{Accel, Bridge, FoundBy, Isolated, Peer, Policy, Role, Tap, TapKind, Thread, VhostUser, Vm};

@@ -142,6 +142,25 @@ fn without_debugfs_a_vcpu_that_runs_is_seen_by_its_guest_time() {
 }
 
 #[test]
+fn a_vcpu_that_has_not_run_yet_is_known_by_its_name() {
+    let host = Host::recorded("6.12");
+    for (tid, number) in [(221, 0), (222, 1)] {
+        host.write(&format!("/proc/216/task/{tid}/syscall"), "202 0x5581a0 0x80\n");
+        host.write(&format!("/sys/kernel/debug/kvm/216-10/vcpu{number}/pid"), "0\n");
+        let stat = fs::read_to_string(host.path(&format!("/proc/216/task/{tid}/stat"))).unwrap();
+        let (_, rest) = stat.split_once(") ").unwrap();
+        // Field 43 of the line is the guest's time, field 9 has the thread's flags.
+        let mut words: Vec<&str> = rest.split(' ').collect();
+        (words[43 - 3], words[9 - 3]) = ("0", "4194368");
+        let name = format!("CPU {number}/KVM");
+        host.write(&format!("/proc/216/task/{tid}/stat"), &format!("{tid} ({name}) {}", words.join(" ")));
+    }
+    let (idle, _) = host.guests();
+    let vcpus: Vec<_> = roles(&idle).into_iter().filter(|(_, role, ..)| *role == Role::Vcpu).collect();
+    assert_eq!(vcpus, [(221, Role::Vcpu, Some(0), FoundBy::Name), (222, Role::Vcpu, Some(1), FoundBy::Name)]);
+}
+
+#[test]
 fn vhost_workers_are_kernel_threads_of_their_owner_up_to_6_3() {
     let (idle, busy) = Host::recorded("6.1").guests();
     let workers: Vec<_> = of_role(&idle, Role::Vhost).iter().map(|t| (t.tid, t.found_by, t.kernel)).collect();
@@ -269,4 +288,96 @@ fn a_host_without_guests_has_none() {
     assert!(matches!(host.search(), Err(Error::NoProc(_))));
     fs::create_dir(host.path("proc")).unwrap();
     assert_eq!(host.search().unwrap(), Guests::default());
+}
+
+/// A tree with a guest that drives function 2 of a NIC, in a group of its own.
+fn with_a_virtual_function(host: &Host, pid: u32) {
+    let link = |path: &str, target: &str| symlink(target, host.prepared(path)).unwrap();
+    link(&format!("proc/{pid}/fd/400"), "/dev/vfio/vfio");
+    link(&format!("proc/{pid}/fd/401"), "/dev/vfio/12");
+    link("sys/kernel/iommu_groups/12/devices/0000:03:10.4", "../../../../devices/pci0000:00/0000:03:10.4");
+    let of = "sys/bus/pci/devices/0000:03:10.4";
+    for (file, text) in [("vendor", "0x8086"), ("device", "0x1520"), ("class", "0x020000"), ("numa_node", "-1")] {
+        host.write(&format!("{of}/{file}"), text);
+    }
+    link(&format!("{of}/driver"), "../../../bus/pci/drivers/vfio-pci");
+    link(&format!("{of}/physfn"), "../0000:03:00.0");
+    link(&format!("{of}/iommu"), "../../virtual/iommu/dmar1");
+    for (function, address) in [(0, "0000:03:10.0"), (2, "0000:03:10.4")] {
+        link(&format!("sys/bus/pci/devices/0000:03:00.0/virtfn{function}"), &format!("../{address}"));
+    }
+    host.write("sys/bus/pci/devices/0000:03:00.0/net/eno2/ifindex", "4");
+    host.write("sys/class/iommu/dmar1/intel-iommu/cap", "8d2078c106f0466\n");
+    host.write("sys/module/kvm_intel/parameters/enable_apicv", "Y\n");
+    host.write("proc/irq/41/effective_affinity_list", "1\n");
+    host.write(
+        "proc/interrupts",
+        "            CPU0       CPU1       \n   9:          0          4   IO-APIC   9-fasteoi   acpi\n\
+         \x20 41:         12      30000  IR-PCI-MSIX-0000:03:10.4    0-edge      vfio-msix[0](0000:03:10.4)\n\
+         \x20 42:          1          2  IR-PCI-MSIX-0000:03:10.0    0-edge      vfio-msix[0](0000:03:10.0)\n\
+         \x20PIN:          7          8   Posted-interrupt notification event\n\
+         \x20PIW:          0          3   Posted-interrupt wakeup event\nERR:          0\n",
+    );
+}
+
+#[test]
+fn a_passed_through_virtual_function_is_described() {
+    let host = Host::recorded("6.12");
+    let (idle, _) = host.guests();
+    assert_eq!(idle.passthrough, []);
+    with_a_virtual_function(&host, idle.pid);
+    let found = host.search().unwrap();
+    let [one] = &found.vms[0].passthrough[..] else { panic!("{:?}", found.vms) };
+    assert_eq!((one.address.as_str(), one.id.as_str(), one.is_nic), ("0000:03:10.4", "8086:1520", true));
+    assert_eq!((one.iommu_group, one.numa_node), (Some(12), None));
+    let of = one.function_of.as_ref().unwrap();
+    assert_eq!((of.address.as_str(), of.device.as_deref(), of.number), ("0000:03:00.0", Some("eno2"), 2));
+    let [interrupt] = &one.interrupts[..] else { panic!("{one:?}") };
+    assert_eq!((interrupt.number, interrupt.name.as_str(), interrupt.count), (41, "vfio-msix[0]", 30012));
+    assert_eq!(interrupt.cpus.to_string(), "1");
+    let posted = found.posted_interrupts.unwrap();
+    assert_eq!((posted.notifications, posted.wake_ups), (15, 3));
+    assert!(found.vms[1].passthrough.is_empty());
+}
+
+#[test]
+fn interrupts_can_be_posted_if_cpu_and_iommu_both_can() {
+    let host = Host::recorded("6.12");
+    let (idle, _) = host.guests();
+    with_a_virtual_function(&host, idle.pid);
+    let posting = || host.search().unwrap().vms[0].passthrough[0].posting;
+    assert_eq!(posting(), Some(true));
+    host.write("sys/module/kvm_intel/parameters/enable_apicv", "N\n");
+    assert_eq!(posting(), Some(false));
+    host.write("sys/module/kvm_intel/parameters/enable_apicv", "Y\n");
+    host.write("sys/class/iommu/dmar1/intel-iommu/cap", "d2078c106f0466\n");
+    assert_eq!(posting(), Some(false));
+    fs::remove_dir_all(host.path("sys/class/iommu/dmar1/intel-iommu")).unwrap();
+    assert_eq!(posting(), None);
+    host.write("sys/module/kvm_amd/parameters/avic", "1\n");
+    for (features, expected) in
+        [("246577efa2254afa:0", Some(true)), ("246577efa2254afa", Some(true)), ("40", Some(false))]
+    {
+        host.write("sys/class/iommu/dmar1/amd-iommu/features", features);
+        assert_eq!(posting(), expected, "{features}");
+    }
+}
+
+#[test]
+fn a_device_opened_without_its_group_is_found_and_others_of_a_group_are_not() {
+    let host = Host::recorded("6.12");
+    let (idle, busy) = host.guests();
+    with_a_virtual_function(&host, idle.pid);
+    let link = |path: &str, target: &str| symlink(target, host.prepared(path)).unwrap();
+    // A bridge, and a device that another driver has.
+    link("sys/kernel/iommu_groups/12/devices/0000:03:01.0", "x");
+    link("sys/bus/pci/devices/0000:03:01.0/driver", "../../../bus/pci/drivers/pcieport");
+    link(&format!("proc/{}/fd/77", busy.pid), "/dev/vfio/devices/vfio0");
+    link("sys/class/vfio-dev/vfio0/device", "../../../0000:05:00.0");
+    host.write("sys/bus/pci/devices/0000:05:00.0/class", "0x010802");
+    let found = host.search().unwrap();
+    assert_eq!(found.vms[0].passthrough.len(), 1);
+    let [disk] = &found.vms[1].passthrough[..] else { panic!("{:?}", found.vms[1]) };
+    assert_eq!((disk.address.as_str(), disk.is_nic, disk.iommu_group), ("0000:05:00.0", false, None));
+    assert_eq!((&disk.function_of, disk.posting), (&None, None));
 }

@@ -177,7 +177,8 @@ fn vcpus(root: &Root, guest: &Guest, tids: &[u32]) -> Vcpus {
             }
         }
     }
-    for (tid, number) in debugfs(root, guest) {
+    // 0 until the vCPU has run.
+    for (tid, number) in debugfs(root, guest).into_iter().filter(|(tid, _)| tids.contains(tid)) {
         found.entry(tid).or_insert((number, FoundBy::Debugfs));
     }
     for (tid, number) in guest.domain.iter().flat_map(|domain| &domain.vcpus) {

@@ -1,5 +1,6 @@
 //! A virtual machine with its taps and threads.
 
+use crate::passthrough::Passthrough;
 use latpath_linux::Cpus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,8 +8,12 @@ use serde::{Deserialize, Serialize};
 /// A virtual machine: a process that runs a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Vm {
-    /// Name of the guest in QEMU's command line or libvirt; else the program's name and process number.
+    /// Name of the guest in libvirt, its program's command line, or its control group; else the program's name and
+    /// process number.
     pub name: String,
+    /// The owner of its process: `pod default/virt-launcher-a`, `unit relay.service`, `VM guest` in a scope of its own.
+    #[serde(default)]
+    pub owner: Option<String>,
     /// Process number.
     pub pid: u32,
     /// UUID of the guest, if set.
@@ -39,6 +44,9 @@ pub struct Vm {
     /// NICs that another program serves in user space (vhost-user), without a tap.
     #[serde(default)]
     pub vhost_user: Vec<VhostUser>,
+    /// PCI devices that the guest drives by itself (VFIO).
+    #[serde(default)]
+    pub passthrough: Vec<Passthrough>,
     /// Its threads, and kernel threads that work for it alone: main loop, vCPUs, vhost workers, others.
     pub threads: Vec<Thread>,
 }

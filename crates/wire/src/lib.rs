@@ -35,5 +35,6 @@ pub use options::{ask_for, BusyPoll, SocketError, Stamps};
 pub use pace::{BadRate, Deadlines, Pace};
 pub use packet::{Groups, Listen, PacketSocket, Received, Sent};
 pub use receiver::Receiver;
+pub use ring::RingReceiver;
 pub use send_time::{SendClock, TxTimeMode};
-pub use tx_stamps::TxStampCounts;
+pub use tx_stamps::{TxStampCounts, TxStamps};

@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::control::{arrival, removed_tag};
+use crate::control::{arrival, removed_tag, rx_stamps};
 use crate::tx_stamps::{RequestMessage, TxStampCounts, TxStamps};
-use crate::{ask_for, filter, Device, DeviceError, Stamps};
+use crate::{ask_for, filter, message, Device, DeviceError, Stamps};
 use latpath_linux::net::{self, set_buffers, set_option};
 use latpath_linux::realtime;
 use latpath_model::Ns;
@@ -54,7 +54,7 @@ pub struct PacketSocket {
     protocol: u16,
     headers: Headers,
     drops: Cell<u64>,
-    tx_stamps: Option<Box<TxStamps>>,
+    tx_stamps: Option<Box<(TxStamps, message::Control)>>,
 }
 
 /// Memory for the headers of sent frames, whose pointers are valid only during [`PacketSocket::send`].
@@ -82,6 +82,9 @@ pub struct Received<'a> {
     pub tag: Option<Tag>,
     /// Time of reception by the kernel, `CLOCK_REALTIME`, ns.
     pub arrival: Option<Ns>,
+    /// Time of arrival at the NIC, by its own clock, if [`PacketSocket::request_stamps`] requested it; `None` from a ring,
+    /// which has one time per frame.
+    pub nic: Option<Ns>,
     /// Time of reception by the application, `CLOCK_REALTIME`, ns.
     pub had: Ns,
 }
@@ -232,7 +235,7 @@ impl PacketSocket {
 
     /// Counts of the requested times; `None` without [`Self::sample_tx_stamps`].
     pub fn tx_stamps(&self) -> Option<TxStampCounts> {
-        self.tx_stamps.as_ref().map(|stamps| stamps.counts())
+        self.tx_stamps.as_ref().map(|stamps| stamps.0.counts())
     }
 
     /// Sends frames in one system call. The kernel may accept only some of them: call again with the rest.
@@ -253,7 +256,7 @@ impl PacketSocket {
         }
         let (mut message, mut has_request) = (RequestMessage::new(), false);
         if let (Some(stamps), Some(first)) = (&mut self.tx_stamps, headers.first_mut()) {
-            has_request = stamps.is_next();
+            has_request = stamps.0.is_next();
             if has_request {
                 first.msg_hdr.msg_control = std::ptr::from_mut(&mut message).cast();
                 first.msg_hdr.msg_controllen = size_of::<RequestMessage>() as _;
@@ -265,9 +268,10 @@ impl PacketSocket {
             let n = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, 0) };
             if n >= 0 {
                 if let Some(stamps) = &mut self.tx_stamps {
-                    stamps.sent(n as usize, has_request && n > 0);
+                    let (stamps, control) = &mut **stamps;
+                    stamps.sent(n as usize, has_request, 0);
                     stamps
-                        .collect(self.socket.as_fd())
+                        .collect(self.socket.as_fd(), control)
                         .map_err(|e| self.device.failed("reading the NIC's times", e))?;
                 }
                 return Ok(Sent { taken: n as usize, refused: false });
@@ -305,8 +309,8 @@ pub(crate) fn send_error(device: &Device, e: io::Error, len: usize) -> Option<Re
 const BATCH: usize = 32;
 /// Maximum length of a frame, bytes; longer ones are truncated, and thus malformed.
 const SNAP: usize = 9216;
-/// Size of the buffer for a timespec and a tpacket_auxdata with their headers, bytes.
-const CONTROL: usize = 128;
+/// Size of the buffer for a timespec, a tpacket_auxdata and a scm_timestamping with their headers, bytes.
+const CONTROL: usize = 192;
 
 #[repr(C, align(16))]
 struct Control([u8; CONTROL]);
@@ -366,8 +370,8 @@ impl CopyReceiver {
         for ((header, data), control) in received {
             let frame = &data[..(header.msg_len as usize).min(SNAP)];
             let control = &control.0[..header.msg_hdr.msg_controllen.min(CONTROL)];
-            let (tag, arrival) = (removed_tag(control), arrival(control));
-            take(Received { frame, tag, arrival, had });
+            let (tag, arrival, nic) = (removed_tag(control), arrival(control), rx_stamps(control).nic);
+            take(Received { frame, tag, arrival, nic, had });
         }
         Ok(n as usize)
     }

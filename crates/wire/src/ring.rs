@@ -69,11 +69,7 @@ impl RingReceiver {
     /// # Errors
     /// The device is down or vanished, or the kernel's error.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
-        let mut count = 0;
-        // At most one round, so that a flood cannot keep the caller from checking its stop flag.
-        while count < self.slots && self.take_one(take) {
-            count += 1;
-        }
+        let count = self.receive_available(take);
         if count > 0 {
             return Ok(count);
         }
@@ -86,6 +82,16 @@ impl RingReceiver {
             return Err(self.socket.device().failed("receiving", e));
         }
         Ok(0)
+    }
+
+    /// Passes each available frame to `take`, without a system call, and returns their number.
+    pub fn receive_available(&mut self, take: &mut dyn FnMut(Received<'_>)) -> usize {
+        let mut count = 0;
+        // At most one round, so that a flood cannot keep the caller from checking its stop flag.
+        while count < self.slots && self.take_one(take) {
+            count += 1;
+        }
+        count
     }
 
     fn take_one(&mut self, take: &mut dyn FnMut(Received<'_>)) -> bool {
@@ -106,7 +112,8 @@ impl RingReceiver {
         // SAFETY: inside the slot, which the kernel does not write while it belongs to this process.
         let frame = unsafe { std::slice::from_raw_parts(slot.as_ptr().add(start), len) };
         let arrival = Some(i64::from(h.tp_sec) * 1_000_000_000 + i64::from(h.tp_nsec));
-        take(Received { frame, tag: tag_of(h.tp_status, h.tp_vlan_tci, h.tp_vlan_tpid), arrival, had });
+        let tag = tag_of(h.tp_status, h.tp_vlan_tci, h.tp_vlan_tpid);
+        take(Received { frame, tag, arrival, nic: None, had });
         // Release: the frame is not read after the slot is returned.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;

@@ -37,11 +37,10 @@ impl TxStampCounts {
 
 /// Decides for which frames the NIC's time is requested.
 #[derive(Debug, Default)]
-pub(crate) struct TxStamps {
+pub struct TxStamps {
     counts: TxStampCounts,
-    /// Time of the pending request.
+    /// Time at which the pending request is given up, `CLOCK_MONOTONIC`.
     pending: Option<Ns>,
-    control: Control,
 }
 
 /// A control message that requests the NIC's time of one frame (`SO_TIMESTAMPING`, sock_cmsg_send in the kernel).
@@ -66,35 +65,48 @@ impl RequestMessage {
 impl TxStamps {
     /// Whether to request the time of the next frame.
     pub fn is_next(&mut self) -> bool {
-        self.pending = self.pending.filter(|since| monotonic() - since <= PATIENCE);
+        self.pending = self.pending.filter(|until| monotonic() <= *until);
         self.pending.is_none()
     }
 
-    /// Counts sent frames; with `has_request`, the time of the first was requested.
-    pub fn sent(&mut self, frames: usize, has_request: bool) {
-        if has_request {
-            (self.pending, self.counts.requested) = (Some(monotonic()), self.counts.requested + 1);
-        }
-        self.counts.skipped += (frames - usize::from(has_request)) as u64;
+    /// Whether a requested time is on its way.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
     }
 
-    /// Reads the times that have arrived.
+    /// Counts sent frames; with `has_request`, the time of the first was requested. The queueing discipline sends it up to
+    /// `ahead` later, ns.
+    pub fn sent(&mut self, frames: usize, has_request: bool, ahead: Ns) {
+        let requested = usize::from(has_request && frames > 0);
+        if requested > 0 {
+            self.pending = Some(monotonic().saturating_add(ahead).saturating_add(PATIENCE));
+            self.counts.requested += 1;
+        }
+        self.counts.skipped += (frames - requested) as u64;
+    }
+
+    /// Counts times that have arrived.
+    pub fn arrived(&mut self, times: u64) {
+        if times > 0 {
+            self.pending = None;
+            self.counts.received += times;
+        }
+    }
+
+    /// Reads the times that have arrived from a socket that receives no other stamps.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn collect(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    pub(crate) fn collect(&mut self, fd: BorrowedFd<'_>, control: &mut Control) -> io::Result<()> {
         let mut arrived = 0;
-        if self.pending.is_none() {
-            return Ok(());
-        }
-        sent_stamps(fd, &mut [0; 64], &mut self.control, MOST, &mut |_, _| arrived += 1)?;
-        if arrived > 0 {
-            self.pending = None;
-            self.counts.received += arrived;
+        if self.is_pending() {
+            sent_stamps(fd, &mut [0; 64], control, MOST, &mut |_, _| arrived += 1)?;
+            self.arrived(arrived);
         }
         Ok(())
     }
 
+    /// The counts so far.
     pub fn counts(&self) -> TxStampCounts {
         self.counts
     }
@@ -108,11 +120,17 @@ mod tests {
     fn one_time_is_requested_at_a_time() {
         let mut stamps = TxStamps::default();
         assert!(stamps.is_next());
-        stamps.sent(3, true);
+        stamps.sent(3, true, 0);
         assert!(!stamps.is_next(), "the first one is on its way");
-        stamps.sent(1, false);
-        stamps.pending = stamps.pending.map(|since| since - PATIENCE - 1);
+        stamps.sent(1, false, 0);
+        stamps.pending = stamps.pending.map(|until| until - PATIENCE - 1);
         assert!(stamps.is_next(), "a time that does not arrive blocks no other");
-        assert_eq!(stamps.counts(), TxStampCounts { requested: 1, received: 0, skipped: 3 });
+        stamps.sent(0, true, 0);
+        assert!(stamps.is_next(), "the kernel refused the frame");
+        stamps.sent(1, true, 1_000_000_000);
+        assert!(stamps.pending.is_some_and(|until| until > monotonic() + PATIENCE), "it is in the queueing discipline");
+        stamps.arrived(1);
+        assert!(stamps.is_next());
+        assert_eq!(stamps.counts(), TxStampCounts { requested: 2, received: 1, skipped: 3 });
     }
 }

@@ -84,7 +84,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
     }
     let mut found = Recording {
         path: run.path().display().to_string(),
-        source: Source::Run,
+        source: if manifest.has_round_trips() { Source::PingLog } else { Source::Run },
         identity: format!("{} {} {}", manifest.host.boot_id, manifest.start.monotonic_ns, manifest.start.utc_ns),
         streams: summary.streams.iter().map(|s| s.stream.clone()).collect(),
         elapsed_ns: span.elapsed,

@@ -73,7 +73,17 @@ mod tests {
             seen.push(PacketSighting { point: point + 1, t, cpu: Some(0), tid: Some(0) });
         }
         let machines = vec!["host".into()];
-        PacketTimeline { stream: 0, key: 1, number: 1, late: true, capture: 1, machines, seen, hops: all }
+        PacketTimeline {
+            stream: 0,
+            key: 1,
+            number: 1,
+            late: true,
+            capture: 1,
+            machines,
+            seen,
+            hops: all,
+            visits: Vec::new(),
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub fn briefly(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
 /// Maximum number of culprits named in a sentence.
 const NAMED: usize = 3;
 
-/// Details of an actor: `6154, FIFO 1`.
+/// Details of an actor: `6154, FIFO 1, pod shop/web-0`.
 fn details(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     let pid = match actor.pids.as_slice() {
         [] => None,
@@ -24,7 +24,10 @@ fn details(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     };
     let cpu = cpu.map(|cpu| format!("CPU {cpu}"));
     let class = actor.class.map(|class: Class| notation.clean(&class.to_string()));
-    pid.into_iter().chain(cpu).chain(class).collect::<Vec<_>>().join(", ")
+    let owner = actor.process.as_ref().and_then(|process| process.owner.as_deref()).filter(|_| !actor.is_tool);
+    // The name of a virtual machine's thread has the machine's name already.
+    let owner = owner.filter(|owner| !owner.starts_with("VM ")).map(|owner| notation.clean(owner));
+    pid.into_iter().chain(cpu).chain(class).chain(owner).collect::<Vec<_>>().join(", ")
 }
 
 /// An actor with details: `vhost of guest7 (5620, CPU 4, SCHED_OTHER)`.

@@ -32,6 +32,8 @@ pub struct CulpritTotal {
     pub processes: Vec<String>,
     /// The unit, if it is known and the same for all threads.
     pub unit: Option<String>,
+    /// The owner as people name it (`container web (docker)`), if it is known and the same for all threads.
+    pub owner: Option<String>,
     /// Names of the threads that differ from the process name.
     pub threads: Vec<String>,
     /// Thread ids, as far as they are kept.
@@ -74,6 +76,10 @@ fn unit_of(actor: &Actor) -> Option<&str> {
     actor.process.as_ref()?.unit.as_deref().filter(|_| !actor.is_tool)
 }
 
+fn owner_of(actor: &Actor) -> Option<&str> {
+    actor.process.as_ref()?.owner.as_deref().filter(|_| !actor.is_tool)
+}
+
 /// Sums by culprit, the largest first.
 pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
     let rows = || explanation.ranking.iter().map(|ranked| &ranked.row);
@@ -102,6 +108,7 @@ pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
                 machine: row.machine.clone(),
                 processes: Vec::new(),
                 unit: unit.map(str::to_owned),
+                owner: owner_of(actor).map(str::to_owned),
                 threads: Vec::new(),
                 pids: Vec::new(),
                 is_latpath: actor.is_tool,
@@ -109,6 +116,7 @@ pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
             });
             total.excess_ns = total.excess_ns.saturating_add(ns);
             total.unit = total.unit.take().filter(|known| Some(known.as_str()) == unit);
+            total.owner = total.owner.take().filter(|known| Some(known.as_str()) == owner_of(actor));
             let add = |list: &mut Vec<String>, name: &String| {
                 if !list.contains(name) {
                     list.push(name.clone());
@@ -139,8 +147,8 @@ pub fn latpath_to_warn_of(explanation: &Explanation) -> Option<Ns> {
     (i128::from(own) * 1000 >= i128::from(all) * WORTH_A_WARNING_PER_MILLE && own > 0).then_some(own)
 }
 
-/// A culprit with details: `rustc (16 threads: opt cgu.14, opt cgu.02, …; builder.service)`; with the machine, unless
-/// it is the host.
+/// A culprit with details: `rustc (16 threads: opt cgu.14, opt cgu.02, …; unit builder.service)`; with the machine,
+/// unless it is the host.
 pub fn described(total: &CulpritTotal) -> String {
     /// Maximum number of listed names.
     const LISTED: usize = 3;
@@ -150,12 +158,17 @@ pub fn described(total: &CulpritTotal) -> String {
         names => Some(format!("{} {what}: {}, …", names.len(), names[..LISTED].join(", "))),
     };
     let inner = list("processes", &total.processes).or_else(|| list("threads", &total.threads));
-    let unit = total.unit.clone().filter(|unit| *unit != total.name);
-    let details: Vec<String> = inner.into_iter().chain(unit).collect();
+    let owner = total.owner.clone().or(total.unit.clone());
+    let (name, owner) = match owner {
+        // The name is that of the unit, or of the group of a container or pod.
+        Some(owner) if total.unit.as_ref() == Some(&total.name) => (owner, None),
+        owner => (total.name.clone(), owner),
+    };
+    let details: Vec<String> = inner.into_iter().chain(owner).collect();
     let machine =
         if matches!(total.machine.as_str(), HOST | "") { String::new() } else { format!("{}: ", total.machine) };
     match details.is_empty() {
-        true => format!("{machine}{}", total.name),
-        false => format!("{machine}{} ({})", total.name, details.join("; ")),
+        true => format!("{machine}{name}"),
+        false => format!("{machine}{name} ({})", details.join("; ")),
     }
 }

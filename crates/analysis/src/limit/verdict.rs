@@ -203,8 +203,8 @@ impl Limit {
             (Reach::FirstFragment, Subject::All(Counter::Lost | Counter::Incomplete)) => !reaches_applications(summary),
             (Reach::FirstFragment, _) => false,
             (Reach::RouteEnds, Subject::Time(at, ..) | Subject::Over(at) | Subject::Negative(at)) => {
-                use SegmentKind::{Tmu, Tnet, Total, Tsub};
-                at.is_any(summary, |kind, _, _| matches!(kind, Tmu | Tnet | Tsub | Total))
+                use SegmentKind::{Tmu, Tnet, Total, Tsend, Tsub};
+                at.is_any(summary, |kind, _, _| matches!(kind, Tmu | Tsend | Tnet | Tsub | Total))
             }
             (Reach::RouteEnds, Subject::Pacing(points, _)) => points.is_none(),
             (Reach::RouteEnds, Subject::Consecutive(_)) => true,

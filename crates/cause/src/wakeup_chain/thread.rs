@@ -218,6 +218,8 @@ impl WakeupChain<'_> {
                 let by = Some(name(&waker));
                 let cause = match sleep {
                     Sleep::Blocked => Cause::Blocked,
+                    // A talker sleeps until its send time.
+                    _ if self.pair.planned && tile.from <= self.a => Cause::LateTimer,
                     _ => self.cause_of_timer(&waker.context),
                 };
                 let number = (cause == Cause::PollInterval).then_some((tile.to - tile.from).max(0) as u64);

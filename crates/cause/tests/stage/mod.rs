@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
-use latpath_cause::{Analyst, CauseInterval, Executor, RunContext};
+use latpath_cause::{Analyst, CauseInterval, Executor, PacketTimeline, RunContext};
 use latpath_flight::*;
 use latpath_model::{Link, Ns, PacketSighting, Point, PointInfo};
 use latpath_vms::{Accel, Role, Tap, Vm};
@@ -244,6 +244,13 @@ impl Stage {
         }
         assert_eq!(cursor, b.t);
         intervals
+    }
+
+    /// The timeline of the last packet; all its sightings are on its route.
+    pub fn timeline(&self) -> PacketTimeline {
+        let packet = self.capture.packets.last().unwrap();
+        let context = RunContext { points: self.points.clone(), vms: self.vms.clone(), ..RunContext::default() };
+        PacketTimeline::of(&Analyst::new(&self.capture, &context), &self.capture, packet, &[], &self.points)
     }
 
     /// The intervals as lines: `from-to cause actor < by #number`, without missing parts.

@@ -93,7 +93,7 @@ pub(super) fn throttling(machine: &Machine) -> Vec<Hit> {
             ),
             now: (*ns).into(),
             should: "0".into(),
-            fix: Fix::commands(Setting::FairServer, Disturbs::Nothing, each("0")).undone_by(each(ns)),
+            fix: Fix::commands(Setting::FairServer, Setting::FairServer.info().disturbs, each("0")).undone_by(each(ns)),
             cpus: list,
             ..Hit::default()
         }];

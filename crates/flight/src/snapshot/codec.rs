@@ -9,6 +9,7 @@ use crate::idle::MAX_STATES;
 use crate::layout::RawEvent;
 use crate::names::Thread;
 use crate::packed::{messages, number, pack, put, put_number, put_signed, signed, unpack};
+use crate::upcalls::{FlowLimits, FlowState, Removal, Upcall, MAX_UPCALLS};
 use crate::window::CpuRecord;
 use crate::Snapshot;
 use latpath_model::text::{cut, printable};
@@ -71,7 +72,7 @@ impl From<&'static str> for BadSnapshot {
 /// A message of the frame. Readers skip unknown ones.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Entry {
-    #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11")]
     content: Option<Content>,
 }
 
@@ -95,6 +96,109 @@ enum Content {
     /// A process's unit.
     #[prost(message, tag = "8")]
     Unit(Named),
+    /// A process's owner.
+    #[prost(message, tag = "9")]
+    Owner(Named),
+    #[prost(message, tag = "10")]
+    Upcall(SentUp),
+    #[prost(message, tag = "11")]
+    FlowLimits(Limits),
+}
+
+/// An [`Upcall`].
+#[derive(Clone, PartialEq, prost::Message)]
+struct SentUp {
+    #[prost(sint64, tag = "1")]
+    t: i64,
+    #[prost(uint32, tag = "2")]
+    cpu: u32,
+    #[prost(uint32, tag = "3")]
+    flows: u32,
+    #[prost(uint64, tag = "4")]
+    missed_before: u64,
+    #[prost(uint32, optional, tag = "5")]
+    handler: Option<u32>,
+    #[prost(sint64, tag = "6")]
+    read: i64,
+    #[prost(sint64, optional, tag = "7")]
+    answered: Option<i64>,
+    /// [`FlowState::Unknown`] without it.
+    #[prost(oneof = "State", tags = "8, 9, 10")]
+    flow: Option<State>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum State {
+    #[prost(sint64, tag = "8")]
+    NeverThere(i64),
+    #[prost(sint64, tag = "9")]
+    Installed(i64),
+    #[prost(message, tag = "10")]
+    Removed(Removed),
+}
+
+/// A [`Removal`].
+#[derive(Clone, PartialEq, prost::Message)]
+struct Removed {
+    #[prost(sint64, tag = "1")]
+    at: i64,
+    #[prost(message, required, tag = "2")]
+    by: Named,
+    #[prost(uint32, tag = "3")]
+    flows: u32,
+    #[prost(bool, tag = "4")]
+    all: bool,
+    #[prost(sint64, optional, tag = "5")]
+    installed: Option<i64>,
+    #[prost(uint64, optional, tag = "6")]
+    packets: Option<u64>,
+    #[prost(sint64, optional, tag = "7")]
+    idle_ns: Option<i64>,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Limits {
+    #[prost(sint64, tag = "1")]
+    max_idle_ns: i64,
+    #[prost(uint64, tag = "2")]
+    flow_limit: u64,
+}
+
+impl SentUp {
+    fn of(upcall: &Upcall) -> Self {
+        let Upcall { t, cpu, flows, missed_before, read, answered, .. } = *upcall;
+        let flow = match &upcall.flow {
+            FlowState::Unknown => None,
+            FlowState::NeverThere { since } => Some(State::NeverThere(*since)),
+            FlowState::Installed { at } => Some(State::Installed(*at)),
+            FlowState::Removed(removal) => {
+                let Removal { at, pid, flows, all, installed, packets, idle_ns, .. } = *removal;
+                let by = Named { number: pid.into(), tgid: removal.by.tgid, name: clean(&removal.by.name) };
+                Some(State::Removed(Removed { at, by, flows, all, installed, packets, idle_ns }))
+            }
+        };
+        let (handler, read) = read.unzip();
+        Self { t, cpu, flows, missed_before, handler, read: read.unwrap_or_default(), answered, flow }
+    }
+
+    fn upcall(self) -> Result<Upcall, BadSnapshot> {
+        let Self { t, cpu, flows, missed_before, handler, read, answered, flow } = self;
+        let flow = match flow {
+            None => FlowState::Unknown,
+            Some(State::NeverThere(since)) => FlowState::NeverThere { since },
+            Some(State::Installed(at)) => FlowState::Installed { at },
+            Some(State::Removed(Removed { at, by, flows, all, installed, packets, idle_ns })) => {
+                let pid = small(by.number)?;
+                let by = Thread { name: checked(&by.name)?, tgid: by.tgid };
+                FlowState::Removed(Removal { at, pid, by, flows, all, installed, packets, idle_ns })
+            }
+        };
+        Ok(Upcall { t, cpu, flows, flow, missed_before, read: handler.map(|pid| (pid, read)), answered })
+    }
+}
+
+fn small(number: u64) -> Result<u32, BadSnapshot> {
+    u32::try_from(number).map_err(|_| Damaged("a number is too large"))
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -270,6 +374,9 @@ impl Snapshot {
         for (process, name) in self.units.iter().take(MAX_NAMES) {
             add(Content::Unit(named((*process).into(), name)));
         }
+        for (process, name) in self.owners.iter().take(MAX_NAMES) {
+            add(Content::Owner(named((*process).into(), name)));
+        }
         for (irq, name) in self.irqs.iter().take(MAX_NAMES) {
             add(Content::Irq(named((*irq).into(), name)));
         }
@@ -279,6 +386,10 @@ impl Snapshot {
         for (cpu, states) in self.idle_states.from.iter().take(MAX_NAMES) {
             let name = states.iter().take(MAX_STATES).map(|name| clean(name) + "\n").collect();
             add(Content::IdleStates(Named { number: (*cpu).into(), tgid: 0, name }));
+        }
+        self.upcalls.iter().take(MAX_UPCALLS).for_each(|upcall| add(Content::Upcall(SentUp::of(upcall))));
+        if let Some(FlowLimits { max_idle_ns, flow_limit }) = self.flow_limits {
+            add(Content::FlowLimits(Limits { max_idle_ns, flow_limit }));
         }
         self.missing.iter().take(MAX_MISSING).for_each(|missing| add(Content::Missing(clean(missing))));
         [&MAGIC[..], &[VERSION], &pack(&plain)].concat()
@@ -321,7 +432,6 @@ impl Snapshot {
 
     /// Adds a part, with at most `most` events; returns their number.
     fn add(&mut self, part: Entry, most: usize) -> Result<usize, BadSnapshot> {
-        let small = |number: u64| u32::try_from(number).map_err(|_| Damaged("a number is too large"));
         match part.content {
             Some(Content::Window(times)) => (self.window.from, self.window.to) = (times.from, times.to),
             Some(Content::Cpu(cpu)) => {
@@ -340,6 +450,7 @@ impl Snapshot {
                 self.threads.insert(small(number)?, Thread { tgid, name: checked(&name)? });
             }
             Some(Content::Unit(unit)) => drop(self.units.insert(small(unit.number)?, checked(&unit.name)?)),
+            Some(Content::Owner(owner)) => drop(self.owners.insert(small(owner.number)?, checked(&owner.name)?)),
             Some(Content::Irq(irq)) => drop(self.irqs.insert(small(irq.number)?, checked(&irq.name)?)),
             Some(Content::Function(function)) => {
                 self.functions.insert(function.number, checked(&function.name)?);
@@ -352,10 +463,18 @@ impl Snapshot {
                 }
                 self.idle_states.from.insert(small(number)?, names);
             }
+            Some(Content::Upcall(_)) if self.upcalls.len() == MAX_UPCALLS => {
+                return Err(Damaged("it has too many upcalls"));
+            }
+            Some(Content::Upcall(upcall)) => self.upcalls.push(upcall.upcall()?),
+            Some(Content::FlowLimits(Limits { max_idle_ns, flow_limit })) => {
+                self.flow_limits = Some(FlowLimits { max_idle_ns, flow_limit });
+            }
             Some(Content::Missing(missing)) => self.missing.push(checked(&missing)?),
             None => {}
         }
-        let (processes, kernel) = ([self.threads.len(), self.units.len()], [self.irqs.len(), self.functions.len()]);
+        let (processes, kernel) =
+            ([self.threads.len(), self.units.len(), self.owners.len()], [self.irqs.len(), self.functions.len()]);
         let names = [&processes[..], &kernel[..], &[self.idle_states.from.len()][..]].concat();
         if names.iter().any(|n| *n > MAX_NAMES) || self.missing.len() > MAX_MISSING {
             return Err(Damaged("it has too many names"));

@@ -1,6 +1,7 @@
 use super::*;
 use crate::event::Event;
 use crate::layout::RawEvent;
+use crate::upcalls::{FlowState, Removal};
 use crate::window::CpuRecord;
 use latpath_model::text::printable;
 use proptest::prelude::*;
@@ -33,20 +34,51 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
     let name = || ".{0,20}".prop_map(|name| printable(&name));
     let thread = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);
-    let units = prop::collection::btree_map(any::<u32>(), name(), 0..4);
+    let processes = || prop::collection::btree_map(any::<u32>(), name(), 0..4);
+    let units = (processes(), processes());
     let irqs = prop::collection::btree_map(any::<u32>(), name(), 0..4);
     let functions = prop::collection::btree_map(any::<u64>(), name(), 0..4);
     let idle = prop::collection::btree_map(any::<u32>(), prop::collection::vec(name(), 0..5), 0..3);
     let missing = prop::collection::vec(name(), 0..3);
-    (any::<(i64, i64)>(), cpus, threads, units, irqs, functions, idle, missing).prop_map(
-        |((from, to), cpus, threads, units, irqs, functions, idle, missing)| Snapshot {
-            window: Window { from, to, cpus },
-            threads,
-            units,
-            irqs,
-            functions,
-            idle_states: IdleStates { from: idle },
-            missing,
+    let by = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
+    let numbers = any::<(Ns, u32, u32, bool, Option<Ns>, Option<u64>, Option<Ns>)>();
+    let removal = (by, numbers).prop_map(|(by, (at, pid, flows, all, installed, packets, idle_ns))| {
+        FlowState::Removed(Removal { at, pid, by, flows, all, installed, packets, idle_ns })
+    });
+    let flow = prop_oneof![
+        Just(FlowState::Unknown),
+        any::<Ns>().prop_map(|since| FlowState::NeverThere { since }),
+        any::<Ns>().prop_map(|at| FlowState::Installed { at }),
+        removal,
+    ];
+    let numbers = any::<(Ns, u32, u32, u64, Option<(u32, Ns)>, Option<Ns>)>();
+    let upcall = (flow, numbers).prop_map(|(flow, (t, cpu, flows, missed_before, read, answered))| Upcall {
+        t,
+        cpu,
+        flows,
+        flow,
+        missed_before,
+        read,
+        answered,
+    });
+    let limits = prop::option::of(
+        any::<(Ns, u64)>().prop_map(|(max_idle_ns, flow_limit)| FlowLimits { max_idle_ns, flow_limit }),
+    );
+    let upcalls = (prop::collection::vec(upcall, 0..4), limits);
+    (any::<(i64, i64)>(), cpus, threads, units, irqs, functions, idle, (upcalls, missing)).prop_map(
+        |((from, to), cpus, threads, (units, owners), irqs, functions, idle, ((upcalls, flow_limits), missing))| {
+            Snapshot {
+                window: Window { from, to, cpus },
+                threads,
+                units,
+                owners,
+                irqs,
+                functions,
+                idle_states: IdleStates { from: idle },
+                upcalls,
+                flow_limits,
+                missing,
+            }
         },
     )
 }

@@ -5,6 +5,7 @@ use crate::{merge::Feed, senders, tables};
 use latpath_journey::segments;
 use latpath_model::{SenderAt, SourceNote, SourceNoteKind, StreamId};
 use latpath_run::{Deficiency, DeficiencyKind, Manifest};
+use latpath_stats::units::{duration, number_of};
 
 impl Follow {
     /// Updates a manifest's notes and deficiencies.
@@ -15,6 +16,19 @@ impl Follow {
         manifest.deficiencies = self.deficiencies(&of_sources, &senders);
         manifest.notes = self.notes(&of_sources, senders);
         manifest.footnotes = footnotes.into_iter().map(|note| note.text).collect();
+        manifest.footnotes.extend(self.under_way());
+    }
+
+    /// The packets of the beginning that are in no figure.
+    fn under_way(&self) -> Option<String> {
+        (self.under_way > 0).then(|| {
+            format!(
+                "{} in the first {} were not seen where the route begins, and do not count: they may have been under way \
+                 when the recording began",
+                number_of(self.under_way, "packet"),
+                duration(self.options.window)
+            )
+        })
     }
 
     /// Notes of the sources.
@@ -24,7 +38,7 @@ impl Follow {
 
     /// Notes on streams with several senders, whose packets never meet.
     fn other_senders(&mut self) -> Vec<String> {
-        let ids = 0..self.options.streams.len() as StreamId;
+        let ids = 0..self.options.packet_streams().len() as StreamId;
         let others: Vec<_> = ids.map(|id| (id, self.joiner.other_senders(id))).filter(|(_, o)| !o.is_empty()).collect();
         if others.is_empty() {
             return Vec::new();
@@ -45,6 +59,7 @@ impl Follow {
         notes.extend(self.layout.notes.iter().cloned());
         notes.extend(senders);
         notes.extend(self.sampling.notes(&self.options.streams));
+        notes.extend(self.reactions.notes());
         notes.extend(of_sources.iter().map(|note| note.text.clone()));
         notes.extend(self.merge.feeds.iter().filter_map(|feed| feed.origin.fault()));
         for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {

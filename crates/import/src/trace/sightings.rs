@@ -79,7 +79,8 @@ impl Finder<'_> {
             Passage::Out => Place::Sent,
             Passage::ToApplication | Passage::ToVm if kind.by_thread => Place::Read,
             Passage::ToApplication | Passage::ToVm | Passage::FromVm | Passage::Inside | Passage::Sent => return None,
-            Passage::Dropped | Passage::Sampled => return None,
+            Passage::FromApplication | Passage::Dropped | Passage::Sampled | Passage::Planned => return None,
+            Passage::VmKicks | Passage::VmSignalled | Passage::InVm => return None,
         };
         let is_devices = |device: Option<usize>| {
             let name = device.and_then(|device| self.reader.devices.get(device));

@@ -2,6 +2,7 @@
 
 mod captures;
 mod interfaces;
+mod lans;
 mod reference;
 mod sampled;
 mod traces;

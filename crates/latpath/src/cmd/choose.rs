@@ -42,7 +42,7 @@ pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     }
     let places = places(devices, other_users)?;
     let place = places.describe();
-    let (heard, ended) = places.listen(LISTEN_FOR, &AtomicBool::new(false));
+    let (heard, ended) = places.listen(LISTEN_FOR, false, &AtomicBool::new(false));
     ended.with_context(|| format!("listening on {place}"))?;
     // A stream may pass several devices.
     let mut seen: Vec<StreamSpec> = Vec::new();

@@ -3,15 +3,16 @@
 use super::flags::{Selection, THRESHOLD};
 use super::report::print;
 use super::{limits, style, Outcome, Usage};
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_analysis::compare::{recording, DifferenceLimit, RecordingOptions};
 use latpath_analysis::{digest, Limit, LimitVerdict};
 use latpath_compare::{compare, study, Recording};
 use latpath_export::{check_target, write_file};
+use latpath_import::{is_round_trips, open_recording};
 use latpath_model::Ns;
 use latpath_report::compare::{comparison_html, comparison_text, study_html, study_text};
-use latpath_run::Run;
+use latpath_run::{Deficiency, DeficiencyKind, Run};
 use latpath_stats::text::short_stream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -246,16 +247,11 @@ fn threshold(args: &Args) -> Result<Ns> {
     let mut most = None;
     for path in groups.flat_map(|group| group.paths) {
         let path = Path::new(&path);
-        if !is_log(path) {
+        if !is_round_trips(path) {
             most = most.max(Some(Run::open(path)?.manifest().threshold_ns));
         }
     }
     Ok(most.unwrap_or(THRESHOLD))
-}
-
-/// Whether the path is a log of `latpath ping` rather than a run.
-fn is_log(path: &Path) -> bool {
-    path.is_file() || path.extension().is_some_and(|e| e == "parquet" || e == "csv") && !path.is_dir()
 }
 
 /// Reads recordings, all with the same threshold.
@@ -283,36 +279,27 @@ impl Reader<'_> {
 
     fn one(&mut self, path: &Path) -> Result<Recording> {
         let args = self.args;
-        let one = if is_log(path) {
-            if let Some(limit) = self.limits.first() {
-                let text = format!("{}: a log of ping is held against no limit of its own: {limit}", path.display());
-                return Err(Usage(text).into());
-            }
-            if args.selection.is_of_runs() || !args.only.is_empty() {
-                let text = format!("{}: a log of ping is compared as a whole", path.display());
-                return Err(Usage(text).into());
-            }
-            latpath_ping::log::recording(path, self.threshold, args.steps)?
-        } else {
-            let run = Run::open(path)?;
-            let options = RecordingOptions {
-                select: args.selection.select(&run)?,
-                threshold_ns: Some(self.threshold),
-                band: args.selection.band,
-                segments: args.selection.segments.clone(),
-                only: args.only.clone(),
-                by_stream: args.by_stream,
-                steps: args.steps,
-                row_limits: limits::row_limits(self.limits),
-                exclude: args.selection.exclude(),
-                workers: std::thread::available_parallelism().map_or(1, usize::from),
-            };
-            let (recording, summary) = recording(&run, &options).map_err(Usage)?;
-            let of_this = limits::check(self.limits, &summary).into_iter();
-            let named = of_this.map(|v| LimitVerdict { limit: format!("{}: {}", path.display(), v.limit), ..v });
-            self.verdicts.extend(named);
-            recording
+        let run = open_recording(path)?;
+        let is_partial = |one: &&Deficiency| one.kind == DeficiencyKind::Missing;
+        if let Some(one) = run.deficiencies().iter().find(is_partial).filter(|_| run.manifest().has_round_trips()) {
+            bail!("{}: {}; only a log of all can be compared", path.display(), one.text);
+        }
+        let options = RecordingOptions {
+            select: args.selection.select(&run)?,
+            threshold_ns: Some(self.threshold),
+            band: args.selection.band,
+            segments: args.selection.segments.clone(),
+            only: args.only.clone(),
+            by_stream: args.by_stream,
+            steps: args.steps,
+            row_limits: limits::row_limits(self.limits),
+            exclude: args.selection.exclude(),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
         };
-        Ok(one)
+        let (recording, summary) = recording(&run, &options).map_err(Usage)?;
+        let of_this = limits::check(self.limits, &summary).into_iter();
+        let named = of_this.map(|v| LimitVerdict { limit: format!("{}: {}", path.display(), v.limit), ..v });
+        self.verdicts.extend(named);
+        Ok(recording)
     }
 }

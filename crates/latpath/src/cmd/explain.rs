@@ -6,8 +6,9 @@ use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_analysis::{explain::run_context, Explainer, Explanation, PacketSelector, RunCaptures};
 use latpath_capture::CaptureKind;
+use latpath_import::open_recording;
 use latpath_report::{explanation_json, explanation_text, packet_text, Head};
-use latpath_run::{Condition, Run};
+use latpath_run::Condition;
 use latpath_stats::units::duration;
 use latpath_stats::utc_steps;
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ enum By {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let run = Run::open(&args.run)?;
+    let run = open_recording(&args.run)?;
     let manifest = run.manifest();
     let name = args.run.display();
     // The manifest has the spikes only after the first second of a recording, so a run in progress passes.

@@ -7,8 +7,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
 use latpath_analysis::{PacketSelector, SelectError, Selection};
 use latpath_export::{check_target, write_file, ExportError, ExportRequest, Exported, Exporter, EXPORTERS};
+use latpath_import::open_recording;
 use latpath_model::text::printable;
-use latpath_run::Run;
 use std::io::{self, ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ fn formats() -> impl TypedValueParser<Value = &'static Exporter> {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let exporter = args.format;
-    let run = Run::open(&args.run)?;
+    let run = open_recording(&args.run)?;
     let path = match &args.output {
         Some(path) => path.clone(),
         None => default_path(&args.run, exporter)?,

@@ -157,12 +157,6 @@ impl Selection {
     pub fn exclude(&self) -> Vec<PatternKind> {
         PatternKind::ALL.into_iter().filter(|kind| self.exclude.iter().any(|e| e.contains(kind))).collect()
     }
-
-    /// Whether the flags select a part of a recording, or a figure that only runs have.
-    pub fn is_of_runs(&self) -> bool {
-        let is_named = self.from.is_some() || self.to.is_some() || self.band.is_some();
-        is_named || !(self.streams.is_empty() && self.segments.is_empty() && self.exclude.is_empty())
-    }
 }
 
 fn threshold(text: &str) -> Result<Ns, String> {

@@ -10,8 +10,10 @@ use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_flight::Ppm;
 use latpath_follow::{FlightOptions, Options, PointFilter};
+use latpath_model::stream::MAX_STREAMS;
 use latpath_model::text::printable;
-use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
+use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT, TALKER};
+use latpath_protocols::ReactionRule;
 use latpath_session::{size_note, Event, Session};
 use latpath_stats::units::{duration, number_of};
 use latpath_timesync::SyncEvent;
@@ -30,6 +32,11 @@ pub struct FollowArgs {
     /// be repeated [default: all that are up, in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
+    /// Measure reactions: from a packet that comes in to the packet that an application sends because of it, as
+    /// 'svid:MU01[|Ia|] > 1500A -> goose:TRIP' or 'goose:PING -> goose:PONG,within=20ms'; follows both streams; can be
+    /// repeated
+    #[arg(long = "react", value_name = "RULE")]
+    reactions: Vec<ReactionRule>,
     #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
     /// Also watch this machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
@@ -107,7 +114,11 @@ impl FollowArgs {
 
     /// Whether the user named a stream, a machine or a point.
     pub fn names_any(&self) -> bool {
-        !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())
+        !(self.streams.is_empty()
+            && self.reactions.is_empty()
+            && !self.all
+            && self.machines.is_empty()
+            && self.points.is_empty())
     }
 
     /// The options of following. `quiet` omits the message about streams that a pattern chose.
@@ -117,13 +128,18 @@ impl FollowArgs {
             None => Ok(stream),
         };
         let window = self.joining.window()?;
-        if self.streams.is_empty() && !self.all {
+        if self.streams.is_empty() && self.reactions.is_empty() && !self.all {
             let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)";
             bail!(Usage(text.into()));
         }
         for (i, (name, _)) in self.machines.iter().enumerate() {
-            if name == HOST || name == MERGING_UNIT {
-                let taken = if name == HOST { "this machine" } else { "whatever takes the samples of a stream" };
+            let taken = match name.as_str() {
+                HOST => Some("this machine"),
+                MERGING_UNIT => Some("whatever takes the samples of a stream"),
+                TALKER => Some("the sender by the send times of a stream"),
+                _ => None,
+            };
+            if let Some(taken) = taken {
                 bail!(Usage(format!("--machine {name}=…: {name:?} is {taken}; give the other another name")));
             }
             if self.machines[..i].iter().any(|(n, _)| n == name) {
@@ -137,11 +153,35 @@ impl FollowArgs {
             other_users: self.other_users,
             quiet,
         })?;
-        let streams = streams.into_iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
+        let mut streams = streams.into_iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
         for (i, stream) in streams.iter().enumerate() {
             if streams[..i].contains(stream) {
                 bail!(Usage(format!("stream {stream} is named twice")));
             }
+        }
+        let sides = self.reactions.iter().flat_map(|rule| [&rule.input, &rule.output]);
+        for side in sides {
+            if side.is_pattern() {
+                bail!(Usage(format!(
+                    "--react: {side} is a pattern: a reaction is between two streams, each named in full"
+                )));
+            }
+            if !streams.contains(side) {
+                streams.push(side.clone());
+            }
+        }
+        for rule in &self.reactions {
+            let reactions = StreamSpec::of_reactions(rule.clone());
+            if streams.contains(&reactions) {
+                bail!(Usage(format!("reaction {rule} is named twice")));
+            }
+            streams.push(reactions);
+        }
+        if streams.len() > MAX_STREAMS {
+            bail!(Usage(format!(
+                "{} streams with those of reactions: at most {MAX_STREAMS} are followed",
+                streams.len()
+            )));
         }
         for (name, address) in &self.machines {
             if let Address::Unix(path) = address {

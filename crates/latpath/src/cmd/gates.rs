@@ -6,11 +6,12 @@ use anyhow::Result;
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_caps::Config;
 use latpath_gates::{
-    apply, check, show, undo, Error, Report, Schedule, Scheduler, Severity, SpeedSource, Surroundings,
+    apply, check, show, undo, Crossing, Error, Report, Schedule, Scheduler, Severity, SpeedSource, Surroundings, Tap,
 };
 use latpath_linux::proc::Root;
 use latpath_model::text::printable;
 use latpath_model::Ns;
+use latpath_net::{interfaces, priority_filters, qdiscs, FilterHook, Netns, PriorityFilter, INGRESS};
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, duration};
 use latpath_undo::Journal;
@@ -130,12 +131,13 @@ fn read(path: &Path) -> Result<Schedule> {
 }
 
 fn checked(schedule: &Schedule) -> Report {
-    check(schedule, &surroundings(&schedule.device))
+    check(schedule, &surroundings(schedule))
 }
 
-/// What this machine knows of a device: its speed and queues, from sysfs, and the kernel's tick.
-fn surroundings(device: &str) -> Surroundings {
-    let at = Path::new("/sys/class/net").join(device);
+/// What this machine knows of a device: its speed and queues, from sysfs, and the kernel's tick; and of the taps of
+/// streams.
+fn surroundings(schedule: &Schedule) -> Surroundings {
+    let at = Path::new("/sys/class/net").join(&schedule.device);
     let speed = std::fs::read_to_string(at.join("speed")).ok().and_then(|text| text.trim().parse::<i64>().ok());
     let queues = std::fs::read_dir(at.join("queues")).ok().map(|entries| {
         let is_tx = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("tx-");
@@ -147,7 +149,42 @@ fn surroundings(device: &str) -> Surroundings {
         speed: speed.and_then(|mbit| u32::try_from(mbit).ok()).filter(|mbit| *mbit > 0),
         tx_queues: queues,
         tick: tick(),
+        taps: taps(schedule),
+        sent: filters_of_sent(&schedule.device).unwrap_or_default(),
     }
+}
+
+/// The filters of a device that set priorities of sent packets.
+fn filters_of_sent(device: &str) -> latpath_net::Result<Vec<PriorityFilter>> {
+    let netns = Netns::own()?;
+    let found = interfaces(&netns)?.into_iter().find(|found| found.name == device);
+    match found {
+        Some(found) if can_filter(&netns, found.ifindex)? => priority_filters(&netns, found.ifindex, FilterHook::Sent),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Whether a device can have filters already.
+fn can_filter(netns: &Netns, ifindex: u32) -> latpath_net::Result<bool> {
+    Ok(qdiscs(netns)?.iter().any(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == INGRESS))
+}
+
+/// The taps by which streams enter, with their filters; without those that cannot be read.
+fn taps(schedule: &Schedule) -> Vec<Tap> {
+    let mut names: Vec<&String> = schedule.streams.iter().filter_map(|stream| stream.from.as_ref()).collect();
+    names.dedup();
+    let read = |name: &String| -> latpath_net::Result<Tap> {
+        let netns = Netns::own()?;
+        let device = name.clone();
+        let Some(found) = interfaces(&netns)?.into_iter().find(|found| found.name == device) else {
+            return Ok(Tap { device, ..Tap::default() });
+        };
+        let has_clsact = can_filter(&netns, found.ifindex)?;
+        let read = || priority_filters(&netns, found.ifindex, FilterHook::Received);
+        let filters = if has_clsact { read()? } else { Vec::new() };
+        Ok(Tap { device, has_clsact: Some(has_clsact), filters })
+    };
+    names.into_iter().filter_map(|name| read(name).ok()).collect()
 }
 
 fn tick() -> Option<Ns> {
@@ -193,6 +230,7 @@ fn text(report: &Report) -> String {
         text += "\n";
         text += &table(&["<stream", "<class", "frame", "together", "<fits"], streams);
     }
+    report.crossings.iter().for_each(|crossing| text += &crossed(crossing));
     text += "\n";
     for finding in &report.findings {
         text += &format!("{:<8} {}: {}\n", word(finding.severity), finding.subject, finding.text);
@@ -201,6 +239,15 @@ fn text(report: &Report) -> String {
         text += "no fault was found\n";
     }
     text
+}
+
+/// How a stream's class crosses a tap.
+fn crossed(crossing: &Crossing) -> String {
+    let Crossing { stream, from, pcp, priority, class } = crossing;
+    let pcp = pcp.map_or("no tag".into(), |pcp| format!("PCP {pcp}"));
+    let priority = priority.map_or("unknown priority".into(), |priority| format!("priority {priority}"));
+    let class = class.as_ref().map_or(String::new(), |class| format!(", class {class}"));
+    format!("  {stream} from {from}: {pcp}, {priority}{class}\n")
 }
 
 fn shown(all: &[Scheduler]) -> String {

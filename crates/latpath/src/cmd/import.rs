@@ -28,13 +28,13 @@ pub struct Args {
     /// rant: its logs as emit=FILE [reflect=FILE]; with --format svtrace: its results as FROM,TO=FILE
     #[arg(value_name = "POINT=FILE", required = true)]
     sources: Vec<String>,
-    /// Directory to create for the run; with --format rant, the log FILE.csv or FILE.parquet
+    /// Directory to create for the run
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
     /// Only this stream, as svid:MU01 or 'svid:MU*'; can be repeated [default: all streams of the files]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
-    /// Format of the files, if their first bytes do not show it; rant: logs of round trips, from which a log is written
+    /// Format of the files, if their first bytes do not show it; rant: logs of round trips
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Made>,
     /// Packets per second of svtrace's results, which contain no times of day
@@ -81,13 +81,13 @@ pub struct Args {
 #[derive(Clone, Copy)]
 enum Made {
     Run(Format),
-    LogOfRant,
+    RunOfRant,
     RunOfDurations,
 }
 
 fn formats() -> impl TypedValueParser<Value = Made> {
     let of_name = |name: String| match name.as_str() {
-        rant::NAME => Ok(Made::LogOfRant),
+        rant::NAME => Ok(Made::RunOfRant),
         DURATIONS => Ok(Made::RunOfDurations),
         _ => Format::ALL.into_iter().find(|f| f.name() == name).map(Made::Run).ok_or("no such format"),
     };
@@ -97,7 +97,7 @@ fn formats() -> impl TypedValueParser<Value = Made> {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let format = match args.format {
-        Some(Made::LogOfRant) => return rant::run(&args),
+        Some(Made::RunOfRant) => return rant::run(&args),
         Some(Made::RunOfDurations) => return svtrace::run(args),
         Some(Made::Run(format)) => Some(format),
         None => None,

@@ -1,14 +1,16 @@
 //! Listens briefly on devices, also in other network namespaces, for the streams that pass them.
 
 use super::ns;
+use super::wire::{wire_times, WIRE};
 use anyhow::{bail, Context, Result};
 use latpath_linux::monotonic;
 use latpath_model::text::printable;
+use latpath_model::StreamSpec;
 use latpath_net::{interfaces, namespace_names, Netns};
 use latpath_protocols::ProtocolId;
 use latpath_stats::units::number_of;
-use latpath_traffic::Discovery;
-use latpath_wire::{DeviceError, Groups, Listen, PacketSocket, Received, Receiver};
+use latpath_traffic::{Discovery, WireCounts, WireTimes};
+use latpath_wire::{Groups, Listen, PacketSocket, Received, Receiver};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -43,6 +45,8 @@ pub struct Heard {
     pub devices: Vec<String>,
     /// Number of frames that the kernel dropped.
     pub dropped: u64,
+    /// What became of the NICs' times, if they are used.
+    pub wire: Option<WireCounts>,
 }
 
 impl Places {
@@ -112,15 +116,23 @@ impl Places {
     }
 
     /// Listens for `time`, or until `stop` is set. If a device fails, the result still has the frames until then.
-    pub fn listen(&self, time: Duration, stop: &AtomicBool) -> (Heard, Result<()>) {
-        let with_ring = self.all.len() <= RINGS;
-        let heard: Vec<(Discovery, u64, Result<()>)> = thread::scope(|scope| {
-            let listener = |place| move || listen_at(place, with_ring, time, stop);
+    /// `nic_times`: also uses the times that NICs take of received frames; named devices must have these.
+    pub fn listen(&self, time: Duration, nic_times: bool, stop: &AtomicBool) -> (Heard, Result<()>) {
+        // A frame of a ring has one time, the kernel's.
+        let with_ring = self.all.len() <= RINGS && !nic_times;
+        let are_named = self.are_named;
+        let heard: Vec<(Discovery, u64, Option<WireCounts>, Result<()>)> = thread::scope(|scope| {
+            let wants = nic_times.then_some(are_named);
+            let listener = |place| move || listen_at(place, (with_ring, wants), time, stop);
             let threads: Vec<_> = self.all.iter().map(|place| scope.spawn(listener(place))).collect();
             threads.into_iter().map(|t| t.join().expect("a listener does not panic")).collect()
         });
         let (mut all, mut errors) = (Heard::default(), Vec::new());
-        for (at, (place, (found, dropped, ended))) in self.all.iter().zip(heard).enumerate() {
+        if nic_times {
+            all.wire = Some(WireCounts::default());
+        }
+        for (at, (place, (found, dropped, wire, ended))) in self.all.iter().zip(heard).enumerate() {
+            all.wire = all.wire.map(|counts| counts.plus(wire.unwrap_or_default()));
             all.found.add(found, at);
             all.devices.push(place.name.clone());
             all.dropped += dropped;
@@ -141,28 +153,53 @@ impl Places {
     }
 }
 
-/// Listens on one device. Returns the streams, the number of dropped frames, and the error if it ended early.
-fn listen_at(place: &Place, with_ring: bool, time: Duration, stop: &AtomicBool) -> (Discovery, u64, Result<()>) {
-    let (mut found, mut dropped) = (Discovery::default(), 0);
-    let mut listen = || -> Result<(), DeviceError> {
+/// Listens on one device. Returns the streams, the number of dropped frames, what became of the NIC's times, and the error
+/// if it ended early. `nic_times`: whether these are used, and whether the device must have them.
+fn listen_at(
+    place: &Place,
+    (with_ring, nic_times): (bool, Option<bool>),
+    time: Duration,
+    stop: &AtomicBool,
+) -> (Discovery, u64, Option<WireCounts>, Result<()>) {
+    let (mut found, mut dropped, mut counts) = (Discovery::default(), 0, None);
+    let mut listen = || -> Result<()> {
         let socket = PacketSocket::open(&place.device, Listen::Passing(ProtocolId::listed()))?;
         socket.join(&Groups::Everything)?;
+        let mut wire = match nic_times {
+            Some(true) => Some(wire_times(&place.device)?),
+            Some(false) => WireTimes::begin(&place.device).ok().flatten(),
+            None => None,
+        };
+        if wire.is_some() {
+            socket.request_stamps(WIRE)?;
+        }
         let mut receiver = Receiver::new(socket, with_ring)?;
         let end = monotonic().saturating_add(ns(time));
-        let mut note = |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag);
+        let note = |found: &mut Discovery, r: Received<'_>, wire: &mut Option<WireTimes<StreamSpec>>| match wire {
+            Some(wire) => found.note_received(&r, wire),
+            None => found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag),
+        };
         let mut heard = Ok(());
         while heard.is_ok() && !stop.load(Ordering::Relaxed) && monotonic() < end {
-            heard = receiver.receive(&mut note).map(drop);
+            heard = receiver.receive(&mut |r| note(&mut found, r, &mut wire)).map(drop);
+            if let Some(wire) = &mut wire {
+                found.round(wire, false);
+            }
         }
-        let heard = heard.and_then(|()| receiver.drain(&mut note));
+        let heard = heard.and_then(|()| receiver.drain(&mut |r| note(&mut found, r, &mut wire)));
         dropped = receiver.dropped();
-        heard
+        if let Some(mut wire) = wire {
+            found.round(&mut wire, true);
+            counts = Some(wire.counts());
+            wire.notes().iter().for_each(|note| eprintln!("latpath: {note}"));
+        }
+        Ok(heard?)
     };
     let ended = match place.netns.inside(&mut listen) {
-        Ok(ended) => ended.map_err(Into::into),
+        Ok(ended) => ended,
         Err(error) => Err(error).with_context(|| format!("{}: its network namespace", place.name)),
     };
-    (found, dropped, ended)
+    (found, dropped, counts, ended)
 }
 
 /// The devices that the user named, or all that are up.

@@ -42,7 +42,7 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 12] = [
+const DESCRIBED: [Described; 14] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
@@ -50,9 +50,11 @@ const DESCRIBED: [Described; 12] = [
     ("gates-check", of::<latpath_gates::Report>),
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
+    ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
     ("study", of::<StudyTable>),
     ("study-vhost", of::<Vec<Configuration>>),
+    ("subscribe", of::<super::subscribe::Document>),
     ("tune", of::<super::tune::Document>),
     ("vms", of::<Guests>),
 ];

@@ -36,10 +36,12 @@ pub mod study;
 pub mod subscribe;
 mod sync;
 mod thread;
+mod times;
 pub mod tune;
 pub mod values;
 pub mod vms;
 mod window;
+mod wire;
 
 use latpath_report::Style;
 use latpath_stats::units::Letters;

@@ -1,14 +1,18 @@
 //! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and reports its punctuality.
 
+mod document;
+mod faults;
 mod schedule;
+
+pub use document::Document;
 
 use super::flags::{Stamps, StopAfter, Tagging};
 use super::interrupt::stop_flag;
 use super::report::print_as;
-use super::streams::reasons_json;
-use super::subscribe::{mac, times_json, times_text};
+use super::subscribe::mac;
 use super::sync::SyncArgs;
 use super::thread::OnTime;
+use super::times::times_text;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -29,7 +33,6 @@ use latpath_traffic::{
     RepeatedOptions, Replay, Synthetic, SyntheticOptions, TalkOptions,
 };
 use latpath_wire::{Listen, Pace, PacketSocket, TxStampCounts};
-use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -45,7 +48,7 @@ const BATCH_ABOVE_HZ: f64 = 50_000.0;
 const MOST_BATCH: usize = 64;
 
 /// Flags of synthetic frames; frames of a file already have these properties.
-const OF_SYNTHETIC: [&str; 13] = [
+const OF_SYNTHETIC: [&str; 14] = [
     "profile",
     "svid",
     "stream",
@@ -59,6 +62,7 @@ const OF_SYNTHETIC: [&str; 13] = [
     "delay",
     "first",
     "burst",
+    "step",
 ];
 
 #[derive(ClapArgs)]
@@ -118,7 +122,11 @@ pub struct Args {
     /// Send N frames of each stream at once, every N intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     burst: u32,
-    #[arg(short, long, value_name = "STREAM", help = format!("Stream to send instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
+    /// Make a fault every TIME, as 2s,for=80ms,times=5: all currents are so many times as large for so long; to test
+    /// what reacts to it [default: for=100ms,times=10]
+    #[arg(long, value_name = "TIME", value_parser = faults::parse)]
+    step: Option<latpath_traffic::Faults>,
+    #[arg(short, long, value_name = "STREAM", help = format!("Stream to send instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst", "step"])]
     stream: Option<StreamSpec>,
     /// Begin a new event every TIME (with --stream) [default: a single event]
     #[arg(long, value_name = "TIME", requires = "stream", value_parser = crate::cmd::values::time)]
@@ -239,7 +247,11 @@ fn measure(args: Args) -> Result<Outcome> {
             socket.bypass_qdisc()?;
         }
         if args.stamps == Stamps::Nic {
-            stamping.extend(request_stamps(device, &mut socket)?);
+            let on = switch_on_stamps(device)?;
+            if on.as_ref().is_some_and(HardwareStamps::tx) {
+                socket.sample_tx_stamps()?;
+            }
+            stamping.extend(on);
         }
         Ok(socket)
     };
@@ -274,7 +286,7 @@ fn measure(args: Args) -> Result<Outcome> {
     let ended = publish(&mut output, &mut *frames, &options, &stop, &mut sent);
     let printed = print_as(
         args.json,
-        || to_json(&args, &what, hz, &sent, output.tx_stamps()),
+        || Document::new(&args, &what, hz, &sent, output.tx_stamps()),
         || text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent, output.tx_stamps()),
     );
     ended?;
@@ -284,20 +296,22 @@ fn measure(args: Args) -> Result<Outcome> {
 
 /// Sends frames at the times of a schedule.
 fn talk(args: &Args, plan: schedule::Plan, spin: Ns, stop: &AtomicBool) -> Result<Outcome> {
-    let mut talker = plan.open(&args.interface, args.bypass_qdisc)?;
+    let stamping = if args.stamps == Stamps::Nic { switch_on_stamps(&args.interface)? } else { None };
+    let nic_times = stamping.as_ref().is_some_and(HardwareStamps::tx);
+    let mut talker = plan.open(&args.interface, args.bypass_qdisc, nic_times)?;
     let options = TalkOptions { duration: args.stop_after.duration.map(ns), count: args.stop_after.count, spin };
     let _awake = args.on_time.keep_awake()?;
     args.on_time.apply("publish")?;
     let mut sent = Punctuality::default();
     let ended = talker.talk(&options, stop, &mut sent);
-    let printed = print_as(args.json, || talker.to_json(args, &sent), || talker.text(args, &sent));
+    let printed = print_as(args.json, || talker.document(args, &sent), || talker.text(args, &sent));
     ended?;
     printed?;
     Ok(Outcome::Done)
 }
 
-/// Switches the device's timestamps on, and requests them of sent frames, unless a PTP program runs on the device.
-fn request_stamps(device: &str, socket: &mut PacketSocket) -> Result<Option<HardwareStamps>> {
+/// Switches the device's timestamps on, unless a PTP program runs on the device.
+fn switch_on_stamps(device: &str) -> Result<Option<HardwareStamps>> {
     let caps = Caps::of(device)?;
     let device = printable(device);
     anyhow::ensure!(
@@ -306,15 +320,12 @@ fn request_stamps(device: &str, socket: &mut PacketSocket) -> Result<Option<Hard
     );
     if is_used_by_ptp(caps.ifindex) {
         eprintln!(
-            "latpath: {device}: no times of sent frames are requested, because a PTP program uses them there: most NICs              keep one at a time"
+            "latpath: {device}: no times of sent frames are requested, because a PTP program uses them there: most NICs \
+             keep one at a time"
         );
         return Ok(None);
     }
-    let on = HardwareStamps::switch_on(&caps)?;
-    if on.as_ref().is_some_and(HardwareStamps::tx) {
-        socket.sample_tx_stamps()?;
-    }
-    Ok(on)
+    Ok(HardwareStamps::switch_on(&caps)?)
 }
 
 struct SentStream {
@@ -393,13 +404,15 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, SentStream)
         smp_synch: args.smp_synch.unwrap_or(if args.delay.is_some() { 2 } else { 1 }),
         pace: rate.unwrap_or(Some(Pace::per_second(args.profile.frames_per_s()))),
         burst: args.burst,
+        faults: args.step,
     };
     let names = match svids.as_slice() {
         [one] => one.clone(),
         [first, .., last] => format!("{first} to {last}"),
         [] => String::new(),
     };
-    let text = format!("{names}, {}, to {}", args.profile, format_mac(&first_dst));
+    let faults = args.step.map_or(String::new(), |faults| format!(", {}", faults::described(&faults)));
+    let text = format!("{names}, {}{faults}, to {}", args.profile, format_mac(&first_dst));
     let what = SentStream::new(text, svids);
     Ok((Box::new(Synthetic::new(options)?), what))
 }
@@ -453,40 +466,6 @@ fn repeated(
     let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
     let frames = Repeated::new(options).map_err(Usage)?;
     Ok((Box::new(frames), SentStream::new(stream.to_string(), Vec::new())))
-}
-
-fn to_json(
-    args: &Args,
-    what: &SentStream,
-    hz: Option<f64>,
-    sent: &Punctuality,
-    stamps: Option<TxStampCounts>,
-) -> Value {
-    let mut row = json!({
-        "interface": args.copies().is_none().then_some(&args.interface),
-        "prp": args.prp,
-        "hsr": args.hsr,
-        "svids": what.svids,
-        "stream": args.stream,
-        "replay": args.pcap,
-        "frames_sent": sent.sent,
-        "refused": sent.refused,
-        "late": sent.late,
-        "gave_up": sent.gave_up,
-        "skipped": what.skipped,
-        "malformed": what.unread.total(),
-        "malformed_reasons": reasons_json(&what.unread),
-        "frames_cut": what.cut,
-        "elapsed_ns": sent.last - sent.first,
-        "target_rate_hz": hz,
-        "rate_hz": sent.rate_hz(),
-    });
-    if let Some(TxStampCounts { requested, received, skipped }) = stamps {
-        row["nic_times"] = json!({ "requested": requested, "received": received, "skipped": skipped });
-    }
-    times_json(&mut row, "pacing", &sent.error);
-    times_json(&mut row, "wakeup", &sent.wakeup);
-    row
 }
 
 fn text(

@@ -9,6 +9,7 @@ use latpath_analysis::{
     digest, explain::ExplainedRun, parse_duration, Analysis, Charts, Chosen, LimitVerdict, SummaryOptions,
 };
 use latpath_export::{check_target, write_csv, write_file};
+use latpath_import::open_recording;
 use latpath_model::text::{printable, visible};
 use latpath_model::Ns;
 use latpath_report::{asciidoc, html, markdown, report_json, text, Findings, Options};
@@ -99,7 +100,7 @@ fn is_stdout(path: &Path) -> bool {
 pub fn run(args: Args) -> Result<Outcome> {
     let limits = args.limits.all(args.force)?;
     check_files(&args)?;
-    let run = Run::open(&args.run)?;
+    let run = open_recording(&args.run)?;
     let select = args.selection.select(&run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };

@@ -5,10 +5,10 @@ use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_analysis::layout_of;
+use latpath_import::open_recording;
 use latpath_journey::{Layout, Route};
 use latpath_model::text::printable;
 use latpath_model::{PointId, SegmentKind};
-use latpath_run::Run;
 use serde_json::{json, Value};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let run = Run::open(&args.run)?;
+    let run = open_recording(&args.run)?;
     let layout = layout_of(&run, &args.segments).map_err(Usage)?;
     let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
     // Names of threads and devices, and all names in a run of another user, may contain any characters.

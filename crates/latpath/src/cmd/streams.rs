@@ -1,17 +1,20 @@
 //! `latpath streams`: lists the streams on a device or in a file.
 
+use super::flags::Stamps;
 use super::interrupt::stop_flag;
 use super::listening::{places, Heard};
 use super::report::print_as;
+use super::times::{named_times, unread_reasons, Times};
+use super::wire::{wire_text, NicTimes};
 use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_model::stream::{format_mac, listed_titles};
 use latpath_model::StreamSpec;
 use latpath_protocols::protocol::{Field, Order, Value};
-use latpath_protocols::{Tag, UnreadFrames};
+use latpath_protocols::Tag;
 use latpath_stats::text::Table;
-use latpath_stats::units::{count, rate};
+use latpath_stats::units::{count, duration, rate};
 use latpath_traffic::{CaptureError, CaptureFile, Discovery, FoundStream};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -20,6 +23,10 @@ use std::time::Duration;
 
 /// Maximum number of rows in the tables: a flood of names on a bus must not flood the terminal.
 const MOST_ROWS: usize = 200;
+
+named_times! {
+    WireToDriver: "wire_to_driver", "Time from the arrival at the NIC, by the NIC's clock, to the kernel's reception.";
+}
 
 #[derive(ClapArgs)]
 #[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
@@ -34,6 +41,9 @@ pub struct Args {
     /// Read this file instead: a capture, pcap or pcapng, also .gz; - for standard input
     #[arg(short, long, value_name = "FILE")]
     read: Option<PathBuf>,
+    /// Timestamps to take: the kernel's, or also the NIC's, which are switched on meanwhile: from the wire to the driver
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel, conflicts_with = "read")]
+    stamps: Stamps,
     /// Stop after this time (10s, 1h 30m)
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::cmd::values::some_time, conflicts_with = "read")]
     duration: Duration,
@@ -52,7 +62,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
         None => {
             let places = places(&args.interfaces, args.other_users)?;
-            let (of_places, ended) = places.listen(args.duration, &stop);
+            let (of_places, ended) = places.listen(args.duration, args.stamps == Stamps::Nic, &stop);
             heard = of_places;
             (ended, places.describe(), places.are_several())
         }
@@ -93,13 +103,7 @@ fn read(
     ended
 }
 
-/// Reasons why frames cannot be read, as JSON, in descending order of frames.
-pub fn reasons_json(unread: &UnreadFrames) -> serde_json::Value {
-    let row = |(error, frames): (latpath_protocols::FrameError, u64)| json!({ "reason": error.to_string(), "frames": frames });
-    unread.reasons().into_iter().map(row).collect()
-}
-
-fn to_json(Heard { found, devices, dropped }: &Heard) -> serde_json::Value {
+fn to_json(Heard { found, devices, dropped, wire }: &Heard) -> serde_json::Value {
     let row = |s: &&FoundStream| {
         let totals = s.tracker.totals();
         let mut row = json!({
@@ -118,6 +122,12 @@ fn to_json(Heard { found, devices, dropped }: &Heard) -> serde_json::Value {
             "out_of_order": totals.out_of_order,
             "restarts": totals.restarts,
         });
+        if wire.is_some() {
+            let times = serde_json::to_value(Times::<WireToDriver>::from(&s.wire_to_driver)).unwrap_or_default();
+            if let (Some(row), serde_json::Value::Object(times)) = (row.as_object_mut(), times) {
+                row.extend(times);
+            }
+        }
         let details = s.stream.matcher.details(&s.newest);
         for field in details.name.into_iter().chain(details.newest) {
             let value = match field.value {
@@ -135,10 +145,11 @@ fn to_json(Heard { found, devices, dropped }: &Heard) -> serde_json::Value {
         "streams": found.streams().iter().map(row).collect::<Vec<_>>(),
         "frames": found.frames,
         "malformed": found.unread.total(),
-        "malformed_reasons": reasons_json(&found.unread),
+        "malformed_reasons": unread_reasons(&found.unread),
         "other_frames": found.other_protocols,
         "streams_overflow": found.beyond,
         "socket_dropped": dropped,
+        "nic_times": wire.map(NicTimes::from),
     })
 }
 
@@ -158,8 +169,9 @@ fn destination(s: &FoundStream) -> Option<String> {
     s.stream.link.dst.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
 }
 
-/// The cells of a stream, each with its heading; `interface` if the streams come from several.
-fn cells(s: &FoundStream, interface: Option<&str>) -> Vec<(&'static str, String)> {
+/// The cells of a stream, each with its heading; `interface` if the streams come from several. `has_nic_times`: the times
+/// from the wire to the driver.
+fn cells(s: &FoundStream, interface: Option<&str>, has_nic_times: bool) -> Vec<(&'static str, String)> {
     let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));
     let fields = |fields: Vec<Field>| fields.into_iter().map(move |f| (f.title, cell(&f.value, hz)));
     let mut cells: Vec<_> = fields(details.name).collect();
@@ -176,6 +188,12 @@ fn cells(s: &FoundStream, interface: Option<&str>) -> Vec<(&'static str, String)
     let totals = s.tracker.totals();
     cells.push(("lost", count(totals.lost)));
     cells.push(("repeated", count(totals.duplicates)));
+    if has_nic_times {
+        let [p50, p99] = s.wire_to_driver.percentiles([500_000, 990_000]);
+        let known = |time| if s.wire_to_driver.count() > 0 { duration(time) } else { "-".into() };
+        cells.push(("wire→driver p50", known(p50)));
+        cells.push(("p99", known(p99)));
+    }
     cells
 }
 
@@ -194,7 +212,8 @@ fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> 
 
 /// One table for each protocol with streams, within `width` columns if possible. `are_several`: the streams may come
 /// from several devices.
-fn text(Heard { found, devices, dropped }: &Heard, place: &str, are_several: bool, width: usize) -> String {
+fn text(heard: &Heard, place: &str, are_several: bool, width: usize) -> String {
+    let Heard { found, devices, dropped, wire } = heard;
     let (streams, mut lines) = (found.streams(), Vec::new());
     let are_several = are_several || streams.windows(2).any(|two| two[0].interface != two[1].interface);
     let interface = |s: &FoundStream| devices.get(s.interface).map(String::as_str).filter(|_| are_several);
@@ -203,7 +222,7 @@ fn text(Heard { found, devices, dropped }: &Heard, place: &str, are_several: boo
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        let rows: Vec<_> = of_protocol.iter().map(|stream| cells(stream, interface(stream))).collect();
+        let rows: Vec<_> = of_protocol.iter().map(|stream| cells(stream, interface(stream), wire.is_some())).collect();
         let fits = |lines: &Vec<String>| lines.iter().all(|line| line.chars().count() <= width);
         let tables = (0..=SPARED.len()).map(|n| table(&rows, &SPARED[..n]));
         let mut tables = tables.skip_while(|lines| !fits(lines));
@@ -222,6 +241,9 @@ fn text(Heard { found, devices, dropped }: &Heard, place: &str, are_several: boo
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
         lines.push(format!("{} {what}", count(n)));
+    }
+    if let Some(counts) = wire {
+        lines.push(format!("NIC: {}", wire_text(*counts)));
     }
     for s in shown.iter().filter(|s| s.tracker.totals().duplicates > s.frames / 2) {
         let (repeated, frames) = (count(s.tracker.totals().duplicates), count(s.frames));

@@ -1,25 +1,28 @@
 //! `latpath subscribe`: acts as the application at the end of the route.
 
 mod arrivals;
+mod document;
+mod trips;
 
-use super::flags::StopAfter;
+pub use document::Document;
+
+use super::flags::{Stamps, StopAfter};
 use super::interrupt::stop_flag;
 use super::report::print_as;
-use super::streams::reasons_json;
 use super::sync::SyncArgs;
 use super::thread::OnTime;
+use super::times::times_text;
+use super::wire::{wire_text, wire_times, WIRE};
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
 use latpath_model::stream::{listed_examples, listed_titles, parse_mac};
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, number_of, rate};
-use latpath_traffic::{ArrivalClock, ArrivalOptions, StreamReceived, Subscription};
+use latpath_traffic::{ArrivalClock, ArrivalOptions, Responder, Responses, StreamReceived, Subscription, WireTimes};
 use latpath_wire::{Groups, Listen, PacketSocket, Received, Receiver};
-use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Time without a requested stream after which a note reports it, ns.
@@ -39,6 +42,9 @@ pub struct Args {
     /// Read frames from a memory-mapped ring (TPACKET_V2) instead of copying them
     #[arg(long)]
     ring: bool,
+    /// Timestamps to take: the kernel's, or also the NIC's, which are switched on meanwhile: from the wire to the driver
+    #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
+    stamps: Stamps,
     #[command(flatten)]
     stop_after: StopAfter,
     #[command(flatten)]
@@ -50,6 +56,8 @@ pub struct Args {
     name: String,
     #[command(flatten)]
     arrivals: arrivals::ArrivalArgs,
+    #[command(flatten)]
+    trips: trips::TripArgs,
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -89,17 +97,40 @@ fn measure(args: Args) -> Result<Outcome> {
         [protocol] if !vlans && protocol.info().ethertypes.len() == 1 => Listen::Delivered(*protocol),
         protocols => Listen::Incoming(protocols.to_vec()),
     };
+    if args.ring && args.stamps == Stamps::Nic {
+        return Err(
+            Usage("--ring: a frame of the ring has one time, the kernel's; leave out --stamps nic".into()).into()
+        );
+    }
     let socket = PacketSocket::open(&args.interface, listen)?;
     socket.join(&groups(&args))?;
+    if args.stamps == Stamps::Nic {
+        subscription.measure_wire(wire_times(&args.interface)?);
+        socket.request_stamps(WIRE)?;
+    }
     let mut receiver = Receiver::new(socket, args.ring)?;
 
     let _awake = args.on_time.keep_awake()?;
     args.on_time.apply(&args.name)?;
-    let mut run = Run { subscription, options, start: monotonic(), elapsed: 0, dropped: 0, noted: false };
-    let ended = run.receive(&mut receiver, &args, &stop);
+    let responder = args.trips.begin(&args)?;
+    let (start, responses) = (monotonic(), None);
+    let mut run = Run { subscription, options, start, elapsed: 0, dropped: 0, noted: false, responder, responses };
+    let received = run.receive(&mut receiver, &args, &stop);
     run.elapsed = monotonic() - run.start;
+    let responded = run.responder.take().map(Responder::stop).transpose();
+    let ended = received.and(match responded {
+        Ok(responses) => {
+            run.responses = responses;
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    });
     run.dropped = receiver.dropped();
-    let printed = print_as(args.json, || run.to_json(&args), || run.text(&args));
+    run.subscription.round(true);
+    for note in run.subscription.wire().map_or(Vec::new(), WireTimes::notes) {
+        eprintln!("latpath: {note}");
+    }
+    let printed = print_as(args.json, || run.document(&args), || run.text(&args));
     ended?;
     printed?;
     let verdicts = arrivals::verdicts(&limits, &run.subscription, options.as_ref());
@@ -124,6 +155,9 @@ struct Run {
     elapsed: Ns,
     dropped: u64,
     noted: bool,
+    responder: Option<Responder>,
+    /// What the responder sent, at the end.
+    responses: Option<Responses>,
 }
 
 impl Run {
@@ -134,6 +168,7 @@ impl Run {
             if let Some(clock) = self.subscription.arrival_clock() {
                 clock.follow();
             }
+            self.subscription.round(false);
             receiver.receive(&mut |frame| self.take(&frame, most))?;
             if !self.noted && monotonic() - self.start > PATIENCE {
                 self.note_absent(args);
@@ -147,6 +182,8 @@ impl Run {
 
     fn take(&mut self, frame: &Received<'_>, most: u64) {
         if self.subscription.taken < most {
+            // First, because its time counts.
+            self.responder.iter_mut().for_each(|responder| responder.note(frame));
             self.subscription.note(frame);
         }
     }
@@ -168,26 +205,10 @@ impl Run {
         eprintln!("latpath: {}: no frame of {what} for 3 s{others}; still waiting", args.interface);
     }
 
-    fn to_json(&self, args: &Args) -> Value {
-        let s = &self.subscription;
-        let sum = |f: fn(&StreamReceived) -> u64| s.streams().iter().map(f).sum::<u64>();
-        json!({
-            "interface": args.interface,
-            "mode": if args.ring { "ring" } else { "copy" },
-            "elapsed_ns": self.elapsed,
-            "received": sum(|s| s.totals().received),
-            "lost": sum(|s| s.totals().lost),
-            "duplicates": sum(|s| s.totals().duplicates),
-            "out_of_order": sum(|s| s.totals().out_of_order),
-            "malformed": s.unread.total(),
-            "malformed_reasons": reasons_json(&s.unread),
-            "other_frames": s.others,
-            "other_svids": s.other_names,
-            "socket_dropped": self.dropped,
-            "unstamped": s.unstamped,
-            "send_times": self.options.map(|options| arrivals::settings(&options, args.arrivals.clock())),
-            "streams": s.streams().iter().map(|s| stream_json(s, self.options.as_ref())).collect::<Vec<_>>(),
-        })
+    fn document(&self, args: &Args) -> Document {
+        let measured = self.options.as_ref().map(|options| (options, args.arrivals.clock()));
+        let trips = self.responses.as_ref().zip(args.trips.rule());
+        Document::new(args, &self.subscription, (self.elapsed, self.dropped), (measured, trips))
     }
 
     fn text(&self, args: &Args) -> String {
@@ -201,6 +222,9 @@ impl Run {
                 arrivals::add(&mut lines, arrivals, options);
             }
         }
+        if let Some((responses, rule)) = self.responses.as_ref().zip(args.trips.rule()) {
+            trips::add(&mut lines, responses, rule);
+        }
         if s.others > 0 {
             lines.push(format!("others         {} of {}", number_of(s.others, "frame"), s.other_names.join(", ")));
         }
@@ -208,54 +232,14 @@ impl Run {
         if unread > 0 {
             lines.push(format!("malformed      {} could not be read: {}", number_of(unread, "frame"), s.unread));
         }
+        if let Some(wire) = s.wire() {
+            lines.push(format!("NIC            {}", wire_text(wire.counts())));
+        }
         if self.dropped > 0 {
             lines.push(format!("dropped        {}: the socket's buffer was full", number_of(self.dropped, "frame")));
         }
         lines.join("\n") + "\n"
     }
-}
-
-/// Adds the figures of these times to the JSON; null without times.
-pub(super) fn times_json(into: &mut Value, name: &str, times: &Histogram) {
-    into[format!("{name}_count")] = json!(times.count());
-    let [p50, p90, p99, p99_9] = times.percentiles([500_000, 900_000, 990_000, 999_000]);
-    let (keys, values) = (
-        ["min", "mean", "p50", "p90", "p99", "p99_9", "max"],
-        [times.min(), times.mean(), p50, p90, p99, p99_9, times.max()],
-    );
-    for (key, value) in keys.iter().zip(values) {
-        into[format!("{name}_{key}_ns")] = json!((times.count() > 0).then_some(value));
-    }
-}
-
-/// Percentiles and maximum of these times as text; `None` without times.
-pub(super) fn times_text(times: &Histogram) -> Option<String> {
-    let [p50, p99, p99_9] = times.percentiles([500_000, 990_000, 999_000]).map(duration);
-    (times.count() > 0).then(|| format!("p50 {p50}, p99 {p99}, p99.9 {p99_9}, max {}", duration(times.max())))
-}
-
-fn stream_json(s: &StreamReceived, options: Option<&ArrivalOptions>) -> Value {
-    let totals = s.totals();
-    let mut row = json!({
-        "stream": s.stream.to_string(),
-        "svid": s.stream.short(),
-        "received": totals.received,
-        "lost": totals.lost,
-        "gaps": totals.gaps,
-        "duplicates": totals.duplicates,
-        "out_of_order": totals.out_of_order,
-        "restarts": totals.restarts,
-        "wrap": s.tracker.wrap(),
-        "asdus": s.samples,
-        "rate_hz": rate_hz(s),
-        "delay_negative": s.delay.negatives(),
-    });
-    times_json(&mut row, "interarrival", &s.interarrival);
-    times_json(&mut row, "delay", &s.delay);
-    if let Some(options) = options {
-        arrivals::to_json(&mut row, s, options);
-    }
-    row
 }
 
 fn rate_hz(s: &StreamReceived) -> f64 {
@@ -285,7 +269,8 @@ fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     if t.restarts > 0 {
         lines.push(format!("  restarts     {}: the publisher began again", count(t.restarts)));
     }
-    for (name, times) in [("interarrival", &s.interarrival), ("delay", &s.delay)] {
+    let wire = ("wire→driver", &s.wire_to_driver);
+    for (name, times) in [("interarrival", &s.interarrival), wire, ("delay", &s.delay)] {
         if let Some(text) = times_text(times) {
             lines.push(format!("  {name:<12} min {}, {text}", duration(times.min())));
         }

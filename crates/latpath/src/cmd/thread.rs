@@ -5,7 +5,7 @@ use clap::Args as ClapArgs;
 use latpath_wire::thread::{lock_memory, may_lock_memory, pin, set_fifo, set_name, touch_stack, CpuLatencyRequest};
 
 /// Flags of commands that have to be on time.
-#[derive(ClapArgs, Debug)]
+#[derive(ClapArgs, Clone, Debug)]
 pub struct OnTime {
     /// Real-time priority (SCHED_FIFO); also locks memory
     #[arg(long, value_name = "PRIO", value_parser = crate::cmd::values::whole::<u8>(1..=99))]

@@ -289,7 +289,7 @@ fn usage() -> Result<(), Failed> {
         ("--stream svid:a --match hash:0:999", "1 to 128"),
         (
             "--stream svid:a --segment lan=a/tx@b..c/tx@d --limit lan:max<=1ms --limit host/tx@a→host/tx@b:max<=1ms --limit Tfoo:max<=3ms",
-            "\"Tfoo\": no such segment (there can be: Tmu, Tnet, Thyp, Tsub, total, Tupcall, Tskew, lan; or from one point to the next",
+            "\"Tfoo\": no such segment (there can be: Tmu, Tsend, Tnet, Thyp, Tsub, total, Treact, Tin, Tapp, Tout, Tupcall, Tskew, lan; or from one point to the next",
         ),
         ("", "--stream"),
     ] {

@@ -6,6 +6,8 @@ mod clocks;
 mod exchanged;
 mod guest;
 mod live;
+mod planned;
+mod reactions;
 mod record;
 mod redundant;
 mod sampling;
@@ -24,10 +26,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    latpath_testkit::busy::run_if_asked();
     let needs = [need_root(), need_btf(), need_lab()];
     let mut tests = record::trials(&needs);
     tests.extend(live::trials(&needs));
     tests.extend(sampling::trials(&needs));
+    tests.extend(planned::trials(&needs));
+    tests.extend(reactions::trials(&needs));
     tests.extend(breaks::trials(&needs));
     tests.extend(spikes::trials(&needs));
     tests.extend(exchanged::trials(&needs));
@@ -61,7 +66,13 @@ impl Recorder {
     }
 
     fn start_at(bench: &Bench, run: PathBuf, words: &str) -> Result<Self, Failed> {
-        let command = latpath(&format!("record {words} -o {}", run.display()));
+        Self::start_with(bench, run, words, &[])
+    }
+
+    /// With further words, which may have spaces.
+    fn start_with(bench: &Bench, run: PathBuf, words: &str, more: &[&str]) -> Result<Self, Failed> {
+        let mut command = latpath(&format!("record {words} -o {}", run.display()));
+        command.args(more);
         let mut process = bench.start(&bench.path.hypervisor, command)?;
         until("the recording begins", || Run::open(&run).is_ok() || !process.runs())?;
         match Run::open(&run) {

@@ -98,7 +98,7 @@ fn trace_cmd(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
 
 fn explained(tracer: &Tracer) -> Result<(), Failed> {
     let bench = bench()?;
-    let (svid, folder) = (own("traced"), bench.lab.folder().to_owned());
+    let (svid, folder) = (own("traced-all"), bench.lab.folder().to_owned());
     let mut dumps =
         [dump(&bench, NIC, "in", &folder.join("nic.pcap"))?, dump(&bench, VETH, "out", &folder.join("veth.pcap"))?];
     let tie = ClockTie::read();

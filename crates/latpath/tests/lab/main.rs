@@ -49,13 +49,15 @@ struct Test {
 #[derive(Clone, Copy)]
 enum Need {
     Nothing,
+    /// The kernel's driver of redundant networks, a module that not all kernels have.
+    Hsr,
     /// The lab's own NICs, whose stamps the test knows (stamping.rs).
     StampingNics,
     /// Idle states with a slow exit (the lab's own module).
     SlowIdle,
     /// Two igb NICs instead of two e1000e.
     Igb,
-    /// A kernel that isolates CPU 1 for a guest.
+    /// A third CPU, which the kernel isolates for a guest.
     Isolation,
 }
 
@@ -63,6 +65,7 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Nothing => "tests that need the kernel alone",
+            Self::Hsr => "tests with the kernel's hsr driver",
             Self::StampingNics => "tests with stamping NICs",
             Self::SlowIdle => "tests with idle states",
             Self::Igb => "tests with igb",

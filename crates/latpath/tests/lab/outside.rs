@@ -4,7 +4,7 @@
 use crate::{arm64, module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
     complaints, missing, Application, Arch, Error, Hypervisor, Lab, LabKernel, Nics, Output, OwnModule, Progress,
-    ISOLATED, KERNELS,
+    KERNELS,
 };
 use latpath_testkit::{trial, Failed, Tier, Trial, PROGRAM};
 use std::{
@@ -52,7 +52,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
             let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
             // Tests that were not requested need nothing.
             let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
-            let mut home = Home { kernel, nics: Nics::default(), module: None, parameters: "" };
+            let mut home = Home { kernel, nics: Nics::default(), module: None, is_isolated: false };
             let asked = !arguments.list && named.iter().any(asked);
             let lack = if asked { home.provide(*need).err().map(|lack| format!("{need}: {lack}")) } else { None };
             trials.extend(named.into_iter().map(|(name, test)| {
@@ -95,8 +95,8 @@ struct Home {
     nics: Nics,
     /// The lab's own module, for tests that need it.
     module: Option<PathBuf>,
-    /// Further parameters of the kernel.
-    parameters: &'static str,
+    /// Whether the kernel isolates a CPU for a guest.
+    is_isolated: bool,
 }
 
 impl Home {
@@ -108,11 +108,11 @@ impl Home {
         let progress = &mut |line: &str| eprintln!("{line}");
         let provided = missing(Application::Guest).map_or_else(|| self.kernel.fetch(progress, NEVER), Err);
         let provided = provided.and_then(|()| match need {
-            Need::Nothing => Ok(()),
+            Need::Nothing | Need::Hsr => Ok(()),
             Need::StampingNics => self.build(OwnModule::StampingNics, progress),
             Need::SlowIdle => self.build(OwnModule::SlowIdle, progress),
             Need::Isolation => {
-                self.parameters = ISOLATED;
+                self.is_isolated = true;
                 Ok(())
             }
             Need::Igb => {
@@ -120,7 +120,13 @@ impl Home {
                 self.nics.fetch(progress, NEVER)
             }
         });
-        provided.map_err(|e| e.to_string())
+        provided.map_err(|e| e.to_string())?;
+        let lacks_hsr =
+            matches!(need, Need::Hsr) && !self.kernel.has_module("hsr", progress, NEVER).map_err(|e| e.to_string())?;
+        if lacks_hsr {
+            return Err(format!("Linux {} has no module hsr", self.kernel.name));
+        }
+        Ok(())
     }
 
     fn build(&mut self, module: OwnModule, progress: Progress) -> latpath_lab::Result<()> {
@@ -193,14 +199,14 @@ enum Attempt {
 fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<Attempt, Failed> {
     let mut slot = pool.lock().unwrap_or_else(|broken| broken.into_inner());
     // The pool is empty while a test uses the machine.
-    let fits = |h: &Hypervisor| (h.kernel(), h.nics(), h.parameters()) == (home.kernel, home.nics, home.parameters);
+    let fits = |h: &Hypervisor| (h.kernel(), h.nics(), h.is_isolated()) == (home.kernel, home.nics, home.is_isolated);
     let kept = slot.take().filter(|(_, hypervisor)| fits(hypervisor));
     let (lab, mut hypervisor) = match kept {
         Some(kept) => kept,
         None => {
             let lab = Lab::new()?;
             let progress = &mut |line: &str| eprintln!("{line}");
-            let booted = Hypervisor::boot_with(&lab, home.kernel, home.nics, home.parameters, progress, NEVER);
+            let booted = Hypervisor::boot_with(&lab, home.kernel, home.nics, home.is_isolated, progress, NEVER);
             let hypervisor = match booted {
                 Err(error) if error.to_string().contains(EMULATION) => {
                     return Ok(Attempt::Unsound(error.to_string()));

@@ -90,6 +90,8 @@ pub struct Stage {
     pub service: NicService,
     /// Number of the guest's vCPUs.
     pub cpus: u32,
+    /// Recordings do without the guest's agent.
+    pub without_agent: bool,
 }
 
 impl Stage {
@@ -113,6 +115,7 @@ impl Stage {
             in_memory: false,
             service: NicService::Default,
             cpus: 1,
+            without_agent: false,
         })
     }
 
@@ -242,12 +245,18 @@ impl Stage {
         };
         let machine = match (&self.guest, self.reach) {
             (None, _) => String::new(),
+            (Some(_), _) if self.without_agent => String::new(),
             (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
             (Some(_), Reach::Vsock) => format!("--machine {GUEST}=vsock:{CID}:{PORT}"),
         };
         let window = window.as_millis();
         let words = format!("record --stream {stream} {machine} --window {window}ms {words} -o {}", run.display());
-        let mut process = self.start(&self.path().hypervisor, &words)?;
+        let mut command = latpath(&words);
+        if let Ok(switch) = self.open_vswitch() {
+            // Where it asks for max-idle and flow-limit.
+            command.env("OVS_RUNDIR", switch.folder());
+        }
+        let mut process = self.start_command(&self.path().hypervisor, command)?;
         let until = Instant::now() + PATIENCE;
         while Run::open(&run).is_err() {
             let said = process.said();

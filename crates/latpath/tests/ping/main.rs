@@ -5,6 +5,7 @@ mod caps;
 mod ends;
 mod keys;
 mod link;
+mod logs;
 mod outside;
 mod relay;
 mod sweeps;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         link::tests(),
         outside::tests(),
         keys::tests(),
+        logs::tests(),
         sweeps::tests(),
     ];
     let tests = files.into_iter().flatten().map(Trial::side_by_side);

@@ -1,7 +1,7 @@
 //! Two namespaces joined by a veth pair, and the commands that run in them.
 
 use latpath_testkit::waits::{listens, until, LIMIT};
-use latpath_testkit::{latpath, Failed, Finished, Space, Started};
+use latpath_testkit::{equal, latpath, misfits, Failed, Finished, Space, Started};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,16 +21,23 @@ pub struct Pair {
 impl Pair {
     pub fn new() -> Result<Self> {
         let pair = Self { first: Space::new("a")?, second: Space::new("b")?, dir: tempfile::tempdir()? };
-        pair.first.ip(&format!("link add lpa type veth peer name lpb netns {}", pair.second.name()))?;
-        for device in ["lpa", "lpb"] {
-            pair.beside(device).ip(&format!("link set {device} up"))?;
+        pair.add_link("lpa", "lpb")?;
+        Ok(pair)
+    }
+
+    /// Joins the namespaces by another veth pair: `first` in that of lpa, `second` in that of lpb.
+    pub fn add_link(&self, first: &str, second: &str) -> Result<()> {
+        let (here, there) = (&self.first, &self.second);
+        here.ip(&format!("link add {first} type veth peer name {second} netns {}", there.name()))?;
+        for (space, device) in [(here, first), (there, second)] {
+            space.ip(&format!("link set {device} up"))?;
         }
         // Frames sent before the kernel has brought a device up are dropped silently, and a busy machine brings it up
         // late.
-        for device in ["lpa", "lpb"] {
-            until(&format!("{device} has its link"), || pair.is_up(device).is_ok_and(|up| up))?;
+        for (space, device) in [(here, first), (there, second)] {
+            until(&format!("{device} has its link"), || is_up(space, device).is_ok_and(|up| up))?;
         }
-        Ok(pair)
+        Ok(())
     }
 
     /// The namespace of a device.
@@ -45,11 +52,6 @@ impl Pair {
     /// The name of a device's namespace.
     pub fn name(&self, device: &str) -> &str {
         self.beside(device).name()
-    }
-
-    fn is_up(&self, device: &str) -> Result<bool> {
-        let shown: Value = serde_json::from_slice(&self.beside(device).ip(&format!("-j link show dev {device}"))?)?;
-        Ok(shown[0]["operstate"] == "UP")
     }
 
     /// Number of frames that a device has received.
@@ -87,14 +89,26 @@ impl Pair {
     pub fn publish(&self, args: &[&str]) -> Result<Value> {
         let named = ["--svid", "--stream", "--pcap"].iter().any(|name| args.contains(name));
         let name: &[&str] = if named { &[] } else { &["--svid", "MU01"] };
-        self.latpath("lpa", &[&["publish", "-i", "lpa", "--json"], name, args].concat())?.json()
+        let sent = self.latpath("lpa", &[&["publish", "-i", "lpa", "--json"], name, args].concat())?.json()?;
+        fits_its_schema("publish", &sent)?;
+        Ok(sent)
     }
 
     /// Captures on lpb while `during` runs, until the file has `count` frames; returns the file.
     pub fn capture<T>(&self, count: usize, during: impl FnOnce() -> Result<T>) -> Result<(PathBuf, T)> {
-        let file = self.dir.path().join("capture.pcap");
+        self.capture_on("lpb", count, during)
+    }
+
+    /// Captures on a device of the second namespace.
+    pub fn capture_on<T>(
+        &self,
+        device: &str,
+        count: usize,
+        during: impl FnOnce() -> Result<T>,
+    ) -> Result<(PathBuf, T)> {
+        let file = self.dir.path().join(format!("{device}.pcap"));
         let mut command = Command::new("tcpdump");
-        let words = format!("-i lpb --immediate-mode -U -B 65536 -s 2048 -Z root -c {count} -w");
+        let words = format!("-i {device} --immediate-mode -U -B 65536 -s 2048 -Z root -c {count} -w");
         command.args(words.split(' ')).arg(&file);
         let mut tcpdump = self.second.start(command)?;
         until("tcpdump listens", || tcpdump.said().contains("listening on") || !tcpdump.runs())?;
@@ -104,6 +118,17 @@ impl Pair {
             ended => Err(format!("tcpdump: {}", ended.stderr).into()),
         }
     }
+}
+
+/// Compares what a command printed with the schema that latpath prints.
+pub fn fits_its_schema(command: &str, printed: &Value) -> Result<()> {
+    let schema: Value = serde_json::from_slice(&latpath("schema").arg(command).output()?.stdout)?;
+    equal(&format!("deviations of {command} --json from its schema"), misfits(&schema, printed), vec![])
+}
+
+fn is_up(space: &Space, device: &str) -> Result<bool> {
+    let shown: Value = serde_json::from_slice(&space.ip(&format!("-j link show dev {device}"))?)?;
+    Ok(shown[0]["operstate"] == "UP")
 }
 
 /// Stops a command with SIGINT; returns its summary.
@@ -116,7 +141,7 @@ pub fn summary(started: Started) -> Result<Value> {
 pub fn tshark(file: &Path, fields: &[&str]) -> Result<Vec<Vec<String>>> {
     let fields = fields.iter().flat_map(|f| ["-e", f]);
     let out = Command::new("tshark")
-        .args(["-n", "-o", "sv.decode_data_as_phsmeas:TRUE", "-T", "fields", "-r"])
+        .args(["-n", "-o", "sv.decode_data_as_phsmeas:TRUE", "--enable-protocol", "prp", "-T", "fields", "-r"])
         .arg(file)
         .args(fields)
         .output()?;

@@ -3,11 +3,13 @@
 //! Needs root for namespaces and packet sockets, and tshark and tcpdump; without these, tests count as skipped.
 
 mod bench;
+mod copies;
 mod files;
 mod receives;
 mod refuses;
 mod sends;
 mod talks;
+mod trips;
 
 use latpath_testkit::{need_lab, need_tool, trial, Failed, Trial};
 use std::process::ExitCode;
@@ -45,7 +47,9 @@ fn main() -> ExitCode {
         Needs::Capture => trial(name, &[root.clone(), tools.clone()], test),
         Needs::CaptureShared => trial(name, &[root.clone(), tools.clone(), shared.clone()], test),
     };
-    let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS, talks::TESTS].concat();
+    let tests =
+        [files::TESTS, sends::TESTS, copies::TESTS, receives::TESTS, refuses::TESTS, talks::TESTS, trips::TESTS]
+            .concat();
     let mut trials: Vec<Trial> = tests.into_iter().map(to_trial).map(Trial::side_by_side).collect();
     trials.extend(receives::FLOODS.iter().copied().map(to_trial));
     latpath_testkit::main(trials)

@@ -1,6 +1,6 @@
 //! The results of `subscribe` and `streams` for received frames.
 
-use crate::bench::{summary, write_pcap, Pair, Result};
+use crate::bench::{fits_its_schema, summary, write_pcap, Pair, Result};
 use crate::{Needs, Test};
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_testkit::waits::{delivered, is_in_state, until, LIMIT};
@@ -62,6 +62,7 @@ fn sequence(mode: &[&str]) -> Result<()> {
     pair.publish(&["--pcap", &file.to_string_lossy()])?;
     arrived(&pair, frames.len() as u64)?;
     let got = summary(running)?;
+    fits_its_schema("subscribe", &got)?;
     let row = &got["streams"][0];
     equal("received", &row["received"], &json!(counts.len()))?;
     // 4500 to 5999; 6300 to 7699; 7750; seven from 7800; 7994 and 7995; 7997 to 8001.

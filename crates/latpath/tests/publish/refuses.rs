@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("a device that is not there is named, with those that are", Needs::Root, no_device),
     ("a device that vanishes ends each command with 1 and its name", Needs::Root, vanishes),
     ("a frame that does not fit the device says so", Needs::Root, too_long),
+    ("a NIC without times of packets is refused where they are asked for", Needs::Root, no_nic_times),
     ("Ctrl-C ends a publisher with its summary", Needs::Root, interrupted),
     ("a cpu that is not there is named", Needs::Root, no_cpu),
     ("a rate beyond all reach ends after --duration all the same", Needs::Root, gives_up),
@@ -53,6 +54,24 @@ fn vanishes() -> Result<()> {
         equal("the summary is there all the same", out.stdout.is_empty(), false)?;
     }
     Ok(())
+}
+
+fn no_nic_times() -> Result<()> {
+    let pair = Pair::new()?;
+    let publish = ["publish", "-i", "lpa", "--svid", "MU01", "--count", "1"];
+    for pace in [["--cycle", "1ms"], ["--rate", "1000"]] {
+        let out = pair.latpath("lpa", &[&publish[..], &pace, &["--stamps", "nic"]].concat())?;
+        equal("exit code", out.code, Some(1))?;
+        equal(&out.stderr, out.stderr.contains("--stamps nic: lpa: its driver has no times of sent"), true)?;
+    }
+    for command in ["subscribe", "streams"] {
+        let out = pair.latpath("lpb", &[command, "-i", "lpb", "--stamps", "nic", "--duration", "1s"])?;
+        equal("exit code", out.code, Some(1))?;
+        equal(&out.stderr, out.stderr.contains("--stamps nic: lpb: its driver has no times of received"), true)?;
+    }
+    let out = pair.latpath("lpb", &["subscribe", "-i", "lpb", "--ring", "--stamps", "nic"])?;
+    equal("exit code", out.code, Some(2))?;
+    equal(&out.stderr, out.stderr.contains("--ring"), true)
 }
 
 fn too_long() -> Result<()> {

@@ -1,6 +1,6 @@
 //! `publish --cycle` as a talker, and `subscribe --send-time` as its listener.
 
-use crate::bench::{complaints, summary, tshark, write_pcap, Pair, Result};
+use crate::bench::{complaints, fits_its_schema, summary, tshark, write_pcap, Pair, Result};
 use crate::receives::{arrived, listen};
 use crate::sends::bytes_of;
 use crate::{Needs, Test};
@@ -78,8 +78,10 @@ fn schedule() -> Result<()> {
     let sent = pair
         .latpath("lpa", &["publish", "-i", "lpa", "--json", "--schedule", &file.to_string_lossy(), "--count", "40"])?;
     let sent: Value = sent.json()?;
+    fits_its_schema("publish", &sent)?;
     arrived(&pair, 40)?;
     let got = summary(running)?;
+    fits_its_schema("subscribe", &got)?;
     for (i, (offset, pcp, priority)) in [(0, json!(6), 6), (MS, json!(null), 3)].into_iter().enumerate() {
         let row = &sent["streams"][i];
         equal("frames", &row["frames_sent"], &json!(20))?;
@@ -173,12 +175,15 @@ fn slots() -> Result<()> {
         let ended = running.finish(latpath_testkit::waits::LIMIT)?;
         equal(&ended.stderr, ended.code, Some(code))?;
         equal("the limit is named", ended.stderr.contains("slot_error:max<=1s broken"), code == 3)?;
-        let got: Value = serde_json::from_str(&ended.stdout)?;
+        let mut got: Value = serde_json::from_str(&ended.stdout)?;
+        fits_its_schema("subscribe", &got)?;
         let slots = &got["streams"][0]["slots"];
         let of = json!([slots["in_slot"], slots["early"], slots["late"], slots["late_by_cycles"], slots["uncertain"]]);
         let by = json!([{ "cycles": 0, "frames": 1 }, { "cycles": 1, "frames": 2 }, { "cycles": 12, "frames": 1 }]);
         equal("slots", of, json!([3, 2, 4, by, 0]))?;
         equal("sum", classes(slots), 9)?;
+        got["streams"][0]["slots"]["late"] = json!("many");
+        equal("a wrong type fits", fits_its_schema("subscribe", &got).is_ok(), false)?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::runs::{packets, segment, stderr, stdout, Bench, Packet, LATE, PACKETS, POINTS, START, START_UTC, STREAMS};
 use latpath_stats::{Loss, PacketAt, WorstStep};
+use latpath_testkit::misfits;
 use serde_json::{json, Value};
 
 /// Removes sizes, which depend on the version of the compression library.
@@ -261,77 +262,23 @@ fn segments_lists_the_path_and_what_is_measured_on_it() {
     assert_eq!((listed["points"].as_array().unwrap().len(), &listed["off_route"]), (5, &json!([])));
 }
 
-/// Collects deviations of a value from its schema, supporting the part of JSON Schema that latpath's schemas use.
-fn misfits(whole: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
-    if let Some(reference) = schema["$ref"].as_str() {
-        misfits(whole, whole.pointer(&reference[1..]).unwrap_or(&Value::Null), value, at, found);
-    } else if let Some(choices) = schema["anyOf"].as_array().or(schema["oneOf"].as_array()) {
-        let fits = |choice: &&Value| {
-            let mut found = Vec::new();
-            misfits(whole, choice, value, at, &mut found);
-            found.is_empty()
-        };
-        if !choices.iter().any(|choice| fits(&choice)) {
-            found.push(format!("{at}: {value} is none of {choices:?}"));
-        }
-    } else if let Some(known) = schema["const"].as_str() {
-        if value != known {
-            found.push(format!("{at}: {value} is not {known}"));
-        }
-    } else {
-        let types = match &schema["type"] {
-            Value::Array(types) => types.clone(),
-            one => vec![one.clone()],
-        };
-        let own = match value {
-            Value::Null => "null",
-            Value::Bool(_) => "boolean",
-            Value::Number(n) if n.is_f64() => "number",
-            Value::Number(_) => "integer",
-            Value::String(_) => "string",
-            Value::Array(_) => "array",
-            Value::Object(_) => "object",
-        };
-        if !types.iter().any(|of| of == own || of == "number" && own == "integer") {
-            found.push(format!("{at}: {own} instead of {types:?}"));
-        }
-        for (i, item) in value.as_array().into_iter().flatten().enumerate() {
-            misfits(whole, &schema["items"], item, &format!("{at}[{i}]"), found);
-        }
-        let Some(fields) = value.as_object() else { return };
-        let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        found.extend(required.filter(|key| !fields.contains_key(*key)).map(|key| format!("{at}.{key}: lacking")));
-        for (key, field) in fields {
-            match &schema["properties"][key] {
-                Value::Null => found.push(format!("{at}.{key}: not in the schema")),
-                of => misfits(whole, of, field, &format!("{at}.{key}"), found),
-            }
-        }
-    }
-}
-
 #[test]
 fn the_schema_fits_what_is_printed_and_knows_each_key() {
     let bench = Bench::with_run();
     let schema = |of: &str| -> Value { serde_json::from_slice(&bench.latpath(&["schema", of]).stdout).unwrap() };
-    let check = |schema: &Value, value: &Value| {
-        let mut found = Vec::new();
-        misfits(schema, schema, value, "", &mut found);
-        found
-    };
     let (of_report, mut report) = (schema("report"), bench.json::<Value>(&["report", "run"]));
-    assert_eq!(check(&of_report, &report), [""; 0]);
+    assert_eq!(misfits(&of_report, &report), [""; 0]);
     report["segments"][0].as_object_mut().unwrap().remove("p99_ns");
     report["journeys"] = "many".into();
-    assert_eq!(check(&of_report, &report).len(), 2);
+    assert_eq!(misfits(&of_report, &report).len(), 2);
     let (of_live, out) =
         (schema("live"), stdout(&bench.latpath(&["live", "--replay", "run", "--speed", "max", "--json"])));
     assert!(out.lines().count() > 0);
     for line in out.lines() {
-        assert_eq!(check(&of_live, &serde_json::from_str(line).unwrap()), [""; 0]);
+        assert_eq!(misfits(&of_live, &serde_json::from_str(line).unwrap()), [""; 0]);
     }
     let compared = bench.json(&["compare", "run", "--against", "run"]);
-    assert_eq!(check(&schema("compare"), &compared), [""; 0]);
+    assert_eq!(misfits(&schema("compare"), &compared), [""; 0]);
 }
 
 /// Keys of all objects in a value, at any depth.

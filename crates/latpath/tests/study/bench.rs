@@ -51,6 +51,11 @@ impl StudyBench {
         self.space.folder().join(file)
     }
 
+    /// Number of lines of a file in the plan's directory.
+    pub fn lines(&self, file: &str) -> Result<usize, Failed> {
+        Ok(std::fs::read_to_string(self.path(file))?.lines().count())
+    }
+
     /// Writes a plan: `head` are its keys, then come its directions and ways, then `rest`.
     pub fn write_plan(&self, head: &str, rest: &str) -> Result<(), Failed> {
         let name = &self.name;

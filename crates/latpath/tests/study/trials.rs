@@ -4,12 +4,12 @@ use crate::bench::StudyBench;
 use latpath_settings::SettingDifference;
 use latpath_study::{Against, FailedTrial, Outcome, StudyTable};
 use latpath_testkit::{equal, trial, Failed, Lack, Trial};
-use std::fs;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
         trial("a_study_measures_every_cell_and_leaves_nothing", needs, measures),
         trial("a_trial_that_fails_is_tried_twice_and_the_table_says_why", needs, fails),
+        trial("a_trial_that_is_never_ready_says_so", needs, is_never_ready),
         trial("a_load_that_ends_early_is_a_failure", needs, ends_early),
         trial("what_settings_changed_is_named", needs, names_settings),
     ]
@@ -21,7 +21,7 @@ fn measures() -> Result<(), Failed> {
     let bench = StudyBench::new()?;
     let udp = "udp_stream = { to = '10.77.0.2:5001', streams = 2, size = 500, rate = 1000, namespace = '{name}-pub', sink = '{name}-app' }";
     bench.write_plan(
-        &format!("{SHORT}repetitions = 1\nband = '0us..10s'\nlimits = ['total:max<=60s']"),
+        &format!("{SHORT}repetitions = 1\nband = '0us..10s'\nlimits = ['total:max<=60s']\nready = '{READY}'"),
         &format!("[[load]]\nname = 'idle'\n[[load]]\nname = 'udp'\n{udp}\n"),
     )?;
     let ran = bench.run("--json")?;
@@ -41,6 +41,7 @@ fn measures() -> Result<(), Failed> {
         };
         equal(&format!("rate of the load: {rate:?}"), is_right, true)?;
     }
+    equal("tries until the first trial was ready, and once for each of the others", bench.lines("tries")?, 3 + 7)?;
     // The directions' first cells have no reference.
     equal("differences and limits", (table.differences.len(), table.limits.len()), (6, 8))?;
     equal("processes that are left", bench.processes(), Vec::new())?;
@@ -57,6 +58,20 @@ fn measures() -> Result<(), Failed> {
     equal("trials", bench.completed()?, before)
 }
 
+/// Succeeds the third time.
+const READY: &str = "echo tried >> tries; test $(wc -l < tries) -ge 3";
+
+fn is_never_ready() -> Result<(), Failed> {
+    let bench = StudyBench::new()?;
+    bench.write_plan(&format!("{SHORT}repetitions = 1\ncommand_limit = '1s'\nready = 'echo no guest; exit 1'"), "")?;
+    let ran = bench.run("--json")?;
+    equal(&ran.stderr, ran.code, Some(1))?;
+    let last = "none of its trials has a recording; the first: ready: exit status: 1: no guest; it did not succeed \
+                within 1 s (command_limit)";
+    equal(&ran.stderr, ran.stderr.contains(last), true)?;
+    equal("namespaces that are left", bench.namespaces(), 0)
+}
+
 fn fails() -> Result<(), Failed> {
     let bench = StudyBench::new()?;
     bench.write_plan(
@@ -71,15 +86,14 @@ fn fails() -> Result<(), Failed> {
     }
     let record = bench.record("r1-in-broken-nominal-idle")?;
     equal("its record", (matches!(record.outcome, Outcome::Failed { .. }), record.attempts), (true, 2))?;
-    let tries = || Ok::<_, Failed>(fs::read_to_string(bench.path("tries"))?.lines().count());
-    equal("attempts of two trials", tries()?, 4)?;
+    equal("attempts of two trials", bench.lines("tries")?, 4)?;
     let text = bench.report("")?.stdout;
     equal(&text, text.contains("2 trials failed") && text.contains("no such port"), true)?;
     // They fail again only on request.
     bench.run("")?;
-    equal("attempts", tries()?, 4)?;
+    equal("attempts", bench.lines("tries")?, 4)?;
     bench.run("--repeat-failed")?;
-    equal("attempts", tries()?, 8)
+    equal("attempts", bench.lines("tries")?, 8)
 }
 
 fn ends_early() -> Result<(), Failed> {

@@ -4,7 +4,7 @@ use super::{Emitter, EndReason, Halt, Observer, Pacing, Step};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::Stamp;
 use crate::transport::{Sent, Transport, Wait};
-use crate::wire::{Header, Kind, Welcome, CONTROL, FULL};
+use crate::wire::{ask_for_ptp, Header, Kind, Welcome, CONTROL, FULL};
 use latpath_clock::Exchange;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -19,6 +19,8 @@ const HELLO_WITH_NIC_NS: Ns = 250_000_000;
 const FIRST_HELLOS: u32 = 16;
 /// Wait for a welcome before the next hello, ns.
 pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
+/// Maximum wait for the grandmaster's time of both ends before the first probe, ns: daemons are asked twice a second.
+const PTP_WAIT_NS: Ns = 3_000_000_000;
 /// Minimum number of probes without an answer that, after the timeout, end a run although hellos are answered.
 const MOST_UNANSWERED: u64 = 3;
 /// Maximum number of messages read at once; more than a socket's buffer holds.
@@ -60,6 +62,14 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         for _ in 1..FIRST_HELLOS {
             self.ask(HELLO_WAIT_NS)?;
         }
+        // The daemons are asked for the first time since the first hello.
+        while self.plan.by_ptp && !self.timeline.is_by_ptp() && monotonic() - begun < PTP_WAIT_NS {
+            self.rest();
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            self.ask(HELLO_WAIT_NS)?;
+        }
         let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
         let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
         // Short probes have no room for the stamps of the reflector's kernel and NIC.
@@ -84,6 +94,9 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             second: 0,
         };
         header.write(&mut message);
+        if self.plan.by_ptp {
+            ask_for_ptp(&mut message);
+        }
         self.asked_since.get_or_insert(sent_at);
         let sent = self.transport.send(self.peer, &message)?;
         let every = if self.timeline.has_nic_clocks() { HELLO_WITH_NIC_NS } else { HELLO_EVERY_NS };
@@ -176,9 +189,6 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
             // A new reflector has none of the previous one's readings.
             (self.readings_seen, self.clocks_seen) = (0, 0);
-            if let Some(within) = self.plan.together {
-                self.timeline.keep_together(within);
-            }
         }
         let known = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
         let disturbed = welcome.disturbances > known;
@@ -188,6 +198,9 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.restarts += u64::from(self.welcome.as_ref().is_some_and(|w| w.begun != welcome.begun));
         self.follow_clocks();
         self.timeline.set_nic_clocks(None, welcome.nic);
+        if self.plan.by_ptp {
+            self.timeline.set_ptp(t4, self.clocks.ptp_time(), welcome.ptp);
+        }
         if disturbed {
             self.timeline.reflectors_nic_was_set();
         }

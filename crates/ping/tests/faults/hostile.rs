@@ -6,8 +6,9 @@ use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::EndReason;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected};
-use latpath_ping::wire::{Answer, Header, Kind, LateStamps, NicClock, ReflectorCounters, Welcome, CONTROL, HEADER};
+use latpath_ping::wire::{Answer, Header, Kind, LateStamps, NicReading, ReflectorCounters, Welcome, CONTROL, HEADER};
 use latpath_testkit::waits::until;
+use latpath_timesync::{ClockIdentity, PtpTime};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -32,7 +33,7 @@ fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
         Kind::Welcome => {
             let mut w = Welcome::read(message).expect("a whole welcome");
             w.boot_id[0] ^= u8::from(other_kernel);
-            let clock = NicClock {
+            let clock = NicReading {
                 index: chance.below(3) as i32,
                 at: time(chance),
                 offset: time(chance),
@@ -42,6 +43,12 @@ fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
             let n = |c: &mut Chance| time(c) as u64;
             w = Welcome {
                 nic: Some(clock),
+                ptp: Some(PtpTime {
+                    grandmaster: ClockIdentity([3; 8]),
+                    monotonic_ns: time(chance),
+                    utc_ns: time(chance),
+                    bound_ns: time(chance),
+                }),
                 taken: chance.below(1 << 16) as u16,
                 disturbances: chance.below(5),
                 device: "\u{1b}[31mred".into(),

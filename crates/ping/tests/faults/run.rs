@@ -11,7 +11,7 @@ use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::turnaround::Turnaround;
-use latpath_ping::wire::{Header, Kind, NicClock};
+use latpath_ping::wire::{Header, Kind, NicReading};
 use latpath_ping::{Route, Stamp, Transaction};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -40,7 +40,7 @@ pub fn one_by_one(count: u64) -> Plan {
         duration: None,
         lost_after: 300 * MS,
         timeout: 10_000 * MS,
-        together: None,
+        by_ptp: false,
         threshold: None,
         stop_on_breach: false,
     }
@@ -96,9 +96,9 @@ impl Phc {
 }
 
 impl NicClockSource for Phc {
-    fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
+    fn read(&mut self) -> (Option<NicReading>, Vec<Disturbance>) {
         let (set, at) = (self.set.load(Ordering::Relaxed), monotonic());
-        let clock = NicClock { index: 0, at, offset: PHC_AHEAD + set, bound: 100, drift_ppb: 0 };
+        let clock = NicReading { index: 0, at, offset: PHC_AHEAD + set, bound: 100, drift_ppb: 0 };
         let before = self.last.replace((at, set)).filter(|(_, before)| *before != set);
         let step = before.map(|(from, _)| Disturbance {
             nic_set_between: Some((from, at)),

@@ -412,7 +412,7 @@ fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: 
         duration: None,
         lost_after: 10_000_000_000,
         timeout: 30_000_000_000,
-        together: None,
+        by_ptp: false,
         threshold: None,
         stop_on_breach: false,
     };

@@ -14,6 +14,9 @@ const LAG: f64 = TAU / 12.0;
 /// Quality "good, derived": the neutral is the sum of the phases (9-2LE, 7.1.4).
 const DERIVED: u32 = 0x2000;
 
+/// Number of currents at the start of a sample.
+const CURRENTS: usize = 4;
+
 /// One period of a balanced three-phase system, repeated.
 #[derive(Clone, Debug)]
 pub struct Waveform {
@@ -43,6 +46,17 @@ impl Waveform {
         Self { period: period.collect() }
     }
 
+    /// The same waveform during a fault: all currents are multiplied by a factor.
+    pub fn with_currents(&self, times: u32) -> Self {
+        let mut period = self.period.clone();
+        for slot in period.iter_mut().flat_map(|data| data.chunks_exact_mut(8).take(CURRENTS)) {
+            if let Some(value) = slot.first_chunk_mut::<4>() {
+                *value = i32::from_be_bytes(*value).saturating_mul(times.min(i32::MAX as u32) as i32).to_be_bytes();
+            }
+        }
+        Self { period }
+    }
+
     /// The data of sample number `n`.
     pub fn sample(&self, n: u64) -> &[u8; PHSMEAS1_LEN] {
         &self.period[(n % self.period.len() as u64) as usize]
@@ -64,6 +78,18 @@ mod tests {
         let peak = VOLTAGE_10MV * SQRT_2;
         assert_eq!(value(wave.sample(20), 4), peak.round() as i32);
         assert_eq!(wave.sample(20), wave.sample(100));
+    }
+
+    #[test]
+    fn a_fault_multiplies_the_currents_alone() {
+        let wave = Waveform::new(4000, 50);
+        let fault = wave.with_currents(7);
+        for n in 0..80 {
+            for k in 0..8 {
+                let times = if k < 4 { 7 } else { 1 };
+                assert_eq!(value(fault.sample(n), k), times * value(wave.sample(n), k));
+            }
+        }
     }
 
     #[test]

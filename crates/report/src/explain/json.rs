@@ -5,7 +5,11 @@ use latpath_analysis::explain::{
     by_cause, by_culprit, date, fixes_of, name, percent, CauseTotal, CulpritTotal, ExplainedPacket, Explanation, Fix,
     RankedCause,
 };
-use latpath_cause::{held_by, Actor, Advice, Cause, CauseInterval, CauseShare, Executor, Hop, RunContext};
+use latpath_cause::{
+    held_by, Actor, Advice, Cause, CauseInterval, CauseShare, DaemonVisit, Executor, Hop, PacketTimeline, RunContext,
+    VisitParts,
+};
+use latpath_flight::{FlowLimits, FlowState, Removal};
 use latpath_model::{Ns, PacketSighting, PointId};
 use latpath_run::{Run, SpikeFiles};
 use serde_json::{json, Value};
@@ -39,6 +43,7 @@ pub fn explanation_json(
             "excess_ns": explanation.others.excess_ns,
         },
         "packets": explanation.worst.iter().map(|explained| packet(explained, context)).collect::<Vec<_>>(),
+        "no_flow": explanation.no_flow.iter().map(|(reason, n)| json!({ "reason": reason.id(), "packets": n })).collect::<Vec<_>>(),
         "causality": explanation.causality,
         "notes": notes,
     })
@@ -46,7 +51,8 @@ pub fn explanation_json(
 
 fn party(actor: &Actor) -> Value {
     let class = actor.class.map(|class| class.to_string());
-    let process = actor.process.as_ref().map(|p| json!({ "pid": p.pid, "name": p.name, "unit": p.unit }));
+    let process =
+        actor.process.as_ref().map(|p| json!({ "pid": p.pid, "name": p.name, "unit": p.unit, "owner": p.owner }));
     json!({
         "name": actor.name,
         "pids": actor.pids,
@@ -78,6 +84,7 @@ fn culprits(explanation: &Explanation) -> Value {
             "machine": total.machine,
             "processes": total.processes,
             "unit": total.unit,
+            "owner": total.owner,
             "threads": total.threads,
             "pids": total.pids,
             "latpath": total.is_latpath,
@@ -175,6 +182,49 @@ fn share(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
     })
 }
 
+/// A visit to ovs-vswitchd: the deduced reason, the evidence, and the parts of the time.
+fn daemon_visit(visit: &DaemonVisit, explained: &PacketTimeline, context: &RunContext) -> Value {
+    let machine = explained.machines.get(visit.machine).map_or("", String::as_str);
+    let upcall = &visit.upcall;
+    let before = |t: Ns| upcall.t.saturating_sub(t);
+    let flow = match &upcall.flow {
+        FlowState::Unknown => json!({ "state": "unknown" }),
+        FlowState::NeverThere { since } => json!({ "state": "never-there", "known_for_ns": before(*since) }),
+        FlowState::Installed { at } => json!({ "state": "installed", "before_ns": before(*at) }),
+        FlowState::Removed(Removal { at, pid, by, flows, all, installed, packets, idle_ns }) => json!({
+            "state": "removed",
+            "before_ns": before(*at),
+            "by": { "pid": pid, "name": by.name, "process": by.tgid },
+            "flows": flows,
+            "all": all,
+            "installed_before_ns": installed.map(before),
+            "packets": packets,
+            "idle_ns": idle_ns,
+        }),
+    };
+    let parts = |parts: &VisitParts| {
+        json!({
+            "handler": party(&context.actor(machine, &parts.handler)),
+            "to_daemon_ns": parts.to_daemon_ns,
+            "asleep_ns": parts.asleep_ns,
+            "ready_ns": parts.ready_ns,
+            "running_ns": parts.running_ns,
+            "in_daemon_ns": parts.in_daemon_ns,
+            "to_kernel_ns": parts.to_kernel_ns,
+        })
+    };
+    let limits = |limits: FlowLimits| json!({ "max_idle_ns": limits.max_idle_ns, "flow_limit": limits.flow_limit });
+    json!({
+        "machine": machine,
+        "reason": visit.reason.id(),
+        "flow": flow,
+        "flows": upcall.flows,
+        "missed_before": upcall.missed_before,
+        "limits": visit.limits.map(limits),
+        "parts": visit.parts.as_ref().map(parts),
+    })
+}
+
 fn packet(packet: &ExplainedPacket, context: &RunContext) -> Value {
     let (explained, attribution) = (&packet.explained, &packet.attribution);
     let begin = explained.begin();
@@ -221,6 +271,7 @@ fn packet(packet: &ExplainedPacket, context: &RunContext) -> Value {
         "baseline_ns": attribution.baseline_ns,
         "excess_ns": attribution.excess_ns,
         "daemon_ns": explained.with_daemon(&context.points),
+        "visits": explained.visits.iter().map(|visit| daemon_visit(visit, explained, context)).collect::<Vec<_>>(),
         "causes": causes.collect::<Vec<_>>(),
         "points": explained.seen.iter().map(point).collect::<Vec<_>>(),
         "segments": explained.hops.iter().map(hop).collect::<Vec<_>>(),

@@ -6,8 +6,8 @@ use super::worst::worst;
 use crate::header::title;
 use crate::page::{Page, Style};
 use latpath_analysis::explain::{
-    at_device, by_cause, by_culprit, described, fixes_of, latpath_to_warn_of, place_of_row, row_sentence, subject,
-    ExplainedPacket, Explanation, Fix, RankedCause,
+    at_device, by_cause, by_culprit, described, fixes_of, latpath_to_warn_of, place_of_row, reasons, row_sentence,
+    subject, ExplainedPacket, Explanation, Fix, RankedCause,
 };
 use latpath_capture::CaptureKind;
 use latpath_cause::{Cause, Others, Row, RunContext};
@@ -29,6 +29,13 @@ const WORTH_A_FIX_PER_MILLE: i128 = 50;
 const SUMS: usize = 5;
 const WORTH_A_SUM_PER_MILLE: i128 = 10;
 
+/// The first lines for a log of round trips.
+const WITHOUT_CAUSES: &str =
+    "No causes: a log of round trips has their times, and not what the machines did meanwhile. \
+    latpath ping emit --threshold TIME, as root, shows with each breach which thread or interrupt held it. \
+    latpath record --stream 'udp::6185,seq=12:4' (with the reflector's port) beside the ping records the causes of all \
+    late round trips for latpath explain. Below is where they took longer than usual.";
+
 /// The subject of an explanation.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
@@ -46,7 +53,10 @@ pub fn explanation_text(
     style: impl Into<Style>,
 ) -> String {
     let mut page = Page::new(style);
-    if explanation.late > 0 {
+    if head.run.manifest().has_round_trips() {
+        page.wrapped("".into(), 0, WITHOUT_CAUSES);
+        page.line("");
+    } else if explanation.late > 0 {
         sums(&mut page, explanation);
         culprit(&mut page, explanation, context);
         page.line("");
@@ -180,6 +190,9 @@ fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
         ),
     };
     page.item("baseline", &baseline);
+    if !explanation.no_flow.is_empty() {
+        page.item("no flow", &format!("in Open vSwitch for late packets: {}", reasons(page, &explanation.no_flow)));
+    }
     if explanation.without_baseline > 0 && explanation.baseline_packets > 0 {
         let packets = page.number_of(explanation.without_baseline, "late packet");
         page.warning(&format!(

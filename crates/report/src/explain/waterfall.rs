@@ -2,7 +2,9 @@
 
 use super::advice_text::fix;
 use crate::page::Page;
-use latpath_analysis::explain::{briefly, culprit_of_step, date, packet, sentence, ExplainedPacket};
+use latpath_analysis::explain::{
+    briefly, culprit_of_step, date, packet, sentence, visit_parts, why_no_flow, ExplainedPacket,
+};
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, Note, PacketTimeline, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::{Ns, HOST};
@@ -84,6 +86,10 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     }
     for (at, advice) in explained_packet.advice.iter().enumerate() {
         fix(page, advice, "", if at == 0 { "  Fix: " } else { "   or: " }, 8);
+    }
+    for visit in &explained.visits {
+        page.wrapped("  No flow: ".into(), 11, &why_no_flow(page, visit));
+        visit_parts(page, visit).iter().for_each(|parts| page.wrapped("  ovs-vswitchd: ".into(), 16, parts));
     }
     picture(page, explained_packet, context, begin);
     steps(page, explained_packet, context, begin);

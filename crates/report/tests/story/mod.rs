@@ -154,7 +154,7 @@ fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Interval>)>)
     }
     let machines = vec!["host".into(), "guest7".into()];
     let key = (number % 4000) as u32;
-    PacketTimeline { stream: 0, key, number, late, capture: 1, machines, seen, hops: all }
+    PacketTimeline { stream: 0, key, number, late, capture: 1, machines, seen, hops: all, visits: Vec::new() }
 }
 
 fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Executor, by: Option<Executor>) -> Interval {
@@ -250,6 +250,7 @@ pub fn story() -> (Explanation, RunContext) {
             .map(|explained_packet| ExplainedSpike { worst: explained_packet.clone(), more: 0 })
             .collect(),
         worst,
+        no_flow: Default::default(),
         causality: Vec::new(),
         notes: vec!["guest7: no tracepoint napi:napi_poll: what a softirq did first is not known".into()],
     };

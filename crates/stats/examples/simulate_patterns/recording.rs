@@ -89,6 +89,7 @@ fn setup() -> Setup {
         row_limits: Vec::new(),
         band: None,
         worst: 0,
+        reactions: Vec::new(),
     }
 }
 

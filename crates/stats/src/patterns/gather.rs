@@ -8,6 +8,7 @@ use super::slots::Slots;
 use crate::aggregate::Setup;
 use crate::batch::{Batch, Crossings, PIECE};
 use crate::times::{bit, Ends};
+use latpath_journey::arrival;
 use latpath_model::{Ns, PointId, SegmentKind};
 use latpath_run::Rows;
 use std::ops::Range;
@@ -81,7 +82,7 @@ impl Patterns {
         let lanes = (LEVELS / (most * watched.len()).max(1)).clamp(1, setup.streams.max(1));
         let stream = |id: usize| {
             let route = setup.routes.get(id).cloned().unwrap_or_default();
-            Stream { sink: route.last().map_or(0, |p| bit(*p)), route, ..Stream::default() }
+            Stream { sink: arrival(&route, &setup.points).map_or(0, bit), route, ..Stream::default() }
         };
         Self {
             levels: vec![vec![Level::default(); slots.count()]; lanes * watched.len()],

@@ -4,7 +4,7 @@ use super::{filled_in, Direction, Load, Plan, Publish, UdpStream};
 use latpath_agent::Address;
 use latpath_analysis::{parse_duration, Limit};
 use latpath_linux::Cpus;
-use latpath_model::{StreamSpec, HOST};
+use latpath_model::{Ns, StreamSpec, HOST};
 use latpath_stats::Band;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -41,6 +41,7 @@ impl Plan {
             return Err("window is 1 ms to 4 s".into());
         }
         self.band()?;
+        self.clock_error()?;
         self.limits()?;
         self.addresses()?;
         for text in &self.segments {
@@ -66,6 +67,18 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// Maximum error of this host's clock, ns, if the plan has it.
+    ///
+    /// # Errors
+    /// If the text is no time.
+    pub fn clock_error(&self) -> Result<Option<Ns>, String> {
+        let parse = |text: &String| {
+            parse_duration(text)
+                .ok_or_else(|| format!("clock_error = {text:?}: write a time as 1us, or 0s on one machine"))
+        };
+        self.clock_error.as_ref().map(parse).transpose()
     }
 
     /// The band whose share the table shows.

@@ -37,6 +37,7 @@ const ETHERTYPE: u16 = 0x88b5;
 /// Place of the frame's number: behind addresses and ethertype.
 const NUMBER: usize = 14;
 const GUEST: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
+const GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x04, 0, 1];
 const WIRE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// A reader on the guest's tap, which sends each frame of the stream back.
@@ -137,6 +138,8 @@ pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Resu
     frame.resize(number + 100, 0);
     let (begin, mut lost, mut seen) = (Instant::now(), 0, std::collections::BTreeSet::new());
     for n in 0..FRAMES {
+        // Sampled Values and GOOSE have groups as destinations.
+        frame[..6].copy_from_slice(if n % 2 == 0 { &guest } else { &GROUP });
         frame[number..number + 8].copy_from_slice(&n.to_be_bytes());
         send(socket.as_fd().as_raw_fd(), &frame, MsgFlags::empty())?;
         collect(&socket, vlan, &mut seen);

@@ -21,6 +21,8 @@ type Class = (Option<u8>, Option<TxTimeMode>);
 pub(super) enum Queue {
     /// A stamp, `CLOCK_REALTIME`: as the driver got it, or before the queueing discipline.
     Stamp { driver: bool, time: Ns },
+    /// The NIC's time of a frame, which is for followers of the packets.
+    NicTime,
     /// It was discarded.
     Discarded(Discarded),
 }
@@ -86,7 +88,7 @@ impl Sockets {
                 Queued::Stamp(stamp) if stamp.kind != TxKind::Nic => {
                     each(Queue::Stamp { driver: stamp.kind == TxKind::Driver, time: stamp.time }, frame);
                 }
-                Queued::Stamp(_) => {}
+                Queued::Stamp(_) => each(Queue::NicTime, frame),
             });
             taken.map_err(|cause| socket.device().failed("reading its error queue", cause))?;
         }

@@ -2,6 +2,7 @@
 //! the middle, both read the part before.
 
 mod made;
+mod values;
 
 use latpath_testkit::{need_root, need_tool, trial, Failed, Lack};
 use latpath_traffic::{is_capture, CaptureError, CaptureFile};
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
     let tshark = || need_tool("tshark");
     let cases = folder_of_cases();
     latpath_testkit::main(vec![
+        trial("samples_and_values_of_messages_are_decoded_as_tshark_decodes_them", &[tshark()], values::compare),
         trial("files_of_each_form_are_read_as_tshark_reads_them", &[tshark()], forms),
         trial("sixty_damaged_files_are_read_as_tshark_reads_them", &[tshark()], || damaged(0..60)),
         trial("a_thousand_damaged_files_are_read_as_tshark_reads_them", &[tshark()], || damaged(60..1060)).in_lab(),

@@ -1,16 +1,12 @@
-//! `latpath import --format rant`: creates a log of round trips from rant's logs.
+//! `latpath import --format rant`: creates a run of round trips from rant's logs.
 
-use super::{refuse, Args};
+use super::{make, refuse, Args};
+use crate::cmd::flags::THRESHOLD;
 use crate::cmd::interrupt::stop_flag;
-use crate::cmd::{quoted, Outcome, Usage};
-use anyhow::{bail, Context, Result};
-use latpath_export::check_target;
-use latpath_linux::Directory;
-use latpath_ping::log::{import_rant, Summary};
-use latpath_stats::units::number_of;
-use std::ffi::OsString;
+use crate::cmd::{Outcome, Usage};
+use anyhow::{bail, Result};
+use latpath_import::import_rant;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 /// Name of the format.
 pub const NAME: &str = "rant";
@@ -39,38 +35,11 @@ pub fn run(args: &Args) -> Result<Outcome> {
         ("--trace", !args.traces.is_empty()),
         ("--clock-error", args.clock_error.is_some()),
         ("--segment", !args.joining.segments.is_empty()),
-        ("--threshold", args.joining.threshold().is_some()),
-        ("--json", args.json),
     ];
-    refuse(&unfit, "of rant's logs a log of round trips is made, not a run")?;
+    refuse(&unfit, "rant's logs are round trips between two ends")?;
+    let threshold = args.joining.threshold().unwrap_or(THRESHOLD);
     let stop = stop_flag()?;
-    let made = match args.force {
-        true => replace(emit, reflect, &args.output, &stop)?,
-        false => import_rant(emit, reflect, &args.output, &stop)?,
-    };
-    if !args.quiet {
-        made.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
-        let path = args.output.display();
-        eprintln!(
-            "imported {} into {path}; compare logs with: latpath compare {} --against LOG",
-            number_of(made.rows, "transaction"),
-            quoted(&args.output)
-        );
-    }
-    Ok(Outcome::Done)
-}
-
-/// Creates the log beside the file that it replaces, and gives it that file's name once it is whole.
-fn replace(emit: &Path, reflect: Option<&Path>, output: &Path, stop: &AtomicBool) -> Result<Summary> {
-    check_target(output, true).map_err(anyhow::Error::msg)?;
-    let (directory, name) = Directory::of_file(output).with_context(|| format!("{}", output.display()))?;
-    // The end of the name states the format.
-    let mut new = OsString::from(format!(".new-{}-", std::process::id()));
-    new.push(&name);
-    let made = import_rant(emit, reflect, &directory.join(&new), stop)?;
-    if let Err(why) = directory.rename(&new, &name) {
-        let _ = directory.remove(&new);
-        return Err(why).with_context(|| format!("{}: cannot be replaced", output.display()));
-    }
-    Ok(Summary { files: vec![output.to_owned()], ..made })
+    make(&args.output, (args.json, args.quiet, args.force), |show| {
+        import_rant((emit, reflect), &args.output, threshold, &stop, show)
+    })
 }

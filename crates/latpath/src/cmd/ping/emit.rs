@@ -87,10 +87,10 @@ pub struct Args {
     /// no wake-up
     #[arg(long, requires = "threshold")]
     no_flight: bool,
-    /// Error bound of the synchronisation (ptp4l, phc2sys) of both NICs' clocks, which then bounds the one-way times
+    /// Tie the ends' clocks by PTP if they follow one grandmaster (latpath clocks), which bounds the one-way times
     /// [default: one-way times are estimated from round trips]
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
-    synchronised: Option<Duration>,
+    #[arg(long)]
+    synchronised: bool,
     #[command(flatten)]
     link: Link,
     #[command(flatten)]
@@ -150,7 +150,7 @@ impl Args {
             duration: self.stop_after.duration.map(ns),
             lost_after: ns(self.lost_after),
             timeout: ns(self.timeout),
-            together: self.synchronised.map(ns),
+            by_ptp: self.synchronised,
             threshold: self.freeze.threshold.map(ns),
             stop_on_breach: self.freeze.stops(),
         }

@@ -11,7 +11,7 @@ use latpath_ping::clocks::{Clocks, NicClockSource};
 use latpath_ping::ethernet;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::udp::UdpOptions;
-use latpath_ping::wire::NicClock;
+use latpath_ping::wire::NicReading;
 use latpath_ping::xdp::{Place, Xdp, XdpOptions};
 use latpath_wire::{BusyPoll, Stamps};
 use nix::ifaddrs::getifaddrs;
@@ -228,7 +228,7 @@ impl NicClockSource for NicWatch {
         self.watch.finish().into_iter().map(|d| disturbance(d, d.until_ns)).collect()
     }
 
-    fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>) {
+    fn read(&mut self) -> (Option<NicReading>, Vec<Disturbance>) {
         let reading = match self.phc.read() {
             Ok(reading) => reading,
             Err(_) if self.failed => return (None, Vec::new()),
@@ -243,7 +243,7 @@ impl NicClockSource for NicWatch {
         // A stopped clock has no offset; when it resumes, that is a step.
         let stands_still = self.last.replace(reading.phc_ns) == Some(reading.phc_ns);
         let clock = self.watch.offset_at(reading.monotonic_ns).filter(|_| !stands_still);
-        let clock = clock.map(|offset| NicClock {
+        let clock = clock.map(|offset| NicReading {
             index: self.phc.index() as i32,
             at: reading.monotonic_ns,
             offset: offset.offset_ns,

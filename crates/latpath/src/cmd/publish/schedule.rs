@@ -1,7 +1,8 @@
 //! `latpath publish --cycle`: a talker that sends at the times of a schedule.
 
-use super::SentStream;
-use crate::cmd::subscribe::{mac, times_json, times_text};
+use super::{Document, SentStream};
+use crate::cmd::subscribe::mac;
+use crate::cmd::times::times_text;
 use crate::cmd::values::{some_time, time};
 use crate::cmd::{ns, Usage};
 use anyhow::{Context, Result};
@@ -15,7 +16,6 @@ use latpath_stats::units::{count, duration, number_of};
 use latpath_traffic::{Punctuality, Schedule, TalkOptions, Talked, Talker, TalkerStream};
 use latpath_wire::{SendClock, TxTimeMode};
 use serde::{Deserialize, Deserializer};
-use serde_json::{json, Value};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const WRAP: u32 = 65_536;
 #[derive(ClapArgs)]
 pub(super) struct ScheduleArgs {
     /// Length of a cycle: send one frame of each stream in each, at base time + n cycles + offset (docs/tsn.md)
-    #[arg(long, value_name = "TIME", value_parser = some_time, conflicts_with_all = ["profile", "stream", "pcap", "delay", "rate", "burst", "batch", "corrupt", "prp", "hsr"])]
+    #[arg(long, value_name = "TIME", value_parser = some_time, conflicts_with_all = ["profile", "stream", "pcap", "delay", "rate", "burst", "step", "batch", "corrupt", "prp", "hsr"])]
     cycle: Option<Duration>,
     /// Time at which a cycle begins, ns of the clock
     #[arg(long, value_name = "NS", default_value_t = 0, value_parser = base_time, requires = "cycle")]
@@ -55,7 +55,7 @@ pub(super) struct ScheduleArgs {
     #[arg(long, value_name = "MODE", requires = "cycle", conflicts_with = "bypass_qdisc")]
     txtime: Option<TxTimeMode>,
     /// Send the streams of this schedule instead, a TOML file (docs/tsn.md)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["cycle", "svid", "streams", "vlan", "pcp", "appid", "src", "dst", "priority", "smp_synch", "first", "wrap", "profile", "stream", "pcap", "delay", "rate", "burst", "batch", "corrupt", "bypass_qdisc", "prp", "hsr"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cycle", "svid", "streams", "vlan", "pcp", "appid", "src", "dst", "priority", "smp_synch", "first", "wrap", "profile", "stream", "pcap", "delay", "rate", "burst", "step", "batch", "corrupt", "bypass_qdisc", "prp", "hsr"])]
     schedule: Option<PathBuf>,
 }
 
@@ -246,8 +246,9 @@ pub(super) struct Prepared {
 
 impl Plan {
     /// Opens the sockets.
-    pub(super) fn open(self, interface: &str, bypass_qdisc: bool) -> Result<Prepared> {
-        let talker = Talker::open(interface, self.schedule, self.streams.clone(), bypass_qdisc)?;
+    /// `nic_times`: requests the NIC's times of sent frames.
+    pub(super) fn open(self, interface: &str, bypass_qdisc: bool, nic_times: bool) -> Result<Prepared> {
+        let talker = Talker::open(interface, self.schedule, self.streams.clone(), bypass_qdisc, nic_times)?;
         Ok(Prepared { talker, plan: self })
     }
 }
@@ -262,50 +263,20 @@ impl Prepared {
         self.plan.streams.len() as f64 * 1e9 / self.plan.schedule.cycle as f64
     }
 
-    pub(super) fn to_json(&self, args: &super::Args, sent: &Punctuality) -> Value {
-        let mut row = super::to_json(args, &self.plan.what, Some(self.hz()), sent, None);
-        let Schedule { clock, base, cycle } = self.plan.schedule;
-        row["schedule"] = json!({ "clock": clock.to_string(), "base_time_ns": base, "cycle_ns": cycle });
+    pub(super) fn document(&self, args: &super::Args, sent: &Punctuality) -> Document {
         let streams = self.plan.streams.iter().zip(&self.talker.talked);
-        row["streams"] = streams.map(|(stream, talked)| stream_json(stream, talked)).collect();
-        row
+        let stamps = self.talker.tx_stamps();
+        Document::new(args, &self.plan.what, Some(self.hz()), sent, stamps).with_schedule(self.plan.schedule, streams)
     }
 
     pub(super) fn text(&self, args: &super::Args, sent: &Punctuality) -> String {
-        let mut text = super::text(args, &self.plan.what, Some(self.hz()), self.plan.schedule.cycle, sent, None);
+        let (cycle, stamps) = (self.plan.schedule.cycle, self.talker.tx_stamps());
+        let mut text = super::text(args, &self.plan.what, Some(self.hz()), cycle, sent, stamps);
         for (stream, talked) in self.plan.streams.iter().zip(&self.talker.talked) {
             add_stream(&mut text, stream, talked);
         }
         text
     }
-}
-
-fn stream_json(stream: &TalkerStream, talked: &Talked) -> Value {
-    let tag = stream.header.link.tags.last();
-    let discarded = talked.discarded.iter().map(|(n, time)| json!({ "frame": n, "send_time_ns": time }));
-    let mut row = json!({
-        "svid": String::from_utf8_lossy(&stream.svid),
-        "vlan": tag.map(|tag| tag.vlan()),
-        "pcp": tag.map(|tag| tag.priority()),
-        "priority": stream.priority,
-        "offset_ns": stream.offset,
-        "advance_ns": stream.advance,
-        "txtime": stream.txtime.map(|mode| mode.to_string()),
-        "frames_sent": talked.sent,
-        "refused": talked.refused,
-        "late": talked.late,
-        "after_send_time": talked.after_send_time,
-        "dropped_by_etf": talked.missed + talked.invalid,
-        "dropped_missed": talked.missed,
-        "dropped_invalid": talked.invalid,
-        "dropped_frames": discarded.collect::<Vec<_>>(),
-        "first_send_time_ns": talked.first,
-        "last_send_time_ns": talked.last,
-        "unstamped": talked.unstamped,
-    });
-    times_json(&mut row, "to_qdisc", &talked.to_queue);
-    times_json(&mut row, "to_driver", &talked.to_driver);
-    row
 }
 
 fn add_stream(text: &mut String, stream: &TalkerStream, talked: &Talked) {

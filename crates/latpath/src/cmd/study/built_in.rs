@@ -85,6 +85,10 @@ struct Measured {
     /// Also watch this guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
     machines: Vec<(String, Address)>,
+    /// Measure once this shell command succeeds, for a guest without an agent that has to boot, as "ping -c 1 -W 1
+    /// 10.0.0.2": it is repeated until then
+    #[arg(long, value_name = "COMMAND")]
+    ready: Option<String>,
     /// Trials of each cell
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole::<u32>(1..=1000))]
     repetitions: u32,
@@ -97,6 +101,9 @@ struct Measured {
     /// Packets are late above this time, as 200us
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = some_time)]
     threshold: Duration,
+    /// Do not start the flight recorder; the causes of late packets are then unknown
+    #[arg(long)]
+    no_flight: bool,
     /// Print the plan for editing, and run no trial
     #[arg(long)]
     print_plan: bool,
@@ -133,6 +140,12 @@ impl Measured {
             let machines =
                 self.machines.iter().map(|(name, address)| format!("{} = {}", text(name), text(&address.to_string())));
             let _ = writeln!(out, "machines = {{ {} }}", machines.collect::<Vec<_>>().join(", "));
+        }
+        if let Some(command) = &self.ready {
+            let _ = writeln!(out, "ready = {}", text(command));
+        }
+        if self.no_flight {
+            out.push_str("flight = false\n");
         }
         let _ = write!(out, "\n[[direction]]\nname = \"in\"\nstream = {}\n", text(&self.into));
         if let Some(device) = &self.publish_on {

@@ -1,8 +1,7 @@
 //! `latpath subscribe --send-time`: when frames arrive after the send times in them.
 
-use super::times_text;
 use crate::cmd::limits::{check, Limits, Measures};
-use crate::cmd::subscribe::times_json;
+use crate::cmd::times::times_text;
 use crate::cmd::values::{some_time, time};
 use crate::cmd::{ns, Usage};
 use anyhow::Result;
@@ -14,7 +13,6 @@ use latpath_stats::units::{count, duration, number_of};
 use latpath_stats::{Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures};
 use latpath_traffic::{ArrivalOptions, Arrivals, SendTime, SlotRule, StreamReceived, Subscription, MOST_CYCLES};
 use latpath_wire::SendClock;
-use serde_json::{json, Value};
 use std::time::Duration;
 
 /// Names of the times on which limits can be set.
@@ -148,48 +146,6 @@ fn summary(s: &Subscription, options: Option<&ArrivalOptions>) -> Summary {
         machines,
         ..Summary::default()
     }
-}
-
-/// The keys of a stream's arrivals.
-pub(super) fn to_json(row: &mut Value, s: &StreamReceived, options: &ArrivalOptions) {
-    let Some(arrivals) = &s.arrivals else { return };
-    times_json(row, LATENCY, &arrivals.latency);
-    row["latency_negative"] = json!(arrivals.latency.negatives());
-    row["untimed"] = json!(arrivals.untimed);
-    row["deadline_missed"] = json!(options.deadline.map(|_| arrivals.deadline_missed));
-    row["slots"] = json!(options.slots.map(|_| {
-        let slots = &arrivals.slots;
-        let late = slots.late.iter().map(|(cycles, frames)| json!({ "cycles": cycles, "frames": frames }));
-        let mut row = json!({
-            "in_slot": slots.in_slot,
-            "early": slots.early,
-            "late": slots.late(),
-            "late_by_cycles": late.collect::<Vec<_>>(),
-            "uncertain": options.bound.map(|_| slots.uncertain),
-        });
-        times_json(&mut row, "error", &arrivals.slot_error);
-        row
-    }));
-    let (tagged, untagged) = arrivals.pcp.split_at(8);
-    let pcp = tagged.iter().enumerate().filter(|(_, n)| **n > 0).map(|(pcp, n)| json!({ "pcp": pcp, "frames": n }));
-    row["pcp"] = pcp.collect();
-    row["untagged"] = json!(untagged[0]);
-    let latest =
-        arrivals.latest.iter().map(|f| json!({ "key": f.key, "send_time_ns": f.send_time, "latency_ns": f.latency }));
-    row["latest"] = latest.collect();
-}
-
-/// The settings of the measurement, for JSON.
-pub(super) fn settings(options: &ArrivalOptions, clock: SendClock) -> Value {
-    json!({
-        "send_time": options.send_time.to_string(),
-        "clock": clock.to_string(),
-        "clock_error_ns": options.bound,
-        "cycle_ns": options.slots.map(|slots| slots.cycle),
-        "slot_from_ns": options.slots.map(|slots| slots.from),
-        "slot_to_ns": options.slots.map(|slots| slots.to),
-        "deadline_ns": options.deadline,
-    })
 }
 
 /// Adds the lines of a stream's arrivals.

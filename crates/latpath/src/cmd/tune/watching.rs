@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Interval of reading the probes.
 const ROUND: Duration = Duration::from_millis(10);
-/// Maximum wait for the first packet.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum wait for the first packet at the end of the route.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is watched while settings change.
 #[derive(ClapArgs, Debug)]
@@ -124,6 +124,22 @@ impl LiveWatch {
     }
 }
 
+/// The reason why nothing can be watched: no packet was seen, or none at the end of the route.
+fn none_complete(summary: &Summary) -> String {
+    let seconds = PATIENCE.as_secs();
+    match (summary.journeys, summary.points.last()) {
+        (1.., Some(end)) => {
+            format!(
+                "none of {} packets of the stream came to {end}, the end of its route, within {seconds} s",
+                summary.journeys
+            )
+        }
+        _ => format!(
+            "no packet of the stream was seen within {seconds} s; latpath streams lists the streams of this machine"
+        ),
+    }
+}
+
 /// The figures of a summary, from the first point of the route to the last.
 fn observed(summary: &Summary) -> Observed {
     let total = summary.segments.iter().find(|segment| segment.kind == SegmentKind::Total);
@@ -146,10 +162,13 @@ fn observed(summary: &Summary) -> Observed {
 impl Watch for LiveWatch {
     fn begin(&mut self) -> Result<(), String> {
         let limit = Instant::now() + PATIENCE;
-        while self.session.summary().complete == 0 {
+        loop {
+            let summary = self.session.summary();
+            if summary.complete > 0 {
+                break;
+            }
             if Instant::now() >= limit {
-                let seconds = PATIENCE.as_secs();
-                return Err(format!("no packet of the stream came to the end of its route within {seconds} s"));
+                return Err(none_complete(&summary));
             }
             if self.stop.load(Ordering::Relaxed) {
                 return Err("stopped by the user".into());

@@ -21,10 +21,14 @@ const FOLDER: &str = "/srv/faults";
 type Fault = (&'static str, &'static str, &'static str);
 
 const FAULTS: &[Fault] = &[
-    ("main-loop-behind-vcpu", "taskset -p -c 1 $MAIN", "taskset -p -c 0 $MAIN"),
-    ("vhost-behind-vcpu", "taskset -p -c 1 $VHOST; chrt -p -f 1 $VHOST", "taskset -p -c 0 $VHOST; chrt -p -f 2 $VHOST"),
-    ("thread-may-meet-vcpu", "taskset -p -c 0,1 $MAIN", "taskset -p -c 0 $MAIN"),
-    ("vcpus-not-pinned", "taskset -p -c 0 $VCPU; chrt -p -o 0 $VCPU", "taskset -p -c 1 $VCPU; chrt -p -f 1 $VCPU"),
+    ("main-loop-behind-vcpu", "taskset -p -c 2 $MAIN", "taskset -p -c 0,1 $MAIN"),
+    (
+        "vhost-behind-vcpu",
+        "taskset -p -c 2 $VHOST; chrt -p -f 1 $VHOST",
+        "taskset -p -c 0,1 $VHOST; chrt -p -f 2 $VHOST",
+    ),
+    ("thread-may-meet-vcpu", "taskset -p -c 0-2 $MAIN", "taskset -p -c 0,1 $MAIN"),
+    ("vcpus-not-pinned", "taskset -p -c 0,1 $VCPU; chrt -p -o 0 $VCPU", "taskset -p -c 2 $VCPU; chrt -p -f 1 $VCPU"),
     ("thread-priority", "chrt -p -o 0 $VCPU", "chrt -p -f 1 $VCPU"),
     ("thread-priority", "chrt -p -o 0 $VHOST", "chrt -p -f 2 $VHOST"),
     ("tap-queue-short", "ip link set tap-relay1 txqueuelen 50", "ip link set tap-relay1 txqueuelen 1000"),
@@ -37,16 +41,16 @@ const FAULTS: &[Fault] = &[
     // An interrupt moves when it comes the next time.
     (
         "interrupt-on-vcpu",
-        "for irq in $IRQS; do echo 1 >/proc/irq/$irq/smp_affinity_list; done; echo >/out/moves",
-        "for irq in $IRQS; do echo 0 >/proc/irq/$irq/smp_affinity_list; done; echo >/out/moves",
+        "for irq in $IRQS; do echo 2 >/proc/irq/$irq/smp_affinity_list; done; echo >/out/moves",
+        "for irq in $IRQS; do echo 0-1 >/proc/irq/$irq/smp_affinity_list; done; echo >/out/moves",
     ),
-    ("irqaffinity-covers-isolated", "echo 3 >/proc/irq/default_smp_affinity", "echo 1 >/proc/irq/default_smp_affinity"),
+    ("irqaffinity-covers-isolated", "echo 7 >/proc/irq/default_smp_affinity", "echo 3 >/proc/irq/default_smp_affinity"),
     (
         "kernel-work-on-vcpu",
+        "echo 7 >/sys/devices/virtual/workqueue/cpumask",
         "echo 3 >/sys/devices/virtual/workqueue/cpumask",
-        "echo 1 >/sys/devices/virtual/workqueue/cpumask",
     ),
-    ("program-on-vcpu", "taskset -c 1 sleep 1000 & echo $! >sleeper", "kill $(cat sleeper)"),
+    ("program-on-vcpu", "taskset -c 2 sleep 1000 & echo $! >sleeper", "kill $(cat sleeper)"),
     ("slow-clocksource", "echo acpi_pm >$CLOCK", "echo tsc >$CLOCK"),
     (
         "transparent-hugepages",

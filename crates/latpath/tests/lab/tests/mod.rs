@@ -11,11 +11,13 @@ mod cause_guest;
 mod cause_host;
 mod cause_idle;
 mod cause_ovs;
+mod clocks_two_machines;
 mod counters;
 mod doctor_faults;
 mod exits;
 mod exits_guest;
 mod flight_recorder;
+mod hsr_kernel;
 mod hypervisor_guide;
 mod igb;
 pub mod ladder;
@@ -25,6 +27,7 @@ mod nic;
 mod nic_times;
 mod ovs_daemon_stops;
 mod ovs_fast_path;
+mod ovs_no_flow;
 mod ovs_slow_action;
 mod ovs_upcall;
 mod path_function_tracer;
@@ -38,10 +41,12 @@ mod ping_hardware;
 mod profile;
 mod profile_full_load;
 mod programs_load;
+mod ptp4l_beside;
 mod queues;
 mod stamping_nics;
 mod studies;
 mod study;
+mod talker_gates;
 mod tap_overflow;
 mod udp_read;
 mod vms;
@@ -51,6 +56,7 @@ mod xsk;
 /// The tests by requirement, in the order in which they run.
 pub const ALL: &[(Need, &[Test])] = &[
     (Need::Nothing, ORDINARY),
+    (Need::Hsr, &[hsr_kernel::TEST]),
     (Need::Isolation, ISOLATION),
     (Need::SlowIdle, IDLE),
     (Need::StampingNics, STAMPING),
@@ -69,6 +75,7 @@ const ORDINARY: &[Test] = &[
     agent_by_vsock::TEST,
     agent_flight::TEST,
     ovs_fast_path::TEST,
+    ovs_no_flow::TEST,
     ovs_upcall::TEST,
     ovs_slow_action::TEST,
     ovs_daemon_stops::TEST,
@@ -90,6 +97,7 @@ const ORDINARY: &[Test] = &[
     queues::TEST,
     vms::TEST,
     studies::WAYS,
+    studies::GATES,
     xdp_redirect::TEST,
     xsk::TEST,
     udp_read::TEST,
@@ -109,6 +117,9 @@ const STAMPING: &[Test] = &[
     ping_hardware::TEST,
     ping_clocks::TEST,
     nic_times::TEST,
+    ptp4l_beside::TEST,
+    talker_gates::TEST,
+    clocks_two_machines::TEST,
 ];
 
 const IGB: &[Test] = &[igb::TEST];

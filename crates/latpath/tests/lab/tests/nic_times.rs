@@ -42,6 +42,8 @@ fn run(scale: &Scale) -> Outcome {
     let said = nics.run(1, "hwstamp_ctl -i lpn1")?;
     ensure!(said.contains("tx_type 0\nrx_filter 0"), "timestamping was left on: {said}");
 
+    expect_of_a_cycle(&nics)?;
+
     // Each fourth frame, of the stream or another, arrives without a time.
     let recorded = Recorded::of(&nics, 400, "rx_lost")?;
     nics.set("rx_lost", "0,0")?;
@@ -55,6 +57,34 @@ fn run(scale: &Scale) -> Outcome {
     let recorded = recorded?;
     ensure!(recorded.notes.contains("is not used: it stands still"), "no note on the clock: {}", recorded.notes);
     ensure!(recorded.segment(ARRIVED, DRIVER).is_err(), "times of a frozen clock are used");
+    Ok(())
+}
+
+/// A talker's frames have the NIC's times, one request at a time; a subscriber measures from the wire to the driver, with
+/// each frame counted, and the receive filter is restored.
+fn expect_of_a_cycle(nics: &StampingNics) -> Outcome {
+    const FRAMES: u64 = 400;
+    let mut reader = nics.start(1, "subscribe -i lpn1 -s svid:MU02 --stamps nic --json")?;
+    listens(&mut reader).map_err(plain)?;
+    let words = format!("publish -i lpn0 --svid MU02 --cycle 1ms --count {FRAMES} --stamps nic --json");
+    let sent = nics.latpath(0, &words, PATIENCE)?.json::<Value>().map_err(plain)?;
+    reader.interrupt();
+    let read = reader.finish(PATIENCE).map_err(plain)?.json::<Value>().map_err(plain)?;
+    let count = |of: &Value, name: &str| of["nic_times"][name].as_u64().with_context(|| format!("no {name}: {of}"));
+    let (requested, received, skipped) =
+        (count(&sent, "requested")?, count(&sent, "received")?, count(&sent, "skipped")?);
+    ensure!(requested + skipped == FRAMES && requested >= 1 && received <= requested, "{sent}");
+    ensure!(received * 10 >= requested * 9, "few times came: {sent}");
+    let (measured, unstamped, left_out) =
+        (count(&read, "measured")?, count(&read, "unstamped")?, count(&read, "skipped")?);
+    ensure!(read["received"] == FRAMES && measured + unstamped + left_out == FRAMES, "{read}");
+    ensure!(measured * 10 >= FRAMES * 9, "few frames have the NIC's time: {read}");
+    let stream = &read["streams"][0];
+    let (least, bound) = (stream["wire_to_driver_min_ns"].as_i64(), read["nic_times"]["error_bound_ns"].as_i64());
+    let (least, bound) = least.zip(bound).context("no figures")?;
+    ensure!(stream["wire_to_driver_count"] == measured && bound > 0 && least >= -bound, "{read}");
+    let said = nics.run(1, "hwstamp_ctl -i lpn1")?;
+    ensure!(said.contains("tx_type 0\nrx_filter 0"), "timestamping was left on: {said}");
     Ok(())
 }
 

@@ -251,7 +251,12 @@ impl Session<'_> {
             now: self.now,
         };
         self.args.on_time.apply(&watching.name).context("the thread that emits")?;
+        if plan.by_ptp {
+            prepared.clocks.follow_ptp(|| self.args.sync.survey());
+        }
         let mut ended = emit(transport, to, plan, &prepared.clocks, &mut watching, self.stop);
+        let why = ended.timeline.why_not_by_ptp();
+        prepared.notes.extend(why.map(|why| format!("the ends' clocks are not tied by PTP: {why}")));
         if ended.started != 0 {
             watching.mark(Edge::End);
         }

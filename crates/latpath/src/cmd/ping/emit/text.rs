@@ -87,10 +87,7 @@ fn clocks(r: &Report) -> String {
             duration(most)
         ),
         (Relation::Synchronised, Some(now), _) => {
-            format!(
-                "clocks    the ends' PHCs are taken to show the same time, ± {} with what reading them adds",
-                duration(now)
-            )
+            format!("clocks    both ends follow one PTP grandmaster, ± {}", duration(now))
         }
         (Relation::Estimated | Relation::Synchronised, ..) => {
             "clocks    the reflector's clock is not known".to_string()

@@ -1,7 +1,16 @@
-//! A log file contains exactly the transactions pushed into it.
+//! A log file contains exactly the transactions pushed into it, and a report on it has ping's own figures.
 
-use latpath_model::Ns;
+mod rant;
+
+use latpath_analysis::compare::RecordingOptions;
+use latpath_analysis::{Analysis, SummaryOptions};
+use latpath_compare::Recording;
+use latpath_import::{open_recording, open_round_trips};
+use latpath_model::{Ns, SegmentKind};
+use latpath_ping::figures::{FigureOptions, Figures};
 use latpath_ping::log::{Keep, Log, LogError, LogOptions, Summary};
+use latpath_ping::table::{Counts, End};
+use latpath_ping::timeline::{Relation, Timeline};
 use latpath_ping::{Route, Stamp, Transaction};
 use parquet::{
     file::reader::{FileReader, SerializedFileReader},
@@ -95,34 +104,86 @@ fn a_log_of_all_has_every_transaction_in_either_format() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "parts are gone");
 }
 
+/// The figures of a log by which it is compared.
+fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, String> {
+    let run = open_recording(path).map_err(|e| e.to_string())?;
+    let options = RecordingOptions { threshold_ns: Some(threshold), steps, workers: 2, ..RecordingOptions::default() };
+    latpath_analysis::compare::recording(&run, &options).map(|(recording, _)| recording)
+}
+
 #[test]
-fn a_log_of_all_can_be_compared_and_no_other() {
+fn a_log_of_all_can_be_compared() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["log.csv", "log.parquet"] {
         let path = folder.path().join(name);
         log(&path, Keep::All, (0..20_000).map(transaction));
-        let recording = latpath_ping::log::recording(&path, 40_000, true).unwrap();
+        let recording = recording(&path, 40_000, true).unwrap();
         assert_eq!((recording.packets(), recording.lost()), (20_000, Some(2_000)));
-        let whole = &recording.segments[0];
+        let whole = recording.segments.iter().find(|s| s.kind == SegmentKind::Total).unwrap();
         let times: Vec<Ns> = (0..20_000).filter_map(|n| transaction(n).round_trip()).collect();
         assert_eq!((whole.histogram.count(), whole.histogram.max()), (18_000, *times.iter().max().unwrap()));
         assert_eq!(whole.over, times.iter().filter(|time| **time > 40_000).count() as u64);
-        let by_nic = &recording.segments[1];
+        let by_nic = recording.segments.iter().find(|s| s.name == "nic_round_trip").unwrap();
         let times: Vec<Ns> = (0..20_000).filter_map(|n| transaction(n).nic_round_trip()).collect();
-        assert_eq!((by_nic.name.as_str(), by_nic.histogram.count()), ("NIC round trip", times.len() as u64));
+        assert_eq!(by_nic.histogram.count(), times.len() as u64);
+        assert!(by_nic.error_bound_ns.is_some_and(|bound| bound <= 10), "one clock took both times");
         assert_eq!(by_nic.histogram.max(), *times.iter().max().unwrap());
-        assert_eq!(recording.segments.len(), 2 + route().segments().count());
+        assert_eq!(recording.segments.len(), 3 + route().segments().count());
+        let wire = recording.segments.iter().find(|s| s.name == "wire there").unwrap();
+        assert_eq!(wire.error_bound_ns, None, "a log does not say how far the clocks were apart");
     }
+}
+
+#[test]
+fn logs_of_some_transactions_lack_the_others_and_other_files_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.parquet");
     log(&path, Keep::Over(40_000), (0..1000).map(transaction));
-    let refused = latpath_ping::log::recording(&path, 40_000, false).unwrap_err();
-    assert!(refused.to_string().contains("only a log of all can be compared"), "{refused}");
-    for (name, text) in [("empty.csv", ""), ("other.csv", "a,b\n1,2\n"), ("none.csv", "-")] {
+    let lacks = open_round_trips(&path).unwrap().deficiencies().to_vec();
+    assert!(
+        lacks.iter().any(|one| one.text.contains("of 1 000 transactions") || one.text.contains("of 9")),
+        "{lacks:?}"
+    );
+    for (name, text) in [("empty.csv", ""), ("other.csv", "a,b\n1,2\n"), ("none.csv", "-"), ("none.parquet", "-")] {
         let path = folder.path().join(name);
         if text != "-" {
             fs::write(&path, text).unwrap();
         }
-        assert!(latpath_ping::log::recording(&path, 40_000, false).is_err(), "{name}");
+        let error = open_round_trips(&path).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_report_on_a_log_has_pings_own_figures_to_the_digit() {
+    let folder = tempfile::tempdir().unwrap();
+    // Whole transactions, and such without stamps of NICs and without answers.
+    for (name, whole_alone) in [("whole.parquet", true), ("all.csv", false)] {
+        let path = folder.path().join(name);
+        let all = || (0..30_000).map(transaction).filter(|t| !whole_alone || t.raw.mask().count_ones() == 14);
+        log(&path, Keep::All, all());
+        let mut figures = Figures::new(&FigureOptions { threshold: Some(40_000), ..FigureOptions::default() });
+        figures.set_route(u16::MAX);
+        all().for_each(|t| figures.add(&t, if t.round_trip().is_some() { End::Answered } else { End::Lost }));
+        let pings = figures.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 0));
+
+        let run = open_round_trips(&path).unwrap();
+        let options = SummaryOptions { threshold_ns: Some(40_000), workers: 2, ..SummaryOptions::default() };
+        let summary = Analysis::open(&run, options).unwrap().summarise().unwrap();
+        let times = |name: &str| &summary.segments.iter().find(|s| s.name == name).expect(name).times;
+        for (name, own) in [
+            ("total", Some(&pings.round_trip)),
+            ("nic_round_trip", pings.nic_round_trip.as_ref()),
+            ("nic_turnaround", pings.nic_turnaround.as_ref()),
+        ] {
+            assert_eq!(*times(name), own.expect(name).times, "{path:?} {name}");
+        }
+        // A part that a lost probe passed has its time in the run.
+        for part in pings.segments.iter().filter(|part| whole_alone || part.to > Stamp::T1Nic) {
+            assert_eq!(*times(&part.name), part.times, "{path:?} {}", part.name);
+        }
+        let total = summary.segments.iter().find(|s| s.name == "total").unwrap();
+        assert_eq!(total.over_threshold, pings.over_threshold);
     }
 }
 

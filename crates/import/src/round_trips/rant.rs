@@ -1,25 +1,29 @@
-//! Converts logs of `rant --log` to logs of latpath.
+//! Imports logs of `rant --log` as a run of round trips.
 //!
 //! A rant log has a header with the names of its columns, a line of dashes, and a row per transaction after the
 //! warm-up. Columns of the emitter: `SEQ T1_SW T1_HW T4_HW T4_SW RTT`; of the reflector: `SEQ T2_HW T2_SW T3_SW T3_HW
-//! RESPONSE`. Stamps are
-//! `SECONDS.NANOSECONDS` in TAI (NIC clock and system clock), 0.000000000 if missing. `RTT` and `RESPONSE` (ns, with negative values
-//! written as 0) are not read. `SEQ` numbers the rows of each file separately, so the files are joined by time: one
-//! probe is in flight at a time, and its answer lies within its round trip.
+//! RESPONSE`. Stamps are `SECONDS.NANOSECONDS` in TAI (NIC clock and system clock), 0.000000000 if missing. `RTT` and
+//! `RESPONSE` (ns, with negative values written as 0) are not read. `SEQ` numbers the rows of each file separately, so the
+//! files are joined by time: one probe is in flight at a time, and its answer lies within its round trip.
 
-use super::{format::Format, writer, LogError, Progress, Summary};
-use crate::transaction::{Route, Stamp, Transaction};
+use super::{manifest, Found};
+use crate::{ImportError, Progress};
+use latpath_journey::Journey;
+use latpath_model::round_trip::{Stamp, Transaction};
 use latpath_model::{text::cut, Ns};
 use latpath_partstore::open_file;
+use latpath_run::{Manifest, Stamp as RunStamp, Writer};
 use std::{
     io::{self, BufRead, BufReader, Read},
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Maximum length of a line, bytes; a row has 185.
+/// Maximum length of a line, bytes.
 const MOST_LINE: u64 = 1024;
-/// Number of rows from which completeness is judged, and rows per write.
+/// Usual length of a row, bytes.
+const ROW: u64 = 185;
+/// Number of rows from which completeness is judged, and rows per round.
 const BATCH: usize = 4096;
 /// Maximum pause between two transactions of a sender without pauses, in multiples of a transaction.
 const LONGEST_PAUSE: Ns = 3;
@@ -63,10 +67,10 @@ impl Columns {
 }
 
 impl Rows {
-    fn open(path: &Path, all: &[(&str, Stamp)], role: &str) -> Result<Self, LogError> {
-        let mut file = BufReader::new(open_file(path).map_err(LogError::file(path))?);
+    fn open(path: &Path, all: &[(&str, Stamp)], role: &str) -> Result<Self, ImportError> {
+        let mut file = BufReader::new(open_file(path).map_err(broken(path))?);
         let mut head = Vec::new();
-        file.by_ref().take(MOST_LINE).read_until(b'\n', &mut head).map_err(LogError::file(path))?;
+        file.by_ref().take(MOST_LINE).read_until(b'\n', &mut head).map_err(broken(path))?;
         let head = String::from_utf8_lossy(&head).into_owned();
         let Some(columns) = Columns::read(&head, all) else {
             return Err(wrong(path, refused(&head, &mut file, role)));
@@ -75,12 +79,12 @@ impl Rows {
         Ok(Self { path: path.into(), file, columns, line: 1, first, repeated: 0, is_cut: false, text })
     }
 
-    fn next(&mut self) -> Result<Option<Row>, LogError> {
+    fn next(&mut self) -> Result<Option<Row>, ImportError> {
         loop {
             self.text.clear();
             self.line += 1;
             let read = self.file.by_ref().take(MOST_LINE).read_until(b'\n', &mut self.text);
-            if read.map_err(LogError::file(&self.path))? == 0 {
+            if read.map_err(broken(&self.path))? == 0 {
                 return Ok(None);
             }
             if !self.text.ends_with(b"\n") {
@@ -110,11 +114,11 @@ impl Rows {
     }
 
     /// Counts the remaining rows.
-    fn rest(&mut self) -> Result<u64, LogError> {
+    fn rest(&mut self) -> Result<u64, ImportError> {
         let mut lines = 0;
         loop {
             let (used, new) = {
-                let bytes = self.file.fill_buf().map_err(LogError::file(&self.path))?;
+                let bytes = self.file.fill_buf().map_err(broken(&self.path))?;
                 (bytes.len(), bytes.iter().filter(|byte| **byte == b'\n').count() as u64)
             };
             if used == 0 {
@@ -172,8 +176,12 @@ fn other(role: &str) -> &'static str {
     }
 }
 
-fn wrong(path: &Path, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LogError {
-    LogError::File { path: path.into(), source: io::Error::other(why) }
+fn wrong(path: &Path, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ImportError {
+    broken(path)(io::Error::other(why))
+}
+
+fn broken(path: &Path) -> impl FnOnce(io::Error) -> ImportError + '_ {
+    |cause| ImportError::Io { path: path.into(), cause }
 }
 
 fn row(text: &str, columns: &Columns) -> Option<Transaction> {
@@ -221,7 +229,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn open(path: &Path) -> Result<Self, LogError> {
+    fn open(path: &Path) -> Result<Self, ImportError> {
         let rows = Rows::open(path, &REFLECTORS, "reflect")?;
         let mut answers = Self { rows, next: None, first: None, during: 0, joined: 0, ended: false };
         answers.advance()?;
@@ -236,14 +244,14 @@ impl Answers {
         Ok(answers)
     }
 
-    fn advance(&mut self) -> Result<(), LogError> {
+    fn advance(&mut self) -> Result<(), ImportError> {
         self.next = self.rows.next()?.map(|row| row.transaction);
         self.ended = self.next.is_none();
         Ok(())
     }
 
     /// Adds the reflector's stamps to a transaction.
-    fn join(&mut self, t: &mut Transaction) -> Result<(), LogError> {
+    fn join(&mut self, t: &mut Transaction) -> Result<(), ImportError> {
         let Some((sent, received)) = ends(t, true) else { return Ok(()) };
         let arrived = |t: &Transaction| t.raw.get(Stamp::T2Nic).unwrap_or(Ns::MIN);
         while self.next.is_some_and(|answer| arrived(&answer) <= sent) {
@@ -271,7 +279,7 @@ impl Answers {
         Ok(())
     }
 
-    fn verdict(&self) -> Result<(), LogError> {
+    fn verdict(&self) -> Result<(), ImportError> {
         if self.joined * 100 >= self.during * LEAST_JOINED && self.during > 0 {
             return Ok(());
         }
@@ -284,92 +292,138 @@ impl Answers {
     }
 }
 
-/// Converts the log of rant's emitter, and optionally of its reflector, to a log at `path`. Setting `stop` ends the log
-/// early.
+/// Imports the log of rant's emitter, and optionally of its reflector, into a new run at `path`. Round trips over
+/// `threshold` ns are late. `progress` is called periodically; setting `stop` ends the run at that point.
 ///
 /// # Errors
-/// If a file is not a rant log, is incomplete, or both cannot be joined. No log is written then.
-pub fn import_rant(emit: &Path, reflect: Option<&Path>, path: &Path, stop: &AtomicBool) -> Result<Summary, LogError> {
+/// If a file is not a rant log, is incomplete, or both cannot be joined. No run is left.
+pub fn import_rant(
+    (emit, reflect): (&Path, Option<&Path>),
+    path: &Path,
+    threshold: Ns,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Progress),
+) -> Result<Manifest, ImportError> {
+    Writer::refuse_existing(path)?;
+    let bytes = emit.metadata().map_err(broken(emit))?.len();
     let rows = Rows::open(emit, &EMITTERS, "emit")?;
     let answers = reflect.map(Answers::open).transpose()?;
-    let format = writer::create(path)?;
     let mut import =
-        Import { rows, answers, format, is_by_nic: true, batch: Vec::new(), progress: Progress::default() };
-    let done = import.run(stop);
-    let closed = import.format.finish(&import.progress);
-    let files = import.format.files();
-    if let Err(error) = done.and(closed) {
-        // This call created these files.
-        files.iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
-        return Err(error);
+        Import { rows, answers, is_by_nic: true, batch: Vec::new(), stamps: Vec::new(), found: Found::default() };
+    let mut writer = None;
+    let mut goes_on = true;
+    while goes_on && !stop.load(Ordering::Relaxed) {
+        goes_on = import.fill()?;
+        import.write(path, threshold, &mut writer)?;
+        let journeys = import.found.journeys;
+        progress(Progress {
+            read: if goes_on { journeys.saturating_mul(ROW).min(bytes) } else { bytes },
+            bytes,
+            journeys,
+        });
     }
-    let bytes = files.iter().filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum();
-    let notes = import.notes();
-    Ok(Summary { files, rows: import.format.safe_rows(), bytes, notes, ..Summary::default() })
+    let Some(mut writer) = writer else { return Err(wrong(&import.rows.path, "it has no row")) };
+    import.answers.as_ref().map_or(Ok(()), Answers::verdict)?;
+    let described = import.manifest(threshold, bytes);
+    let end = described.end.clone();
+    writer.update(|manifest| {
+        manifest.joined = described.joined;
+        manifest.imported = described.imported;
+        manifest.notes = described.notes;
+        (manifest.counters, manifest.tool) = (described.counters, described.tool);
+    })?;
+    writer.end_at(end.unwrap_or_else(|| RunStamp::of_utc(0)));
+    let is_stopped = stop.load(Ordering::Relaxed) && goes_on;
+    Ok(if is_stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
 }
 
 struct Import {
     rows: Rows,
     answers: Option<Answers>,
-    format: Box<dyn Format>,
     is_by_nic: bool,
     batch: Vec<Transaction>,
-    progress: Progress,
+    /// The stamp of each point.
+    stamps: Vec<Stamp>,
+    found: Found,
 }
 
 impl Import {
-    fn run(&mut self, stop: &AtomicBool) -> Result<(), LogError> {
-        let mut begun = false;
-        while let Some(Row { line, transaction }) = self.rows.next()? {
+    /// Reads the next rows; returns whether there may be more.
+    fn fill(&mut self) -> Result<bool, ImportError> {
+        while self.batch.len() < BATCH {
+            let Some(Row { line, transaction }) = self.rows.next()? else { return Ok(false) };
             if transaction.raw.mask() & (Stamp::T1Nic.bit() | Stamp::T1App.bit()) == 0 {
                 return Err(wrong(&self.rows.path, format!("line {line}: it has neither T1_HW nor T1_SW")));
             }
             self.batch.push(transaction);
-            if self.batch.len() == BATCH {
-                self.write(&mut begun)?;
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-            }
         }
-        self.write(&mut begun)?;
-        if !begun {
-            return Err(wrong(&self.rows.path, "it has no row"));
-        }
-        self.answers.as_ref().map_or(Ok(()), Answers::verdict)
+        Ok(true)
     }
 
-    fn write(&mut self, begun: &mut bool) -> Result<(), LogError> {
+    /// Stores the rows of the batch; creates the run with the first one.
+    fn write(&mut self, path: &Path, threshold: Ns, writer: &mut Option<Writer>) -> Result<(), ImportError> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        if !std::mem::replace(begun, true) {
+        if self.stamps.is_empty() {
             self.begin()?;
         }
         if let Some(answers) = &mut self.answers {
             self.batch.iter_mut().try_for_each(|t| answers.join(t))?;
         }
-        self.format.write(&self.batch)?;
-        self.format.tick(&self.progress)?;
-        self.batch.clear();
+        let (mut t, mut first) = (vec![0; self.stamps.len()], Vec::new());
+        for transaction in self.batch.drain(..) {
+            let mut seen = 0;
+            for (point, stamp) in self.stamps.iter().enumerate() {
+                if let Some(time) = transaction.raw.get(*stamp) {
+                    (seen, t[point]) = (seen | 1 << point, time);
+                }
+            }
+            let number = transaction.sequence;
+            let journey = Journey { key: number as u32, number, seen, t: &t, ..Journey::default() };
+            self.found.number(number);
+            self.found.journey(&journey);
+            match writer.as_mut() {
+                Some(writer) => writer.push(&journey)?,
+                None => first.push((journey.key, number, seen, t.clone())),
+            }
+        }
+        if writer.is_none() {
+            // The run begins with its earliest sighting.
+            let mut created = Writer::create(path, self.manifest(threshold, 0))?;
+            created.remove_unless_finished();
+            for (key, number, seen, t) in first {
+                created.push(&Journey { key, number, seen, t: &t, ..Journey::default() })?;
+            }
+            *writer = Some(created);
+        }
         Ok(())
     }
 
+    fn manifest(&self, threshold: Ns, bytes: u64) -> Manifest {
+        let path = self.rows.path.display().to_string();
+        let manifest = manifest((path, bytes), &self.stamps, &self.stamps, &self.found);
+        Manifest { threshold_ns: threshold, journeys: 0, notes: self.notes(), ..manifest }
+    }
+
     /// Determines from the first rows which stamps exist, and whether the log contains all transactions.
-    fn begin(&mut self) -> Result<(), LogError> {
+    fn begin(&mut self) -> Result<(), ImportError> {
         let mask = self.batch.iter().fold(0, |mask, t| mask | t.raw.mask());
         self.is_by_nic = mask & Stamp::T1Nic.bit() != 0;
         if !self.is_by_nic && self.answers.is_some() {
-            let why = "the NIC stamped no packet (rant -R): nothing joins the reflector's rows to these; import this log alone";
+            let why =
+                "the NIC stamped no packet (rant -R): nothing joins the reflector's rows to these; import this log \
+                       alone";
             return Err(wrong(&self.rows.path, why));
         }
         self.refuse_late_ones_alone()?;
-        let of_reflector = self.answers.as_ref().and_then(|a| a.next).map_or(0, |t| t.raw.mask());
-        self.format.begin(&Route::detailed(mask | of_reflector))
+        let mask = mask | self.answers.as_ref().and_then(|a| a.next).map_or(0, |t| t.raw.mask());
+        self.stamps = Stamp::ALL.into_iter().filter(|stamp| stamp.bit() & mask != 0).collect();
+        Ok(())
     }
 
     /// Refuses a log with long pauses: rant sends the next probe at once after an answer, so transactions are missing.
-    fn refuse_late_ones_alone(&self) -> Result<(), LogError> {
+    fn refuse_late_ones_alone(&self) -> Result<(), ImportError> {
         let is_by_app = self.batch.iter().all(|t| ends(t, false).is_some());
         let ends: Vec<_> = self.batch.iter().filter_map(|t| ends(t, !is_by_app)).collect();
         let median = |mut times: Vec<Ns>| {

@@ -1,8 +1,11 @@
-//! Handwritten logs in the format of `rant --log`, converted to our logs.
+//! Handwritten logs in the format of `rant --log`, imported as runs of round trips.
 
+use crate::recording;
+use latpath_import::import_rant;
+use latpath_model::round_trip::Stamp;
 use latpath_model::Ns;
-use latpath_ping::log::{import_rant, recording, Summary};
-use std::{fs, path::PathBuf, sync::atomic::AtomicBool};
+use latpath_run::{Manifest, Run, Select};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::atomic::AtomicBool};
 use tempfile::TempDir;
 
 /// Start, TAI, ns.
@@ -64,58 +67,65 @@ impl Bench {
         self.0.path().join(name)
     }
 
-    fn import(&self, emit: &str, reflect: Option<&str>, to: &str) -> Result<Summary, String> {
+    fn import(&self, emit: &str, reflect: Option<&str>, to: &str) -> Result<Manifest, String> {
         fs::write(self.path("roundtrip.txt"), emit).unwrap();
         let other = self.path("response.txt");
         reflect.iter().for_each(|text| fs::write(&other, text).unwrap());
-        let reflect = reflect.map(|_| other.as_path());
-        let made = import_rant(&self.path("roundtrip.txt"), reflect, &self.path(to), &AtomicBool::new(false));
+        let logs = (&*self.path("roundtrip.txt"), reflect.map(|_| other.as_path()));
+        let made = import_rant(logs, &self.path(to), 200_000, &AtomicBool::new(false), |_| {});
         made.map_err(|error| error.to_string())
     }
 
-    /// The rows of a CSV log, each value with its column.
-    fn rows(&self) -> Vec<Vec<(String, String)>> {
-        let text = fs::read_to_string(self.path("log.csv")).unwrap();
-        let head: Vec<&str> = text.lines().next().unwrap().split(',').collect();
-        let row = |line: &str| head.iter().map(|h| (*h).to_owned()).zip(line.split(',').map(str::to_owned)).collect();
-        text.lines().skip(1).map(row).collect()
+    /// The round trips of a run, in order: the number, and each stamp's time.
+    fn rows(&self, name: &str) -> Vec<(u64, BTreeMap<Stamp, Ns>)> {
+        let run = Run::open(&self.path(name)).unwrap();
+        let stamp = |point: usize| {
+            let is_it = |stamp: &Stamp| stamp.point() == run.points()[point].point;
+            Stamp::ALL.into_iter().find(is_it).unwrap()
+        };
+        let stamps: Vec<Stamp> = (0..run.points().len()).map(stamp).collect();
+        let mut rows = Vec::new();
+        let damaged = run.for_each(&Select::default(), |journey| {
+            let times = stamps.iter().enumerate().filter_map(|(at, stamp)| Some((*stamp, journey.at(at as u16)?)));
+            rows.push((journey.number, times.collect()));
+            true
+        });
+        assert!(damaged.is_empty(), "{damaged:?}");
+        rows
     }
 }
 
-fn cell(row: &[(String, String)], name: &str) -> Option<Ns> {
-    let (_, value) = row.iter().find(|(column, _)| column == name).unwrap_or_else(|| panic!("{name} in {row:?}"));
-    (!value.is_empty()).then(|| value.parse().unwrap())
+/// The round trip by the application's stamps.
+fn round_trip(row: &BTreeMap<Stamp, Ns>) -> Option<Ns> {
+    Some(row.get(&Stamp::T4App)? - row.get(&Stamp::T1App)?)
 }
 
 #[test]
-fn both_ends_make_one_log_that_can_be_compared() {
+fn both_ends_make_one_run_that_can_be_compared() {
     let bench = Bench::new();
     // The reflector numbers its rows itself, and it started earlier.
     let answers = reflectors((0..10_500).map(|n| (n, times(n))));
     let emit = emitters((500..10_500).map(|n| (n - 500, times(n))));
-    let made = bench.import(&emit, Some(&answers), "log.csv").unwrap();
-    assert_eq!(made.rows, 10_000);
-    for (n, row) in bench.rows().iter().enumerate() {
+    let made = bench.import(&emit, Some(&answers), "log").unwrap();
+    assert_eq!(made.journeys, 10_000);
+    for (n, (number, row)) in bench.rows("log").iter().enumerate() {
+        use Stamp::*;
         let t = times(n as u64 + 500);
-        let expected =
-            [t.sw[0], t.hw[0], t.hw[1], t.sw[1], t.sw[2], t.hw[2], t.hw[3], t.sw[3]].map(|t| Some(BEGIN + t));
-        let names = ["t1_app", "t1_nic", "t2_nic", "t2_app", "t3_app", "t3_nic", "t4_nic", "t4_app"];
-        assert_eq!(names.map(|name| cell(row, &format!("{name}_ns"))), expected, "{n}");
-        assert_eq!(cell(row, "round_trip_ns"), Some(t.sw[3] - t.sw[0]));
-        assert_eq!(cell(row, "t2_nic_to_t2_app_ns"), Some(1000));
-        assert_eq!(cell(row, "sequence"), Some(n as Ns));
+        let expected = [t.sw[0], t.hw[0], t.hw[1], t.sw[1], t.sw[2], t.hw[2], t.hw[3], t.sw[3]].map(|t| BEGIN + t);
+        let stamps = [T1App, T1Nic, T2Nic, T2App, T3App, T3Nic, T4Nic, T4App];
+        assert_eq!(*row, BTreeMap::from_iter(stamps.into_iter().zip(expected)), "{n}");
+        assert_eq!(*number, n as u64);
     }
     assert!(made.notes.iter().any(|note| note.contains("as PTP kept these clocks")), "{:?}", made.notes);
-    bench.import(&emit, Some(&answers), "log.parquet").unwrap();
-    for name in ["log.csv", "log.parquet"] {
-        let read = recording(&bench.path(name), 15_000, true).unwrap();
-        let figures = |at: usize| {
-            let s = &read.segments[at];
-            (s.name.as_str(), s.histogram.count(), s.histogram.min(), s.histogram.max(), s.over)
+    {
+        let read = recording(&bench.path("log"), 15_000, true).unwrap();
+        let figures = |name: &str| {
+            let s = read.segments.iter().find(|s| s.name == name).expect(name);
+            (s.histogram.count(), s.histogram.min(), s.histogram.max(), s.over)
         };
-        assert_eq!(figures(0), ("round trip", 10_000, 14_000, 19_000, 100));
-        assert_eq!(figures(1), ("NIC round trip", 10_000, 12_000, 17_000, 100));
-        assert_eq!((read.segments.len(), read.lost()), (2 + 7, Some(0)));
+        assert_eq!(figures("total"), (10_000, 14_000, 19_000, 100));
+        assert_eq!(figures("nic_round_trip"), (10_000, 12_000, 17_000, 100));
+        assert_eq!((read.segments.len(), read.lost()), (3 + 7, Some(0)));
     }
 }
 
@@ -131,24 +141,23 @@ fn round_trips_are_computed_from_the_stamps_and_negative_ones_remain() {
     };
     let text = emitters(all(200).map(backwards));
     assert!(text.lines().nth(52).unwrap().trim_end().ends_with(" 0"), "rant writes 0");
-    bench.import(&text, None, "log.csv").unwrap();
-    let read = recording(&bench.path("log.csv"), 15_000, false).unwrap();
+    bench.import(&text, None, "log").unwrap();
+    let read = recording(&bench.path("log"), 15_000, false).unwrap();
     let whole = &read.segments[0];
-    assert_eq!((read.segments.len(), whole.name.as_str(), read.lost()), (1, "NIC round trip", Some(0)));
+    assert_eq!((read.segments.len(), whole.name.as_str(), read.lost()), (1, "total", Some(0)));
     assert_eq!((whole.histogram.min(), whole.histogram.count(), whole.over), (-300, 200, 2));
-    let rows = bench.rows();
-    assert_eq!(cell(&rows[50], "round_trip_ns"), None, "no application stamped it");
+    assert_eq!(round_trip(&bench.rows("log")[50].1), None, "no application stamped it");
 }
 
 #[test]
 fn missing_nic_stamps_have_no_time() {
     let bench = Bench::new();
     let without = |(n, t): (u64, Times)| (n, Times { hw: [-1; 4], ..t });
-    let made = bench.import(&emitters(all(100).map(without)), None, "log.csv").unwrap();
+    let made = bench.import(&emitters(all(100).map(without)), None, "log").unwrap();
     assert!(made.notes.iter().any(|note| note.contains("rant -R")));
-    let rows = bench.rows();
-    assert_eq!((cell(&rows[3], "t1_nic_ns"), cell(&rows[3], "round_trip_ns")), (None, Some(14_000)));
-    let error = bench.import(&emitters(all(100).map(without)), Some(&reflectors(all(100))), "other.csv").unwrap_err();
+    let (_, row) = &bench.rows("log")[3];
+    assert_eq!((row.get(&Stamp::T1Nic), round_trip(row)), (None, Some(14_000)));
+    let error = bench.import(&emitters(all(100).map(without)), Some(&reflectors(all(100))), "other").unwrap_err();
     assert!(error.contains("roundtrip.txt") && error.contains("rant -R"), "{error}");
     // An answer that did not come, and a stamp of sending that did not (rant -N).
     let some = |(n, mut t): (u64, Times)| {
@@ -161,20 +170,19 @@ fn missing_nic_stamps_have_no_time() {
         t.hw[2] = -1;
         (n, t)
     }));
-    fs::remove_file(bench.path("log.csv")).unwrap();
-    bench.import(&emitters(all(100).map(some)), Some(&answers), "log.csv").unwrap();
-    let rows = bench.rows();
-    assert_eq!((cell(&rows[99], "round_trip_ns"), cell(&rows[99], "t2_nic_ns")), (None, None));
-    assert_eq!((cell(&rows[98], "t2_nic_ns").is_some(), cell(&rows[98], "t3_nic_ns")), (true, None));
-    assert_eq!(recording(&bench.path("log.csv"), 15_000, false).unwrap().lost(), Some(1));
+    bench.import(&emitters(all(100).map(some)), Some(&answers), "some").unwrap();
+    let rows = bench.rows("some");
+    assert_eq!((round_trip(&rows[99].1), rows[99].1.get(&Stamp::T2Nic)), (None, None));
+    assert_eq!((rows[98].1.contains_key(&Stamp::T2Nic), rows[98].1.get(&Stamp::T3Nic)), (true, None));
+    assert_eq!(recording(&bench.path("some"), 15_000, false).unwrap().lost(), Some(1));
 }
 
 #[test]
 fn rows_that_repeat_the_first_ones_are_cut_off() {
     let bench = Bench::new();
     // Room for 300, and 450 transactions.
-    let made = bench.import(&emitters((0..450).map(|n| (n, times(n % 300)))), None, "log.csv").unwrap();
-    assert_eq!(made.rows, 300);
+    let made = bench.import(&emitters((0..450).map(|n| (n, times(n % 300)))), None, "log").unwrap();
+    assert_eq!(made.journeys, 300);
     assert!(
         made.notes.iter().any(|note| note.contains("150 rows at its end repeat its first ones")),
         "{:?}",
@@ -204,12 +212,12 @@ fn logs_without_all_transactions_of_a_test_are_refused_with_the_reason() {
         (&strange, "line 53"),
         (&head_alone, "it has no row"),
     ] {
-        let error = bench.import(emit, None, "log.parquet").unwrap_err();
+        let error = bench.import(emit, None, "log").unwrap_err();
         assert!(error.contains("roundtrip.txt") && error.contains(says), "{says:?} is not in {error}");
         let left: Vec<_> = fs::read_dir(bench.0.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["roundtrip.txt"], "{says}");
     }
-    assert_eq!(bench.import(&cut, None, "log.csv").unwrap().rows, 99);
+    assert_eq!(bench.import(&cut, None, "log").unwrap().journeys, 99);
 }
 
 #[test]
@@ -219,7 +227,7 @@ fn ends_with_contradictory_clocks_are_not_joined() {
         t.hw = t.hw.map(|t| t + 9_000);
         (n, t)
     };
-    let error = bench.import(&emitters(all(1000)), Some(&reflectors(all(1000).map(off))), "log.csv").unwrap_err();
+    let error = bench.import(&emitters(all(1000)), Some(&reflectors(all(1000).map(off))), "log").unwrap_err();
     assert!(error.contains("response.txt") && error.contains("further apart than half of a round trip"), "{error}");
-    assert!(!bench.path("log.csv").exists());
+    assert!(!bench.path("log").exists());
 }

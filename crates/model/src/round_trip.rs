@@ -1,7 +1,16 @@
-//! A transaction: a probe, its answer, and their stamps along the route.
+//! Round trips of `latpath ping`: a probe, its answer, and their stamps along the route, each of which is a sighting at a
+//! point of the emitter or of the reflector.
 
-use latpath_model::Ns;
+use crate::{Ns, Point, PointKind};
 use serde::Serialize;
+
+/// Machine of the points at which the emitter's stamps are taken.
+pub const EMITTER: &str = "emitter";
+/// Machine of the points at which the reflector's stamps are taken.
+pub const REFLECTOR: &str = "reflector";
+/// Devices and threads in the names of the points: a log of round trips names neither.
+const NIC: &str = "nic";
+const THREAD: &str = "ping";
 
 /// Stamps of a probe and its answer, in the order of the route.
 ///
@@ -99,6 +108,21 @@ impl Stamp {
     /// Whether the reflector takes the stamp.
     pub fn is_reflectors(self) -> bool {
         (Self::T2Nic..=Self::T3Nic).contains(&self)
+    }
+
+    /// The point at which the stamp is a sighting.
+    pub fn point(self) -> Point {
+        let (kind, device) = match self {
+            Self::T1App | Self::T3App => (PointKind::AppSend, THREAD),
+            Self::T1Sched | Self::T3Sched => (PointKind::Qdisc, NIC),
+            Self::T1Driver | Self::T3Driver => (PointKind::Tx, NIC),
+            Self::T1Nic | Self::T3Nic => (PointKind::NicHwTx, NIC),
+            Self::T2Nic | Self::T4Nic => (PointKind::NicHwRx, NIC),
+            Self::T2Kernel | Self::T4Kernel => (PointKind::NicRx, NIC),
+            Self::T2App | Self::T4App => (PointKind::AppRead, THREAD),
+        };
+        let machine = if self.is_reflectors() { REFLECTOR } else { EMITTER };
+        Point { machine: machine.into(), kind, device: device.into() }
     }
 
     /// Bit in a mask of stamps.
@@ -307,6 +331,14 @@ mod tests {
             "emitter nic → app",
         ];
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn each_stamp_has_a_point_of_its_own() {
+        let mut points = Stamp::ALL.map(|stamp| stamp.point().to_string());
+        assert_eq!((points[0].as_str(), points[4].as_str()), ("emitter/app-send@ping", "reflector/nic-hw-rx@nic"));
+        points.sort();
+        assert!(points.windows(2).all(|two| two[0] != two[1]), "{points:?}");
     }
 
     #[test]

@@ -1,0 +1,153 @@
+//! Reads the contents of a followed stream where it comes in, to find the packets that are events. The kernel programs
+//! pass keys on, not contents: a ring of the device has these, which costs the other packets nothing, and reading it is
+//! no reading of an application. Events are joined to packets by key and time.
+
+use latpath_clock::ClockTie;
+use latpath_linux::monotonic;
+use latpath_model::{Ns, PointInfo, HOST};
+use latpath_net::Netns;
+use latpath_protocols::Watch;
+use latpath_wire::{DeviceError, Listen, PacketSocket, RingReceiver};
+use std::collections::VecDeque;
+
+/// Maximum difference between the time of a packet's first sighting and its time in the ring, ns: keys repeat after a
+/// second.
+const APART: Ns = 400_000_000;
+/// Maximum number of events that wait for their packets.
+const MAX_EVENTS: usize = 1 << 14;
+
+/// Reads the contents of one stream.
+pub(crate) struct Tap {
+    watch: Watch,
+    state: State,
+    /// Keys and times, host's `CLOCK_MONOTONIC`, of events whose packets were not handed over yet.
+    events: VecDeque<(u32, Ns)>,
+    /// Time before which all frames were read, ns.
+    read_until: Ns,
+    /// Number of events whose packets were not followed.
+    unfollowed: u64,
+}
+
+enum State {
+    /// No packet of the stream was seen so far.
+    Waiting,
+    Open {
+        ring: RingReceiver,
+        device: String,
+        /// Time of opening, ns.
+        since: Ns,
+        dropped: u64,
+    },
+    Failed(String),
+}
+
+impl Tap {
+    pub fn new(watch: Watch) -> Self {
+        Self { watch, state: State::Waiting, events: VecDeque::new(), read_until: Ns::MIN, unfollowed: 0 }
+    }
+
+    /// Time from which on contents are read, ns; `None` if they are not read yet.
+    pub fn since(&self) -> Option<Ns> {
+        match self.state {
+            State::Open { since, .. } => Some(since),
+            State::Waiting | State::Failed(_) => None,
+        }
+    }
+
+    /// Time before which all events are known, ns.
+    pub fn read_until(&self) -> Ns {
+        match self.state {
+            State::Open { .. } => self.read_until,
+            State::Waiting | State::Failed(_) => Ns::MAX,
+        }
+    }
+
+    /// Whether it needs a point at which the stream passes.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting)
+    }
+
+    /// Opens the ring on the device of this point, at which the stream passes; points of other machines and those
+    /// without a device are ignored.
+    pub fn open(&mut self, at: &PointInfo) {
+        if at.point.machine != HOST || at.ifindex == 0 || at.netns == 0 {
+            return;
+        }
+        let device = at.point.device_name().to_owned();
+        let listen = Listen::Passing(vec![self.watch.stream().matcher.protocol()]);
+        let open = || -> Result<RingReceiver, DeviceError> {
+            let ring = RingReceiver::new(PacketSocket::open(&device, listen)?)?;
+            ring.socket().start()?;
+            Ok(ring)
+        };
+        let opened = Netns::find(at.netns).and_then(|netns| netns.inside(open));
+        self.state = match opened {
+            Ok(Ok(ring)) => State::Open { ring, device, since: monotonic(), dropped: 0 },
+            Ok(Err(error)) => State::Failed(error.to_string()),
+            Err(error) => State::Failed(format!("{device}: {error}")),
+        };
+    }
+
+    /// Reads the frames that are there.
+    pub fn read(&mut self) {
+        let State::Open { ring, dropped, .. } = &mut self.state else { return };
+        let now = monotonic();
+        let tie = ClockTie::read();
+        let to_monotonic = tie.monotonic_ns - tie.realtime_ns;
+        let (watch, events) = (&mut self.watch, &mut self.events);
+        ring.receive_available(&mut |received| {
+            let t = received.arrival.unwrap_or(received.had).saturating_add(to_monotonic);
+            if let Some(key) = watch.event_in(t, received.frame, received.tag) {
+                events.push_back((key, t));
+            }
+        });
+        *dropped = ring.socket().dropped();
+        self.read_until = now;
+        while events.len() > MAX_EVENTS {
+            events.pop_front();
+            self.unfollowed += 1;
+        }
+    }
+
+    /// Whether a packet with this key, first seen at `first`, is an event. Each is one once.
+    pub fn take(&mut self, key: u32, first: Ns) -> bool {
+        let is_it = |(k, t): &(u32, Ns)| *k == key && (first - t).abs() <= APART;
+        let found = self.events.iter().position(is_it);
+        found.is_some_and(|at| self.events.remove(at).is_some())
+    }
+
+    /// All packets before `reached` were asked for: events of earlier ones were not followed.
+    pub fn forget_before(&mut self, reached: Ns) {
+        while self.events.front().is_some_and(|(_, t)| t.saturating_add(APART) < reached) {
+            self.events.pop_front();
+            self.unfollowed += 1;
+        }
+    }
+
+    /// What is missing, as sentences.
+    pub fn notes(&self) -> Vec<String> {
+        let stream = self.watch.stream();
+        let mut notes = Vec::new();
+        match &self.state {
+            State::Waiting => {
+                notes.push(format!(
+                    "{stream}: its contents were not read, because no packet was seen at a device of this host"
+                ));
+            }
+            State::Failed(why) => {
+                notes.push(format!("{stream}: its contents cannot be read, so it has no events: {why}"))
+            }
+            State::Open { device, dropped: 1.., .. } => {
+                notes.push(format!("{stream}: frames were not read at {device}, because latpath was too slow; events may be missing or late"));
+            }
+            State::Open { .. } => {}
+        }
+        if self.unfollowed > 0 {
+            notes.push(format!(
+                "{stream}: {} of its events are in no reaction, because the packets were not followed",
+                self.unfollowed
+            ));
+        }
+        notes
+    }
+}

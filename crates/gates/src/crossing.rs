@@ -1,0 +1,96 @@
+//! How the class of a VM's frames crosses its tap. A tap carries bytes: it loses the priority of a packet
+//! (`skb->priority`), and keeps the priority in a VLAN tag (PCP), from which a filter can restore the other: of the tap,
+//! or of the device with the gates.
+
+use crate::{Schedule, Stream};
+use latpath_net::PriorityFilter;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// What the check knows of a device by which frames of VMs enter the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tap {
+    /// Its name.
+    pub device: String,
+    /// Whether it can have filters already (`clsact` or `ingress`); `None` if it does not exist here.
+    pub has_clsact: Option<bool>,
+    /// Its filters that set priorities.
+    pub filters: Vec<PriorityFilter>,
+}
+
+/// The class of a VM's frames on the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Crossing {
+    /// The stream.
+    pub stream: String,
+    /// The tap by which its frames enter the host.
+    pub from: String,
+    /// Priority in their VLAN tag; null without one.
+    pub pcp: Option<u8>,
+    /// Priority that they have at the gates (`skb->priority`); null if the tap does not exist here.
+    pub priority: Option<u32>,
+    /// The class to which that priority belongs; null if it is not known.
+    pub class: Option<String>,
+}
+
+/// The classes of the streams that enter by taps.
+/// `sent`: the filters of the device, which packets pass before its gates.
+pub(crate) fn crossings(schedule: &Schedule, taps: &[Tap], sent: &[PriorityFilter]) -> Vec<Crossing> {
+    let of = |stream: &Stream| {
+        let from = stream.from.clone()?;
+        let tap = taps.iter().find(|tap| tap.device == from).filter(|tap| tap.has_clsact.is_some());
+        let behind_tap = tap.map(|tap| set_by(&tap.filters, stream.pcp).unwrap_or(0));
+        let priority = set_by(sent, stream.pcp).or(behind_tap);
+        let class = priority.map(|priority| schedule.classes[class_of(schedule, priority)].name.clone());
+        Some(Crossing { stream: stream.name.clone(), from, pcp: stream.pcp, priority, class })
+    };
+    schedule.streams.iter().filter_map(of).collect()
+}
+
+/// The priority that filters give to frames with this PCP.
+fn set_by(filters: &[PriorityFilter], pcp: Option<u8>) -> Option<u32> {
+    let matches = |filter: &&PriorityFilter| filter.pcp.is_none() || filter.pcp == pcp;
+    filters.iter().find(matches).map(|filter| filter.priority)
+}
+
+/// The class of a priority (net/sched: the lowest four bits count).
+fn class_of(schedule: &Schedule, priority: u32) -> usize {
+    usize::from(schedule.of_priority[priority as usize & 15])
+}
+
+/// Why a stream's class does not cross its tap, and what to do: a fault; a warning on another machine.
+pub(crate) fn problem(schedule: &Schedule, stream: &Stream, crossing: &Crossing, tap: Option<&Tap>) -> Option<Problem> {
+    let (from, class) = (&crossing.from, &schedule.classes[stream.class].name);
+    let wanted = (0_u8..16).find(|priority| usize::from(schedule.of_priority[usize::from(*priority)]) == stream.class);
+    let Some(wanted) = wanted else {
+        return Some(Problem::Fault(format!("no priority belongs to its class {class}; write priorities = [N] there")));
+    };
+    let reached = crossing.priority.map(|priority| class_of(schedule, priority));
+    if reached == Some(stream.class) {
+        return None;
+    }
+    let Some(pcp) = crossing.pcp else {
+        return Some(Problem::Fault(format!(
+            "its frames enter by {from}, and a tap loses the priority that they have in the VM: without a VLAN tag nothing tells their \
+             class; let the talker send --vlan VID --pcp N, and write pcp = N"
+        )));
+    };
+    let has_clsact = tap.and_then(|tap| tap.has_clsact);
+    let clsact = if has_clsact == Some(true) { String::new() } else { format!("tc qdisc add dev {from} clsact; ") };
+    let command = format!(
+        "{clsact}tc filter add dev {from} ingress protocol 802.1Q flower vlan_prio {pcp} action skbedit priority {wanted}"
+    );
+    Some(match (crossing.priority, &crossing.class) {
+        (Some(priority), Some(other)) => Problem::Fault(format!(
+            "its frames enter by {from} with PCP {pcp}, and have priority {priority} behind it: they belong to class {other}, not \
+             {class}; set it: {command}"
+        )),
+        _ => Problem::Warning(format!("{from} does not exist here, so its filters were not checked; they need: {command}")),
+    })
+}
+
+/// A finding on a crossing.
+pub(crate) enum Problem {
+    Fault(String),
+    Warning(String),
+}

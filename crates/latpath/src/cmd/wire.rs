@@ -1,0 +1,54 @@
+//! The NIC's times of received frames, which `latpath subscribe` and `latpath streams` take with `--stamps nic`.
+
+use anyhow::{Context, Result};
+use latpath_model::text::printable;
+use latpath_model::Ns;
+use latpath_stats::units::{count, duration, number_of};
+use latpath_traffic::{WireCounts, WireTimes};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The NIC's times of received frames.
+pub const WIRE: latpath_wire::Stamps =
+    latpath_wire::Stamps { tx_sched: false, tx_driver: false, tx_nic: false, rx_kernel: false, rx_nic: true };
+
+/// Switches the NIC's times of received frames on.
+///
+/// # Errors
+/// If the NIC has none.
+pub fn wire_times<K>(device: &str) -> Result<WireTimes<K>> {
+    let times = WireTimes::begin(device).map_err(anyhow::Error::msg)?;
+    times.with_context(|| {
+        let device = printable(device);
+        format!(
+            "--stamps nic: {device}: its driver has no times of received frames (latpath ping caps -i {device} says what \
+             it has)"
+        )
+    })
+}
+
+/// What became of the NICs' times, as text.
+pub fn wire_text(counts: WireCounts) -> String {
+    let WireCounts { measured, unstamped, skipped, bound_ns } = counts;
+    let (measured, bound) = (number_of(measured, "frame"), duration(bound_ns));
+    format!("{measured} stamped, ± {bound}; {} without the NIC's time, {} skipped", count(unstamped), count(skipped))
+}
+
+/// Frames by what became of their NICs' times.
+#[derive(Serialize, JsonSchema)]
+pub struct NicTimes {
+    /// Frames whose time from the wire to the driver is known.
+    measured: u64,
+    /// Frames without a NIC's time.
+    unstamped: u64,
+    /// Frames whose NIC's time is left out: its clock was set, or cannot be read.
+    skipped: u64,
+    /// Maximum error of these times, ns.
+    error_bound_ns: Ns,
+}
+
+impl From<WireCounts> for NicTimes {
+    fn from(WireCounts { measured, unstamped, skipped, bound_ns }: WireCounts) -> Self {
+        Self { measured, unstamped, skipped, error_bound_ns: bound_ns }
+    }
+}

@@ -1,0 +1,138 @@
+//! Tsend: the time from the send time in a talker's packet to its first point.
+
+use crate::{number, publish, report, Recorder};
+use latpath_clock::{ClockTie, RealtimeWatch};
+use latpath_model::{Ns, SegmentKind};
+use latpath_run::{Run, Select};
+use latpath_testkit::names::own;
+use latpath_testkit::{bench, busy, equal, latpath, trial, Failed, Lack, Trial};
+use nix::sched::{sched_getaffinity, CpuSet};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+const MS: Ns = 1_000_000;
+/// Send times are converted by ties that differ by less, ns, also on a CPU that is taken away.
+const TIE: Ns = 50_000;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    let each: Vec<Trial> = [("tai", 0), ("realtime", 0), ("tai", 300_000)]
+        .into_iter()
+        .map(|(clock, advance)| {
+            let name = format!("each_packet_of_a_talker_has_its_send_time_by_{clock}_advanced_{advance}_ns");
+            trial(&name, needs, move || each_packet(clock, advance))
+        })
+        .collect();
+    let others = vec![
+        trial("a_packet_without_a_send_time_has_no_tsend", needs, no_send_time),
+        trial("no_send_time_counts_while_the_clock_is_not_synchronised", needs, unsynchronised),
+        trial("send_times_by_the_monotonic_clock_are_recognised_and_a_late_talker_is_explained", needs, held),
+    ];
+    each.into_iter().chain(others).collect()
+}
+
+fn each_packet(clock: &str, advance: Ns) -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own(&format!("{clock}{advance}"));
+    let mut realtime = RealtimeWatch::new(&ClockTie::read());
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --clock-error 0s"))?;
+    let words =
+        format!("--svid {svid} --cycle 1ms --send-offset 400us --advance {advance}ns --clock {clock} --count 2000");
+    let sent = publish(&bench, &words)?;
+    recorder.has(number(&sent, "frames_sent")?)?;
+    let path = recorder.end()?;
+    let tie = ClockTie::read();
+    if realtime.observe(&tie).is_some() {
+        return Err("the time of day was set while this was tested".into());
+    }
+    let first = sent["streams"][0]["first_send_time_ns"].as_i64().ok_or("no first send time")?;
+    let now = if clock == "tai" { tie.tai_ns } else { tie.realtime_ns };
+    let first = first - (now - tie.monotonic_ns);
+
+    let run = Run::open(&path)?;
+    let planned = point(&run, "talker/planned@send-time")?;
+    let driver = point(&run, "host/tx@lp-pub")?;
+    let mut times = HashMap::new();
+    run.for_each(&Select::default(), |j| {
+        times.insert(j.key, j.at(planned).zip(j.at(driver)));
+        true
+    });
+    equal("packets", times.len(), 2000)?;
+    let (mut least, mut greatest) = (Ns::MAX, Ns::MIN);
+    for (key, times) in times {
+        let (planned, driver) = times.ok_or_else(|| format!("smpCnt {key} has no send time"))?;
+        let off = planned - (first + Ns::from(key) * MS);
+        equal(&format!("smpCnt {key}: its send time is off by {off} ns"), off.abs() < TIE, true)?;
+        (least, greatest) = (least.min(driver - planned), greatest.max(driver - planned));
+    }
+    // A packet reaches the driver after the talker handed it over.
+    equal(&format!("{least} ns, handed over {advance} ns before"), least + advance > -TIE, true)?;
+    let figures = report(&path, "")?.summary;
+    let segment = figures.segments.iter().find(|s| s.kind == SegmentKind::Tsend).ok_or("no Tsend")?;
+    equal("ends", [segment.from.as_str(), segment.to.as_str()], ["talker/planned@send-time", "host/tx@lp-pub"])?;
+    equal("packets with a Tsend", segment.times.count, 2000)?;
+    equal("shortest and longest", [segment.times.min_ns, segment.times.max_ns], [least, greatest])?;
+    let bound = segment.error_bound_ns;
+    equal(&format!("bound {bound}"), (0..TIE).contains(&bound), true)
+}
+
+fn point(run: &Run, name: &str) -> Result<u16, Failed> {
+    let at = run.points().iter().position(|info| info.point.to_string() == name);
+    at.map(|at| at as u16).ok_or_else(|| Failed::from(format!("no point {name}")))
+}
+
+/// The kinds of the segments of a recording of a stream with this name, and its notes.
+fn recorded(name: &str, more: &str, publishes: &str) -> Result<(Vec<SegmentKind>, Vec<String>), Failed> {
+    let bench = bench()?;
+    let svid = own(name);
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {more}"))?;
+    let sent: Value = publish(&bench, &format!("--svid {svid} --count 500 {publishes}"))?;
+    recorder.has(number(&sent, "frames_sent")?)?;
+    let path: &Path = &recorder.end()?;
+    let figures = report(path, "")?.summary;
+    Ok((figures.segments.iter().map(|segment| segment.kind).collect(), figures.notes.clone()))
+}
+
+fn no_send_time() -> Result<(), Failed> {
+    let (kinds, _) = recorded("no-time", "--clock-error 0s", "")?;
+    equal("Tsend", kinds.contains(&SegmentKind::Tsend), false)
+}
+
+/// A real-time process takes the talker's CPU for 4 ms of each 20.
+fn held() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("held");
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --threshold 1ms"))?;
+    let cpus = sched_getaffinity(Pid::from_raw(0))?;
+    let cpu = (0..CpuSet::count()).find(|cpu| cpus.is_set(*cpu) == Ok(true)).ok_or("no CPU")?.to_string();
+    let this = std::env::current_exe()?;
+    let script = busy::realtime_script(&format!("exec {}", this.display()), 20, 60);
+    let mut hog = Command::new("taskset").args(["-c", &cpu, "sh", "-c", &script]).spawn()?;
+    let sent = publish(&bench, &format!("--svid {svid} --cycle 2ms --clock monotonic --count 1500 --cpu {cpu}"));
+    hog.kill()?;
+    hog.wait()?;
+    recorder.has(number(&sent?, "frames_sent")?)?;
+    let path = recorder.end()?;
+    let figures = report(&path, "")?.summary;
+    let segment = figures.segments.iter().find(|s| s.kind == SegmentKind::Tsend).ok_or("no Tsend")?;
+    equal(&format!("{} packets with a Tsend", segment.times.count), segment.times.count >= 1400, true)?;
+    equal("bound", segment.error_bound_ns, 0)?;
+    let explained = latpath(&format!("explain {} --json", path.display())).output()?;
+    let explained: Value = serde_json::from_slice(&explained.stdout)?;
+    let rows = explained["causes"].as_array().ok_or("no causes")?;
+    let waited = |row: &&Value| row["cause"] == "waiting-for-cpu" && row["segments"].to_string().contains("planned");
+    let row = rows.iter().find(waited).ok_or_else(|| format!("no talker waited for its CPU: {rows:#?}"))?;
+    let culprits: Vec<&str> = row["by"].as_array().into_iter().flatten().filter_map(|by| by["name"].as_str()).collect();
+    equal(&format!("{culprits:?}"), culprits.contains(&"busy20"), true)
+}
+
+fn unsynchronised() -> Result<(), Failed> {
+    let (kinds, notes) = recorded("no-clock", "", "--cycle 1ms")?;
+    let is_noted = notes.iter().any(|note| note.contains("Tsend: packets have their send times"));
+    // The kernel of this machine says whether its clock is synchronised.
+    let is_known = latpath_linux::utc_error().is_some();
+    equal("Tsend", kinds.contains(&SegmentKind::Tsend), is_known)?;
+    equal(&format!("noted: {notes:?}"), is_noted, !is_known)
+}

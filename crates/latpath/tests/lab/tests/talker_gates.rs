@@ -1,0 +1,260 @@
+//! A talker with gates (taprio with assisted packet times, and etf) on the stamping NICs: the listener's slot of each
+//! frame is that of the NIC's own time of arrival, and the frames that etf discarded, as the talker reports them, are
+//! those that the kernel counts.
+//!
+//! ```text
+//!  namespace pub: publish, gates        namespace app: record, subscribe
+//!  lpn0 (taprio, etf) ───────────────── lpn1
+//! ```
+
+use crate::{linked::plain, stamping::StampingNics, Outcome, Scale, Test};
+use anyhow::{ensure, Context, Result};
+use latpath_testkit::waits::{listens, until};
+use serde_json::Value;
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+pub const TEST: Test = Test { name: "talker_gates", smoke: false, only_whole: false, seconds: 400, run };
+
+const PATIENCE: Duration = Duration::from_secs(180);
+const MS: i64 = 1_000_000;
+/// Length of the schedule's cycle.
+const CYCLE_MS: u64 = 200;
+/// The cycle by which the listener counts late frames: shorter, so that a frame that waits for its gate is late by
+/// cycles.
+const LISTENERS_CYCLE: i64 = 50 * MS;
+/// End of the slot after the send time; it starts there.
+const SLOT: i64 = 20 * MS;
+/// The NIC's and the kernel's time of an arrival differ by less, except on a CPU that is held for long.
+const NEAR: i64 = 3 * MS;
+/// The gates of a class open for 50 ms, so the times of an emulated machine matter little.
+const GATES: &str = r#"
+device = "lpn0"
+mode = "txtime-assist"
+txtime_delay = "18ms"
+etf_delta = "10ms"
+ptp = "rest"
+[[class]]
+name = "stream"
+priorities = [3]
+[[class]]
+name = "later"
+priorities = [5]
+[[class]]
+name = "rest"
+[[gate]]
+open = ["stream"]
+interval = "50ms"
+[[gate]]
+open = ["rest"]
+interval = "50ms"
+[[gate]]
+open = ["later"]
+interval = "50ms"
+[[gate]]
+open = ["rest"]
+interval = "50ms"
+"#;
+/// etf sends EARLY up to `etf_delta` before its send time, and IN and the others at a time within their gate. DROP is
+/// handed over when its send time has come.
+const STREAMS: &str = r#"
+cycle = "200ms"
+[[stream]]
+svid = "IN"
+offset = "5ms"
+priority = 3
+vlan = 5
+pcp = 3
+[[stream]]
+svid = "EARLY"
+offset = "40ms"
+advance = "50ms"
+txtime = "strict"
+priority = 3
+[[stream]]
+svid = "LATE0"
+offset = "60ms"
+priority = 5
+[[stream]]
+svid = "LATE1"
+offset = "10ms"
+priority = 5
+[[stream]]
+svid = "DROP"
+offset = "20ms"
+advance = "0s"
+txtime = "strict"
+priority = 3
+"#;
+const FOLDER: &str = "/tmp/latpath-lab-talker-gates";
+
+fn run(scale: &Scale) -> Outcome {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    if release.starts_with("6.1.") {
+        eprintln!("not on {}: removing taprio may crash Linux 6.1", release.trim());
+        return Ok(());
+    }
+    let nics = StampingNics::load("wire_ns=20000 queues=4")?;
+    let _ = fs::remove_dir_all(FOLDER);
+    fs::create_dir_all(FOLDER)?;
+    let [gates, streams] = [("gates.toml", GATES), ("streams.toml", STREAMS)].map(|(name, text)| {
+        let path = format!("{FOLDER}/{name}");
+        fs::write(&path, text).map(|()| path)
+    });
+    let (gates, streams) = (gates?, streams?);
+    let before = nics.run(0, "tc qdisc show dev lpn0")?;
+    let applied = nics.latpath(0, &format!("gates apply {gates}"), PATIENCE)?;
+    ensure!(applied.code == Some(0), "gates apply: {}", applied.stderr);
+    let talked = talk(&nics, &streams, scale.frames(80, 600));
+    let after = dropped_by_etf(&nics);
+    let undone = nics.latpath(0, "gates undo lpn0", PATIENCE)?;
+    ensure!(undone.code == Some(0), "gates undo: {}", undone.stderr);
+    let restored = nics.run(0, "tc qdisc show dev lpn0")?;
+    ensure!(restored == before, "before: {before}\nafter gates undo: {restored}");
+    judge(&talked?, after?)
+}
+
+/// Packets that the kernel's etf has dropped, by `gates show`, which must agree with tc.
+fn dropped_by_etf(nics: &StampingNics) -> Result<u64> {
+    let shown: Value = nics.latpath(0, "gates show lpn0 --json", PATIENCE)?.json().map_err(plain)?;
+    let listed: Value = serde_json::from_str(&nics.run(0, "tc -s -j qdisc show dev lpn0")?)?;
+    let [shown, listed] = [(shown, "dropped"), (listed, "drops")].map(|(all, key)| {
+        let etf = all.as_array().into_iter().flatten().filter(|one| one["kind"] == "etf").map(|one| one[key].as_u64());
+        etf.collect::<Option<Vec<_>>>().map(|drops| (drops.len(), drops.iter().sum::<u64>()))
+    });
+    ensure!(shown == listed && shown.is_some_and(|(queues, _)| queues == 3), "gates show: {shown:?}, tc: {listed:?}");
+    Ok(shown.context("no etf")?.1)
+}
+
+/// The results of all three commands.
+struct Talked {
+    sent: Value,
+    received: Value,
+    report: Value,
+    csv: String,
+}
+
+fn talk(nics: &StampingNics, streams: &str, cycles: u64) -> Result<Talked> {
+    let run = format!("{FOLDER}/run");
+    let names = ["IN", "EARLY", "LATE0", "LATE1", "DROP"].map(|name| format!("-s svid:{name}")).join(" ");
+    let points = "--points host/tx@*,host/nic-*,host/app-read@*";
+    let words = format!("record {names} --stamps nic --clock-error 0s {points} --no-flight -o {run}");
+    let recording = nics.start(1, &words)?;
+    until("the recording has begun", || Path::new(&run).join("manifest.json").exists()).map_err(plain)?;
+    let cycle = LISTENERS_CYCLE / MS;
+    let mut reader = nics.start(
+        1,
+        &format!(
+            "subscribe -i lpn1 --send-time publish --clock-error 0s --cycle {cycle}ms --slot 0s..{}ms --json",
+            SLOT / MS
+        ),
+    )?;
+    listens(&mut reader).map_err(plain)?;
+    let duration = cycles * CYCLE_MS;
+    let words = format!("publish -i lpn0 --schedule {streams} --duration {duration}ms --fifo 80 --json");
+    let sent = nics.latpath(0, &words, PATIENCE)?.json::<Value>().map_err(plain)?;
+    // The last frames wait for the gates of the next cycle.
+    latpath_testkit::waits::fault_for(Duration::from_millis(2 * CYCLE_MS));
+    let [received, recorded] = [reader, recording].map(|process| {
+        process.interrupt();
+        process.finish(PATIENCE).map_err(plain)
+    });
+    let received = received?.json::<Value>().map_err(plain)?;
+    ensure!(recorded?.code == Some(0), "the recording failed");
+    let report = nics.latpath(1, &format!("report {run} --json"), PATIENCE)?.json::<Value>().map_err(plain)?;
+    let csv = nics.latpath(1, &format!("export csv {run} -o -"), PATIENCE)?.stdout;
+    Ok(Talked { sent, received, report, csv })
+}
+
+/// A frame's class: -2 early, -1 in its slot, n late by n cycles.
+fn class(latency: i64) -> i64 {
+    match latency {
+        ..0 => -2,
+        0..SLOT => -1,
+        late => late / LISTENERS_CYCLE,
+    }
+}
+
+/// Frames of a stream by class, and those so near to another class that the kernel's time may be in it.
+#[derive(Default)]
+struct Truth {
+    classes: BTreeMap<i64, u64>,
+    near: u64,
+}
+
+/// The classes by the NIC's times of arrival and the send times in the packets, by stream.
+fn truths(csv: &str) -> Result<BTreeMap<String, Truth>> {
+    let mut lines = csv.lines();
+    let names: Vec<&str> = lines.next().context("no header")?.split(',').collect();
+    let column = |name: &str| {
+        let at = names.iter().position(|known| *known == name);
+        at.with_context(|| format!("no column {name}: {names:?}"))
+    };
+    let [stream, arrived, planned] =
+        [column("stream")?, column("host/nic-hw-rx@lpn1")?, column("talker/planned@send-time")?];
+    let mut all = BTreeMap::<String, Truth>::new();
+    for line in lines {
+        let cells: Vec<&str> = line.split(',').collect();
+        let (Ok(arrived), planned) = (cells[arrived].parse::<i64>(), cells[planned]) else { continue };
+        let planned: i64 = planned.parse().with_context(|| format!("no send time: {line}"))?;
+        let (truth, latency) = (all.entry(cells[stream].to_owned()).or_default(), arrived - planned);
+        *truth.classes.entry(class(latency)).or_default() += 1;
+        truth.near += u64::from(class(latency - NEAR) != class(latency) || class(latency + NEAR) != class(latency));
+    }
+    Ok(all)
+}
+
+fn judge(talked: &Talked, dropped: u64) -> Outcome {
+    let Talked { sent, received, report, csv } = talked;
+    let number = |value: &Value, key: &str| value[key].as_u64().with_context(|| format!("no {key}: {value}"));
+    let truths = truths(csv)?;
+    let rows = received["streams"].as_array().context("no streams")?;
+    let (mut lost, mut early, mut late, mut in_slot) = (0, 0, 0, 0);
+    for talker in sent["streams"].as_array().context("no streams")? {
+        let name = talker["svid"].as_str().context("no svID")?;
+        let sent = number(talker, "frames_sent")?;
+        ensure!(talker["refused"] == 0, "{talker}");
+        let row = rows.iter().find(|row| row["svid"] == name);
+        let received = row.map_or(Ok(0), |row| number(row, "received"))?;
+        let reported = number(talker, "dropped_by_etf")?;
+        eprintln!("{name}: {sent} sent, {received} received, {reported} discarded: {:?}", row.map(|row| &row["slots"]));
+        lost += sent - received;
+        if !talker["txtime"].is_null() {
+            ensure!(sent - received == reported, "{name}: {} did not arrive, {reported} reported", sent - received);
+        }
+        let Some(row) = row.filter(|_| received > 0) else { continue };
+        let slots = &row["slots"];
+        let mut counts = BTreeMap::from([(-2, number(slots, "early")?), (-1, number(slots, "in_slot")?)]);
+        for by in slots["late_by_cycles"].as_array().context("no late frames")? {
+            counts.insert(by["cycles"].as_i64().context("no cycles")?, number(by, "frames")?);
+        }
+        counts.retain(|_, frames| *frames > 0);
+        (early, in_slot, late) = (
+            early + slots["early"].as_u64().unwrap_or(0),
+            in_slot + slots["in_slot"].as_u64().unwrap_or(0),
+            late + slots["late"].as_u64().unwrap_or(0),
+        );
+        let truth = truths.iter().find(|(stream, _)| stream.starts_with(&format!("svid:{name}")) || *stream == name);
+        let (_, truth) = truth.with_context(|| format!("{name} is not in the recording: {:?}", truths.keys()))?;
+        let of_nic: u64 = truth.classes.values().sum();
+        ensure!(of_nic == received, "{name}: {received} received, and the NIC's times are of {of_nic}");
+        for class in counts.keys().chain(truth.classes.keys()) {
+            let [by_kernel, by_nic] = [&counts, &truth.classes].map(|all| all.get(class).copied().unwrap_or(0));
+            ensure!(
+                by_kernel.abs_diff(by_nic) <= truth.near,
+                "{name}, class {class}: {by_kernel} by the listener, {by_nic} by the NIC, {} near another class",
+                truth.near
+            );
+        }
+        ensure!(truth.near * 2 <= received, "{name}: {} of {received} are near another class", truth.near);
+    }
+    ensure!(lost == dropped, "{lost} did not arrive, and the kernel's etf dropped {dropped}");
+    let of = |name: &str| sent["streams"].as_array().into_iter().flatten().find(|one| one["svid"] == name).cloned();
+    let drop = of("DROP").context("no DROP")?;
+    ensure!(drop["dropped_by_etf"] == drop["frames_sent"], "{drop}");
+    ensure!(early > 0 && in_slot > 0 && late > 0, "{early} early, {in_slot} in slot, {late} late");
+    // The send time in the packets begins a segment, as in any recording.
+    let segments = report["segments"].as_array().context("no segments")?;
+    let sending = segments.iter().find(|one| one["kind"] == "tsend").context("no Tsend")?;
+    ensure!(sending["from"] == "talker/planned@send-time" && sending["to"] == "host/tx@lpn0", "{sending}");
+    Ok(())
+}
