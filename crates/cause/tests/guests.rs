@@ -539,3 +539,73 @@ fn guest_events_outside_guest_mode_are_counted_beyond_the_clocks_bound() {
         "those at 150 and 390; the others are at an edge, within the bound"
     );
 }
+
+/// A guest without an agent: vhost (62) reads the packet at 100 and raises its interrupt at 110; a vCPU enters the
+/// guest with it at 300.
+fn at_door(from: &str, host: impl FnOnce(&mut Cpu)) -> Vec<String> {
+    const VHOST: u32 = 62;
+    let mut stage = Stage::new(&[(VHOST, "vhost-60"), (VCPU, "CPU 0/KVM"), (HOG, "hog")]);
+    stage.cpu(host);
+    stage.cpu(|c| {
+        c.runs(VHOST).at(115).wakes(VCPU, 0).at(5_000).sleeps_then(0);
+    });
+    stage.vms.push(vm("relay1", "tap0", &[(VHOST, Role::Vhost, None), (VCPU, Role::Vcpu, Some(0))]));
+    let begin = if from == "vm-read" { 100 } else { 110 };
+    stage.packet(&[(&format!("host/{from}@tap0"), begin, 1, VHOST), ("host/door-enter@tap0", 300, 0, VCPU)]);
+    stage.explained()
+}
+
+#[test]
+fn a_vcpu_that_does_not_get_its_cpu_keeps_the_packet_at_the_door() {
+    let explained = at_door("door-signal", |c| {
+        c.class(HOG, fifo(80)).runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(HOG);
+        c.at(260).sleeps_then(VCPU).at(300).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+    });
+    assert_eq!(
+        explained,
+        [
+            "110-115 vcpu-halted CPU 0/KVM (61) < vhost-60 (62)",
+            "115-260 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "260-300 vm-exit CPU 0/KVM (61)",
+        ]
+    );
+}
+
+#[test]
+fn what_vhost_does_after_its_signal_does_not_keep_the_packet_at_the_door() {
+    let explained = at_door("door-signal", |c| {
+        c.runs(VCPU).at(10).enters_guest(0).at(200).leaves_guest(0, EXTERNAL).at(210);
+        c.event(EventKind::KvmInjVirq(33)).at(300).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+    });
+    let exit = format!("200-300 vm-exit CPU 0/KVM (61) #{EXTERNAL}");
+    assert_eq!(explained, ["110-200 irq-injection CPU 0/KVM (61)", &exit]);
+}
+
+#[test]
+fn a_packet_that_a_polling_guest_will_find_waits_for_its_vcpu() {
+    let explained = at_door("vm-read", |c| {
+        c.runs(VCPU).at(10).enters_guest(0).at(50).leaves_guest(0, EXTERNAL).at(55).preempted_by(HOG);
+        c.at(290).sleeps_then(VCPU).at(300).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+    });
+    assert_eq!(explained[0], "100-290 vcpu-preempted CPU 0/KVM (61) < hog (9)");
+}
+
+#[test]
+fn behind_the_door_the_guest_has_the_packet() {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            host.cpu(|c| {
+                c.runs(MAIN).at(280).sleeps_then(0);
+            });
+        },
+        |c| {
+            c.runs(GUESTS);
+            interrupt_at(c, 270);
+        },
+    );
+    stage.packet(&[("host/door-enter@tap0", 150, 0, VCPU), ("guest0/nic-rx@eth0", 300, 0, 0)]);
+    assert_eq!(stage.explained()[..2], ["150-270 irq-injection irq 25 < guests-own (401)", "270-275 work irq 25"]);
+}

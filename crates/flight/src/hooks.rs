@@ -98,6 +98,30 @@ static TRANSFERS: [Hook; 31] = [
     hook("tap_write", "netif_receive_skb", TAPS),
 ];
 
+/// Hooks for the guest's door: how packets for a guest are announced to it.
+static DOOR: [Hook; 20] = [
+    or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
+    hook("switch_without_state", NEEDED, "who ran"),
+    module("kvm_entry", "kvm_entry", "kvm", GUEST),
+    or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_with_reason"),
+    module("kvm_exit_with_reason", "kvm_exit", "kvm", GUEST),
+    module("kvm_inject", "kvm_inj_virq", "kvm", "when an interrupt was injected into a guest"),
+    or(function("eventfd_signal", "eventfd_signal", None, KICKS), "eventfd_signal_mask"),
+    function("eventfd_signal_mask", "eventfd_signal_mask", None, KICKS),
+    function("eventfd_read", "eventfd_read", None, "when QEMU turns to a queue"),
+    function("vhost_tx_kick", "handle_tx_kick", NET, ROUNDS),
+    function("vhost_rx_kick", "handle_rx_kick", NET, ROUNDS),
+    function("vhost_tx_net", "handle_tx_net", NET, ROUNDS),
+    function("vhost_rx_net", "handle_rx_net", NET, ROUNDS),
+    function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), IRQFD),
+    module("kvm_set_irq", "kvm_set_irq", "kvm", RAISED),
+    module("kvm_irq_line", "kvm_irq_line", "kvm", RAISED),
+    module("kvm_msi_set_irq", "kvm_msi_set_irq", "kvm", RAISED),
+    module("kvm_accept", "kvm_apic_accept_irq", "kvm", ACCEPTED),
+    module("kvm_posted", "kvm_apicv_accept_irq", "kvm", POSTED),
+    hook("tap_write", "netif_receive_skb", TAPS),
+];
+
 /// The set of events to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -105,6 +129,8 @@ pub enum Scope {
     Causes,
     /// Events of transfers between guests and host.
     Transfers,
+    /// How packets for a guest are announced to it: vhost's rounds, interrupts, entries of vCPUs.
+    Door,
 }
 
 impl Scope {
@@ -112,6 +138,7 @@ impl Scope {
         match self {
             Self::Causes => &CAUSES,
             Self::Transfers => &TRANSFERS,
+            Self::Door => &DOOR,
         }
     }
 }

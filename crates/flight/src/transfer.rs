@@ -1,7 +1,7 @@
 //! Events of transfers between a guest and its host (bpf/transfers.h).
 
-/// An event that is only recorded with [`crate::Scope::Transfers`]. Eventfds are identified by their number in
-/// `/proc/PID/fdinfo` plus one; 0 for none.
+/// An event that is only recorded with [`crate::Scope::Transfers`] or, in part, [`crate::Scope::Door`]. Eventfds are
+/// identified by their number in `/proc/PID/fdinfo` plus one; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// An eventfd is signalled.

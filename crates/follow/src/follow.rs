@@ -3,6 +3,7 @@
 mod lacks;
 
 use crate::counted::KernelCounters;
+use crate::door::WithDoor;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, Merge, Origin};
@@ -56,6 +57,9 @@ pub struct Options {
     pub threshold: Ns,
     /// Time after which packets are no longer matched, ns.
     pub window: Ns,
+    /// Whether packets for virtual machines are followed through their guests' doors: up to the interrupt, and the vCPU
+    /// that runs with it.
+    pub door: bool,
     /// Size of the probe's rings, bytes.
     pub ring_bytes: usize,
     /// Maximum error of this host's UTC stated by the user, ns; `None` for the kernel's value.
@@ -81,6 +85,7 @@ impl Options {
             segments: Vec::new(),
             threshold: 200_000,
             window: 1_000_000_000,
+            door: false,
             ring_bytes: 16 << 20,
             clock_error: None,
             flight: None,
@@ -102,6 +107,9 @@ pub enum FollowError {
     /// This machine's probe cannot be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The events of guests' doors cannot be recorded.
+    #[error("--door: {0}")]
+    Door(latpath_flight::StartError),
     /// Another machine cannot be followed.
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -180,7 +188,11 @@ impl Follow {
             let filter = options.points.clone();
             probe.accept = Accept(Arc::new(move |point| filter.matches(point)));
             Ok(Probe::attach(probe)?)
-        })
+        };
+        match options.door {
+            true => Self::over(options, |options| WithDoor::start(attach(options)?).map_err(FollowError::Door)),
+            false => Self::over(options, attach),
+        }
     }
 
     /// Like [`Self::start`], with another source of this machine's sightings.
@@ -368,8 +380,8 @@ impl Follow {
         if self.flight.is_none() {
             return;
         }
-        // Sightings wait for readings of the NICs' clocks.
-        let last = if self.options.nic_times { 3 * LAST } else { LAST };
+        // Sightings wait for readings of the NICs' clocks, and for events of guests' doors.
+        let last = if self.options.nic_times || self.options.door { 3 * LAST } else { LAST };
         let until = monotonic() + last;
         while monotonic() < until {
             std::thread::sleep(ROUND);

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod counted;
+mod door;
 mod early_completion;
 mod flight;
 mod follow;

@@ -22,6 +22,7 @@ fn error_with(facts: Facts) -> FollowError {
         points: PointFilter::default(),
         other_users: false,
         nic_times: false,
+        door: false,
         clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,

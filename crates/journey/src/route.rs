@@ -21,6 +21,48 @@ pub struct Route {
     pub optional: Vec<PointId>,
     /// Each stream's route, by its id; empty if no packet of it was seen. Streams may lead into different VMs.
     pub by_stream: Vec<Vec<PointId>>,
+    /// The streams of reactions. Their routes are in `by_stream` too, but not among the [distinct](Self::distinct) ones.
+    pub reactions: Vec<ReactionRoute>,
+}
+
+/// The route of a stream of reactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReactionRoute {
+    /// The stream.
+    pub stream: StreamId,
+    /// Time over which its reactions are late, ns; `None` for never.
+    pub late: Option<Ns>,
+    /// Its ends; `None` while the route of one of its sides is not known.
+    pub ends: Option<ReactionEnds>,
+}
+
+/// The points between the parts of a reaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReactionEnds {
+    /// Where the packet comes in: the host's NIC.
+    pub wire_in: PointId,
+    /// The last point that sees the packet that comes in.
+    pub taken: PointId,
+    /// The first point that sees the packet that the application sends.
+    pub given: PointId,
+    /// Where it goes out: the device in the namespace of `wire_in` that sends it.
+    pub wire_out: PointId,
+}
+
+/// The point at which a packet of this route has arrived: the last one, or the last before those at a guest's door.
+pub fn arrival(route: &[PointId], points: &[PointInfo]) -> Option<PointId> {
+    let is_before_door = |p: &&PointId| points.get(usize::from(**p)).is_none_or(|info| !info.point.kind.is_at_door());
+    route.iter().rfind(is_before_door).or(route.last()).copied()
+}
+
+/// The reactions among streams: the ids of each one's stream, of the stream that comes in, and of the one that goes out.
+pub fn reactions_of(streams: &[StreamSpec]) -> Vec<(StreamId, StreamId, StreamId)> {
+    let id = |of: &StreamSpec| streams.iter().position(|stream| stream == of).map(|id| id as StreamId);
+    let of = |(own, stream): (usize, &StreamSpec)| {
+        let rule = stream.reaction.as_ref()?;
+        Some((own as StreamId, id(&rule.input)?, id(&rule.output)?))
+    };
+    streams.iter().enumerate().filter_map(of).collect()
 }
 
 impl Route {

@@ -5,7 +5,7 @@
 //! | `Tmu` | the sampling, where the sender's clock and this host's keep UTC | the first point |
 //! | `Tsend` | the planned send time in the packet | the first point |
 //! | `Tnet` | the publisher's `tx` | the host's NIC: its first `nic-rx` |
-//! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (`vm-read` where no agent looks into the guest; the container's `nic-rx` where there is no VM) |
+//! | `Thyp` | the host's NIC | the VM's NIC: the guest's `nic-rx` (where no agent looks into the guest `door-enter`, or else `vm-read`; the container's `nic-rx` where there is no VM) |
 //! | `Tsub` | the VM's NIC | the application's `app-read`, or `xsk-rx` |
 //! | `total` | the first point | the last |
 //! | `Treact` | the host's NIC, where a packet comes in | where the packet leaves that the application sends because of it |
@@ -80,6 +80,13 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     all.segments.splice(0..0, from_computed(&route, points));
     all.segments.extend(upcalls(&route, points));
     all.segments.extend(of_nics(&route, points));
+    all.segments.extend(of_doors(&route, points));
+    all.segments.extend(of_reactions(&route));
+    let open = route.reactions.iter().filter(|reaction| reaction.ends.is_none()).count();
+    if open > 0 && !route.points.is_empty() {
+        all.notes
+            .push("Treact: no packet of one of a reaction's two streams was seen, so its parts are not known".into());
+    }
     if !route.points.is_empty() {
         all.segments.extend(skews(points));
     }
@@ -267,9 +274,29 @@ fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
             }
         }
     }
-    let step = |(from, to): (PointId, PointId)| {
-        let name = format!("{}→{}", info(from).point, info(to).point);
-        Segment { kind: SegmentKind::Step, name, from, to }
+    all.into_iter().map(|(from, to)| step(from, to, points)).collect()
+}
+
+/// The segment between two neighbours.
+fn step(from: PointId, to: PointId, points: &[PointInfo]) -> Segment {
+    let name = |p: PointId| &points[usize::from(p)].point;
+    Segment { kind: SegmentKind::Step, name: format!("{}→{}", name(from), name(to)), from, to }
+}
+
+/// The segments from where a VM's packets are read to their interrupt, and from there to the vCPU that runs with it; and
+/// from a VM's kick to its packet.
+fn of_doors(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
+    let info = |p: PointId| &points[usize::from(p)];
+    let place = |p: PointId| (&info(p).point.machine, info(p).netns, &info(p).point.device);
+    let passage = |p: PointId| info(p).point.kind.info().passage;
+    let around = |at: PointId| {
+        let find = |own, of| {
+            let is_it = |p: &PointId| passage(*p) == of && place(*p) == place(at);
+            route.order.iter().copied().find(is_it).filter(|_| passage(at) == own)
+        };
+        let behind = find(Passage::VmKicks, Passage::FromVm).or(find(Passage::VmSignalled, Passage::InVm));
+        let before = find(Passage::VmSignalled, Passage::ToVm).map(|before| step(before, at, points));
+        before.into_iter().chain(behind.map(|behind| step(at, behind, points)))
     };
     route.optional.iter().flat_map(|at| around(*at)).collect()
 }
@@ -361,7 +388,10 @@ fn inward(
     }
     if let (Some(nic), Some(vm)) = (nic, vm_nic) {
         classic.push((SegmentKind::Thyp, nic, vm));
-        if point(vm).kind.info().passage == Passage::ToVm {
+        let (end, passage) = (point(vm), point(vm).kind.info().passage);
+        if matches!(passage, Passage::ToVm | Passage::InVm) {
+            let door = "; --door follows packets up to the guest's interrupt";
+            let more = if passage == Passage::ToVm { door } else { "" };
             notes.push(format!(
                 "Thyp ends at {end}: no agent runs in the guest (run latpath agent there, and name it by --machine{more})"
             ));

@@ -843,3 +843,115 @@ fn routes_of_generated_networks_are_right_or_reported_as_ambiguous() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert!(right >= 200, "{right} right, {said} said");
 }
+
+/// A relay in a namespace behind a bridge: its samples come in at the host's NIC, and its trips leave there.
+#[test]
+fn a_reaction_leads_from_the_nic_to_the_application_and_back() {
+    let mut n = Network::new(&[
+        ("host/tx@pub", Link::Veth, 1),
+        ("host/nic-rx@nic0", Link::Veth, 2),
+        ("host/tx@out", Link::Veth, 2),
+        ("host/nic-rx@app", Link::Veth, 3),
+        ("host/app-read@relay", Link::Socket, 3),
+        ("host/tx@app", Link::Veth, 3),
+        ("host/nic-rx@out", Link::Veth, 2),
+        ("host/tx@nic0", Link::Veth, 2),
+        ("host/nic-rx@pub", Link::Veth, 1),
+        ("host/app-read@breaker", Link::Socket, 1),
+    ]);
+    // The other ends of the cables.
+    let links =
+        [(1, 2, 2), (2, 1, 1), (3, 4, 3), (4, 3, 2), (0, 0, 0), (4, 3, 2), (3, 4, 3), (2, 1, 1), (1, 2, 2), (0, 0, 0)];
+    for (point, (ifindex, peer, peer_netns)) in n.points.iter_mut().zip(links) {
+        (point.ifindex, point.peer, point.peer_netns) = (ifindex, peer, peer_netns);
+    }
+    let names: Vec<String> = n.points.iter().map(|p| p.point.to_string()).collect();
+    let passes = |points: std::ops::Range<usize>| -> Vec<(&str, Ns)> {
+        names[points].iter().map(String::as_str).zip((0..).step_by(5)).collect()
+    };
+    let (inward, outward) = (passes(0..5), passes(5..10));
+    n.packets_of(0, 100, &inward);
+    let stream = |text: &str| text.parse::<StreamSpec>().unwrap();
+    let rule = "svid:MU01[Ia] > 1000A -> goose:TRIP,late=4ms".parse().unwrap();
+    let streams = [stream("svid:MU01"), stream("goose:TRIP"), StreamSpec::of_reactions(rule)];
+    let route = n.route().with_reactions(&streams, &n.points);
+    assert_eq!((route.of_stream(2), route.reactions[0].ends), (&[][..], None), "no trip yet");
+    assert!(classic(route, &n.points).notes.iter().any(|note| note.starts_with("Treact: no packet")));
+
+    n.packets_of(1, 100, &outward);
+    let route = n.route().with_reactions(&streams, &n.points);
+    assert_eq!(route.of_stream(2), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!((route.distinct().len(), route.reactions[0].late), (2, Some(4_000_000)));
+    let layout = classic(route.clone(), &n.points);
+    let of_reactions = layout.segments.iter().filter(|s| s.kind.is_of_reactions());
+    let ends: Vec<_> = of_reactions.map(|s| (s.name.as_str(), s.from, s.to)).collect();
+    assert_eq!(ends, [("Treact", 1, 7), ("Tin", 1, 4), ("Tapp", 4, 5), ("Tout", 5, 7)]);
+    let totals: Vec<_> = layout.segments.iter().filter(|s| s.name == "total").map(|s| (s.from, s.to)).collect();
+    assert_eq!(totals, [(0, 4), (5, 9)], "those of packets alone");
+    // As stored in a manifest.
+    let names = |route: &[u16]| route.iter().map(|p| n.points[usize::from(*p)].point.clone()).collect::<Vec<Point>>();
+    let by_stream: Vec<Vec<Point>> = route.by_stream.iter().map(|route| names(route)).collect();
+    let read = Route::from_points(&names(&route.points), &by_stream, &n.points).with_reactions(&streams, &n.points);
+    assert_eq!((read.by_stream, read.reactions), (route.by_stream, route.reactions));
+}
+
+/// Two VMs with doors; packets are flooded to both.
+fn with_doors() -> Network {
+    let mut n = hypervisor();
+    let doors = ["vnet0", "vnet1"]
+        .map(|tap| ["door-enter", "door-signal"].map(|kind| (format!("host/{kind}@{tap}"), Link::Tap, HUB)));
+    let doors: Vec<_> = doors.iter().flatten().map(|(name, link, netns)| (name.as_str(), *link, *netns)).collect();
+    n.points.extend(Network::new(&doors).points);
+    n
+}
+
+const DOOR: [(&str, Ns); 2] = [("host/door-signal@vnet0", 32), ("host/door-enter@vnet0", 40)];
+
+#[test]
+fn without_an_agent_the_route_ends_where_the_vcpu_enters_the_guest() {
+    let mut n = with_doors();
+    let route = [ROUTE[1], ROUTE[2], ROUTE[3], DOOR[1]];
+    n.packets(100, &[&route[..], &DOOR[..1]].concat());
+    // The guest polls: the vCPU was in the guest when the packet was read.
+    n.packets(50, &[&route[..3], &[("host/door-enter@vnet0", 30)]].concat());
+    n.packets(5, &route[..3]);
+    assert_eq!(n.route_names(), names(&route));
+    let layout = classic(n.route(), &n.points);
+    let notes = layout.notes.join("\n");
+    assert!(notes.contains("Thyp ends at host/door-enter@vnet0: no agent runs in the guest"), "{notes}");
+    let segments = n.segments();
+    for segment in [
+        "Thyp: host/nic-rx@nic0 host/door-enter@vnet0",
+        "host/vm-read@vnet0→host/door-enter@vnet0: host/vm-read@vnet0 host/door-enter@vnet0",
+        "host/vm-read@vnet0→host/door-signal@vnet0: host/vm-read@vnet0 host/door-signal@vnet0",
+        "host/door-signal@vnet0→host/door-enter@vnet0: host/door-signal@vnet0 host/door-enter@vnet0",
+    ] {
+        assert!(segments.iter().any(|own| own.trim_start_matches("total: ") == segment), "{segment}: {segments:#?}");
+    }
+    let end = latpath_journey::arrival(&n.route().points, &n.points).unwrap();
+    assert_eq!(n.points[usize::from(end)].point.to_string(), "host/vm-read@vnet0", "packets have arrived there");
+}
+
+#[test]
+fn a_door_that_few_packets_are_seen_at_is_off_the_route() {
+    let mut n = with_doors();
+    n.packets(100, &ROUTE[1..4]);
+    n.packets(30, &[&ROUTE[1..4], &DOOR].concat());
+    assert_eq!(n.route_names(), names(&ROUTE[1..4]));
+}
+
+#[test]
+fn with_an_agent_the_route_passes_the_door_of_the_guests_own_tap() {
+    let mut n = with_doors();
+    let copies = [
+        ("host/tx@vnet1", 12),
+        ("host/vm-read@vnet1", 20),
+        ("host/door-signal@vnet1", 21),
+        ("host/door-enter@vnet1", 22),
+    ];
+    n.packets(100, &[&ROUTE[..], &DOOR, &copies].concat());
+    let route = [&ROUTE[..4], &DOOR[1..], &ROUTE[4..]].concat();
+    assert_eq!(n.route_names(), names(&route));
+    let end = latpath_journey::arrival(&n.route().points, &n.points).unwrap();
+    assert_eq!(n.points[usize::from(end)].point.to_string(), "guest0/app-read@relay");
+}

@@ -10,6 +10,7 @@
 //! Several kicks before the server turns to the queue form one transfer, which begins with the first; the others are
 //! counted as coalesced. Memory is bounded for any input.
 
+pub mod door;
 mod event;
 mod figures;
 mod interrupts;

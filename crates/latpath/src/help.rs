@@ -168,7 +168,7 @@ const FLAGS: [(&str, &[&str]); 18] = [
             "trace-offset",
         ],
     ),
-    ("Journeys", &["buffer", "exclude", "from", "only", "segment", "steps", "to", "window"]),
+    ("Journeys", &["buffer", "door", "exclude", "from", "only", "segment", "steps", "to", "window"]),
     (
         "Late packets",
         &[

@@ -472,6 +472,80 @@ kinds! {
         protocol_is_set: true,
         notes_senders: false,
     },
+    Planned: KindInfo::without_program(
+        "planned",
+        Passage::Planned,
+        "is to be sent, by the send time in it ([tsn.md](tsn.md#recordings))",
+        "none: the time is read from the end of the frame at its first sighting",
+        "`send-time`, of the machine `talker`",
+    ),
+    AppSend: KindInfo {
+        route: RoutePart::Step,
+        by_thread: true,
+        queue_before: false,
+        queue_behind: false,
+        ..KindInfo::without_program(
+            "app-send",
+            Passage::FromApplication,
+            "is handed to the kernel by `latpath ping`",
+            "none: latpath reads the time just before it calls the kernel",
+            "`ping`",
+        )
+    },
+    Qdisc: KindInfo {
+        route: RoutePart::Optional,
+        by_thread: true,
+        queue_before: false,
+        ..KindInfo::without_program(
+            "qdisc",
+            Passage::FromApplication,
+            "of `latpath ping --stamps all` comes to the queueing discipline",
+            "none: the kernel's own timestamp (`SOF_TIMESTAMPING_TX_SCHED`)",
+            "the device that sends",
+        )
+    },
+    DoorSignal: KindInfo {
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        by_thread: true,
+        queue_before: false,
+        queue_behind: false,
+        ..KindInfo::without_program(
+            "door-signal",
+            Passage::VmSignalled,
+            "is announced to its guest, with `--door`: KVM gets the interrupt ([door.md](door.md))",
+            "function `irqfd_wakeup` (fentry), or tracepoints `kvm:kvm_set_irq`, `kvm:kvm_msi_set_irq`",
+            "the tap or macvtap",
+        )
+    },
+    DoorEnter: KindInfo {
+        named_by: NamedBy::Device,
+        route: RoutePart::Step,
+        by_thread: true,
+        queue_before: false,
+        queue_behind: false,
+        ..KindInfo::without_program(
+            "door-enter",
+            Passage::InVm,
+            "is there when a vCPU runs in the guest that has its interrupt, or that polls, with `--door` ([door.md](door.md))",
+            "tracepoint `kvm:kvm_entry` after `kvm:kvm_inj_virq`; `kvm:kvm_apicv_accept_irq` for a vCPU in its guest",
+            "the tap or macvtap",
+        )
+    },
+    DoorKick: KindInfo {
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        by_thread: true,
+        queue_before: false,
+        queue_behind: true,
+        ..KindInfo::without_program(
+            "door-kick",
+            Passage::VmKicks,
+            "is announced by its guest, with `--door`: the vCPU leaves the guest with the kick ([door.md](door.md))",
+            "tracepoint `kvm:kvm_exit`, before function `eventfd_signal` of the queue's kick (fentry)",
+            "the tap",
+        )
+    },
 }
 
 impl PointKind {
@@ -526,6 +600,17 @@ impl PointKind {
     /// Whether the packet belongs to the application from here on.
     pub fn is_application(self) -> bool {
         self.info().passage == Passage::ToApplication
+    }
+
+    /// Whether the packet is announced to its guest here. Packets lack such points if events were lost, also if they
+    /// arrived.
+    pub fn is_at_door(self) -> bool {
+        matches!(self.info().passage, Passage::VmKicks | Passage::VmSignalled | Passage::InVm)
+    }
+
+    /// Whether a vCPU of a VM of this host runs with the packet here.
+    pub fn is_in_vm(self) -> bool {
+        self.info().passage == Passage::InVm
     }
 
     /// Whether packets enter a machine here.

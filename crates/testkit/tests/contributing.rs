@@ -319,8 +319,10 @@ fn each_kind_of_point_has_a_program_and_a_test_that_sees_it() {
     tests(&root().join("crates/latpath/tests"), &mut files);
     let expected: String = files.iter().map(read).collect();
     for kind in PointKind::ALL {
-        // Samples are computed; a VM's packet is nic-rx or tx on the VM's own device.
-        let is_derived = matches!(kind.info().passage, Passage::Sampled | Passage::FromVm);
+        // Some times are computed, or those of other events; a VM's packet is nic-rx or tx on the VM's own device; ping
+        // takes its own times.
+        let is_taken_elsewhere = matches!(kind.info().passage, Passage::FromVm | Passage::FromApplication);
+        let is_derived = kind.is_computed() || is_taken_elsewhere || kind.is_at_door();
         let program = format!("POINT_{}", in_c(kind));
         let mut words = programs.split(|c: char| !c.is_alphanumeric() && c != '_');
         assert!(is_derived || words.any(|word| word == program), "no program of crates/probe/bpf has {program}");
@@ -350,8 +352,16 @@ fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
     }
 }
 
-/// Files that create points: from the kernel's table, from the events of `latpath path`, from samples.
-const MAKERS: [&str; 3] = ["crates/journey/src/sampling.rs", "crates/path/src/packet.rs", "crates/probe/src/points.rs"];
+/// Files that create points: from events at a guest's door, from samples, send times and ping's stamps, from the events
+/// of `latpath path`, from the kernel's table.
+const MAKERS: [&str; 6] = [
+    "crates/follow/src/door.rs",
+    "crates/journey/src/sampling.rs",
+    "crates/journey/src/send_plan.rs",
+    "crates/model/src/round_trip.rs",
+    "crates/path/src/packet.rs",
+    "crates/probe/src/points.rs",
+];
 /// Files with the programs of points.
 const PROGRAMS: [&str; 2] = ["crates/probe/bpf/probe.bpf.c", "crates/probe/bpf/xdp.h"];
 

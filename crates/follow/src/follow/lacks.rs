@@ -190,6 +190,7 @@ mod tests {
             points: PointFilter::default(),
             other_users: false,
             nic_times: false,
+            door: false,
             clock_error: None,
             segments: Vec::new(),
             threshold: 200_000,

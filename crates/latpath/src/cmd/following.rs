@@ -50,6 +50,10 @@ pub struct FollowArgs {
     /// Also watch network namespaces of other users, such as those of rootless containers
     #[arg(long)]
     other_users: bool,
+    /// Follow packets for virtual machines up to the guest's interrupt and the vCPU that runs with it; records interrupts
+    /// and vCPUs of all guests meanwhile
+    #[arg(long)]
+    door: bool,
     /// Timestamps to take: the kernel's, or also those of NICs, which are switched on meanwhile
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
     stamps: Stamps,
@@ -197,6 +201,7 @@ impl FollowArgs {
             points: PointFilter::new(self.points.clone()),
             other_users: self.other_users,
             nic_times: self.stamps == Stamps::Nic,
+            door: self.door,
             clock_error: self.clock_error.map(ns),
             segments: self.all_segments(),
             threshold: self.threshold().unwrap_or(THRESHOLD),

@@ -22,6 +22,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("streams_are_distinguished_and_so_are_asdus", needs, several_streams),
         trial("what_the_application_did_not_read_is_lost_where_it_waits", needs, lost_at_socket),
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
+        trial("the_events_of_guests_doors_change_no_journey_without_a_guest", needs, door),
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("two_senders_whose_packets_never_meet_are_not_one_route", needs, two_senders),
         trial("points_narrows_the_route", needs, points),
@@ -49,6 +50,23 @@ fn record(name: &str, publishing: &str) -> Result<(serde_json::Value, std::path:
     let copied = Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
     equal("cp", copied.success(), true)?;
     Ok((sent, kept.join("run")))
+}
+
+fn door() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("door");
+    let application = subscribe(&bench, &svid)?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --door {PATIENT}"))?;
+    let sent = number(&publish(&bench, &format!("--svid {svid} --count 8000 {LONG_WRAP}"))?, "frames_sent")?;
+    recorder.has(sent)?;
+    let run = recorder.end()?;
+    application.interrupt();
+    application.finish(LIMIT)?;
+    let figures = report(&run, "")?.summary;
+    equal("journeys, and complete ones", (figures.journeys, figures.complete), (sent, sent))?;
+    equal("points", figures.points.len(), 5)?;
+    let said = figures.notes.iter().any(|note| note.contains("--door: ") && note.contains(" events were recorded"));
+    equal(&format!("{:?}", figures.notes), said, true)
 }
 
 fn two_senders() -> Result<(), Failed> {

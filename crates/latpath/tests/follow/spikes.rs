@@ -321,6 +321,7 @@ fn live() -> Result<(), Failed> {
         points: PointFilter::default(),
         other_users: false,
         nic_times: false,
+        door: false,
         clock_error: None,
         segments: Vec::new(),
         threshold: 20 * ms,

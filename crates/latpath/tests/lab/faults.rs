@@ -54,7 +54,8 @@ pub fn record_stream_during(
     fault: impl FnOnce(&mut Stage) -> Result<Vec<Injection>>,
 ) -> Result<(Seen, Vec<Injection>)> {
     stage.in_memory = true;
-    let recording = stage.record(stream, &format!("--threshold {}us", threshold.as_micros()))?;
+    let door = if stage.without_agent { " --door" } else { "" };
+    let recording = stage.record(stream, &format!("--threshold {}us{door}", threshold.as_micros()))?;
     let publishing = stage.start_publishing(stream)?;
     // By then the route and the baseline are known.
     recording.has(2 * stream.rate)?;

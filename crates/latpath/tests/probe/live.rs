@@ -26,6 +26,7 @@ pub fn options(stream: &str) -> Options {
         points: PointFilter::default(),
         other_users: false,
         nic_times: false,
+        door: false,
         clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,

@@ -14,6 +14,7 @@ mod cause_ovs;
 mod clocks_two_machines;
 mod counters;
 mod doctor_faults;
+mod door;
 mod exits;
 mod exits_guest;
 mod flight_recorder;
@@ -93,6 +94,8 @@ const ORDINARY: &[Test] = &[
     path_ovs_upcall::TEST,
     path_pcap_filter::TEST,
     ladder::TEST,
+    door::TEST,
+    door::FAULTS,
     study::TEST,
     queues::TEST,
     vms::TEST,

@@ -37,6 +37,9 @@ fn run(_: &Scale) -> Outcome {
     let recorder = Recorder::start_for(Scope::Transfers, Recorder::BYTES_PER_CPU).context("the events of transfers")?;
     ensure!(recorder.missing().is_empty(), "of transfers are not recorded: {:?}", recorder.missing());
     drop(recorder);
+    let recorder = Recorder::start_for(Scope::Door, Recorder::BYTES_PER_CPU).context("the events of doors")?;
+    ensure!(recorder.missing().is_empty(), "of doors are not recorded: {:?}", recorder.missing());
+    drop(recorder);
 
     let options =
         latpath_profile::Options { vcpus: vec![1], calls_of: Some(Vec::new()), ..latpath_profile::Options::default() };

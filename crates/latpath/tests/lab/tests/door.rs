@@ -1,0 +1,159 @@
+//! The guest's door (`--door`): with an agent beside it, each packet is announced after it was read, a vCPU runs with
+//! it after that, and the guest sees it last; a guest's packet is sent before its kick, and the kick comes before vhost
+//! has it. Without an agent, faults that keep the vCPU from its guest are found.
+
+use crate::{
+    blame,
+    faults::{all, on_host, record_during, vm, THRESHOLD},
+    group::Group,
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context, Result};
+use latpath_lab::{NicService, Switch, GUEST_DEVICE, NIC, TAP};
+use latpath_model::{Ns, PointId};
+use latpath_run::{Run, Select};
+use std::{path::Path, time::Duration};
+
+pub const TEST: Test = Test { name: "door", smoke: false, only_whole: false, seconds: 900, run };
+pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: true, seconds: 500, run: faults };
+
+const SERVICES: [NicService; 3] = [NicService::Default, NicService::Relayed, NicService::Qemu];
+
+fn run(scale: &Scale) -> Outcome {
+    SERVICES.into_iter().try_for_each(|service| served(scale, service).with_context(|| format!("{service:?}")))
+}
+
+/// Number of packets without a time at the door that are no fault: no interrupt of their queue was seen before.
+const FIRST: u64 = 50;
+
+fn served(scale: &Scale, service: NicService) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.service = service;
+    stage.boot_guest()?;
+    let stream = Stream::sv("MU01", scale.frames(4_000, 40_000));
+    stage.subscribe(&stream)?;
+    let recording = stage.record(&stream, "--door")?;
+    stage.publish(&stream)?;
+    stage.wait_for_quiet()?;
+    let run = recording.run().clone();
+    let report = recording.end(&stage)?;
+    stage.unsubscribe()?;
+    eprintln!("{service:?}: {}", report.in_short());
+    eprintln!("{:?}", report.figures().notes.iter().filter(|note| note.starts_with("--door")).collect::<Vec<_>>());
+    report.expect_no_sighting_lost()?;
+    ensure!(report.lost() == 0, "packets were lost: {}", report.in_short());
+    let door = ["host/vm-read@", "host/door-signal@", "host/door-enter@"].map(|place| format!("{place}{TAP}"));
+    report.expect_route(&[
+        &format!("host/nic-rx@{NIC}"),
+        &door[0],
+        &door[2],
+        &format!("guest0/nic-rx@{GUEST_DEVICE}"),
+        "guest0/app-read@relay",
+    ])?;
+    let Counts { packets, signalled, entered, shared } = expect_order(&run, &door)?;
+    eprintln!("{packets} packets: {signalled} with an interrupt, {shared} of them shared, {entered} in the guest");
+    ensure!(packets == stream.frames && entered + FIRST >= packets, "{entered} of {packets} in the guest");
+    ensure!(signalled * 2 >= packets, "{signalled} of {packets} with an interrupt");
+    from_guest(&mut stage, scale, service)
+}
+
+/// A stream that the guest sends.
+fn from_guest(stage: &mut Stage, scale: &Scale, service: NicService) -> Outcome {
+    let stream = Stream::sv("OUT", scale.frames(2_000, 20_000));
+    let recording = stage.record(&stream, "--door")?;
+    let (rate, frames) = (stream.rate, stream.frames);
+    let words = format!("latpath publish -i {GUEST_DEVICE} --svid OUT --rate {rate} --count {frames}");
+    stage.guest()?.run(&words, Duration::from_secs(120 + 3 * frames / rate), &|| false)?;
+    stage.wait_for_quiet()?;
+    let run = recording.run().clone();
+    let report = recording.end(stage)?;
+    eprintln!("{service:?}, from the guest: {}", report.in_short());
+    let places = ["guest0/tx@", "host/door-kick@", "host/vm-write@"].map(|kind| match kind.starts_with("guest0") {
+        true => format!("{kind}{GUEST_DEVICE}"),
+        false => format!("{kind}{TAP}"),
+    });
+    report.expect_route(&[&places[0], &places[2], &format!("host/tx@{NIC}")])?;
+    report.expect_no_sighting_lost()?;
+    let never_seen: u64 = report.figures().streams.iter().map(|stream| stream.never_seen).sum();
+    ensure!(report.lost() == 0 && never_seen == 0, "{never_seen} never seen: {}", report.in_short());
+    let run = Run::open(&run)?;
+    let bound = bound_of(&run);
+    let [sent, kick, write] = [0, 1, 2].map(|at: usize| point(&run, &places[at]));
+    let (sent, write) = (sent?, write?);
+    if service == NicService::Qemu {
+        ensure!(kick.is_err(), "kicks are joined to packets of vhost only");
+        return Ok(());
+    }
+    let (kick, mut kicked, mut wrong) = (kick?, 0, Vec::new());
+    run.for_each(&Select::default(), |j| {
+        kicked += u64::from(j.at(kick).is_some());
+        let steps = [j.at(sent).map(|t| t - bound), j.at(kick), j.at(write)];
+        if !steps.iter().flatten().is_sorted() {
+            wrong.push((j.number, steps));
+        }
+        true
+    });
+    eprintln!("{kicked} of {frames} packets by their own kick");
+    ensure!(wrong.is_empty(), "{} packets out of order, the first: {:?}", wrong.len(), wrong[0]);
+    ensure!(kicked * 2 >= frames, "{kicked} of {frames} with a kick");
+    Ok(())
+}
+
+fn point(run: &Run, name: &str) -> Result<PointId> {
+    let at = run.points().iter().position(|info| info.point.to_string() == name);
+    at.map(|at| at as PointId).with_context(|| format!("no point {name}"))
+}
+
+/// The error bound of the guest's clock, ns.
+fn bound_of(run: &Run) -> Ns {
+    run.manifest().machines.iter().map(|m| m.clock.error_bound_ns).max().unwrap_or(0)
+}
+
+#[derive(Default)]
+struct Counts {
+    packets: u64,
+    signalled: u64,
+    entered: u64,
+    shared: u64,
+}
+
+/// Expects each packet's times in the order of its route, within the error bound of the guest's clock.
+fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
+    let run = Run::open(run)?;
+    let [read, signal, enter] = [point(&run, &door[0])?, point(&run, &door[1])?, point(&run, &door[2])?];
+    let guest = point(&run, &format!("guest0/nic-rx@{GUEST_DEVICE}"))?;
+    let bound = bound_of(&run);
+    let (mut counts, mut wrong, mut last) = (Counts::default(), Vec::new(), None);
+    run.for_each(&Select::default(), |j| {
+        let at = |point| j.at(point);
+        let (signalled, entered) = (at(signal), at(enter));
+        counts.packets += 1;
+        counts.signalled += u64::from(signalled.is_some());
+        counts.shared += u64::from(signalled.is_some() && signalled == last);
+        counts.entered += u64::from(entered.is_some());
+        last = signalled.or(last);
+        let steps: [Option<Ns>; 4] = [at(read), signalled, entered, at(guest).map(|t| t + bound)];
+        if !steps.iter().flatten().is_sorted() {
+            wrong.push((j.number, steps));
+        }
+        true
+    });
+    ensure!(wrong.is_empty(), "{} of {} packets out of order, the first: {:?}", wrong.len(), counts.packets, wrong[0]);
+    Ok(counts)
+}
+
+/// The guest's thread is not allowed to run. (A hog on the vCPU's CPU crashes an emulated guest.)
+fn faults(_: &Scale) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.boot_guest()?;
+    stage.without_agent = true;
+    let vm = vm()?;
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &format!("stop pid={}", vm.pid)))?;
+    let stopped = seen.expect(&truth, &blame::STOP);
+    let group = Group::new()?;
+    group.take(vm.pid as i32)?;
+    let words = format!("throttle group={}", group.path().display());
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &words))?;
+    all(vec![stopped, seen.expect(&truth, &blame::THROTTLE)])
+}
