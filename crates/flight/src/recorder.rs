@@ -119,7 +119,7 @@ impl Recorder {
                 Ok(upcalls) => (upcalls.map(Mutex::new), None),
                 Err(missing) => (None, Some(missing)),
             },
-            Scope::Transfers => (None, None),
+            Scope::Transfers | Scope::Door => (None, None),
         };
         let control = Control::new(attached.programs, attached.keepers, attached.allowance);
         Ok(Self {
