@@ -272,6 +272,8 @@ impl Follow {
     /// hundred times per second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
+        let no_route = self.layout.route.points.is_empty() && !self.is_route_due();
+        let window = self.options.window;
         let Self {
             merge,
             tables,
@@ -320,7 +322,11 @@ impl Follow {
             joiner.push(s, &mut done);
         }
         // Detached probes have no more sightings, so the watermark is the end of time; the packets' window is not.
-        let reached = self.now.min(span.end);
+        let mut reached = self.now.min(span.end);
+        if no_route && joiner.open() > 0 {
+            // After a stall, this round may have read more than a window: the next one finds the route of its packets.
+            reached = reached.min(joiner.reached().saturating_add(window - 1));
+        }
         joiner.advance(reached, &mut done);
         if let Some(flight) = flight {
             early.take(joiner, reached, &mut |j: &Journey| {
@@ -434,12 +440,14 @@ impl Follow {
 
     /// Determines the route before the first journeys are handed over, because it decides whether they count.
     fn find_route_before_the_first(&mut self, sink: &mut impl JourneySink) {
-        if !self.layout.route.points.is_empty() || self.joiner.open() == 0 {
-            return;
-        }
-        if self.joiner.reached().saturating_add(self.options.window) <= monotonic() {
+        if self.layout.route.points.is_empty() && self.is_route_due() {
             self.find_route_in_open_journeys(sink);
         }
+    }
+
+    /// Whether the first journeys are complete.
+    fn is_route_due(&self) -> bool {
+        self.joiner.open() > 0 && self.joiner.reached().saturating_add(self.options.window) <= monotonic()
     }
 
     fn find_route_in_open_journeys(&mut self, sink: &mut impl JourneySink) {

@@ -252,6 +252,19 @@ fn in_flight_at_the_end(length: Ns) {
     assert!(stream.journeys as Ns > (length - 100 * MS) / STEP, "{}", stream.journeys);
 }
 
+#[test]
+fn packets_of_a_stall_before_the_route_is_known_count() {
+    let start = monotonic() + SETTLED;
+    let end = start + 450 * MS;
+    let sightings: Vec<Sighting> = sightings(start).into_iter().filter(|s| s.t < end).collect();
+    let mut live = live(&sightings);
+    // The first round reads more than a window.
+    std::thread::sleep(Duration::from_nanos((end + 150 * MS - monotonic()) as u64));
+    run_until(&mut live, monotonic() + 50 * MS, || ());
+    let summary = live.stop(Duration::ZERO);
+    assert_eq!((summary.journeys, summary.streams[0].never_seen), (1_798, 2));
+}
+
 /// Steps a session until it is over.
 fn over(session: &mut impl Session) -> Option<EndReason> {
     session.run_until(&AtomicBool::new(false), PACE, |_| ControlFlow::Continue(()))
