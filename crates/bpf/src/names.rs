@@ -1,5 +1,6 @@
 //! Names for the kernel's numbers: functions, drop reasons, interrupts.
 
+use latpath_linux::interrupts::lines;
 use latpath_model::text::printable;
 use std::{
     collections::HashMap,
@@ -121,21 +122,15 @@ pub fn interrupts() -> HashMap<u32, String> {
     irqs(&fs::read_to_string("/proc/interrupts").unwrap_or_default())
 }
 
-/// Parses /proc/interrupts: each line has a count per CPU, then the chip, the type and the names.
 fn irqs(text: &str) -> HashMap<u32, String> {
-    let mut lines = text.lines();
-    let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
-    lines
-        .filter_map(|line| {
-            let (number, rest) = line.split_once(':')?;
-            let number = number.trim().parse().ok()?;
-            let words: Vec<&str> = rest.split_whitespace().skip(cpus).collect();
-            // Skips chip and hardware number, and the trigger: `2-edge` on x86, `Level` elsewhere.
-            let names = words.iter().skip(1).skip_while(|w| is_trigger(w));
-            let name = names.copied().collect::<Vec<_>>().join(" ");
-            (!name.is_empty()).then_some((number, printable(&name)))
-        })
-        .collect()
+    let named = lines(text).filter_map(|line| {
+        let number = line.label.parse().ok()?;
+        // Skips chip and hardware number, and the trigger: `2-edge` on x86, `Level` elsewhere.
+        let names = line.words.split_whitespace().skip(1).skip_while(|word| is_trigger(word));
+        let name = names.collect::<Vec<_>>().join(" ");
+        (!name.is_empty()).then_some((number, printable(&name)))
+    });
+    named.collect()
 }
 
 fn is_trigger(word: &str) -> bool {

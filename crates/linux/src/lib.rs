@@ -7,6 +7,7 @@ pub mod confine;
 mod cpus;
 mod directory;
 mod files;
+pub mod interrupts;
 mod map;
 mod module;
 pub mod net;

@@ -2,6 +2,7 @@
 
 use crate::units::Letters;
 use latpath_model::{Ns, StreamSpec};
+use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -183,10 +184,16 @@ impl Table {
     }
 
     /// The lines of the table; if it has too many columns for `width`, in several blocks, each starting with the first
-    /// text columns.
+    /// two text columns, or as many as tell the rows apart.
     pub fn folded(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
         let least = |i: usize| if self.left[i] { self.natural(i).min(LEAST) } else { self.natural(i) };
-        let names = self.left.iter().take_while(|left| **left).count().min(2);
+        let texts = self.left.iter().take_while(|left| **left).count();
+        let rows = self.rows();
+        let differ = |names: &usize| {
+            let mut seen = HashSet::new();
+            rows.iter().all(|row| seen.insert(&row[..*names]))
+        };
+        let names = (2..=texts).find(differ).unwrap_or(texts.min(2));
         let mut blocks: Vec<Vec<usize>> = vec![(0..names).collect()];
         for i in names..self.left.len() {
             let block = blocks.last_mut().expect("there is one from the beginning");
@@ -257,6 +264,26 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_block_of_a_folded_table_names_its_rows() {
+        let mut table = Table::new(&["<direction", "<way", "<load", "mean", "max"]);
+        for load in ["idle", "udp"] {
+            table.row(["in", "bridge", load, "1 us", "2 us"].map(String::from).to_vec());
+        }
+        let lines = table.folded(0, 30, '…');
+        let expected = [
+            "direction  way     load  mean",
+            "in         bridge  idle  1 us",
+            "in         bridge  udp   1 us",
+            "direction  way     load   max",
+            "in         bridge  idle  2 us",
+            "in         bridge  udp   2 us",
+        ];
+        assert_eq!(lines, expected);
+        table.row(["in", "bridge", "udp", "3 us", "4 us"].map(String::from).to_vec());
+        assert_eq!(table.folded(0, 30, '…').len(), 8, "rows of one name stay under two text columns");
+    }
 
     #[test]
     fn wrapping_a_table_loses_no_letter() {

@@ -2,7 +2,11 @@
 //! interrupts, and whether hardware delivers these interrupts.
 
 use crate::{descriptors::Descriptors, text::plain, vm::Vm};
-use latpath_linux::{proc::Root, Cpus};
+use latpath_linux::{
+    interrupts::{lines, InterruptLine},
+    proc::Root,
+    Cpus,
+};
 use latpath_net::{virtual_functions, Netns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -94,26 +98,10 @@ pub struct PostedInterrupts {
     pub wake_ups: u64,
 }
 
-/// A line of /proc/interrupts: its label, the sum over CPUs, and the words behind.
-fn lines(text: &str) -> impl Iterator<Item = (&str, u64, &str)> {
-    let cpus = text.lines().next().map_or(0, |head| head.split_whitespace().count());
-    text.lines().skip(1).filter_map(move |line| {
-        let (label, mut rest) = line.split_once(':')?;
-        let mut count = 0u64;
-        for _ in 0..cpus {
-            let word = rest.trim_start();
-            let (number, after) = word.split_at(word.find(char::is_whitespace).unwrap_or(word.len()));
-            count = count.saturating_add(number.parse().ok()?);
-            rest = after;
-        }
-        Some((label.trim(), count, rest.trim()))
-    })
-}
-
 /// What the CPUs counted of posted interrupts; `None` on CPUs without a count (AMD, ARM).
 pub fn posted(root: &Root) -> Option<PostedInterrupts> {
     let text = root.text("proc/interrupts")?;
-    let of = |name: &str| lines(&text).find(|(label, ..)| *label == name).map(|(_, count, _)| count);
+    let of = |name: &str| lines(&text).find(|line| line.label == name).map(|line| line.count);
     Some(PostedInterrupts { notifications: of("PIN")?, wake_ups: of("PIW")? })
 }
 
@@ -121,7 +109,7 @@ pub fn posted(root: &Root) -> Option<PostedInterrupts> {
 /// `vfio-msix[0](0000:03:10.1)`.
 fn interrupts(root: &Root, text: &str, address: &str) -> Vec<DeviceInterrupt> {
     let behind = format!("({address})");
-    let of = |(label, count, words): (&str, u64, &str)| {
+    let of = |InterruptLine { label, count, words }: InterruptLine| {
         let name = words.split_whitespace().last()?.strip_suffix(behind.as_str())?;
         let number: u32 = label.parse().ok()?;
         let mut cpus = ["effective_affinity_list", "smp_affinity_list"].into_iter();
