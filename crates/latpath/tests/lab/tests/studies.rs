@@ -201,6 +201,8 @@ fn gates(_: &Scale) -> Outcome {
     for line in [
         "ip netns add study-wire",
         "ip link add wire0 netns study-wire numtxqueues 4 type veth peer name eno1",
+        // With NAPI, a veth receives what XDP redirects to its peer.
+        "ip netns exec study-wire ethtool -K wire0 gro on",
         "ip -n study-wire link set wire0 up",
         "ip link set eno1 up",
     ] {
