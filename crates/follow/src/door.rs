@@ -17,8 +17,6 @@ use std::time::Duration;
 const BYTES_PER_CPU: usize = 2 << 20;
 /// Interval of reading the events, ns: each reading sorts those of the last tenth of a second.
 const EVERY: Ns = 20_000_000;
-/// Maximum time for which events wait for the probe's sightings, ns.
-const PATIENCE: Ns = 1_000_000_000;
 
 /// An origin on this machine with the points of guests' doors.
 pub(crate) struct WithDoor<O> {
@@ -267,7 +265,7 @@ impl<O: Origin> Source for WithDoor<O> {
                 let now = monotonic();
                 if now >= self.due {
                     self.due = now + EVERY;
-                    self.settled = self.follow(reached.max(now - PATIENCE), out).max(self.settled);
+                    self.settled = self.follow(reached, out).max(self.settled);
                 }
                 reached.min(self.settled)
             }

@@ -519,6 +519,11 @@ impl Door {
             interrupt.line = Some(line);
             return;
         }
+        // Some kernels accept a program at irqfd_wakeup and never run it: the line follows the worker's signal.
+        let is_signalled = |i: &Interrupt| matches!(i.stage, Stage::Signalled(_)) && i.raiser == mark.pid;
+        if let Some(at) = self.interrupts.iter().rposition(is_signalled) {
+            return self.raise(at, mark, Some(line), step);
+        }
         let Some(queue) = self.queue_of_line(mark.pid, line) else { return };
         let server = self.server(mark.pid);
         server.relays = None;

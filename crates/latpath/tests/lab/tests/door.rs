@@ -1,5 +1,5 @@
 //! The guest's door (`--door`): with an agent beside it, each packet is announced after it was read, a vCPU runs with
-//! it after that, and the guest sees it last; a guest's packet is sent before its kick, and the kick comes before vhost
+//! it after that, and the guest sees it last, unless it polls while the interrupt comes; a guest's packet is sent before its kick, and the kick comes before vhost
 //! has it. Without an agent, faults that keep the vCPU from its guest are found.
 
 use crate::{
@@ -51,8 +51,12 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
         &format!("guest0/nic-rx@{GUEST_DEVICE}"),
         "guest0/app-read@relay",
     ])?;
-    let Counts { packets, signalled, entered, shared } = expect_order(&run, &door)?;
-    eprintln!("{packets} packets: {signalled} with an interrupt, {shared} of them shared, {entered} in the guest");
+    let Counts { packets, signalled, entered, shared, polled } = expect_order(&run, &door)?;
+    eprintln!(
+        "{packets} packets: {signalled} with an interrupt, {shared} of them shared, {entered} in the guest; {polled} seen \
+         before it had the interrupt"
+    );
+    ensure!(polled * 200 <= packets, "{polled} of {packets} were seen before the guest had the interrupt");
     ensure!(packets == stream.frames && entered + FIRST >= packets, "{entered} of {packets} in the guest");
     ensure!(signalled * 2 >= packets, "{signalled} of {packets} with an interrupt");
     from_guest(&mut stage, scale, service)
@@ -116,6 +120,8 @@ struct Counts {
     signalled: u64,
     entered: u64,
     shared: u64,
+    /// Packets that the guest saw before it had their interrupt: one that ends polling looks at its queue once more.
+    polled: u64,
 }
 
 /// Expects each packet's times in the order of its route, within the error bound of the guest's clock.
@@ -133,8 +139,11 @@ fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
         counts.shared += u64::from(signalled.is_some() && signalled == last);
         counts.entered += u64::from(entered.is_some());
         last = signalled.or(last);
-        let steps: [Option<Ns>; 4] = [at(read), signalled, entered, at(guest).map(|t| t + bound)];
-        if !steps.iter().flatten().is_sorted() {
+        let seen = at(guest).map(|t| t + bound);
+        let steps: [Option<Ns>; 4] = [at(read), signalled, entered, seen];
+        counts.polled += u64::from(signalled.is_some() && seen < entered);
+        let is_wrong = seen < at(read) || signalled.is_none() && seen < entered;
+        if is_wrong || !steps[..3].iter().flatten().is_sorted() {
             wrong.push((j.number, steps));
         }
         true
