@@ -244,14 +244,12 @@ impl<O: Origin> Source for WithDoor<O> {
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let before = out.len();
         let reached = self.origin.drain(out);
-        for at in before..out.len() {
-            let mut seen = out[at];
-            self.map(&mut seen);
-            out[at] = seen;
-            if let Some(way) = self.way(&seen) {
+        for seen in &mut out[before..] {
+            self.map(seen);
+            if let Some(way) = self.way(seen) {
                 // They are nearly in order.
                 let before = self.packets.iter().rposition(|(_, other)| other.t <= seen.t);
-                self.packets.insert(before.map_or(0, |before| before + 1), (way, seen));
+                self.packets.insert(before.map_or(0, |before| before + 1), (way, *seen));
             }
         }
         match self.stopped {

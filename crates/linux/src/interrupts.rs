@@ -33,7 +33,8 @@ mod tests {
 
     #[test]
     fn a_line_has_the_sum_of_its_counts_and_the_words_behind() {
-        let text = "     CPU0    CPU1\n  4:   1   1234  IR-IO-APIC   4-edge   ttyS0\nPIN:  2  3  Posted\n 30: 1\nrubbish\n";
+        let text =
+            "     CPU0    CPU1\n  4:   1   1234  IR-IO-APIC   4-edge   ttyS0\nPIN:  2  3  Posted\n 30: 1\nrubbish\n";
         let line = |label, count, words| InterruptLine { label, count, words };
         let expected = [line("4", 1235, "IR-IO-APIC   4-edge   ttyS0"), line("PIN", 5, "Posted")];
         assert_eq!(lines(text).collect::<Vec<_>>(), expected);

@@ -11,6 +11,7 @@ use latpath_session::{
     ReplayOptions, Session, State, StopAfter,
 };
 use latpath_stats::Summary;
+use latpath_testkit::waits::fault_for;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -259,7 +260,7 @@ fn packets_of_a_stall_before_the_route_is_known_count() {
     let sightings: Vec<Sighting> = sightings(start).into_iter().filter(|s| s.t < end).collect();
     let mut live = live(&sightings);
     // The first round reads more than a window.
-    std::thread::sleep(Duration::from_nanos((end + 150 * MS - monotonic()) as u64));
+    fault_for(Duration::from_nanos((end + 150 * MS - monotonic()) as u64));
     run_until(&mut live, monotonic() + 50 * MS, || ());
     let summary = live.stop(Duration::ZERO);
     assert_eq!((summary.journeys, summary.streams[0].never_seen), (1_798, 2));
