@@ -42,6 +42,8 @@ struct net_device {
 	char name[16];
 	int ifindex;
 	unsigned short type;
+	unsigned char addr_assign_type;
+	const unsigned char *dev_addr;
 	possible_net_t nd_net;
 	const struct rtnl_link_ops *rtnl_link_ops;
 };

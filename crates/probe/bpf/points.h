@@ -97,6 +97,9 @@ static __always_inline __u64 *gro_word(__u32 point)
 	return &gro_points[(point >> 6) & (GRO_WORDS - 1)];
 }
 
+/* Kind of a device's MAC address that a program has set: include/uapi/linux/netdevice.h */
+#define NET_ADDR_SET 3
+
 static __always_inline int has_ethernet_header(struct net_device *dev)
 {
 	return is_ethernet(dev->type);
@@ -133,6 +136,8 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 
 		bpf_probe_read_kernel(e->device, sizeof(e->device), dev->name);
 		e->no_link = !has_ethernet_header(dev);
+		if (has_ethernet_header(dev) && dev->addr_assign_type == NET_ADDR_SET)
+			bpf_probe_read_kernel(e->mac, sizeof(e->mac), dev->dev_addr);
 		if (ops)
 			bpf_probe_read_kernel_str(e->link, sizeof(e->link), ops->kind);
 	}

@@ -31,8 +31,8 @@ struct point_entry {
 	__u8 link[16];
 	__u32 valid; /* set after the other fields; cleared by user space when it releases the index */
 	__u32 netns; /* inode number */
-	__u32 no_link; /* the device's packets have no Ethernet header */
-	__u32 pad;
+	__u16 no_link; /* the device's packets have no Ethernet header */
+	__u8 mac[6]; /* the device's MAC address if a program set it; 0 if the kernel chose it at random */
 };
 
 /* Kinds of remarks. The comments describe the value in the key. */

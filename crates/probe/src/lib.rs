@@ -14,6 +14,7 @@ mod readers;
 mod remarks;
 mod ring;
 mod send_times;
+mod taps;
 mod tx_done;
 mod skel {
     #![allow(unused_imports)]

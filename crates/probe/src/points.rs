@@ -2,6 +2,7 @@
 
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
 use crate::readers::NamedReaders;
+use crate::taps::{Device, Taps};
 use latpath_bpf::{bytes_of, Mapped};
 use latpath_model::point::Lan;
 use latpath_model::text::{of_field, printable};
@@ -88,6 +89,9 @@ const QUARANTINE: Ns = 2_000_000_000;
 const SCARCE: usize = 64;
 const IDLE: Ns = 60_000_000_000;
 
+/// MAC address of an entry whose device's address was not set by a program.
+const NO_MAC: [u8; 6] = [0; 6];
+
 /// An index in use.
 struct Slot {
     key: PointKey,
@@ -97,7 +101,8 @@ struct Slot {
     released: Option<Ns>,
 }
 
-/// Name of a point, which stays the same if its device or thread is created again.
+/// Name of a point, which stays the same if its device or thread is created again, and if a VM's tap returns under
+/// another name.
 #[derive(PartialEq, Eq, Hash)]
 struct Identity {
     netns: u32,
@@ -112,6 +117,7 @@ pub(crate) struct Points {
     ids: HashMap<Identity, PointId>,
     readers: HashMap<u32, usize>,
     slots: Vec<Option<Slot>>,
+    taps: Taps,
     /// Whether a device without a link kind (a NIC) sends packets of a stream.
     pub nic_sends: bool,
     /// Number of points without room.
@@ -171,10 +177,20 @@ struct Lookups {
 }
 
 impl Lookups {
+    fn devices(&mut self, netns: u32) -> &[Interface] {
+        self.devices.entry(netns).or_insert_with(|| devices_of(netns))
+    }
+
+    /// Whether a device no longer exists; not known of a namespace that cannot be read, which seems to lack even its
+    /// loopback device.
+    fn is_gone(&mut self, netns: u32, ifindex: u32) -> bool {
+        let devices = self.devices(netns);
+        !devices.is_empty() && !devices.iter().any(|device| device.ifindex == ifindex)
+    }
+
     /// The other end of a veth: its index, and the inode number of its namespace; zeros if unknown.
     fn peer(&mut self, netns: u32, ifindex: u32) -> (u32, u32) {
-        let devices = self.devices.entry(netns).or_insert_with(|| devices_of(netns));
-        let device = devices.iter().find(|d| d.ifindex == ifindex);
+        let device = self.devices(netns).iter().find(|d| d.ifindex == ifindex);
         let Some((peer, id)) = device.and_then(|d| Some((d.lower?, d.lower_netnsid))) else { return (0, 0) };
         let Some(id) = id else { return (peer, netns) };
         let other = || Netns::find(netns).ok().and_then(|netns| netns_by_id(&netns, id)).unwrap_or(0);
@@ -194,12 +210,13 @@ impl Points {
     ) {
         self.slots.resize_with(MAX_POINTS, || None);
         let mut lookups = Lookups::default();
-        for index in 0..MAX_POINTS {
-            if self.slots[index].is_some() {
-                continue;
-            }
-            let entry = table.entries.get(index);
-            let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
+        let free = (0..MAX_POINTS).filter(|index| self.slots[*index].is_none());
+        let mut fresh: Vec<(usize, PointEntry)> = free.map(|index| (index, table.entries.get(index))).collect();
+        fresh.retain(|(_, entry)| entry.valid != 0);
+        // A tap may have returned several times since: in the order of its devices.
+        fresh.sort_by_key(|(_, entry)| if entry.mac == NO_MAC { 0 } else { entry.key.ifindex });
+        for (index, entry) in fresh {
+            let Some(kind) = PointKind::from_number(entry.key.kind) else { continue };
             let is_named = table.is_named(&entry.key);
             let id = self.identify(machine, kind, &entry, is_named, &mut lookups, accept);
             // The device or thread was created again: releases the index of the previous one.
@@ -244,6 +261,9 @@ impl Points {
         let device = of_field(if kind.is_named_by_thread() { &entry.key.comm } else { &entry.device });
         // The creator of a thread or device chooses its name.
         let mut device = if device.is_empty() { "-".into() } else { printable(&device) };
+        if is_tap {
+            device = self.name_of_tap(device, entry, lookups);
+        }
         if let Some(lan) = lan_of(&entry.key) {
             device += &format!(":{}", lan.name());
         }
@@ -288,6 +308,24 @@ impl Points {
         self.known.push(info);
         self.ids.insert(identity, id);
         Some(id)
+    }
+
+    /// The name of a tap in points. If it replaces another device, the points follow it.
+    fn name_of_tap(&mut self, name: String, entry: &PointEntry, lookups: &mut Lookups) -> String {
+        let mac = Some(entry.mac).filter(|mac| *mac != NO_MAC);
+        let (netns, ifindex) = (entry.netns, entry.key.ifindex);
+        let device = Device { netns, ifindex, name, mac };
+        let (name, former) = self.taps.find(&device, |former| lookups.is_gone(netns, former));
+        if let Some(former) = former {
+            let at_former = |info: &&mut PointInfo| (info.link, info.netns, info.ifindex) == (Link::Tap, netns, former);
+            self.known.iter_mut().filter(at_former).for_each(|info| info.ifindex = ifindex);
+        }
+        name
+    }
+
+    /// Notes on taps that continue others.
+    pub fn notes_of_taps(&self) -> Vec<String> {
+        self.taps.notes(&self.known)
     }
 
     /// The point of a remark, if it is followed.

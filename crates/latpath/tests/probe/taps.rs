@@ -4,7 +4,7 @@
 use crate::*;
 use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
 use latpath_protocols::protocol::FrameLink;
-use latpath_testkit::{bench, trial, Lack};
+use latpath_testkit::{bench, equal, trial, Lack};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
 use std::fs::File;
@@ -24,6 +24,8 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("what_a_macvtap_carries_is_a_vms", &needs_macvtap, macvtap),
         trial("what_a_macvtap_takes_off_a_cable_is_a_vms", &needs_macvtap, macvtap_alone),
         trial("what_a_tap_carries_is_a_vms", needs, tap),
+        trial("a_tap_that_returns_under_another_name_is_the_same_point", needs, tap_returns),
+        trial("a_macvtap_that_returns_under_another_name_is_the_same_point", &needs_macvtap, macvtap_returns),
     ]
 }
 
@@ -114,7 +116,7 @@ fn macvtap() -> Result<(), Failed> {
     let space = bench.application();
     space.ip(&format!("link add link {APPLICATION} name {MACVTAP} type macvtap mode bridge"))?;
     space.ip(&format!("link set {MACVTAP} allmulticast on up"))?;
-    let node = node_of_macvtap(&bench, space)?;
+    let node = node_of_macvtap(&bench, space, MACVTAP)?;
     let file = open(&node, MACVTAP)?;
     let seen = both_ways(&bench, &file, GROUP)?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@lp-app", "host/vm-read@macvtap0"])?;
@@ -130,7 +132,7 @@ fn macvtap_alone() -> Result<(), Failed> {
     space.ip(&format!("link set {NIC} nomaster"))?;
     space.ip(&format!("link add link {NIC} name {MACVTAP} address 02:00:00:00:00:09 type macvtap mode bridge"))?;
     space.ip(&format!("link set {MACVTAP} up"))?;
-    let node = node_of_macvtap(&bench, space)?;
+    let node = node_of_macvtap(&bench, space, MACVTAP)?;
     let file = open(&node, MACVTAP)?;
     let seen = both_ways(&bench, &file, [2, 0, 0, 0, 0, 9])?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@nic0", "host/vm-read@macvtap0"])?;
@@ -139,14 +141,14 @@ fn macvtap_alone() -> Result<(), Failed> {
 }
 
 /// Creates a node of its character device: /dev may belong to another machine than this namespace.
-fn node_of_macvtap(bench: &Bench, space: &Namespace) -> Result<std::path::PathBuf, Failed> {
+fn node_of_macvtap(bench: &Bench, space: &Namespace, name: &str) -> Result<std::path::PathBuf, Failed> {
     let number = std::process::Command::new("ip")
-        .args(["netns", "exec", space.name(), "sh", "-c", &format!("cat /sys/class/net/{MACVTAP}/tap*/dev")])
+        .args(["netns", "exec", space.name(), "sh", "-c", &format!("cat /sys/class/net/{name}/tap*/dev")])
         .output()?;
     let text = String::from_utf8_lossy(&number.stdout).trim().to_owned();
     let parts = text.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    let (major, minor) = parts.ok_or_else(|| format!("{MACVTAP} has no device: {text:?}"))?;
-    let node = bench.lab.folder().join(MACVTAP);
+    let (major, minor) = parts.ok_or_else(|| format!("{name} has no device: {text:?}"))?;
+    let node = bench.lab.folder().join(name);
     mknod(&node, SFlag::S_IFCHR, Permissions::S_IRUSR | Permissions::S_IWUSR, makedev(major, minor))?;
     Ok(node)
 }
@@ -162,4 +164,79 @@ fn tap() -> Result<(), Failed> {
     expect_all(&seen, 1, &["host/vm-write@vnet0", "host/tx@nic0", "host/nic-rx@lp-pub"])?;
     expect_none(&seen, "app-read")?;
     expect_none(&seen, "nic-rx@vnet0")
+}
+
+/// Sends a frame, which the VM reads, and reads the sightings up to then.
+fn pass(bench: &Bench, probe: &mut Probe, stream: &str, file: &File) -> Result<(), Failed> {
+    let frame = bytes(&frame(stream, 1));
+    send(bench, std::slice::from_ref(&frame))?;
+    until("the VM reads the frame", || take(file, 1).is_ok_and(|taken| taken[0] == frame))?;
+    let read = latpath_linux::monotonic();
+    until("its sightings are read", || probe.drain(&mut Vec::new()) > read)
+}
+
+/// The points of taps and macvtaps in this namespace, with their devices.
+fn at_taps(probe: &mut Probe, netns: u32) -> Vec<(String, u32)> {
+    let points = probe.points().into_iter();
+    let taps = points.filter(|info| info.netns == netns && info.link == latpath_model::Link::Tap);
+    taps.map(|info| (format!("{}@{}", info.point.kind, info.point.device_name()), info.ifindex)).collect()
+}
+
+/// Like libvirt, which gives a VM's tap another name and the same address at each start. An address that the kernel
+/// chose is no sign of the same VM.
+fn tap_returns() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("tap-returns");
+    let space = &bench.path.hypervisor;
+    let netns = space.netns().inode();
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    let mut indexes = Vec::new();
+    for (name, address) in [("vnet7", true), ("random0", false), ("vnet8", true), ("random1", false)] {
+        let file = space.inside(|| open(Path::new("/dev/net/tun"), name).map_err(|e| format!("{e:?}")))??;
+        let address = if address { " address fe:54:00:00:00:09" } else { "" };
+        space.ip(&format!("link set {name}{address} master {BRIDGE} up"))?;
+        indexes.push(space.inside(|| nix::net::if_::if_nametoindex(name))??);
+        pass(&bench, &mut probe, &stream, &file)?;
+    }
+    let mut points = at_taps(&mut probe, netns);
+    points.retain(|(name, _)| name.starts_with("tx") || name.starts_with("vm-read"));
+    points.sort();
+    let at = |name: &str, index: usize| (name.to_owned(), indexes[index]);
+    let expected = [
+        at("tx@random0", 1),
+        at("tx@random1", 3),
+        at("tx@vnet7", 2),
+        at("vm-read@random0", 1),
+        at("vm-read@random1", 3),
+        at("vm-read@vnet7", 2),
+    ];
+    equal("points", points, expected.to_vec())?;
+    let notes = probe.notes();
+    let note = "the tap vnet8 continues vnet7 (same MAC address fe:54:00:00:00:09)";
+    let noted = notes.iter().filter(|text| text.contains(" MAC address")).count();
+    equal(&format!("{notes:?}"), (noted, notes.iter().any(|text| text.starts_with(note))), (1, true))
+}
+
+fn macvtap_returns() -> Result<(), Failed> {
+    let bench = bench()?;
+    let stream = own("macvtap-returns");
+    let space = bench.application();
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    for name in ["macvtap3", "macvtap4"] {
+        space.ip(&format!(
+            "link add link {APPLICATION} name {name} address 52:54:00:00:00:09 type macvtap mode bridge"
+        ))?;
+        space.ip(&format!("link set {name} allmulticast on up"))?;
+        let file = open(&node_of_macvtap(&bench, space, name)?, name)?;
+        pass(&bench, &mut probe, &stream, &file)?;
+        drop(file);
+        space.ip(&format!("link delete {name}"))?;
+    }
+    let points = at_taps(&mut probe, space.netns().inode());
+    let names = points.iter().map(|(name, _)| name.as_str());
+    let read: Vec<_> = names.filter(|name| name.starts_with("vm-read")).collect();
+    equal(&format!("{points:?}"), read, vec!["vm-read@macvtap3"])?;
+    let notes = probe.notes();
+    let note = "the tap macvtap4 continues macvtap3 (same MAC address 52:54:00:00:00:09)";
+    equal(&format!("{notes:?}"), notes.iter().any(|text| text.starts_with(note)), true)
 }
