@@ -3,7 +3,7 @@
 use crate::taps::Tap;
 use latpath_journey::reactions::Side;
 use latpath_journey::{reactions_of, Joiner, Journey, ReactionCounts, Reactions, Route, Totals};
-use latpath_model::{Ns, PointInfo, StreamId, StreamSpec};
+use latpath_model::{Ns, PointId, PointInfo, StreamId, StreamSpec};
 use latpath_protocols::reaction::ReactionRule;
 use latpath_protocols::{Condition, Watch};
 use latpath_run::ReactionRecord;
@@ -104,11 +104,12 @@ impl AllReactions {
             if tap.is_waiting() {
                 let newest = joiner.open_journeys().filter(|j| j.stream == stream).last();
                 let seen = newest.map_or(0, |journey| journey.seen);
-                let mut at = points.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1).map(|(_, info)| info);
+                let mut at = points.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
                 // Where the packet came in, else anywhere.
-                let entry = at.clone().find(|info| info.point.kind.is_entry()).or_else(|| at.next());
-                entry.into_iter().for_each(|info| tap.open(info));
+                let entry = at.clone().find(|(_, info)| info.point.kind.is_entry()).or_else(|| at.next());
+                entry.into_iter().for_each(|(p, info)| tap.open(p as PointId, info));
             }
+            tap.follow(points);
             tap.read();
         }
     }

@@ -4,9 +4,10 @@
 
 use latpath_clock::ClockTie;
 use latpath_linux::monotonic;
-use latpath_model::{Ns, PointInfo, HOST};
-use latpath_net::Netns;
+use latpath_model::{Ns, PointId, PointInfo, HOST};
+use latpath_net::{interfaces, Netns};
 use latpath_protocols::Watch;
+use latpath_stats::units::number_of;
 use latpath_wire::{DeviceError, Listen, PacketSocket, RingReceiver};
 use std::collections::VecDeque;
 
@@ -26,6 +27,11 @@ pub(crate) struct Tap {
     read_until: Ns,
     /// Number of events whose packets were not followed.
     unfollowed: u64,
+    /// Number of frames that were not read from the device, and from its predecessors.
+    dropped: u64,
+    dropped_before: u64,
+    /// Number of times that the device was replaced: a VM's tap that returned.
+    returns: u64,
 }
 
 enum State {
@@ -33,17 +39,21 @@ enum State {
     Waiting,
     Open {
         ring: RingReceiver,
+        /// The point, and the index of its device.
+        at: (PointId, u32),
         device: String,
-        /// Time of opening, ns.
+        /// Time of the first opening, ns.
         since: Ns,
-        dropped: u64,
     },
     Failed(String),
 }
 
 impl Tap {
     pub fn new(watch: Watch) -> Self {
-        Self { watch, state: State::Waiting, events: VecDeque::new(), read_until: Ns::MIN, unfollowed: 0 }
+        let events = VecDeque::new();
+        let (dropped, dropped_before) = (0, 0);
+        let (state, read_until) = (State::Waiting, Ns::MIN);
+        Self { watch, state, events, read_until, unfollowed: 0, dropped, dropped_before, returns: 0 }
     }
 
     /// Time from which on contents are read, ns; `None` if they are not read yet.
@@ -69,28 +79,44 @@ impl Tap {
 
     /// Opens the ring on the device of this point, at which the stream passes; points of other machines and those
     /// without a device are ignored.
-    pub fn open(&mut self, at: &PointInfo) {
+    pub fn open(&mut self, point: PointId, at: &PointInfo) {
         if at.point.machine != HOST || at.ifindex == 0 || at.netns == 0 {
             return;
         }
         let device = at.point.device_name().to_owned();
         let listen = Listen::Passing(vec![self.watch.stream().matcher.protocol()]);
-        let open = || -> Result<RingReceiver, DeviceError> {
-            let ring = RingReceiver::new(PacketSocket::open(&device, listen)?)?;
+        let open = |name: &str| -> Result<RingReceiver, DeviceError> {
+            let ring = RingReceiver::new(PacketSocket::open(name, listen)?)?;
             ring.socket().start()?;
             Ok(ring)
         };
-        let opened = Netns::find(at.netns).and_then(|netns| netns.inside(open));
+        let opened = Netns::find(at.netns).and_then(|netns| {
+            // A tap that returned has its first name in points.
+            let now = interfaces(&netns)?.into_iter().find(|found| found.ifindex == at.ifindex);
+            netns.inside(|| open(now.as_ref().map_or(&device, |found| &found.name)))
+        });
+        let since = self.since().unwrap_or_else(monotonic);
         self.state = match opened {
-            Ok(Ok(ring)) => State::Open { ring, device, since: monotonic(), dropped: 0 },
+            Ok(Ok(ring)) => State::Open { ring, at: (point, at.ifindex), device, since },
             Ok(Err(error)) => State::Failed(error.to_string()),
             Err(error) => State::Failed(format!("{device}: {error}")),
         };
     }
 
+    /// Goes on at the new device of the point, if a VM's tap has returned.
+    pub fn follow(&mut self, points: &[PointInfo]) {
+        let State::Open { at: (point, ifindex), .. } = self.state else { return };
+        if let Some(info) = points.get(usize::from(point)).filter(|info| info.ifindex != ifindex) {
+            self.read();
+            self.returns += 1;
+            self.dropped_before += std::mem::take(&mut self.dropped);
+            self.open(point, info);
+        }
+    }
+
     /// Reads the frames that are there.
     pub fn read(&mut self) {
-        let State::Open { ring, dropped, .. } = &mut self.state else { return };
+        let State::Open { ring, .. } = &mut self.state else { return };
         let now = monotonic();
         let tie = ClockTie::read();
         let to_monotonic = tie.monotonic_ns - tie.realtime_ns;
@@ -101,7 +127,7 @@ impl Tap {
                 events.push_back((key, t));
             }
         });
-        *dropped = ring.socket().dropped();
+        self.dropped = ring.socket().dropped();
         self.read_until = now;
         while events.len() > MAX_EVENTS {
             events.pop_front();
@@ -137,10 +163,21 @@ impl Tap {
             State::Failed(why) => {
                 notes.push(format!("{stream}: its contents cannot be read, so it has no events: {why}"))
             }
-            State::Open { device, dropped: 1.., .. } => {
-                notes.push(format!("{stream}: frames were not read at {device}, because latpath was too slow; events may be missing or late"));
+            State::Open { device, .. } => {
+                if self.dropped + self.dropped_before > 0 {
+                    notes.push(format!(
+                        "{stream}: frames were not read at {device}, because latpath was too slow; events may be missing \
+                         or late"
+                    ));
+                }
+                if self.returns > 0 {
+                    notes.push(format!(
+                        "{stream}: the tap {device} returned {}; the contents of its first packets, for up to a second, \
+                         were not read then, so events may be missing",
+                        number_of(self.returns, "time")
+                    ));
+                }
             }
-            State::Open { .. } => {}
         }
         if self.unfollowed > 0 {
             notes.push(format!(
