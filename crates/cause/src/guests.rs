@@ -112,9 +112,12 @@ fn at_tap(point: &PointInfo) -> bool {
         && (point.link == Link::Tap || matches!(point.point.kind.info().passage, Passage::ToVm | Passage::FromVm))
 }
 
+/// Whether a point is at a virtual machine's tap: by its name, or by the index of its device, since a tap that returned
+/// under another name has its first name in points.
 fn has_tap(vm: &Vm, point: &PointInfo) -> bool {
     let device = point.point.device_name();
-    vm.taps
-        .iter()
-        .any(|tap| tap.device == device && (tap.netns.is_none_or(|netns| netns == point.netns) || point.netns == 0))
+    vm.taps.iter().any(|tap| {
+        let is_named = tap.device == device && (tap.netns.is_none_or(|netns| netns == point.netns) || point.netns == 0);
+        is_named || (point.ifindex != 0 && tap.place() == Some((point.netns, point.ifindex)))
+    })
 }

@@ -53,6 +53,10 @@ pub struct DeviceCounters {
     pub link_downs: u32,
     /// Counters of its queueing disciplines; `None` if it has none.
     pub queueing: Option<Queueing>,
+    /// In a [`Difference`]: whether it replaced another device of the same points, as a VM's tap does at each start of
+    /// the VM. Its counters are only those of the last device.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_renewed: bool,
 }
 
 /// The difference of two snapshots.
@@ -104,7 +108,7 @@ impl Snapshot {
         let device = |i: Interface| {
             let queueing = queues.get(&i.ifindex).cloned();
             let Interface { name, kind, statistics, link_downs, .. } = i;
-            (i.ifindex, DeviceCounters { name, kind, statistics, link_downs, queueing })
+            (i.ifindex, DeviceCounters { name, kind, statistics, link_downs, queueing, is_renewed: false })
         };
         let space = Namespace {
             devices: all.into_iter().map(device).collect(),
@@ -205,6 +209,12 @@ impl Difference {
     /// The increments of a device's counters; `None` if the later snapshot does not have the device.
     pub fn device(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
         self.namespaces.get(&netns)?.devices.get(&ifindex)
+    }
+
+    /// Like [`Self::device`], for counters since the beginning: `None` for a device that replaced another one, whose
+    /// counters ended with it.
+    pub fn device_since(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
+        self.device(netns, ifindex).filter(|device| !device.is_renewed)
     }
 
     /// The kinds of each device's queueing disciplines, by namespace and index; devices without one are missing.

@@ -74,9 +74,17 @@ impl<O: Origin> WithDoor<O> {
     }
 
     fn refresh(&mut self) {
-        for info in self.origin.points().into_iter().skip(self.ids.len()) {
-            self.points.push(info);
-            self.ids.push((self.points.len() - 1) as PointId);
+        for (at, info) in self.origin.points().into_iter().enumerate() {
+            match self.ids.get(at).copied() {
+                Some(id) => self.points[usize::from(id)] = info,
+                None => {
+                    self.points.push(info);
+                    self.ids.push((self.points.len() - 1) as PointId);
+                }
+            }
+        }
+        for ((tap, _), own) in &self.doors {
+            self.points[usize::from(*own)].ifindex = self.points[usize::from(*tap)].ifindex;
         }
     }
 

@@ -549,7 +549,7 @@ impl Follow {
 
     /// Updates a manifest: points, route, machines and their clocks, counters, notes.
     pub fn describe(&mut self, manifest: &mut Manifest) {
-        self.merge.feeds.iter_mut().for_each(|feed| feed.refresh_bounds(&mut self.tables));
+        self.merge.feeds.iter_mut().for_each(|feed| feed.update_points(&mut self.tables));
         let counters = self.counters();
         let flights = self.flights();
         let machines = self.merge.feeds.iter().zip(&counters).zip(flights);
@@ -569,7 +569,7 @@ impl Follow {
 
     /// Changes of this host's kernel counters since the start.
     pub fn counted(&self) -> Difference {
-        self.counted.since(&self.tables.points)
+        self.counted.since(&self.tables.points, &self.tables.renewed)
     }
 
     /// The queueing disciplines of each of this host's devices at the start, by network namespace and index.

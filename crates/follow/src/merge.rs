@@ -4,7 +4,7 @@ use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_flight::Figures;
 use latpath_linux::{background::Background, proc::kernel_release};
-use latpath_model::{Counters, Ns, PlannedSend, PointId, SenderAt, Sighting, Source, SynchChange, HOST};
+use latpath_model::{Counters, Ns, PlannedSend, SenderAt, Sighting, Source, SynchChange, HOST};
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 use latpath_settings::Reading;
@@ -179,12 +179,9 @@ impl Feed {
         self.mapping.refresh(&self.origin.points(), &self.origin.drop_notes(), tables);
     }
 
-    /// Updates the error bounds of the points' times.
-    pub fn refresh_bounds(&mut self, tables: &mut Tables) {
-        for (at, info) in self.origin.points().iter().enumerate().filter(|(_, info)| info.error_bound_ns > 0) {
-            let known = self.mapping.point(at as PointId).and_then(|point| tables.points.get_mut(usize::from(point)));
-            known.into_iter().for_each(|known| known.error_bound_ns = info.error_bound_ns);
-        }
+    /// Updates what changes of known points.
+    pub fn update_points(&mut self, tables: &mut Tables) {
+        self.mapping.update(&self.origin.points(), tables);
     }
 
     /// Collects the available sightings of the origin from a time on.

@@ -2,7 +2,7 @@
 
 use latpath_model::pattern::fits;
 use latpath_model::{DropNote, Point, PointId, PointInfo, PointKind, Sighting, HOST};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Maximum number of points of a run.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
@@ -71,6 +71,21 @@ pub struct Tables {
     pub filter: PointFilter,
     /// Number of points beyond the limits.
     pub refused: usize,
+    /// The points whose devices were created again.
+    pub renewed: BTreeSet<PointId>,
+}
+
+impl Tables {
+    fn update(&mut self, point: PointId, info: &PointInfo) {
+        let Some(known) = self.points.get_mut(usize::from(point)) else { return };
+        if info.error_bound_ns > 0 {
+            known.error_bound_ns = info.error_bound_ns;
+        }
+        if known.ifindex != info.ifindex {
+            known.ifindex = info.ifindex;
+            self.renewed.insert(point);
+        }
+    }
 }
 
 /// Mapping of one source's numbers to the common tables.
@@ -84,8 +99,15 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
+    /// Updates what changes of known points: the error bounds of their times, and the devices of taps that returned.
+    pub fn update(&self, points: &[PointInfo], tables: &mut Tables) {
+        let known = self.points.iter().zip(points).filter_map(|(id, info)| Some(((*id)?, info)));
+        known.for_each(|(id, info)| tables.update(id, info));
+    }
+
     /// Adds what a source has found since the last call.
     pub fn refresh(&mut self, points: &[PointInfo], notes: &[DropNote], tables: &mut Tables) {
+        self.update(points, tables);
         for info in points.iter().skip(self.points.len()) {
             let machine = &info.point.machine;
             let of_machine = tables.points.iter().filter(|known| known.point.machine == *machine).count();
@@ -160,6 +182,20 @@ mod tests {
         let mut map = |point| mapping.map(Sighting { point, ..Default::default() }, &mut tables).map(|s| s.point);
         assert_eq!((map(0), map(1), map(2), map(3)), (None, Some(0), Some(1), None));
         assert!(mapping.is_stale_for(&Sighting { point: 3, ..Default::default() }));
+    }
+
+    #[test]
+    fn a_tap_that_returned_is_at_its_new_device() {
+        let mut tables = Tables::default();
+        let at = |ifindex| PointInfo { ifindex, netns: 7, ..info("host/tx@vnet7") };
+        let mut mapping = Mapping::default();
+        mapping.refresh(&[at(10)], &[], &mut tables);
+        mapping.update(&[PointInfo { error_bound_ns: 5, ..at(10) }], &mut tables);
+        assert!(tables.renewed.is_empty());
+        mapping.refresh(&[at(11), PointInfo { ifindex: 11, netns: 7, ..info("host/drop@vnet7") }], &[], &mut tables);
+        assert_eq!(tables.points[1].ifindex, 11);
+        assert_eq!((tables.points[0].ifindex, tables.points[0].error_bound_ns), (11, 5));
+        assert!(tables.renewed.contains(&0));
     }
 
     #[test]

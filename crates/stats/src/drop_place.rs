@@ -248,10 +248,11 @@ impl DropPlace {
     }
 
     /// The kernel's own count at this place, for any packets: at least latpath's count, unless the counter has another
-    /// meaning. `device` is the drop note's device. `None` if the kernel has no such counter, or it was not read.
+    /// meaning. `device` is the drop note's device. `None` if the kernel has no such counter, or it was not read, or the
+    /// device replaced another one.
     pub fn counted(self, difference: &Difference, netns: Inode, device: u32) -> Option<u64> {
-        let statistics = || difference.device(netns, device).map(|counters| counters.statistics);
-        let queueing = || difference.device(netns, device).and_then(|counters| counters.queueing.as_ref());
+        let statistics = || difference.device_since(netns, device).map(|counters| counters.statistics);
+        let queueing = || difference.device_since(netns, device).and_then(|counters| counters.queueing.as_ref());
         match self {
             Self::TapQueueFull | Self::TapNoReader | Self::TapFilter => statistics().map(|s| s.tx_dropped),
             // drivers/net/macvlan.c counts them as errors and as dropped.

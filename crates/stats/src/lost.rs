@@ -32,7 +32,7 @@ pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> 
         let place = info.point.to_string();
         let unexplained = lost.iter().filter(|loss| loss.kernel_count.is_none() && loss.place == place);
         let packets: u64 = unexplained.map(|loss| loss.count).sum();
-        let own = counted.device(info.netns, info.ifindex)?.statistics.losses();
+        let own = counted.device_since(info.netns, info.ifindex)?.statistics.losses();
         let own: Vec<_> = own.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {}", count(*n))).collect();
         (packets > 0 && !own.is_empty()).then(|| {
             let own = own.join(", ");
@@ -103,6 +103,26 @@ mod tests {
     fn a_full_tap_is_named_with_its_own_count() {
         let full = (Some(DropPlace::TapQueueFull.to_string()), Some(12));
         assert_eq!(explained("host/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
+    }
+
+    #[test]
+    fn the_counters_of_a_tap_that_returned_are_not_those_of_its_points() {
+        let reason = Some("FULL_RING in tun_net_xmit".into());
+        let loss = |kernel_count| Loss {
+            place: "host/tx@vnet0".into(),
+            reason: reason.clone(),
+            meaning: None,
+            dropped_at: None,
+            kernel_count,
+            count: 1,
+        };
+        let mut counted = counted();
+        counted.namespaces.get_mut(&7).unwrap().devices.get_mut(&3).unwrap().is_renewed = true;
+        let mut summary = Summary { lost: vec![loss(None)], ..Summary::default() };
+        let points = [point("host/tx@vnet0")];
+        explain(&mut summary, &points, Some(&counted));
+        assert_eq!((summary.lost[0].meaning.is_some(), summary.lost[0].kernel_count), (true, None));
+        assert!(of_devices(&summary.lost, &points, &counted).is_empty());
     }
 
     #[test]

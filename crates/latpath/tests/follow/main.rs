@@ -10,6 +10,7 @@ mod planned;
 mod reactions;
 mod record;
 mod redundant;
+mod restarts;
 mod sampling;
 mod spikes;
 mod traced;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     tests.extend(spikes::trials(&needs));
     tests.extend(exchanged::trials(&needs));
     tests.extend(redundant::trials(&needs));
+    tests.extend(restarts::trials(&needs));
     tests.extend(clocks::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
     // perf records the activity of all processes.
