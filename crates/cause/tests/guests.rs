@@ -4,6 +4,7 @@ mod stage;
 
 use latpath_cause::{Analyst, Cause, RunContext};
 use latpath_flight::{EventKind, Left, Sleep};
+use latpath_model::PointInfo;
 use latpath_vms::Role;
 use stage::{fifo, line, vm, Cpu, Stage, NET_RX};
 
@@ -462,6 +463,19 @@ fn of_a_guest_without_a_record_the_hosts_part_is_explained() {
         stage.explained(),
         ["200-220 unexplained", "220-280 vcpu-preempted CPU 0/KVM (61) < hog (9)", "280-300 unexplained",]
     );
+}
+
+#[test]
+fn a_guest_is_found_by_the_device_of_its_tap_that_returned_under_another_name() {
+    let mut stage = stage(main_loop, |c| interrupt_at(c, 200));
+    let known = stage.explained();
+    let other = vm("relay2", "tap5", &[(9000, Role::MainLoop, None)]);
+    stage.vms.push(other);
+    (stage.vms[0].taps[0].device, stage.vms[0].taps[0].ifindex) = ("tap9".into(), Some(9));
+    assert_ne!(stage.explained(), known, "whose guest it is, is not known");
+    let at_tap = |info: &&mut PointInfo| info.point.device_name() == "tap0";
+    stage.points.iter_mut().filter(at_tap).for_each(|info| (info.netns, info.ifindex) = (1, 9));
+    assert_eq!(stage.explained(), known);
 }
 
 #[test]
