@@ -11,8 +11,9 @@
 //! - An interrupt belongs to the vCPU whose interrupt controller accepted it. The vCPU runs with it when it enters the
 //!   guest after the injection, or at once if hardware delivers the interrupt to a vCPU that is in the guest.
 //!
-//! In the other direction, the guest kicks a queue of vhost, whose worker then begins a round. The first packet of the
-//! round is one that the kick announced. Others may have come during the round, without a kick.
+//! In the other direction, the guest kicks a queue of vhost, whose worker then begins a round. If the worker had ended
+//! its previous round of the queue before the kick, the first packet of the new one is the one that the kick announced.
+//! Others may have come during a round, without a kick, or with a kick that came too late to be needed.
 //!
 //! Packets for which one of these events is missing are counted, and have no times.
 
@@ -125,7 +126,18 @@ struct Server {
     signals_other: bool,
     /// The kick before its round, until it has written a packet.
     kick: Option<Mark>,
+    /// The eventfd of the kicks of the queue from a guest that it serves, during its round.
+    serves: Option<u32>,
     pending: Vec<Pending>,
+}
+
+/// The kicks of a queue from a guest.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kicks {
+    /// The exit of the first kick that no round has served.
+    first: Option<Mark>,
+    /// When the last round ended; `None` during one.
+    ended: Option<Ns>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -193,8 +205,8 @@ pub struct Door {
     /// Processes of virtual machines by their threads.
     processes: HashMap<u32, Option<u32>>,
     interrupts: Vec<Interrupt>,
-    /// The eventfds of the kicks of queues from guests, each with the exit of the first kick that no round has served.
-    kicks: HashMap<u32, Option<Mark>>,
+    /// Queues from guests, by the eventfds of their kicks.
+    kicks: HashMap<u32, Kicks>,
     /// Packets without an interrupt that wait for this vCPU thread to enter the guest.
     polled: Vec<(u32, Sighting)>,
     /// Number of packets in all of the above.
@@ -238,8 +250,8 @@ impl Door {
     pub fn settled(&self, until: Ns) -> Ns {
         let signalled = self.interrupts.iter().filter(|interrupt| !interrupt.is_raised()).map(|i| &i.packets);
         let waiting = self.servers.values().map(|server| &server.pending).chain(signalled).flatten();
-        let kicks =
-            self.servers.values().filter_map(|server| server.kick).chain(self.kicks.values().copied().flatten());
+        let kicks = self.servers.values().filter_map(|server| server.kick);
+        let kicks = kicks.chain(self.kicks.values().filter_map(|kicks| kicks.first));
         let times = waiting.map(|pending| pending.read.t).chain(kicks.map(|kick| kick.t));
         let recent = times.filter(|t| *t >= until - MAX_ROUND);
         recent.min().map_or(until, |read| read.min(until))
@@ -310,6 +322,7 @@ impl Door {
         match event.what {
             EventKind::Switch { left: Left::Asleep(Sleep::Interruptible | Sleep::Idle), .. } => {
                 self.end_round(mark.pid, step);
+                self.end_service(mark);
             }
             EventKind::KvmEntry { vcpu } => self.entered(mark, vcpu, step),
             EventKind::KvmExit { vcpu, .. } => {
@@ -325,8 +338,8 @@ impl Door {
     /// Forgets everything that lost events may have changed.
     pub fn lost(&mut self) {
         self.forget_packets();
-        self.servers.values_mut().for_each(|server| (server.call, server.kick) = (None, None));
-        self.kicks.values_mut().for_each(|kick| *kick = None);
+        self.servers.values_mut().for_each(|server| (server.call, server.kick, server.serves) = (None, None, None));
+        self.kicks.values_mut().for_each(|kicks| *kicks = Kicks::default());
         self.vcpus.values_mut().for_each(|vcpu| vcpu.place = Place::Unknown);
         self.queues.values_mut().for_each(|queue| queue.target = None);
     }
@@ -382,9 +395,11 @@ impl Door {
         match transfer {
             Transfer::Round { kick, call, to_guest } => {
                 self.end_round(mark.pid, step);
-                let kick = if to_guest { None } else { self.served(kick) };
+                self.end_service(mark);
+                let serves = (!to_guest).then_some(kick);
+                let kick = serves.and_then(|kick| self.served(kick));
                 let server = self.server(mark.pid);
-                (server.is_vhost, server.kick) = (true, kick);
+                (server.is_vhost, server.kick, server.serves) = (true, kick, serves);
                 if to_guest {
                     server.call = Some(call).filter(|call| *call != 0);
                 }
@@ -419,20 +434,28 @@ impl Door {
         }
     }
 
-    /// A vCPU outside its guest signals an eventfd: a kick, if it is a queue's.
+    /// A vCPU outside its guest signals an eventfd: a kick, if it is a queue's. During a round, the worker may take the
+    /// packet without the kick.
     fn kicked(&mut self, mark: Mark, eventfd: u32) {
-        let Some(kick) = self.kicks.get_mut(&eventfd).filter(|kick| kick.is_none()) else { return };
+        let Some(kicks) = self.kicks.get_mut(&eventfd).filter(|kicks| kicks.first.is_none()) else { return };
         if let Some(Place::Outside(exit)) = self.vcpus.get(&mark.pid).map(|vcpu| vcpu.place) {
-            *kick = Some(exit);
+            kicks.first = kicks.ended.filter(|ended| *ended < exit.t).map(|_| exit);
         }
     }
 
-    /// A worker serves the queue of a guest's kicks. Returns the first kick since its previous round.
+    /// A worker begins a round of the queue of a guest's kicks. Returns the first kick since its previous round.
     fn served(&mut self, kick: u32) -> Option<Mark> {
         if self.kicks.len() >= MOST_KNOWN && !self.kicks.contains_key(&kick) {
             self.kicks.clear();
         }
-        self.kicks.insert(kick, None).flatten()
+        self.kicks.insert(kick, Kicks::default())?.first
+    }
+
+    /// A worker has ended its round of a queue from a guest, if it was in one.
+    fn end_service(&mut self, mark: Mark) {
+        let serves = self.servers.get_mut(&mark.pid).and_then(|server| server.serves.take());
+        let kicks = serves.and_then(|kick| self.kicks.get_mut(&kick));
+        kicks.into_iter().for_each(|kicks| kicks.ended = Some(mark.t));
     }
 
     /// vhost's worker signals the interrupt of the queue that it serves.
