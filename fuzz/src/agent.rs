@@ -16,6 +16,7 @@ use latpath_model::{Counters, DropNote, Ns, Point, PointInfo, Sighting, Source, 
 use latpath_report::text;
 use latpath_run::{Manifest, Rows};
 use latpath_stats::{summarise, units::Letters, Aggregate, Batches, Facts, Setup, Summary};
+use latpath_vms::{Role, Thread, Vm, VmsByMachine};
 use std::sync::{Arc, Mutex};
 
 const MS: Ns = 1_000_000;
@@ -121,13 +122,17 @@ impl Following {
         let counts = serde_json::to_string(&(&manifest.counters, counters)).expect("counts are JSON");
         let numbers = counts.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse::<u64>().ok());
         assert!(numbers.max() <= Some(MAX_COUNT), "a run with such counts cannot be read: {counts}");
+        let mut vms = VmsByMachine::default();
+        for guest in self.merge.machines() {
+            vms.set("guest0", guest.vms().map_or(Vec::new(), |(vms, _)| vms));
+        }
         let facts = Facts {
             manifest: &manifest,
             points,
             route: &layout.route,
             before: &[],
             whole: true,
-            vms: &[],
+            vms: &vms,
             elapsed: self.reached.saturating_sub(self.begin),
         };
         summarise(&aggregate, &facts)
@@ -195,6 +200,7 @@ fn follow(bytes: &[u8]) -> Summary {
         for name in windows.filter_map(|(_, window)| window.ok()).flat_map(|window| window.snapshot.threads) {
             assert!(!name.1.name.chars().any(char::is_control));
         }
+        clean(&serde_json::to_string(&guest.vms()).expect("virtual machines are JSON"));
         clean(&guest.fault().map(|fault| fault.to_string()).unwrap_or_default());
     }
     following.summary()
@@ -288,11 +294,26 @@ pub fn seeds() -> Vec<Vec<u8>> {
         long.extend([vec![2, 3], batch(10 + round * 4, &[step, step]), vec![pause]].concat());
     }
     let pair = frame(11, &[number(1, guest(3)), number(2, zigzag(1_700_000_000_000_000_000)), number(3, zigzag(900))]);
+    // Its vhost worker has the number of the thread in the sightings.
+    let worker = Thread { tid: 815, role: Role::Vhost, ..Thread::default() };
+    let vm = Vm { name: "relay\u{1b}[2J".into(), threads: vec![worker], ..Vm::default() };
+    let vm = serde_json::to_vec(&vm).expect("a virtual machine is JSON");
+    let vms = frame(29, &[bytes(1, &vm), bytes(1, b"[[[["), number(2, 1), number(3, 5)]);
     let snapshot = crate::snapshot::some().encode();
     vec![
         [&greeted[..], &joined(11), &frame(14, &[])].concat(),
-        [&greeted[..], &recording, &pair, &[1], &window(1, b"half", 0), &window(1, &snapshot, 1), &[1, 4], &joined(18)]
-            .concat(),
+        [
+            &greeted[..],
+            &vms,
+            &recording,
+            &pair,
+            &[1],
+            &window(1, b"half", 0),
+            &window(1, &snapshot, 1),
+            &[1, 4],
+            &joined(19),
+        ]
+        .concat(),
         [&greeted[..], &totals(u64::MAX), &joined(12), &frame(12, &[bytes(1, b"no \x1b[2J BTF")])].concat(),
         long,
     ]

@@ -7,6 +7,7 @@ use crate::message::*;
 use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::settings::MachineReading;
+use crate::vms::ReportedVms;
 use crate::windows::Windows;
 use latpath_clock::{ClockTie, Exchange, HostTsc, PtpPair, RealtimeWatch, Timeline, TscTie};
 use latpath_flight::Figures;
@@ -47,6 +48,8 @@ pub struct Inbox {
     pub reports_settings: bool,
     /// The machine's settings, once it has reported them.
     pub settings: Option<MachineReading>,
+    /// The virtual machines that it runs, if they were requested.
+    pub vms: Option<ReportedVms>,
     pub counters: Counters,
     /// Cost on its machine; `None` before the first report.
     pub cost: Option<Cost>,
@@ -98,6 +101,7 @@ impl Inbox {
             reports_notes: false,
             reports_settings: false,
             settings: None,
+            vms: None,
             counters: Counters::default(),
             cost: None,
             refused: 0,
@@ -168,6 +172,7 @@ impl Inbox {
             Message::Settings(settings) if self.reports_settings && self.settings.is_none() => {
                 self.settings = Some(settings.bounded());
             }
+            Message::Vms(part) if self.vms.is_some() => self.vms.as_mut().map_or(Ok(()), |vms| vms.take(part))?,
             _ if !self.started => return Err("the agent sent a message out of place".into()),
             Message::Points(points) => {
                 if self.points.len() + points.points.len() > MAX_POINTS {
@@ -343,6 +348,7 @@ mod tests {
     use super::*;
     use crate::columns::Encoder;
     use crate::source_notes::{WireSender, WireSourceNote};
+    use crate::vms::VmList;
     use proptest::prelude::*;
 
     const NOW: Ns = 100_000_000_000;
@@ -357,6 +363,7 @@ mod tests {
             .take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t, ..TimeReply::default() }), NOW)
             .unwrap();
         (inbox.streams, inbox.records, inbox.reports_notes) = (1, true, true);
+        inbox.vms = Some(ReportedVms::default());
         inbox.take(Message::Started(Empty {}), NOW).unwrap();
         let point = WirePoint { device: "eth0".into(), clock: "c".into(), ..WirePoint::default() };
         inbox.take(Message::Points(Points { points: vec![point] }), NOW).unwrap();
@@ -429,10 +436,11 @@ mod tests {
         let notes = SourceNotes { notes: vec![WireSourceNote::default(); 65], ..SourceNotes::default() };
         assert!(lie(Message::SourceNotes(notes)).contains("65 notes"));
         let mut unasked = started();
-        (unasked.records, unasked.reports_notes) = (false, false);
+        (unasked.records, unasked.reports_notes, unasked.vms) = (false, false, None);
         let notes = Message::SourceNotes(SourceNotes::default());
         assert!(unasked.take(notes, NOW).unwrap_err().contains("out of place"));
         assert!(unasked.take(Message::Recording(Recording::default()), NOW).unwrap_err().contains("out of place"));
+        assert!(unasked.take(Message::Vms(VmList::default()), NOW).unwrap_err().contains("out of place"));
         assert!(lie(Message::HostHello(HostHello::default())).contains("out of place"));
         assert!(lie(Message::Error(ErrorText { text: "no BTF\x1b[0m".into() })).contains("gave up: no BTF?[0m"));
         let other_point = Sighting { point: 1, ..Sighting::default() };
@@ -521,6 +529,8 @@ mod tests {
                     Message::SourceNotes(SourceNotes { notes, senders, bounds: vec![stream.into(); len] })
                 }
             ),
+            (prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..4), any::<bool>())
+                .prop_map(|(vms, last)| Message::Vms(VmList { vms, last, ..VmList::default() })),
             Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),
         ]
     }

@@ -29,6 +29,7 @@ mod session;
 mod settings;
 mod source_notes;
 mod stream;
+mod vms;
 mod windows;
 mod work;
 

@@ -9,6 +9,7 @@ use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::session::{Session, Shared, State};
 use crate::settings::MachineReading;
+use crate::vms::ReportedVms;
 use crate::windows::MAX_WINDOWS;
 use crate::{Address, CommandKey, Facts, GuestWindow, StartRequest, Stream};
 use latpath_clock::ClockState;
@@ -19,6 +20,7 @@ use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Sourc
 use latpath_profile::{has_debug_files, Moment, Samples};
 use latpath_settings::Reading;
 use latpath_timesync::Monitor;
+use latpath_vms::Vm;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -156,6 +158,7 @@ impl Machine {
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
         inbox.reports_notes = true;
+        inbox.vms = Some(ReportedVms::default());
         inbox.profile = Some(Profiled::new(Samples::of_another(true)));
         let (wake, _) = UnixStream::pair().expect("a socket pair");
         let machine = Self {
@@ -248,6 +251,7 @@ impl Machine {
             state.inbox.clocks = None;
         }
         state.inbox.reports_settings = request.option(StartRequest::SETTINGS).is_some();
+        state.inbox.vms = request.option(StartRequest::VMS).map(|_| ReportedVms::default());
         state.commands.push_back(Message::Start(start));
         drop(state);
         self.wake();
@@ -468,6 +472,12 @@ impl Machine {
     /// agents.
     pub fn settings(&self) -> Option<Reading> {
         self.shared.lock().inbox.settings.as_ref().map(MachineReading::reading)
+    }
+
+    /// The virtual machines that the machine ran when its probe was attached, and why some are not known. `None` without
+    /// [`StartRequest::VMS`], and from older agents.
+    pub fn vms(&self) -> Option<(Vec<Vm>, Option<String>)> {
+        self.shared.lock().inbox.vms.as_ref().and_then(ReportedVms::complete)
     }
 
     /// Facts about the machine, from the agent's hello.

@@ -1,6 +1,7 @@
 //! Messages of the protocol, as derived protobuf; tags never change their meaning.
 
 use crate::settings::MachineReading;
+use crate::vms::VmList;
 use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
@@ -34,7 +35,8 @@ pub const MAX_LINES: usize = 64;
 pub struct Envelope {
     #[prost(
         oneof = "Message",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, \
+                29"
     )]
     pub message: Option<Message>,
 }
@@ -121,6 +123,10 @@ pub enum Message {
     /// option.
     #[prost(message, tag = "28")]
     GrandmasterTime(GrandmasterTime),
+    /// A: a part of the list of the virtual machines that it runs, before [`Message::Started`]. Only to a host whose
+    /// start had the option.
+    #[prost(message, tag = "29")]
+    Vms(VmList),
 }
 
 /// A message without content.
@@ -540,6 +546,8 @@ impl StartRequest {
     pub const READERS: &str = "readers";
     /// Option to report the machine's settings once.
     pub const SETTINGS: &str = "settings";
+    /// Option to report the machine's virtual machines once.
+    pub const VMS: &str = "vms";
     /// Option to report the time of the grandmaster that the machine's system clock follows.
     pub const GRANDMASTER: &str = "grandmaster_time";
     /// Option to use the times that the machine's NICs take of packets.

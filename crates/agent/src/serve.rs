@@ -13,6 +13,7 @@ use latpath_flight::Record;
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Source};
 use latpath_timesync::SurveyOptions;
+use latpath_vms::Vm;
 use session::Session;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct ServeOptions {
     pub hypervisor: Option<Box<dyn Reader>>,
     /// Where this machine's clock daemons answer.
     pub clocks: SurveyOptions,
+    /// Finds the virtual machines that this machine runs.
+    pub vms: fn() -> Result<Vec<Vm>, String>,
     /// Maximum silence of the host before it counts as dead.
     pub silence: Duration,
     /// Maximum wait for a preamble; `None` waits for ever, or for 10 s after a connection to a socket.
@@ -68,6 +71,7 @@ impl Default for ServeOptions {
             facts: Facts::of_this_machine(),
             hypervisor: None,
             clocks: SurveyOptions::default(),
+            vms: || latpath_vms::find().map(|found| found.vms).map_err(|error| error.to_string()),
             silence: Duration::from_secs(10),
             opening: None,
             every: Duration::from_millis(10),

@@ -10,6 +10,7 @@ use latpath_clock::ptp_kvm::{Reader, Reading};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Sender, SenderAt, Sighting, Source, SourceNote, SourceNoteKind};
 use latpath_testkit::waits::until;
+use latpath_vms::{Role, Thread, Vm};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -139,6 +140,30 @@ fn an_agent_reports_its_settings_to_a_host_that_requests_them() {
     machine.start(&request).unwrap();
     let settings = machine.settings().expect("its settings, since they precede the start");
     assert!(settings.values.iter().any(|value| value.setting == "kernel-release"), "{settings:?}");
+}
+
+#[test]
+fn an_agent_reports_its_virtual_machines_to_a_host_that_requests_them() {
+    let connected = |vms: fn() -> Result<Vec<Vm>, String>| {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let agent = agent_with(guest, ServeOptions { vms, ..ServeOptions::default() });
+        (Machine::on_stream("b", "socket pair", Stream::new(host).unwrap(), patient()).unwrap(), agent)
+    };
+    fn relay() -> Vm {
+        let threads = vec![Thread { tid: 7, role: Role::Vhost, ..Thread::default() }];
+        Vm { name: "relay".into(), threads, ..Vm::default() }
+    }
+    let mut asked = request();
+    asked.options.insert(StartRequest::VMS.into(), "1".into());
+    let (mut machine, _agent) = connected(|| Ok(vec![relay()]));
+    machine.start(&request()).unwrap();
+    assert_eq!(machine.vms(), None, "nobody asked for them");
+    let (mut machine, _agent) = connected(|| Ok(vec![relay()]));
+    machine.start(&asked).unwrap();
+    assert_eq!(machine.vms(), Some((vec![relay()], None)), "they precede the start");
+    let (mut machine, _agent) = connected(|| Err("/proc cannot be read".into()));
+    machine.start(&asked).unwrap();
+    assert_eq!(machine.vms(), Some((Vec::new(), Some("/proc cannot be read".into()))));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use latpath_journey::{Layout, Segment};
 use latpath_model::Ns;
 use latpath_run::{Deficiency, DeficiencyKind, Manifest, Run, Select, CLOCKS};
 use latpath_stats::{units::number_of, Band, Facts, PatternKind, Setup};
-use latpath_vms::Vm;
+use latpath_vms::VmsByMachine;
 
 /// Maximum number of histograms of all workers together, about 20 KiB each.
 const HISTOGRAMS: usize = 8192;
@@ -46,8 +46,8 @@ pub struct Analysis<'a> {
     /// The run's manifest, with the largest error bound of all clock samples of each machine: after a crash, the
     /// samples are newer than the manifest.
     pub manifest: Manifest,
-    /// Virtual machines on the host.
-    pub vms: Vec<Vm>,
+    /// The machines' virtual machines.
+    pub vms: VmsByMachine,
     /// The streams, points, segments and thresholds that are counted.
     pub setup: Setup,
     /// Parts of the run that could not be read.

@@ -74,8 +74,9 @@ impl Advisor<'_> {
         vec![self.one(what, None::<String>)]
     }
 
-    fn on_host(&self, what: &str, command: &str) -> Vec<Advice> {
-        vec![Advice { machine: HOST.into(), ..self.one(what, [command]) }]
+    fn on_hypervisor(&self, what: &str, command: &str) -> Vec<Advice> {
+        let machine = self.known.hypervisor_of(&self.share.machine).into();
+        vec![Advice { machine, ..self.one(what, [command]) }]
     }
 
     /// The CPU where the delay occurred; all if unknown.
@@ -101,6 +102,11 @@ impl Advisor<'_> {
         self.share.machine == HOST
     }
 
+    /// The virtual machines of the machine on which the delay occurred.
+    fn vms(&self) -> &[Vm] {
+        self.known.vms.of(&self.share.machine)
+    }
+
     /// CPUs to which a thread could move: without the CPU where the delay occurred, and if possible without CPUs to
     /// which vCPUs are pinned.
     fn elsewhere(&self) -> Option<String> {
@@ -111,13 +117,11 @@ impl Advisor<'_> {
         let mut cpus = list(self.known.cpus.get(&self.share.machine)?);
         let all = cpus.len();
         cpus.retain(|cpu| Some(*cpu) != self.share.cpu());
-        if self.is_on_host() {
-            let vcpus = self.known.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
-            let pinned: Vec<&Cpus> = vcpus.map(|t| &t.cpus_allowed).filter(|c| list(c).len() < all).collect();
-            let free: Vec<u32> = cpus.iter().copied().filter(|c| !pinned.iter().any(|p| p.contains(*c))).collect();
-            if !free.is_empty() {
-                cpus = free;
-            }
+        let vcpus = self.vms().iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
+        let pinned: Vec<&Cpus> = vcpus.map(|t| &t.cpus_allowed).filter(|c| list(c).len() < all).collect();
+        let free: Vec<u32> = cpus.iter().copied().filter(|c| !pinned.iter().any(|p| p.contains(*c))).collect();
+        if !free.is_empty() {
+            cpus = free;
         }
         (!cpus.is_empty()).then_some(cpus)
     }
@@ -180,11 +184,11 @@ impl Advisor<'_> {
         Some(self.set(what, Setting::ThreadCpus, &Place::name(pid), &cpu.to_string()))
     }
 
-    /// Whether a vCPU is pinned to this CPU of the host.
+    /// Whether a vCPU is pinned to this CPU of the machine.
     fn has_vcpu(&self, cpu: u32) -> bool {
         let all = self.known.cpus.get(&self.share.machine).map_or(0, |cpus| list(cpus).len());
-        let mut vcpus = self.known.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
-        self.is_on_host() && vcpus.any(|t| t.cpus_allowed.contains(cpu) && list(&t.cpus_allowed).len() < all)
+        let mut vcpus = self.vms().iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
+        vcpus.any(|t| t.cpus_allowed.contains(cpu) && list(&t.cpus_allowed).len() < all)
     }
 
     /// Advice for a thread that was ready while its CPU ran another thread.
@@ -335,7 +339,8 @@ impl Advisor<'_> {
 
     pub(crate) fn of_idle(&self) -> Vec<Advice> {
         let state = self.share.state.as_deref();
-        if !self.is_on_host() {
+        // A machine with virtual machines has CPUs of its own.
+        if !self.is_on_host() && self.vms().is_empty() {
             // On x86, a virtual CPU that polls does not exit to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
                 return self.without_command("the guest's CPU polled: what the host did to that vCPU delayed it");
@@ -348,7 +353,9 @@ impl Advisor<'_> {
             )];
         }
         // Only virtual machines have the haltpoll driver.
-        if self.known.is_virtual || state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll")) {
+        if self.is_on_host() && self.known.is_virtual
+            || state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll"))
+        {
             return vec![self.one(
                 "cannot be fixed in this machine, which is virtual: its CPU had halted, and the outer host ran it again late. See on the \
                  outer host that this vCPU has a CPU to itself and that KVM polls (halt_poll_ns). Check here with vmstat: column st is \
@@ -556,9 +563,8 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_upcalls(&self) -> Vec<Advice> {
-        let vms = &self.known.vms;
-        let tap =
-            vms.iter().flat_map(|vm| &vm.taps).find(|tap| tap.bridge.as_ref().is_some_and(|b| b.kind == "openvswitch"));
+        let mut taps = self.vms().iter().flat_map(|vm| &vm.taps);
+        let tap = taps.find(|tap| tap.bridge.as_ref().is_some_and(|b| b.kind == "openvswitch"));
         let bridge = tap.and_then(|tap| tap.bridge.as_ref()).map_or("BRIDGE".into(), |b| quoted(&b.name));
         let port = tap.map_or("PORT".into(), |tap| ofctl_port(&tap.device));
         let streams = &self.known.streams;
@@ -629,12 +635,12 @@ impl Advisor<'_> {
     pub(crate) fn of_halting(&self) -> Vec<Advice> {
         let what =
             "let KVM poll for up to 1 ms before a halted vCPU's thread sleeps (before Linux 6.2: of guests that are started after this)";
-        vec![Advice { machine: HOST.into(), ..self.set(what, Setting::KvmHaltPoll, &Place::All, "1000000") }]
+        vec![self.set(what, Setting::KvmHaltPoll, &Place::All, "1000000")]
     }
 
     pub(crate) fn of_injection(&self) -> Vec<Advice> {
         let of_both = |advice: Advice| Advice { settings: vec![Setting::KvmApicv, Setting::KvmAvic], ..advice };
-        let advice = self.on_host(
+        let advice = self.on_hypervisor(
             "let the CPU deliver interrupts to a running guest, if this prints N or 0: options kvm_intel enable_apicv=1, or \
              options kvm_amd avic=1, in /etc/modprobe.d, and load the module again while no guest runs",
             "grep -s . /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic",

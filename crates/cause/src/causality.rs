@@ -1,12 +1,12 @@
-//! Checks the events of guests against the host's record of their vCPUs.
+//! Checks the events of guests against their hypervisors' records of their vCPUs.
 
 use crate::{guests::Vcpus, machine::Machine};
 use latpath_flight::{Doing, State};
 use latpath_model::{Causality, Ns};
 use serde::Serialize;
 
-/// Number of a guest's events that agree with the host's record, and that contradict it. Events without a host record
-/// of the vCPU do not count.
+/// Number of a guest's events that agree with its hypervisor's record, and that contradict it. Events without such a
+/// record of the vCPU do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GuestCausality {
     /// Name of the guest's machine.
@@ -16,28 +16,30 @@ pub struct GuestCausality {
     pub events: Causality,
 }
 
-/// Checks each guest that has a record, known vCPU threads and recorded entries. The first machine is the host.
+/// Checks each guest that has a record, known vCPU threads and recorded entries.
 pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausality> {
-    let Some((host, guests)) = machines.split_first() else { return Vec::new() };
     let of = |(place, guest): (usize, &Machine)| {
         let mut events = Causality::default();
         for cpu in guest.cpus() {
-            let thread = vcpus.thread(place, cpu).filter(|thread| vcpus.number(*thread) == Some(cpu));
-            if let Some(thread) = thread.filter(|thread| host.records_guest_exits_of(*thread)) {
-                add(&mut events, host, thread, guest, cpu);
+            let Some((at, thread)) = vcpus.thread(place, cpu) else { continue };
+            let is_checked = vcpus.number(at, thread) == Some(cpu) && machines[at].records_guest_exits_of(thread);
+            if is_checked {
+                add(&mut events, &machines[at], thread, guest, cpu);
             }
         }
         (events.checked > 0).then(|| GuestCausality { machine: guest.name.clone(), events })
     };
-    (1..).zip(guests).filter_map(of).collect()
+    machines.iter().enumerate().filter_map(of).collect()
 }
 
 fn add(sum: &mut Causality, host: &Machine, thread: u32, guest: &Machine, cpu: u32) {
     let stays = stays(host, thread);
+    // The hypervisor's own times are exact on this host alone.
+    let bound = guest.error_bound.saturating_add(host.error_bound);
     for event in guest.events(cpu, Ns::MIN, Ns::MAX) {
         let at = |t: Ns| stays.get(stays.partition_point(|stay| stay.to <= t)).filter(|stay| stay.from <= t);
         if let Some(stay) = at(event.t) {
-            sum.check(event.t, guest.error_bound, (!stay.inside).then_some((stay.from, stay.to)));
+            sum.check(event.t, bound, (!stay.inside).then_some((stay.from, stay.to)));
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The context of a run's captures: points, routes and segments, streams, virtual machines, CPUs, clocks.
 
 use crate::actor::{Actor, Process};
-use crate::Executor;
+use crate::{guests, Executor};
 use latpath_capture::Capture;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Segment;
 use latpath_linux::{Cpus, Owner};
 use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
-use latpath_vms::{Thread, Vm};
+use latpath_vms::{Thread, Vm, VmsByMachine};
 use std::collections::{BTreeMap, HashMap};
 
 /// Maximum number of threads with a known process.
@@ -24,8 +24,10 @@ pub struct RunContext {
     pub segments: Vec<Segment>,
     /// Streams, indexed by their ids.
     pub streams: Vec<StreamSpec>,
-    /// The host's virtual machines.
-    pub vms: Vec<Vm>,
+    /// The machines' virtual machines.
+    pub vms: VmsByMachine,
+    /// Machine on which each guest runs, as far as captures have shown.
+    pub hypervisors: HashMap<String, String>,
     /// Processes of each machine's threads, as named in captures.
     pub processes: BTreeMap<String, HashMap<u32, Process>>,
     /// CPUs of each machine, if known.
@@ -90,8 +92,10 @@ impl RunContext {
         self.time_of_day.utc(t)
     }
 
-    /// Adds the CPUs and processes that a capture names.
+    /// Adds the CPUs, processes and guests that a capture shows.
     pub fn learn(&mut self, capture: &Capture) {
+        let hypervisors = guests::hypervisors(capture, self);
+        self.hypervisors.extend(hypervisors);
         self.learn_cpus(capture);
         self.learn_processes(capture);
     }
@@ -133,12 +137,14 @@ impl RunContext {
         }
     }
 
-    /// The virtual machine of a thread, and the thread's role. Only threads of the host have one.
+    /// The virtual machine for which a thread of a machine works, and the thread's role.
     pub fn vm_of(&self, machine: &str, pid: u32) -> Option<(&Vm, &Thread)> {
-        if machine != HOST || pid == 0 {
-            return None;
-        }
-        self.vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == pid)?)))
+        self.vms.of_thread(machine, pid)
+    }
+
+    /// The machine on which a guest runs; the host if that is not known.
+    pub fn hypervisor_of(&self, guest: &str) -> &str {
+        self.hypervisors.get(guest).map_or(HOST, String::as_str)
     }
 
     /// The actor for a thread, softirq or interrupt of a machine.

@@ -115,18 +115,18 @@ impl<'t> CrossMachineWalk<'t> {
         let end = walk.go(context);
         let intervals = walk.intervals;
         let last_cpu = intervals.last().and_then(|interval| interval.cpu).or(self.b.seen.cpu.map(u32::from));
-        let intervals = if at == 0 { intervals } else { self.with_host(at, intervals) };
+        let intervals = self.with_hypervisor(at, intervals);
         self.take(intervals);
         match end {
             End::Done => Place::End(Cause::Unexplained, at, String::new()),
-            End::Inside { thread, vcpu } => self.enter(thread, vcpu),
-            End::Outside { cpu, doing, why } if at != 0 => match self.guests.vcpus.thread(at, cpu) {
-                Some(_) => Place::Called { guest: at, cpu, by: Ok(doing) },
-                None => {
-                    Place::End(Cause::Unexplained, at, format!("{why}, nor which thread of the host runs CPU {cpu}"))
-                }
-            },
+            End::Inside { thread, vcpu } => self.enter(at, thread, vcpu),
+            End::Outside { cpu, doing, .. } if self.guests.vcpus.thread(at, cpu).is_some() => {
+                Place::Called { guest: at, cpu, by: Ok(doing) }
+            }
             End::Outside { why, .. } if self.over_wire() => Place::End(Cause::Device, at, why),
+            End::Outside { cpu, why, .. } if at != 0 => {
+                Place::End(Cause::Unexplained, at, format!("{why}, nor which thread of the host runs CPU {cpu}"))
+            }
             End::Lost(why) if at != 0 && self.a.place != at => match last_cpu {
                 Some(cpu) => Place::Called { guest: at, cpu, by: Err(why) },
                 None => Place::End(Cause::Unexplained, at, why),
@@ -144,12 +144,12 @@ impl<'t> CrossMachineWalk<'t> {
             && self.b.info.link == Link::Nic
     }
 
-    /// Handles a machine without a record. For a guest, the host's record of its vCPU threads may explain the time.
+    /// Handles a machine without a record. For a guest, its hypervisor's record of the vCPU threads may explain the time.
     fn without_record(&self, place: usize, cpu: Option<u32>) -> Place {
         let machine = &self.machines[place];
         let why = format!("no record of {}: {}", machine.name, machine.without.as_deref().unwrap_or_default());
         match cpu.filter(|cpu| self.guests.vcpus.thread(place, *cpu).is_some()) {
-            Some(cpu) if place != 0 => Place::Called { guest: place, cpu, by: Err(why) },
+            Some(cpu) => Place::Called { guest: place, cpu, by: Err(why) },
             _ => Place::End(Cause::Unexplained, place, why),
         }
     }
@@ -160,7 +160,7 @@ impl<'t> CrossMachineWalk<'t> {
         let Some(vcpu) = self.b.seen.thread() else {
             return Place::End(Cause::Unexplained, at, "which vCPU ran is not known".into());
         };
-        let (inside, unknown) = self.labels_of(vcpu, host);
+        let (inside, unknown) = self.labels_of(vcpu, at);
         let mut walk = WakeupChain::new(host, at, &self.pair, &self.guests.vcpus, self.t);
         walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep: Cause::VcpuHalted });
         let intervals = walk.intervals;
@@ -170,24 +170,25 @@ impl<'t> CrossMachineWalk<'t> {
 
     /// Labels of the time in which a vCPU's thread ran its guest with an interrupt pending, and in which its state is
     /// unknown.
-    fn labels_of(&self, vcpu: u32, host: &Machine) -> (CauseInterval, CauseInterval) {
+    fn labels_of(&self, vcpu: u32, at: usize) -> (CauseInterval, CauseInterval) {
+        let host = &self.machines[at];
         let actor = Some(host.thread(vcpu, self.t));
         let why = host.why_unknown(None, self.t.saturating_sub(1));
         let why = format!("what {} did is not known: {why}", host.thread(vcpu, self.t).name);
-        let unknown = unexplained(Cause::Unexplained, 0, 0, 0, why);
+        let unknown = unexplained(Cause::Unexplained, at, 0, 0, why);
         let inside = CauseInterval { cause: Cause::IrqInjection, actor, notes: Vec::new(), ..unknown.clone() };
         (inside, unknown)
     }
 
-    /// Moves from a guest to the host: to the context that interrupted its CPU.
+    /// Moves from a guest to its hypervisor: to the context that interrupted its CPU.
     fn cross(&mut self, guest: usize, cpu: u32, by: Result<Doing, String>) -> Place {
-        let host = &self.machines[0];
-        let Some(vcpu) = self.guests.vcpus.thread(guest, cpu) else {
+        let Some((at, vcpu)) = self.guests.vcpus.thread(guest, cpu) else {
             let why = by.err().unwrap_or_else(|| format!("which thread of the host runs CPU {cpu} is not known"));
             return Place::End(Cause::Unexplained, guest, why);
         };
+        let host = &self.machines[at];
         if let Some(why) = &host.without {
-            return Place::End(Cause::Unexplained, 0, format!("no record of {}: {why}", host.name));
+            return Place::End(Cause::Unexplained, at, format!("no record of {}: {why}", host.name));
         }
         let (inside, unknown) = match &by {
             Err(why) => {
@@ -195,13 +196,13 @@ impl<'t> CrossMachineWalk<'t> {
                     CauseInterval { cpu: Some(cpu), ..unexplained(Cause::Unexplained, guest, 0, 0, why.clone()) };
                 (unexplained.clone(), unexplained)
             }
-            Ok(_) => self.labels_of(vcpu, host),
+            Ok(_) => self.labels_of(vcpu, at),
         };
-        let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, self.t);
+        let mut walk = WakeupChain::new(host, at, &self.pair, &self.guests.vcpus, self.t);
         walk.reader = false;
-        let carried = self.a.place == 0 && self.a.info.point.kind.info().passage == Passage::ToVm;
+        let carried = self.a.place == at && self.a.info.point.kind.info().passage == Passage::ToVm;
         // The vCPU ran with the packet already.
-        let has_entered = self.a.place == 0 && self.a.info.point.kind.is_in_vm();
+        let has_entered = self.a.place == at && self.a.info.point.kind.is_in_vm();
         let next = if has_entered || (by.is_err() && self.a.place == guest) {
             let asleep = Cause::VcpuHalted;
             walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });
@@ -222,9 +223,9 @@ impl<'t> CrossMachineWalk<'t> {
         };
         self.take(intervals);
         match next {
-            Ok(context) => Place::At(0, context),
-            Err(End::Lost(why) | End::Outside { why, .. }) => Place::End(Cause::Unexplained, 0, why),
-            Err(_) => Place::End(Cause::Unexplained, 0, String::new()),
+            Ok(context) => Place::At(at, context),
+            Err(End::Lost(why) | End::Outside { why, .. }) => Place::End(Cause::Unexplained, at, why),
+            Err(_) => Place::End(Cause::Unexplained, at, String::new()),
         }
     }
 
@@ -258,8 +259,8 @@ impl<'t> CrossMachineWalk<'t> {
         all
     }
 
-    /// Moves from the host into the guest with the earlier sighting, before its vCPU thread acted on the host.
-    fn enter(&mut self, thread: u32, vcpu: Option<u32>) -> Place {
+    /// Moves from a hypervisor into the guest with the earlier sighting, before its vCPU thread acted there.
+    fn enter(&mut self, at: usize, thread: u32, vcpu: Option<u32>) -> Place {
         let guest = self.a.place;
         let cpu = vcpu.or(self.a.seen.cpu.map(u32::from));
         let machine = &self.machines[guest];
@@ -274,7 +275,7 @@ impl<'t> CrossMachineWalk<'t> {
         if let Some(context) = context {
             return Place::At(guest, context);
         }
-        let mut walk = WakeupChain::new(&self.machines[0], 0, &self.pair, &self.guests.vcpus, self.t);
+        let mut walk = WakeupChain::new(&self.machines[at], at, &self.pair, &self.guests.vcpus, self.t);
         let inside = CauseInterval { cpu, ..unexplained(Cause::Unexplained, guest, 0, 0, why) };
         let (vcpu, asleep) = (thread, Cause::VcpuHalted);
         walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep });
@@ -283,22 +284,18 @@ impl<'t> CrossMachineWalk<'t> {
         Place::End(Cause::Unexplained, guest, String::new())
     }
 
-    /// Refines a guest's intervals by the host's record of its vCPU threads.
-    fn with_host(&self, guest: usize, intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
-        let host = &self.machines[0];
-        if host.without.is_some() {
-            return intervals;
-        }
+    /// Refines a guest's intervals by its hypervisor's record of the vCPU threads.
+    fn with_hypervisor(&self, guest: usize, intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         let mut all = Vec::with_capacity(intervals.len());
         for interval in intervals {
             let thread = interval.cpu.and_then(|cpu| self.guests.vcpus.thread(guest, cpu));
             let chosen = matches!(interval.cause, Cause::PollInterval | Cause::QdiscHeld);
-            let Some(thread) = thread.filter(|_| !chosen) else {
+            let Some((at, thread)) = thread.filter(|(at, _)| !chosen && self.machines[*at].without.is_none()) else {
                 push(&mut all, interval);
                 continue;
             };
             let asleep = if interval.is_idle() { Cause::VcpuHalted } else { Cause::VmExit };
-            let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, interval.to);
+            let mut walk = WakeupChain::new(&self.machines[at], at, &self.pair, &self.guests.vcpus, interval.to);
             walk.hold(interval.from, Hold { vcpu: thread, inside: &interval, unknown: &interval, asleep });
             walk.intervals.into_iter().for_each(|interval| push(&mut all, interval));
         }
@@ -312,7 +309,7 @@ impl<'t> CrossMachineWalk<'t> {
         let mut noted = None;
         for at in 1..self.intervals.len() {
             let (later, earlier) = (self.intervals[at - 1].machine, self.intervals[at].machine);
-            let bound = bound(later).max(bound(earlier));
+            let bound = bound(later).saturating_add(bound(earlier));
             if later == earlier || bound == 0 {
                 continue;
             }

@@ -1,14 +1,17 @@
-//! Identifies the virtual machine of each guest, and the host threads that work for it.
+//! Identifies the virtual machine of each guest, and the threads of its hypervisor that work for it.
+//!
+//! A run may have several hypervisors: the host, and machines that report virtual machines. Thread numbers and devices
+//! are always those of one of them.
 
 use crate::RunContext;
 use latpath_capture::Capture;
-use latpath_model::{Link, Passage, PointInfo, HOST};
+use latpath_model::{Link, Passage, PointInfo};
 use latpath_vms::{Role, Vm};
 use std::collections::HashMap;
 
-/// vCPU threads of the host.
+/// vCPU threads, by the index of their hypervisor in the capture, and their number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Vcpus(HashMap<u32, Vcpu>);
+pub(crate) struct Vcpus(HashMap<(usize, u32), Vcpu>);
 
 #[derive(Clone, Copy, Debug)]
 struct Vcpu {
@@ -19,52 +22,49 @@ struct Vcpu {
 }
 
 impl Vcpus {
-    pub fn has(&self, thread: u32) -> bool {
-        self.0.contains_key(&thread)
+    pub fn has(&self, machine: usize, thread: u32) -> bool {
+        self.0.contains_key(&(machine, thread))
     }
 
-    /// Index in the capture of the guest that a thread runs.
-    pub fn guest(&self, thread: u32) -> Option<usize> {
-        self.0.get(&thread)?.guest
+    /// Index in the capture of the guest that a thread of a machine runs.
+    pub fn guest(&self, machine: usize, thread: u32) -> Option<usize> {
+        self.0.get(&(machine, thread))?.guest
     }
 
-    /// Number of the vCPU that a thread runs.
-    pub fn number(&self, thread: u32) -> Option<u32> {
-        self.0.get(&thread)?.number
+    /// Number of the vCPU that a thread of a machine runs.
+    pub fn number(&self, machine: usize, thread: u32) -> Option<u32> {
+        self.0.get(&(machine, thread))?.number
     }
 
-    /// Thread of a guest's vCPU.
-    pub fn thread(&self, guest: usize, number: u32) -> Option<u32> {
+    /// Thread of a guest's vCPU, with the index of its hypervisor in the capture.
+    pub fn thread(&self, guest: usize, number: u32) -> Option<(usize, u32)> {
         let of_guest = || self.0.iter().filter(|(_, vcpu)| vcpu.guest == Some(guest));
         let exactly = of_guest().find(|(_, vcpu)| vcpu.number == Some(number));
         let mut all = of_guest();
         exactly
             .or_else(|| all.next().filter(|(_, vcpu)| vcpu.number.is_none() && all.next().is_none()))
-            .map(|(t, _)| *t)
+            .map(|(thread, _)| *thread)
     }
 }
 
-/// Guests, as identified from the capture's packets and the host's virtual machines.
+/// Guests, as identified from the capture's packets and the machines' virtual machines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
     pub vcpus: Vcpus,
-    /// Threads that carry packets to and from each guest, by its index in the capture.
+    /// Threads that carry packets to and from each guest, by its index in the capture; on its hypervisor.
     carriers: HashMap<usize, Vec<u32>>,
 }
 
 impl Guests {
     pub fn of(capture: &Capture, context: &RunContext) -> Self {
         let mut found = Self::default();
-        let mut guests: Vec<Option<usize>> = vec![None; context.vms.len()];
-        for (place, machine) in capture.machines.iter().enumerate().skip(1) {
-            if let Some(vm) = vm_of(&machine.machine, capture, context) {
-                guests[vm] = Some(place);
-            }
-        }
-        for (vm, guest) in context.vms.iter().zip(guests) {
+        for (Candidate { hypervisor, vm }, guest) in guests_of(capture, context) {
             for thread in &vm.threads {
                 match (thread.role, guest) {
-                    (Role::Vcpu, _) => drop(found.vcpus.0.insert(thread.tid, Vcpu { guest, number: thread.vcpu })),
+                    (Role::Vcpu, _) => {
+                        let vcpu = Vcpu { guest, number: thread.vcpu };
+                        found.vcpus.0.insert((hypervisor, thread.tid), vcpu);
+                    }
                     (Role::MainLoop | Role::Vhost | Role::Io, Some(place)) => {
                         found.carriers.entry(place).or_default().push(thread.tid);
                     }
@@ -75,41 +75,83 @@ impl Guests {
         found
     }
 
-    /// Threads that carry packets to and from a guest.
+    /// Threads of its hypervisor that carry packets to and from a guest.
     pub fn carriers(&self, guest: usize) -> &[u32] {
         self.carriers.get(&guest).map_or(&[], Vec::as_slice)
     }
 }
 
+/// The hypervisor of each guest of the capture that could be identified, by name.
+pub(crate) fn hypervisors(capture: &Capture, context: &RunContext) -> HashMap<String, String> {
+    let name = |place: usize| capture.machines[place].machine.clone();
+    let of = |(candidate, guest): (Candidate, Option<usize>)| Some((name(guest?), name(candidate.hypervisor)));
+    guests_of(capture, context).into_iter().filter_map(of).collect()
+}
+
+/// A virtual machine, with the index of its hypervisor in the capture.
+#[derive(Clone, Copy)]
+struct Candidate<'c> {
+    hypervisor: usize,
+    vm: &'c Vm,
+}
+
+/// All virtual machines, each with the index of its guest in the capture, if one could be identified.
+fn guests_of<'c>(capture: &Capture, context: &'c RunContext) -> Vec<(Candidate<'c>, Option<usize>)> {
+    let machines = capture.machines.iter().enumerate();
+    let vms = machines.flat_map(|(hypervisor, machine)| {
+        context.vms.of(&machine.machine).iter().map(move |vm| Candidate { hypervisor, vm })
+    });
+    let vms: Vec<Candidate> = vms.collect();
+    let mut guests = vec![None; vms.len()];
+    // The first machine is this host.
+    for place in 1..capture.machines.len() {
+        if let Some(vm) = vm_of(place, capture, context, &vms) {
+            guests[vm] = Some(place);
+        }
+    }
+    vms.into_iter().zip(guests).collect()
+}
+
 /// Index of the virtual machine of a guest: the one with the taps of most of the guest's packets.
-fn vm_of(machine: &str, capture: &Capture, context: &RunContext) -> Option<usize> {
-    let mut votes = vec![0u64; context.vms.len()];
+fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate]) -> Option<usize> {
+    let machine = &capture.machines[guest].machine;
+    let mut votes = vec![0u64; vms.len()];
     let point = |p: u16| context.points.get(usize::from(p));
+    let is_tap_of_another = |info: &PointInfo| info.point.machine != *machine && at_tap(info);
     for packet in &capture.packets {
         let points = packet.sightings.iter().filter_map(|seen| point(seen.point));
         let pairs = points.clone().zip(points.skip(1));
         for (a, b) in pairs {
-            let tap = match (at_tap(a), at_tap(b)) {
-                (true, false) if b.point.machine == machine => a,
-                (false, true) if a.point.machine == machine => b,
+            let tap = match (is_tap_of_another(a), is_tap_of_another(b)) {
+                (true, false) if b.point.machine == *machine => a,
+                (false, true) if a.point.machine == *machine => b,
                 _ => continue,
             };
-            for (vm, votes) in context.vms.iter().zip(&mut votes) {
-                *votes += u64::from(has_tap(vm, tap));
+            for (Candidate { hypervisor, vm }, votes) in vms.iter().zip(&mut votes) {
+                let is_here = capture.machines[*hypervisor].machine == tap.point.machine;
+                *votes += u64::from(is_here && has_tap(vm, tap));
             }
         }
     }
     let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
-    let named = || context.vms.iter().position(|vm| vm.name == machine);
-    // A single virtual machine and a single guest belong together.
-    let alone = || (context.vms.len() == 1 && capture.machines.len() == 2).then_some(0);
+    // Two hypervisors may run virtual machines of one name.
+    let named = || {
+        let is_named = |candidate: &Candidate| candidate.vm.name == *machine && candidate.hypervisor != guest;
+        let mut named = vms.iter().enumerate().filter(|(_, candidate)| is_named(candidate));
+        named.next().filter(|_| named.next().is_none()).map(|(vm, _)| vm)
+    };
+    // A single virtual machine and a single machine that runs none belong together.
+    let alone = || {
+        let runs_vms = |place: usize| place == 0 || vms.iter().any(|candidate| candidate.hypervisor == place);
+        let guests = (0..capture.machines.len()).filter(|place| !runs_vms(*place)).count();
+        (vms.len() == 1 && guests == 1 && !runs_vms(guest)).then_some(0)
+    };
     best.map(|(vm, _)| vm).or_else(named).or_else(alone)
 }
 
-/// Whether a point of the host is between it and a guest.
+/// Whether a point is between a hypervisor and its guest.
 fn at_tap(point: &PointInfo) -> bool {
-    point.point.machine == HOST
-        && (point.link == Link::Tap || matches!(point.point.kind.info().passage, Passage::ToVm | Passage::FromVm))
+    point.link == Link::Tap || matches!(point.point.kind.info().passage, Passage::ToVm | Passage::FromVm)
 }
 
 /// Whether a point is at a virtual machine's tap: by its name, or by the index of its device, since a tap that returned

@@ -122,7 +122,7 @@ pub(crate) struct WakeupChain<'w> {
     /// Index of the machine in the capture.
     pub place: usize,
     pub pair: &'w SightingPair,
-    /// vCPU threads, which only the host has.
+    /// vCPU threads of all hypervisors.
     pub vcpus: &'w Vcpus,
     /// Lower limit of the walk.
     pub a: Ns,
@@ -206,7 +206,7 @@ impl<'w> WakeupChain<'w> {
             };
             let next = match context {
                 Context::Thread(pid) if self.enters_guest(pid) => {
-                    return End::Inside { thread: pid, vcpu: self.vcpus.number(pid) };
+                    return End::Inside { thread: pid, vcpu: self.vcpus.number(self.place, pid) };
                 }
                 Context::Thread(pid) => self.thread(pid),
                 Context::Softirq { cpu, vector } => self.softirq(cpu, vector),

@@ -3,6 +3,7 @@
 use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, NoFlow, Note, Process, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::{Point, PointInfo};
+use latpath_settings::Setting;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -99,7 +100,7 @@ fn advice_at(points: Vec<PointInfo>, vm: Vm, share: &CauseShare) -> Vec<Advice> 
     let streams = vec!["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()];
     let cpus = BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("guest7".into(), "0".parse().unwrap())]);
     let governors = vec!["powersave".to_owned()];
-    let context = RunContext { vms: vec![vm], points, streams, cpus, governors, ..RunContext::default() };
+    let context = RunContext { vms: vec![vm].into(), points, streams, cpus, governors, ..RunContext::default() };
     advise(share, Some(0), &context)
 }
 
@@ -546,4 +547,30 @@ fn advice_that_changes_a_setting_names_it_and_its_line_is_the_tables() {
         let has_none = command.contains("cgroup.freeze") || command.contains("freezer.state");
         assert!(!is_setting || has_none, "{command}");
     }
+}
+
+#[test]
+fn advice_on_another_hypervisor_fits_its_own_virtual_machines() {
+    let of_b = Vm { threads: vec![thread(6154, Role::Vcpu, Some(0), "1")], ..vm() };
+    let mut known = RunContext {
+        vms: vec![vm()].into(),
+        cpus: BTreeMap::from([("host".into(), "0-7".parse().unwrap()), ("b".into(), "0-3".parse().unwrap())]),
+        hypervisors: [("relay".to_owned(), "b".to_owned())].into(),
+        is_virtual: true,
+        ..RunContext::default()
+    };
+    let first = |known: &RunContext, share: &CauseShare| advise(share, Some(0), known).swap_remove(0);
+    let late = share(Cause::WaitingForCpu, "b", Some(actor("relay-gw", 77, OTHER)), Some(actor("hog", 78, fifo(1))));
+    let moved = |known: &RunContext| {
+        let all = advise(&late, Some(0), known).into_iter().flat_map(|advice| advice.commands);
+        all.filter(|line| line.starts_with("taskset")).collect::<Vec<_>>()
+    };
+    assert!(moved(&known).contains(&"taskset -cp 1-3 78".to_owned()), "{:?}", moved(&known));
+    known.vms.set("b", vec![of_b]);
+    assert!(moved(&known).contains(&"taskset -cp 2-3 78".to_owned()), "CPU 1 has b's vCPU: {:?}", moved(&known));
+    let idle = CauseShare { state: Some("C6".into()), ..share(Cause::IdleExit, "b", None, None) };
+    assert_eq!(first(&known, &idle).settings, [Setting::CpuIdleLimit], "b has CPUs of its own");
+    let pending = share(Cause::IrqInjection, "relay", Some(other("irq 25", Doing::Irq(25))), None);
+    assert_eq!(first(&known, &pending).machine, "b");
+    assert_eq!(first(&known, &CauseShare { machine: "guest7".into(), ..pending }).machine, "host");
 }

@@ -3,14 +3,14 @@
 mod stage;
 
 use latpath_capture::Packet;
-use latpath_cause::{Analyst, Cause, RunContext};
+use latpath_cause::{Analyst, Cause};
 use latpath_flight::*;
 use latpath_model::{Ns, PacketSighting};
 use latpath_vms::Role;
 use proptest::prelude::*;
 use stage::{vm, Stage};
 
-const POINTS: [&str; 10] = [
+const POINTS: [&str; 14] = [
     "host/nic-rx@eth0",
     "host/tx@veth0",
     "host/nic-rx@veth1",
@@ -21,6 +21,10 @@ const POINTS: [&str; 10] = [
     "guest0/nic-rx@eth0",
     "guest0/app-read@app",
     "guest0/tx@eth0",
+    "b/nic-rx@eth0",
+    "b/vm-read@tap0",
+    "relay/nic-rx@eth0",
+    "relay/app-read@app",
 ];
 
 fn any_class() -> impl Strategy<Value = Class> {
@@ -102,20 +106,35 @@ fn any_records() -> impl Strategy<Value = Vec<CpuRecord>> {
 
 fn any_seen() -> impl Strategy<Value = PacketSighting> {
     let (cpu, tid) = (prop::option::weighted(0.9, 0u16..5), prop::option::weighted(0.9, 0u32..9));
-    (0u16..11, -100i64..12_000, cpu, tid).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
+    (0u16..15, -100i64..12_000, cpu, tid).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
 }
 
-/// A capture with these records and sightings.
-fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packets: Vec<Vec<PacketSighting>>) -> Stage {
+/// A capture with these records and sightings. Hypervisor b has the host's thread numbers.
+fn stage(
+    [host, b]: [Vec<CpuRecord>; 2],
+    guests: [Option<Vec<CpuRecord>>; 2],
+    offset: Ns,
+    packets: Vec<Vec<PacketSighting>>,
+) -> Stage {
     let mut stage = Stage::new(&[(2, "ksoftirqd/0"), (3, "CPU 0/KVM"), (5, "handler1")]);
     stage.snapshot().window.cpus = host;
-    stage.machine("guest0", offset, &[(2, "app")]);
-    stage.capture.machines[1].error_bound_ns = offset.rem_euclid(100);
-    match guest {
-        Some(cpus) => stage.snapshot().window.cpus = cpus,
-        None => stage.capture.machines[1].record = Err("no agent".into()),
-    }
-    stage.vms.push(vm("relay1", "tap0", &[(4, Role::MainLoop, None), (3, Role::Vcpu, Some(0)), (6, Role::Vcpu, None)]));
+    let guest = |stage: &mut Stage, name: &str, cpus: Option<Vec<CpuRecord>>| {
+        stage.machine(name, offset, &[(2, "app")]);
+        let machine = stage.capture.machines.last_mut().unwrap();
+        machine.error_bound_ns = offset.rem_euclid(100);
+        match cpus {
+            Some(cpus) => stage.snapshot().window.cpus = cpus,
+            None => machine.record = Err("no agent".into()),
+        }
+    };
+    let [guest0, relay] = guests;
+    guest(&mut stage, "guest0", guest0);
+    stage.machine("b", offset.saturating_add(7), &[(3, "CPU 0/KVM")]);
+    stage.snapshot().window.cpus = b;
+    guest(&mut stage, "relay", relay);
+    let threads = [(4, Role::MainLoop, None), (3, Role::Vcpu, Some(0)), (6, Role::Vcpu, None)];
+    stage.vms.push(vm("relay1", "tap0", &threads));
+    stage.vms_of_b.push(vm("relay2", "tap0", &threads));
     // Adds the points, which exist from their first use.
     stage.packet(&POINTS.map(|point| (point, 0, 0, 0)));
     stage.capture.packets.clear();
@@ -131,13 +150,13 @@ proptest! {
 
     #[test]
     fn pieces_tile_the_time_exactly(
-        host in any_records(),
-        guest in prop::option::weighted(0.8, any_records()),
+        hosts in [any_records(), any_records()],
+        guests in [(); 2].map(|()| prop::option::weighted(0.8, any_records())),
         offset in prop_oneof![Just(0i64), -5_000i64..5_000, Just(Ns::MIN), Just(Ns::MAX)],
         packets in prop::collection::vec(prop::collection::vec(any_seen(), 0..8), 1..6),
     ) {
-        let stage = stage(host, guest, offset, packets);
-        let context = RunContext { points: stage.points.clone(), vms: stage.vms.clone(), ..RunContext::default() };
+        let stage = stage(hosts, guests, offset, packets);
+        let context = stage.context();
         let analyst = Analyst::new(&stage.capture, &context);
         for packet in &stage.capture.packets {
             for (a, b) in packet.sightings.iter().flat_map(|a| packet.sightings.iter().map(move |b| (a, b))) {

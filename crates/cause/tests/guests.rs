@@ -2,7 +2,7 @@
 
 mod stage;
 
-use latpath_cause::{Analyst, Cause, RunContext};
+use latpath_cause::{Analyst, Cause};
 use latpath_flight::{EventKind, Left, Sleep};
 use latpath_model::PointInfo;
 use latpath_vms::Role;
@@ -536,8 +536,7 @@ fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
         }
     });
     stage.vms.push(vm("guest0", "tap0", &[(VCPU, Role::Vcpu, Some(0)), (62, Role::Vcpu, Some(1))]));
-    let context = RunContext { points: stage.points.clone(), vms: stage.vms.clone(), ..RunContext::default() };
-    let found = Analyst::new(&stage.capture, &context).causality();
+    let found = Analyst::new(&stage.capture, &stage.context()).causality();
     found.iter().map(|guest| (guest.events.checked, guest.events.violations)).collect()
 }
 
@@ -622,4 +621,105 @@ fn behind_the_door_the_guest_has_the_packet() {
     );
     stage.packet(&[("host/door-enter@tap0", 150, 0, VCPU), ("guest0/nic-rx@eth0", 300, 0, 0)]);
     assert_eq!(stage.explained()[..2], ["150-270 irq-injection irq 25 < guests-own (401)", "270-275 work irq 25"]);
+}
+
+/// The clock of machine b minus the host's, ns.
+const B_AHEAD: i64 = 3_000_000;
+
+/// The host runs guest0. Machine b runs relay, in a virtual machine with the tap and the thread numbers of the host's:
+/// only the machine distinguishes them. A packet goes from b's QEMU to relay.
+fn two_hypervisors() -> Stage {
+    let mut stage = stage(
+        |host| {
+            host.cpu(|c| {
+                c.runs(VCPU).at(10).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+            });
+            main_loop(host);
+        },
+        |c| interrupt_at(c, 270),
+    );
+    stage.machine("b", B_AHEAD, &[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (HOG, "hog")]);
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(VCPU).at(B_AHEAD + 20).leaves_guest(0, HLT).at(B_AHEAD + 30).sleeps_then(HOG);
+        c.at(B_AHEAD + 260).sleeps_then(VCPU).at(B_AHEAD + 262).enters_guest(0);
+        c.at(B_AHEAD + 400).leaves_guest(0, HLT).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(MAIN).at(B_AHEAD + 130).wakes(VCPU, 0).at(B_AHEAD + 140).sleeps_then(0);
+    });
+    stage.machine("relay", AHEAD, &[(APP, "app")]);
+    stage.cpu(|c| interrupt_at(c, 270));
+    stage.vms_of_b.push(vm("relay2", "tap0", &[(MAIN, Role::MainLoop, None), (VCPU, Role::Vcpu, Some(0))]));
+    stage.packet(&[("b/vm-read@tap0", 100, 1, MAIN), ("relay/nic-rx@eth0", 300, 0, 0)]);
+    stage
+}
+
+#[test]
+fn a_guest_belongs_to_the_hypervisor_with_its_tap_and_waits_for_the_threads_there() {
+    let stage = two_hypervisors();
+    assert_eq!(
+        stage.explained(),
+        [
+            "100-130 work qemu (60)",
+            "130-260 vcpu-preempted CPU 0/KVM (61) < hog (9)",
+            "260-262 vm-exit CPU 0/KVM (61)",
+            "262-270 irq-injection CPU 0/KVM (61)",
+            "270-275 work irq 25",
+            "275-278 softirq-wait softirq NET_RX < irq 25",
+            "278-300 work softirq NET_RX",
+        ]
+    );
+    assert_eq!(stage.intervals().iter().map(|p| p.machine).collect::<Vec<_>>(), [2, 2, 2, 2, 3, 3, 3]);
+    let mut context = stage.context();
+    context.learn(&stage.capture);
+    assert_eq!((context.hypervisor_of("guest0"), context.hypervisor_of("relay")), ("host", "b"));
+    let name = |machine: &str| context.vm_of(machine, VCPU).map(|(vm, thread)| (vm.name.as_str(), thread.role));
+    assert_eq!((name("host"), name("b")), (Some(("relay1", Role::Vcpu)), Some(("relay2", Role::Vcpu))));
+    assert_eq!(name("relay"), None, "a guest has threads of these numbers too");
+}
+
+#[test]
+fn the_record_of_each_guest_is_checked_against_that_of_its_own_hypervisor() {
+    let mut stage = two_hypervisors();
+    let checked = |stage: &Stage| {
+        let found = Analyst::new(&stage.capture, &stage.context()).causality();
+        let of = |guest: &latpath_cause::GuestCausality| (guest.machine.clone(), guest.events.violations);
+        found.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(checked(&stage), [("guest0".into(), 0), ("relay".into(), 0)]);
+    // By b's record, the vCPU of relay was not in its guest at these times.
+    stage.capture.machines[3].offset_ns += 100;
+    let [(_, of_guest0), (_, of_relay)] = &checked(&stage)[..] else { panic!("two guests") };
+    assert!(*of_guest0 == 0 && *of_relay > 0, "{of_guest0} {of_relay}");
+    stage.capture.machines[2].error_bound_ns = 150;
+    assert_eq!(checked(&stage)[1].1, 0, "the error of b's clock is part of the bound");
+}
+
+#[test]
+fn a_guest_that_no_packet_shows_belongs_to_the_only_virtual_machine_of_its_name() {
+    let mut stage = two_hypervisors();
+    stage.capture.packets.clear();
+    stage.vms[0].name = "guest0".into();
+    stage.vms_of_b[0].name = "relay".into();
+    let mut context = stage.context();
+    context.learn(&stage.capture);
+    assert_eq!(context.hypervisors.get("relay").map(String::as_str), Some("b"));
+    stage.vms[0].name = "relay".into();
+    let mut context = stage.context();
+    context.learn(&stage.capture);
+    assert_eq!(context.hypervisors.get("relay"), None, "two hypervisors run a virtual machine of this name");
+}
+
+#[test]
+fn between_two_hypervisors_is_a_wire() {
+    let mut stage = two_hypervisors();
+    stage.machine("c", B_AHEAD, &[]);
+    stage.cpu(|c| {
+        c.at(B_AHEAD + 180).irq(30).at(B_AHEAD + 184).raises(NET_RX).at(B_AHEAD + 186).irq_ends(30).softirq(NET_RX);
+        c.at(B_AHEAD + 310).softirq_ends(NET_RX);
+    });
+    stage.packet(&[("b/tx@eth1", 100, 1, MAIN), ("c/nic-rx@eth0", 300, 0, 0)]);
+    let explained = stage.explained();
+    assert_eq!(explained[0], "100-180 device");
+    assert_eq!(explained.last().map(String::as_str), Some("186-300 work softirq NET_RX"));
 }

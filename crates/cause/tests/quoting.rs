@@ -112,7 +112,7 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<St
         clock: String::new(),
     };
     let known = RunContext {
-        vms: vec![vm],
+        vms: vec![vm].into(),
         points: vec![point(PointKind::NicRx), point(PointKind::Tx)],
         streams: vec!["svid:MU01,vlan=7,mac=01:0c:cd:04:00:01".parse().unwrap()],
         cpus: BTreeMap::from([("host".into(), "0-7".parse().unwrap())]),

@@ -22,6 +22,7 @@ use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_
 use latpath_run::{Manifest, ToolCost};
 use latpath_settings::Reading;
 use latpath_timesync::Monitor;
+use latpath_vms::VmsByMachine;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -223,8 +224,11 @@ impl Follow {
                 (StartRequest::GRANDMASTER, "1".into())
             });
             let nic_times = options.nic_times.then(|| (StartRequest::NIC_TIMES, "1".into()));
-            let asked =
-                flight.chain([(StartRequest::NOTES, "1".into())]).chain(settings).chain(clocks).chain(nic_times);
+            let asked = flight
+                .chain([StartRequest::NOTES, StartRequest::VMS].map(|name| (name, "1".into())))
+                .chain(settings)
+                .chain(clocks)
+                .chain(nic_times);
             let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.packet_streams().to_vec(), options: named };
             machine.start(&request)?;
@@ -545,6 +549,20 @@ impl Follow {
     pub fn settings(&self) -> Vec<(String, Reading)> {
         let feeds = self.merge.feeds.iter();
         feeds.filter_map(|feed| Some((feed.origin.name().to_owned(), feed.origin.settings()?))).collect()
+    }
+
+    /// The virtual machines of this host now, and those of other machines when their probes were attached; and why some
+    /// are not known.
+    pub fn vms(&self) -> (VmsByMachine, Vec<String>) {
+        let (mut vms, mut unknown) = (VmsByMachine::default(), Vec::new());
+        let found = latpath_vms::find();
+        let here = found.map_or_else(|why| (Vec::new(), Some(why.to_string())), |found| (found.vms, None));
+        let others = self.merge.feeds.iter().filter_map(|feed| Some((feed.origin.name(), feed.origin.vms()?)));
+        for (machine, (found, missing)) in std::iter::once((HOST, here)).chain(others) {
+            vms.set(machine, found);
+            unknown.extend(missing.map(|why| format!("{machine}: {why}")));
+        }
+        (vms, unknown)
     }
 
     /// Updates a manifest: points, route, machines and their clocks, counters, notes.

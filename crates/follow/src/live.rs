@@ -8,7 +8,7 @@ use latpath_run::{Deficiency, DeficiencyKind, Manifest};
 use latpath_stats::lost::explain;
 use latpath_stats::units::{count, number_of};
 use latpath_stats::{summarise, Counting, Facts, Summary};
-use latpath_vms::Vm;
+use latpath_vms::VmsByMachine;
 
 /// Follows and counts streams. Dropping it detaches everything.
 pub struct Live {
@@ -17,7 +17,7 @@ pub struct Live {
     figures: Figures,
     manifest: Manifest,
     realtime: RealtimeWatch,
-    vms: Vec<Vm>,
+    vms: VmsByMachine,
     thinning: PacketThinning,
     is_stopped: bool,
 }
@@ -47,8 +47,8 @@ impl Live {
         let manifest = Manifest { threshold_ns: threshold, streams: options.streams, ..Manifest::begin() };
         let counting = Counting::new(streams, threshold, follow.begin());
         let figures = Figures { counting, before: vec![Totals::default(); streams], given_up: 0, counted: 0 };
-        // Read now, while the threads of the host's virtual machines exist.
-        let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
+        // Read now, while the threads of virtual machines exist. Without them, threads only lack names.
+        let vms = follow.vms().0;
         let (realtime, thinning) = (manifest.start.watch(), PacketThinning::new());
         Self { realtime, follow, figures, manifest, vms, thinning, is_stopped: false }
     }
@@ -86,6 +86,11 @@ impl Live {
     /// The time of day of the packets' times.
     pub fn time_of_day(&self) -> TimeOfDay {
         self.manifest.time_of_day()
+    }
+
+    /// The machines' virtual machines at the start.
+    pub fn vms(&self) -> &VmsByMachine {
+        &self.vms
     }
 
     /// Packets of each stream since the start.

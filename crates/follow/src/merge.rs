@@ -8,6 +8,7 @@ use latpath_model::{Counters, Ns, PlannedSend, SenderAt, Sighting, Source, Synch
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 use latpath_settings::Reading;
+use latpath_vms::Vm;
 
 /// Maximum lag of a machine's watermark for which others wait, ns: its CPUs may pause for seconds on a busy host.
 const PATIENCE: Ns = 10_000_000_000;
@@ -43,6 +44,12 @@ pub trait Origin: Source {
 
     /// The settings of another machine when its probe was attached, if they were requested.
     fn settings(&self) -> Option<Reading> {
+        None
+    }
+
+    /// The virtual machines of another machine when its probe was attached, and why some are not known; `None` if they
+    /// were not requested.
+    fn vms(&self) -> Option<(Vec<Vm>, Option<String>)> {
         None
     }
 
@@ -114,6 +121,10 @@ impl Origin for Machine {
 
     fn settings(&self) -> Option<Reading> {
         Machine::settings(self)
+    }
+
+    fn vms(&self) -> Option<(Vec<Vm>, Option<String>)> {
+        Machine::vms(self)
     }
 
     fn clock(&self) -> MachineFigures {

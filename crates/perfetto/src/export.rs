@@ -152,7 +152,7 @@ impl<'w> Export<'w> {
         let Self { out, machines, context, .. } = self;
         let (name, Machine { kernel, thread_names, details }) = &mut machines[machine];
         let shift = Shift { offset: record.offset_ns };
-        let (vms, guest) = if machine == 0 { (context.vms.as_slice(), None) } else { (&[][..], Some(name.as_str())) };
+        let (vms, guest) = (context.vms.of(name), (machine != 0).then_some(name.as_str()));
         thread_names.learn(out, machine, shift.host(snapshot.window.from).unwrap_or(0), snapshot, vms, guest)?;
         let names = snapshot.names();
         let place = Place { machine, name, shift, thread_names, snapshot, names: &names };

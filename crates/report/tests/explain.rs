@@ -4,9 +4,10 @@ mod story;
 
 use latpath_analysis::{explain::RankedCause, Explanation};
 use latpath_cause::{Baseline, Cause, Ranking};
-use latpath_model::Ns;
+use latpath_model::{Ns, HOST};
 use latpath_report::{explanation_json, packet_text, WIDTH};
 use latpath_stats::units::Letters;
+use latpath_vms::Vm;
 use story::*;
 use unicode_width::UnicodeWidthStr;
 
@@ -107,7 +108,9 @@ fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
         assert!(letters == Letters::Unicode || text.is_ascii(), "{text}");
     }
     insta::assert_snapshot!(packet_text(&explanation.worst[0], &context, Letters::Ascii));
-    context.vms[0].name = "a-guest-with-a-very-long-name-and-then-some-more-of-it".into();
+    let name = "a-guest-with-a-very-long-name-and-then-some-more-of-it";
+    let renamed = context.vms.of(HOST).iter().map(|vm| Vm { name: name.into(), ..vm.clone() }).collect();
+    context.vms.set(HOST, renamed);
     context.points[0].point.device = "x".repeat(60);
     explanation.ranking[0].row.share.actor.as_mut().unwrap().name = "y".repeat(80);
     for letters in [Letters::Unicode, Letters::Ascii] {

@@ -61,7 +61,8 @@ fn record(path: &Path) {
     };
     let mut writer = Writer::create(path, manifest).unwrap();
     let tap = Tap { device: "vnet0".into(), ..Tap::default() };
-    writer.keep_vms(&[Vm { name: "relay1".into(), pid: 7, taps: vec![tap], ..Vm::default() }]).unwrap();
+    let vm = Vm { name: "relay1".into(), pid: 7, taps: vec![tap], ..Vm::default() };
+    writer.keep_vms(&vec![vm].into()).unwrap();
     writer.begin_spikes(RetentionPolicy::new(RetentionLimits::default())).unwrap();
     for number in 0..2_000 {
         let t = [0, 5_000, 60_000 + number as Ns * 331 % 9_000].map(|after| number as Ns * 250_000 + after);

@@ -11,7 +11,7 @@ use latpath_model::{Ns, Point, PointInfo};
 use latpath_partstore::{self as partstore, Directory, Names, PartFile, StoreError};
 use latpath_settings::RunSettings;
 use latpath_timesync::SyncHistory;
-use latpath_vms::Vm;
+use latpath_vms::VmsByMachine;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
     fs::File,
@@ -60,7 +60,7 @@ pub struct Run {
     pub(crate) names: Vec<String>,
     pub(crate) journeys: u64,
     pub(crate) times: Option<(Ns, Ns)>,
-    pub(crate) vms: Vec<Vm>,
+    pub(crate) vms: VmsByMachine,
     pub(crate) settings: RunSettings,
     pub(crate) marks: Vec<Mark>,
     pub(crate) sync: SyncHistory,
@@ -154,7 +154,7 @@ impl Run {
         let mut lack = |text: String| of_files.push(Deficiency::new(DeficiencyKind::ContextMissing, text));
         let vms = vms::load(path, manifest.vms_xxh64.as_deref()).unwrap_or_else(|damaged| {
             lack(damaged.to_string());
-            Vec::new()
+            VmsByMachine::default()
         });
         let settings = settings::load(path).unwrap_or_else(|damaged| {
             lack(damaged.to_string());
@@ -273,8 +273,8 @@ impl Run {
         }
     }
 
-    /// The host's virtual machines at the start of the recording, with their threads; empty if the run has none.
-    pub fn vms(&self) -> Vec<Vm> {
+    /// The machines' virtual machines at the start of the recording, with their threads; empty if the run has none.
+    pub fn vms(&self) -> VmsByMachine {
         self.vms.clone()
     }
 

@@ -79,7 +79,7 @@ impl Run {
             journeys: facts.journeys,
             times: facts.times,
             parts: Parts::Source(OpenSource { source, bytes: facts.bytes, captures: facts.captures }),
-            vms: Vec::new(),
+            vms: Default::default(),
             settings: RunSettings::default(),
             marks: Vec::new(),
             sync: SyncHistory::default(),

@@ -1,8 +1,10 @@
-//! The host's virtual machines at the start of a recording.
+//! The machines' virtual machines at the start of a recording.
 
 use crate::RunError;
+use latpath_model::HOST;
 use latpath_partstore::{open_file, replace_file, sum_of, Directory, StoreError};
-use latpath_vms::Vm;
+use latpath_vms::{Vm, VmsByMachine};
+use serde::Deserialize;
 use std::{io::Read, path::Path};
 
 /// Name of the file in a run.
@@ -10,21 +12,38 @@ pub(crate) const VMS: &str = "vms.json";
 /// Maximum size of the file, bytes.
 const MOST: u64 = 64 << 20;
 
-/// Returns the file's checksum.
-pub(crate) fn keep(run: &Directory, vms: &[Vm]) -> Result<String, RunError> {
-    let bytes = serde_json::to_vec(vms).expect("plain structs become JSON");
+/// Content of the file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    /// Only the host runs virtual machines.
+    OfHost(Vec<Vm>),
+    ByMachine(VmsByMachine),
+}
+
+/// Returns the file's checksum. Earlier versions know the host's list alone, and take no other machine's for it.
+pub(crate) fn keep(run: &Directory, vms: &VmsByMachine) -> Result<String, RunError> {
+    let bytes = match vms.machines().all(|machine| machine == HOST) {
+        true => serde_json::to_vec(vms.of(HOST)),
+        false => serde_json::to_vec(vms),
+    };
+    let bytes = bytes.expect("plain structs become JSON");
     replace_file(run, VMS, &bytes)?;
     Ok(sum_of(&bytes))
 }
 
 /// Empty if the run has no such file: reports then only lack names. Fails if the checksum differs.
-pub(crate) fn load(run: &Path, sum: Option<&str>) -> Result<Vec<Vm>, RunError> {
+pub(crate) fn load(run: &Path, sum: Option<&str>) -> Result<VmsByMachine, RunError> {
     let path = run.join(VMS);
     let mut bytes = Vec::new();
-    let Ok(file) = open_file(&path) else { return Ok(Vec::new()) };
+    let Ok(file) = open_file(&path) else { return Ok(VmsByMachine::default()) };
     file.take(MOST).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
     if sum.is_some_and(|sum| sum_of(&bytes) != sum) {
         return Err(RunError::damaged(&path, "its sum is wrong; threads have no names"));
     }
-    Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+    Ok(match serde_json::from_slice(&bytes) {
+        Ok(Stored::OfHost(vms)) => vms.into(),
+        Ok(Stored::ByMachine(vms)) => vms,
+        Err(_) => VmsByMachine::default(),
+    })
 }

@@ -20,7 +20,7 @@ use latpath_model::{Ns, Point};
 use latpath_partstore::{sync_directory, Directory, Names, StoreError, GROUP_ROWS};
 use latpath_settings::{Reading, RunSettings};
 use latpath_timesync::SyncRecord;
-use latpath_vms::Vm;
+use latpath_vms::VmsByMachine;
 use nix::fcntl::Flock;
 use std::{
     ffi::{OsStr, OsString},
@@ -301,11 +301,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores the host's virtual machines in their own file: there may be many, and they are written once.
+    /// Stores the machines' virtual machines in their own file: there may be many, and they are written once.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn keep_vms(&mut self, vms: &[Vm]) -> Result<(), RunError> {
+    pub fn keep_vms(&mut self, vms: &VmsByMachine) -> Result<(), RunError> {
         let sum = vms::keep(&self.run, vms)?;
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }

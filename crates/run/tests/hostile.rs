@@ -7,6 +7,7 @@ use latpath_run::{
     ClockSample, DeficiencyKind, Manifest, Mark, Run, Select, Stamp, Writer, JOURNEYS, MANIFEST, SPIKES,
 };
 use latpath_testkit::waits::until;
+use latpath_vms::VmsByMachine;
 use std::{
     collections::BTreeMap,
     fs,
@@ -70,7 +71,7 @@ fn a_run_with_a_replaced_directory_continues_in_its_own() {
     let moved = put_a_link_in_place_of(&path, &victim);
     let before = files(&victim);
 
-    writer.keep_vms(&[]).unwrap();
+    writer.keep_vms(&VmsByMachine::default()).unwrap();
     // More parts than are merged at once.
     for n in 0..150 {
         push(&mut writer, n, [n as Ns, n as Ns + 5]);
@@ -99,7 +100,7 @@ fn each_missing_or_truncated_file_of_a_finished_run_is_a_deficiency() {
     let mut writer = Writer::create(&path, manifest()).unwrap();
     writer.set_part_time(Duration::ZERO);
     writer.begin_spikes(RetentionPolicy::new(RetentionLimits::default())).unwrap();
-    writer.keep_vms(&[]).unwrap();
+    writer.keep_vms(&VmsByMachine::default()).unwrap();
     for n in 0..3 {
         push(&mut writer, n, [n as Ns, n as Ns + 5]);
         writer.clock_sample(ClockSample { clock: "g".into(), t_ns: 5, offset_ns: 0, error_bound_ns: 0 });

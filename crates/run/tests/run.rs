@@ -5,6 +5,7 @@ use latpath_journey::Journey;
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
 use latpath_run::{Condition, Manifest, Replaced, Rows, Run, RunError, Select, Writer, JOURNEYS, MANIFEST, SPIKES};
 use latpath_testkit::waits::until;
+use latpath_vms::{Role, Thread, Vm, VmsByMachine};
 use proptest::prelude::*;
 use std::{
     path::Path,
@@ -588,4 +589,29 @@ fn a_manifest_with_counts_whose_sum_overflows_is_damaged() {
     std::fs::write(&path, forged.to_string()).unwrap();
     let error = Run::open(&run).err().unwrap().to_string();
     assert!(error.contains("damaged") && error.contains("18446744073709551615"), "{error}");
+}
+
+#[test]
+fn virtual_machines_are_kept_by_machine_and_those_of_earlier_runs_are_the_hosts() {
+    let home = tempfile::tempdir().unwrap();
+    let vm = |name: &str| Vm {
+        name: name.into(),
+        threads: vec![Thread { tid: 7, role: Role::Vhost, ..Thread::default() }],
+        ..Vm::default()
+    };
+    let stored = |name: &str, vms: &VmsByMachine| {
+        let path = home.path().join(name);
+        let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
+        writer.keep_vms(vms).unwrap();
+        writer.finish().unwrap();
+        (Run::open(&path).unwrap().vms(), std::fs::read_to_string(path.join("vms.json")).unwrap())
+    };
+    let mut both = VmsByMachine::from(vec![vm("relay1")]);
+    let (read, text) = stored("host", &both);
+    assert!(read == both && text.starts_with("[{\"name\":\"relay1\""), "the form of earlier versions: {text}");
+    both.set("b", vec![vm("relay2"), vm("relay3")]);
+    let (read, text) = stored("both", &both);
+    assert!(read == both && text.starts_with("{\"b\":["), "{text}");
+    let name = |machine| read.of_thread(machine, 7).map(|(vm, _)| vm.name.as_str());
+    assert_eq!([name("host"), name("b"), name("c")], [Some("relay1"), Some("relay2"), None]);
 }

@@ -73,9 +73,9 @@ pub enum Event {
         /// Latency of its slowest packet.
         worst_ns: Ns,
     },
-    /// The recording lacks the names of this host's virtual machines.
+    /// The recording lacks the names of some virtual machines.
     VmsUnnamed {
-        /// The reason.
+        /// The machine that runs them, and the reason.
         why: String,
     },
     /// The recording has reached its maximum size on disk, and ends.

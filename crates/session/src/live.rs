@@ -117,7 +117,8 @@ impl LiveSession {
         let explains = follow.flight.is_some();
         let mut live = Live::start(Options { clocks: clocks.clone(), ..follow })?;
         live.find_rows_over(row_limits);
-        let explainer = explains.then(|| LiveExplainer::start(&streams, live.follow.qdiscs())).transpose()?;
+        let explainer =
+            explains.then(|| LiveExplainer::start(&streams, live.follow.qdiscs(), live.vms().clone())).transpose()?;
         if let Some(background) = background {
             live.follow.keep_background(background);
         }

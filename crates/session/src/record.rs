@@ -251,10 +251,9 @@ impl RecordSession {
         }
         recorder.update(&mut self.follow);
         // Identifies the VMs' threads while they exist.
-        match latpath_vms::find() {
-            Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
-            Err(error) => self.events.push(Event::VmsUnnamed { why: error.to_string() }),
-        }
+        let (vms, unknown) = self.follow.vms();
+        recorder.check(|writer| writer.keep_vms(&vms));
+        unknown.into_iter().for_each(|why| self.events.push(Event::VmsUnnamed { why }));
         (self.began, self.updated) = (Instant::now(), Instant::now());
         Ok(recorder)
     }

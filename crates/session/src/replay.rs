@@ -10,7 +10,7 @@ use latpath_linux::monotonic;
 use latpath_model::{Ns, PointInfo};
 use latpath_run::{Deficiency, DeficiencyKind, Manifest, Run, Select};
 use latpath_stats::{summarise, Counting, Facts, Summary};
-use latpath_vms::Vm;
+use latpath_vms::VmsByMachine;
 use std::collections::VecDeque;
 
 /// A run whose journeys are replayed at the pace at which they were recorded.
@@ -22,7 +22,7 @@ pub struct Replay {
     /// The run's manifest, with the error bounds of all clock samples.
     manifest: Manifest,
     layout: Layout,
-    vms: Vec<Vm>,
+    vms: VmsByMachine,
     counting: Counting,
     /// First sighting of the first journey, on the run's timeline; `last` is that of the last journey.
     first: Ns,

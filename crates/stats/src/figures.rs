@@ -290,7 +290,7 @@ pub struct ConsecutiveOver {
 }
 
 /// One step of a packet's waterfall.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstStep {
     /// The point, as `machine/kind@device`.
     pub point: String,
@@ -302,13 +302,13 @@ pub struct WorstStep {
     pub cpu: Option<u16>,
     /// The running thread; null in runs imported from files.
     pub tid: Option<u32>,
-    /// The thread's role for a virtual machine of the host, if any: `vhost of relay1`.
+    /// The thread's role for a virtual machine of the point's machine, if any: `vhost of relay1`.
     #[serde(default)]
     pub role: Option<String>,
 }
 
 /// One of the worst packets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worst {
     /// The stream, in the syntax of the command line.
     pub stream: String,

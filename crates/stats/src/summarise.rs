@@ -11,7 +11,7 @@ use latpath_journey::Route;
 use latpath_journey::Totals;
 use latpath_model::{Ns, PointId, PointInfo, HOST};
 use latpath_run::Manifest;
-use latpath_vms::{Role, Vm};
+use latpath_vms::{Role, VmsByMachine};
 
 /// Maximum number of steps of the time of day named in a note.
 const STEPS: usize = 3;
@@ -30,8 +30,8 @@ pub struct Facts<'a> {
     /// Whether all journeys since `before` are counted. Otherwise the joiner's own counts do not belong to these
     /// figures.
     pub whole: bool,
-    /// The host's virtual machines, which give threads their roles.
-    pub vms: &'a [Vm],
+    /// The machines' virtual machines, which give threads their roles.
+    pub vms: &'a VmsByMachine,
     /// Duration, ns.
     pub elapsed: Ns,
 }
@@ -107,10 +107,10 @@ fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
     known.map(|m| m.clock.error_bound_ns).or((machine == HOST && manifest.imported.is_empty()).then_some(0))
 }
 
-/// Sets the roles of the worst packets' threads for the host's virtual machines.
-fn name_threads(summary: &mut Summary, vms: &[Vm]) {
-    let role = |tid: u32| {
-        let (vm, thread) = vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == tid)?)))?;
+/// Sets the roles of the worst packets' threads for virtual machines.
+fn name_threads(summary: &mut Summary, vms: &VmsByMachine) {
+    let role = |machine: &str, tid: u32| {
+        let (vm, thread) = vms.of_thread(machine, tid)?;
         let what = match thread.role {
             Role::Io => "I/O thread",
             Role::Kvm | Role::Other => "thread",
@@ -120,8 +120,8 @@ fn name_threads(summary: &mut Summary, vms: &[Vm]) {
         Some(format!("{what}{number} of {}", vm.name))
     };
     for step in summary.worst.iter_mut().flat_map(|worst| &mut worst.steps) {
-        let on_host = step.point.split_once('/').is_some_and(|(machine, _)| machine == HOST);
-        step.role = step.tid.filter(|_| on_host).and_then(role);
+        let machine = step.point.split_once('/').map(|(machine, _)| machine);
+        step.role = machine.zip(step.tid).and_then(|(machine, tid)| role(machine, tid));
     }
 }
 
@@ -227,8 +227,10 @@ fn notes_of_counts(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Worst, WorstStep};
     use latpath_counters::{DeviceCounters, Namespace};
     use latpath_model::Link;
+    use latpath_vms::{Thread, Vm};
     use std::collections::BTreeMap;
 
     #[test]
@@ -303,5 +305,23 @@ mod tests {
             behind_schedule(&manifest, &[joined(2)]).collect::<Vec<_>>(),
             ["MU01: the publisher sent 10 packets late, by up to 15.02 ms: they reached the first point that far behind the schedule of their numbers"]
         );
+    }
+
+    #[test]
+    fn threads_have_the_roles_that_they_have_on_their_own_machine() {
+        let vm = |name: &str| Vm {
+            name: name.into(),
+            threads: vec![Thread { tid: 7, role: Role::Vhost, ..Thread::default() }],
+            ..Vm::default()
+        };
+        let mut vms = VmsByMachine::from(vec![vm("relay1")]);
+        vms.set("b", vec![vm("relay2")]);
+        let points = ["host/vm-read@vnet0", "b/vm-read@vnet0", "guest0/app-read@relay"];
+        let step = |point: &str| WorstStep { point: point.into(), tid: Some(7), ..WorstStep::default() };
+        let worst = Worst { steps: points.map(step).into(), ..Worst::default() };
+        let mut summary = Summary { worst: vec![worst], ..Summary::default() };
+        name_threads(&mut summary, &vms);
+        let roles: Vec<_> = summary.worst[0].steps.iter().map(|step| step.role.as_deref()).collect();
+        assert_eq!(roles, [Some("vhost of relay1"), Some("vhost of relay2"), None]);
     }
 }

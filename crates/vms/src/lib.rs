@@ -13,6 +13,7 @@
 //! Text of other processes (names, arguments) is bounded and stripped of control codes.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
+mod by_machine;
 mod command_line;
 mod debugfs;
 mod descriptors;
@@ -31,6 +32,7 @@ mod text;
 mod threads;
 mod vm;
 
+pub use by_machine::VmsByMachine;
 pub use command_line::qemu_options;
 pub use debugfs::kvm_folders;
 pub use error::Error;

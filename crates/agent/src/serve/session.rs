@@ -10,6 +10,7 @@ use crate::profile::{MakeSampler, Profiling};
 use crate::recorder;
 use crate::settings::MachineReading;
 use crate::stream::{Got, Stream};
+use crate::vms::{self, VmList};
 use latpath_clock::ptp_kvm::read_pair;
 use latpath_clock::{ClockTie, RealtimeWatch, TscTie};
 use latpath_flight::Record;
@@ -38,6 +39,8 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 struct Attachment<S> {
     /// The machine's settings, if requested.
     settings: Option<MachineReading>,
+    /// The list of its virtual machines, if requested.
+    vms: Vec<VmList>,
     attached: Result<Attached<S>, String>,
 }
 
@@ -229,14 +232,16 @@ where
                     self.clocks = Some(Monitor::start(self.options.clocks.clone(), None));
                 }
                 let reports_settings = request.option(StartRequest::SETTINGS).is_some();
+                let find_vms = request.option(StartRequest::VMS).map(|_| self.options.vms);
                 let (done, attached) = channel();
                 std::thread::Builder::new()
                     .name("lp-attach".into())
                     .spawn(move || {
                         // If the session has ended meanwhile, the source is dropped here.
-                        // Settings are read before packets count, so that no packet is delayed.
+                        // Settings and virtual machines are read before packets count, so that no packet is delayed.
                         let settings = reports_settings.then(MachineReading::of_this_machine);
-                        let _ = done.send(Attachment { settings, attached: make(&request) });
+                        let vms = find_vms.map_or(Vec::new(), |find| vms::messages(find()));
+                        let _ = done.send(Attachment { settings, vms, attached: make(&request) });
                     })
                     .map_err(|e| ServeError::Source(format!("no thread to attach the probe: {e}")))?;
                 self.probe = Probe::Attaching(attached);
@@ -317,9 +322,10 @@ where
     fn tick(&mut self) -> Result<(), ServeError> {
         if let Probe::Attaching(attached) = &self.probe {
             match attached.try_recv() {
-                Ok(Attachment { settings, attached: Ok(Attached { source, recorder, sampler }) }) => {
+                Ok(Attachment { settings, vms, attached: Ok(Attached { source, recorder, sampler }) }) => {
                     self.probe = Probe::Running(source);
                     settings.into_iter().for_each(|settings| self.out.push(Message::Settings(settings)));
+                    vms.into_iter().for_each(|part| self.out.push(Message::Vms(part)));
                     self.out.push(Message::Started(Empty {}));
                     recorder.into_iter().for_each(|recorder| self.record(recorder));
                     sampler.map_or(Ok(()), |sampler| self.sample(sampler))?;

@@ -8,7 +8,7 @@ use latpath_journey::Layout;
 use latpath_linux::Cpus;
 use latpath_model::HOST;
 use latpath_run::Run;
-use latpath_vms::Vm;
+use latpath_vms::VmsByMachine;
 
 /// The context of a run without an [`Analysis`]; see [`Analysis::context`].
 pub fn run_context(run: &Run) -> RunContext {
@@ -23,7 +23,7 @@ impl Analysis<'_> {
     }
 }
 
-fn context(run: &Run, layout: Layout, vms: Vec<Vm>) -> RunContext {
+fn context(run: &Run, layout: Layout, vms: VmsByMachine) -> RunContext {
     let manifest = run.manifest();
     let host = &manifest.host;
     let cpus = host.cpus_online.parse().ok().filter(|cpus: &Cpus| !cpus.is_empty());
@@ -33,6 +33,7 @@ fn context(run: &Run, layout: Layout, vms: Vec<Vm>) -> RunContext {
         segments: layout.segments,
         streams: manifest.streams.clone(),
         vms,
+        hypervisors: Default::default(),
         processes: Default::default(),
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: host.governors.clone(),

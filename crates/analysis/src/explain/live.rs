@@ -8,6 +8,7 @@ use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
 use latpath_run::facts::HostFacts;
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
+use latpath_vms::VmsByMachine;
 use std::collections::HashMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,12 +50,17 @@ impl LiveExplainer {
     /// Maximum wait of a capture for late packets in flight: the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread for streams of this host. `qdiscs`: see [`RunContext::qdiscs`].
+    /// Starts the thread for streams of this host. `qdiscs`: see [`RunContext::qdiscs`]. `vms`: those of the machines at
+    /// the start; those of this host are searched again from time to time.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(streams: &[StreamSpec], qdiscs: HashMap<(u32, u32), Vec<String>>) -> std::io::Result<Self> {
-        Self::spawn(RunContext { qdiscs, ..host_context(streams) }, true)
+    pub fn start(
+        streams: &[StreamSpec],
+        qdiscs: HashMap<(u32, u32), Vec<String>>,
+        vms: VmsByMachine,
+    ) -> std::io::Result<Self> {
+        Self::spawn(RunContext { qdiscs, vms, ..host_context(streams) }, true)
     }
 
     /// Starts the thread for captures of a run, whose virtual machines and CPUs are those of the context.
@@ -159,7 +165,8 @@ fn explain(requests: &WaitingCaptures<Request>, shared: &Mutex<Shared>, context:
     loop {
         if is_live && found_vms.is_none() {
             found_vms = Some(Instant::now());
-            explainer.context_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
+            let found = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
+            explainer.context_mut().vms.set(HOST, found);
         }
         let request = match requests.next_within(QUIET) {
             Ok(request) => request,

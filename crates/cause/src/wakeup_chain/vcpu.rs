@@ -49,11 +49,11 @@ impl<'c> Call<'c> {
 impl WakeupChain<'_> {
     /// Whether the chain continues in the guest that this thread runs, because the packet was there.
     pub(super) fn enters_guest(&self, pid: u32) -> bool {
-        self.place == 0 && self.pair.machine_of_a != 0 && self.vcpus.guest(pid) == Some(self.pair.machine_of_a)
+        self.vcpus.guest(self.place, pid) == Some(self.pair.machine_of_a)
     }
 
     pub(super) fn runs_vcpu(&self, pid: u32) -> bool {
-        self.place == 0 && self.vcpus.has(pid)
+        self.vcpus.has(self.place, pid)
     }
 
     /// Walks back from `self.t`, at which a guest began to handle the interrupt of a call, to the caller.

@@ -5,7 +5,7 @@ use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_cause::{Analyst, CauseInterval, Executor, PacketTimeline, RunContext};
 use latpath_flight::*;
 use latpath_model::{Link, Ns, PacketSighting, Point, PointInfo};
-use latpath_vms::{Accel, Role, Tap, Vm};
+use latpath_vms::{Accel, Role, Tap, Vm, VmsByMachine};
 use std::collections::BTreeMap;
 
 pub const NET_TX: u32 = 2;
@@ -144,7 +144,10 @@ impl Cpu {
 pub struct Stage {
     pub capture: Capture,
     pub points: Vec<PointInfo>,
+    /// Virtual machines of the host.
     pub vms: Vec<Vm>,
+    /// Virtual machines of machine `b`.
+    pub vms_of_b: Vec<Vm>,
 }
 
 impl Stage {
@@ -159,7 +162,7 @@ impl Stage {
             packets: Vec::new(),
             more_late: 0,
         };
-        let mut stage = Self { capture, points: Vec::new(), vms: Vec::new() };
+        let mut stage = Self { capture, points: Vec::new(), vms: Vec::new(), vms_of_b: Vec::new() };
         stage.machine("host", 0, threads);
         stage
     }
@@ -231,12 +234,18 @@ impl Stage {
         self
     }
 
+    /// The context of the capture.
+    pub fn context(&self) -> RunContext {
+        let mut vms: VmsByMachine = self.vms.clone().into();
+        vms.set("b", self.vms_of_b.clone());
+        RunContext { points: self.points.clone(), vms, ..RunContext::default() }
+    }
+
     /// The intervals of the last packet between its first and last sightings.
     pub fn intervals(&self) -> Vec<CauseInterval> {
         let packet = self.capture.packets.last().unwrap();
         let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
-        let context = RunContext { points: self.points.clone(), vms: self.vms.clone(), ..RunContext::default() };
-        let intervals = Analyst::new(&self.capture, &context).explain(packet, a, b);
+        let intervals = Analyst::new(&self.capture, &self.context()).explain(packet, a, b);
         let mut cursor = a.t;
         for interval in &intervals {
             assert!(interval.from == cursor && interval.to > interval.from, "{intervals:#?}");
@@ -249,8 +258,7 @@ impl Stage {
     /// The timeline of the last packet; all its sightings are on its route.
     pub fn timeline(&self) -> PacketTimeline {
         let packet = self.capture.packets.last().unwrap();
-        let context = RunContext { points: self.points.clone(), vms: self.vms.clone(), ..RunContext::default() };
-        PacketTimeline::of(&Analyst::new(&self.capture, &context), &self.capture, packet, &[], &self.points)
+        PacketTimeline::of(&Analyst::new(&self.capture, &self.context()), &self.capture, packet, &[], &self.points)
     }
 
     /// The intervals as lines: `from-to cause actor < by #number`, without missing parts.

@@ -319,7 +319,7 @@ pub fn event_line(event: &Event) -> Option<String> {
         Event::SegmentUnseen { segment, points } => {
             format!("--segment {}: no packet was seen at one of its ends{}", printable(segment), among(points))
         }
-        Event::VmsUnnamed { why } => format!("virtual machines of this host are not named: {why}"),
+        Event::VmsUnnamed { why } => format!("some virtual machines are not named: {}", printable(why)),
         Event::SizeReached { max_bytes } => size_note(*max_bytes),
         Event::TraceNote { text } => text.clone(),
         Event::TraceSaved { path } => format!("the trace is in {}", path.display()),

@@ -1,10 +1,12 @@
 //! `latpath vms` from the command line, with real guests; and `latpath doctor` where it concerns guests.
 
 use latpath_lab::{Application, GuestPlan, Lab, Labs, Namespace, Running, Step, BRIDGE, TAP};
+use latpath_model::HOST;
 use latpath_net::Netns;
+use latpath_run::Run;
 use latpath_testkit::waits::until;
 use latpath_testkit::Failed;
-use latpath_testkit::{boot, equal, latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
+use latpath_testkit::{boot, equal, latpath, need_btf, need_guest, need_lab, need_root, need_tool, trial, Lack};
 use latpath_undo::{Journal, Lifetime};
 use latpath_vms::{Accel, Guests, Role, TapKind, Thread, Vm};
 use nix::sys::signal::Signal;
@@ -28,6 +30,11 @@ fn main() -> ExitCode {
         trial("what_cannot_work_here_is_what_fails_here", &[need_root()], caps),
         trial("a_run_of_roots_is_refused_with_what_to_do", &[need_root()], run_of_root),
         trial("a_command_on_another_machine_is_the_window", &[need_root()], inside),
+        trial(
+            "a_recording_keeps_the_virtual_machines_of_each_hypervisor",
+            &[need_root(), need_btf(), need_tool("unshare")],
+            kept_by_machine,
+        ),
         trial("an_agent_that_is_all_that_one_may_start_runs_no_command", &[need_root()], forced),
         trial("a_study_is_kept_in_no_directory_in_which_others_may_write", &[need_root()], study_of_others),
         trial("what_a_killed_lab_leaves_any_other_command_removes", &[need_root(), need_tool("ip")], killed_lab),
@@ -277,6 +284,27 @@ fn forced() -> Result<(), Failed> {
     equal(&format!("what is said ({said})"), said.contains("latpath agent --allow-commands"), true)?;
     let (runs, said) = ran("--allow-commands")?;
     equal(&format!("it ran ({said})"), runs, true)
+}
+
+/// An agent with another boot ID lists the processes of this kernel as those of its own machine.
+fn kept_by_machine() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let [path, script, id, qemu] = ["run", "script", "id", "qemu-system-none"].map(|name| folder.path().join(name));
+    fs::write(&id, "33333333-4444-5555-6666-777777777777\n")?;
+    let agent = format!("exec {} agent --stdio", env!("CARGO_BIN_EXE_latpath"));
+    fs::write(&script, format!("mount --bind {} /proc/sys/kernel/random/boot_id && {agent}\n", id.display()))?;
+    fs::copy("/bin/sleep", &qemu)?;
+    let mut vm = Command::new(&qemu).arg("300").stdin(Stdio::null()).spawn()?;
+    let mut record = latpath("record -s svid:latpath-none --no-flight --duration 1s -o");
+    record.arg(&path).arg("--machine").arg(format!("b=exec:unshare --mount sh {}", script.display()));
+    let recorded = run(&mut record);
+    vm.kill()?;
+    vm.wait()?;
+    recorded?;
+    let vms = Run::open(&path)?.vms();
+    let role = |machine: &str| vms.of_thread(machine, vm.id()).map(|(_, thread)| thread.role);
+    equal("machines with virtual machines", vms.machines().collect::<Vec<_>>(), vec!["b", HOST])?;
+    equal("roles", [role(HOST), role("b"), role("c")], [Some(Role::MainLoop), Some(Role::MainLoop), None])
 }
 
 fn hostile_name() -> Result<(), Failed> {

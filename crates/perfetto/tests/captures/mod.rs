@@ -74,7 +74,7 @@ pub fn context() -> RunContext {
             segment("total", 0, 5),
             segment("own", 2, 5),
         ],
-        vms: vec![vm()],
+        vms: vec![vm()].into(),
         kernels: [("host", "6.12.9+deb13-rt-amd64"), ("guest0", "6.1.0-18-amd64")]
             .map(|(m, k)| (m.into(), k.into()))
             .into(),
