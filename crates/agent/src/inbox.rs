@@ -3,13 +3,16 @@
 use crate::columns::{Decoder, Tables};
 use crate::command::Commanded;
 use crate::cost::Cost;
+use crate::hypervisor::Hypervisor;
 use crate::message::*;
 use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::settings::MachineReading;
 use crate::vms::ReportedVms;
 use crate::windows::Windows;
-use latpath_clock::{ClockTie, Exchange, HostTsc, PtpPair, RealtimeWatch, Timeline, TscTie};
+use latpath_clock::{
+    ChainedPairs, ClockTie, Exchange, HostTsc, HypervisorClock, PtpPair, RealtimeWatch, Timeline, TscTie,
+};
 use latpath_flight::Figures;
 use latpath_linux::proc::Root;
 use latpath_model::text::cut;
@@ -66,6 +69,12 @@ pub struct Inbox {
     pub moments: Vec<Moment>,
     /// The watch of the host's clocks, if the agent was asked for its grandmaster's time.
     pub clocks: Option<Arc<Monitor>>,
+    /// The machine on which it runs, if it is another one than this host.
+    pub hypervisor: Option<Hypervisor>,
+    /// Where its guests find its clock, if it was asked for its time of day.
+    pub published: Option<Hypervisor>,
+    /// Pairs with the hypervisor's time of day.
+    pub chained: ChainedPairs,
     /// The requested command, if any.
     pub command: Option<Commanded>,
     /// The requested observation, if any.
@@ -112,6 +121,9 @@ impl Inbox {
             profile: None,
             moments: Vec::new(),
             clocks: None,
+            hypervisor: None,
+            published: None,
+            chained: ChainedPairs::default(),
             command: None,
             observation: None,
             fresh: Vec::new(),
@@ -160,6 +172,7 @@ impl Inbox {
                 let here = self.clocks.as_ref().and_then(|clocks| clocks.ptp_time());
                 here.into_iter().for_each(|here| self.by_ptp(&time, here));
             }
+            Message::TimeOfDay(time) if self.published.is_some() => self.time_of_day(time)?,
             Message::Bye(_) => self.ended = true,
             Message::Started(_) if (self.streams > 0 || self.profile.is_some()) && !self.started => self.started = true,
             Message::CommandChunk(piece) if self.command.is_some() => {
@@ -282,20 +295,38 @@ impl Inbox {
         self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
         self.last_exchange = now;
         let tie = TscTie { tsc: reply.tsc, monotonic_ns: reply.tsc_at, uncertainty_ns: reply.tsc_uncertainty };
-        if let Some(here) = TscTie::read().filter(|_| tie.tsc != 0) {
+        // The host's KVM knows the counters of its own guests only.
+        if let Some(here) = TscTie::read().filter(|_| tie.tsc != 0 && self.hypervisor.is_none()) {
             self.timeline.add_tsc(&tie, here, &mut self.tsc);
         }
         Ok(())
     }
 
     fn paired(&mut self, pair: &Pair) {
-        self.realtime.observe(&ClockTie::read());
         let pair = PtpPair {
             guest_ns: pair.guest,
             host_realtime_ns: pair.host_realtime,
             uncertainty_ns: pair.uncertainty.max(0),
         };
-        self.timeline.add_pair(&pair, &self.realtime);
+        match &self.hypervisor {
+            Some(hypervisor) => {
+                self.chained.push(pair);
+                let clock = hypervisor.clock();
+                clock.iter().for_each(|clock| self.chained.apply(&mut self.timeline, clock));
+            }
+            None => {
+                self.realtime.observe(&ClockTie::read());
+                self.timeline.add_pair(&pair, &self.realtime);
+            }
+        }
+    }
+
+    /// Publishes the machine's clocks for its guests.
+    fn time_of_day(&mut self, time: TimeOfDay) -> Result<(), String> {
+        let clock = HypervisorClock::new(self.timeline.clone(), time.into());
+        let clock = clock.ok_or("the agent reported an impossible time of day")?;
+        self.published.iter().for_each(|published| published.publish(clock.clone()));
+        Ok(())
     }
 
     /// Uses the grandmaster that the agent's and this machine's (`here`) system clocks follow.
@@ -467,6 +498,75 @@ mod tests {
         assert_eq!((inbox.source_notes, inbox.senders), (vec![note("guest0: 9 of its packets")], vec![at(0, 0)]));
     }
 
+    /// A machine whose clock is two seconds ahead, and a guest of it, one second ahead of this host.
+    fn b_and_relay() -> (Inbox, Inbox) {
+        let hypervisor = Hypervisor::new("b");
+        let (mut b, mut relay) = (started(), started());
+        (b.timeline, relay.timeline) = (Timeline::new(), Timeline::new());
+        (b.published, relay.hypervisor) = (Some(hypervisor.clone()), Some(hypervisor));
+        for i in 0..40 {
+            let t1 = NOW + i * 50_000_000;
+            let exchange = |ahead: Ns, delay: Ns| Exchange {
+                t1,
+                t2: t1 + delay + ahead,
+                t3: t1 + delay + ahead,
+                t4: t1 + 2 * delay,
+            };
+            b.timeline.add(&exchange(2_000_000_000, 20_000));
+            relay.timeline.add(&exchange(1_000_000_000, 3_000_000));
+        }
+        (b, relay)
+    }
+
+    /// The time of day of b minus its monotonic time.
+    const UTC: Ns = 1_700_000_000_000_000_000;
+
+    fn report(at: Ns) -> Message {
+        let (since, until) = (NOW - 1_000_000_000, at + 2_000_000_000);
+        Message::TimeOfDay(TimeOfDay { low: UTC - 40, high: UTC + 40, since, until })
+    }
+
+    /// Relay reads the time of day of a machine whose monotonic time plus this is its time of day.
+    fn pair_of_relay(at: Ns, utc: Ns) -> Message {
+        let (guest, host_realtime) = (at + 1_000_000_000, at + 2_000_000_000 + utc);
+        Message::Pair(Pair { guest, host_realtime, uncertainty: 70 })
+    }
+
+    #[test]
+    fn a_guest_of_another_machine_is_tied_through_it_within_the_sum_of_the_bounds() {
+        let (mut b, mut relay) = b_and_relay();
+        for i in 0..8 {
+            let at = NOW + i * 250_000_000;
+            relay.take(pair_of_relay(at, UTC), at).unwrap();
+            b.take(report(at + 100_000_000), at).unwrap();
+        }
+        let state = relay.timeline.state(NOW + 2_000_000_000);
+        assert_eq!((state.method.name(), state.causality_violations), ("ptp_kvm", 0));
+        assert!((state.offset_ns - 1_000_000_000).abs() <= state.error_bound_ns, "{state:?}");
+        assert!(
+            (20_000..100_000).contains(&state.error_bound_ns),
+            "that of b's exchanges, and not the guest's: {state:?}"
+        );
+        assert!(b.take(Message::TimeOfDay(TimeOfDay { low: 1, ..TimeOfDay::default() }), NOW).is_err());
+        b.published = None;
+        assert!(b.take(report(NOW), NOW).unwrap_err().contains("out of place"));
+    }
+
+    #[test]
+    fn a_guest_of_another_machine_is_not_tied_to_this_hosts_time_of_day() {
+        let (_, mut relay) = b_and_relay();
+        // The user does not say that it is a guest of b, whose time of day is not this host's.
+        relay.hypervisor = None;
+        let this_hosts = relay.realtime.range().low - 2_000_000_000;
+        for i in 0..8 {
+            relay.take(pair_of_relay(NOW + i * 250_000_000, this_hosts + 5_000_000), NOW).unwrap();
+        }
+        let state = relay.timeline.state(NOW + 2_000_000_000);
+        assert_eq!(state.method.name(), "timed exchanges");
+        assert!(state.pairs_refused.is_some_and(|why| why.starts_with("ptp_kvm contradicts the timed exchanges by ")));
+        assert!((state.offset_ns - 1_000_000_000).abs() <= state.error_bound_ns);
+    }
+
     #[test]
     fn pending_time_requests_are_bounded() {
         let mut inbox = started();
@@ -531,6 +631,10 @@ mod tests {
             ),
             (prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..4), any::<bool>())
                 .prop_map(|(vms, last)| Message::Vms(VmList { vms, last, ..VmList::default() })),
+            any::<[i64; 4]>().prop_map(|[low, high, since, until]| {
+                let t = |t: i64| t >> 3;
+                Message::TimeOfDay(TimeOfDay { low: t(low), high: t(high), since: t(since), until: t(until) })
+            }),
             Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),
         ]
     }
@@ -548,9 +652,11 @@ mod tests {
     proptest! {
         #[test]
         fn no_messages_make_it_panic_or_break_its_invariants(
-            messages in prop::collection::vec(any_message(), 0..60),
+            messages in prop::collection::vec(any_message(), 0..60), is_chained in any::<bool>(),
         ) {
             let mut inbox = started();
+            let itself = Hypervisor::new("guest0");
+            (inbox.published, inbox.hypervisor) = (Some(itself.clone()), is_chained.then_some(itself));
             let mut now = NOW;
             for message in messages {
                 now += 1_000_000;

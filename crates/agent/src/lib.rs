@@ -16,6 +16,7 @@ mod command;
 mod cost;
 mod dial;
 mod frame;
+mod hypervisor;
 mod inbox;
 mod listen;
 mod machine;
@@ -36,6 +37,7 @@ mod work;
 pub use address::{Address, BadAddress};
 pub use command::CommandNews;
 pub use cost::{Cost, Meter};
+pub use hypervisor::Hypervisor;
 pub use listen::{listen, Listen, ListenError};
 #[doc(hidden)]
 pub use machine::ScriptedAgent;

@@ -11,8 +11,8 @@ use crate::session::{Session, Shared, State};
 use crate::settings::MachineReading;
 use crate::vms::ReportedVms;
 use crate::windows::MAX_WINDOWS;
-use crate::{Address, CommandKey, Facts, GuestWindow, StartRequest, Stream};
-use latpath_clock::ClockState;
+use crate::{Address, CommandKey, Facts, GuestWindow, Hypervisor, StartRequest, Stream};
+use latpath_clock::{ClockState, Method};
 use latpath_flight::Figures;
 use latpath_linux::monotonic;
 use latpath_model::text::cut;
@@ -97,7 +97,21 @@ impl Machine {
     /// # Errors
     /// If the agent cannot be reached or does not reply.
     pub fn connect(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
-        Self::reach(name, address, timeouts, false)
+        Self::reach(name, address, timeouts, false, None)
+    }
+
+    /// As [`Self::connect`], for a guest that runs on another machine of the run: `/dev/ptp_kvm` shows the guest that
+    /// machine's time of day.
+    ///
+    /// # Errors
+    /// If the agent cannot be reached or does not reply.
+    pub fn connect_guest_of(
+        hypervisor: &Hypervisor,
+        name: &str,
+        address: &Address,
+        timeouts: Timeouts,
+    ) -> Result<Self, MachineError> {
+        Self::reach(name, address, timeouts, false, Some(hypervisor))
     }
 
     /// As [`Self::connect`], for running commands: an agent started over ssh gets the flag that permits them.
@@ -105,13 +119,19 @@ impl Machine {
     /// # Errors
     /// If the agent cannot be reached or does not reply.
     pub fn connect_for_commands(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
-        Self::reach(name, address, timeouts, true)
+        Self::reach(name, address, timeouts, true, None)
     }
 
-    fn reach(name: &str, address: &Address, timeouts: Timeouts, runs_commands: bool) -> Result<Self, MachineError> {
+    fn reach(
+        name: &str,
+        address: &Address,
+        timeouts: Timeouts,
+        runs_commands: bool,
+        hypervisor: Option<&Hypervisor>,
+    ) -> Result<Self, MachineError> {
         let error = |why| MachineError { machine: name.into(), address: address.to_string(), why };
         let line = dial(address, timeouts.connect, runs_commands).map_err(error)?;
-        Self::speak(name, address.to_string(), line, timeouts)
+        Self::speak(name, address.to_string(), line, timeouts, hypervisor)
     }
 
     /// As [`Self::connect`], over an existing stream; `address` is its name in errors.
@@ -119,14 +139,35 @@ impl Machine {
     /// # Errors
     /// If the agent does not reply.
     pub fn on_stream(name: &str, address: &str, stream: Stream, timeouts: Timeouts) -> Result<Self, MachineError> {
-        Self::speak(name, address.into(), Line { stream, command: None }, timeouts)
+        Self::speak(name, address.into(), Line { stream, command: None }, timeouts, None)
     }
 
-    fn speak(name: &str, address: String, line: Line, timeouts: Timeouts) -> Result<Self, MachineError> {
+    /// As [`Self::on_stream`], for a guest of this machine.
+    ///
+    /// # Errors
+    /// If the agent does not reply.
+    pub fn guest_on_stream(
+        hypervisor: &Hypervisor,
+        name: &str,
+        stream: Stream,
+        timeouts: Timeouts,
+    ) -> Result<Self, MachineError> {
+        Self::speak(name, "stream".into(), Line { stream, command: None }, timeouts, Some(hypervisor))
+    }
+
+    fn speak(
+        name: &str,
+        address: String,
+        line: Line,
+        timeouts: Timeouts,
+        hypervisor: Option<&Hypervisor>,
+    ) -> Result<Self, MachineError> {
         let error = |why: String| MachineError { machine: name.into(), address: address.clone(), why };
         let (wake, woken) = UnixStream::pair().map_err(|e| error(e.to_string()))?;
         wake.set_nonblocking(true).map_err(|e| error(e.to_string()))?;
         let shared = Arc::new(Shared::new(name));
+        // The agent sends pairs from its hello on.
+        shared.lock().inbox.hypervisor = hypervisor.cloned();
         let session = Session::new(line, shared.clone(), woken, timeouts);
         // The kernel limits thread names to 15 bytes.
         let thread = std::thread::Builder::new().name(format!("lp-{}", name.chars().take(12).collect::<String>()));
@@ -158,6 +199,9 @@ impl Machine {
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
         inbox.reports_notes = true;
+        // Its pairs are with its own time of day, so that its messages reach the whole chain.
+        let itself = Hypervisor::new(name);
+        (inbox.published, inbox.hypervisor) = (Some(itself.clone()), Some(itself));
         inbox.vms = Some(ReportedVms::default());
         inbox.profile = Some(Profiled::new(Samples::of_another(true)));
         let (wake, _) = UnixStream::pair().expect("a socket pair");
@@ -181,6 +225,11 @@ impl Machine {
     /// system clock follows the same grandmaster.
     pub fn use_clocks(&mut self, clocks: Arc<Monitor>) {
         self.shared.lock().inbox.clocks = Some(clocks);
+    }
+
+    /// Publishes the machine's clock for its guests, from the start on with [`StartRequest::TIME_OF_DAY`].
+    pub fn publish_clock(&mut self, hypervisor: &Hypervisor) {
+        self.shared.lock().inbox.published = Some(hypervisor.clone());
     }
 
     /// Starts sampling of the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
@@ -249,6 +298,9 @@ impl Machine {
         // Without the option it sends no time, and those of older agents have none.
         if request.option(StartRequest::GRANDMASTER).is_none() {
             state.inbox.clocks = None;
+        }
+        if request.option(StartRequest::TIME_OF_DAY).is_none() {
+            state.inbox.published = None;
         }
         state.inbox.reports_settings = request.option(StartRequest::SETTINGS).is_some();
         state.inbox.vms = request.option(StartRequest::VMS).map(|_| ReportedVms::default());
@@ -491,6 +543,20 @@ impl Machine {
         inbox.timeline.state(inbox.last_exchange)
     }
 
+    /// The machine on which it runs, if that is another one of the run.
+    pub fn hypervisor(&self) -> Option<String> {
+        self.shared.lock().inbox.hypervisor.as_ref().map(|hypervisor| hypervisor.name().to_owned())
+    }
+
+    /// Source of the clock's offset: `timed exchanges`, `ptp_kvm`, `ptp_kvm through b`, `tsc-offset`, `PTP`.
+    pub fn clock_method(&self) -> String {
+        let method = self.clock().method;
+        match &self.shared.lock().inbox.hypervisor {
+            Some(hypervisor) if method == Method::PtpKvm => format!("{} through {}", method.name(), hypervisor.name()),
+            _ => method.name().into(),
+        }
+    }
+
     /// The last fault of the clock, or of the machine.
     pub fn clock_fault(&self) -> Option<String> {
         let clock = self.clock();
@@ -505,6 +571,13 @@ impl Machine {
             Some(format!("{what} ({ago:.0} s ago, {} in all)", clock.faults))
         } else if state.inbox.refused > 0 {
             Some(format!("{} sightings had impossible times and were left out", state.inbox.refused))
+        } else if let Some(hypervisor) =
+            state.inbox.hypervisor.as_ref().filter(|_| state.inbox.chained.is_unconfirmed())
+        {
+            Some(format!(
+                "its ptp_kvm is not used: {} reports no time of day; install the same latpath there",
+                hypervisor.name()
+            ))
         } else {
             clock.pairs_refused
         }

@@ -2,6 +2,7 @@
 
 use crate::settings::MachineReading;
 use crate::vms::VmList;
+use latpath_clock::RealtimeRange;
 use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
@@ -36,7 +37,7 @@ pub struct Envelope {
     #[prost(
         oneof = "Message",
         tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, \
-                29"
+                29, 30"
     )]
     pub message: Option<Message>,
 }
@@ -127,6 +128,9 @@ pub enum Message {
     /// start had the option.
     #[prost(message, tag = "29")]
     Vms(VmList),
+    /// A: its time of day by its monotonic clock, four times a second. Only to a host whose start had the option.
+    #[prost(message, tag = "30")]
+    TimeOfDay(TimeOfDay),
 }
 
 /// A message without content.
@@ -366,6 +370,31 @@ pub struct Pair {
     pub uncertainty: Ns,
 }
 
+/// The agent's [`RealtimeRange`].
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct TimeOfDay {
+    #[prost(sint64, tag = "1")]
+    pub low: Ns,
+    #[prost(sint64, tag = "2")]
+    pub high: Ns,
+    #[prost(sint64, tag = "3")]
+    pub since: Ns,
+    #[prost(sint64, tag = "4")]
+    pub until: Ns,
+}
+
+impl From<RealtimeRange> for TimeOfDay {
+    fn from(RealtimeRange { low, high, since, until }: RealtimeRange) -> Self {
+        Self { low, high, since, until }
+    }
+}
+
+impl From<TimeOfDay> for RealtimeRange {
+    fn from(TimeOfDay { low, high, since, until }: TimeOfDay) -> Self {
+        Self { low, high, since, until }
+    }
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GrandmasterTime {
     /// Identity of the grandmaster's clock.
@@ -550,6 +579,8 @@ impl StartRequest {
     pub const VMS: &str = "vms";
     /// Option to report the time of the grandmaster that the machine's system clock follows.
     pub const GRANDMASTER: &str = "grandmaster_time";
+    /// Option to report the machine's time of day by its monotonic clock: guests of the machine are followed too.
+    pub const TIME_OF_DAY: &str = "time_of_day";
     /// Option to use the times that the machine's NICs take of packets.
     pub const NIC_TIMES: &str = "nic_times";
     /// Option to report notes and senders of the source.

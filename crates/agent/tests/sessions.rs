@@ -4,7 +4,8 @@ mod fake;
 
 use fake::{agent, agent_with, drain, patient, request};
 use latpath_agent::{
-    listen, Attached, CommandKey, Commands, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream,
+    listen, Attached, CommandKey, Commands, Ended, Facts, Hypervisor, Listen, Machine, ServeOptions, StartRequest,
+    Stream,
 };
 use latpath_clock::ptp_kvm::{Reader, Reading};
 use latpath_linux::monotonic;
@@ -262,6 +263,19 @@ fn counted(near: UnixStream, far: UnixStream) -> Arc<AtomicU64> {
     said
 }
 
+/// Forwards with a millisecond's delay.
+fn forward_slowly(mut from: UnixStream, mut to: UnixStream) {
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(n @ 1..) = from.read(&mut bytes) {
+            latpath_testkit::waits::pace(Duration::from_millis(1));
+            if to.write_all(&bytes[..n]).is_err() {
+                return;
+            }
+        }
+    });
+}
+
 /// An exact hypervisor's clock: guest and host are one machine here.
 struct True;
 
@@ -280,6 +294,52 @@ fn the_hypervisors_clock_is_used_if_available() {
     until("ptp_kvm", || machine.clock().method.name() == "ptp_kvm").unwrap();
     let clock = machine.clock();
     assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
+}
+
+/// A hypervisor's clock that differs from this host's by 5 ms.
+struct Another;
+
+impl Reader for Another {
+    fn read(&mut self) -> std::io::Result<Reading> {
+        let reading = True.read()?;
+        Ok(Reading { host_realtime_ns: reading.host_realtime_ns + 5_000_000, ..reading })
+    }
+}
+
+#[test]
+fn the_clock_of_another_machines_guest_is_used_through_that_machine() {
+    let hypervisor = Hypervisor::new("b");
+    let connected = |reader: Box<dyn Reader>, is_of_b: bool| {
+        let (host, near) = UnixStream::pair().unwrap();
+        let (far, guest) = UnixStream::pair().unwrap();
+        // Its own exchanges are slower than those of b.
+        forward_slowly(near.try_clone().unwrap(), far.try_clone().unwrap());
+        forward_slowly(far, near);
+        let agent = agent_with(guest, ServeOptions { hypervisor: Some(reader), ..ServeOptions::default() });
+        let stream = Stream::new(host).unwrap();
+        let machine = match is_of_b {
+            true => Machine::guest_on_stream(&hypervisor, "relay", stream, patient()),
+            false => Machine::on_stream("relay", "socket pair", stream, patient()),
+        };
+        (machine.unwrap(), agent)
+    };
+    let (mut b, _b) = self::connected(monotonic);
+    b.publish_clock(&hypervisor);
+    let mut asked = request();
+    asked.options.insert(StartRequest::TIME_OF_DAY.into(), "1".into());
+    b.start(&asked).unwrap();
+    let (relay, _relay) = connected(Box::new(True), true);
+    until("ptp_kvm through b", || relay.clock_method() == "ptp_kvm through b").unwrap();
+    let clock = relay.clock();
+    assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
+    // The time of day that it reads is not that of b; nor is it this host's.
+    for is_of_b in [true, false] {
+        let (stranger, _stranger) = connected(Box::new(Another), is_of_b);
+        until("the refusal", || stranger.clock().pairs_refused.is_some()).unwrap();
+        let clock = stranger.clock();
+        assert_eq!(clock.method.name(), "timed exchanges");
+        assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
+    }
 }
 
 #[test]

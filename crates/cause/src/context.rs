@@ -26,7 +26,9 @@ pub struct RunContext {
     pub streams: Vec<StreamSpec>,
     /// The machines' virtual machines.
     pub vms: VmsByMachine,
-    /// Machine on which each guest runs, as far as captures have shown.
+    /// Machine on which each guest runs, as far as the user named one.
+    pub named_hypervisors: BTreeMap<String, String>,
+    /// The same, as far as captures have shown.
     pub hypervisors: HashMap<String, String>,
     /// Processes of each machine's threads, as named in captures.
     pub processes: BTreeMap<String, HashMap<u32, Process>>,
@@ -144,7 +146,7 @@ impl RunContext {
 
     /// The machine on which a guest runs; the host if that is not known.
     pub fn hypervisor_of(&self, guest: &str) -> &str {
-        self.hypervisors.get(guest).map_or(HOST, String::as_str)
+        self.named_hypervisors.get(guest).or(self.hypervisors.get(guest)).map_or(HOST, String::as_str)
     }
 
     /// The actor for a thread, softirq or interrupt of a machine.

@@ -115,6 +115,9 @@ fn guests_of<'c>(capture: &Capture, context: &'c RunContext) -> Vec<(Candidate<'
 /// Index of the virtual machine of a guest: the one with the taps of most of the guest's packets.
 fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate]) -> Option<usize> {
     let machine = &capture.machines[guest].machine;
+    let name = |candidate: &Candidate| &capture.machines[candidate.hypervisor].machine;
+    let named_by_user = |guest: &str| context.named_hypervisors.get(guest);
+    let is_possible = |candidate: &Candidate| named_by_user(machine).is_none_or(|named| named == name(candidate));
     let mut votes = vec![0u64; vms.len()];
     let point = |p: u16| context.points.get(usize::from(p));
     let is_tap_of_another = |info: &PointInfo| info.point.machine != *machine && at_tap(info);
@@ -127,24 +130,31 @@ fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate
                 (false, true) if a.point.machine == *machine => b,
                 _ => continue,
             };
-            for (Candidate { hypervisor, vm }, votes) in vms.iter().zip(&mut votes) {
-                let is_here = capture.machines[*hypervisor].machine == tap.point.machine;
-                *votes += u64::from(is_here && has_tap(vm, tap));
+            for (candidate, votes) in vms.iter().zip(&mut votes).filter(|(candidate, _)| is_possible(candidate)) {
+                *votes += u64::from(*name(candidate) == tap.point.machine && has_tap(candidate.vm, tap));
             }
         }
     }
     let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
     // Two hypervisors may run virtual machines of one name.
     let named = || {
-        let is_named = |candidate: &Candidate| candidate.vm.name == *machine && candidate.hypervisor != guest;
+        let is_named = |candidate: &Candidate| {
+            candidate.vm.name == *machine && candidate.hypervisor != guest && is_possible(candidate)
+        };
         let mut named = vms.iter().enumerate().filter(|(_, candidate)| is_named(candidate));
         named.next().filter(|_| named.next().is_none()).map(|(vm, _)| vm)
     };
     // A single virtual machine and a single machine that runs none belong together.
     let alone = || {
         let runs_vms = |place: usize| place == 0 || vms.iter().any(|candidate| candidate.hypervisor == place);
-        let guests = (0..capture.machines.len()).filter(|place| !runs_vms(*place)).count();
-        (vms.len() == 1 && guests == 1 && !runs_vms(guest)).then_some(0)
+        let mut possible = vms.iter().enumerate().filter(|(_, candidate)| is_possible(candidate));
+        let (vm, candidate) = possible.next().filter(|_| possible.next().is_none())?;
+        let may_run_there = |place: &usize| {
+            let named = named_by_user(&capture.machines[*place].machine);
+            !runs_vms(*place) && named.is_none_or(|named| named == name(candidate))
+        };
+        let guests = (0..capture.machines.len()).filter(may_run_there).count();
+        (guests == 1 && may_run_there(&guest)).then_some(vm)
     };
     best.map(|(vm, _)| vm).or_else(named).or_else(alone)
 }

@@ -708,6 +708,9 @@ fn a_guest_that_no_packet_shows_belongs_to_the_only_virtual_machine_of_its_name(
     let mut context = stage.context();
     context.learn(&stage.capture);
     assert_eq!(context.hypervisors.get("relay"), None, "two hypervisors run a virtual machine of this name");
+    context.named_hypervisors.insert("relay".into(), "b".into());
+    context.learn(&stage.capture);
+    assert_eq!(context.hypervisors.get("relay").map(String::as_str), Some("b"), "the user says which");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! * [`OffsetEstimator`] estimates another machine's clock from timed exchanges, each of which limits the offset with
 //!   certainty.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
+//! * [`HypervisorClock`] converts such a time if the guest runs on another machine.
 //! * [`tsc`] converts a guest's TSC by KVM's data on the host.
 //! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
 //! * [`Timeline`] uses the best available source, checks the others against the exchanges, and maps a machine's times
@@ -13,6 +14,7 @@
 //! docs/clocks.md explains the method and its assumptions.
 #![deny(unsafe_code)]
 
+mod chain;
 mod estimator;
 mod exchange;
 mod kernel;
@@ -24,11 +26,12 @@ mod time_of_day;
 mod timeline;
 pub mod tsc;
 
+pub use chain::{ChainedPairs, HypervisorClock};
 pub use estimator::{Assumed, Estimate, OffsetEstimator};
 pub use exchange::{Exchange, Fault, FaultKind};
 pub use phc::{Phc, PhcWatch};
 pub use ptp_kvm::PtpPair;
-pub use tie::{ClockTie, RealtimeWatch, Step};
+pub use tie::{ClockTie, RealtimeRange, RealtimeWatch, Step};
 pub use time_of_day::TimeOfDay;
 pub use timeline::{ClockState, Method, Timeline};
 pub use tsc::{HostTsc, TscTie};

@@ -56,29 +56,57 @@ pub struct Step {
 /// or PTP, a leap second). Each tie narrows it further; a tie that contradicts the earlier ones proves a step.
 #[derive(Clone, Debug)]
 pub struct RealtimeWatch {
-    low: Ns,
-    high: Ns,
+    range: RealtimeRange,
     steps: u64,
+}
+
+/// The range of `CLOCK_REALTIME` − `CLOCK_MONOTONIC` since its last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RealtimeRange {
+    /// Minimum of the difference, ns.
+    pub low: Ns,
+    /// Maximum of the difference, ns.
+    pub high: Ns,
+    /// Time of `CLOCK_MONOTONIC` from which on the range holds, ns.
+    pub since: Ns,
+    /// Time up to which it holds, that of the latest tie, ns. It precedes `since` if there is only one tie.
+    pub until: Ns,
+}
+
+impl RealtimeRange {
+    fn of(tie: &ClockTie) -> Self {
+        let (low, high) = tie.difference();
+        let (since, until) = (tie.monotonic_ns + tie.uncertainty_ns, tie.monotonic_ns - tie.uncertainty_ns);
+        Self { low, high, since, until }
+    }
+
+    /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time, and its maximum error, ns.
+    pub fn to_monotonic(&self, realtime: Ns) -> (Ns, Ns) {
+        let middle = self.low.saturating_add(self.high.saturating_sub(self.low) / 2);
+        let uncertainty = self.high.saturating_sub(middle).saturating_add(ROUNDING_NS);
+        (realtime.saturating_sub(middle), uncertainty)
+    }
 }
 
 impl RealtimeWatch {
     /// Starts with one tie.
     pub fn new(tie: &ClockTie) -> Self {
-        let (low, high) = tie.difference();
-        Self { low, high, steps: 0 }
+        Self { range: RealtimeRange::of(tie), steps: 0 }
     }
 
     /// Adds a later tie. Returns the step since the previous one, if any.
     pub fn observe(&mut self, tie: &ClockTie) -> Option<Step> {
-        let (low, high) = tie.difference();
-        if low > self.high + ROUNDING_NS || high < self.low - ROUNDING_NS {
-            let by_ns = (low + high - self.low - self.high) / 2;
-            (self.low, self.high) = (low, high);
+        let (known, new) = (&mut self.range, RealtimeRange::of(tie));
+        let RealtimeRange { low, high, .. } = new;
+        if low > known.high + ROUNDING_NS || high < known.low - ROUNDING_NS {
+            let by_ns = (low + high - known.low - known.high) / 2;
+            *known = new;
             self.steps += 1;
             return Some(Step { noticed_at_ns: tie.monotonic_ns, by_ns });
         }
-        self.low = self.low.max(low.min(self.high));
-        self.high = self.high.min(high.max(self.low));
+        known.low = known.low.max(low.min(known.high));
+        known.high = known.high.min(high.max(known.low));
+        known.until = new.until.max(known.until);
         None
     }
 
@@ -89,8 +117,12 @@ impl RealtimeWatch {
 
     /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time since the last step, and its maximum error, ns.
     pub fn to_monotonic(&self, realtime: Ns) -> (Ns, Ns) {
-        let middle = self.low + (self.high - self.low) / 2;
-        (realtime.saturating_sub(middle), self.high - middle + ROUNDING_NS)
+        self.range.to_monotonic(realtime)
+    }
+
+    /// What is known since the last step.
+    pub fn range(&self) -> RealtimeRange {
+        self.range
     }
 }
 
@@ -128,5 +160,7 @@ mod tests {
         assert_eq!(watch.steps(), 1);
         assert_eq!(watch.observe(&tie(4000, 1_008_005, 20)), None);
         assert_eq!(watch.to_monotonic(1_008_005).0, 4000);
+        let range = watch.range();
+        assert_eq!((range.since, range.until), (3020, 3980), "what is known holds between its own ties");
     }
 }

@@ -1,5 +1,6 @@
 //! One machine's times on the host's timeline.
 
+use crate::chain::HypervisorClock;
 use crate::estimator::{Assumed, Estimate, OffsetEstimator};
 use crate::exchange::{Exchange, Fault, LATEST};
 use crate::ptp_kvm::PtpPair;
@@ -69,7 +70,8 @@ pub struct ClockState {
     pub last_fault: Option<(Ns, String)>,
     /// Why an available `ptp_kvm` or `tsc-offset` is not used.
     pub pairs_refused: Option<String>,
-    /// Number of times by PTP that the exchanges disproved: a message would have arrived before it was sent.
+    /// Number of times by PTP or through another machine that the exchanges disproved: a message would have arrived
+    /// before it was sent.
     pub causality_violations: u64,
 }
 
@@ -173,6 +175,36 @@ impl Timeline {
         self.pair(Method::PtpKvm, pair.guest_ns, at_host, pair.uncertainty_ns.saturating_add(host_uncertainty));
     }
 
+    /// Adds a pair of `ptp_kvm` of another machine's guest, whose host time of day is that machine's. Returns false if
+    /// the pair must wait for a later report of the machine.
+    pub fn add_pair_through(&mut self, pair: &PtpPair, hypervisor: &HypervisorClock) -> bool {
+        let guest = sane(pair.guest_ns);
+        let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return false };
+        let Some((from, to)) = hypervisor.holds() else { return false };
+        if guest.saturating_sub(lower) > to {
+            return false;
+        }
+        // Before the last step of the machine's time of day, the report does not hold.
+        if guest.saturating_sub(upper) < from {
+            return true;
+        }
+        if let Some((at_host, bound)) = hypervisor.host_time(pair.host_realtime_ns) {
+            let uncertainty = pair.uncertainty_ns.max(0).saturating_add(bound);
+            self.violations += u64::from(self.disproved_by(guest, at_host, uncertainty).is_some());
+            self.pair(Method::PtpKvm, guest, at_host, uncertainty);
+        }
+        true
+    }
+
+    /// How far the exchanges exclude that the guest's clock showed `guest` when the host's showed `at_host`, beyond
+    /// this uncertainty, ns; `None` if they permit it.
+    fn disproved_by(&self, guest: Ns, at_host: Ns, uncertainty: Ns) -> Option<Ns> {
+        let (lower, upper) = self.exchanges.limits_at(guest)?;
+        let offset = guest.saturating_sub(at_host);
+        let outside = offset.saturating_sub(upper).max(lower.saturating_sub(offset)).saturating_sub(uncertainty);
+        (outside > 0).then_some(outside)
+    }
+
     /// Adds a guest's reading of its TSC, which the host followed with its own, `here`.
     pub fn add_tsc(&mut self, guest: &TscTie, here: TscTie, host: &mut HostTsc) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest.monotonic_ns) else { return };
@@ -192,8 +224,7 @@ impl Timeline {
     pub fn add_ptp(&mut self, guest: Ns, at_host: Ns, uncertainty: Ns) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return };
         let offset = guest.saturating_sub(at_host);
-        let outside = offset.saturating_sub(upper).max(lower.saturating_sub(offset)).saturating_sub(uncertainty);
-        if outside > 0 {
+        if let Some(outside) = self.disproved_by(guest, at_host, uncertainty) {
             self.violations += 1;
             let farthest = offset.saturating_sub(lower).max(upper.saturating_sub(offset));
             self.ptp_widening = self.ptp_widening.max(farthest.saturating_sub(uncertainty));
@@ -341,6 +372,14 @@ impl Timeline {
     /// the range of drifts.
     fn between(&self, dt: Ns, method: Method) -> Ns {
         times_up(dt, self.estimator(method).drift_span()) / 4 + 1
+    }
+
+    /// The host's time at a guest time by the best source, whatever was mapped before, and its maximum error, ns. `None`
+    /// before the first exchange.
+    pub fn host_time(&self, guest: Ns) -> Option<(Ns, Ns)> {
+        let guest = sane(guest);
+        let (known, _) = self.estimate(guest)?;
+        Some((guest.saturating_sub(known.offset_ns), known.bound_ns))
     }
 
     /// The guest's time at a host time: the inverse of [`Self::to_host`], within a nanosecond. Beyond the mapped range

@@ -1,6 +1,8 @@
 //! Simulated clocks and delays with known true offsets, which must always lie within the bounds of the estimate.
 
-use latpath_clock::{Assumed, Exchange, FaultKind, OffsetEstimator, Timeline};
+use latpath_clock::{
+    Assumed, ChainedPairs, Exchange, FaultKind, HypervisorClock, OffsetEstimator, PtpPair, RealtimeRange, Timeline,
+};
 use latpath_model::Ns;
 use proptest::prelude::*;
 
@@ -46,6 +48,11 @@ fn guest() -> impl Strategy<Value = Guest> {
             step: 0,
         },
     )
+}
+
+/// A guest whose drift varies within the assumptions on simultaneous readings.
+fn calm_guest() -> impl Strategy<Value = Guest> {
+    guest().prop_map(|guest| Guest { wander_ppb: guest.wander_ppb % 400, ..guest })
 }
 
 /// Delay on the wire: a minimum, some spread, and occasional long waits. The two directions differ.
@@ -192,5 +199,63 @@ proptest! {
             timeline.state(d);
         }
         prop_assert!(estimator.kept() <= 1210);
+    }
+
+    /// A guest of machine b, and b. Each step has an exchange with both, a pair of the guest with b's time of day, and, in
+    /// every other one, b's report. The time of day is set now and then, by any amount.
+    #[test]
+    fn a_time_through_another_hypervisor_is_true_within_the_sum_of_the_bounds(
+        [b, relay] in [calm_guest(), calm_guest()],
+        of_b in exchanges(120),
+        of_relay in exchanges(120),
+        [of_report, of_pair] in [10..2_000 as Ns, 10..2_000 as Ns],
+        errors in prop::collection::vec((-100..=100 as Ns, -100..=100 as Ns), 120),
+        steps in prop::collection::btree_map(10..110_usize, -3 * SECOND..3 * SECOND, 0..3),
+        small_steps in prop::collection::btree_map(10..110_usize, -300_000..300_000 as Ns, 0..3),
+    ) {
+        let (mut time_of_b, mut time_of_relay, mut pairs) = (Timeline::new(), Timeline::new(), ChainedPairs::default());
+        let (mut host, mut utc, mut clock) = (SECOND, 1_700_000_000 * SECOND, None::<HypervisorClock>);
+        let (mut range, mut used) = (None::<RealtimeRange>, 0);
+        for (i, (of_b, of_relay)) in of_b.into_iter().zip(of_relay).enumerate() {
+            for (timeline, guest, (pause, there, inside, back)) in
+                [(&mut time_of_b, &b, of_b), (&mut time_of_relay, &relay, of_relay)]
+            {
+                let e = guest.exchange(host + pause, there, inside, back);
+                host = e.t4;
+                prop_assert_eq!(timeline.add(&e), None);
+            }
+            let (of_first, of_second) = errors[i];
+            let scaled = |error: Ns, most: Ns| error * most / 100;
+            pairs.push(PtpPair {
+                guest_ns: relay.at(host),
+                host_realtime_ns: b.at(host) + utc + scaled(of_first, of_pair),
+                uncertainty_ns: of_pair + 1,
+            });
+            host += MS;
+            let step = steps.get(&i).or(small_steps.get(&i)).copied().unwrap_or(0);
+            utc += step;
+            if step != 0 {
+                range = None;
+            }
+            host += MS;
+            if i % 2 == 0 {
+                let (at, error) = (b.at(host), scaled(of_second, of_report));
+                let since = range.map_or(at, |range| range.since);
+                let (low, high) = (utc + error - of_report, utc + error + of_report);
+                range = Some(RealtimeRange { low, high, since, until: at });
+                clock = HypervisorClock::new(time_of_b.clone(), range.unwrap());
+            }
+            let Some(clock) = &clock else { continue };
+            pairs.apply(&mut time_of_relay, clock);
+            for when in [host, host - 50 * MS, host - 300 * MS].map(|when| when.max(SECOND)) {
+                let (at_host, bound) = time_of_relay.host_time(relay.at(when)).unwrap();
+                let error = at_host - when;
+                prop_assert!(error.abs() <= bound + 3, "step {i}: off by {error}, bound {bound}");
+            }
+            used += u32::from(time_of_relay.state(host).method.name() == "ptp_kvm");
+        }
+        // The chain's bound includes that of b's exchanges, so the guest's own may be tighter, but no pair is false.
+        let state = time_of_relay.state(host);
+        prop_assert_eq!((state.causality_violations, state.pairs_refused), (0, None), "used {} times", used);
     }
 }

@@ -10,7 +10,7 @@ use crate::merge::{Feed, Merge, Origin};
 use crate::reactions::AllReactions;
 use crate::sampling::HostSampling;
 use crate::tables::{PointFilter, Tables};
-use latpath_agent::{Address, Machine, MachineError, Meter, StartRequest, Timeouts};
+use latpath_agent::{Address, Hypervisor, Machine, MachineError, Meter, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
@@ -23,7 +23,7 @@ use latpath_run::{Manifest, ToolCost};
 use latpath_settings::Reading;
 use latpath_timesync::Monitor;
 use latpath_vms::VmsByMachine;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Interval at which the route is searched, initially and later, ns.
@@ -46,6 +46,9 @@ pub struct Options {
     pub streams: Vec<StreamSpec>,
     /// Other machines, by the user's names, which are unique and differ from the host's.
     pub machines: Vec<(String, Address)>,
+    /// Guests among them that run on another one of them, by name, with that machine. Their `ptp_kvm` shows its time of
+    /// day.
+    pub hypervisors: BTreeMap<String, String>,
     /// The points that count; see [`PointFilter`].
     pub points: PointFilter,
     /// Whether to follow network namespaces of other user namespaces: rootless containers.
@@ -80,6 +83,7 @@ impl Options {
         Self {
             streams,
             machines: Vec::new(),
+            hypervisors: BTreeMap::new(),
             points: PointFilter::default(),
             other_users: false,
             nic_times: false,
@@ -205,9 +209,14 @@ impl Follow {
         host: impl FnOnce(&Options) -> Result<S, FollowError>,
     ) -> Result<Self, FollowError> {
         let mut feeds = Vec::new();
+        let hypervisors = options.hypervisors.values().map(|name| (name, Hypervisor::new(name)));
+        let hypervisors: BTreeMap<&String, Hypervisor> = hypervisors.collect();
         for (name, address) in &options.machines {
             let timeouts = Timeouts { window: MACHINE_TIMEOUT, ..Timeouts::default() };
-            let mut machine = Machine::connect(name, address, timeouts)?;
+            let mut machine = match options.hypervisors.get(name).and_then(|name| hypervisors.get(name)) {
+                Some(hypervisor) => Machine::connect_guest_of(hypervisor, name, address, timeouts)?,
+                None => Machine::connect(name, address, timeouts)?,
+            };
             if !machine.facts().boot_id.is_empty() && machine.facts().boot_id == latpath_linux::proc::boot_id() {
                 return Err(FollowError::SameKernel(name.clone()));
             }
@@ -223,11 +232,16 @@ impl Follow {
                 machine.use_clocks(clocks);
                 (StartRequest::GRANDMASTER, "1".into())
             });
+            let time_of_day = hypervisors.get(name).map(|itself| {
+                machine.publish_clock(itself);
+                (StartRequest::TIME_OF_DAY, "1".into())
+            });
             let nic_times = options.nic_times.then(|| (StartRequest::NIC_TIMES, "1".into()));
             let asked = flight
                 .chain([StartRequest::NOTES, StartRequest::VMS].map(|name| (name, "1".into())))
                 .chain(settings)
                 .chain(clocks)
+                .chain(time_of_day)
                 .chain(nic_times);
             let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.packet_streams().to_vec(), options: named };
@@ -563,6 +577,11 @@ impl Follow {
             unknown.extend(missing.map(|why| format!("{machine}: {why}")));
         }
         (vms, unknown)
+    }
+
+    /// The options.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Updates a manifest: points, route, machines and their clocks, counters, notes.

@@ -131,7 +131,8 @@ impl Origin for Machine {
         let clock = Machine::clock(self);
         MachineFigures {
             machine: self.name().into(),
-            method: clock.method.name().into(),
+            hypervisor: self.hypervisor(),
+            method: self.clock_method(),
             offset_ns: clock.offset_ns,
             drift_ppb: clock.drift_ppb,
             error_bound_ns: clock.max_error_bound_ns,

@@ -1,7 +1,7 @@
 //! Checks of an agent before it is followed.
 
 use latpath_agent::{serve, Address, Attached, Facts, ServeOptions, Stream};
-use latpath_follow::{Follow, FollowError, Options, PointFilter};
+use latpath_follow::{Follow, FollowError, Options};
 use latpath_model::StreamSpec;
 use latpath_probe::Probe;
 use std::os::unix::net::UnixListener;
@@ -17,20 +17,10 @@ fn error_with(facts: Facts) -> FollowError {
         let _ = serve(&mut stream, &mut options, None, |_| Err::<Attached<Probe>, _>("no probe".into()));
     });
     let options = Options {
-        streams: vec![StreamSpec::svid("MU01")],
         machines: vec![("guest0".into(), Address::Unix(socket))],
-        points: PointFilter::default(),
-        other_users: false,
-        nic_times: false,
-        door: false,
-        clock_error: None,
-        segments: Vec::new(),
-        threshold: 200_000,
         window: 500_000_000,
         ring_bytes: 1 << 20,
-        flight: None,
-        settings: false,
-        clocks: None,
+        ..Options::new(vec![StreamSpec::svid("MU01")])
     };
     let error = Follow::over::<latpath_probe::Probe>(options, |_| unreachable!("no agent is followed")).err().unwrap();
     agent.join().unwrap();

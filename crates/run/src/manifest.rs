@@ -104,7 +104,11 @@ pub struct NamedSegment {
 pub struct MachineFigures {
     /// Name of the machine: `host`, `guest0`.
     pub machine: String,
-    /// Source of its clock's offset: `same clock`, `timed exchanges`, `ptp_kvm`, `tsc-offset`, `PTP`.
+    /// The machine of the run on which it runs, if the user named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<String>,
+    /// Source of its clock's offset: `same clock`, `timed exchanges`, `ptp_kvm`, `ptp_kvm through MACHINE`,
+    /// `tsc-offset`, `PTP`.
     pub method: String,
     /// Its clock minus the host's, latest value, ns.
     pub offset_ns: Ns,
@@ -114,7 +118,7 @@ pub struct MachineFigures {
     pub error_bound_ns: Ns,
     /// Number of exchanges used.
     pub exchanges: u64,
-    /// Number of times by PTP that the exchanges disproved, which widened its bound.
+    /// Number of times by PTP, or through another machine, that the exchanges disproved.
     #[serde(skip_serializing_if = "is_zero")]
     pub causality_violations: u64,
     /// Its fault, if any (`no answer for 2.1 s`).

@@ -431,6 +431,7 @@ impl Pool {
     fn machine(&mut self) -> MachineFigures {
         MachineFigures {
             machine: self.text(),
+            hypervisor: Some(self.text()),
             method: self.text(),
             offset_ns: self.number(),
             drift_ppb: self.number(),

@@ -4,6 +4,7 @@ use crate::absent::Absent;
 use crate::event::{Event, EventQueue};
 use crate::{EndReason, FigureSource, Replay, Session, State, StopAfter};
 use latpath_analysis::{LiveExplainer, SummaryOptions};
+use latpath_cause::RunContext;
 use latpath_follow::{FollowError, Live, Options};
 use latpath_journey::Layout;
 use latpath_linux::background::Background;
@@ -117,8 +118,14 @@ impl LiveSession {
         let explains = follow.flight.is_some();
         let mut live = Live::start(Options { clocks: clocks.clone(), ..follow })?;
         live.find_rows_over(row_limits);
-        let explainer =
-            explains.then(|| LiveExplainer::start(&streams, live.follow.qdiscs(), live.vms().clone())).transpose()?;
+        let context = || RunContext {
+            streams: streams.clone(),
+            qdiscs: live.follow.qdiscs(),
+            vms: live.vms().clone(),
+            named_hypervisors: live.follow.options().hypervisors.clone(),
+            ..RunContext::default()
+        };
+        let explainer = explains.then(|| LiveExplainer::start(context())).transpose()?;
         if let Some(background) = background {
             live.follow.keep_background(background);
         }

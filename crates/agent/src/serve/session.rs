@@ -74,6 +74,8 @@ pub(super) struct Session<'a, S, F> {
     reporter: Reporter,
     realtime: RealtimeWatch,
     paired: Instant,
+    /// Whether the host asked for this machine's time of day.
+    reports_time_of_day: bool,
     /// Watch of this machine's clocks, if the host asked for the grandmaster's time, and that of the last one sent.
     clocks: Option<Monitor>,
     sent_time: Ns,
@@ -106,6 +108,7 @@ where
             reporter: Reporter::new(),
             realtime: RealtimeWatch::new(&ClockTie::read()),
             paired: now,
+            reports_time_of_day: false,
             clocks: None,
             sent_time: Ns::MIN,
             heard: now,
@@ -231,6 +234,7 @@ where
                 if request.option(StartRequest::GRANDMASTER).is_some() {
                     self.clocks = Some(Monitor::start(self.options.clocks.clone(), None));
                 }
+                self.reports_time_of_day = request.option(StartRequest::TIME_OF_DAY).is_some();
                 let reports_settings = request.option(StartRequest::SETTINGS).is_some();
                 let find_vms = request.option(StartRequest::VMS).map(|_| self.options.vms);
                 let (done, attached) = channel();
@@ -340,6 +344,10 @@ where
         if self.greeted && self.paired.elapsed() >= PAIR_EVERY {
             self.paired = Instant::now();
             self.read_hypervisor();
+            if self.reports_time_of_day {
+                self.realtime.observe(&ClockTie::read());
+                self.out.push(Message::TimeOfDay(self.realtime.range().into()));
+            }
         }
         self.report_grandmaster();
         if let Some(recording) = &mut self.recording {

@@ -27,12 +27,14 @@ fn context(run: &Run, layout: Layout, vms: VmsByMachine) -> RunContext {
     let manifest = run.manifest();
     let host = &manifest.host;
     let cpus = host.cpus_online.parse().ok().filter(|cpus: &Cpus| !cpus.is_empty());
+    let named = manifest.machines.iter().filter_map(|m| Some((m.clock.machine.clone(), m.clock.hypervisor.clone()?)));
     RunContext {
         points: run.points().to_vec(),
         routes: layout.route.by_streams(manifest.streams.len()),
         segments: layout.segments,
         streams: manifest.streams.clone(),
         vms,
+        named_hypervisors: named.collect(),
         hypervisors: Default::default(),
         processes: Default::default(),
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),

@@ -5,11 +5,9 @@ use latpath_capture::{BoundedCaptures, Capture, CaptureKind, RankedCapture, Wait
 use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
-use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
+use latpath_model::{Ns, PointInfo, HOST};
 use latpath_run::facts::HostFacts;
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
-use latpath_vms::VmsByMachine;
-use std::collections::HashMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,17 +48,13 @@ impl LiveExplainer {
     /// Maximum wait of a capture for late packets in flight: the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread for streams of this host. `qdiscs`: see [`RunContext::qdiscs`]. `vms`: those of the machines at
-    /// the start; those of this host are searched again from time to time.
+    /// Starts the thread for streams that are followed now. `context` has what is known of the machines at the start;
+    /// this host's own facts are added, and its virtual machines searched again from time to time.
     ///
     /// # Errors
     /// If the thread cannot be started.
-    pub fn start(
-        streams: &[StreamSpec],
-        qdiscs: HashMap<(u32, u32), Vec<String>>,
-        vms: VmsByMachine,
-    ) -> std::io::Result<Self> {
-        Self::spawn(RunContext { qdiscs, vms, ..host_context(streams) }, true)
+    pub fn start(context: RunContext) -> std::io::Result<Self> {
+        Self::spawn(on_this_host(context), true)
     }
 
     /// Starts the thread for captures of a run, whose virtual machines and CPUs are those of the context.
@@ -144,15 +138,14 @@ fn first_end(capture: &Capture) -> Option<Ns> {
     late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
 }
 
-fn host_context(streams: &[StreamSpec]) -> RunContext {
+fn on_this_host(context: RunContext) -> RunContext {
     let facts = HostFacts::read();
     RunContext {
-        streams: streams.to_vec(),
         cpus: facts.cpus_online.parse().ok().map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: facts.governors,
         is_virtual: facts.is_virtual,
         start_ns: latpath_linux::monotonic(),
-        ..RunContext::default()
+        ..context
     }
 }
 

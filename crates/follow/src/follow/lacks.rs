@@ -136,7 +136,7 @@ fn of_source(note: &SourceNote) -> Option<Deficiency> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{merge::Origin, tables::PointFilter, Options};
+    use crate::{merge::Origin, Options};
     use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamSpec};
 
     /// A source without sightings that has a note of each kind.
@@ -184,22 +184,8 @@ mod tests {
 
     #[test]
     fn notes_of_a_source_become_notes_footnotes_or_deficiencies() {
-        let options = Options {
-            streams: vec![StreamSpec::svid("MU01")],
-            machines: Vec::new(),
-            points: PointFilter::default(),
-            other_users: false,
-            nic_times: false,
-            door: false,
-            clock_error: None,
-            segments: Vec::new(),
-            threshold: 200_000,
-            window: 100_000_000,
-            ring_bytes: 1 << 20,
-            flight: None,
-            settings: false,
-            clocks: None,
-        };
+        let options =
+            Options { window: 100_000_000, ring_bytes: 1 << 20, ..Options::new(vec![StreamSpec::svid("MU01")]) };
         let mut follow = Follow::over(options, |_| Ok(Noting)).unwrap();
         let mut manifest = Manifest::default();
         follow.describe(&mut manifest);

@@ -17,7 +17,9 @@ use latpath_protocols::ReactionRule;
 use latpath_session::{size_note, Event, Session};
 use latpath_stats::units::{duration, number_of};
 use latpath_timesync::SyncEvent;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// What to follow.
@@ -40,9 +42,9 @@ pub struct FollowArgs {
     #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
     /// Also watch this machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
-    /// agent runs there; can be repeated
-    #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine)]
-    machines: Vec<(String, Address)>,
+    /// agent runs there; relay@b=ADDRESS for a guest that runs on machine b instead of this one; can be repeated
+    #[arg(short, long = "machine", value_name = "NAME[@MACHINE]=ADDRESS")]
+    machines: Vec<MachineArg>,
     /// Only use points that match this pattern, as host/nic-rx@eth0 or guest0/*; can be repeated [default: all that see
     /// the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
@@ -81,6 +83,29 @@ fn stream_help() -> String {
 fn match_help() -> String {
     let own = latpath_model::stream::own_keys();
     format!("Key that identifies a packet: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
+}
+
+/// A machine of a run, as the user names it.
+#[derive(Clone, Debug)]
+struct MachineArg {
+    name: String,
+    /// The machine on which it runs, if it is a guest of another one than this host.
+    hypervisor: Option<String>,
+    address: Address,
+}
+
+impl FromStr for MachineArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let guest = text.split_once('=').and_then(|(names, address)| Some((names.split_once('@')?, address)));
+        let ((name, address), hypervisor) = match guest {
+            Some(((name, hypervisor), address)) => (machine(&format!("{name}={address}"))?, Some(hypervisor)),
+            None => (machine(text)?, None),
+        };
+        // A guest of this host needs no name of its machine.
+        Ok(Self { name, hypervisor: hypervisor.filter(|name| *name != HOST).map(str::to_owned), address })
+    }
 }
 
 pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
@@ -125,6 +150,25 @@ impl FollowArgs {
             && self.points.is_empty())
     }
 
+    /// The machine on which each guest runs, if that is another one of the run.
+    fn hypervisors(&self) -> Result<BTreeMap<String, String>, Usage> {
+        let of = |one: &MachineArg| Some((one.name.clone(), one.hypervisor.clone()?));
+        let all: BTreeMap<String, String> = self.machines.iter().filter_map(of).collect();
+        for (guest, hypervisor) in &all {
+            if !self.machines.iter().any(|one| one.name == *hypervisor) {
+                return Err(Usage(format!(
+                    "--machine {guest}@{hypervisor}=…: there is no machine {hypervisor:?}; also name it, as --machine {hypervisor}=ssh:root@…"
+                )));
+            }
+            // A chain has at most as many machines as there are.
+            let mut chain = std::iter::successors(Some(hypervisor), |machine| all.get(*machine));
+            if chain.nth(all.len()).is_some() {
+                return Err(Usage(format!("--machine {guest}@{hypervisor}=…: {guest:?} cannot run on itself")));
+            }
+        }
+        Ok(all)
+    }
+
     /// The options of following. `quiet` omits the message about streams that a pattern chose.
     pub fn options(&self, quiet: bool) -> Result<Options> {
         let with_rule = |stream: StreamSpec| match &self.rule {
@@ -136,7 +180,7 @@ impl FollowArgs {
             let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)";
             bail!(Usage(text.into()));
         }
-        for (i, (name, _)) in self.machines.iter().enumerate() {
+        for (i, MachineArg { name, .. }) in self.machines.iter().enumerate() {
             let taken = match name.as_str() {
                 HOST => Some("this machine"),
                 MERGING_UNIT => Some("whatever takes the samples of a stream"),
@@ -146,7 +190,7 @@ impl FollowArgs {
             if let Some(taken) = taken {
                 bail!(Usage(format!("--machine {name}=…: {name:?} is {taken}; give the other another name")));
             }
-            if self.machines[..i].iter().any(|(n, _)| n == name) {
+            if self.machines[..i].iter().any(|other| other.name == *name) {
                 bail!(Usage(format!("machine {name:?} is named twice")));
             }
         }
@@ -187,7 +231,7 @@ impl FollowArgs {
                 streams.len()
             )));
         }
-        for (name, address) in &self.machines {
+        for MachineArg { name, address, .. } in &self.machines {
             if let Address::Unix(path) = address {
                 if !path.exists() {
                     let path = printable(&path.display().to_string());
@@ -197,7 +241,8 @@ impl FollowArgs {
         }
         Ok(Options {
             streams,
-            machines: self.machines.clone(),
+            machines: self.machines.iter().map(|one| (one.name.clone(), one.address.clone())).collect(),
+            hypervisors: self.hypervisors()?,
             points: PointFilter::new(self.points.clone()),
             other_users: self.other_users,
             nic_times: self.stamps == Stamps::Nic,

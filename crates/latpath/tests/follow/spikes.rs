@@ -3,7 +3,7 @@
 use crate::live::shows;
 use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_capture::{CaptureKind, LatenessRule, RankedCapture, RetentionLimits};
-use latpath_follow::{FlightOptions, Live, Options, PointFilter};
+use latpath_follow::{FlightOptions, Live, Options};
 use latpath_lab::PUBLISHER;
 use latpath_model::{text::quoted, Point, PointKind};
 use latpath_run::{Condition, Run, Select, SpikeFile};
@@ -316,20 +316,11 @@ fn live() -> Result<(), Failed> {
         retention: RetentionLimits::default(),
     };
     let mut watch = Live::start(Options {
-        streams: vec![format!("svid:{}", stage.svid).parse()?],
-        machines: Vec::new(),
-        points: PointFilter::default(),
-        other_users: false,
-        nic_times: false,
-        door: false,
-        clock_error: None,
-        segments: Vec::new(),
         threshold: 20 * ms,
         window: 4_000 * ms,
         ring_bytes: 1 << 20,
         flight: Some(flight),
-        settings: false,
-        clocks: None,
+        ..Options::new(vec![format!("svid:{}", stage.svid).parse()?])
     })?;
     let mut came = Vec::new();
     let step = |watch: &mut Live, came: &mut Vec<RankedCapture>| {

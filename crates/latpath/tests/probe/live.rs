@@ -1,7 +1,7 @@
 //! Live figures, compared with the packets sent.
 
 use crate::*;
-use latpath_follow::{Follow, Live, Options, PointFilter};
+use latpath_follow::{Follow, Live, Options};
 use latpath_stats::Summary;
 use latpath_testkit::{bench, trial, Lack};
 
@@ -20,23 +20,8 @@ pub fn alone(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 }
 
 pub fn options(stream: &str) -> Options {
-    Options {
-        streams: vec![StreamSpec::svid(stream)],
-        machines: Vec::new(),
-        points: PointFilter::default(),
-        other_users: false,
-        nic_times: false,
-        door: false,
-        clock_error: None,
-        segments: Vec::new(),
-        threshold: 200_000,
-        // The maximum: a busy machine may keep a packet from its next point for long.
-        window: 4_000_000_000,
-        ring_bytes: 16 << 20,
-        flight: None,
-        settings: false,
-        clocks: None,
-    }
+    // The maximum: a busy machine may keep a packet from its next point for long.
+    Options { window: 4_000_000_000, ..Options::new(vec![StreamSpec::svid(stream)]) }
 }
 
 /// Follows one stream; returns once packets are counted.

@@ -200,6 +200,7 @@ pub fn summary() -> Summary {
         machines: vec![
             MachineFigures {
                 machine: "guest0".into(),
+                hypervisor: None,
                 method: "timed exchanges".into(),
                 offset_ns: -81_220_118_004_771,
                 drift_ppb: 311,

@@ -79,6 +79,7 @@ pub fn context() -> RunContext {
         segments: vec![segment("Thyp", 0, 3), segment("Tsub", 3, 4), segment("total", 0, 4)],
         streams: vec!["svid:MU01,mac=01:0c:cd:04:00:01".parse().unwrap()],
         vms: vec![vm()].into(),
+        named_hypervisors: Default::default(),
         hypervisors: Default::default(),
         processes: Default::default(),
         cpus: [("host".to_owned(), "0-7".parse().unwrap()), ("guest7".to_owned(), "0".parse().unwrap())].into(),

@@ -42,6 +42,7 @@ pub fn summary(capture: Capture, second: u64) -> Summary {
     if guest {
         s.machines = vec![MachineFigures {
             machine: "guest0".into(),
+            hypervisor: None,
             method: "timed exchanges".into(),
             offset_ns: -12_345_678,
             drift_ppb: -3,
