@@ -341,9 +341,9 @@ impl Follow {
         }
         // Detached probes have no more sightings, so the watermark is the end of time; the packets' window is not.
         let mut reached = self.now.min(span.end);
-        if no_route && joiner.open() > 0 {
+        if let Some(oldest) = joiner.oldest().filter(|_| no_route) {
             // After a stall, this round may have read more than a window: the next one finds the route of its packets.
-            reached = reached.min(joiner.reached().saturating_add(window - 1));
+            reached = reached.min(oldest.saturating_add(window - 1));
         }
         joiner.advance(reached, &mut done);
         if let Some(flight) = flight {

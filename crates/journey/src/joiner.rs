@@ -224,10 +224,15 @@ impl Joiner {
         self.streams.iter().map(|s| s.ring.open()).sum()
     }
 
+    /// Time of the first sighting of the oldest open journey.
+    pub fn oldest(&self) -> Option<Ns> {
+        let open = self.streams.iter().filter(|s| s.ring.open() > 0);
+        open.map(|s| s.ring.get(s.ring.emit).first).min()
+    }
+
     /// Time before which all journeys have been handed out, by their beginning.
     pub fn reached(&self) -> Ns {
-        let open = self.streams.iter().filter(|s| s.ring.open() > 0);
-        open.map(|s| s.ring.get(s.ring.emit).first).min().map_or(self.now, |first| first.min(self.now))
+        self.oldest().map_or(self.now, |first| first.min(self.now))
     }
 
     /// Numbers of a stream's open journeys.

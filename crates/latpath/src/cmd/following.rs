@@ -43,7 +43,7 @@ pub struct FollowArgs {
     rule: Option<String>,
     /// Also watch this machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
     /// agent runs there; relay@b=ADDRESS for a guest that runs on machine b instead of this one; can be repeated
-    #[arg(short, long = "machine", value_name = "NAME[@MACHINE]=ADDRESS")]
+    #[arg(short, long = "machine", value_name = "NAME=ADDRESS")]
     machines: Vec<MachineArg>,
     /// Only use points that match this pattern, as host/nic-rx@eth0 or guest0/*; can be repeated [default: all that see
     /// the stream]
