@@ -184,7 +184,7 @@ impl Table {
     }
 
     /// The lines of the table; if it has too many columns for `width`, in several blocks, each starting with the first
-    /// two text columns, or as many as tell the rows apart.
+    /// two text columns, or as many as tell the rows apart if there is room.
     pub fn folded(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
         let least = |i: usize| if self.left[i] { self.natural(i).min(LEAST) } else { self.natural(i) };
         let texts = self.left.iter().take_while(|left| **left).count();
@@ -193,7 +193,9 @@ impl Table {
             let mut seen = HashSet::new();
             rows.iter().all(|row| seen.insert(&row[..*names]))
         };
-        let names = (2..=texts).find(differ).unwrap_or(texts.min(2));
+        let widest = |names: usize| (names..self.left.len()).map(least).max().unwrap_or(0);
+        let fit = |names: &usize| indent + (0..*names).map(|i| least(i) + 2).sum::<usize>() + widest(*names) <= width;
+        let names = (2..=texts).find(differ).filter(fit).unwrap_or(texts.min(2));
         let mut blocks: Vec<Vec<usize>> = vec![(0..names).collect()];
         for i in names..self.left.len() {
             let block = blocks.last_mut().expect("there is one from the beginning");
