@@ -422,7 +422,7 @@ impl TryFrom<&GrandmasterTime> for PtpTime {
     type Error = String;
 
     /// # Errors
-    /// The identity is none.
+    /// The identity does not have eight bytes.
     fn try_from(time: &GrandmasterTime) -> Result<Self, String> {
         let GrandmasterTime { grandmaster, monotonic, utc, bound } = time;
         let grandmaster = grandmaster.as_slice().try_into().map_err(|_| "the machine's grandmaster has no identity")?;

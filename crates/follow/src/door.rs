@@ -321,7 +321,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// An origin that finds points and delivers sightings as it is told.
+    /// An origin whose points and sightings the test sets.
     #[derive(Clone, Default)]
     struct Invented(Arc<Mutex<(Vec<PointInfo>, Vec<Sighting>)>>);
 

@@ -53,7 +53,7 @@ impl NicClock {
     /// Opens the clock of a device; `None` if the device has none.
     ///
     /// # Errors
-    /// The clock cannot be opened, or stands still; as a sentence.
+    /// The clock cannot be opened, or does not advance; as a sentence.
     pub fn open(caps: &Caps) -> Result<Option<Self>, String> {
         let Some(index) = caps.phc else { return Ok(None) };
         if let Check::Failed(why) = verify(caps, Trial::default()).clock {

@@ -309,7 +309,7 @@ pub trait Protocol: Sized + Clone + PartialEq {
     /// Passes each sample of this stream in a whole frame to `each`: its number, and its bytes.
     fn each_sample(&self, _frame: &[u8], _each: &mut dyn FnMut(u16, &[u8])) {}
 
-    /// The BOOLEAN at this place of a whole frame of this stream; `None` if there is none.
+    /// The BOOLEAN at this place of a whole frame of this stream, if there is one.
     fn boolean(&self, _frame: &[u8], _header: &Header, _path: &ValuePath) -> Option<bool> {
         None
     }
@@ -507,7 +507,7 @@ macro_rules! protocols {
                 }
             }
 
-            /// The BOOLEAN at this place of a whole frame of this stream; `None` if there is none.
+            /// The BOOLEAN at this place of a whole frame of this stream, if there is one.
             pub fn boolean(&self, frame: &[u8], header: &$crate::Header, path: &$crate::ValuePath) -> Option<bool> {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::boolean(m, frame, header, path),)*

@@ -206,7 +206,7 @@ struct Slots {
 /// Frames that are late by the same number of cycles.
 #[derive(Serialize, JsonSchema)]
 struct LateBy {
-    /// Whole cycles after the slot: 0 before the slot of the next cycle; 1000 stands for 1000 and more.
+    /// Whole cycles after the slot: 0 before the slot of the next cycle; 1000 means 1000 or more.
     cycles: u64,
     /// Number of frames.
     frames: u64,
