@@ -122,8 +122,8 @@ pub struct Args {
     /// Send N frames of each stream at once, every N intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     burst: u32,
-    /// Make a fault every TIME, as 2s,for=80ms,times=5: all currents are so many times as large for so long; to test
-    /// what reacts to it [default: for=100ms,times=10]
+    /// Make a fault every TIME: 2s,for=80ms,times=5 multiplies all currents by 5 for 80 ms, every 2 s; to test what
+    /// reacts to it [default: for=100ms,times=10]
     #[arg(long, value_name = "TIME", value_parser = faults::parse)]
     step: Option<latpath_traffic::Faults>,
     #[arg(short, long, value_name = "STREAM", help = format!("Stream to send instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst", "step"])]
