@@ -63,13 +63,10 @@ const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
-/// Hooks for transfers between guests and host.
-static TRANSFERS: [Hook; 31] = [
+/// Hooks for the guest's door: how packets for a guest are announced to it.
+const DOOR: [Hook; 20] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
-    hook("waking", "sched_waking", "who woke a thread"),
-    hook("wakeup_new", "sched_wakeup_new", "the names of new threads"),
-    hook("rename", "task_rename", "new names of threads that are gone"),
     module("kvm_entry", "kvm_entry", "kvm", GUEST),
     or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_with_reason"),
     module("kvm_exit_with_reason", "kvm_exit", "kvm", GUEST),
@@ -82,45 +79,31 @@ static TRANSFERS: [Hook; 31] = [
     function("vhost_tx_net", "handle_tx_net", NET, ROUNDS),
     function("vhost_rx_net", "handle_rx_net", NET, ROUNDS),
     function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), IRQFD),
-    module("kvm_mmio", "kvm_mmio", "kvm", REGISTERS),
-    module("kvm_fast_mmio", "kvm_fast_mmio", "kvm", REGISTERS),
-    or(module("kvm_pio", "kvm_pio", "kvm", REGISTERS), "kvm_pio_without_value"),
-    module("kvm_pio_without_value", "kvm_pio", "kvm", REGISTERS),
     module("kvm_set_irq", "kvm_set_irq", "kvm", RAISED),
     module("kvm_irq_line", "kvm_irq_line", "kvm", RAISED),
     module("kvm_msi_set_irq", "kvm_msi_set_irq", "kvm", RAISED),
     module("kvm_accept", "kvm_apic_accept_irq", "kvm", ACCEPTED),
     module("kvm_posted", "kvm_apicv_accept_irq", "kvm", POSTED),
-    module("kvm_end", "kvm_eoi", "kvm", ENDED),
-    module("kvm_pv_end", "kvm_pv_eoi", "kvm", ENDED),
-    hook("tap_arrive", "net_dev_start_xmit", TAPS),
-    hook("tap_read", "skb_copy_datagram_iovec", TAPS),
     hook("tap_write", "netif_receive_skb", TAPS),
 ];
 
-/// Hooks for the guest's door: how packets for a guest are announced to it.
-static DOOR: [Hook; 20] = [
-    or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
-    hook("switch_without_state", NEEDED, "who ran"),
-    module("kvm_entry", "kvm_entry", "kvm", GUEST),
-    or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_with_reason"),
-    module("kvm_exit_with_reason", "kvm_exit", "kvm", GUEST),
-    module("kvm_inject", "kvm_inj_virq", "kvm", "when an interrupt was injected into a guest"),
-    or(function("eventfd_signal", "eventfd_signal", None, KICKS), "eventfd_signal_mask"),
-    function("eventfd_signal_mask", "eventfd_signal_mask", None, KICKS),
-    function("eventfd_read", "eventfd_read", None, "when QEMU turns to a queue"),
-    function("vhost_tx_kick", "handle_tx_kick", NET, ROUNDS),
-    function("vhost_rx_kick", "handle_rx_kick", NET, ROUNDS),
-    function("vhost_tx_net", "handle_tx_net", NET, ROUNDS),
-    function("vhost_rx_net", "handle_rx_net", NET, ROUNDS),
-    function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), IRQFD),
-    module("kvm_set_irq", "kvm_set_irq", "kvm", RAISED),
-    module("kvm_irq_line", "kvm_irq_line", "kvm", RAISED),
-    module("kvm_msi_set_irq", "kvm_msi_set_irq", "kvm", RAISED),
-    module("kvm_accept", "kvm_apic_accept_irq", "kvm", ACCEPTED),
-    module("kvm_posted", "kvm_apicv_accept_irq", "kvm", POSTED),
-    hook("tap_write", "netif_receive_skb", TAPS),
-];
+/// Hooks for transfers between guests and host: those of the door, and the steps before and after it.
+static TRANSFERS: [Hook; 31] = joined(
+    DOOR,
+    [
+        hook("waking", "sched_waking", "who woke a thread"),
+        hook("wakeup_new", "sched_wakeup_new", "the names of new threads"),
+        hook("rename", "task_rename", "new names of threads that are gone"),
+        module("kvm_mmio", "kvm_mmio", "kvm", REGISTERS),
+        module("kvm_fast_mmio", "kvm_fast_mmio", "kvm", REGISTERS),
+        or(module("kvm_pio", "kvm_pio", "kvm", REGISTERS), "kvm_pio_without_value"),
+        module("kvm_pio_without_value", "kvm_pio", "kvm", REGISTERS),
+        module("kvm_end", "kvm_eoi", "kvm", ENDED),
+        module("kvm_pv_end", "kvm_pv_eoi", "kvm", ENDED),
+        hook("tap_arrive", "net_dev_start_xmit", TAPS),
+        hook("tap_read", "skb_copy_datagram_iovec", TAPS),
+    ],
+);
 
 /// The set of events to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
