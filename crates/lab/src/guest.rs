@@ -10,7 +10,7 @@ use crate::{
     image, kernel,
     layers::{LabKernel, Layers},
     machine::Machine,
-    qemu::{Files, Start},
+    qemu::{Files, Start, MACVTAP_FD},
     Lab, LabPath, Namespace, Output, Progress, Stop,
 };
 use latpath_net::{Change, Statistics};
@@ -150,7 +150,8 @@ impl Guest {
                 // The archive and its unpacked files are temporarily both in memory.
                 memory_mib: plan.memory_mib + 2 * image_mib,
                 append: "ipv6.disable=1",
-                devices: devices(plan, acceleration),
+                devices: devices(plan, acceleration, path.macvtap.as_deref()),
+                macvtap: path.macvtap.as_deref(),
                 files: &files,
                 verbose,
             };
@@ -276,7 +277,7 @@ impl Guest {
 }
 
 /// QEMU's options: the NIC on the path's tap, the agent's port, and a vsock if the plan has one.
-fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
+fn devices(plan: &GuestPlan, acceleration: Acceleration, macvtap: Option<&Path>) -> Vec<String> {
     let is_vhost =
         acceleration == Acceleration::KvmVhost && !matches!(plan.service, NicService::Qemu | NicService::Packed);
     let vhost = if is_vhost { "on" } else { "off" };
@@ -286,7 +287,10 @@ fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
         NicService::Default | NicService::Qemu => "",
     };
     let mut devices = vec![
-        format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no,vhost={vhost}"),
+        match macvtap {
+            Some(_) => format!("-netdev tap,id=net,fd={MACVTAP_FD},vhost={vhost}"),
+            None => format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no,vhost={vhost}"),
+        },
         format!("-device virtio-net-pci,netdev=net,romfile={options}"),
     ];
     devices.extend(plan.vsock.map(|cid| format!("-device vhost-vsock-pci,guest-cid={cid}")));

@@ -116,6 +116,7 @@ impl Hypervisor {
                 memory_mib: MEMORY_MIB,
                 append: append.trim_end(),
                 devices: devices(&layers, nics, &out, &files),
+                macvtap: None,
                 files: &files,
                 verbose: false,
             };

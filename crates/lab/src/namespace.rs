@@ -2,17 +2,22 @@
 //! latpath after a kill.
 
 use crate::{
-    error::{Error, Result},
+    error::{Doing, Error, Result},
     process::{self, Running},
     undo::{LabEntry, Step},
 };
-use latpath_net::{interfaces, Change, Netns, Rtnetlink, Statistics};
+use latpath_net::{interfaces, macvtap_device_number, Change, Netns, Rtnetlink, Statistics};
 use latpath_undo::Owner;
-use nix::sys::signal::Signal;
+use nix::sys::{
+    signal::Signal,
+    stat::{mknod, Mode, SFlag},
+};
 use std::{
     collections::BTreeMap,
     fmt,
     fs::{self, File},
+    io,
+    path::{Path, PathBuf},
     process::Command,
     sync::{
         atomic::{AtomicU32, Ordering},
@@ -124,6 +129,18 @@ impl Namespace {
     /// If the namespace cannot be entered.
     pub fn network(&self) -> Result<Rtnetlink> {
         Ok(Rtnetlink::open(&self.inner.netns)?)
+    }
+
+    /// Makes a character device file of a macvtap in `folder`, under its usual name `tapN`.
+    ///
+    /// # Errors
+    /// If the device is no macvtap, or the file cannot be made.
+    pub fn macvtap_node(&self, device: &str, folder: &Path) -> Result<PathBuf> {
+        let (ifindex, number) = macvtap_device_number(self.netns(), device)?;
+        let node = folder.join(format!("tap{ifindex}"));
+        let made = mknod(&node, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, number);
+        made.map_err(io::Error::from).doing(format!("make {}", node.display()))?;
+        Ok(node)
     }
 
     /// Runs `ip -n <this> WORDS…`; the words are separated by spaces.

@@ -7,7 +7,7 @@ use crate::{
     open_vswitch::OpenVswitch,
     undo::{LabEntry, Step},
 };
-use latpath_net::{Change, NewDevice};
+use latpath_net::{Change, Flag, MacvtapMode, NewDevice};
 use std::{
     fs,
     os::unix::fs::DirBuilderExt,
@@ -32,6 +32,8 @@ pub enum Switch {
     LinuxBridge,
     /// The lab's own Open vSwitch on the kernel's datapath, which learns addresses like the bridge.
     OpenVswitch,
+    /// None: the guest's device is a macvtap on the host's NIC.
+    Macvtap,
 }
 
 /// A lab of this process. Any number of labs may exist at once, in this process and others.
@@ -101,7 +103,7 @@ impl Lab {
         }
     }
 
-    /// [`Lab::lay`], with a choice of the switch.
+    /// [`Lab::lay`], with a choice of the switch. A macvtap has a guest behind it, and no other application.
     ///
     /// # Errors
     /// Like [`Lab::lay`], and if Open vSwitch does not start.
@@ -117,8 +119,18 @@ impl Lab {
                 host.add_device(BRIDGE, NewDevice::Bridge { multicast_snooping: false, spanning_tree: false })?;
                 None
             }
+            Switch::Macvtap => None,
         };
         cable(&publisher, PUBLISHER, &hypervisor, NIC)?;
+        if switch == Switch::Macvtap {
+            // It receives all groups: QEMU does not tell it which ones the guest joins.
+            host.add_device(TAP, NewDevice::Macvtap { lower: NIC, mode: MacvtapMode::Bridge, queues: 1 })?;
+            host.set(TAP, &[Change::Flag(Flag::AllMulticast, true), up])?;
+            host.set(NIC, &[up])?;
+            publisher.network()?.set(PUBLISHER, &[up])?;
+            let node = Some(hypervisor.macvtap_node(TAP, self.folder())?);
+            return Ok(LabPath { publisher, hypervisor, application: None, open_vswitch, macvtap: node });
+        }
         let (port, application) = match application {
             Application::Guest => {
                 host.add_device(TAP, NewDevice::Tap)?;
@@ -144,7 +156,7 @@ impl Lab {
         if let Some(space) = &application {
             space.network()?.set(APPLICATION, &[up])?;
         }
-        Ok(LabPath { publisher, hypervisor, application, open_vswitch })
+        Ok(LabPath { publisher, hypervisor, application, open_vswitch, macvtap: None })
     }
 }
 
@@ -155,8 +167,10 @@ pub struct LabPath {
     pub open_vswitch: Option<Arc<OpenVswitch>>,
     /// The namespace of the packets' source, with [`PUBLISHER`].
     pub publisher: Namespace,
-    /// The host's namespace, with [`NIC`], [`BRIDGE`] and [`TAP`] or [`VETH`].
+    /// The host's namespace, with [`NIC`], [`TAP`] or [`VETH`], and [`BRIDGE`] unless the tap is a macvtap.
     pub hypervisor: Namespace,
+    /// The character device of the guest's macvtap.
+    pub macvtap: Option<PathBuf>,
     /// Without a guest: the application's namespace, with [`APPLICATION`].
     pub application: Option<Namespace>,
 }

@@ -12,8 +12,13 @@ use nix::sys::signal::Signal;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
+
+/// Descriptor of a macvtap in QEMU.
+pub(crate) const MACVTAP_FD: u32 = 3;
+/// Opens the macvtap and becomes QEMU.
+const OPEN_THEN_BECOME: &str = "node=$1; shift; exec \"$@\" 3<>\"$node\"";
 
 pub(crate) struct Start<'a> {
     pub(crate) emulator: &'a Emulator,
@@ -32,6 +37,8 @@ pub(crate) struct Start<'a> {
     pub(crate) append: &'a str,
     /// Further options, separated by spaces.
     pub(crate) devices: Vec<String>,
+    /// The macvtap of its NIC, open as [`MACVTAP_FD`].
+    pub(crate) macvtap: Option<&'a Path>,
     /// Files of its sockets, its console and its messages.
     pub(crate) files: &'a Files,
     /// Whether the console shows the kernel's messages, for the second attempt after a silent failure.
@@ -68,7 +75,11 @@ impl Start<'_> {
         let messages = &self.files.messages;
         let messages = fs::File::create(messages).doing(format!("write {}", messages.display()))?;
         let mut command = self.emulator.command();
-        command.args(self.arguments()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
+        command.args(self.arguments());
+        if let Some(node) = self.macvtap {
+            command = with_macvtap(&command, node);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages);
         match self.namespace {
             Some(namespace) => namespace.start(command, Signal::SIGKILL),
             None => Running::start(command, None, Signal::SIGKILL),
@@ -111,6 +122,14 @@ impl Start<'_> {
         }
         arguments
     }
+}
+
+/// The command with a macvtap's character device as its descriptor [`MACVTAP_FD`].
+fn with_macvtap(command: &Command, node: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", OPEN_THEN_BECOME, "sh"]).arg(node).arg(command.get_program()).args(command.get_args());
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
 }
 
 /// A path as an option of QEMU, where a comma is doubled.

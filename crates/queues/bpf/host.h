@@ -365,6 +365,7 @@ static __noinline int signalled(__u64 eventfd)
 
 	if (!now_in_window())
 		return 0;
+	bpf_map_delete_elem(&signalled_last, &thread);
 	q = meaning ? in_place(meaning->place) : 0;
 	if (!meaning) {
 		earlier = bpf_map_lookup_elem(&unknown_signals, &eventfd);
@@ -399,8 +400,9 @@ int eventfd_signal_mask(void *ctx)
 }
 
 /*
- * Counts only where no program is attached to irqfd_wakeup: KVM turns the signal that this thread has just sent into an
- * interrupt. If QEMU relays the signal, QEMU's own thread raises the interrupt.
+ * Counts only where irqfd_wakeup's program does not run (Linux 6.12.95 attaches it, and never runs it): KVM turns the
+ * signal that this thread has just sent into an interrupt. If QEMU relays the signal, QEMU's own thread raises the
+ * interrupt.
  */
 SEC("tp_btf/kvm_msi_set_irq")
 int kvm_msi_set_irq(void *ctx)

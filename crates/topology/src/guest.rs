@@ -10,12 +10,12 @@ use crate::{
     Error, Result,
 };
 use latpath_linux::proc::{start_ticks, Root};
-use latpath_net::Netns;
+use latpath_net::macvtap_device_number;
 use nix::{
     errno::Errno,
     sys::{
         signal::{kill, Signal},
-        stat::{makedev, mknod, Mode, SFlag},
+        stat::{mknod, Mode, SFlag},
         wait::{waitpid, WaitPidFlag},
     },
     unistd::Pid,
@@ -202,7 +202,7 @@ fn nic(topology: &Topology, guest: &Guest, qemu: &Qemu) -> String {
 
 /// The character device of a guest's macvtap: /dev/tapN if it is this one's, else the topology's node.
 fn macvtap_node(topology: &Topology, host: &Host, guest: &Guest) -> Result<PathBuf> {
-    let (ifindex, number) = device_number(&host.netns, &guest.tap())?;
+    let (ifindex, number) = macvtap_device_number(&host.netns, &guest.tap())?;
     let usual = PathBuf::from(format!("/dev/tap{ifindex}"));
     // The macvtap of another namespace may have the same index, and the file.
     let is_its = fs::metadata(&usual).is_ok_and(|meta| meta.rdev() == number);
@@ -212,7 +212,7 @@ fn macvtap_node(topology: &Topology, host: &Host, guest: &Guest) -> Result<PathB
 /// Makes the character device of a guest's macvtap where /dev has none; returns its path.
 pub(crate) fn make_node(builder: &mut Builder, topology: &Topology, host: &Host, guest: &Guest) -> Result<PathBuf> {
     let device = guest.tap();
-    let (ifindex, number) = device_number(&host.netns, &device)?;
+    let (ifindex, number) = macvtap_device_number(&host.netns, &device)?;
     let path = macvtap_node(topology, host, guest)?;
     if path != node(&topology.name, ifindex) {
         return Ok(path);
@@ -246,22 +246,6 @@ pub(crate) fn remove_node(
     // Other macvtaps of the topology may have theirs there.
     let _ = path.parent().map(fs::remove_dir);
     Ok(removed)
-}
-
-/// Index of a macvtap in its namespace, and the number of its character device.
-fn device_number(netns: &Netns, tap: &str) -> Result<(u32, u64)> {
-    let ifindex = latpath_net::Rtnetlink::open(netns)?.device(tap)?.ifindex;
-    let read = || -> std::io::Result<String> {
-        let sysfs = latpath_linux::sysfs_of_own_netns()?;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&sysfs);
-        fs::read_to_string(format!("/proc/self/fd/{fd}/class/net/{tap}/tap{ifindex}/dev"))
-    };
-    let doing = || format!("find the character device of {tap}");
-    let text = netns.inside(read)?.doing(doing())?;
-    let number = text.trim().split_once(':');
-    let number = number.and_then(|(major, minor)| Some(makedev(major.parse().ok()?, minor.parse().ok()?)));
-    let unreadable = || Error::Io { doing: doing(), source: std::io::ErrorKind::InvalidData.into() };
-    number.map(|number| (ifindex, number)).ok_or_else(unreadable)
 }
 
 /// Ends a guest's process: SIGTERM, by which QEMU closes its disks, then SIGKILL.

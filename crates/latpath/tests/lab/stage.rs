@@ -92,6 +92,8 @@ pub struct Stage {
     pub cpus: u32,
     /// Recordings do without the guest's agent.
     pub without_agent: bool,
+    /// The guest's machine name and vsock context ID.
+    pub identity: (&'static str, u32),
 }
 
 impl Stage {
@@ -116,6 +118,7 @@ impl Stage {
             service: NicService::Default,
             cpus: 1,
             without_agent: false,
+            identity: (GUEST, CID),
         })
     }
 
@@ -135,15 +138,16 @@ impl Stage {
         let more = programs
             .into_iter()
             .map(|(file, path)| (self.bench.lab.stripped(file, path.trim_start_matches("/bin/")), path));
+        let (name, cid) = self.identity;
         let plan = GuestPlan {
-            name: GUEST.into(),
+            name: name.into(),
             programs: std::iter::once(latpath).chain(more).collect(),
             cpus: self.cpus,
             memory_mib: 256,
             acceleration: Some(Acceleration::KvmVhost),
-            vsock: (reach == Reach::Vsock).then_some(CID),
+            vsock: (reach == Reach::Vsock).then_some(cid),
             service: self.service,
-            console: Some(kept(&format!("{GUEST}.console"))),
+            console: Some(kept(&format!("{name}.console"))),
             ..GuestPlan::default()
         };
         let mut guest = boot(&self.bench.lab, &self.bench.path, &plan)?;
@@ -243,11 +247,12 @@ impl Stage {
             true => self.bench.lab.folder().join(kept("run").file_name().context("a name for the run")?),
             false => kept("run"),
         };
+        let (name, cid) = self.identity;
         let machine = match (&self.guest, self.reach) {
             (None, _) => String::new(),
             (Some(_), _) if self.without_agent => String::new(),
-            (Some(guest), Reach::Serial) => format!("--machine {GUEST}=unix:{}", guest.agent_socket().display()),
-            (Some(_), Reach::Vsock) => format!("--machine {GUEST}=vsock:{CID}:{PORT}"),
+            (Some(guest), Reach::Serial) => format!("--machine {name}=unix:{}", guest.agent_socket().display()),
+            (Some(_), Reach::Vsock) => format!("--machine {name}=vsock:{cid}:{PORT}"),
         };
         let window = window.as_millis();
         let words = format!("record --stream {stream} {machine} --window {window}ms {words} -o {}", run.display());

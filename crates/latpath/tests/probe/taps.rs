@@ -2,11 +2,10 @@
 //! frames that it writes are the VM's.
 
 use crate::*;
-use latpath_lab::{Lab, Namespace, APPLICATION, BRIDGE, NIC};
+use latpath_lab::{Lab, APPLICATION, BRIDGE, NIC};
 use latpath_protocols::protocol::FrameLink;
 use latpath_testkit::{bench, equal, trial, Lack};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -116,7 +115,7 @@ fn macvtap() -> Result<(), Failed> {
     let space = bench.application();
     space.ip(&format!("link add link {APPLICATION} name {MACVTAP} type macvtap mode bridge"))?;
     space.ip(&format!("link set {MACVTAP} allmulticast on up"))?;
-    let node = node_of_macvtap(&bench, space, MACVTAP)?;
+    let node = space.macvtap_node(MACVTAP, bench.lab.folder())?;
     let file = open(&node, MACVTAP)?;
     let seen = both_ways(&bench, &file, GROUP)?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@lp-app", "host/vm-read@macvtap0"])?;
@@ -132,25 +131,12 @@ fn macvtap_alone() -> Result<(), Failed> {
     space.ip(&format!("link set {NIC} nomaster"))?;
     space.ip(&format!("link add link {NIC} name {MACVTAP} address 02:00:00:00:00:09 type macvtap mode bridge"))?;
     space.ip(&format!("link set {MACVTAP} up"))?;
-    let node = node_of_macvtap(&bench, space, MACVTAP)?;
+    let node = space.macvtap_node(MACVTAP, bench.lab.folder())?;
     let file = open(&node, MACVTAP)?;
     let seen = both_ways(&bench, &file, [2, 0, 0, 0, 0, 9])?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@nic0", "host/vm-read@macvtap0"])?;
     expect_all(&seen, 1, &["host/vm-write@macvtap0", "host/tx@nic0", "host/nic-rx@lp-pub"])?;
     expect_none(&seen, "app-read")
-}
-
-/// Creates a node of its character device: /dev may belong to another machine than this namespace.
-fn node_of_macvtap(bench: &Bench, space: &Namespace, name: &str) -> Result<std::path::PathBuf, Failed> {
-    let number = std::process::Command::new("ip")
-        .args(["netns", "exec", space.name(), "sh", "-c", &format!("cat /sys/class/net/{name}/tap*/dev")])
-        .output()?;
-    let text = String::from_utf8_lossy(&number.stdout).trim().to_owned();
-    let parts = text.split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    let (major, minor) = parts.ok_or_else(|| format!("{name} has no device: {text:?}"))?;
-    let node = bench.lab.folder().join(name);
-    mknod(&node, SFlag::S_IFCHR, Permissions::S_IRUSR | Permissions::S_IWUSR, makedev(major, minor))?;
-    Ok(node)
 }
 
 fn tap() -> Result<(), Failed> {
@@ -227,7 +213,7 @@ fn macvtap_returns() -> Result<(), Failed> {
             "link add link {APPLICATION} name {name} address 52:54:00:00:00:09 type macvtap mode bridge"
         ))?;
         space.ip(&format!("link set {name} allmulticast on up"))?;
-        let file = open(&node_of_macvtap(&bench, space, name)?, name)?;
+        let file = open(&space.macvtap_node(name, bench.lab.folder())?, name)?;
         pass(&bench, &mut probe, &stream, &file)?;
         drop(file);
         space.ip(&format!("link delete {name}"))?;

@@ -49,6 +49,7 @@ mod studies;
 mod study;
 mod talker_gates;
 mod tap_overflow;
+mod two_hypervisors;
 mod udp_read;
 mod vms;
 mod xdp_redirect;
@@ -100,6 +101,7 @@ const ORDINARY: &[Test] = &[
     queues::TEST,
     vms::TEST,
     studies::WAYS,
+    two_hypervisors::TEST,
     studies::GATES,
     xdp_redirect::TEST,
     xsk::TEST,
