@@ -18,11 +18,21 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Events per CPU's ring: 1 << ring_shift. */
 const volatile __u32 ring_shift = 15;
+/* For doors: of switches, only those from servers are recorded; exits from guests, without their reasons. */
+const volatile _Bool is_for_doors = 0;
 
 SHARED_ARRAY(ring, 1, struct event);
 SHARED_ARRAY(heads, 1, struct head);
 SHARED_ARRAY(names, NAMES, struct name);
 SHARED_ARRAY(allowance, 1, struct allowance);
+
+/* For doors: threads that serve queues, or raise interrupts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u8);
+} servers SEC(".maps");
 
 /* Wakes the thread of user space that enforces the budget: one entry each time that the budget is used up. */
 struct {
@@ -237,27 +247,34 @@ static __always_inline void count_faults(const struct here *here, struct task_st
 		record_at(here, PAGE_FAULTS, prev->pid, faults, 0);
 }
 
+static __always_inline void learn_name(struct task_struct *p)
+{
+	__u32 pid = p->pid;
+	struct name *n = name_of(pid);
+
+	if (n && n->pid != pid)
+		write_name(n, p, pid, p->comm);
+}
+
 static __always_inline int switched(void *ctx, _Bool preempt, struct task_struct *prev, struct task_struct *next,
 				    __u32 state)
 {
+	__u32 from = prev->pid;
 	struct here here;
-	struct name *n;
 	__u64 flags;
-	__u32 to;
 
+	learn_name(next);
+	if (is_for_doors && !bpf_map_lookup_elem(&servers, &from))
+		return 0;
 	if (!is_here(&here))
 		return 0;
-	to = next->pid;
 	flags = (preempt ? FLAG_PREEMPTED : 0) | throttled(prev);
 	count_faults(&here, prev, next);
 	if (!preempt && is_blocked(state))
 		blocked_at(ctx, &here, prev->pid);
-	record_at(&here, SWITCH, prev->pid, low_high(to, state),
+	record_at(&here, SWITCH, from, low_high(next->pid, state),
 		  (__u16)prev->prio | (__u64)(__u16)next->prio << 16 | (__u64)(__u8)prev->policy << 32 |
 			  (__u64)(__u8)next->policy << 40 | flags << 48);
-	n = name_of(to);
-	if (n && n->pid != to)
-		write_name(n, next, to, next->comm);
 	return 0;
 }
 
@@ -411,7 +428,9 @@ int BPF_PROG(kvm_entry, struct kvm_vcpu *vcpu)
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 {
-	return record_here(KVM_EXIT, low_high(number_of(vcpu), exit_reason(vcpu, isa)), isa);
+	__u32 reason = is_for_doors ? UNKNOWN : exit_reason(vcpu, isa);
+
+	return record_here(KVM_EXIT, low_high(number_of(vcpu), reason), isa);
 }
 
 /* Linux 5.15 */

@@ -13,6 +13,16 @@ static __always_inline __u32 number_of_eventfd(struct eventfd_ctx *eventfd)
 	return eventfd ? (__u32)BPF_CORE_READ(eventfd, id) + 1 : 0;
 }
 
+/* For doors: the running thread serves a queue or raises an interrupt, so that its sleeps matter. */
+static __always_inline void note_server(void)
+{
+	__u32 thread = current_pid();
+	__u8 yes = 1;
+
+	if (is_for_doors && !bpf_map_lookup_elem(&servers, &thread))
+		bpf_map_update_elem(&servers, &thread, &yes, BPF_ANY);
+}
+
 /* Up to Linux 6.7. */
 SEC("fentry/eventfd_signal")
 int BPF_PROG(eventfd_signal, struct eventfd_ctx *eventfd)
@@ -32,6 +42,7 @@ int BPF_PROG(eventfd_read, struct kiocb *iocb)
 {
 	struct eventfd_ctx *eventfd = BPF_CORE_READ(iocb, ki_filp, private_data);
 
+	note_server();
 	return record_here(EVENTFD_READ, number_of_eventfd(eventfd), 0);
 }
 
@@ -40,6 +51,7 @@ static __always_inline int record_round(struct vhost_virtqueue *vq, __u64 to_gue
 	struct eventfd_ctx *kick = BPF_CORE_READ(vq, kick, private_data);
 	struct eventfd_ctx *call = BPF_CORE_READ(vq, call_ctx.ctx);
 
+	note_server();
 	return record_here(VHOST_ROUND, low_high(number_of_eventfd(kick), number_of_eventfd(call)), to_guest);
 }
 
@@ -126,18 +138,21 @@ int BPF_PROG(kvm_pio_without_value, unsigned int rw, unsigned int port)
 SEC("tp_btf/kvm_set_irq")
 int BPF_PROG(kvm_set_irq, unsigned int gsi, int level)
 {
+	note_server();
 	return level ? record_here(KVM_RAISE_LINE, gsi, 0) : 0;
 }
 
 SEC("tp_btf/kvm_irq_line")
 int BPF_PROG(kvm_irq_line, unsigned int type, int vcpu, int number, int level)
 {
+	note_server();
 	return level ? record_here(KVM_RAISE_LINE, (__u32)number, 0) : 0;
 }
 
 SEC("tp_btf/kvm_msi_set_irq")
 int BPF_PROG(kvm_msi_set_irq, __u64 address, __u64 data)
 {
+	note_server();
 	return record_here(KVM_RAISE_MESSAGE, data, address);
 }
 
@@ -165,18 +180,31 @@ int BPF_PROG(kvm_pv_end, void *apic, int vector)
 	return record_here(KVM_END, (__u32)vector, 0);
 }
 
-static __always_inline int record_at_tap(__u16 kind, struct net_device *dev)
+/* Records a packet at a device of this driver; `size` includes the name's end. */
+static __always_inline int record_at_device(__u16 kind, struct net_device *dev, const char *driver, __u32 size)
 {
 	struct net_device *device = UNTRUSTED(dev);
-	char kind_of[4] = {};
+	char name[8] = {};
 
-	/* drivers/net/tun.c: DRV_NAME */
 	if (!device || !device->rtnl_link_ops || !device->rtnl_link_ops->kind)
 		return 0;
-	bpf_probe_read_kernel(kind_of, sizeof(kind_of), device->rtnl_link_ops->kind);
-	if (kind_of[0] != 't' || kind_of[1] != 'u' || kind_of[2] != 'n' || kind_of[3])
+	bpf_probe_read_kernel(name, size, device->rtnl_link_ops->kind);
+	if (__builtin_memcmp(name, driver, size))
 		return 0;
 	return record_here(kind, low_high(device->ifindex, device->nd_net.net->ns.inum), 0);
+}
+
+/* drivers/net/tun.c: DRV_NAME */
+static __always_inline int record_at_tap(__u16 kind, struct net_device *dev)
+{
+	return record_at_device(kind, dev, "tun", sizeof("tun"));
+}
+
+/* drivers/net/macvtap.c: macvtap_link_ops. Packets from a guest leave by the macvtap. */
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(macvtap_write, struct sk_buff *skb, struct net_device *dev)
+{
+	return record_at_device(TAP_WRITE, dev, "macvtap", sizeof("macvtap"));
 }
 
 SEC("tp_btf/net_dev_start_xmit")

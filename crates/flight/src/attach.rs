@@ -69,7 +69,9 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
         &mut hooks,
         |hooks| hooks.stands_at(NEEDED),
         |open, _| {
-            open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
+            let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+            constants.ring_shift = shift;
+            constants.is_for_doors = scope == Scope::Door;
             open.maps.ring.set_max_entries((rings as u32) << shift)?;
             open.maps.heads.set_max_entries(cpus as u32)
         },

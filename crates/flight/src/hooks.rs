@@ -63,8 +63,10 @@ const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
-/// Hooks for the guest's door: how packets for a guest are announced to it.
-const DOOR: [Hook; 20] = [
+/// Hooks for the guest's door: how packets for a guest are announced to it, and kicks to vhost.
+static DOOR: [Hook; 21] = joined(ANNOUNCED, [hook("macvtap_write", "net_dev_start_xmit", TAPS)]);
+
+const ANNOUNCED: [Hook; 20] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
     module("kvm_entry", "kvm_entry", "kvm", GUEST),
@@ -89,7 +91,7 @@ const DOOR: [Hook; 20] = [
 
 /// Hooks for transfers between guests and host: those of the door, and the steps before and after it.
 static TRANSFERS: [Hook; 31] = joined(
-    DOOR,
+    ANNOUNCED,
     [
         hook("waking", "sched_waking", "who woke a thread"),
         hook("wakeup_new", "sched_wakeup_new", "the names of new threads"),

@@ -105,7 +105,6 @@ impl<O: Origin> WithDoor<O> {
         if passage == Passage::ToVm {
             return Some(Way::ToGuest);
         }
-        // No event shows which packets of a macvtap are not of a stream.
         (passage == Passage::FromVm && info.link == Link::Tap).then_some(Way::FromGuest)
     }
 

@@ -260,8 +260,8 @@ impl Rings {
 
 /// The pages of both sides during a stream.
 fn expect_pages(stage: &mut Stage) -> Outcome {
-    // Runs until it is stopped: the programs' load time is unknown.
-    let stream = Stream::sv("IN", 600_000);
+    // Runs until it is stopped: the programs' load time is unknown. An emulated guest has no time for more beside it.
+    let stream = Stream::sv("IN", 120_000).rate(200);
     let publishing = stage.start_publishing(&stream)?;
     let in_guest = stage.guest()?.expect("latpath queues --cost -- sleep 1", NEVER)?;
     let in_host = stage.latpath("queues --vm latpath-guest0 --cost -- sleep 1")?;

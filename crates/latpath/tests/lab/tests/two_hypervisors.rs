@@ -11,17 +11,19 @@
 
 use crate::{
     expect::Report,
+    faults::pin,
     stage::{keep, plain, Reach, Stage, Stream, PORT, RELAY},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
-use latpath_lab::{Switch, GUEST_DEVICE, NIC, PUBLISHER, TAP};
+use latpath_lab::{Switch, BRIDGE, GUEST_DEVICE, NIC, TAP};
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
 use latpath_testkit::{
     latpath, program,
     waits::{fault_for, until_within},
 };
+use latpath_vms::Role;
 use std::{path::Path, time::Duration};
 
 pub const TEST: Test = Test { name: "two_hypervisors", smoke: false, only_whole: false, seconds: 1500, run };
@@ -39,8 +41,12 @@ fn run(scale: &Scale) -> Outcome {
     connect(&near, &far)?;
     near.boot_guest_reached_by(Reach::Vsock)?;
     far.boot_guest_reached_by(Reach::Vsock)?;
+    // Emulated CPUs do not survive every migration of a nested guest.
+    for (cpu, vm) in latpath_vms::find()?.vms.iter().enumerate() {
+        pin(vm, Role::Vcpu, cpu)?;
+    }
     // Ten minutes.
-    let stream = Stream::sv("MU01", scale.frames(10_000, 150_000)).rate(250);
+    let stream = Stream::sv("MU01", scale.frames(4_000, 60_000)).rate(100);
     far.subscribe(&stream)?;
 
     let run = Path::new("/tmp/latpath-lab-two-hypervisors");
@@ -85,15 +91,16 @@ fn run(scale: &Scale) -> Outcome {
     expect_bounds(run, &route)
 }
 
-/// Joins the publishers' cables of both paths, in the first one's namespace.
+/// Replaces the cables to the publishers by one between the two hypervisors.
 fn connect(near: &Stage, far: &Stage) -> Outcome {
-    let (wire, other) = (&near.path().publisher, &far.path().publisher);
-    other.ip(&format!("link set {PUBLISHER} name far0 netns {}", wire.name()))?;
-    wire.ip("link add wire0 type bridge mcast_snooping 0 forward_delay 0")?;
-    for device in [PUBLISHER, "far0"] {
-        wire.ip(&format!("link set {device} master wire0 up"))?;
+    let spaces = [near, far].map(|stage| &stage.path().hypervisor);
+    for space in spaces {
+        space.ip(&format!("link delete {NIC}"))?;
     }
-    wire.ip("link set wire0 up")?;
+    spaces[0].ip(&format!("link add {NIC} type veth peer name {NIC} netns {}", spaces[1].name()))?;
+    for space in spaces {
+        space.ip(&format!("link set {NIC} master {BRIDGE} up"))?;
+    }
     Ok(())
 }
 
