@@ -277,9 +277,11 @@ impl Machine {
             return why;
         }
         let Some(cpu) = cpu else {
-            return match self.records.iter().any(|record| t < record.since) {
-                true => "the records of some CPUs begin after that time (--flight-buffer keeps more)".into(),
-                false => "no event says it".into(),
+            let mut later = self.records.iter().filter(|record| t < record.since).peekable();
+            return match (later.peek().is_some(), later.any(|record| record.overwritten > 0)) {
+                (_, true) => "the records of some CPUs had been overwritten (--flight-buffer keeps more)".into(),
+                (true, _) => "the records of some CPUs begin after that time (--flight-budget pauses less)".into(),
+                _ => "no event says it".into(),
             };
         };
         let Some(place) = self.place(cpu) else { return format!("CPU {cpu} has no record") };

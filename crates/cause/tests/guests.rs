@@ -155,7 +155,7 @@ fn a_vcpu_on_an_unrecorded_cpu_is_not_reported_as_running() {
     assert_eq!(stage.explained()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
     assert_eq!(
         stage.intervals()[1].note().as_deref(),
-        Some("what CPU 0/KVM (61) did is not known: the records of some CPUs begin after that time (--flight-buffer keeps more)")
+        Some("what CPU 0/KVM (61) did is not known: the records of some CPUs begin after that time (--flight-budget pauses less)")
     );
 }
 

@@ -616,7 +616,7 @@ fn without_a_record_the_reason_is_reported() {
     assert_eq!(stage.explained(), ["100-200 unexplained", "200-300 work qemu (7)"]);
     assert_eq!(
         intervals[0].note().as_deref(),
-        Some("what qemu (7) did is not known: the records of some CPUs begin after that time (--flight-buffer keeps more)")
+        Some("what qemu (7) did is not known: the records of some CPUs had been overwritten (--flight-buffer keeps more)")
     );
     stage.capture.machines[0].record = Err("the ring was gone".into());
     let intervals = stage.intervals();

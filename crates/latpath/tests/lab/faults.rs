@@ -55,7 +55,9 @@ pub fn record_stream_during(
 ) -> Result<(Seen, Vec<Injection>)> {
     stage.in_memory = true;
     let door = if stage.without_agent { " --door" } else { "" };
-    let recording = stage.record(stream, &format!("--threshold {}us{door}", threshold.as_micros()))?;
+    // An event takes microseconds of an emulated CPU.
+    let words = format!("--flight-budget 50 --threshold {}us{door}", threshold.as_micros());
+    let recording = stage.record(stream, &words)?;
     let publishing = stage.start_publishing(stream)?;
     // By then the route and the baseline are known.
     recording.has(2 * stream.rate)?;
