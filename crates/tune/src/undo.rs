@@ -84,8 +84,8 @@ struct Changed<'a> {
     original: &'a str,
     /// All values that it had from the first change on.
     values: Vec<&'a str>,
-    /// Whether it was never changed, but only saved before a flap, which has reset it since.
-    is_only_saved: bool,
+    /// Whether its last step only saved it before a flap, which may have reset it since.
+    is_saved: bool,
     /// What has become of it.
     end: End,
 }
@@ -110,7 +110,7 @@ impl Undo for Tunings {
             Err(why) => return Outcome::Failed(vec![why]),
         };
         let source = self.source();
-        for one in all.iter_mut().filter(|one| !one.is_only_saved) {
+        for one in all.iter_mut().filter(|one| !one.is_saved) {
             if let Some(now) = foreign(&source, one) {
                 one.end = End::LeftAlone(now);
             }
@@ -151,9 +151,9 @@ fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
         let is_it = |one: &Changed| one.setting == setting && one.owner.is_same(owner);
         let mut one = match all.iter().position(is_it) {
             Some(at) => all.remove(at),
-            None => Changed { setting, owner, original: from, values: Vec::new(), is_only_saved: true, end: End::Open },
+            None => Changed { setting, owner, original: from, values: Vec::new(), is_saved: true, end: End::Open },
         };
-        one.is_only_saved &= from == to;
+        one.is_saved = from == to;
         one.values.extend([from.as_str(), to]);
         all.push(one);
     }
