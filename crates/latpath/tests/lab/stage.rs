@@ -369,6 +369,22 @@ fn kept(name: &str) -> PathBuf {
     Path::new("/out").join(format!("{}-{}.{name}", process::id(), NAMES.fetch_add(1, Ordering::Relaxed)))
 }
 
+/// Address, as `--machine` takes it, of an agent in a namespace of this kernel, which counts as another machine: its boot
+/// ID differs.
+pub fn agent_of_another_machine(space: &Namespace, arguments: &str) -> Result<String> {
+    const BOOT_ID: &str = "22222222-3333-4444-5555-666666666666";
+    let script = "/tmp/latpath-lab-agent.sh";
+    std::fs::write(
+        script,
+        format!(
+            "echo {BOOT_ID} > /run/latpath-lab-boot-id && mount --bind /run/latpath-lab-boot-id /proc/sys/kernel/random/boot_id && \
+             exec {} agent --stdio {arguments}",
+            program().display()
+        ),
+    )?;
+    Ok(format!("exec:unshare --mount nsenter --net=/run/netns/{} sh {script}", space.name()))
+}
+
 /// Converts a failure to an error.
 pub fn plain(failed: Failed) -> anyhow::Error {
     anyhow!(failed.message().unwrap_or("failed").to_owned())

@@ -6,6 +6,7 @@
 
 use crate::{
     linked::{plain, run as command, Linked},
+    stage::agent_of_another_machine,
     stamping::StampingNics,
     Outcome, Scale, Test,
 };
@@ -13,7 +14,7 @@ use anyhow::{bail, ensure, Context, Result};
 use latpath_linux::monotonic;
 use latpath_run::{Run, Select};
 use latpath_testkit::waits::{fault_for, until};
-use latpath_testkit::{latpath, program, Started};
+use latpath_testkit::{latpath, Started};
 use latpath_timesync::{ClockReport, LinkState, SyncEvent, SyncEventKind};
 use nix::sys::signal::Signal;
 use serde::Deserialize;
@@ -129,20 +130,9 @@ fn agrees_with_pmc(linked: &Linked, slave: &Ptp4l) -> Outcome {
 
 /// Packets from the first machine to the second, where both machines' probes see them.
 fn times_are_within_their_bound(nics: &StampingNics, master: &Ptp4l, slave: &Ptp4l, frames: u64) -> Outcome {
-    const ID: &str = "22222222-3333-4444-5555-666666666666";
-    let (run, script) = ("/tmp/latpath-lab-two-machines", "/tmp/latpath-lab-two-machines.sh");
+    let run = "/tmp/latpath-lab-two-machines";
     let _ = std::fs::remove_dir_all(run);
-    std::fs::write(
-        script,
-        format!(
-            "echo {ID} > /run/latpath-lab-boot-id && mount --bind /run/latpath-lab-boot-id /proc/sys/kernel/random/boot_id && \
-             exec {} agent --stdio --ptp-socket {}",
-            program().display(),
-            slave.socket
-        ),
-    )?;
-    let space = nics.space(1).name();
-    let agent = format!("exec:unshare --mount nsenter --net=/run/netns/{space} sh {script}");
+    let agent = agent_of_another_machine(nics.space(1), &format!("--ptp-socket {}", slave.socket))?;
     let mut record = latpath("record -s svid:MU01 --no-flight");
     record.args(["--points", "host/tx@lpn0,host/nic-rx@lpn1*,b/nic-rx@lpn1", "--machine", &format!("b={agent}")]);
     record.args(["--ptp-socket", &master.socket, "-o", run]);

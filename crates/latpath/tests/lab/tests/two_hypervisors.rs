@@ -12,7 +12,7 @@
 use crate::{
     expect::Report,
     faults::pin,
-    stage::{keep, plain, Reach, Stage, Stream, PORT, RELAY},
+    stage::{agent_of_another_machine, keep, plain, Reach, Stage, Stream, PORT, RELAY},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
@@ -20,7 +20,7 @@ use latpath_lab::{Switch, BRIDGE, GUEST_DEVICE, NIC, TAP};
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
 use latpath_testkit::{
-    latpath, program,
+    latpath,
     waits::{fault_for, until_within},
 };
 use latpath_vms::Role;
@@ -32,7 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NEVER: &dyn Fn() -> bool = &|| false;
 /// Name and vsock context ID of b's guest.
 const FAR_GUEST: (&str, u32) = ("guest1", 43);
-const BOOT_ID: &str = "22222222-3333-4444-5555-666666666666";
 
 fn run(scale: &Scale) -> Outcome {
     let mut near = Stage::lay(Switch::LinuxBridge)?;
@@ -106,17 +105,7 @@ fn connect(near: &Stage, far: &Stage) -> Outcome {
 
 /// The machines of the recording: the near guest, the other hypervisor, and its guest.
 fn machines(near: &Stage, far: &Stage) -> Result<[String; 3]> {
-    let script = "/tmp/latpath-lab-two-hypervisors.sh";
-    std::fs::write(
-        script,
-        format!(
-            "echo {BOOT_ID} > /run/latpath-lab-boot-id && mount --bind /run/latpath-lab-boot-id /proc/sys/kernel/random/boot_id && \
-             exec {} agent --stdio",
-            program().display()
-        ),
-    )?;
-    let space = far.path().hypervisor.name();
-    let agent = format!("exec:unshare --mount nsenter --net=/run/netns/{space} sh {script}");
+    let agent = agent_of_another_machine(&far.path().hypervisor, "")?;
     let [near, far] = [near, far].map(|stage| stage.identity);
     Ok([
         format!("{}=vsock:{}:{PORT}", near.0, near.1),
