@@ -27,12 +27,7 @@ SHARED_ARRAY(names, NAMES, struct name);
 SHARED_ARRAY(allowance, 1, struct allowance);
 
 /* For doors: threads that serve queues, or raise interrupts. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u8);
-} servers SEC(".maps");
+MAP(servers, LRU_HASH, 4096, __u32, __u8);
 
 /* Wakes the thread of user space that enforces the budget: one entry each time that the budget is used up. */
 struct {

@@ -40,7 +40,7 @@ fn run(scale: &Scale) -> Outcome {
     connect(&near, &far)?;
     near.boot_guest_reached_by(Reach::Vsock)?;
     far.boot_guest_reached_by(Reach::Vsock)?;
-    // Emulated CPUs do not survive every migration of a nested guest.
+    // Each guest has a CPU to itself.
     for (cpu, vm) in latpath_vms::find()?.vms.iter().enumerate() {
         pin(vm, Role::Vcpu, cpu)?;
     }
