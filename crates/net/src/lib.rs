@@ -31,7 +31,7 @@ pub use generic::{list_of_family, GENERIC_HEADER};
 pub use interface::{interfaces, netns_by_id, Interface, Statistics};
 pub use macvtap::macvtap_device_number;
 pub use napi::{napis, Napi};
-pub use netns::{namespace_name, namespace_names, namespace_owner, Inode, Netns};
+pub use netns::{namespace_name, namespace_names, namespace_owner, owners_of_threads, Inode, Netns};
 pub use qdisc::{qdiscs, Gates, Qdisc, Shaping, TrafficClasses, INGRESS, ROOT};
 pub use rtnetlink::{Address, Change, Flag, MacvtapMode, Neighbour, NewDevice, Rtnetlink};
 pub use virtual_functions::{virtual_functions, FunctionCounters, FunctionLink, VirtualFunction};

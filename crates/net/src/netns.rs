@@ -14,7 +14,7 @@ use nix::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, DirEntry, File, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -28,6 +28,8 @@ pub type Inode = u32;
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 /// Maximum number of named namespaces that are read.
 const MAX_NAMED: usize = 4096;
+/// Maximum number of threads of a process whose names are read.
+const MAX_THREADS: usize = 4096;
 /// Inode number of the first user namespace (include/linux/proc_ns.h, PROC_USER_INIT_INO).
 const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -198,13 +200,35 @@ pub fn namespace_name(inode: Inode) -> Option<String> {
 /// The name of the owner of a process in the namespace with this number: of a container, pod or unit. Reads the links of
 /// all processes, up to the first one there.
 pub fn namespace_owner(inode: Inode) -> Option<String> {
-    let root = Root::of(Path::new("/"));
-    let is_there = |folder: &PathBuf| {
-        let link = fs::read_link(folder.join("ns/net"));
-        link.is_ok_and(|link| link.to_str().and_then(inode_in) == Some(inode))
+    owners_in(inode, |_| true).next().map(|owner| owner.name())
+}
+
+/// The owners of the threads of this name in the namespace with this number, each once. Reads the links of all
+/// processes, and the names of the threads of those there.
+pub fn owners_of_threads(inode: Inode, name: &str) -> Vec<Owner> {
+    let comm = |thread: DirEntry| fs::read_to_string(thread.path().join("comm"));
+    let is_named = |thread| comm(thread).is_ok_and(|comm| comm.trim_end_matches('\n') == name);
+    let has_one = |folder: &Path| {
+        let threads = fs::read_dir(folder.join("task"));
+        threads.into_iter().flatten().flatten().take(MAX_THREADS).any(is_named)
     };
-    let owner = |folder: PathBuf| Owner::of(&root, folder.file_name()?.to_str()?.parse().ok()?);
-    processes().filter(is_there).find_map(owner).map(|owner| owner.name())
+    let mut owners: Vec<Owner> = Vec::new();
+    for owner in owners_in(inode, has_one) {
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+    owners
+}
+
+/// The owners of the selected processes in this namespace, by their folders.
+fn owners_in(inode: Inode, select: impl Fn(&Path) -> bool) -> impl Iterator<Item = Owner> {
+    let root = Root::of(Path::new("/"));
+    let is_there = move |folder: &PathBuf| {
+        let link = fs::read_link(folder.join("ns/net"));
+        link.is_ok_and(|link| link.to_str().and_then(inode_in) == Some(inode)) && select(folder)
+    };
+    processes().filter(is_there).filter_map(move |folder| Owner::of(&root, folder.file_name()?.to_str()?.parse().ok()?))
 }
 
 fn refused(doing: String, source: io::Error) -> Error {
@@ -288,6 +312,25 @@ mod tests {
         let own = Netns::own().unwrap();
         assert_eq!(Netns::all()[&own.inode()].inode(), own.inode());
         assert_eq!(own.inside(|| 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn a_thread_belongs_to_the_owner_of_its_process() {
+        let (tell, wait) = std::sync::mpsc::channel::<()>();
+        let named = thread::Builder::new().name("lp net's owner".into()).spawn(move || wait.recv()).unwrap();
+        let owner = Owner::of(&Root::of(Path::new("/")), std::process::id());
+        let own = Netns::own().unwrap().inode();
+        let found = |name| owners_of_threads(own, name);
+        // The thread sets its name itself.
+        latpath_testkit::waits::until("the thread has its name", || {
+            let comm = |entry: DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            fs::read_dir("/proc/self/task").unwrap().flatten().any(|entry| comm(entry) == "lp net's owner\n")
+        })
+        .unwrap();
+        assert_eq!(found("lp net's owner"), Vec::from_iter(owner));
+        assert_eq!((found("lp net's own"), owners_of_threads(1, "lp net's owner")), (vec![], vec![]));
+        drop(tell);
+        let _ = named.join();
     }
 
     #[test]

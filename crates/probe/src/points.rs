@@ -4,10 +4,11 @@ use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS,
 use crate::readers::NamedReaders;
 use crate::taps::{Device, Taps};
 use latpath_bpf::{bytes_of, Mapped};
+use latpath_linux::Owner;
 use latpath_model::point::Lan;
 use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Ns, Passage, Point, PointId, PointInfo, PointKind};
-use latpath_net::{interfaces, namespace_names, netns_by_id, Interface, Netns};
+use latpath_net::{interfaces, namespace_names, netns_by_id, owners_of_threads, Interface, Netns};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -85,6 +86,8 @@ const MOST_NAMES: usize = 4096;
 const MOST_READERS: usize = 16;
 /// Time from the release of an index to its reuse, ns: by then no program and no unread record refers to it.
 const QUARANTINE: Ns = 2_000_000_000;
+/// Maximum number of owners that a note on a reader names.
+const NAMED_OWNERS: usize = 4;
 /// Number of free indexes below which idle points are released.
 const SCARCE: usize = 64;
 const IDLE: Ns = 60_000_000_000;
@@ -116,6 +119,8 @@ pub(crate) struct Points {
     known: Vec<PointInfo>,
     ids: HashMap<Identity, PointId>,
     readers: HashMap<u32, usize>,
+    /// Units, containers and pods of the readers.
+    owners: Vec<(PointId, Vec<Owner>)>,
     slots: Vec<Option<Slot>>,
     taps: Taps,
     /// Whether a device without a link kind (a NIC) sends packets of a stream.
@@ -305,6 +310,11 @@ impl Points {
         }
         *readers += usize::from(is_other_reader);
         let id = self.known.len() as PointId;
+        if kind.is_named_by_thread() {
+            let is_named = |owner: &Owner| !matches!(owner, Owner::Group(_));
+            let owners = owners_of_threads(netns, &of_field(&entry.key.comm)).into_iter().filter(is_named);
+            self.owners.push((id, owners.collect()));
+        }
         self.known.push(info);
         self.ids.insert(identity, id);
         Some(id)
@@ -326,6 +336,19 @@ impl Points {
     /// Notes on taps that continue others.
     pub fn notes_of_taps(&self) -> Vec<String> {
         self.taps.notes(&self.known)
+    }
+
+    /// Notes on the units, containers and pods that the readers belong to.
+    pub fn notes_of_readers(&self) -> Vec<String> {
+        let note = |(id, owners): &(PointId, Vec<Owner>)| {
+            let labels: Vec<String> = owners.iter().take(NAMED_OWNERS).map(Owner::label).collect();
+            let last = labels.split_last().map(|(last, others)| match others {
+                [] => format!("belongs to {last}"),
+                others => format!("has the name of threads of {} and {last}", others.join(", ")),
+            })?;
+            Some(format!("{}: the reader {last}", self.known[usize::from(*id)].point))
+        };
+        self.owners.iter().filter_map(note).collect()
     }
 
     /// The point of a remark, if it is followed.
@@ -400,5 +423,24 @@ fn forget(percpu: &Mapped<PerCpu>, index: usize) {
                 percpu.set_field(cpu, at + offset_of!(cached, with_point), 0u64);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_whose_a_reader_is() {
+        let info = |name: &str| PointInfo::from(name.parse::<Point>().unwrap());
+        let known = ["host/app-read@relay", "host/app-read@mine", "host/app-read@web"].map(info).into();
+        let unit = |name: &str| Owner::Unit(name.into());
+        let two = vec![unit("a.service"), unit("b.service")];
+        let owners = vec![(0, vec![unit("relay.service")]), (1, vec![]), (2, two)];
+        let expected = [
+            "host/app-read@relay: the reader belongs to unit relay.service",
+            "host/app-read@web: the reader has the name of threads of unit a.service and unit b.service",
+        ];
+        assert_eq!(Points { known, owners, ..Points::default() }.notes_of_readers(), expected);
     }
 }

@@ -119,8 +119,8 @@ impl Probe {
             notes.push(SourceNote::new(SourceNoteKind::Note, text));
         }
         notes.extend(self.attached.remarks.notes(&self.options.streams));
-        let of_taps = self.points.notes_of_taps().into_iter();
-        notes.extend(of_taps.map(|text| SourceNote::new(SourceNoteKind::Note, text)));
+        let of_points = self.points.notes_of_taps().into_iter().chain(self.points.notes_of_readers());
+        notes.extend(of_points.map(|text| SourceNote::new(SourceNoteKind::Note, text)));
         let of_driver: u64 = (0..percpu.len()).map(|cpu| percpu.get(cpu).stamps_of_driver).sum();
         let of_nics = self.nic_times.iter().flat_map(|times| times.notes(of_driver));
         notes.extend(of_nics.map(|text| SourceNote::new(SourceNoteKind::Note, text)));

@@ -54,6 +54,7 @@ pub const SLEEPER: Blame = of("sleeper", Causes::These(&[Cause::PollInterval]), 
 pub const BURST: Blame = of("burst", Causes::These(&[Cause::QueuedBehind]), HOST, &["relay"]);
 pub const GATE: Blame = of("gate", Causes::These(&[Cause::QdiscHeld]), HOST, ANYONE);
 pub const STOP: Blame = of("stop", Causes::These(&[Cause::Stopped]), HOST, ANYONE);
+pub const HALT: Blame = of("halt", Causes::These(&[Cause::VcpuHalted]), HOST, ANYONE);
 /// The runtime that the kernel reserves for ordinary threads: real-time throttling, or a wait behind such a thread.
 pub const FAIR_SERVER: Blame =
     of("fair server", Causes::These(&[Cause::WaitingForCpu, Cause::VcpuPreempted, Cause::Throttled]), HOST, ANYONE);

@@ -1,22 +1,27 @@
 //! The guest's door (`--door`): with an agent beside it, each packet is announced after it was read, a vCPU runs with
-//! it after that, and the guest sees it last, unless it polls while the interrupt comes; a guest's packet is sent before its kick, and the kick comes before vhost
-//! has it. Without an agent, faults that keep the vCPU from its guest are found.
+//! it after that, and the guest sees it last, unless it polls while the interrupt comes; a guest's packet is sent before
+//! its kick, and the kick comes before vhost has it. Without an agent, faults that keep the packets from the guest are
+//! found.
 
 use crate::{
     blame,
-    faults::{all, on_host, record_during, vm, THRESHOLD},
+    fault::Injection,
+    faults::{all, on_host, pin, record_during, vm, THRESHOLD},
     group::Group,
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
 use latpath_lab::{NicService, Switch, GUEST_DEVICE, NIC, TAP};
+use latpath_linux::monotonic;
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, Select};
+use latpath_testkit::waits::fault_for;
+use latpath_vms::Role;
 use std::{path::Path, time::Duration};
 
 pub const TEST: Test = Test { name: "door", smoke: false, only_whole: false, seconds: 900, run };
-pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: true, seconds: 500, run: faults };
+pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: true, seconds: 900, run: faults };
 
 const WAYS: [(Switch, NicService); 5] = [
     (Switch::Macvtap, NicService::Default),
@@ -30,6 +35,8 @@ fn run(scale: &Scale) -> Outcome {
     WAYS.into_iter().try_for_each(|way| served(scale, way).with_context(|| format!("{way:?}")))
 }
 
+/// Number of times that the guest halts with packets.
+const HALTS: u32 = 32;
 /// Number of packets without a time at the door that are no fault: no interrupt of their queue was seen before.
 const FIRST: u64 = 50;
 
@@ -158,17 +165,50 @@ fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The guest's thread is not allowed to run. (A hog on the vCPU's CPU crashes an emulated guest.)
+/// The guest's thread is not allowed to run; the guest halts with packets that it polls for later; QEMU, which relays
+/// the interrupts, gets no CPU. (A hog on the vCPU's CPU crashes an emulated guest.)
 fn faults(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.boot_guest()?;
     stage.without_agent = true;
-    let vm = vm()?;
-    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &format!("stop pid={}", vm.pid)))?;
-    let stopped = seen.expect(&truth, &blame::STOP);
+    let guest = vm()?;
+    let mut outcomes = Vec::new();
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &format!("stop pid={}", guest.pid)))?;
+    outcomes.push(seen.expect(&truth, &blame::STOP));
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, halts)?;
+    outcomes.push(seen.expect(&truth, &blame::HALT));
     let group = Group::new()?;
-    group.take(vm.pid as i32)?;
+    group.take(guest.pid as i32)?;
     let words = format!("throttle group={}", group.path().display());
     let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &words))?;
-    all(vec![stopped, seen.expect(&truth, &blame::THROTTLE)])
+    outcomes.push(seen.expect(&truth, &blame::THROTTLE));
+    drop((group, stage));
+
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.service = NicService::Relayed;
+    stage.boot_guest()?;
+    stage.without_agent = true;
+    let guest = vm()?;
+    pin(&guest, Role::Vcpu, 0)?;
+    pin(&guest, Role::MainLoop, 1)?;
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, "hog cpu=1 fifo=50"))?;
+    outcomes.push(seen.expect(&truth, &blame::HOG));
+    all(outcomes)
+}
+
+/// The guest's driver polls its queue by a timer instead of interrupts, and the guest halts in between.
+fn halts(stage: &mut Stage) -> Result<Vec<Injection>> {
+    let device = format!("/sys/class/net/{GUEST_DEVICE}");
+    let defer = |polls: u32, timeout: u32| {
+        format!("echo {timeout} > {device}/gro_flush_timeout; echo {polls} > {device}/napi_defer_hard_irqs")
+    };
+    let words = format!("{}; sleep 1; {}", defer(1_000, 150_000_000), defer(0, 0));
+    let mut injections = Vec::new();
+    for _ in 0..HALTS {
+        fault_for(Duration::from_millis(300));
+        let begin = monotonic();
+        stage.guest()?.run(&words, Duration::from_secs(60), &|| false)?;
+        injections.push(Injection::whole(begin, monotonic()));
+    }
+    Ok(injections)
 }
