@@ -181,7 +181,6 @@ impl Session {
             if self.take_commands() {
                 return Ok(());
             }
-            self.check_waits()?;
             self.knock();
             let flushed = self.flush();
             let timeout = self.next_wait();
@@ -202,14 +201,17 @@ impl Session {
                         if self.take_items(now)? {
                             return Ok(());
                         }
+                        self.check_waits()?;
                         continue;
                     }
                     Got::Nothing => {}
                     Got::End => return Err(CLOSED.into()),
                 }
             }
-            // A write error counts only after all earlier messages of the agent are read.
+            // A write error counts only after all earlier messages of the agent are read, and so does silence: this
+            // thread may have waited for a CPU for so long.
             flushed?;
+            self.check_waits()?;
         }
     }
 

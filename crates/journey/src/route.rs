@@ -7,6 +7,7 @@
 use crate::journey::{bits, Journey, MAX_POINTS};
 use latpath_model::point::Copies;
 use latpath_model::{Link, Ns, Passage, Point, PointId, PointInfo, PointKind, StreamId, StreamSpec, HOST};
+use std::collections::BTreeSet;
 
 /// The points in the order in which packets pass, and the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -366,7 +367,11 @@ impl Search<'_> {
     }
 
     fn is_host(&self, p: PointId) -> bool {
-        self.info(p).point.machine == HOST
+        self.is_on(p, HOST)
+    }
+
+    fn is_on(&self, p: PointId, machine: &str) -> bool {
+        self.info(p).point.machine == machine
     }
 
     /// Whether two points are at one device, by its name: imported files have no device index.
@@ -433,13 +438,20 @@ impl Search<'_> {
             u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_optional()
         };
         let mut route: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
-        let here = self.info(sink).point.machine.clone();
         self.only_one_vm(&mut route, sink);
         self.only_one_sending_vm(&mut route);
-        // The host's own namespace, in which packets arrive.
-        let ingress = route.iter().copied().find(|p| self.is_host(*p) && self.kind(*p).is_entry());
-        if let Some(ingress) = ingress {
-            self.remove_copies(&mut route, ingress, sink, &here);
+        let is_hypervisor = |machine: &str| {
+            let has_vms = |p: &PointId| matches!(self.passage(*p), Passage::ToVm | Passage::FromVm);
+            machine == HOST || route.iter().any(|p| self.is_on(*p, machine) && has_vms(p))
+        };
+        let machines: BTreeSet<&str> = route.iter().map(|p| self.info(*p).point.machine.as_str()).collect();
+        let hypervisors: Vec<&str> = machines.into_iter().filter(|machine| is_hypervisor(machine)).collect();
+        for machine in hypervisors {
+            // Packets arrive in its own namespace.
+            let ingress = route.iter().copied().find(|p| self.is_on(*p, machine) && self.kind(*p).is_entry());
+            if let Some(ingress) = ingress {
+                self.remove_copies(&mut route, machine, ingress, sink);
+            }
         }
         route
     }
@@ -449,16 +461,16 @@ impl Search<'_> {
         let reads: Vec<PointId> = route.iter().copied().filter(|p| self.passage(*p) == Passage::ToVm).collect();
         let is_its = |p: &PointId| *p == sink || (self.kind(sink).is_in_vm() && self.is_at_port(*p, sink));
         let Some(read) = reads.iter().copied().find(is_its).or(reads.last().copied()) else { return };
-        let tap = self.info(read).point.device.as_str();
-        let is_sent = |p: PointId| self.is_host(p) && self.kind(p).is_sending();
+        let Point { machine, device: tap, .. } = &self.info(read).point;
+        let is_sent = |p: PointId| self.is_on(p, machine) && self.kind(p).is_sending();
         route.retain(|p| match (self.passage(*p) == Passage::ToVm, self.kind(*p).is_in_vm()) {
             (true, _) => *p == read,
             (_, true) => self.is_at_port(*p, read),
-            _ => !is_sent(*p) || self.info(*p).link != Link::Tap || self.info(*p).point.device == tap,
+            _ => !is_sent(*p) || self.info(*p).link != Link::Tap || self.info(*p).point.device == *tap,
         });
         // A read completes its tap's transmission, even if the times of two CPUs disagree.
         let Some(rx) = route.iter().position(|p| *p == read) else { return };
-        let late = |p: &PointId| is_sent(*p) && self.info(*p).point.device == tap;
+        let late = |p: &PointId| is_sent(*p) && self.info(*p).point.device == *tap;
         let mut behind = route.split_off(rx);
         let (sent, rest): (Vec<_>, Vec<_>) = behind.drain(..).partition(late);
         route.extend(sent.into_iter().chain(rest));
@@ -503,10 +515,12 @@ impl Search<'_> {
         (!chain.is_empty()).then_some(chain)
     }
 
-    /// Removes a bridge's points off the route: its local copy, and packets flooded to other ports.
-    fn remove_copies(&self, route: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
+    /// Removes the points of a machine's bridge that are off the route: its local copy, and packets flooded to other
+    /// ports.
+    fn remove_copies(&self, route: &mut Vec<PointId>, machine: &str, ingress: PointId, sink: PointId) {
+        let is_here = |p: PointId| self.is_on(p, machine);
         let hub = self.info(ingress).netns;
-        let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
+        let in_hub = |p: PointId| is_here(p) && self.info(p).netns == hub;
         let start = route.iter().position(|p| *p == ingress).unwrap_or(0);
         let leaves = matches!(self.passage(sink), Passage::ToVm | Passage::InVm) || self.kind(sink).is_sending();
         let ends_in_hub = in_hub(sink) && !leaves;
@@ -516,7 +530,7 @@ impl Search<'_> {
         let sends = |p: PointId| in_hub(p) && self.kind(p).is_sending();
         // The port through which the route continues: the veth that leads to the sink, the VM's tap, else a veth, else
         // the first port.
-        let read = route.iter().copied().find(|p| self.passage(*p) == Passage::ToVm);
+        let read = route.iter().copied().find(|p| is_here(*p) && self.passage(*p) == Passage::ToVm);
         let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
         let chain = self.chain(route, sink, hub);
         let port = match read {
@@ -527,16 +541,19 @@ impl Search<'_> {
             }
             None if sends(sink) => Some(sink),
             None if ends_in_hub => None,
-            None if here == HOST => {
+            None if is_here(sink) => {
                 let veth = after.iter().copied().find(|p| self.info(*p).link == Link::Veth);
                 veth.or(after.first().copied())
             }
-            None => after.iter().copied().find(|p| self.info(*p).link == Link::Nic).or(after.first().copied()),
+            None => {
+                let first = |link: Link| after.iter().copied().find(|p| self.info(*p).link == link);
+                first(Link::Nic).or_else(|| first(Link::Veth)).or(after.first().copied())
+            }
         };
         // Excludes namespaces in which the packet ends, such as that of its sender, to which a copy is flooded back.
         let passes_through = |p: PointId| {
             let leaves = |q: &PointId| {
-                self.is_host(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q).is_sending()
+                is_here(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q).is_sending()
             };
             route.iter().skip_while(|q| **q != p).any(leaves)
         };
@@ -551,14 +568,14 @@ impl Search<'_> {
                 let is_passed = ns == sink_ns || chain.iter().any(|(tx, _)| self.info(*tx).netns == ns);
                 is_in_pair || (is_passed && !is_copy && (ns == sink_ns || !self.kind(p).is_sending()))
             }
-            None => (here == HOST && self.info(p).netns == sink_ns) || passes_through(p),
+            None => (is_here(sink) && self.info(p).netns == sink_ns) || passes_through(p),
         };
         let keep: Vec<PointId> = route
             .iter()
             .enumerate()
             .filter(|(i, p)| {
                 let p = **p;
-                if *i < start || p == sink || !self.is_host(p) {
+                if *i < start || p == sink || !is_here(p) {
                     return true;
                 }
                 if in_hub(p) {

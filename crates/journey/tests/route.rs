@@ -955,3 +955,34 @@ fn with_an_agent_the_route_passes_the_door_of_the_guests_own_tap() {
     let end = latpath_journey::arrival(&n.route().points, &n.points).unwrap();
     assert_eq!(n.points[usize::from(end)].point.to_string(), "guest0/app-read@relay");
 }
+
+/// A packet from a VM on the host to one on `b`, whose devices have the same names; both bridges flood it to a second
+/// VM. The clock of b is behind, so that it seems to arrive before the host has sent it.
+#[test]
+fn between_two_hypervisors_the_route_leaves_the_first_by_its_nic() {
+    use Link::{Nic, Tap};
+    let b = HUB + 1;
+    let route = [
+        ("guest0/tx@eth0", 0),
+        ("host/vm-write@vnet0", 10),
+        ("host/tx@nic0", 20),
+        ("b/nic-rx@nic0", 15),
+        ("b/tx@vnet0", 25),
+        ("b/vm-read@vnet0", 30),
+        ("guest1/nic-rx@eth0", 40),
+        ("guest1/app-read@relay", 50),
+    ];
+    let copies = [
+        ("host/tx@vnet1", 12),
+        ("host/vm-read@vnet1", 22),
+        ("b/tx@vnet1", 24),
+        ("b/vm-read@vnet1", 28),
+    ];
+    let links = [Nic, Tap, Nic, Nic, Tap, Tap, Nic, Link::Socket, Tap, Tap, Tap, Tap];
+    let spaces = [1, HUB, HUB, b, b, b, 2, 2, HUB, HUB, b, b];
+    let all: Vec<_> = route.iter().chain(&copies).copied().collect();
+    let points: Vec<_> = all.iter().zip(links).zip(spaces).map(|(((name, _), link), netns)| (*name, link, netns)).collect();
+    let mut n = Network::new(&points);
+    n.packets(100, &all);
+    assert_eq!(n.route_names(), names(&route));
+}

@@ -145,9 +145,6 @@ where
             if waiting && self.moved.elapsed() > self.options.silence {
                 return Err(ServeError::Stuck(self.options.silence));
             }
-            if self.heard.elapsed() > self.options.silence {
-                return Err(ServeError::Silent(self.options.silence));
-            }
             let timeout = next_tick.saturating_duration_since(Instant::now());
             let ready = self.stream.wait(waiting, quit, timeout)?;
             if ready.other {
@@ -166,6 +163,10 @@ where
                     Got::Nothing => {}
                     Got::End => return Ok(Ended::HostGone),
                 }
+            }
+            // Only now: this thread may have waited for a CPU for so long.
+            if self.heard.elapsed() > self.options.silence {
+                return Err(ServeError::Silent(self.options.silence));
             }
         }
     }

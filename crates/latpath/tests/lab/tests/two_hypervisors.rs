@@ -2,12 +2,13 @@
 //! guest's agent take part: every packet's journey is joined, and the bounds of the clocks hold.
 //!
 //! ```text
-//!  guest0 ── vhost ── vnet0 ── br0 ── nic0 ──wire── nic0 ── br0 ── vnet0 ── vhost ── guest1: subscribe
+//!  guest0 ── vhost ── vnet0 ── br0 ── nic0 ──wire── nic1 ── br0 ── vnet1 ── vhost ── guest1: subscribe
 //!  └──────────── host: record ────────────┘         └──────────── b: agent ───────────────────┘
 //! ```
 //!
 //! Both hypervisors are namespaces of one kernel, so the true difference between their `CLOCK_MONOTONIC` is zero; b's
-//! agent has another boot ID. b's guest is tied by ptp_kvm through b.
+//! agent has another boot ID. b's guest is tied by ptp_kvm through b. Each recorder sees the devices of both, which
+//! therefore have different names.
 
 use crate::{
     expect::Report,
@@ -32,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NEVER: &dyn Fn() -> bool = &|| false;
 /// Name and vsock context ID of b's guest.
 const FAR_GUEST: (&str, u32) = ("guest1", 43);
+/// b's NIC and tap.
+const FAR_NIC: &str = "nic1";
+const FAR_TAP: &str = "vnet1";
 
 fn run(scale: &Scale) -> Outcome {
     let mut near = Stage::lay(Switch::LinuxBridge)?;
@@ -40,6 +44,11 @@ fn run(scale: &Scale) -> Outcome {
     connect(&near, &far)?;
     near.boot_guest_reached_by(Reach::Vsock)?;
     far.boot_guest_reached_by(Reach::Vsock)?;
+    let space = &far.path().hypervisor;
+    // Linux renames devices that are up from 6.2 on.
+    for words in [format!("{TAP} down"), format!("{TAP} name {FAR_TAP}"), format!("{FAR_TAP} up")] {
+        space.ip(&format!("link set {words}"))?;
+    }
     // Each guest has a CPU to itself.
     for (cpu, vm) in latpath_vms::find()?.vms.iter().enumerate() {
         pin(vm, Role::Vcpu, cpu)?;
@@ -52,7 +61,7 @@ fn run(scale: &Scale) -> Outcome {
     let _ = std::fs::remove_dir_all(run);
     let mut record = latpath("record --no-flight --window 3s");
     record.args(["--stream", &stream.spec(), "--points"]);
-    record.arg(format!("host/*@{TAP},host/*@{NIC},b/*@{TAP},b/*@{NIC},guest0/*,guest1/*"));
+    record.arg(format!("host/*@{TAP},host/*@{NIC},b/*@{FAR_TAP},b/*@{FAR_NIC},guest0/*,guest1/*"));
     for machine in machines(&near, &far)? {
         record.args(["--machine", &machine]);
     }
@@ -92,13 +101,14 @@ fn run(scale: &Scale) -> Outcome {
 
 /// Replaces the cables to the publishers by one between the two hypervisors.
 fn connect(near: &Stage, far: &Stage) -> Outcome {
-    let spaces = [near, far].map(|stage| &stage.path().hypervisor);
-    for space in spaces {
+    let ends = [(near, NIC), (far, FAR_NIC)].map(|(stage, nic)| (&stage.path().hypervisor, nic));
+    for (space, _) in ends {
         space.ip(&format!("link delete {NIC}"))?;
     }
-    spaces[0].ip(&format!("link add {NIC} type veth peer name {NIC} netns {}", spaces[1].name()))?;
-    for space in spaces {
-        space.ip(&format!("link set {NIC} master {BRIDGE} up"))?;
+    let [(space, _), (other, _)] = ends;
+    space.ip(&format!("link add {NIC} type veth peer name {FAR_NIC} netns {}", other.name()))?;
+    for (space, nic) in ends {
+        space.ip(&format!("link set {nic} master {BRIDGE} up"))?;
     }
     Ok(())
 }
@@ -119,9 +129,9 @@ fn route() -> [String; 8] {
         format!("guest0/tx@{GUEST_DEVICE}"),
         format!("host/vm-write@{TAP}"),
         format!("host/tx@{NIC}"),
-        format!("b/nic-rx@{NIC}"),
-        format!("b/tx@{TAP}"),
-        format!("b/vm-read@{TAP}"),
+        format!("b/nic-rx@{FAR_NIC}"),
+        format!("b/tx@{FAR_TAP}"),
+        format!("b/vm-read@{FAR_TAP}"),
         format!("guest1/nic-rx@{GUEST_DEVICE}"),
         format!("guest1/app-read@{RELAY}"),
     ]

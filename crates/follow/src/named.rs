@@ -1,0 +1,90 @@
+//! Machines as users name them: `guest0=ssh:root@guest`, `relay@b=vsock:42:7000`.
+
+use latpath_agent::Address;
+use latpath_model::HOST;
+use std::{collections::BTreeMap, str::FromStr};
+
+/// Maximum length of a machine's name.
+const MAX_NAME: usize = 32;
+
+/// A machine of a run, as the user names it: `NAME[@HYPERVISOR]=ADDRESS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedMachine {
+    /// Its name.
+    pub name: String,
+    /// The machine on which it runs, if it is a guest of another one than this host.
+    pub hypervisor: Option<String>,
+    /// The address of its agent.
+    pub address: Address,
+}
+
+impl FromStr for NamedMachine {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (names, address) = text.split_once('=').ok_or("write NAME=ADDRESS, as guest0=ssh:root@guest")?;
+        let (name, hypervisor) = match names.split_once('@') {
+            Some((name, hypervisor)) => (name, Some(hypervisor)),
+            None => (names, None),
+        };
+        let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(letter) {
+            return Err(format!("{name:?}: a machine's name has 1 to {MAX_NAME} letters, digits, - _ or ."));
+        }
+        // A guest of this host needs no name of its machine.
+        let hypervisor = hypervisor.filter(|name| *name != HOST).map(str::to_owned);
+        Ok(Self { name: name.into(), hypervisor, address: address.parse().map_err(|e| format!("{e}"))? })
+    }
+}
+
+/// The machine on which each guest runs, if that is another one of the run.
+///
+/// # Errors
+/// If that machine is not among these, or a guest would run on itself; the text begins with the names.
+pub fn hypervisors(machines: &[NamedMachine]) -> Result<BTreeMap<String, String>, String> {
+    let of = |one: &NamedMachine| Some((one.name.clone(), one.hypervisor.clone()?));
+    let all: BTreeMap<String, String> = machines.iter().filter_map(of).collect();
+    for (guest, hypervisor) in &all {
+        if !machines.iter().any(|one| one.name == *hypervisor) {
+            return Err(format!("{guest}@{hypervisor}: there is no machine {hypervisor:?}: also name it"));
+        }
+        // A chain has at most as many machines as there are.
+        let mut chain = std::iter::successors(Some(hypervisor), |machine| all.get(*machine));
+        if chain.nth(all.len()).is_some() {
+            return Err(format!("{guest}@{hypervisor}: {guest:?} cannot run on itself"));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(texts: &[&str]) -> Result<Vec<NamedMachine>, String> {
+        texts.iter().map(|text| text.parse()).collect()
+    }
+
+    #[test]
+    fn a_guest_of_this_host_needs_no_name_of_its_machine() {
+        let machines = all(&["b=ssh:root@b", "relay@b=vsock:42:7000", "own@host=vsock:43:7000"]).unwrap();
+        let names: Vec<_> = machines.iter().map(|one| (one.name.as_str(), one.hypervisor.as_deref())).collect();
+        assert_eq!(names, [("b", None), ("relay", Some("b")), ("own", None)]);
+        assert_eq!(hypervisors(&machines).unwrap(), BTreeMap::from([("relay".into(), "b".into())]));
+    }
+
+    #[test]
+    fn wrong_names_are_refused() {
+        for text in ["relay", "=vsock:42:7000", "a b=vsock:42:7000", "relay@b=nowhere:1"] {
+            assert!(text.parse::<NamedMachine>().is_err(), "{text}");
+        }
+        for (texts, part) in [
+            (&["relay@b=vsock:42:7000"][..], "relay@b: there is no machine \"b\""),
+            (&["a@b=vsock:3:1", "b@a=vsock:4:1"], "cannot run on itself"),
+            (&["a@a=vsock:3:1"], "cannot run on itself"),
+        ] {
+            let error = hypervisors(&all(texts).unwrap()).unwrap_err();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
