@@ -10,6 +10,7 @@ mod flight;
 mod follow;
 mod live;
 mod merge;
+mod named;
 mod reactions;
 mod sampling;
 mod senders;
@@ -20,6 +21,7 @@ pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, JourneySink, LayoutChange, Options};
 pub use live::Live;
 pub use merge::Origin;
+pub use named::{hypervisors, NamedMachine};
 #[doc(hidden)] // for tests that need no machine
 pub use merge::{Feed, Merge};
 pub use tables::PointFilter;

@@ -18,6 +18,16 @@ pub struct NamedMachine {
     pub address: Address,
 }
 
+impl NamedMachine {
+    /// The part before the address.
+    pub fn names(&self) -> String {
+        match &self.hypervisor {
+            Some(hypervisor) => format!("{}@{hypervisor}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
 impl FromStr for NamedMachine {
     type Err = String;
 
@@ -40,10 +50,15 @@ impl FromStr for NamedMachine {
 /// The machine on which each guest runs, if that is another one of the run.
 ///
 /// # Errors
-/// If that machine is not among these, or a guest would run on itself; the text begins with the names.
+/// If that machine is not among these, a guest would run on itself, or two machines have one name; the text begins with
+/// the names.
 pub fn hypervisors(machines: &[NamedMachine]) -> Result<BTreeMap<String, String>, String> {
     let of = |one: &NamedMachine| Some((one.name.clone(), one.hypervisor.clone()?));
     let all: BTreeMap<String, String> = machines.iter().filter_map(of).collect();
+    let is_twice = |(at, one): &(usize, &NamedMachine)| machines[..*at].iter().any(|other| other.name == one.name);
+    if let Some((_, one)) = machines.iter().enumerate().find(is_twice) {
+        return Err(format!("{}: this machine is named twice", one.names()));
+    }
     for (guest, hypervisor) in &all {
         if !machines.iter().any(|one| one.name == *hypervisor) {
             return Err(format!("{guest}@{hypervisor}: there is no machine {hypervisor:?}: also name it"));
@@ -82,6 +97,7 @@ mod tests {
             (&["relay@b=vsock:42:7000"][..], "relay@b: there is no machine \"b\""),
             (&["a@b=vsock:3:1", "b@a=vsock:4:1"], "cannot run on itself"),
             (&["a@a=vsock:3:1"], "cannot run on itself"),
+            (&["a=vsock:3:1", "b=vsock:4:1", "a@b=vsock:5:1"], "a@b: this machine is named twice"),
         ] {
             let error = hypervisors(&all(texts).unwrap()).unwrap_err();
             assert!(error.contains(part), "{error}");

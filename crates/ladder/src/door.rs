@@ -162,6 +162,8 @@ enum Place {
 enum Stage {
     /// vhost's worker has signalled this eventfd.
     Signalled(u32),
+    /// QEMU's thread has read the signal, and will raise the interrupt, unless its line is high.
+    Relayed,
     Raised,
     /// Hardware delivers it.
     Posted,
@@ -189,7 +191,7 @@ struct Interrupt {
 
 impl Interrupt {
     fn is_raised(&self) -> bool {
-        !matches!(self.stage, Stage::Signalled(_))
+        !matches!(self.stage, Stage::Signalled(_) | Stage::Relayed)
     }
 }
 
@@ -476,15 +478,17 @@ impl Door {
         self.interrupts[at].packets.extend(pending);
     }
 
-    /// A thread of QEMU has read vhost's signal, and raises the interrupt unless its line is high already.
+    /// A thread of QEMU has read vhost's signal.
     fn relayed(&mut self, mark: Mark, eventfd: u32) {
         let signalled = self.interrupts.extract_if(.., |i| i.stage == Stage::Signalled(eventfd));
-        let signalled: Vec<Interrupt> = signalled.collect();
-        let Some(queue) = signalled.last().map(|interrupt| interrupt.queue) else { return };
-        let server = self.server(mark.pid);
-        server.relays = Some(queue);
-        let packets = signalled.into_iter().flat_map(|interrupt| interrupt.packets);
-        server.pending.extend(packets.map(|pending| Pending { since: mark.t, ..pending }));
+        let together = signalled.reduce(|earlier, last| {
+            let packets = [earlier.packets, last.packets].concat();
+            Interrupt { packets, ..last }
+        });
+        let Some(interrupt) = together else { return };
+        self.server(mark.pid).relays = Some(interrupt.queue);
+        let process = self.process(mark.pid);
+        self.interrupts.push(Interrupt { stage: Stage::Relayed, raiser: mark.pid, process, ..interrupt });
     }
 
     fn forget(&mut self, packets: usize) {
@@ -550,7 +554,10 @@ impl Door {
         let Some(queue) = self.queue_of_line(mark.pid, line) else { return };
         let server = self.server(mark.pid);
         server.relays = None;
-        let pending = std::mem::take(&mut server.pending);
+        if let Some(at) = self.interrupts.iter().position(|i| i.stage == Stage::Relayed && i.raiser == mark.pid) {
+            return self.raise(at, mark, Some(line), step);
+        }
+        let pending = std::mem::take(&mut self.server(mark.pid).pending);
         match self.begin(mark, queue, Stage::Raised) {
             Some(at) => {
                 self.interrupts[at].packets = pending;
@@ -701,10 +708,13 @@ impl Door {
     }
 
     /// A server has put its packets into the guest's ring without an interrupt, unless it has none.
-    fn end_round(&mut self, server: u32, step: TakeStep) {
-        let Some(server) = self.servers.get_mut(&server) else { return };
+    fn end_round(&mut self, tid: u32, step: TakeStep) {
+        let Some(server) = self.servers.get_mut(&tid) else { return };
         (server.relays, server.signals_other) = (None, false);
-        for pending in std::mem::take(&mut server.pending) {
+        let mut pending = std::mem::take(&mut server.pending);
+        let relayed = self.interrupts.extract_if(.., |i| i.stage == Stage::Relayed && i.raiser == tid);
+        pending.extend(relayed.flat_map(|interrupt| interrupt.packets));
+        for pending in pending {
             let Pending { read, queue, target, in_guest, .. } = pending;
             if let Some(interrupt) = self.interrupts.iter_mut().rfind(|i| i.queue == queue) {
                 self.counts.before_entry += u64::from(interrupt.is_raised());

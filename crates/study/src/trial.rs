@@ -7,7 +7,7 @@ use crate::process::{self, Beside, Surroundings};
 use crate::schedule::Trial;
 use crate::Plan;
 use latpath_agent::{Machine, Timeouts};
-use latpath_follow::{FlightOptions, Options, PointFilter};
+use latpath_follow::{hypervisors, FlightOptions, NamedMachine, Options, PointFilter};
 use latpath_linux::background::Background;
 use latpath_linux::Directory;
 use latpath_model::StreamSpec;
@@ -134,7 +134,7 @@ impl Attempt<'_> {
     /// Waits until the agents of the plan's machines answer: a guest that the topology has started still boots.
     fn wait_for_agents(&self, stop: &AtomicBool) -> Result<(), NotRecorded> {
         let until = Instant::now() + self.plan.command_limit;
-        for (name, address) in self.plan.addresses()? {
+        for NamedMachine { name, address, .. } in self.plan.named_machines()? {
             let timeouts = Timeouts { connect: ANSWER, ..Timeouts::default() };
             while let Err(error) = Machine::connect(&name, &address, timeouts) {
                 if stop.load(Ordering::Relaxed) {
@@ -198,8 +198,10 @@ impl Attempt<'_> {
         let variables = self.variables();
         let fill = |text: &String| filled_in(text, &variables);
         let threshold = self.plan.threshold_ns();
+        let machines = self.plan.named_machines()?;
         let follow = Options {
-            machines: self.plan.addresses()?,
+            hypervisors: hypervisors(&machines)?,
+            machines: machines.into_iter().map(|one| (one.name, one.address)).collect(),
             points: PointFilter::new(direction.points.iter().map(fill).collect::<Result<_, _>>()?),
             segments: self.plan.segments.iter().map(fill).collect::<Result<_, _>>()?,
             threshold,

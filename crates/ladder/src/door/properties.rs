@@ -318,6 +318,35 @@ fn qemu_relays_the_interrupt_of_vhost() {
     assert_eq!(host.found[key], (host.truth[key].0, Some(raised), Some(host.t)));
 }
 
+/// Between its read of the signal and the interrupt, QEMU's thread waits for a CPU. Packets that come meanwhile need no
+/// signal of their own.
+#[test]
+fn qemu_that_waits_for_a_cpu_announces_what_came_meanwhile() {
+    let mut host = without_rounds();
+    let (relay, call) = (40, 7);
+    host.door.identify(relay, Some(("qemu", 1000)));
+    host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
+    let begin = |host: &mut Host| host.transfer(0, worker(0), Transfer::Round { kick: 90, call, to_guest: true });
+    begin(&mut host);
+    let first = host.read(worker(0), 0) as usize;
+    host.transfer(0, worker(0), Transfer::Signal(call));
+    host.transfer(1, relay, Transfer::Read(call));
+    begin(&mut host);
+    let later = host.read(worker(0), 0) as usize;
+    begin(&mut host);
+    host.t += 3 * MAX_ROUND;
+    host.door.advance(host.t);
+    host.transfer(1, relay, Transfer::RaiseLine(11));
+    let raised = host.t;
+    host.transfer(1, relay, Transfer::Accept { vector: 0x27, vcpu: 0 });
+    host.event(2, vcpu(0), EventKind::KvmInjVirq(0x27));
+    host.event(2, vcpu(0), EventKind::KvmEntry { vcpu: Some(0) });
+    for key in [first, later] {
+        assert_eq!(host.found[key], (host.truth[key].0, Some(raised), Some(host.t)));
+    }
+    assert_eq!(host.held(), 0);
+}
+
 #[test]
 fn qemu_raises_the_interrupt_right_after_it_has_read_a_packet() {
     let mut host = without_rounds();

@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_flight::Ppm;
-use latpath_follow::{FlightOptions, Options, PointFilter};
+use latpath_follow::{hypervisors, FlightOptions, NamedMachine, Options, PointFilter};
 use latpath_model::stream::MAX_STREAMS;
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT, TALKER};
@@ -17,9 +17,7 @@ use latpath_protocols::ReactionRule;
 use latpath_session::{size_note, Event, Session};
 use latpath_stats::units::{duration, number_of};
 use latpath_timesync::SyncEvent;
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 /// What to follow.
@@ -44,7 +42,7 @@ pub struct FollowArgs {
     /// Also watch this machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
     /// agent runs there; relay@b=ADDRESS for a guest that runs on machine b instead of this one; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS")]
-    machines: Vec<MachineArg>,
+    machines: Vec<NamedMachine>,
     /// Only use points that match this pattern, as host/nic-rx@eth0 or guest0/*; can be repeated [default: all that see
     /// the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
@@ -85,36 +83,13 @@ fn match_help() -> String {
     format!("Key that identifies a packet: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
 }
 
-/// A machine of a run, as the user names it.
-#[derive(Clone, Debug)]
-struct MachineArg {
-    name: String,
-    /// The machine on which it runs, if it is a guest of another one than this host.
-    hypervisor: Option<String>,
-    address: Address,
-}
-
-impl FromStr for MachineArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let guest = text.split_once('=').and_then(|(names, address)| Some((names.split_once('@')?, address)));
-        let ((name, address), hypervisor) = match guest {
-            Some(((name, hypervisor), address)) => (machine(&format!("{name}={address}"))?, Some(hypervisor)),
-            None => (machine(text)?, None),
-        };
-        // A guest of this host needs no name of its machine.
-        Ok(Self { name, hypervisor: hypervisor.filter(|name| *name != HOST).map(str::to_owned), address })
-    }
-}
-
+/// A machine that runs on this host, or on none of the run.
 pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
-    let (name, address) = text.split_once('=').ok_or("write NAME=ADDRESS, as guest0=ssh:root@guest")?;
-    let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if name.is_empty() || name.len() > 32 || !name.chars().all(letter) {
-        return Err(format!("{name:?}: a machine's name has 1 to 32 letters, digits, - _ or ."));
+    let NamedMachine { name, hypervisor, address } = text.parse()?;
+    match hypervisor {
+        Some(_) => Err(format!("write {name:?} without the name of its machine")),
+        None => Ok((name, address)),
     }
-    Ok((name.into(), address.parse().map_err(|e| format!("{e}"))?))
 }
 
 impl FollowArgs {
@@ -150,25 +125,6 @@ impl FollowArgs {
             && self.points.is_empty())
     }
 
-    /// The machine on which each guest runs, if that is another one of the run.
-    fn hypervisors(&self) -> Result<BTreeMap<String, String>, Usage> {
-        let of = |one: &MachineArg| Some((one.name.clone(), one.hypervisor.clone()?));
-        let all: BTreeMap<String, String> = self.machines.iter().filter_map(of).collect();
-        for (guest, hypervisor) in &all {
-            if !self.machines.iter().any(|one| one.name == *hypervisor) {
-                return Err(Usage(format!(
-                    "--machine {guest}@{hypervisor}=…: there is no machine {hypervisor:?}; also name it, as --machine {hypervisor}=ssh:root@…"
-                )));
-            }
-            // A chain has at most as many machines as there are.
-            let mut chain = std::iter::successors(Some(hypervisor), |machine| all.get(*machine));
-            if chain.nth(all.len()).is_some() {
-                return Err(Usage(format!("--machine {guest}@{hypervisor}=…: {guest:?} cannot run on itself")));
-            }
-        }
-        Ok(all)
-    }
-
     /// The options of following. `quiet` omits the message about streams that a pattern chose.
     pub fn options(&self, quiet: bool) -> Result<Options> {
         let with_rule = |stream: StreamSpec| match &self.rule {
@@ -180,7 +136,7 @@ impl FollowArgs {
             let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)";
             bail!(Usage(text.into()));
         }
-        for (i, MachineArg { name, .. }) in self.machines.iter().enumerate() {
+        for NamedMachine { name, .. } in &self.machines {
             let taken = match name.as_str() {
                 HOST => Some("this machine"),
                 MERGING_UNIT => Some("whatever takes the samples of a stream"),
@@ -189,9 +145,6 @@ impl FollowArgs {
             };
             if let Some(taken) = taken {
                 bail!(Usage(format!("--machine {name}=…: {name:?} is {taken}; give the other another name")));
-            }
-            if self.machines[..i].iter().any(|other| other.name == *name) {
-                bail!(Usage(format!("machine {name:?} is named twice")));
             }
         }
         let streams = choose(&Choice {
@@ -231,7 +184,7 @@ impl FollowArgs {
                 streams.len()
             )));
         }
-        for MachineArg { name, address, .. } in &self.machines {
+        for NamedMachine { name, address, .. } in &self.machines {
             if let Address::Unix(path) = address {
                 if !path.exists() {
                     let path = printable(&path.display().to_string());
@@ -242,7 +195,7 @@ impl FollowArgs {
         Ok(Options {
             streams,
             machines: self.machines.iter().map(|one| (one.name.clone(), one.address.clone())).collect(),
-            hypervisors: self.hypervisors()?,
+            hypervisors: hypervisors(&self.machines).map_err(|why| Usage(format!("--machine {why}")))?,
             points: PointFilter::new(self.points.clone()),
             other_users: self.other_users,
             nic_times: self.stamps == Stamps::Nic,

@@ -8,6 +8,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_wrong_plan_is_refused_with_the_line_or_the_part", &[], wrong_plans),
         trial("a_changed_plan_needs_another_directory_or_force", &[], changed_plan),
         trial("the_printed_example_is_a_plan", &[], example),
+        trial("a_plan_names_guests_of_other_machines", &[], machines),
     ]
 }
 
@@ -27,6 +28,10 @@ fn wrong_plans() -> Result<(), Failed> {
         (&format!("name = 'a'\n{DIRECTION}{DIRECTION}"), "direction \"in\" is named twice"),
         (&format!("name = 'a'\n{DIRECTION}[[topology]]\nname = 'b'\nup = 'x'\n"), "topology b: up without down"),
         (&format!("name = 'a'\n{DIRECTION}[[load]]\nname = '../x'\n"), "load \"../x\""),
+        (
+            &format!("name = 'a'\nmachines = {{ \"relay@b\" = 'vsock:42:7000' }}\n{DIRECTION}"),
+            "machines: relay@b: there is no machine \"b\"",
+        ),
         (&format!("name = 'a'\nlimits = ['total:p99']\n{DIRECTION}"), "limits: "),
         ("name = 'a'\n[[direction]]\nname = 'in'\nstream = 'svid:{mu}'\n", "no variable \"mu\""),
     ] {
@@ -61,6 +66,14 @@ fn changed_plan() -> Result<(), Failed> {
     }
     let (code, said) = run(folder.path(), "--dry-run --force")?;
     equal(&said, (code, said.contains("seed 6")), (Some(0), true))
+}
+
+fn machines() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let machines = "machines = { b = 'ssh:root@b', 'relay@b' = 'vsock:42:7000' }";
+    fs::write(folder.path().join("plan.toml"), format!("name = 'a'\n{machines}\n{DIRECTION}"))?;
+    let (code, said) = run(folder.path(), "--dry-run")?;
+    equal(&said, code, Some(0))
 }
 
 fn example() -> Result<(), Failed> {

@@ -1,7 +1,7 @@
 //! Checks of a plan that its types do not express.
 
 use super::{filled_in, Direction, Load, Plan, Publish, UdpStream};
-use latpath_agent::Address;
+use latpath_follow::{hypervisors, NamedMachine};
 use latpath_analysis::{parse_duration, Limit};
 use latpath_linux::Cpus;
 use latpath_model::{Ns, StreamSpec, HOST};
@@ -43,7 +43,7 @@ impl Plan {
         self.band()?;
         self.clock_error()?;
         self.limits()?;
-        self.addresses()?;
+        self.named_machines()?;
         for text in &self.segments {
             latpath_journey::segments::split(text)?;
         }
@@ -100,18 +100,21 @@ impl Plan {
         self.limits.iter().map(|text| text.parse().map_err(|e| format!("limits: {e}"))).collect()
     }
 
-    /// The other machines, and the addresses of their agents.
+    /// The other machines, with the addresses of their agents.
     ///
     /// # Errors
     /// If a name or an address cannot be used.
-    pub fn addresses(&self) -> Result<Vec<(String, Address)>, String> {
-        let one = |(name, address): (&String, &String)| {
-            if name == HOST || !is_plain(name) {
-                return Err(format!("machines: {name:?}: use another name, of letters, digits, - and _"));
+    pub fn named_machines(&self) -> Result<Vec<NamedMachine>, String> {
+        let one = |(names, address): (&String, &String)| {
+            let one: NamedMachine = format!("{names}={address}").parse()?;
+            if one.name == HOST || !is_plain(&one.name) {
+                return Err(format!("{:?}: use another name, of letters, digits, - and _", one.name));
             }
-            Ok((name.clone(), address.parse().map_err(|e| format!("machines: {name}: {e}"))?))
+            Ok(one)
         };
-        self.machines.iter().map(one).collect()
+        let all = self.machines.iter().map(one).collect::<Result<Vec<_>, String>>();
+        let all = all.and_then(|all| hypervisors(&all).map(|_| all));
+        all.map_err(|why| format!("machines: {why}"))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::cmd::values::{some_time, time, whole};
 use crate::cmd::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_agent::Address;
+use latpath_follow::NamedMachine;
 use latpath_study::Plan;
 use latpath_wire::Pace;
 use serde_json::Value;
@@ -82,9 +82,10 @@ struct Measured {
     /// Add a load, as NAME=COMMAND: a shell command that runs until it is stopped; can be repeated
     #[arg(long = "load", value_name = "NAME=COMMAND", value_parser = named)]
     loads: Vec<(String, String)>,
-    /// Also watch this guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; can be repeated
-    #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
-    machines: Vec<(String, Address)>,
+    /// Also watch this guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; relay@b=ADDRESS
+    /// for a guest that runs on machine b instead of this one; can be repeated
+    #[arg(short, long = "machine", value_name = "NAME=ADDRESS")]
+    machines: Vec<NamedMachine>,
     /// Measure once this shell command succeeds, for a guest without an agent that has to boot, as "ping -c 1 -W 1
     /// 10.0.0.2": it is repeated until then
     #[arg(long, value_name = "COMMAND")]
@@ -137,8 +138,8 @@ impl Measured {
             time(self.threshold)
         );
         if !self.machines.is_empty() {
-            let machines =
-                self.machines.iter().map(|(name, address)| format!("{} = {}", text(name), text(&address.to_string())));
+            let one = |one: &NamedMachine| format!("{} = {}", text(&one.names()), text(&one.address.to_string()));
+            let machines = self.machines.iter().map(one);
             let _ = writeln!(out, "machines = {{ {} }}", machines.collect::<Vec<_>>().join(", "));
         }
         if let Some(command) = &self.ready {
