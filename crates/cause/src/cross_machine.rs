@@ -162,7 +162,9 @@ impl<'t> CrossMachineWalk<'t> {
         };
         let (inside, unknown) = self.labels_of(vcpu, at);
         let mut walk = WakeupChain::new(host, at, &self.pair, &self.guests.vcpus, self.t);
-        walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep: Cause::VcpuHalted });
+        let asleep = Cause::VcpuHalted;
+        let hold = Hold { vcpu, inside: &inside, unknown: &unknown, asleep, for_waker: true };
+        walk.hold(self.pair.a, hold);
         let intervals = walk.intervals;
         self.take(intervals);
         Place::End(Cause::Unexplained, at, String::new())
@@ -205,7 +207,7 @@ impl<'t> CrossMachineWalk<'t> {
         let has_entered = self.a.place == at && self.a.info.point.kind.is_in_vm();
         let next = if has_entered || (by.is_err() && self.a.place == guest) {
             let asleep = Cause::VcpuHalted;
-            walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });
+            walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep, for_waker: false });
             Err(End::Done)
         } else {
             walk.called(&Call {
@@ -278,7 +280,7 @@ impl<'t> CrossMachineWalk<'t> {
         let mut walk = WakeupChain::new(&self.machines[at], at, &self.pair, &self.guests.vcpus, self.t);
         let inside = CauseInterval { cpu, ..unexplained(Cause::Unexplained, guest, 0, 0, why) };
         let (vcpu, asleep) = (thread, Cause::VcpuHalted);
-        walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep });
+        walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep, for_waker: false });
         let intervals = walk.intervals;
         self.take(intervals);
         Place::End(Cause::Unexplained, guest, String::new())
@@ -296,7 +298,8 @@ impl<'t> CrossMachineWalk<'t> {
             };
             let asleep = if interval.is_idle() { Cause::VcpuHalted } else { Cause::VmExit };
             let mut walk = WakeupChain::new(&self.machines[at], at, &self.pair, &self.guests.vcpus, interval.to);
-            walk.hold(interval.from, Hold { vcpu: thread, inside: &interval, unknown: &interval, asleep });
+            let hold = Hold { vcpu: thread, inside: &interval, unknown: &interval, asleep, for_waker: false };
+            walk.hold(interval.from, hold);
             walk.intervals.into_iter().for_each(|interval| push(&mut all, interval));
         }
         all

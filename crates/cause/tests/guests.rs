@@ -577,9 +577,36 @@ fn a_vcpu_that_does_not_get_its_cpu_keeps_the_packet_at_the_door() {
     assert_eq!(
         explained,
         [
-            "110-115 vcpu-halted CPU 0/KVM (61) < vhost-60 (62)",
+            "110-115 work vhost-60 (62)",
             "115-260 vcpu-preempted CPU 0/KVM (61) < hog (9)",
             "260-300 vm-exit CPU 0/KVM (61)",
+        ]
+    );
+}
+
+/// QEMU's main loop raises vhost's interrupts. It loses its CPU in the midst of one, before it wakes the vCPU, and the
+/// packet comes meanwhile.
+#[test]
+fn a_halted_vcpu_waits_for_the_thread_that_is_about_to_wake_it() {
+    const VHOST: u32 = 62;
+    let mut stage = Stage::new(&[(VHOST, "vhost-60"), (MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (HOG, "hog")]);
+    stage.cpu(|c| {
+        c.runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(0).at(262).sleeps_then(VCPU);
+        c.at(300).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.class(HOG, fifo(80)).runs(MAIN).at(90).preempted_by(HOG).at(250).sleeps_then(MAIN);
+        c.at(260).wakes(VCPU, 0).at(5_000).sleeps_then(0);
+    });
+    stage.vms.push(vm("relay1", "tap0", &[(VHOST, Role::Vhost, None), (VCPU, Role::Vcpu, Some(0))]));
+    stage.packet(&[("host/vm-read@tap0", 100, 1, VHOST), ("host/door-enter@tap0", 300, 0, VCPU)]);
+    assert_eq!(
+        stage.explained(),
+        [
+            "100-250 waiting-for-cpu qemu (60) < hog (9)",
+            "250-260 work qemu (60)",
+            "260-262 idle-exit CPU 0/KVM (61) < idle",
+            "262-300 vm-exit CPU 0/KVM (61)",
         ]
     );
 }

@@ -236,7 +236,7 @@ impl WakeupChain<'_> {
                 Ok(None)
             }
             (_, Some(waker)) if self.was_handed(pid, tile.from, &waker) => {
-                self.waited(tile.from, &waker, label);
+                self.waited(tile.from, &waker, Cause::Blocked, label);
                 Ok(None)
             }
             (_, Some(waker)) => Ok(Some(Context::of(waker.cpu, waker.context))),
@@ -282,7 +282,7 @@ impl WakeupChain<'_> {
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
         let waiter = self.waiter_for(&label.actor);
         let blocked = CauseInterval { cause: Cause::Blocked, machine: self.place, by, waiter, ..label.clone() };
-        self.waited(slept, waker, label);
+        self.waited(slept, waker, Cause::Blocked, label);
         for interval in &mut self.intervals[first..] {
             let kept = match interval.cause.info().of_holder {
                 OfHolder::Its => true,
@@ -303,9 +303,9 @@ impl WakeupChain<'_> {
         self.intervals.append(&mut nested);
     }
 
-    /// Adds a wait in the middle of the thread's own work, from `slept` on: for a lock, for example. Contains the
-    /// waker's activities since `slept`, not earlier ones.
-    fn waited(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
+    /// Adds a wait from `slept` on, in the middle of the thread's own work for a lock, for example. Contains the waker's
+    /// activities since `slept`, not earlier ones; the rest has this cause.
+    pub(super) fn waited(&mut self, slept: Ns, waker: &Waker, cause: Cause, label: CauseInterval) {
         let limit = self.a;
         self.a = slept.max(limit);
         let (reader, waiter) = (self.reader, self.waiter);
@@ -317,7 +317,7 @@ impl WakeupChain<'_> {
             self.waiter = waiter;
         }
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
-        self.add(slept, Cause::Blocked, CauseInterval { by, ..label });
+        self.add(slept, cause, CauseInterval { by, ..label });
         (self.a, self.reader) = (limit, reader);
     }
 }

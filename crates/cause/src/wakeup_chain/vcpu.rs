@@ -34,6 +34,8 @@ pub(crate) struct Hold<'h> {
     pub unknown: &'h CauseInterval,
     /// Cause while the thread sleeps without a halt of the guest.
     pub asleep: Cause,
+    /// Whether the guest waited for the thread that ended its halt, if that one was about to do so all the time.
+    pub for_waker: bool,
 }
 
 fn runs(tile: &ThreadTile) -> bool {
@@ -42,7 +44,8 @@ fn runs(tile: &ThreadTile) -> bool {
 
 impl<'c> Call<'c> {
     fn hold(&self) -> Hold<'c> {
-        Hold { vcpu: self.vcpu, inside: self.inside, unknown: self.unknown, asleep: Cause::VcpuHalted }
+        let asleep = Cause::VcpuHalted;
+        Hold { vcpu: self.vcpu, inside: self.inside, unknown: self.unknown, asleep, for_waker: false }
     }
 }
 
@@ -149,7 +152,7 @@ impl WakeupChain<'_> {
 
     /// Adds the activities of a vCPU's thread from `from` to `self.t`.
     pub fn hold(&mut self, from: Ns, hold: Hold) {
-        let Hold { vcpu, inside, unknown, asleep } = hold;
+        let Hold { vcpu, inside, unknown, asleep, for_waker } = hold;
         let limit = self.a;
         self.a = from.max(limit);
         let row = self.machine.row(vcpu);
@@ -169,19 +172,33 @@ impl WakeupChain<'_> {
                         _ => asleep,
                     };
                     let next = row.iter().find(|next| next.from >= self.t);
-                    let by = match next.map(|next| next.state) {
-                        Some(State::Ready { since: Since::Woken(w), .. }) if cause != Cause::Stopped => {
-                            Some(self.machine.executor(w.cpu, &w.context, w.t))
-                        }
+                    let waker = match next.map(|next| next.state) {
+                        Some(State::Ready { since: Since::Woken(w), .. }) if cause != Cause::Stopped => Some(w),
                         _ => None,
                     };
+                    let by = waker.map(|w| self.machine.executor(w.cpu, &w.context, w.t));
                     let actor = Some(self.machine.thread(vcpu, self.t));
-                    self.add(tile.from, cause, CauseInterval { actor, by, cpu: None, ..CauseInterval::default() });
+                    let label = CauseInterval { actor, by, cpu: None, ..CauseInterval::default() };
+                    match waker.filter(|w| for_waker && cause == Cause::VcpuHalted && self.was_awake(w, tile.from)) {
+                        Some(waker) => self.waited(tile.from, &waker, cause, label),
+                        None => self.add(tile.from, cause, label),
+                    }
                 }
                 State::Unknown => self.add_interval(tile.from, unknown.clone()),
             }
         }
         self.a = limit;
+    }
+
+    /// Whether the waker is a thread that did not sleep from `from`, or from the earlier sighting, until the wakeup: as
+    /// one that waits for a CPU in the midst of an interrupt for the guest.
+    fn was_awake(&self, waker: &Waker, from: Ns) -> bool {
+        let Doing::Thread(running) = waker.context else { return false };
+        let from = from.max(self.a);
+        let row = self.machine.row(running.pid);
+        let during: Vec<_> = row.iter().filter(|tile| tile.to > from && tile.from < waker.t).collect();
+        let is_awake = |tile: &&ThreadTile| matches!(tile.state, State::Running { .. } | State::Ready { .. });
+        during.first().is_some_and(|tile| tile.from <= from) && during.iter().all(is_awake)
     }
 
     /// Whether the thread had left its guest because of a halt when it fell asleep.
