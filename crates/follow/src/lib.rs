@@ -21,9 +21,9 @@ pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, JourneySink, LayoutChange, Options};
 pub use live::Live;
 pub use merge::Origin;
-pub use named::{hypervisors, NamedMachine};
 #[doc(hidden)] // for tests that need no machine
 pub use merge::{Feed, Merge};
+pub use named::{hypervisors, NamedMachine};
 pub use tables::PointFilter;
 #[doc(hidden)]
 pub use tables::Tables;

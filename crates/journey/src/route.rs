@@ -552,9 +552,8 @@ impl Search<'_> {
         };
         // Excludes namespaces in which the packet ends, such as that of its sender, to which a copy is flooded back.
         let passes_through = |p: PointId| {
-            let leaves = |q: &PointId| {
-                is_here(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q).is_sending()
-            };
+            let leaves =
+                |q: &PointId| is_here(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q).is_sending();
             route.iter().skip_while(|q| **q != p).any(leaves)
         };
         let sink_ns = self.info(sink).netns;

@@ -972,16 +972,12 @@ fn between_two_hypervisors_the_route_leaves_the_first_by_its_nic() {
         ("guest1/nic-rx@eth0", 40),
         ("guest1/app-read@relay", 50),
     ];
-    let copies = [
-        ("host/tx@vnet1", 12),
-        ("host/vm-read@vnet1", 22),
-        ("b/tx@vnet1", 24),
-        ("b/vm-read@vnet1", 28),
-    ];
+    let copies = [("host/tx@vnet1", 12), ("host/vm-read@vnet1", 22), ("b/tx@vnet1", 24), ("b/vm-read@vnet1", 28)];
     let links = [Nic, Tap, Nic, Nic, Tap, Tap, Nic, Link::Socket, Tap, Tap, Tap, Tap];
     let spaces = [1, HUB, HUB, b, b, b, 2, 2, HUB, HUB, b, b];
     let all: Vec<_> = route.iter().chain(&copies).copied().collect();
-    let points: Vec<_> = all.iter().zip(links).zip(spaces).map(|(((name, _), link), netns)| (*name, link, netns)).collect();
+    let points: Vec<_> =
+        all.iter().zip(links).zip(spaces).map(|(((name, _), link), netns)| (*name, link, netns)).collect();
     let mut n = Network::new(&points);
     n.packets(100, &all);
     assert_eq!(n.route_names(), names(&route));

@@ -1,8 +1,8 @@
 //! Checks of a plan that its types do not express.
 
 use super::{filled_in, Direction, Load, Plan, Publish, UdpStream};
-use latpath_follow::{hypervisors, NamedMachine};
 use latpath_analysis::{parse_duration, Limit};
+use latpath_follow::{hypervisors, NamedMachine};
 use latpath_linux::Cpus;
 use latpath_model::{Ns, StreamSpec, HOST};
 use latpath_stats::Band;

@@ -173,7 +173,8 @@ fn faults(_: &Scale) -> Outcome {
     stage.without_agent = true;
     let guest = vm()?;
     let mut outcomes = Vec::new();
-    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &format!("stop pid={}", guest.pid)))?;
+    let (seen, truth) =
+        record_during(&mut stage, THRESHOLD, |stage| on_host(stage, &format!("stop pid={}", guest.pid)))?;
     outcomes.push(seen.expect(&truth, &blame::STOP));
     let (seen, truth) = record_during(&mut stage, THRESHOLD, halts)?;
     outcomes.push(seen.expect(&truth, &blame::HALT));
