@@ -208,8 +208,8 @@ impl Session {
                     Got::End => return Err(CLOSED.into()),
                 }
             }
-            // A write error counts only after all earlier messages of the agent are read, and so does silence: this
-            // thread may have waited for a CPU for so long.
+            // A write error counts only after all earlier messages of the agent are read. So does silence: this thread
+            // may have had no CPU in the meantime.
             flushed?;
             self.check_waits()?;
         }

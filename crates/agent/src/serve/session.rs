@@ -164,7 +164,7 @@ where
                     Got::End => return Ok(Ended::HostGone),
                 }
             }
-            // Only now: this thread may have waited for a CPU for so long.
+            // Judged after a read: this thread may have had no CPU in the meantime.
             if self.heard.elapsed() > self.options.silence {
                 return Err(ServeError::Silent(self.options.silence));
             }
