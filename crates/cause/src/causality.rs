@@ -3,11 +3,12 @@
 use crate::{guests::Vcpus, machine::Machine};
 use latpath_flight::{Doing, State};
 use latpath_model::{Causality, Ns};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Number of a guest's events that agree with its hypervisor's record, and that contradict it. Events without such a
 /// record of the vCPU do not count.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestCausality {
     /// Name of the guest's machine.
     pub machine: String,

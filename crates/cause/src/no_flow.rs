@@ -3,6 +3,7 @@
 use crate::{machine::Machine, Executor};
 use latpath_flight::{FlowLimits, FlowState, Removal, State, Upcall};
 use latpath_model::Ns;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Maximum difference between a sighting and the record of the same upcall, ns: both are taken by programs at one
@@ -16,7 +17,8 @@ const IDLE_OVER_LIMIT: Ns = 100_000_000;
 macro_rules! reasons {
     ($($variant:ident $id:literal $short:literal $sentence:literal)*) => {
         /// Why a datapath had no flow for a packet, as deduced from the record. Names are stable.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
         pub enum NoFlow {
             $(#[doc = $sentence] $variant,)*
         }

@@ -19,6 +19,14 @@ pub struct Function {
     pub positions: u8,
 }
 
+impl Function {
+    /// Its arguments that are skbs, from 1.
+    pub fn arguments(&self) -> impl Iterator<Item = u32> {
+        let positions = self.positions;
+        (0..5).filter(move |i| positions >> i & 1 == 1).map(|i| i + 1)
+    }
+}
+
 /// The traceable functions of this kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Traceable {

@@ -7,6 +7,7 @@
 mod attach;
 mod btf;
 mod devices;
+pub mod document;
 mod functions;
 mod layout;
 mod links;
@@ -25,6 +26,7 @@ pub mod try_filter;
 
 pub use attach::{best, SearchError};
 pub use devices::{find_device, NoDevice};
+pub use document::{FunctionsDocument, PathDocument};
 pub use functions::Function;
 pub use layout::{Counts, MAX_PACKETS};
 pub use options::{Device, How, Options, With};

@@ -37,7 +37,8 @@ mod worst;
 
 pub use clocks::clocks_text;
 pub use document::{asciidoc, html, markdown, Findings};
-pub use explain::{explanation_json, explanation_text, packet_text, Head};
+pub use explain::explanation::{self, ExplanationDocument};
+pub use explain::{explanation_document, explanation_text, packet_text, Head};
 pub use json::{live_schema, report_json, report_schema, schema, MarkHead, Report, RunHead};
 pub use junit::{is_junit_of_latpath, junit};
 pub use ladder::ladder_text;

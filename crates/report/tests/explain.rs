@@ -5,7 +5,7 @@ mod story;
 use latpath_analysis::{explain::RankedCause, Explanation};
 use latpath_cause::{Baseline, Cause, Ranking};
 use latpath_model::{Ns, HOST};
-use latpath_report::{explanation_json, packet_text, WIDTH};
+use latpath_report::{explanation_document, packet_text, ExplanationDocument, WIDTH};
 use latpath_stats::units::Letters;
 use latpath_vms::Vm;
 use story::*;
@@ -61,8 +61,8 @@ fn it_is_reported_that_latpath_itself_makes_packets_late() {
         ranked.row.share.by.iter_mut().for_each(|(actor, _)| actor.is_tool = true);
     }
     assert!(warning(&explanation));
-    let json = explanation_json(None, &explanation, &context);
-    assert!(json["by_culprit"].as_array().is_some_and(|all| all.iter().any(|one| one["latpath"] == true)), "{json:#}");
+    let document = explanation_document(None, &explanation, &context);
+    assert!(document.by_culprit.iter().any(|culprit| culprit.latpath), "{document:?}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
 }
 
 /// Explanation, waterfall and JSON of a packet whose reader's CPU was slow to leave this idle state.
-fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
+fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, ExplanationDocument<'static>) {
     let context = context();
     let mut baseline = Baseline::default();
     (0..40).for_each(|n| baseline.add(&packet_of_all_hops(n, 0, false, vec![], vec![], vec![])));
@@ -182,26 +182,26 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json:
     let packet = line(packet_text(&explained_packet, &context, Letters::Unicode));
     explanation.spikes.clear();
     explanation.worst = vec![explained_packet];
-    let json = explanation_json(None, &explanation, &context);
-    (line(shown(&explanation, &context, Letters::Unicode)), packet, json)
+    let document = explanation_document(None, &explanation, &context);
+    (line(shown(&explanation, &context, Letters::Unicode)), packet, document)
 }
 
 #[test]
 fn an_idle_state_is_reported_by_its_name_where_that_is_known() {
-    let (all, packet, json) = out_of_idle(3, Some("C1E"));
+    let (all, packet, document) = out_of_idle(3, Some("C1E"));
     assert!(all.contains("idle state C1E") && all.contains("until its CPU had left its idle state (C1E)"), "{all}");
     assert!(packet.contains("waited for 5.006 ms until its CPU had left its idle state (C1E)"), "{packet}");
     assert!(packet.contains("from idle state C1E"), "{packet}");
     assert!(all.contains("the CPU came out of C1E"), "{all}");
-    for cause in [&json["causes"][0], &json["packets"][0]["causes"][0]] {
-        assert_eq!((&cause["cause"], &cause["number"]), (&"idle-exit".into(), &3.into()));
-        assert_eq!(cause["idle_state"], "C1E");
+    for cause in [&document.causes[0].share, &document.packets[0].causes[0].share] {
+        assert_eq!((cause.cause, cause.number), (Cause::IdleExit, Some(3)));
+        assert_eq!(cause.idle_state.as_deref(), Some("C1E"));
     }
-    let (all, packet, json) = out_of_idle(3, None);
+    let (all, packet, document) = out_of_idle(3, None);
     assert!(all.contains("idle state 3"), "{all}");
     assert!(packet.contains("until its CPU had left its idle state (state 3)"), "{packet}");
     assert!(packet.contains("from idle state 3"), "{packet}");
-    assert_eq!(json["causes"][0]["idle_state"], serde_json::Value::Null);
+    assert_eq!(document.causes[0].share.idle_state, None);
 }
 
 #[test]
@@ -218,27 +218,26 @@ fn json_has_keys_that_docs_describe_and_sums_that_hold() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
     let (explanation, context) = story();
-    let json = explanation_json(Some((&run, &files())), &explanation, &context);
-    let ns = |v: &serde_json::Value, key: &str| v[key].as_i64().unwrap();
-    let list = |v: &serde_json::Value, key: &str| v[key].as_array().unwrap().clone();
-    let rows: Ns = list(&json, "causes").iter().map(|r| ns(r, "excess_ns")).sum();
-    assert_eq!(rows + ns(&json["other_causes"], "excess_ns"), ns(&json, "excess_ns"));
-    for packet in list(&json, "packets") {
-        assert_eq!(list(&packet, "causes").iter().map(|c| ns(c, "time_ns")).sum::<Ns>(), ns(&packet, "time_ns"));
-        assert_eq!(list(&packet, "causes").iter().map(|c| ns(c, "excess_ns")).sum::<Ns>(), ns(&packet, "excess_ns"));
-        for segment in list(&packet, "segments") {
-            assert_eq!(
-                list(&segment, "intervals").iter().map(|p| ns(p, "time_ns")).sum::<Ns>(),
-                ns(&segment, "time_ns")
-            );
+    let document = explanation_document(Some((&run, &files())), &explanation, &context);
+    let rows: Ns = document.causes.iter().map(|row| row.share.excess_ns).sum();
+    assert_eq!(rows + document.other_causes.excess_ns, document.excess_ns);
+    for packet in &document.packets {
+        assert_eq!(packet.causes.iter().map(|cause| cause.time_ns).sum::<Ns>(), packet.time_ns);
+        assert_eq!(packet.causes.iter().map(|cause| cause.share.excess_ns).sum::<Ns>(), packet.excess_ns);
+        for segment in &packet.segments {
+            assert_eq!(segment.intervals.iter().map(|interval| interval.time_ns).sum::<Ns>(), segment.time_ns);
         }
     }
-    let advice = list(&json, "causes").into_iter().flat_map(|cause| list(&cause, "advice"));
-    let settings: Vec<_> = advice.chain(list(&json, "fixes")).flat_map(|one| list(&one, "settings")).collect();
-    assert!(settings.iter().any(|id| id == "thread-priority"), "{settings:?}");
+    let advice = document.causes.iter().flat_map(|cause| &cause.advice);
+    let settings: Vec<_> =
+        advice.chain(document.fixes.iter().map(|row| &row.fix)).flat_map(|fix| &fix.settings).collect();
+    assert!(settings.iter().any(|id| *id == "thread-priority"), "{settings:?}");
     for id in settings {
-        assert!(latpath_settings::Setting::of_id(id.as_str().unwrap()).is_some(), "{id} is no setting");
+        assert!(latpath_settings::Setting::of_id(id).is_some(), "{id} is no setting");
     }
+    let json = serde_json::to_value(&document).unwrap();
+    let again: ExplanationDocument = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&again).unwrap(), json);
     let docs = include_str!("../../../docs/json.md");
     let docs = docs.split("## `latpath explain").nth(1).expect("a section of docs/json.md");
     let mut unknown = Vec::new();

@@ -7,7 +7,7 @@ use latpath_analysis::{
 use latpath_cause::{Actor, Attribution, Cause, CauseShare, Process, Ranking, RunContext, LATPATH_ITSELF};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, Point, PointInfo};
-use latpath_report::explanation_json;
+use latpath_report::explanation_document;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 
@@ -148,7 +148,7 @@ fn processes_of_one_unit_are_one_culprit_and_latpath_is_another() {
     );
     assert_eq!(found[0].processes, ["rustc", "ld"]);
     assert_eq!(latpath_ns(&explanation), 10 * MS);
-    let json = explanation_json(None, &explanation, &RunContext::default());
-    assert_eq!(json["by_culprit"][1]["latpath"], true);
-    assert_eq!(json["by_cause"][0]["phrase"], "waiting for its CPU");
+    let document = explanation_document(None, &explanation, &RunContext::default());
+    assert!(document.by_culprit[1].latpath);
+    assert_eq!(document.by_cause[0].phrase, "waiting for its CPU");
 }

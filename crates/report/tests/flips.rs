@@ -6,7 +6,7 @@ use latpath_export::write_csv;
 use latpath_flight::{CpuRecord, Event, EventKind, Left, Snapshot, Thread, Window};
 use latpath_journey::Journey;
 use latpath_model::{Ns, PacketSighting, Point, StreamSpec};
-use latpath_report::explanation_json;
+use latpath_report::explanation_document;
 use latpath_run::{ClockSample, MachineFigures, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_vms::{Tap, Vm};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,8 @@ fn read(path: &Path) -> Result<(String, Vec<String>), String> {
     notes.extend(damaged.iter().map(ToString::to_string));
     notes.extend(captures.files.notes.iter().cloned());
     let vms = serde_json::to_string(&run.vms()).unwrap();
-    let explained = explanation_json(None, &explanation, explainer.context());
+    let document = explanation_document(None, &explanation, explainer.context());
+    let explained = serde_json::to_string(&document).unwrap();
     let figures = serde_json::to_string(&summary).unwrap();
     Ok((format!("{figures} {explained} {vms} {}", String::from_utf8(csv).unwrap()), notes))
 }

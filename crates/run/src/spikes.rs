@@ -9,6 +9,7 @@ use latpath_capture::{
 };
 use latpath_linux::background::lower_priority;
 use latpath_partstore::{open_file, replace_file, Directory, StoreError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -27,7 +28,7 @@ const UNDER_WAY: usize = 32;
 const MOST_FILES: usize = 100_000;
 
 /// Counts of late packets and captures: a part of the manifest.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SpikesRecord {
     /// Late packets per stream.

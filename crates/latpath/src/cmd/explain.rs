@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use latpath_analysis::{explain::run_context, Explainer, Explanation, PacketSelector, RunCaptures};
 use latpath_capture::CaptureKind;
 use latpath_import::open_recording;
-use latpath_report::{explanation_json, explanation_text, packet_text, Head};
+use latpath_report::{explanation_document, explanation_text, packet_text, Head};
 use latpath_run::Condition;
 use latpath_stats::units::duration;
 use latpath_stats::utc_steps;
@@ -84,8 +84,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     captures.note_starvation();
     let explanation = ranked(explanation, args.by);
     if args.json {
-        let json = explanation_json(Some((&run, &captures.files)), &explanation, explainer.context());
-        print(&format!("{json}\n"))?;
+        let document = explanation_document(Some((&run, &captures.files)), &explanation, explainer.context());
+        print(&(serde_json::to_string(&document)? + "\n"))?;
     } else {
         let head = Head { run: &run, files: &captures.files };
         print(&explanation_text(&head, &explanation, explainer.context(), style()))?;

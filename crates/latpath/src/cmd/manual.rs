@@ -11,7 +11,8 @@ use clap_complete::Shell;
 use latpath_compare::Comparison;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
-use latpath_report::schema;
+use latpath_path::{FunctionsDocument, PathDocument};
+use latpath_report::{schema, ExplanationDocument};
 use latpath_study::StudyTable;
 use latpath_vms::Guests;
 use std::path::PathBuf;
@@ -42,14 +43,17 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 14] = [
+const DESCRIBED: [Described; 17] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
+    ("explain", of::<ExplanationDocument>),
     ("gates", of::<Vec<latpath_gates::Scheduler>>),
     ("gates-check", of::<latpath_gates::Report>),
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
+    ("path", of::<PathDocument>),
+    ("path-list", of::<FunctionsDocument>),
     ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
     ("study", of::<StudyTable>),
@@ -79,6 +83,7 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
     let command = match command {
         "gates-check" => "gates check",
         "study-vhost" => "study vhost",
+        "path-list" => "path --list",
         "net" => "net status",
         other => other,
     };

@@ -1,11 +1,10 @@
 //! `latpath path`: shows every kernel function that handles a packet.
 
-mod json;
 mod text;
 
 use super::choose::{choose, Choice};
 use super::interrupt::stop_flag;
-use super::report::{print, print_as};
+use super::report::print_as;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -14,7 +13,8 @@ use latpath_linux::background::Background;
 use latpath_linux::monotonic;
 use latpath_model::{stream, StreamSpec};
 use latpath_path::{
-    find_device, functions, CompileError, Counts, Options, Packet, Remains, Search, SearchError, With, MAX_PACKETS,
+    find_device, functions, CompileError, Counts, FunctionsDocument, Options, Packet, PathDocument, Remains, Search,
+    SearchError, With, MAX_PACKETS,
 };
 use latpath_session::PATIENCE;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,9 @@ struct SearchResult {
 
 pub fn run(args: Args) -> Result<Outcome> {
     if args.list {
-        print(&list(args.json))?;
+        let functions = functions();
+        let text = list(&functions);
+        print_as(args.json, || FunctionsDocument::new(functions), || text)?;
         return Ok(Outcome::Done);
     }
     let options = options(&args)?;
@@ -111,7 +113,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         say_how(&search);
     }
     let (found, remains) = follow(search, &args, &stop);
-    let printed = print_as(args.json, || json::render(&found), || text::render(&found, args.summary));
+    let document = || PathDocument::new(&found.packets, &found.counts, &found.how, |t| found.time_of_day.utc(t));
+    let printed = print_as(args.json, document, || text::render(&found, args.summary));
     if remains.kprobes() > 0 && !args.quiet {
         eprintln!("latpath: taking {} kprobes off, which takes a while", remains.kprobes());
     }
@@ -194,19 +197,9 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (SearchResult, 
     (SearchResult { packets, counts, how, time_of_day }, remains)
 }
 
-fn list(json: bool) -> String {
-    let functions = functions();
-    let args = |positions: u8| (0..5).filter(move |i| positions >> i & 1 == 1).map(|i| i + 1);
-    if json {
-        let row = |f: &latpath_path::Function| {
-            serde_json::json!({
-                "name": f.name, "module": f.module, "arguments": args(f.positions).collect::<Vec<u32>>(),
-            })
-        };
-        return format!("{}\n", serde_json::json!({ "functions": functions.iter().map(row).collect::<Vec<_>>() }));
-    }
+fn list(functions: &[latpath_path::Function]) -> String {
     let line = |f: &latpath_path::Function| {
-        let places: Vec<String> = args(f.positions).map(|i| i.to_string()).collect();
+        let places: Vec<String> = f.arguments().map(|i| i.to_string()).collect();
         let module = f.module.as_ref().map_or(String::new(), |m| format!(" [{m}]"));
         format!("{}{module} {}\n", f.name, places.join(","))
     };

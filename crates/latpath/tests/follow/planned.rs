@@ -1,8 +1,11 @@
 //! Tsend: the time from the send time in a talker's packet to its first point.
 
 use crate::{number, publish, report, Recorder};
+use latpath_cause::Cause;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_model::{Ns, SegmentKind};
+use latpath_report::explanation::{CauseDocument, SegmentTime};
+use latpath_report::ExplanationDocument;
 use latpath_run::{Run, Select};
 use latpath_testkit::names::own;
 use latpath_testkit::{bench, busy, equal, latpath, trial, Failed, Lack, Trial};
@@ -120,11 +123,12 @@ fn held() -> Result<(), Failed> {
     equal(&format!("{} packets with a Tsend", segment.times.count), segment.times.count >= 1400, true)?;
     equal("bound", segment.error_bound_ns, 0)?;
     let explained = latpath(&format!("explain {} --json", path.display())).output()?;
-    let explained: Value = serde_json::from_slice(&explained.stdout)?;
-    let rows = explained["causes"].as_array().ok_or("no causes")?;
-    let waited = |row: &&Value| row["cause"] == "waiting-for-cpu" && row["segments"].to_string().contains("planned");
-    let row = rows.iter().find(waited).ok_or_else(|| format!("no talker waited for its CPU: {rows:#?}"))?;
-    let culprits: Vec<&str> = row["by"].as_array().into_iter().flatten().filter_map(|by| by["name"].as_str()).collect();
+    let explained: ExplanationDocument = serde_json::from_slice(&explained.stdout)?;
+    let is_planned = |segment: &SegmentTime| segment.from.contains("planned");
+    let waited = |share: &&CauseDocument| share.cause == Cause::WaitingForCpu && share.segments.iter().any(is_planned);
+    let row = explained.causes.iter().map(|row| &row.share).find(waited);
+    let row = row.ok_or_else(|| format!("no talker waited for its CPU: {:#?}", explained.causes))?;
+    let culprits: Vec<&str> = row.by.iter().map(|by| by.actor.name.as_str()).collect();
     equal(&format!("{culprits:?}"), culprits.contains(&"busy20"), true)
 }
 

@@ -1,13 +1,16 @@
 //! `latpath import --trace` with the traces of perf and trace-cmd in addition to captures by tcpdump, as described in
 //! docs/import.md.
 
-use crate::{equal, number, own, until, LIMIT, LONG_WRAP};
+use crate::{equal, own, until, LIMIT, LONG_WRAP};
+use latpath_cause::Cause;
 use latpath_clock::ClockTie;
 use latpath_lab::{NIC, PUBLISHER, VETH};
+use latpath_report::explanation::{CauseOfAll, PacketDocument};
+use latpath_report::{ExplanationDocument, Report};
 use latpath_testkit::{bench, latpath, need_tool, program, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
 use latpath_tracefs::{Instance, Options as Traced};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -44,7 +47,7 @@ fn import(folder: &Path, run: &str, more: &[String]) -> Result<(), Failed> {
     equal(&format!("import: {}", String::from_utf8_lossy(&done.stderr)), done.status.code(), Some(0))
 }
 
-fn json(folder: &Path, words: &str) -> Result<Value, Failed> {
+fn json<T: DeserializeOwned>(folder: &Path, words: &str) -> Result<T, Failed> {
     let done = latpath(words).current_dir(folder).output()?;
     let why = |e| format!("{words}: {e}: {}", String::from_utf8_lossy(&done.stderr));
     serde_json::from_slice(&done.stdout).map_err(|e| why(e).into())
@@ -108,20 +111,18 @@ fn explained(tracer: &Tracer) -> Result<(), Failed> {
     until("tcpdump has all frames", || dumps.iter_mut().all(|dump| !dump.runs()))?;
     // One packet in ten is late, on any machine.
     import(&folder, "plain", &[])?;
-    let plain = json(&folder, "report plain --json")?;
-    let total = plain["segments"].as_array().and_then(|all| all.iter().find(|s| s["name"] == "total"));
-    let late = number(total.ok_or("no total")?, "p90_ns")?;
+    let plain: Report = json(&folder, "report plain --json")?;
+    let total = plain.summary.segments.iter().find(|segment| segment.name == "total");
+    let late = total.ok_or("no total")?.times.p90_ns;
     let ahead = tie.monotonic_ns - tie.realtime_ns;
     let words = ["--trace", "host=trace.txt", "--trace-offset", &format!("host={ahead}ns±2us"), "--threshold"];
     let more: Vec<String> = words.into_iter().map(Into::into).chain([format!("{late}ns")]).collect();
     import(&folder, "traced", &more)?;
 
-    let explained = json(&folder, &format!("explain traced --json --worst {FRAMES}"))?;
-    equal("late packets", number(&explained, "late")? > 0, true)?;
-    let causes = explained["causes"].as_array().ok_or("no causes")?;
-    let named = causes.iter().filter(|cause| cause["cause"] != "unexplained" && cause["packets"].as_u64() > Some(0));
-    equal(&format!("causes are named: {explained}"), named.count() > 0, true)?;
-    let worst = explained["packets"].as_array().ok_or("no packets")?;
-    let has_cpus = |packet: &Value| packet["points"].as_array().is_some_and(|p| p.iter().all(|p| p["cpu"].is_u64()));
-    equal(&format!("who had packets is known: {explained}"), worst.iter().any(has_cpus), true)
+    let explained: ExplanationDocument = json(&folder, &format!("explain traced --json --worst {FRAMES}"))?;
+    equal("late packets", explained.late > 0, true)?;
+    let named = |row: &CauseOfAll| row.share.cause != Cause::Unexplained && row.packets > 0;
+    equal(&format!("causes are named: {:?}", explained.causes), explained.causes.iter().any(named), true)?;
+    let has_cpus = |packet: &PacketDocument| packet.points.iter().all(|point| point.cpu.is_some());
+    equal(&format!("CPUs are known: {:?}", explained.packets), explained.packets.iter().any(has_cpus), true)
 }

@@ -2,8 +2,8 @@
 
 use crate::stage::{plain, Stage};
 use anyhow::{ensure, Context, Result};
+use latpath_path::{document::StepDocument, PathDocument};
 use latpath_testkit::{waits::says, Started};
-use serde_json::Value;
 use std::time::Duration;
 
 /// Time limit for attaching and detaching, more than the slowest kind of program takes.
@@ -25,48 +25,23 @@ impl Search {
     }
 
     /// Stops the search with SIGINT and reads its result. Lost events fail the test.
-    pub fn end(self) -> Result<SearchOutput> {
+    pub fn end(self) -> Result<PathDocument> {
         self.process.interrupt();
         let ended = self.process.finish(PATIENCE).map_err(plain)?;
         ensure!(ended.code == Some(0), "latpath path ended with {:?}: {}", ended.code, ended.stderr.trim());
-        let all: Value = serde_json::from_str(&ended.stdout).context("read the JSON of latpath path")?;
-        let lost = &all["lost"];
-        for kind in ["events", "copies"] {
-            ensure!(lost[kind] == 0, "{kind} were lost: {lost}");
-        }
+        let all: PathDocument = serde_json::from_str(&ended.stdout).context("read the JSON of latpath path")?;
+        ensure!(all.lost.events == 0 && all.lost.copies == 0, "events or copies were lost: {:?}", all.lost);
         eprintln!("{}", ended.stderr.lines().find(|l| l.contains("attached to")).unwrap_or(""));
-        Ok(SearchOutput { all })
+        Ok(all)
     }
-}
-
-/// Result of a search.
-pub struct SearchOutput {
-    pub all: Value,
-}
-
-impl SearchOutput {
-    /// Steps of each packet.
-    pub fn packets(&self) -> Vec<&Vec<Value>> {
-        self.all["packets"].as_array().into_iter().flatten().filter_map(|p| p["steps"].as_array()).collect()
-    }
-
-    /// Points of all routes.
-    pub fn points(&self) -> Vec<&str> {
-        self.all["points"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
-    }
-}
-
-/// Name of a step.
-pub fn name(step: &Value) -> &str {
-    step["name"].as_str().unwrap_or("?")
 }
 
 /// Expects steps of these names in this order, with any others between them.
-pub fn in_order(steps: &[Value], names: &[&str]) -> Result<()> {
+pub fn in_order(steps: &[StepDocument], names: &[&str]) -> Result<()> {
     let mut left = steps.iter();
     for expected in names {
-        let have = || steps.iter().map(name).collect::<Vec<_>>();
-        ensure!(left.any(|s| name(s) == *expected), "{expected} is not where it should be in {:?}", have());
+        let have = || steps.iter().map(|s| &s.name).collect::<Vec<_>>();
+        ensure!(left.any(|s| s.name == *expected), "{expected} is not where it should be in {:?}", have());
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Selection of the packets to follow.
 
-use crate::{equal, found, list, own, publish, reader, start, LIMIT};
+use crate::{equal, found, own, publish, reader, start, LIMIT};
 use latpath_lab::{NIC, VETH};
+use latpath_path::PathDocument;
 use latpath_testkit::{bench, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
@@ -20,7 +21,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 }
 
 /// Publishes streams one at a time while a search runs; returns the result.
-fn follow(words: &str, expression: Option<&str>, publishing: &[String]) -> Result<Value, Failed> {
+fn follow(words: &str, expression: Option<&str>, publishing: &[String]) -> Result<PathDocument, Failed> {
     let bench = bench()?;
     let path = start(&bench, &format!("{words} --json"), expression)?;
     for words in publishing {
@@ -30,9 +31,8 @@ fn follow(words: &str, expression: Option<&str>, publishing: &[String]) -> Resul
 }
 
 /// The lengths of the packets at their first step.
-fn lengths(all: &Value) -> Result<Vec<u64>, Failed> {
-    let first = |p: &Value| p["steps"][0]["length"].as_u64();
-    Ok(list(all, "packets")?.iter().filter_map(first).collect())
+fn lengths(all: &PathDocument) -> Vec<u32> {
+    all.packets.iter().map(|packet| packet.steps[0].length).collect()
 }
 
 fn by_svid() -> Result<(), Failed> {
@@ -43,7 +43,7 @@ fn by_svid() -> Result<(), Failed> {
         format!("--svid {other}x --count 20"),
     ];
     let all = follow(&format!("--stream svid:{followed} --count 100"), None, &publishing)?;
-    equal("packets", list(&all, "packets")?.len(), 20)
+    equal("packets", all.packets.len(), 20)
 }
 
 fn by_vlan() -> Result<(), Failed> {
@@ -62,10 +62,10 @@ fn by_vlan() -> Result<(), Failed> {
         ("vlan 9 and ether proto 0x88ba", 0),
     ] {
         let all = follow(&format!("--stream svid:{svid} --count 100"), Some(expression), &publishing)?;
-        equal(expression, list(&all, "packets")?.len(), want)?;
+        equal(expression, all.packets.len(), want)?;
     }
     let all = follow(&format!("--stream svid:{svid},vlan=8 --count 100"), None, &publishing)?;
-    equal("as a stream's option", list(&all, "packets")?.len(), 20)
+    equal("as a stream's option", all.packets.len(), 20)
 }
 
 fn by_payload() -> Result<(), Failed> {
@@ -73,13 +73,13 @@ fn by_payload() -> Result<(), Failed> {
     let publishing = [format!("--svid {short} --count 10"), format!("--svid {long} --count 10")];
     let stream = format!("--stream svid:{short} --stream svid:{long} --count 100");
     let all = follow(&stream, None, &publishing)?;
-    let both = lengths(&all)?;
+    let both = lengths(&all);
     let (least, most) = (both.iter().min().copied().unwrap_or(0), both.iter().max().copied().unwrap_or(0));
     equal("two lengths", (both.len(), most - least), (20, 5))?;
     // The same by the length in the frame's own header, and by the packet's length.
     for expression in [format!("ether[16:2] > {}", least - 14), format!("len = {most}")] {
         let all = follow(&stream, Some(&expression), &publishing)?;
-        equal(&expression, lengths(&all)?, vec![most; 10])?;
+        equal(&expression, lengths(&all), vec![most; 10])?;
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ fn both() -> Result<(), Failed> {
     let svid = own("both");
     let publishing = [format!("--svid {svid} --count 10")];
     let all = follow(&format!("--stream svid:{svid}"), Some("arp"), &publishing)?;
-    equal("packets", list(&all, "packets")?.len(), 0)
+    equal("packets", all.packets.len(), 0)
 }
 
 fn on_a_device() -> Result<(), Failed> {
@@ -101,13 +101,12 @@ fn on_a_device() -> Result<(), Failed> {
         // With `-i`, no packet is picked up at its publisher.
         reader.finish(LIMIT)?.json::<Value>()?;
         let all = found(path)?;
-        let packets = list(&all, "packets")?;
-        equal("packets", packets.len(), 5)?;
-        for packet in packets {
-            let step = &packet["steps"][0];
-            equal("device", step["device"].as_str(), Some(device))?;
+        equal("packets", all.packets.len(), 5)?;
+        for packet in &all.packets {
+            let step = &packet.steps[0];
+            equal("device", step.device.as_deref(), Some(device))?;
             // Kernels before 5.11 have no tracepoint at the entry of netif_rx.
-            let name = step["name"].as_str().unwrap_or("");
+            let name = &step.name;
             equal(&format!("{name} on {device}"), name == first || name == "net:netif_rx", true)?;
         }
     }
@@ -118,6 +117,6 @@ fn no_more() -> Result<(), Failed> {
     let svid = own("few");
     let words = format!("--stream svid:{svid} --count 7 --settle 60s");
     let all = follow(&words, None, &[format!("--svid {svid} --count 50")])?;
-    equal("packets", list(&all, "packets")?.len(), 7)?;
-    equal("others were counted", all["lost"]["packets_not_followed"].as_u64() > Some(0), true)
+    equal("packets", all.packets.len(), 7)?;
+    equal("others were counted", all.lost.packets_not_followed > 0, true)
 }

@@ -1,6 +1,6 @@
 //! How a search ends, and its exit code.
 
-use crate::{equal, list, own, publish, start, until, LIMIT};
+use crate::{equal, own, publish, start, until, LIMIT};
 use latpath_testkit::{bench, latpath, trial, Finished, Lack};
 use latpath_testkit::{Failed, Trial};
 use std::path::Path;
@@ -59,9 +59,9 @@ fn none() -> Result<(), Failed> {
     until("it says that there is none", || is_missed(&path.said()))?;
     path.interrupt();
     let ended = path.finish(LIMIT)?;
-    let all: serde_json::Value = ended.json::<serde_json::Value>()?;
-    equal("packets", list(&all, "packets")?.len(), 0)?;
-    equal("paths", list(&all, "paths")?.len(), 0)
+    let all: latpath_path::PathDocument = ended.json()?;
+    equal("packets", all.packets.len(), 0)?;
+    equal("paths", all.paths.len(), 0)
 }
 
 fn bad_filter() -> Result<(), Failed> {

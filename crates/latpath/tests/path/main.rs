@@ -6,11 +6,11 @@ mod ends;
 mod routes;
 
 use latpath_lab::APPLICATION;
+use latpath_path::PathDocument;
 use latpath_testkit::names::own;
 use latpath_testkit::waits::{listens, says, until, LIMIT};
 use latpath_testkit::{equal, latpath, need_btf, need_lab, need_root, Bench, Finished, Started};
 use latpath_testkit::{Failed, Trial};
-use serde_json::Value;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -46,12 +46,7 @@ fn publish(bench: &Bench, words: &str) -> Result<Finished, Failed> {
 }
 
 /// Stops the search with SIGINT, and reads its result.
-fn found(started: Started) -> Result<Value, Failed> {
+fn found(started: Started) -> Result<PathDocument, Failed> {
     started.interrupt();
     started.finish(LIMIT)?.json()
-}
-
-/// The items of a list.
-fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>, Failed> {
-    value[key].as_array().ok_or_else(|| format!("no list {key:?} in {value}").into())
 }

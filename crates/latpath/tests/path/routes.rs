@@ -1,7 +1,8 @@
 //! The reported route of a packet.
 
-use crate::{equal, found, list, own, publish, reader, start, until, LIMIT};
+use crate::{equal, found, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
+use latpath_path::{document::StepDocument, PathDocument};
 use latpath_run::Run;
 use latpath_testkit::{bench, latpath, trial, Bench, Lack};
 use latpath_testkit::{Failed, Trial};
@@ -23,11 +24,11 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 }
 
 /// Follows 20 of 50 packets that an application reads.
-fn follow(name: &str) -> Result<Value, Failed> {
+fn follow(name: &str) -> Result<PathDocument, Failed> {
     follow_on(&bench()?, name)
 }
 
-fn follow_on(bench: &Bench, name: &str) -> Result<Value, Failed> {
+fn follow_on(bench: &Bench, name: &str) -> Result<PathDocument, Failed> {
     let svid = own(name);
     let reader = reader(bench, &svid, 50)?;
     let path = start(bench, &format!("--stream svid:{svid} --count 20 --settle 60s --json"), None)?;
@@ -37,16 +38,16 @@ fn follow_on(bench: &Bench, name: &str) -> Result<Value, Failed> {
 }
 
 /// Name of a step's device, without its namespace.
-fn device(step: &Value) -> &str {
-    step["device"].as_str().unwrap_or("-").split('%').next().unwrap_or("-")
+fn device(step: &StepDocument) -> &str {
+    step.device.as_deref().and_then(|device| device.split('%').next()).unwrap_or("-")
 }
 
 /// Expects these tracepoints on these devices in this order.
-fn in_order(steps: &[Value], want: &[(&str, &str)]) -> Result<(), Failed> {
+fn in_order(steps: &[StepDocument], want: &[(&str, &str)]) -> Result<(), Failed> {
     let mut left = steps.iter();
     for (name, on) in want {
-        if !left.any(|s| s["name"] == *name && device(s) == *on) {
-            let have: Vec<_> = steps.iter().map(|s| (s["name"].as_str().unwrap_or("?"), device(s))).collect();
+        if !left.any(|s| s.name == *name && device(s) == *on) {
+            let have: Vec<_> = steps.iter().map(|s| (&s.name, device(s))).collect();
             return Err(format!("{name} on {on} is not where it should be in {have:?}").into());
         }
     }
@@ -55,11 +56,10 @@ fn in_order(steps: &[Value], want: &[(&str, &str)]) -> Result<(), Failed> {
 
 fn steps() -> Result<(), Failed> {
     let all = follow("steps")?;
-    let packets = list(&all, "packets")?;
-    equal("packets", packets.len(), 20)?;
-    for (i, packet) in packets.iter().enumerate() {
-        equal("number", packet["packet"].as_u64(), Some(i as u64 + 1))?;
-        let steps = list(packet, "steps")?;
+    equal("packets", all.packets.len(), 20)?;
+    for (i, packet) in all.packets.iter().enumerate() {
+        equal("number", packet.packet as usize, i + 1)?;
+        let steps = &packet.steps;
         in_order(
             steps,
             &[
@@ -72,50 +72,47 @@ fn steps() -> Result<(), Failed> {
         )?;
         // The bridge's own copy continues in parallel.
         in_order(steps, &[("net:netif_receive_skb", NIC), ("net:netif_receive_skb", BRIDGE)])?;
-        let read = steps.iter().find(|s| s["name"] == "skb:skb_copy_datagram_iovec").ok_or("nobody read it")?;
-        equal("reader", read["thread"].as_str(), Some("subscribe"))?;
-        let times: Vec<i64> = steps.iter().filter_map(|s| s["since_first_ns"].as_i64()).collect();
-        equal("every step has its time", times.len(), steps.len())?;
+        let read = steps.iter().find(|s| s.name == "skb:skb_copy_datagram_iovec").ok_or("nobody read it")?;
+        equal("reader", read.thread.as_str(), "subscribe")?;
+        let times: Vec<i64> = steps.iter().map(|s| s.since_first_ns).collect();
         equal("times go up", times.is_sorted() && times[0] == 0, true)?;
-        let gaps: i64 = steps.iter().filter_map(|s| s["since_last_ns"].as_i64()).sum();
+        let gaps: i64 = steps.iter().map(|s| s.since_last_ns).sum();
         equal("the times between steps add up", Some(gaps), times.last().copied())?;
     }
-    equal("events lost", all["lost"]["events"].as_u64(), Some(0))
+    equal("events lost", all.lost.events, 0)
 }
 
 fn copies() -> Result<(), Failed> {
     let all = follow("copies")?;
-    for packet in list(&all, "packets")? {
-        let steps = list(packet, "steps")?;
-        let at = |name: &str, on: &str| steps.iter().find(|s| s["name"] == name && device(s) == on);
+    for packet in &all.packets {
+        let steps = &packet.steps;
+        let at = |name: &str, on: &str| steps.iter().find(|s| s.name == name && device(s) == on);
         let first = at("net:netif_receive_skb", NIC).ok_or("not received")?;
         let copy = at("net:net_dev_queue", VETH).ok_or("not passed on")?;
-        equal("the first skb", first["skb"].as_u64(), Some(0))?;
+        equal("the first skb", first.skb, 0)?;
         // The packet that leaves the bridge is another skb: one of the two is a clone that is related to the packet
         // only by its bytes.
         let own_copy = at("net:netif_receive_skb", BRIDGE).ok_or("the bridge has no copy")?;
-        equal("two skbs", copy["skb"] != own_copy["skb"], true)?;
-        equal("distinguished", steps.iter().any(|s| s["same_bytes"] == true), true)?;
+        equal("two skbs", copy.skb != own_copy.skb, true)?;
+        equal("distinguished", steps.iter().any(|s| s.same_bytes), true)?;
     }
     Ok(())
 }
 
 fn one_path() -> Result<(), Failed> {
     let all = follow("paths")?;
-    let paths = list(&all, "paths")?;
-    let counts: Vec<usize> = paths.iter().filter_map(|p| p["packets"].as_array().map(Vec::len)).collect();
+    let paths = &all.paths;
+    let counts: Vec<usize> = paths.iter().map(|path| path.packets.len()).collect();
     equal("packets on all paths", counts.iter().sum(), 20)?;
     equal("the most travelled is first", counts.is_sorted_by(|a, b| a >= b), true)?;
-    let share: f64 = paths.iter().filter_map(|p| p["share"].as_f64()).sum();
+    let share: f64 = paths.iter().map(|path| path.share).sum();
     equal("shares add up", (share - 1.0).abs() < 1e-9, true)?;
-    let mut numbers: Vec<u64> =
-        paths.iter().flat_map(|p| p["packets"].as_array().into_iter().flatten().filter_map(Value::as_u64)).collect();
+    let mut numbers: Vec<u32> = paths.iter().flat_map(|path| path.packets.iter().copied()).collect();
     numbers.sort_unstable();
     equal("each packet is on one", numbers, (1..=20).collect())?;
     for path in paths {
-        let hops = list(path, "hops")?.len() as u64;
-        let in_stages: u64 = list(path, "stages")?.iter().filter_map(|s| s["hops"].as_u64()).sum();
-        equal("stages hold all hops", in_stages, hops)?;
+        let in_stages: usize = path.stages.iter().map(|stage| stage.hops).sum();
+        equal("stages hold all hops", in_stages, path.hops.len())?;
     }
     Ok(())
 }
@@ -129,7 +126,7 @@ fn points() -> Result<(), Failed> {
     hypervisor.ip(&format!("link set lp-more master {BRIDGE} up"))?;
     beyond.ip("link set lp-far up")?;
     let all = follow_on(&bench, "points")?;
-    let names: Vec<&str> = list(&all, "points")?.iter().filter_map(Value::as_str).collect();
+    let names: Vec<&str> = all.points.iter().map(String::as_str).collect();
     let svid = own("record");
     let reader = reader(&bench, &svid, 300)?;
     let run = bench.lab.folder().join("run");
@@ -141,14 +138,15 @@ fn points() -> Result<(), Failed> {
     until("the recording has all", || Run::open(&run).is_ok_and(|r| r.journeys() >= 300) || !record.runs())?;
     record.interrupt();
     let recorded: Value = record.finish(LIMIT)?.json::<Value>()?;
-    let mut seen: Vec<&str> = list(&recorded, "points")?.iter().filter_map(|p| p["point"].as_str()).collect();
+    let points = recorded["points"].as_array().into_iter().flatten();
+    let mut seen: Vec<&str> = points.filter_map(|p| p["point"].as_str()).collect();
     // Drops are reported wherever they happen.
     seen.retain(|p| !p.contains("/drop@"));
     let mut named = names.clone();
     seen.sort_unstable();
     named.sort_unstable();
     equal("points", named, seen)?;
-    let route: Vec<&str> = list(&recorded, "route")?.iter().filter_map(Value::as_str).collect();
+    let route: Vec<&str> = recorded["route"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let by_the_port = |device: &str| names.iter().any(|p| *p == format!("host/tx@{device}"));
     equal(&format!("both ports in {names:?}"), ["lp-more", VETH].map(by_the_port), [true; 2])?;
     let expected = [
@@ -167,15 +165,15 @@ fn drops() -> Result<(), Failed> {
     // It ends when the three packets have no more events.
     let path = start(&bench, &format!("--stream svid:{svid} --count 3 --settle 5s --json"), None)?;
     publish(&bench, &format!("--svid {svid} --count 3 --rate 100"))?;
-    let all: Value = path.finish(LIMIT)?.json::<Value>()?;
-    for packet in list(&all, "packets")? {
+    let all: PathDocument = path.finish(LIMIT)?.json()?;
+    for packet in &all.packets {
         // No socket receives it: the stack drops it where it was received.
-        let steps = list(packet, "steps")?;
-        let dropped = steps.iter().find(|s| s["name"] == "skb:kfree_skb" && device(s) == APPLICATION);
+        let steps = &packet.steps;
+        let dropped = steps.iter().find(|s| s.name == "skb:kfree_skb" && device(s) == APPLICATION);
         let dropped = dropped.ok_or_else(|| format!("no drop on {APPLICATION} in {steps:?}"))?;
-        let place = dropped["dropped_in"].as_str().unwrap_or("");
+        let place = dropped.dropped_in.as_deref().unwrap_or("");
         equal(&format!("dropped in {place}"), place.starts_with("__netif_receive_skb_core"), true)?;
-        let reason = dropped["reason"].as_str().unwrap_or("");
+        let reason = dropped.reason.as_deref().unwrap_or("");
         equal(&format!("reason {reason:?}"), ["UNHANDLED_PROTO", "NOT_SPECIFIED", "unknown"].contains(&reason), true)?;
     }
     Ok(())
@@ -190,5 +188,5 @@ fn same_bytes() -> Result<(), Failed> {
         publish(&bench, &format!("--svid {svid} --first 7 --count 1"))?;
     }
     let all = found(path)?;
-    equal("packets", list(&all, "packets")?.len(), 5)
+    equal("packets", all.packets.len(), 5)
 }

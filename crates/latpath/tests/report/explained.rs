@@ -2,8 +2,10 @@
 
 use crate::runs::{stderr, stdout, Bench};
 use latpath_capture::{Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, RankedCapture, RetentionPolicy};
+use latpath_cause::Cause;
 use latpath_flight::{Class, CpuRecord, Event, EventKind, Left, Sleep, Snapshot, Thread, Window};
 use latpath_model::{Link, Ns, PacketSighting, PointInfo, StreamSpec};
+use latpath_report::ExplanationDocument;
 use latpath_run::{Manifest, Stamp, Writer};
 use latpath_testkit::{point, waits::until};
 use std::collections::BTreeMap;
@@ -98,10 +100,8 @@ fn explain(bench: &Bench, flags: &[&str]) -> Output {
     bench.latpath(&[&["explain", "run"], flags].concat())
 }
 
-fn json(bench: &Bench, flags: &[&str]) -> serde_json::Value {
-    let out = explain(bench, &[&["--json"], flags].concat());
-    assert!(out.status.success(), "{}", stderr(&out));
-    serde_json::from_slice(&out.stdout).unwrap()
+fn document(bench: &Bench, flags: &[&str]) -> ExplanationDocument<'static> {
+    bench.json(&[&["explain", "run"], flags].concat())
 }
 
 #[test]
@@ -118,30 +118,25 @@ fn the_culprit_is_named_with_its_fix() {
 #[test]
 fn figures_sum_to_the_delay() {
     let bench = with_spikes();
-    let json = json(&bench, &[]);
-    let first = &json["causes"][0];
-    assert_eq!(
-        (first["cause"].as_str(), first["by"][0]["name"].as_str(), first["by"][0]["class"].as_str()),
-        (Some("waiting-for-cpu"), Some("hog"), Some("FIFO 50"))
-    );
-    assert_eq!(
-        (json["late"].as_u64(), first["first"].as_u64(), json["baseline"]["packets"].as_u64()),
-        (Some(4), Some(4), Some(1))
-    );
-    let sum: i64 = json["causes"].as_array().unwrap().iter().map(|c| c["excess_ns"].as_i64().unwrap()).sum();
+    let all = document(&bench, &[]);
+    let first = &all.causes[0];
+    let by = &first.share.by[0].actor;
+    assert_eq!((first.share.cause, by.name.as_str()), (Cause::WaitingForCpu, "hog"));
+    assert_eq!(by.class.as_deref(), Some("FIFO 50"));
+    assert_eq!((all.late, first.first, all.baseline.packets), (4, 4, 1));
+    let sum: Ns = all.causes.iter().map(|cause| cause.share.excess_ns).sum();
     // 10 to 13 ms, of which 20 µs each are the baseline.
-    assert_eq!((sum, json["excess_ns"].as_i64()), (46 * MS - 4 * 20_000, Some(sum)));
-    assert!(json["unexplained_percent"].as_f64().unwrap() < 1.0);
+    assert_eq!((sum, all.excess_ns), (46 * MS - 4 * 20_000, sum));
+    assert!(all.unexplained_percent < 1.0);
 }
 
 #[test]
 fn one_packet_is_found_by_its_place_its_time_and_its_name() {
     let bench = with_spikes();
     for selector in ["worst", "1", "MU01:1@03:04:09", "MU01:1@4s", "MU01:1@2026-01-02T03:04:09Z", "svid:MU01:1@4.0"] {
-        let json = json(&bench, &["--packet", selector]);
-        let packet = &json["packets"][0];
-        assert_eq!(packet["packet"].as_str(), Some("MU01:1@03:04:09.000000"), "{selector}");
-        assert_eq!(packet["time_ns"].as_i64(), Some(13 * MS + 10_000), "{selector}");
+        let packet = &document(&bench, &["--packet", selector]).packets[0];
+        assert_eq!(packet.packet, "MU01:1@03:04:09.000000", "{selector}");
+        assert_eq!(packet.time_ns, 13 * MS + 10_000, "{selector}");
     }
     let text = stdout(&explain(&bench, &["--packet", "2"]));
     assert!(text.starts_with("MU01:0  2026-01-02 03:04:08.000000 UTC  12.01 ms, baseline 30.00"), "{text}");

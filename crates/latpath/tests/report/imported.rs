@@ -2,7 +2,9 @@
 
 use crate::runs::{stderr, stdout, Bench};
 use latpath_analysis::LimitVerdict;
+use latpath_cause::Cause;
 use latpath_compare::Comparison;
+use latpath_report::ExplanationDocument;
 use latpath_run::Manifest;
 use latpath_stats::SegmentFigures;
 use serde_json::Value;
@@ -198,15 +200,13 @@ fn a_trace_beside_the_files_says_what_held_late_packets() {
     for note in ["no irq_handler_entry", "no softirq_entry", "no cpu_idle"] {
         assert!(stderr(&out).contains(&format!("trace.txt: {note}")), "{note:?} is not in {}", stderr(&out));
     }
-    let out = bench.latpath(&["explain", "run", "--json"]);
-    let explained: Value = serde_json::from_str(&stdout(&out)).unwrap();
-    assert_eq!(explained["late"].as_u64(), Some(WAITING - 1), "{explained}");
-    let first = &explained["causes"][0];
-    assert_eq!(first["cause"].as_str(), Some("waiting-for-cpu"), "{first}");
-    let worst = &explained["packets"][0];
-    let points: Vec<_> =
-        worst["points"].as_array().into_iter().flatten().map(|p| (p["cpu"].as_u64(), p["tid"].as_u64())).collect();
-    assert_eq!(points, [(Some(0), Some(66)), (Some(1), Some(77))], "{worst}");
+    let explained: ExplanationDocument = bench.json(&["explain", "run"]);
+    assert_eq!(explained.late, WAITING - 1, "{explained:?}");
+    let first = &explained.causes[0].share;
+    assert_eq!(first.cause, Cause::WaitingForCpu, "{first:?}");
+    let worst = &explained.packets[0];
+    let points: Vec<_> = worst.points.iter().map(|p| (p.cpu, p.tid)).collect();
+    assert_eq!(points, [(Some(0), Some(66)), (Some(1), Some(77))], "{worst:?}");
     let text = stdout(&bench.latpath(&["explain", "run"]));
     assert!(text.contains("behind hogger (88, FIFO 50)"), "{text}");
     assert!(bench.latpath(&["export", "perfetto", "run", "-o", "t.pftrace"]).status.success());

@@ -13,8 +13,8 @@ use super::{
 use latpath_cause::Cause;
 use latpath_lab::{PUBLISHER, VETH};
 use latpath_linux::monotonic;
+use latpath_report::{explanation::FixDocument, ExplanationDocument};
 use latpath_testkit::{equal, latpath, need_tool, trial, Failed, Lack, Started, Trial};
-use serde_json::Value;
 use std::{fs, os::unix::fs::MetadataExt, process::Command, time::Duration};
 
 /// Tests of fixes on this host, and with the demo's guest.
@@ -60,20 +60,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The commands advised for the first cause of a recording: those of the fix that contains this word.
 pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Failed> {
     let output = latpath(&format!("explain {} --json", seen.run.display())).output()?;
-    let explained: Value = serde_json::from_slice(&output.stdout)?;
-    let first = &explained["causes"][0];
-    let is_blamed = Cause::ALL.iter().any(|cause| blame.causes.include(*cause) && first["cause"] == cause.id());
-    equal(&format!("{} is blamed: {first}", blame.fault), is_blamed, true)?;
-    let has_it = |advice: &&Value| {
-        let commands = advice["commands"].as_array().into_iter().flatten();
-        commands.chain([&advice["what"]]).filter_map(Value::as_str).any(|text| text.contains(word))
-    };
-    let commands = |advice: &Value| -> Vec<String> {
-        let commands = advice["commands"].as_array().into_iter().flatten();
-        commands.filter_map(|command| command.as_str().map(str::to_owned)).collect()
-    };
-    let found = first["advice"].as_array().into_iter().flatten().find(has_it).map(commands);
-    found.ok_or_else(|| format!("nothing with {word:?} is advised: {}", first["advice"]).into())
+    let explained: ExplanationDocument = serde_json::from_slice(&output.stdout)?;
+    let first = explained.causes.first().ok_or("no causes")?;
+    equal(&format!("{} is blamed: {first:?}", blame.fault), blame.causes.include(first.share.cause), true)?;
+    let has_it = |fix: &&FixDocument| fix.commands.iter().chain([&fix.what]).any(|text| text.contains(word));
+    let found = first.advice.iter().find(has_it).map(|fix| fix.commands.clone());
+    found.ok_or_else(|| format!("nothing with {word:?} is advised: {:?}", first.advice).into())
 }
 
 /// Runs the advised commands in this shell. One of several alternatives must succeed.

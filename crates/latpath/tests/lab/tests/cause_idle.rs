@@ -13,13 +13,13 @@ use crate::{
 use anyhow::{anyhow, ensure, Context, Result};
 use latpath_lab::{OwnModule, Switch, APPLICATION};
 use latpath_model::Ns;
+use latpath_report::{explanation::CauseOfAll, ExplanationDocument};
 use latpath_testkit::waits::listens;
 use latpath_testkit::{Finished, Started};
 use nix::{
     sched::{sched_setaffinity, CpuSet},
     unistd::Pid,
 };
-use serde_json::Value;
 use std::{fs, process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "cause_idle", smoke: false, only_whole: true, seconds: 400, run };
@@ -61,12 +61,15 @@ fn run(_: &Scale) -> Outcome {
         let text = stage.latpath(&format!("explain {}", seen.run.display()))?;
         eprintln!("{text}");
         outcomes.push(seen.expect(&truth, &blame::IDLE));
-        let first: Value = serde_json::from_str(&stage.latpath(&format!("explain {} --json", seen.run.display()))?)?;
-        let first = &first["causes"][0];
-        let is_named = text.contains(&format!("idle state {SLOW_NAME}")) && first["idle_state"] == SLOW_NAME;
-        let is_reported = is_named && first["number"] == SLOW;
-        ensure!(is_reported, "the state is not reported: {first}");
-        let name = first["actor"]["name"].as_str().unwrap_or_default();
+        let json = stage.latpath(&format!("explain {} --json", seen.run.display()))?;
+        let explained: ExplanationDocument = serde_json::from_str(&json)?;
+        let first = explained.causes.first().context("no causes")?;
+        let share = &first.share;
+        let is_named =
+            text.contains(&format!("idle state {SLOW_NAME}")) && share.idle_state.as_deref() == Some(SLOW_NAME);
+        let is_reported = is_named && share.number == Some(SLOW as u64);
+        ensure!(is_reported, "the state is not reported: {first:?}");
+        let name = share.actor.as_ref().map_or("", |actor| &actor.name);
         ensure!((name == RELAY) != steered, "{name} waited; steered: {steered}");
         if !steered {
             outcomes.push(is_fixed_by(&stage, &states, &advised(first)?).map_err(|e| format!("{e:#}").into()));
@@ -117,9 +120,9 @@ fn done(started: Started) -> Outcome {
 }
 
 /// The first command advised for a cause.
-fn advised(cause: &Value) -> Result<String> {
-    let command = cause["advice"][0]["commands"][0].as_str();
-    Ok(command.with_context(|| format!("nothing is advised: {cause}"))?.to_owned())
+fn advised(cause: &CauseOfAll) -> Result<String> {
+    let command = cause.advice.first().and_then(|fix| fix.commands.first());
+    Ok(command.with_context(|| format!("nothing is advised: {cause:?}"))?.to_owned())
 }
 
 /// Index of the state in the driver.

@@ -6,10 +6,12 @@ use crate::{
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
-use anyhow::{anyhow, ensure, Context, Result};
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use latpath_cause::NoFlow;
 use latpath_lab::Switch;
+use latpath_report::explanation::{FlowDocument, VisitDocument};
+use latpath_report::ExplanationDocument;
 use latpath_testkit::Started;
-use serde_json::Value;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ovs_no_flow", smoke: false, only_whole: true, seconds: 400, run };
@@ -30,13 +32,13 @@ fn run(_: &Scale) -> Outcome {
         latpath_testkit::waits::fault_for(Duration::from_secs(12));
         Ok(publishing)
     })?;
-    expect(&visits, "idle")?;
-    for visit in with_reason(&visits, "idle") {
-        ensure!(visit["limits"]["max_idle_ns"] == 500_000_000u64, "{visit}");
-        let idle = visit["flow"]["idle_ns"].as_u64().context("no idle time")?;
-        ensure!((480_000_000..1_500_000_000).contains(&idle), "{visit}");
-        let by = visit["flow"]["by"]["name"].as_str().unwrap_or_default();
-        ensure!(by.starts_with("revalidator"), "{visit}");
+    expect(&visits, NoFlow::Idle)?;
+    for visit in visits.iter().filter(|visit| visit.reason == NoFlow::Idle) {
+        ensure!(visit.limits.as_ref().is_some_and(|limits| limits.max_idle_ns == 500_000_000), "{visit:?}");
+        let FlowDocument::Removed(removal) = &visit.flow else { bail!("no removal: {visit:?}") };
+        let idle = removal.idle_ns.context("no idle time")?;
+        ensure!((480_000_000..1_500_000_000).contains(&idle), "{visit:?}");
+        ensure!(removal.by.name.starts_with("revalidator"), "{visit:?}");
     }
 
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=60000")?;
@@ -44,7 +46,7 @@ fn run(_: &Scale) -> Outcome {
         stage.open_vswitch()?.appctl("dpctl/del-flows")?;
         Ok(publishing)
     })?;
-    expect(&visits, "emptied")?;
+    expect(&visits, NoFlow::Emptied)?;
     // The daemon takes the flows for installed, and installs none until it has forgotten them.
     stage.open_vswitch()?.forget_flows()?;
 
@@ -53,20 +55,20 @@ fn run(_: &Scale) -> Outcome {
         stage.open_vswitch()?.ofctl("add-flow", "priority=1000,pkt_mark=0,dl_type=0x88ba,actions=NORMAL")?;
         Ok(publishing)
     })?;
-    expect(&visits, "revalidated")?;
+    expect(&visits, NoFlow::Revalidated)?;
 
     let visits = visits_during(&mut stage, &fast(), |stage, publishing| {
         stage.open_vswitch()?.forget_flows()?;
         Ok(publishing)
     })?;
-    expect(&visits, "purged")?;
+    expect(&visits, NoFlow::Purged)?;
 
     // The stream goes on to another address.
     let visits = visits_during(&mut stage, &fast(), |stage, publishing| {
         end(publishing)?;
         stage.start_publishing(&fast().publish("--dst 01:0c:cd:04:00:77"))
     })?;
-    expect(&visits, "never-there")
+    expect(&visits, NoFlow::NeverThere)
 }
 
 fn end(publishing: Started) -> Outcome {
@@ -80,7 +82,7 @@ fn visits_during(
     stage: &mut Stage,
     stream: &Stream,
     fault: impl FnOnce(&Stage, Started) -> Result<Started>,
-) -> Result<Vec<Value>> {
+) -> Result<Vec<VisitDocument>> {
     stage.in_memory = true;
     let recording = stage.record(stream, THRESHOLD)?;
     let publishing = stage.start_publishing(stream)?;
@@ -92,38 +94,28 @@ fn visits_during(
     let run = recording.run().clone();
     eprintln!("{}", recording.end(stage)?.in_short());
     let json = stage.latpath(&format!("explain {} --json --worst 200", run.display()))?;
-    let explained: Value = serde_json::from_str(&json).context("the explanation")?;
-    eprintln!("late packets by reason: {}", explained["no_flow"]);
-    let packets = explained["packets"].as_array().context("no packets")?;
-    let visits: Vec<Value> =
-        packets.iter().flat_map(|p| p["visits"].as_array().into_iter().flatten().cloned()).collect();
-    for packet in packets {
-        for visit in packet["visits"].as_array().into_iter().flatten() {
-            let part = |key: &str| visit["parts"][key].as_u64();
-            let Some((to, within, back)) =
-                part("to_daemon_ns").zip(part("in_daemon_ns")).zip(part("to_kernel_ns")).map(|((a, b), c)| (a, b, c))
-            else {
-                continue;
-            };
-            ensure!(Some(to + within + back) == packet["daemon_ns"].as_u64(), "the parts are not the whole: {packet}");
-            let handler = visit["parts"]["handler"]["name"].as_str().unwrap_or_default();
-            ensure!(handler.starts_with("handler"), "{visit}");
+    let explained: ExplanationDocument = serde_json::from_str(&json).context("the explanation")?;
+    eprintln!("late packets by reason: {:?}", explained.no_flow);
+    let mut visits = Vec::new();
+    for packet in explained.packets {
+        for visit in &packet.visits {
+            let Some(parts) = &visit.parts else { continue };
+            let whole = parts.to_daemon_ns + parts.in_daemon_ns + parts.to_kernel_ns;
+            ensure!(whole == packet.daemon_ns, "the parts are not the whole: {packet:?}");
+            ensure!(parts.handler.name.starts_with("handler"), "{visit:?}");
         }
+        visits.extend(packet.visits);
     }
-    let with_parts = visits.iter().filter(|visit| !visit["parts"].is_null()).count();
+    let with_parts = visits.iter().filter(|visit| visit.parts.is_some()).count();
     ensure!(with_parts * 2 > visits.len(), "{with_parts} of {} visits have their parts", visits.len());
     Ok(visits)
 }
 
-fn with_reason<'v>(visits: &'v [Value], reason: &str) -> Vec<&'v Value> {
-    visits.iter().filter(|visit| visit["reason"] == reason).collect()
-}
-
 /// All visits have this reason, except for a stream's first packets, which come before its flow is installed.
-fn expect(visits: &[Value], reason: &str) -> Outcome {
-    let named = with_reason(visits, reason).len();
-    let of_first = |visit: &&Value| visit["reason"] == "never-there" || visit["reason"] == "installed";
-    let others = visits.iter().filter(|visit| visit["reason"] != reason && !of_first(visit)).count();
+fn expect(visits: &[VisitDocument], reason: NoFlow) -> Outcome {
+    let named = visits.iter().filter(|visit| visit.reason == reason).count();
+    let is_other = |visit: &&VisitDocument| ![reason, NoFlow::NeverThere, NoFlow::Installed].contains(&visit.reason);
+    let others = visits.iter().filter(is_other).count();
     ensure!(named > 0 && others == 0, "{reason}: {visits:?}");
     Ok(())
 }

@@ -2,13 +2,13 @@
 //! handles the packet, in the same order.
 
 use crate::{
-    search::{name, Search},
+    search::Search,
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
 use latpath_lab::{Switch, BRIDGE};
-use serde_json::Value;
+use latpath_path::document::{PacketDocument, StepDocument, StepName};
 use std::{
     collections::HashSet,
     fs,
@@ -49,13 +49,12 @@ fn run(_: &Scale) -> Outcome {
 
     // With single kprobes only some of the functions are covered.
     let shown: Option<HashSet<&str>> =
-        found.all["attached"]["functions_shown"].as_array().map(|n| n.iter().filter_map(Value::as_str).collect());
+        found.attached.functions_shown.as_ref().map(|names| names.iter().map(String::as_str).collect());
     let is_shown = |name: &str| shown.as_ref().map_or(listed.contains(name), |s| s.contains(name));
     let calls: Vec<&Call> = calls.iter().filter(|c| is_shown(&c.function)).collect();
-    let packets = found.all["packets"].as_array().context("no packets")?;
-    ensure!(packets.len() == PACKETS, "{} packets", packets.len());
+    ensure!(found.packets.len() == PACKETS, "{} packets", found.packets.len());
     let mut compared = 0;
-    for packet in packets {
+    for packet in &found.packets {
         compared += compare(packet, &calls)?;
     }
     eprintln!("{PACKETS} packets passed {compared} functions, as the function tracer has them");
@@ -64,21 +63,23 @@ fn run(_: &Scale) -> Outcome {
 }
 
 /// Compares a packet's functions with the calls in its window; returns their number.
-fn compare(packet: &Value, calls: &[&Call]) -> Result<usize> {
-    let began = packet["monotonic_ns"].as_i64().context("no time")?;
-    let steps = packet["steps"].as_array().context("no steps")?;
-    let cpus: HashSet<u64> = steps.iter().filter_map(|s| s["cpu"].as_u64()).collect();
+fn compare(packet: &PacketDocument, calls: &[&Call]) -> Result<usize> {
+    let cpus: HashSet<u16> = packet.steps.iter().map(|s| s.cpu).collect();
     let mut compared = 0;
     for cpu in cpus {
-        let on_cpu: Vec<&Value> = steps.iter().filter(|s| s["cpu"] == cpu && s["kind"] == "function").collect();
-        let time = |s: &Value| began + s["since_first_ns"].as_i64().unwrap_or(0);
+        let is_here = |s: &&StepDocument| s.cpu == cpu && s.kind == StepName::Function;
+        let on_cpu: Vec<&StepDocument> = packet.steps.iter().filter(is_here).collect();
+        let time = |s: &StepDocument| packet.monotonic_ns + s.since_first_ns;
         let (Some(first), Some(last)) = (on_cpu.first(), on_cpu.last()) else { continue };
-        let ours: Vec<&str> = on_cpu.iter().map(|s| name(s)).collect();
+        let ours: Vec<&str> = on_cpu.iter().map(|s| s.name.as_str()).collect();
         // The tracer's times are in whole microseconds and are taken before the programs', so calls at the edges may be
         // outside the window.
         let window = time(first) / 1000 - EDGE..=time(last) / 1000 + 1;
-        let theirs: Vec<&str> =
-            calls.iter().filter(|c| c.cpu == cpu && window.contains(&c.us)).map(|c| c.function.as_str()).collect();
+        let theirs: Vec<&str> = calls
+            .iter()
+            .filter(|c| c.cpu == u64::from(cpu) && window.contains(&c.us))
+            .map(|c| c.function.as_str())
+            .collect();
         let same = theirs.windows(ours.len()).any(|w| w == ours);
         ensure!(same, "latpath path and the function tracer differ:\n{}", differ(&ours, &theirs));
         ensure!(

@@ -2,7 +2,7 @@
 //! the guest from the tap on.
 
 use crate::{
-    search::{in_order, name, Search},
+    search::{in_order, Search},
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
@@ -23,31 +23,29 @@ fn run(_: &Scale) -> Outcome {
     stage.publish(&stream)?;
     stage.wait_for_quiet()?;
     let found = search.end()?;
-    let packets = found.packets();
-    ensure!(packets.len() == 10, "{} packets", packets.len());
-    for packet in packets {
-        in_order(packet, &["net:netif_receive_skb", "net:net_dev_start_xmit", "skb:skb_copy_datagram_iovec"])?;
-        let read = packet.iter().find(|s| name(s) == "skb:skb_copy_datagram_iovec").context("nobody read it")?;
-        ensure!(read["point"] == format!("host/vm-read@{TAP}"), "it was read at {}", read["point"]);
-        let thread = read["thread"].as_str().unwrap_or("");
+    ensure!(found.packets.len() == 10, "{} packets", found.packets.len());
+    for packet in &found.packets {
+        in_order(&packet.steps, &["net:netif_receive_skb", "net:net_dev_start_xmit", "skb:skb_copy_datagram_iovec"])?;
+        let read = packet.steps.iter().find(|s| s.name == "skb:skb_copy_datagram_iovec").context("nobody read it")?;
+        ensure!(read.point == Some(format!("host/vm-read@{TAP}")), "it was read at {:?}", read.point);
+        let thread = &read.thread;
         ensure!(thread.starts_with("vhost-"), "{thread} took it off the tap, not a vhost worker");
     }
-    ensure!(found.points().contains(&format!("host/tx@{TAP}").as_str()), "the points are {:?}", found.points());
+    ensure!(found.points.contains(&format!("host/tx@{TAP}")), "the points are {:?}", found.points);
 
     let search = Search::start(&stage, &format!("--stream svid:GUEST --count 10 -i {TAP}"), "")?;
     let words = format!("latpath publish -i {GUEST_DEVICE} --svid GUEST --count 10 --rate 20");
     stage.guest()?.expect(&words, &|| false)?;
     stage.wait_for_quiet()?;
     let found = search.end()?;
-    let packets = found.packets();
-    ensure!(packets.len() == 10, "{} packets from the guest", packets.len());
-    for packet in packets {
-        let first = packet.first().context("no steps")?;
-        ensure!(first["device"].as_str() == Some(TAP), "first seen on {}", first["device"]);
-        in_order(packet, &["net:netif_receive_skb", "net:net_dev_start_xmit"])?;
+    ensure!(found.packets.len() == 10, "{} packets from the guest", found.packets.len());
+    for packet in &found.packets {
+        let first = packet.steps.first().context("no steps")?;
+        ensure!(first.device.as_deref() == Some(TAP), "first seen on {:?}", first.device);
+        in_order(&packet.steps, &["net:netif_receive_skb", "net:net_dev_start_xmit"])?;
     }
     for point in [format!("host/vm-write@{TAP}"), format!("host/tx@{NIC}")] {
-        ensure!(found.points().contains(&point.as_str()), "{point} is not among {:?}", found.points());
+        ensure!(found.points.contains(&point), "{point} is not among {:?}", found.points);
     }
     Ok(())
 }

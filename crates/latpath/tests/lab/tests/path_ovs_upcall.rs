@@ -2,12 +2,13 @@
 //! recognises it, and names the points that distinguish the routes.
 
 use crate::{
-    search::{in_order, name, Search},
+    search::{in_order, Search},
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
+use latpath_path::document::StepName;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "path_ovs_upcall", smoke: false, only_whole: true, seconds: 240, run };
@@ -33,10 +34,9 @@ fn run(_: &Scale) -> Outcome {
     let found = search.end()?;
     let lookups = stage.open_vswitch()?.lookups()?;
 
-    let packets = found.packets();
-    ensure!(packets.len() == 40, "{} packets", packets.len());
+    ensure!(found.packets.len() == 40, "{} packets", found.packets.len());
     let (up, fast): (Vec<_>, Vec<_>) =
-        packets.into_iter().partition(|p| p.iter().any(|s| name(s) == "openvswitch:ovs_dp_upcall"));
+        found.packets.iter().map(|p| &p.steps).partition(|p| p.iter().any(|s| s.name == "openvswitch:ovs_dp_upcall"));
     let missed = lookups.missed - before.missed;
     eprintln!(
         "{} packets took the upcall, {} the fast path; Open vSwitch counted {missed} missed",
@@ -56,26 +56,24 @@ fn run(_: &Scale) -> Outcome {
                 "net:net_dev_start_xmit",
             ],
         )?;
-        let upcall = packet.iter().find(|s| name(s) == "openvswitch:ovs_dp_upcall").context("no upcall")?;
-        let back = packet.iter().find(|s| name(s) == "openvswitch:ovs_do_execute_action").context("no return")?;
-        ensure!(back["same_bytes"] == true, "only its bytes tie it to the packet: {back}");
-        ensure!(back["skb"] != upcall["skb"], "it is another skb");
-        let thread = back["thread"].as_str().unwrap_or("");
+        let upcall = packet.iter().find(|s| s.name == "openvswitch:ovs_dp_upcall").context("no upcall")?;
+        let back = packet.iter().find(|s| s.name == "openvswitch:ovs_do_execute_action").context("no return")?;
+        ensure!(back.same_bytes, "only its bytes tie it to the packet: {back:?}");
+        ensure!(back.skb != upcall.skb, "it is another skb");
+        let thread = &back.thread;
         ensure!(thread.starts_with("handler"), "{thread} handed it back, not ovs-vswitchd's handler");
         // The message to ovs-vswitchd also contains the packet.
-        let copied = packet.iter().any(|s| s["kind"] == "copy" && name(s) == "skb_zerocopy");
+        let copied = packet.iter().any(|s| s.kind == StepName::Copy && s.name == "skb_zerocopy");
         ensure!(copied, "the message to ovs-vswitchd is not followed");
     }
     for packet in fast {
         in_order(packet, &["net:netif_receive_skb", "openvswitch:ovs_do_execute_action", "net:net_dev_start_xmit"])?;
-        let exec = packet.iter().find(|s| name(s) == "openvswitch:ovs_do_execute_action").context("no action")?;
-        ensure!(exec["point"] == "host/ovs-exec@nic0", "{}", exec["point"]);
+        let exec = packet.iter().find(|s| s.name == "openvswitch:ovs_do_execute_action").context("no action")?;
+        ensure!(exec.point.as_deref() == Some("host/ovs-exec@nic0"), "{:?}", exec.point);
     }
-    let points = found.points();
     for point in ["host/ovs-upcall@nic0", "host/ovs-return@nic0", "host/ovs-exec@nic0", "host/tx@lpt0"] {
-        ensure!(points.contains(&point), "{point} is not among {points:?}");
+        ensure!(found.points.iter().any(|p| p == point), "{point} is not among {:?}", found.points);
     }
-    let paths = found.all["paths"].as_array().map_or(0, Vec::len);
-    ensure!(paths >= 2, "the routes are not distinguished");
+    ensure!(found.paths.len() >= 2, "the routes are not distinguished");
     Ok(())
 }

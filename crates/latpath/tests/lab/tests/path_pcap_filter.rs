@@ -20,7 +20,7 @@ fn run(_: &Scale) -> Outcome {
             stage.publish(&Stream::sv(svid, 10).rate(100).publish(vlan))?;
         }
         stage.wait_for_quiet()?;
-        Ok(search.end()?.packets().len())
+        Ok(search.end()?.packets.len())
     };
     for (expression, want) in [
         ("ether proto 0x88ba and vlan 7", 10),
