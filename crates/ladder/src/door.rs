@@ -17,7 +17,12 @@
 //!
 //! Packets for which one of these events is missing are counted, and have no times.
 
+mod interrupt;
+mod kicks;
+
 use crate::threads::{is_worker, Mark};
+use interrupt::{Interrupt, Line, QueueKey, Stage};
+use kicks::Kicks;
 use latpath_flight::{Event, EventKind, Left, Sleep, Transfer};
 use latpath_model::{Ns, PointId, Sighting};
 use std::collections::HashMap;
@@ -71,22 +76,6 @@ pub struct DoorCounts {
     pub kicked: u64,
 }
 
-/// Identity of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum QueueKey {
-    /// One of vhost: the eventfd of its interrupt.
-    Call(u32),
-    /// One of a QEMU thread: the thread, and the point of its tap.
-    Tap(u32, PointId),
-}
-
-/// Identity of an interrupt that a QEMU thread raises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
-    Message(u64),
-    Wire(u32),
-}
-
 /// What is known of a queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
@@ -131,15 +120,6 @@ struct Server {
     pending: Vec<Pending>,
 }
 
-/// The kicks of a queue from a guest.
-#[derive(Clone, Copy, Debug, Default)]
-struct Kicks {
-    /// The exit of the first kick that no round has served.
-    first: Option<Mark>,
-    /// When the last round ended; `None` during one.
-    ended: Option<Ns>,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Vcpu {
     number: Option<u32>,
@@ -157,44 +137,6 @@ enum Place {
     Outside(Mark),
 }
 
-/// Progress of an interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// vhost's worker has signalled this eventfd.
-    Signalled(u32),
-    /// QEMU's thread has read the signal, and will raise the interrupt, unless its line is high.
-    Relayed,
-    Raised,
-    /// Hardware delivers it.
-    Posted,
-    /// A vCPU thread has injected it, and will enter the guest.
-    Injected(u32),
-}
-
-/// An interrupt that no vCPU has taken.
-#[derive(Clone, Debug)]
-struct Interrupt {
-    stage: Stage,
-    queue: QueueKey,
-    process: Option<u32>,
-    /// The thread that raises it.
-    raiser: u32,
-    line: Option<Line>,
-    vector: Option<u32>,
-    /// Number of the vCPU that accepted it.
-    vcpu: Option<u32>,
-    /// Time of its first event.
-    since: Ns,
-    /// Packets that the guest learns of by it.
-    packets: Vec<Pending>,
-}
-
-impl Interrupt {
-    fn is_raised(&self) -> bool {
-        !matches!(self.stage, Stage::Signalled(_) | Stage::Relayed)
-    }
-}
-
 /// Receives each step of a packet: the sighting at the tap with the time, CPU and thread of the step.
 pub type TakeStep<'a> = &'a mut dyn FnMut(DoorStep, Sighting);
 
@@ -207,8 +149,7 @@ pub struct Door {
     /// Processes of virtual machines by their threads.
     processes: HashMap<u32, Option<u32>>,
     interrupts: Vec<Interrupt>,
-    /// Queues from guests, by the eventfds of their kicks.
-    kicks: HashMap<u32, Kicks>,
+    kicks: Kicks,
     /// Packets without an interrupt that wait for this vCPU thread to enter the guest.
     polled: Vec<(u32, Sighting)>,
     /// Number of packets in all of the above.
@@ -253,7 +194,7 @@ impl Door {
         let signalled = self.interrupts.iter().filter(|interrupt| !interrupt.is_raised()).map(|i| &i.packets);
         let waiting = self.servers.values().map(|server| &server.pending).chain(signalled).flatten();
         let kicks = self.servers.values().filter_map(|server| server.kick);
-        let kicks = kicks.chain(self.kicks.values().filter_map(|kicks| kicks.first));
+        let kicks = kicks.chain(self.kicks.unserved());
         let times = waiting.map(|pending| pending.read.t).chain(kicks.map(|kick| kick.t));
         let recent = times.filter(|t| *t >= until - MAX_ROUND);
         recent.min().map_or(until, |read| read.min(until))
@@ -341,7 +282,7 @@ impl Door {
     pub fn lost(&mut self) {
         self.forget_packets();
         self.servers.values_mut().for_each(|server| (server.call, server.kick, server.serves) = (None, None, None));
-        self.kicks.values_mut().for_each(|kicks| *kicks = Kicks::default());
+        self.kicks.lost();
         self.vcpus.values_mut().for_each(|vcpu| vcpu.place = Place::Unknown);
         self.queues.values_mut().for_each(|queue| queue.target = None);
     }
@@ -399,7 +340,7 @@ impl Door {
                 self.end_round(mark.pid, step);
                 self.end_service(mark);
                 let serves = (!to_guest).then_some(kick);
-                let kick = serves.and_then(|kick| self.served(kick));
+                let kick = serves.and_then(|kick| self.kicks.round_begins(kick));
                 let server = self.server(mark.pid);
                 (server.is_vhost, server.kick, server.serves) = (true, kick, serves);
                 if to_guest {
@@ -407,7 +348,9 @@ impl Door {
                 }
             }
             Transfer::Signal(eventfd) => {
-                self.kicked(mark, eventfd);
+                if let Some(Place::Outside(exit)) = self.vcpus.get(&mark.pid).map(|vcpu| vcpu.place) {
+                    self.kicks.signalled(eventfd, exit);
+                }
                 self.signalled(mark, eventfd);
             }
             // Of any packet.
@@ -436,28 +379,10 @@ impl Door {
         }
     }
 
-    /// A vCPU outside its guest signals an eventfd: a kick, if it is a queue's. During a round, the worker may take the
-    /// packet without the kick.
-    fn kicked(&mut self, mark: Mark, eventfd: u32) {
-        let Some(kicks) = self.kicks.get_mut(&eventfd).filter(|kicks| kicks.first.is_none()) else { return };
-        if let Some(Place::Outside(exit)) = self.vcpus.get(&mark.pid).map(|vcpu| vcpu.place) {
-            kicks.first = kicks.ended.filter(|ended| *ended < exit.t).map(|_| exit);
-        }
-    }
-
-    /// A worker begins a round of the queue of a guest's kicks. Returns the first kick since its previous round.
-    fn served(&mut self, kick: u32) -> Option<Mark> {
-        if self.kicks.len() >= MOST_KNOWN && !self.kicks.contains_key(&kick) {
-            self.kicks.clear();
-        }
-        self.kicks.insert(kick, Kicks::default())?.first
-    }
-
     /// A worker has ended its round of a queue from a guest, if it was in one.
     fn end_service(&mut self, mark: Mark) {
         let serves = self.servers.get_mut(&mark.pid).and_then(|server| server.serves.take());
-        let kicks = serves.and_then(|kick| self.kicks.get_mut(&kick));
-        kicks.into_iter().for_each(|kicks| kicks.ended = Some(mark.t));
+        serves.into_iter().for_each(|kick| self.kicks.round_ends(kick, mark.t));
     }
 
     /// vhost's worker signals the interrupt of the queue that it serves.

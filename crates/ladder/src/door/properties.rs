@@ -300,21 +300,53 @@ fn without_rounds() -> Host {
     Host::new(Default::default())
 }
 
+/// The thread of QEMU that relays the interrupts of vhost, and the eventfd of the queue's interrupt.
+const RELAY: u32 = 40;
+const CALL: u32 = 7;
+
+/// A host whose vCPU is outside its guest, and whose QEMU relays the interrupts of vhost.
+fn with_relay() -> Host {
+    let mut host = without_rounds();
+    host.door.identify(RELAY, Some(("qemu", 1000)));
+    host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
+    host
+}
+
+impl Host {
+    fn begins_round(&mut self) {
+        self.transfer(0, worker(0), Transfer::Round { kick: 90, call: CALL, to_guest: true });
+    }
+
+    /// vhost's worker begins a round, reads a packet and signals the interrupt; the relay reads the signal.
+    fn reads_and_signals(&mut self) -> usize {
+        self.begins_round();
+        let key = self.read(worker(0), 0) as usize;
+        self.transfer(0, worker(0), Transfer::Signal(CALL));
+        self.transfer(1, RELAY, Transfer::Read(CALL));
+        key
+    }
+
+    /// The relay raises the interrupt; returns the time.
+    fn relays(&mut self) -> Ns {
+        self.transfer(1, RELAY, Transfer::RaiseLine(11));
+        let raised = self.t;
+        self.transfer(1, RELAY, Transfer::Accept { vector: 0x27, vcpu: 0 });
+        raised
+    }
+
+    /// The vCPU takes the relay's interrupt.
+    fn takes_relayed(&mut self) {
+        self.event(2, vcpu(0), EventKind::KvmInjVirq(0x27));
+        self.event(2, vcpu(0), EventKind::KvmEntry { vcpu: Some(0) });
+    }
+}
+
 #[test]
 fn qemu_relays_the_interrupt_of_vhost() {
-    let mut host = without_rounds();
-    let (relay, call) = (40, 7);
-    host.door.identify(relay, Some(("qemu", 1000)));
-    host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
-    host.transfer(0, worker(0), Transfer::Round { kick: 90, call, to_guest: true });
-    let key = host.read(worker(0), 0) as usize;
-    host.transfer(0, worker(0), Transfer::Signal(call));
-    host.transfer(1, relay, Transfer::Read(call));
-    host.transfer(1, relay, Transfer::RaiseLine(11));
-    let raised = host.t;
-    host.transfer(1, relay, Transfer::Accept { vector: 0x27, vcpu: 0 });
-    host.event(2, vcpu(0), EventKind::KvmInjVirq(0x27));
-    host.event(2, vcpu(0), EventKind::KvmEntry { vcpu: Some(0) });
+    let mut host = with_relay();
+    let key = host.reads_and_signals();
+    let raised = host.relays();
+    host.takes_relayed();
     assert_eq!(host.found[key], (host.truth[key].0, Some(raised), Some(host.t)));
 }
 
@@ -322,25 +354,15 @@ fn qemu_relays_the_interrupt_of_vhost() {
 /// signal of their own.
 #[test]
 fn qemu_that_waits_for_a_cpu_announces_what_came_meanwhile() {
-    let mut host = without_rounds();
-    let (relay, call) = (40, 7);
-    host.door.identify(relay, Some(("qemu", 1000)));
-    host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
-    let begin = |host: &mut Host| host.transfer(0, worker(0), Transfer::Round { kick: 90, call, to_guest: true });
-    begin(&mut host);
-    let first = host.read(worker(0), 0) as usize;
-    host.transfer(0, worker(0), Transfer::Signal(call));
-    host.transfer(1, relay, Transfer::Read(call));
-    begin(&mut host);
+    let mut host = with_relay();
+    let first = host.reads_and_signals();
+    host.begins_round();
     let later = host.read(worker(0), 0) as usize;
-    begin(&mut host);
+    host.begins_round();
     host.t += 3 * MAX_ROUND;
     host.door.advance(host.t);
-    host.transfer(1, relay, Transfer::RaiseLine(11));
-    let raised = host.t;
-    host.transfer(1, relay, Transfer::Accept { vector: 0x27, vcpu: 0 });
-    host.event(2, vcpu(0), EventKind::KvmInjVirq(0x27));
-    host.event(2, vcpu(0), EventKind::KvmEntry { vcpu: Some(0) });
+    let raised = host.relays();
+    host.takes_relayed();
     for key in [first, later] {
         assert_eq!(host.found[key], (host.truth[key].0, Some(raised), Some(host.t)));
     }
@@ -429,30 +451,16 @@ fn packets_are_bounded() {
 
 #[test]
 fn an_interrupt_line_that_is_high_already_is_not_raised_again() {
-    let mut host = without_rounds();
-    let (relay, call) = (40, 7);
-    host.door.identify(relay, Some(("qemu", 1000)));
-    let round = |host: &mut Host, raises: bool| {
-        host.transfer(0, worker(0), Transfer::Round { kick: 90, call, to_guest: true });
-        let key = host.read(worker(0), 0) as usize;
-        host.transfer(0, worker(0), Transfer::Signal(call));
-        host.transfer(1, relay, Transfer::Read(call));
-        if raises {
-            host.transfer(1, relay, Transfer::RaiseLine(11));
-            host.transfer(1, relay, Transfer::Accept { vector: 0x27, vcpu: 0 });
-        }
-        key
-    };
-    host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
-    let first = round(&mut host, true);
-    let before_entry = round(&mut host, false);
-    host.transfer(1, relay, Transfer::Read(33));
-    host.event(2, vcpu(0), EventKind::KvmInjVirq(0x27));
-    host.event(2, vcpu(0), EventKind::KvmEntry { vcpu: Some(0) });
+    let mut host = with_relay();
+    let first = host.reads_and_signals();
+    host.relays();
+    let before_entry = host.reads_and_signals();
+    host.transfer(1, RELAY, Transfer::Read(33));
+    host.takes_relayed();
     assert_eq!([first, before_entry].map(|key| host.found[key].2), [Some(host.t); 2]);
     // The guest's handler has not read the device's status yet.
-    let polled = round(&mut host, false);
-    host.transfer(1, relay, Transfer::Read(33));
+    let polled = host.reads_and_signals();
+    host.transfer(1, RELAY, Transfer::Read(33));
     assert_eq!(host.found[polled], (host.truth[polled].0, None, Some(host.truth[polled].0)));
     let counts = host.door.counts();
     assert_eq!((counts.first, counts.before_entry, counts.polled), (1, 1, 1));

@@ -1,0 +1,59 @@
+//! Interrupts on their way from a queue's server to the vCPU that takes them.
+
+use super::Pending;
+use latpath_model::{Ns, PointId};
+
+/// Identity of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum QueueKey {
+    /// One of vhost: the eventfd of its interrupt.
+    Call(u32),
+    /// One of a QEMU thread: the thread, and the point of its tap.
+    Tap(u32, PointId),
+}
+
+/// Identity of an interrupt that a QEMU thread raises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    Message(u64),
+    Wire(u32),
+}
+
+/// Progress of an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// vhost's worker has signalled this eventfd.
+    Signalled(u32),
+    /// QEMU's thread has read the signal, and will raise the interrupt, unless its line is high.
+    Relayed,
+    Raised,
+    /// Hardware delivers it.
+    Posted,
+    /// A vCPU thread has injected it, and will enter the guest.
+    Injected(u32),
+}
+
+/// An interrupt that no vCPU has taken.
+#[derive(Clone, Debug)]
+pub(super) struct Interrupt {
+    pub stage: Stage,
+    pub queue: QueueKey,
+    pub process: Option<u32>,
+    /// The thread that raises it.
+    pub raiser: u32,
+    pub line: Option<Line>,
+    pub vector: Option<u32>,
+    /// Number of the vCPU that accepted it.
+    pub vcpu: Option<u32>,
+    /// Time of its first event.
+    pub since: Ns,
+    /// Packets that the guest learns of by it.
+    pub packets: Vec<Pending>,
+}
+
+impl Interrupt {
+    /// Whether KVM has the interrupt.
+    pub fn is_raised(&self) -> bool {
+        !matches!(self.stage, Stage::Signalled(_) | Stage::Relayed)
+    }
+}
