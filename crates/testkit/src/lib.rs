@@ -3,7 +3,7 @@
 //!
 //! A test program has `harness = false`, because Rust's own harness cannot skip tests:
 //!
-//! ```ignore
+//! ```text
 //! fn main() -> ExitCode {
 //!     latpath_testkit::main(vec![
 //!         trial("a_file_is_read", &[], read),
