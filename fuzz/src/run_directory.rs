@@ -13,7 +13,7 @@ use latpath_capture::CaptureKind;
 use latpath_export::{write_csv, ExportRequest, EXPORTERS};
 use latpath_journey::Journey;
 use latpath_model::{Point, PointInfo, StreamSpec};
-use latpath_report::{explanation_json, explanation_text, report_json, text, Head, Options};
+use latpath_report::{explanation_document, explanation_text, report_json, text, Head, Options};
 use latpath_run::{ClockSample, MachineFigures, MachineRecord, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_run::{JOURNEYS, MANIFEST, SPIKES};
 use latpath_stats::units::Letters;
@@ -137,7 +137,8 @@ fn read(run: &Run) {
     let explanation = explainer.explanation();
     let head = Head { run, files: &captures.files };
     clean(&explanation_text(&head, &explanation, explainer.context(), letters));
-    clean(&explanation_json(Some((run, &captures.files)), &explanation, explainer.context()).to_string());
+    let document = explanation_document(Some((run, &captures.files)), &explanation, explainer.context());
+    clean(&serde_json::to_string(&document).expect("plain structs become JSON"));
     let perfetto = EXPORTERS.iter().find(|exporter| exporter.name == "perfetto").expect("it is listed");
     let stop = AtomicBool::new(false);
     let mut request = ExportRequest { run, selection: Selection::Worst(4), stop: &stop, progress: &mut |_| () };

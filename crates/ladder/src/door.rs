@@ -24,7 +24,7 @@ use crate::threads::{is_worker, Mark};
 use interrupt::{Interrupt, Line, QueueKey, Stage};
 use kicks::Kicks;
 use latpath_flight::{Event, EventKind, Left, Sleep, Transfer};
-use latpath_model::{Ns, PointId, Sighting};
+use latpath_model::{Ns, Sighting};
 use std::collections::HashMap;
 
 /// Maximum number of packets for which an event is awaited.

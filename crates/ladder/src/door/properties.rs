@@ -2,6 +2,7 @@
 
 use super::*;
 use latpath_flight::{Class, Event, EventKind, Left, Sleep, Transfer};
+use latpath_model::PointId;
 use proptest::prelude::*;
 
 /// What happens next in one of the virtual machines.

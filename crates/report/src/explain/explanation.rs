@@ -319,7 +319,7 @@ pub struct SightingDocument {
     /// Time since the packet's first sighting, ns.
     pub since_first_ns: Ns,
     /// The CPU; null if an imported run does not have it.
-    pub cpu: Option<u32>,
+    pub cpu: Option<u16>,
     /// The thread, 0 on an idle CPU; null if an imported run does not have it.
     pub tid: Option<u32>,
 }
