@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Command};
 use clap_complete::Shell;
 use latpath_compare::Comparison;
+use latpath_nic_timestamps::document::CapsDocument;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
 use latpath_report::schema;
@@ -42,7 +43,7 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 14] = [
+const DESCRIBED: [Described; 15] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
@@ -50,6 +51,7 @@ const DESCRIBED: [Described; 14] = [
     ("gates-check", of::<latpath_gates::Report>),
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
+    ("ping-caps", of::<CapsDocument>),
     ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
     ("study", of::<StudyTable>),
@@ -78,8 +80,9 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
     let mut schema = schema();
     let command = match command {
         "gates-check" => "gates check",
-        "study-vhost" => "study vhost",
         "net" => "net status",
+        "ping-caps" => "ping caps",
+        "study-vhost" => "study vhost",
         other => other,
     };
     schema.insert("title".into(), format!("latpath {command} --json").into());

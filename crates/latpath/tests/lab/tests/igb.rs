@@ -7,6 +7,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::ensure;
+use latpath_nic_timestamps::document::CheckState;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "igb", smoke: false, only_whole: true, seconds: 120, run };
@@ -19,9 +20,9 @@ fn run(_: &Scale) -> Outcome {
 
     let caps = Caps::of(&nics, 0)?;
     for works in ["clock", "tx_sched", "tx_driver", "tx_nic"] {
-        caps.expect(works, "works")?;
+        caps.expect(works, CheckState::Works)?;
     }
-    caps.expect("rx_nic", "not_offered")?; // for all frames; only PTP frames are stamped
+    caps.expect("rx_nic", CheckState::NotOffered)?; // for all frames; only PTP frames are stamped
 
     let pair = Pair::open(&nics)?;
     for _ in 0..3 {

@@ -6,6 +6,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::ensure;
+use latpath_nic_timestamps::document::CheckState;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "lying_nic", smoke: false, only_whole: true, seconds: 120, run };
@@ -18,10 +19,10 @@ fn run(_: &Scale) -> Outcome {
     }
     let caps = Caps::of(&nics, 0)?;
     for works in ["tx_sched", "tx_driver"] {
-        caps.expect(works, "works")?;
+        caps.expect(works, CheckState::Works)?;
     }
     for lie in ["tx_nic", "rx_nic"] {
-        caps.expect(lie, "fails")?;
+        caps.expect(lie, CheckState::Fails)?;
         caps.expect_used(lie, false)?;
     }
     // Without latpath there are no stamps either.
