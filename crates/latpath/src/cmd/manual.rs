@@ -12,6 +12,7 @@ use latpath_compare::Comparison;
 use latpath_nic_timestamps::document::CapsDocument;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
+use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
 use latpath_report::schema;
 use latpath_study::StudyTable;
 use latpath_vms::Guests;
@@ -43,7 +44,7 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 15] = [
+const DESCRIBED: [Described; 18] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
@@ -52,6 +53,9 @@ const DESCRIBED: [Described; 15] = [
     ("live", latpath_report::live_schema),
     ("net", of::<Vec<latpath_topology::Status>>),
     ("ping-caps", of::<CapsDocument>),
+    ("ping-emit", of::<EmitDocument>),
+    ("ping-reflect", of::<ReflectDocument>),
+    ("ping-sweep", of::<SweepDocument>),
     ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
     ("study", of::<StudyTable>),
@@ -82,6 +86,9 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
         "gates-check" => "gates check",
         "net" => "net status",
         "ping-caps" => "ping caps",
+        "ping-emit" => "ping emit",
+        "ping-reflect" => "ping reflect",
+        "ping-sweep" => "ping emit --sweep-size … --sweep-rate …",
         "study-vhost" => "study vhost",
         other => other,
     };

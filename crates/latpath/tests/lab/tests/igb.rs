@@ -8,6 +8,7 @@ use crate::{
 };
 use anyhow::ensure;
 use latpath_nic_timestamps::document::CheckState;
+use latpath_ping::Stamp;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "igb", smoke: false, only_whole: true, seconds: 120, run };
@@ -39,7 +40,7 @@ fn run(_: &Scale) -> Outcome {
     reflector.end()?;
     session.expect_answered(100)?;
     session.expect_parts_to_add_up()?;
-    let (missing, skipped) = (session.missing("t1_nic"), nics.count(0, "tx_hwtstamp_skipped")?);
+    let (missing, skipped) = (session.missing(Stamp::T1Nic), nics.count(0, "tx_hwtstamp_skipped")?);
     let timeouts = nics.count(0, "tx_hwtstamp_timeouts")?;
     ensure!(
         missing < 100 && missing <= skipped + timeouts,
