@@ -15,6 +15,7 @@ use latpath_observe::INSTRUMENTS;
 use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
 use latpath_report::schema;
 use latpath_study::StudyTable;
+use latpath_traffic::document::StreamsDocument;
 use latpath_vms::Guests;
 use std::path::PathBuf;
 
@@ -44,7 +45,7 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 18] = [
+const DESCRIBED: [Described; 19] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
@@ -58,6 +59,7 @@ const DESCRIBED: [Described; 18] = [
     ("ping-sweep", of::<SweepDocument>),
     ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
+    ("streams", of::<StreamsDocument>),
     ("study", of::<StudyTable>),
     ("study-vhost", of::<Vec<Configuration>>),
     ("subscribe", of::<super::subscribe::Document>),
