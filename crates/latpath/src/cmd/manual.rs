@@ -8,6 +8,7 @@ use super::Outcome;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Command};
 use clap_complete::Shell;
+use latpath_analysis::SegmentsDocument;
 use latpath_compare::Comparison;
 use latpath_nic_timestamps::document::CapsDocument;
 use latpath_observe::study::Configuration;
@@ -45,7 +46,7 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 19] = [
+const DESCRIBED: [Described; 20] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
     ("doctor", of::<super::doctor::Report>),
@@ -59,6 +60,7 @@ const DESCRIBED: [Described; 19] = [
     ("ping-sweep", of::<SweepDocument>),
     ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
+    ("segments", of::<SegmentsDocument>),
     ("streams", of::<StreamsDocument>),
     ("study", of::<StudyTable>),
     ("study-vhost", of::<Vec<Configuration>>),
