@@ -14,6 +14,7 @@ use latpath_nic_timestamps::document::CapsDocument;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
 use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
+use latpath_report::demo::DemoDocument;
 use latpath_report::schema;
 use latpath_study::StudyTable;
 use latpath_traffic::document::StreamsDocument;
@@ -46,9 +47,10 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 20] = [
+const DESCRIBED: [Described; 21] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
+    ("demo", of::<DemoDocument>),
     ("doctor", of::<super::doctor::Report>),
     ("gates", of::<Vec<latpath_gates::Scheduler>>),
     ("gates-check", of::<latpath_gates::Report>),
