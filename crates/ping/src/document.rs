@@ -332,3 +332,104 @@ impl From<&AllTurnarounds> for ReflectedTimes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::breach::BreachedProbe;
+    use crate::figures::{FigureOptions, Figures};
+    use crate::fixed_width::HistogramAxis;
+    use crate::table::End;
+    use crate::timeline::{Relation, Timeline};
+    use crate::transaction::{Route, Transaction};
+    use latpath_testkit::misfits;
+    use serde::de::DeserializeOwned;
+    use serde_json::{json, Value};
+
+    /// Prints a document, checks its schema, and reads it.
+    fn printed<T: Serialize + DeserializeOwned + JsonSchema>(document: &T) -> Value {
+        let value = serde_json::to_value(document).unwrap();
+        let schema = schemars::generate::SchemaSettings::draft2020_12().for_serialize().into_generator();
+        let schema = schema.into_root_schema_for::<T>().to_value();
+        assert_eq!(misfits(&schema, &value), [""; 0]);
+        let read: T = serde_json::from_str(&value.to_string()).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), value);
+        value
+    }
+
+    fn transaction() -> Transaction {
+        let mut t = Transaction { sequence: 3, ..Transaction::default() };
+        Stamp::ALL.into_iter().for_each(|stamp| t.mapped.set(stamp, 100 * stamp as Ns));
+        t.raw = t.mapped;
+        t
+    }
+
+    fn session(pacing: SessionPacing, ended: SessionEnd) -> SessionDocument {
+        let axis = HistogramAxis { bucket: 10, end: 20 };
+        let mut figures =
+            Figures::new(&FigureOptions { drawn: Some(axis), threshold: Some(1), worst: 1, ..Default::default() });
+        figures.set_route(u16::MAX);
+        figures.add(&transaction(), End::Answered);
+        let timeline = Timeline::new(Relation::SameKernel);
+        SessionDocument {
+            target: "10.0.0.2:6185".into(),
+            session: 0xabc,
+            device: None,
+            transport: "udp".into(),
+            size_bytes: 96,
+            pacing,
+            stamps: Stamp::ALL.into(),
+            reflector_device: Some(String::new()),
+            ended,
+            error: None,
+            reflector_restarts: 0,
+            dropped_here: 0,
+            log: Some(Summary { files: vec!["log.csv".into()], ..Summary::default() }),
+            notes: Vec::new(),
+            report: figures.report(&Counts::default(), Some(Default::default()), &timeline, (1, 2)),
+        }
+    }
+
+    #[test]
+    fn what_an_emitter_prints_is_read_as_it_was() {
+        let breach = BreachedProbe::of(0xabc, &transaction(), &Route::of_seven(u16::MAX), &[]);
+        let paces = [SessionPacing::AsAnswersCome, SessionPacing::Flood, SessionPacing::Rate { rate_hz: 1000.0 }];
+        let value = printed(&EmitDocument {
+            version: VERSION,
+            sessions: paces.map(|pacing| session(pacing, SessionEnd::NobodyAnswers)).into(),
+            breaches: vec![breach.into()],
+            trace: Vec::new(),
+            on_spike: Some(CommandRuns::default()),
+        });
+        let of = |key: &str| value["sessions"].as_array().unwrap().iter().map(|s| s[key].clone()).collect::<Vec<_>>();
+        assert_eq!(of("pacing"), [json!("as_answers_come"), json!("flood"), json!({ "rate_hz": 1000.0 })]);
+        assert_eq!(of("session")[0], "00000abc");
+        assert_eq!(of("ended")[0], "nobody_answers");
+        assert_eq!(of("overflow")[0][0], json!({ "round_trip_ns": 1300, "sequence": 3 }));
+        assert!(value["breaches"][0].get("context").is_none());
+    }
+
+    #[test]
+    fn what_a_reflector_prints_is_read_as_it_was() {
+        let mut all = AllTurnarounds::new(Stamp::T2Kernel.bit(), Some(HistogramAxis { bucket: 10, end: 20 }));
+        all.record(Source::Kernel, 7, 50);
+        let held = Turnaround { sequence: 7, from: Stamp::T2Kernel, to: Stamp::T3App, time_ns: 50 };
+        let value = printed(&ReflectDocument {
+            version: VERSION,
+            sessions: vec![ReflectedSession::of("10.0.0.1:9".into(), &Session::new(7, 0, None, 0))],
+            sessions_not_listed: 0,
+            sum: Reflected { sessions: 1, ..Reflected::default() },
+            disturbances: Vec::new(),
+            held: vec![HeldProbe { peer: "10.0.0.1:9".into(), session: 7, clock: held.clock(), held }],
+            times: (&all).into(),
+            on_spike: None,
+        });
+        assert_eq!(
+            (&value["judged"], &value["kernel_turnaround"]["max_ns"]),
+            (&json!("kernel_turnaround"), &json!(50))
+        );
+        assert_eq!((&value["turnaround"], &value["overflow"][0]["sequence"]), (&Value::Null, &json!(7)));
+        assert_eq!(value["held"][0]["from"], "t2_kernel");
+        assert!(value["sessions"].is_array());
+    }
+}

@@ -157,3 +157,44 @@ impl StreamDocument {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_details_of_a_stream_are_separate_when_read() {
+        let details = [
+            ("svid", Detail::Text("MU01".into())),
+            ("appid", Detail::Number(0x4000)),
+            ("samples_per_s", Detail::Rate(4000.0)),
+            ("conf_rev", Detail::Unknown),
+        ];
+        let mut stream = StreamDocument {
+            protocol: "svid".into(),
+            stream: "svid:MU01".into(),
+            vlan: None,
+            pcp: None,
+            dst: None,
+            src: "02:00:00:00:00:09".into(),
+            interface: None,
+            frames: 2,
+            rate_hz: Some(4000.0),
+            wrap: None,
+            lost: 0,
+            duplicates: 0,
+            out_of_order: 0,
+            restarts: 0,
+            wire_to_driver: None,
+            details: details.map(|(key, detail)| (key.into(), detail)).into(),
+        };
+        for times in [None, Some((&latpath_histogram::Histogram::default()).into())] {
+            stream.wire_to_driver = times;
+            let value = serde_json::to_value(&stream).unwrap();
+            assert_eq!(value.get("wire_to_driver_count").is_some(), stream.wire_to_driver.is_some());
+            assert_eq!(serde_json::from_str::<StreamDocument>(&value.to_string()).unwrap(), stream);
+            let schema = schemars::schema_for!(StreamDocument).to_value();
+            assert_eq!(latpath_testkit::misfits(&schema, &value), [""; 0]);
+        }
+    }
+}
