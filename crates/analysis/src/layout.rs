@@ -2,13 +2,43 @@
 
 use latpath_journey::segments::{classic, parse, split};
 use latpath_journey::{Layout, Route, RouteFinder, Segment};
-use latpath_model::{PointId, PointInfo, SegmentKind, StreamId};
+use latpath_model::{Point, PointId, PointInfo, SegmentKind, StreamId};
 use latpath_run::{NamedSegment, Run, Select};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Number of journeys at the start of a run from which the order of its points is found.
 const SAMPLE: usize = 20_000;
 /// Maximum number of segments, 16 for each of 256 streams: each segment takes memory for each stream.
 const MAX_SEGMENTS: usize = 4096;
+
+/// Output of `latpath segments --json`: the points and segments of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SegmentsDocument {
+    /// Points of the route, in the order in which packets pass.
+    #[schemars(with = "Vec<String>")]
+    pub points: Vec<Point>,
+    /// Points off the route.
+    #[schemars(with = "Vec<String>")]
+    pub off_route: Vec<Point>,
+    /// Segments in the order of the route; user-defined segments are last.
+    pub segments: Vec<NamedSegment>,
+    /// Segments that are merged or unknown, with the reason.
+    pub notes: Vec<String>,
+}
+
+impl SegmentsDocument {
+    /// The document of the layout of a run with these points.
+    pub fn of(layout: &Layout, points: &[PointInfo]) -> Self {
+        let all = |ids: &[PointId]| ids.iter().map(|id| points[usize::from(*id)].point.clone()).collect();
+        Self {
+            points: all(&layout.route.points),
+            off_route: all(&layout.route.off_route),
+            segments: layout.segments.iter().map(|segment| NamedSegment::of(segment, points)).collect(),
+            notes: layout.notes.clone(),
+        }
+    }
+}
 
 /// A run's route and segments, with the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`, or a
 /// point's number on the route, from 1.
@@ -33,7 +63,7 @@ pub fn recorded_layout(run: &Run) -> Layout {
         // The recorder stores only the route; the journeys also show the order of points off the route.
         route = found;
     }
-    let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
+    let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
     // The segments of a wrong route are wrong too, except the user's.
     let is_kept = |s: &&NamedSegment| !ends_at_sender || s.kind == SegmentKind::Named;
     let recorded = manifest.segments.iter().filter(is_kept).filter_map(|s| {

@@ -2,7 +2,8 @@
 //! point of the emitter or of the reflector.
 
 use crate::{Ns, Point, PointKind};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Machine of the points at which the emitter's stamps are taken.
 pub const EMITTER: &str = "emitter";
@@ -16,7 +17,7 @@ const THREAD: &str = "ping";
 ///
 /// `App` and `Kernel` stamps are in the `CLOCK_MONOTONIC` of their machine (the kernel's are converted from
 /// `CLOCK_REALTIME`); `Nic` stamps are in the NIC's clock (PHC).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamp {
     /// The emitter calls the kernel to send.
@@ -50,7 +51,7 @@ pub enum Stamp {
 }
 
 /// Source of a stamp.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// latpath itself, in user space: `CLOCK_MONOTONIC`.

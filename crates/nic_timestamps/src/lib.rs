@@ -11,6 +11,7 @@
 mod caps;
 mod clock;
 mod config;
+pub mod document;
 mod error;
 mod kernel;
 mod ledger;

@@ -4,12 +4,14 @@
 //! Without a breach, the measuring thread does nothing for this.
 
 use crate::in_the_way::in_the_way;
+use crate::session_number;
 use crate::transaction::{Route, Transaction};
 use latpath_linux::Directory;
 use latpath_model::Ns;
 use latpath_tracefs::{Instance, Saved};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsString,
     fmt::Write as _,
@@ -68,36 +70,32 @@ pub enum BreachError {
 }
 
 /// A transaction over the threshold, as known when its answer arrived; stamps of the reflector may still be missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreachedProbe {
-    /// Session number.
-    #[serde(serialize_with = "as_hex")]
+    /// Session number, in hexadecimal.
+    #[serde(with = "session_number")]
+    #[schemars(with = "String")]
     pub session: u32,
     /// Sequence number of the transaction.
     pub sequence: u64,
-    /// Round trip, ns; `None` for a lost probe.
+    /// From T1 app to T4 app, ns; null for a lost probe.
     pub round_trip_ns: Option<Ns>,
     /// Its segments, in the order of the route.
     pub segments: Vec<BreachedSegment>,
-    /// Index of the segment that exceeded its median the most.
+    /// Index of the segment that exceeded its median the most, or null.
     pub longest: Option<usize>,
 }
 
-/// Serialises a session number in hexadecimal, as it is shown everywhere.
-fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(&format_args!("{session:08x}"))
-}
-
 /// A segment of a breached transaction.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreachedSegment {
     /// Name in texts.
     pub name: String,
     /// Name of its column in logs.
     pub column: String,
-    /// Duration, ns; `None` without both stamps.
+    /// Duration, ns; null without both stamps.
     pub time_ns: Option<Ns>,
-    /// Median of earlier transactions, ns; `None` if unknown.
+    /// Median of earlier transactions, ns; null if unknown.
     pub median_ns: Option<Ns>,
 }
 

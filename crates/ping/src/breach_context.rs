@@ -10,7 +10,8 @@ use latpath_flight::{
     ThreadTile, Timeline,
 };
 use latpath_model::Ns;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
 /// Maximum number of breaches with records: the worst ones.
@@ -41,18 +42,25 @@ pub struct BreachRequest {
     pub to: Ns,
 }
 
-/// A breached transaction with its context.
-#[derive(Clone, Debug, Serialize)]
-pub struct ExplainedBreach {
+/// A breached transaction, and its context if the flight recorder ran.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Breach {
     /// The breached transaction.
     #[serde(flatten)]
-    pub breach: BreachedProbe,
-    /// Activity of the emitter's machine.
-    pub context: BreachContext,
+    pub probe: BreachedProbe,
+    /// Activity of the emitter's machine; absent if nothing was recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<BreachContext>,
+}
+
+impl From<BreachedProbe> for Breach {
+    fn from(probe: BreachedProbe) -> Self {
+        Self { probe, context: None }
+    }
 }
 
 /// Activity of the machine between T1 app and T4 app.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreachContext {
     /// Length of the window, ns.
     pub window_ns: Ns,
@@ -65,7 +73,7 @@ pub struct BreachContext {
 }
 
 /// Activity of one CPU in the window.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuActivity {
     /// Number of the CPU.
     pub cpu: u32,
@@ -74,13 +82,13 @@ pub struct CpuActivity {
 }
 
 /// Run time of a thread, of several threads of one process, or of an interrupt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunTime {
     /// Display name: `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
     pub what: String,
-    /// Number of the thread, or of the process for several threads.
+    /// Number of the thread, or of the process for several threads; null for an interrupt.
     pub pid: Option<u32>,
-    /// Scheduling policy and priority, `FIFO 80`; of several threads, that of the longest.
+    /// Scheduling policy and priority, `FIFO 80`; of several threads, that of the longest; null if unknown.
     pub class: Option<String>,
     /// Run time, ns.
     #[serde(rename = "time_ns")]
@@ -88,7 +96,7 @@ pub struct RunTime {
 }
 
 /// Role of a thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Sends probes and receives answers.
@@ -99,7 +107,7 @@ pub enum Role {
 }
 
 /// Activity of a thread. The sum of its times is the length of the window.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThreadActivity {
     /// Display name: `ping-0 (4711)`.
     pub thread: String,
@@ -121,7 +129,7 @@ pub struct ThreadActivity {
     pub behind: Vec<RunTime>,
     /// Time asleep, ns.
     pub asleep_ns: Ns,
-    /// Thread or interrupt that ended the longest sleep.
+    /// Thread or interrupt that ended the longest sleep, or null.
     pub woken_by: Option<String>,
     /// Time stopped by a signal or a debugger, or frozen, ns.
     pub stopped_ns: Ns,
@@ -239,7 +247,7 @@ impl ContextRecorder {
     }
 
     /// Stops recording and returns the worst breaches in order of time.
-    pub fn end(self) -> Vec<ExplainedBreach> {
+    pub fn end(self) -> Vec<Breach> {
         let mut recording = self.recording.into_inner().unwrap_or_else(PoisonError::into_inner);
         recording.collect(true);
         let mut breaches = std::mem::take(&mut recording.kept.breaches);
@@ -249,7 +257,7 @@ impl ContextRecorder {
             snapshot.add_names();
             let context = BreachContext::of(&Timeline::of(&snapshot.window), &snapshot.names(), &request);
             let complete = snapshot.window.is_complete();
-            ExplainedBreach { breach: request.breach, context: BreachContext { complete, ..context } }
+            Breach { probe: request.breach, context: Some(BreachContext { complete, ..context }) }
         });
         explained.collect()
     }
@@ -323,10 +331,12 @@ fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
     to.sort_by_key(|share| std::cmp::Reverse(share.ns));
 }
 
-impl ExplainedBreach {
+impl Breach {
     /// Removes reflectors of this machine, because the other end runs on another kernel.
     pub fn on_another_kernel(&mut self) {
-        self.context.threads.retain(|thread| thread.role == Role::Emitter);
+        if let Some(context) = &mut self.context {
+            context.threads.retain(|thread| thread.role == Role::Emitter);
+        }
     }
 }
 

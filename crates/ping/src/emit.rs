@@ -98,21 +98,6 @@ pub enum EndReason {
     OtherVersion(u8),
 }
 
-impl EndReason {
-    /// Its name in JSON.
-    pub fn key(&self) -> &'static str {
-        match self {
-            Self::Done => "done",
-            Self::Stopped => "stopped",
-            Self::Breach => "breach",
-            Self::Dead => "dead",
-            Self::NobodyListens => "nobody_listens",
-            Self::NobodyAnswers => "nobody_answers",
-            Self::OtherVersion(_) => "other_version",
-        }
-    }
-}
-
 /// Result of a run.
 pub struct Ended {
     /// Reason for the end, or the error.

@@ -9,10 +9,11 @@ use crate::wire::{NicReading, ReflectorCounters};
 use latpath_model::Ns;
 use latpath_stats::consecutive::Consecutive;
 use latpath_stats::{Bucket, Histogram, TimeFigures};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// One row of the table of segments.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RoundTripSegmentFigures {
     /// Name in the table.
     pub name: String,
@@ -24,7 +25,7 @@ pub struct RoundTripSegmentFigures {
     pub to: Stamp,
     /// Source of the last stamp.
     pub to_source: Source,
-    /// Error bound of each time, ns; 0 if one clock took both stamps, `None` if unknown.
+    /// Error bound of each time, ns; 0 if one clock took both stamps, null if unknown.
     pub error_bound_ns: Option<Ns>,
     /// Distribution of the times.
     #[serde(flatten)]
@@ -32,7 +33,7 @@ pub struct RoundTripSegmentFigures {
 }
 
 /// A round trip kept individually.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct SingleRoundTrip {
     /// Round trip, ns.
     pub round_trip_ns: Ns,
@@ -41,17 +42,17 @@ pub struct SingleRoundTrip {
 }
 
 /// One of the slowest transactions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worst {
     /// Sequence number of the transaction.
     pub sequence: u64,
-    /// Send time, the emitter's `CLOCK_MONOTONIC`.
+    /// Send time, ns of the emitter's `CLOCK_MONOTONIC`.
     pub sent_at_ns: Ns,
     /// Round trip, ns.
     pub round_trip_ns: Ns,
-    /// Its segments, in the order of the table; null without one of the stamps.
+    /// Its segments in the order of the table, ns; null without one of the stamps.
     pub segments_ns: Vec<Option<Ns>>,
-    /// The segment that exceeded its median the most.
+    /// The segment that exceeded its median the most, or null.
     pub longest: Option<String>,
 }
 
@@ -297,7 +298,7 @@ impl Figures {
 }
 
 /// Count of missing stamps of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missing {
     /// The missing stamp.
     pub stamp: Stamp,
@@ -305,26 +306,26 @@ pub struct Missing {
     pub count: u64,
 }
 
-/// A session for `--json`; docs/json.md describes each key.
-#[derive(Clone, Debug, Serialize)]
+/// Figures of a session.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// Due time of the first probe that counts, the emitter's `CLOCK_MONOTONIC`.
+    /// Due time of the first probe that counts, ns of the emitter's `CLOCK_MONOTONIC`; 0 without one.
     pub started_ns: Ns,
-    /// Time from then to the end.
+    /// Time from then to the end, ns.
     pub elapsed_ns: Ns,
     /// Counts of the emitter.
     pub counts: Counts,
     /// Counts of the reflector; null without a report.
     pub reflector: Option<ReflectorCounters>,
-    /// Probes that did not reach the reflector.
+    /// Probes that did not reach the reflector; null without its report.
     pub lost_there: Option<u64>,
-    /// Answers that did not reach the emitter.
+    /// Answers that did not reach the emitter; null without the reflector's report.
     pub lost_back: Option<u64>,
     /// From T1 app to T4 app.
     pub round_trip: SequencedFigures,
-    /// From T1 nic to T4 nic, by the emitter's PHC alone.
+    /// From T1 nic to T4 nic, by the emitter's PHC alone; null without such stamps.
     pub nic_round_trip: Option<SequencedFigures>,
-    /// From T2 nic to T3 nic, by the reflector's PHC alone.
+    /// From T2 nic to T3 nic, by the reflector's PHC alone; null without such stamps.
     pub nic_turnaround: Option<SequencedFigures>,
     /// Segments from application to application, at most seven.
     pub segments: Vec<RoundTripSegmentFigures>,
@@ -336,11 +337,12 @@ pub struct Report {
     pub unplaced: u64,
     /// Relation between the clocks of both ends.
     pub clocks: Relation,
-    /// Error bound of a time between the ends, at the end of the run.
+    /// Error bound of a time between the ends at the end of the run, ns; null if unknown.
     pub error_bound_ns: Option<Ns>,
-    /// Maximum of this error bound over the run.
+    /// Maximum of this error bound over the run, ns; null if unknown.
     pub max_error_bound_ns: Option<Ns>,
-    /// Drift of the reflector's `CLOCK_MONOTONIC` against the emitter's, ppb; positive if it runs faster.
+    /// Drift of the reflector's `CLOCK_MONOTONIC` against the emitter's, ppb; positive if it runs faster, null if not
+    /// estimated.
     pub drift_ppb: Option<i64>,
     /// Clock of the emitter's NIC; null without one.
     pub nic_clock: Option<NicReading>,
@@ -361,7 +363,7 @@ pub struct Report {
     pub consecutive_over: Vec<(Ns, u64)>,
     /// Non-empty buckets of round trips: of equal width with `--bucket`, else about ten per decade.
     pub histogram: Vec<Bucket>,
-    /// End of the fixed-width histogram.
+    /// End of the fixed-width histogram, ns; null without one.
     pub overflow_from_ns: Option<Ns>,
     /// Round trips beyond the end.
     pub overflown: u64,

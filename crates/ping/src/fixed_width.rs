@@ -2,7 +2,8 @@
 
 use latpath_model::Ns;
 use latpath_stats::Bucket;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of times beyond the end that are kept individually.
 const OVERFLOW_KEPT: usize = 10_000;
@@ -27,7 +28,7 @@ impl HistogramAxis {
 }
 
 /// A time of one probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct SingleTime {
     /// The time, ns.
     pub time_ns: Ns,

@@ -14,6 +14,7 @@
 pub mod breach;
 pub mod breach_context;
 pub mod clocks;
+pub mod document;
 pub mod emit;
 pub mod ethernet;
 pub mod figures;
@@ -24,6 +25,7 @@ mod nic_clock;
 pub mod reflect;
 pub mod sequenced;
 pub mod session;
+mod session_number;
 pub mod table;
 pub mod timeline;
 pub mod transport;

@@ -20,6 +20,8 @@ use crate::transaction::{Route, Stamp, Transaction};
 use latpath_model::Ns;
 use latpath_partstore::StoreError;
 use ring::Ring;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -148,7 +150,7 @@ impl From<StoreError> for LogError {
 }
 
 /// The log of a finished run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Files of the log; a single one if the log is complete.
     pub files: Vec<PathBuf>,
@@ -158,10 +160,11 @@ pub struct Summary {
     pub bytes: u64,
     /// Transactions missing in the files: without a free buffer, or after a write error.
     pub dropped: u64,
-    /// Notes for the reader.
+    /// Notes for the reader; a session's document has them among its own notes.
+    #[serde(skip)]
     pub notes: Vec<String>,
-    /// The error, if the log is incomplete.
-    pub error: Option<LogError>,
+    /// Reason why the log is incomplete, or null.
+    pub error: Option<String>,
 }
 
 /// Messages to the writer.
@@ -412,7 +415,7 @@ impl Log {
                 (steps, until) = (now, Instant::now() + PATIENCE);
             }
         }
-        let lost = |why| Summary { error: Some(LogError::Writer { path, why }), ..Summary::default() };
+        let lost = |why| Summary { error: Some(LogError::Writer { path, why }.to_string()), ..Summary::default() };
         let mut summary = match writer.is_finished() {
             true => writer.join().unwrap_or_else(|_| lost("failed".into())),
             false => lost(format!("makes no progress: nothing for {} s", PATIENCE.as_secs())),

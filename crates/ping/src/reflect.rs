@@ -11,6 +11,8 @@ use crate::wire::{self, Answer, Header, Kind, NicReading, Welcome, CONTROL};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_timesync::SurveyOptions;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,9 +64,10 @@ pub trait Witness<P> {
 }
 
 /// Result of a reflector, all sessions together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reflected {
     /// Number of sessions.
+    #[serde(skip)]
     pub sessions: u64,
     /// Messages that were neither hellos nor probes of a known session.
     pub foreign: u64,

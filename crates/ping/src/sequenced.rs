@@ -2,7 +2,8 @@
 
 use latpath_model::Ns;
 use latpath_stats::{Histogram, TimeFigures};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 
 /// A histogram of times that knows the probes with the extreme times.
@@ -65,7 +66,7 @@ impl SequencedHistogram {
 }
 
 /// Figures of times, with the numbers of the fastest and the slowest probe.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SequencedFigures {
     /// Distribution of the times.
     #[serde(flatten)]

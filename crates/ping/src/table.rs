@@ -2,10 +2,11 @@
 
 use crate::transaction::{Stamp, Stamps, Transaction};
 use latpath_model::Ns;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Counts of a session's probes and answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// Probes accepted by the kernel.
     pub sent: u64,

@@ -17,7 +17,8 @@ use crate::wire::NicReading;
 use latpath_clock::{Assumed, Exchange, OffsetEstimator};
 use latpath_model::Ns;
 use latpath_timesync::PtpTime;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Maximum age of an estimate of the offset, ns. The drift within it is at most 1 ns at 100 ppm.
 const FRESH_NS: Ns = 10_000_000;
@@ -25,7 +26,7 @@ const FRESH_NS: Ns = 10_000_000;
 const SLOT_NS: Ns = 10_000_000;
 
 /// Relation between the clocks of both ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
     /// Both ends run on one kernel and share its clock.
@@ -66,9 +67,9 @@ pub struct Timeline {
 }
 
 /// A disturbance of a clock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Disturbance {
-    /// Time of its discovery, the emitter's `CLOCK_MONOTONIC`.
+    /// Time of its discovery, ns of `CLOCK_MONOTONIC`: the emitter's, or that of a reflector's own result.
     pub at_ns: Ns,
     /// Description with the size.
     pub what: String,

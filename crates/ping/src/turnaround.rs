@@ -4,10 +4,11 @@ use crate::fixed_width::{FixedWidthHistogram, HistogramAxis};
 use crate::sequenced::SequencedHistogram;
 use crate::transaction::{Source, Stamp};
 use latpath_model::Ns;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Time of one probe at the reflector, between two stamps of one clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Turnaround {
     /// Sequence number of the probe.
     pub sequence: u64,

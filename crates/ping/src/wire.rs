@@ -12,7 +12,8 @@
 use crate::transaction::{Stamp, Stamps};
 use latpath_model::Ns;
 use latpath_timesync::{ClockIdentity, PtpTime};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// First bytes of every message.
 const MAGIC: [u8; 2] = *b"LP";
@@ -189,7 +190,7 @@ impl Answer {
 }
 
 /// A reading of a NIC clock: at `CLOCK_MONOTONIC` time `at`, the PHC showed `at + offset`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NicReading {
     /// Number of the PHC on its machine.
     #[serde(rename = "phc")]
@@ -197,7 +198,7 @@ pub struct NicReading {
     /// Time of the reading, `CLOCK_MONOTONIC` of the NIC's machine.
     #[serde(skip)]
     pub at: Ns,
-    /// PHC − `CLOCK_MONOTONIC` at that time.
+    /// PHC − `CLOCK_MONOTONIC` at that time, ns.
     #[serde(rename = "offset_ns")]
     pub offset: Ns,
     /// Error bound of the offset, ns.
@@ -208,7 +209,7 @@ pub struct NicReading {
 }
 
 /// Counts of a reflector for one session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReflectorCounters {
     /// Received probes without duplicates.
     pub received: u64,

@@ -7,6 +7,7 @@ mod clocks;
 pub mod compare;
 mod cpu_map;
 pub mod cpu_profile;
+pub mod demo;
 pub mod doctor;
 mod document;
 pub mod exits;

@@ -10,7 +10,7 @@ use crate::{
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::{Layout, ReactionCounts, Totals};
+use latpath_journey::{Layout, ReactionCounts, Segment, Totals};
 use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointId, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
@@ -85,7 +85,7 @@ impl Stamp {
 }
 
 /// A segment with its ends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NamedSegment {
     /// Its kind.
     #[serde(default)]
@@ -93,9 +93,19 @@ pub struct NamedSegment {
     /// Name: `Tnet`, `total`, or user-defined.
     pub name: String,
     /// The first point.
+    #[schemars(with = "String")]
     pub from: Point,
     /// The last point.
+    #[schemars(with = "String")]
     pub to: Point,
+}
+
+impl NamedSegment {
+    /// A segment between two of these points.
+    pub fn of(segment: &Segment, points: &[PointInfo]) -> Self {
+        let [from, to] = [segment.from, segment.to].map(|id| points[usize::from(id)].point.clone());
+        Self { kind: segment.kind, name: segment.name.clone(), from, to }
+    }
 }
 
 /// A machine's clock relative to the host's; all samples are in `clocks.jsonl`.
@@ -357,11 +367,7 @@ impl Manifest {
         let names = |route: &[PointId]| route.iter().map(|id| point(*id)).collect();
         self.route = names(&layout.route.points);
         self.routes = layout.route.by_stream.iter().map(|route| names(route)).collect();
-        let named = layout.segments.iter().map(|s| {
-            let [from, to] = [s.from, s.to].map(&point);
-            NamedSegment { kind: s.kind, name: s.name.clone(), from, to }
-        });
-        self.segments = named.collect();
+        self.segments = layout.segments.iter().map(|segment| NamedSegment::of(segment, points)).collect();
     }
 
     /// The time of day during the run.

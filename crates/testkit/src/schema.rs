@@ -50,9 +50,10 @@ fn collect(whole: &Value, schema: &Value, value: &Value, at: &str, found: &mut V
         let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
         found.extend(required.filter(|key| !fields.contains_key(*key)).map(|key| format!("{at}.{key}: lacking")));
         for (key, field) in fields {
-            match &schema["properties"][key] {
-                Value::Null => found.push(format!("{at}.{key}: not in the schema")),
-                of => collect(whole, of, field, &format!("{at}.{key}"), found),
+            let known = [&schema["properties"][key], &schema["additionalProperties"]];
+            match known.into_iter().find(|of| of.is_object()) {
+                None => found.push(format!("{at}.{key}: not in the schema")),
+                Some(of) => collect(whole, of, field, &format!("{at}.{key}"), found),
             }
         }
     }

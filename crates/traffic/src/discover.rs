@@ -2,6 +2,7 @@
 
 use crate::{Packet, WireTimes};
 use latpath_histogram::Histogram;
+use latpath_model::stream::format_mac;
 use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::Tracker;
 use latpath_protocols::{Tag, UnreadFrames};
@@ -41,6 +42,11 @@ impl FoundStream {
     pub fn frames_hz(&self) -> Option<f64> {
         let t = self.last - self.first;
         (self.frames > 1 && t > 0).then(|| (self.frames - 1) as f64 * 1e9 / t as f64)
+    }
+
+    /// Destination address; `None` in a Linux cooked capture.
+    pub fn destination(&self) -> Option<String> {
+        self.stream.link.dst.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
     }
 }
 

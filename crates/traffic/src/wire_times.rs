@@ -6,6 +6,8 @@ use latpath_model::text::printable;
 use latpath_model::Ns;
 use latpath_nic_timestamps::{Caps, HardwareStamps, NicClock, RxHardware};
 use latpath_wire::SendClock;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ const MOST_WAITING: usize = 1 << 20;
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Counts of received frames by what became of their NICs' times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WireCounts {
     /// Frames whose time from the wire to the driver is known.
     pub measured: u64,
@@ -24,6 +26,7 @@ pub struct WireCounts {
     /// Frames with a NIC's time that is left out: the clock was set, cannot be read, or is another one.
     pub skipped: u64,
     /// Maximum error of a time, ns.
+    #[serde(rename = "error_bound_ns")]
     pub bound_ns: Ns,
 }
 

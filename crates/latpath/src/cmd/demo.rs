@@ -10,18 +10,18 @@ use super::{ns, quoted, Outcome};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
+use latpath_report::demo::{Check, Demo, DemoDocument, DemoGuest};
 use latpath_stats::{
     text::Table,
     units::{count, duration},
 };
 use processes::{read_run, DemoProcesses, Ending, Scenario};
-use serde_json::{json, Value};
 use std::{
     path::{Path, PathBuf},
     sync::atomic::Ordering,
     time::Duration,
 };
-use verify::{Check, Evidence};
+use verify::Evidence;
 
 /// Follow Sampled Values from a publisher over a bridge into a real guest, all on this machine (requires root)
 #[derive(ClapArgs)]
@@ -116,8 +116,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     let explanation = read_run(&scenario, "explain", &[])?;
     let evidence = Evidence::gather(&run, &before, &after, &ending)?;
     let checks = evidence.checks();
+    let differing = checks.iter().filter(|check| !check.agree).count();
+    let all = checks.len();
     if args.json {
-        print_json([&summary, &explanation], &ending, guest.as_ref(), &checks)?;
+        let document = document([&summary, &explanation], ending, guest.as_ref(), checks)?;
+        println!("{}", serde_json::to_string(&document)?);
     } else {
         print!("{summary}");
         println!("\nWhy the worst were late (latpath explain)\n");
@@ -127,9 +130,9 @@ pub fn run(args: Args) -> Result<Outcome> {
             println!("\nThe recording: latpath report {0}, latpath explain {0}", quoted(kept));
         }
     }
-    match checks.iter().filter(|c| !c.agrees()).count() {
+    match differing {
         0 => Ok(Outcome::Done),
-        n => bail!("{n} of {} counts differ between the kernel and latpath (marked above)", checks.len()),
+        n => bail!("{n} of {all} counts differ between the kernel and latpath (marked above)"),
     }
 }
 
@@ -171,7 +174,7 @@ fn print_checks(checks: &[Check]) {
     println!("\nChecked against what the kernel counted");
     let mut table = Table::new(&["<", "kernel", "latpath", "<counted by / seen at", "<"]);
     for check in checks {
-        let mark = if check.agrees() { "" } else { "DIFFERS" };
+        let mark = if check.agree { "" } else { "DIFFERS" };
         let (kernel, seen) = (count(check.kernel), check.latpath.map_or("not watched".into(), count));
         let places = format!("{} / {}", check.counter, check.point);
         table.row(vec![check.what.to_string(), kernel, seen, places, mark.into()]);
@@ -179,36 +182,27 @@ fn print_checks(checks: &[Check]) {
     table.lines(2, usize::MAX, '…').iter().for_each(|line| println!("{line}"));
 }
 
-fn print_json(
-    [summary, explanation]: [&str; 2],
-    ending: &Ending,
+/// The document of a demo, from the JSON of `latpath report` and `latpath explain`.
+fn document(
+    [report, explanation]: [&str; 2],
+    ending: Ending,
     guest: Option<&Guest>,
-    checks: &[Check],
-) -> Result<()> {
-    let mut all: Value = serde_json::from_str(summary).context("read latpath report's JSON")?;
-    let explanation: Value = serde_json::from_str(explanation).context("read latpath explain's JSON")?;
-    let guest = guest.map(|g| {
-        json!({
-            "kernel": g.release(),
-            "acceleration": g.acceleration().to_string(),
-            "boot_ns": ns(g.boot_time()),
-        })
+    checks: Vec<Check>,
+) -> Result<DemoDocument> {
+    let guest = guest.map(|g| DemoGuest {
+        kernel: g.release().into(),
+        acceleration: g.acceleration().to_string(),
+        boot_ns: ns(g.boot_time()),
     });
-    let row = |c: &Check| {
-        json!({
-            "what": c.what, "counter": c.counter, "kernel": c.kernel,
-            "point": c.point, "latpath": c.latpath, "agree": c.agrees(),
-        })
-    };
-    let demo = json!({
-        "guest": guest,
-        "published": ending.published,
-        "application": ending.application,
-        "explanation": explanation,
-        "checks": checks.iter().map(row).collect::<Vec<_>>(),
-        "agree": checks.iter().all(Check::agrees),
-    });
-    all.as_object_mut().context("latpath report's JSON is no object")?.insert("demo".into(), demo);
-    println!("{all}");
-    Ok(())
+    Ok(DemoDocument {
+        report: serde_json::from_str(report).context("read latpath report's JSON")?,
+        demo: Demo {
+            guest,
+            published: ending.published,
+            application: ending.application,
+            explanation: serde_json::from_str(explanation).context("read latpath explain's JSON")?,
+            agree: checks.iter().all(|check| check.agree),
+            checks,
+        },
+    })
 }

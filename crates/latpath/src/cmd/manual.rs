@@ -8,12 +8,17 @@ use super::Outcome;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Command};
 use clap_complete::Shell;
+use latpath_analysis::SegmentsDocument;
 use latpath_compare::Comparison;
+use latpath_nic_timestamps::document::CapsDocument;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
 use latpath_path::{FunctionsDocument, PathDocument};
+use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
+use latpath_report::demo::DemoDocument;
 use latpath_report::{schema, ExplanationDocument};
 use latpath_study::StudyTable;
+use latpath_traffic::document::StreamsDocument;
 use latpath_vms::Guests;
 use std::path::PathBuf;
 
@@ -43,9 +48,10 @@ pub struct Schema {
 type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
-const DESCRIBED: [Described; 17] = [
+const DESCRIBED: [Described; 24] = [
     ("clocks", of::<super::clocks::Document>),
     ("compare", of::<Comparison>),
+    ("demo", of::<DemoDocument>),
     ("doctor", of::<super::doctor::Report>),
     ("explain", of::<ExplanationDocument>),
     ("gates", of::<Vec<latpath_gates::Scheduler>>),
@@ -54,8 +60,14 @@ const DESCRIBED: [Described; 17] = [
     ("net", of::<Vec<latpath_topology::Status>>),
     ("path", of::<PathDocument>),
     ("path-list", of::<FunctionsDocument>),
+    ("ping-caps", of::<CapsDocument>),
+    ("ping-emit", of::<EmitDocument>),
+    ("ping-reflect", of::<ReflectDocument>),
+    ("ping-sweep", of::<SweepDocument>),
     ("publish", of::<super::publish::Document>),
     ("report", latpath_report::report_schema),
+    ("segments", of::<SegmentsDocument>),
+    ("streams", of::<StreamsDocument>),
     ("study", of::<StudyTable>),
     ("study-vhost", of::<Vec<Configuration>>),
     ("subscribe", of::<super::subscribe::Document>),
@@ -82,9 +94,16 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
     let mut schema = schema();
     let command = match command {
         "gates-check" => "gates check",
+<<<<<<< HEAD
         "study-vhost" => "study vhost",
         "path-list" => "path --list",
+=======
         "net" => "net status",
+        "ping-caps" => "ping caps",
+        "ping-emit" => "ping emit",
+        "ping-reflect" => "ping reflect",
+        "ping-sweep" => "ping emit --sweep-size … --sweep-rate …",
+        "study-vhost" => "study vhost",
         other => other,
     };
     schema.insert("title".into(), format!("latpath {command} --json").into());

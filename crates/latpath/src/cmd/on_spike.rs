@@ -7,11 +7,11 @@ use latpath_linux::background::{housekeeping, keep_prompt};
 use latpath_linux::{monotonic, realtime, Cpus};
 use latpath_model::text::printable;
 use latpath_model::Ns;
+use latpath_ping::document::CommandRuns;
 use latpath_stats::units::{count, number_of};
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::sys::signal::{killpg, Signal};
 use nix::unistd::Pid;
-use serde::Serialize;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -71,19 +71,6 @@ impl LateEvent {
     }
 }
 
-/// What became of the command's runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Runs {
-    /// Times that the command was started.
-    pub started: u64,
-    /// Starts that failed, and runs that ended with another exit status than 0.
-    pub failed: u64,
-    /// Late packets for which it was not started: it ran, or had been started less than a second before.
-    pub not_started: u64,
-    /// The first failure.
-    pub first_failure: Option<String>,
-}
-
 impl OnSpike {
     /// Whether the flag is given.
     pub fn is_requested(&self) -> bool {
@@ -120,7 +107,7 @@ pub struct SpikeCommand {
     is_busy: Arc<AtomicBool>,
     not_started: AtomicU64,
     over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Runs>>,
+    thread: Option<JoinHandle<CommandRuns>>,
 }
 
 impl SpikeCommand {
@@ -145,7 +132,7 @@ impl SpikeCommand {
     }
 
     /// Waits for the command, ends it if it takes too long, and reports its runs on stderr.
-    pub fn end(mut self) -> Runs {
+    pub fn end(mut self) -> CommandRuns {
         let runs = self.finish();
         if runs.started + runs.not_started > 0 {
             let failed = if runs.failed > 0 { format!(", failed: {}", count(runs.failed)) } else { String::new() };
@@ -161,13 +148,13 @@ impl SpikeCommand {
         runs
     }
 
-    fn finish(&mut self) -> Runs {
+    fn finish(&mut self) -> CommandRuns {
         self.over.store(true, Ordering::Release);
         self.sender = None;
-        let Some(thread) = self.thread.take() else { return Runs::default() };
+        let Some(thread) = self.thread.take() else { return CommandRuns::default() };
         thread.thread().unpark();
         let runs = thread.join().unwrap_or_default();
-        Runs { not_started: self.not_started.load(Ordering::Relaxed), ..runs }
+        CommandRuns { not_started: self.not_started.load(Ordering::Relaxed), ..runs }
     }
 }
 
@@ -185,9 +172,9 @@ struct Runner {
 }
 
 impl Runner {
-    fn run(&self, events: &Receiver<LateEvent>, is_busy: &AtomicBool, over: &AtomicBool) -> Runs {
+    fn run(&self, events: &Receiver<LateEvent>, is_busy: &AtomicBool, over: &AtomicBool) -> CommandRuns {
         keep_prompt();
-        let mut runs = Runs::default();
+        let mut runs = CommandRuns::default();
         while let Ok(event) = events.recv() {
             let begun = Instant::now();
             runs.started += 1;

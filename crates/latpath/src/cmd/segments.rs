@@ -4,12 +4,11 @@ use super::report::print_as;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_analysis::layout_of;
+use latpath_analysis::{layout_of, SegmentsDocument};
 use latpath_import::open_recording;
 use latpath_journey::{Layout, Route};
 use latpath_model::text::printable;
 use latpath_model::{PointId, SegmentKind};
-use serde_json::{json, Value};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -32,25 +31,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     let layout = layout_of(&run, &args.segments).map_err(Usage)?;
     let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
     // Names of threads and devices, and all names in a run of another user, may contain any characters.
-    print_as(args.json, || json(&layout, name), || text(&layout, |id| printable(&name(id))))?;
+    let document = || SegmentsDocument::of(&layout, run.points());
+    print_as(args.json, document, || text(&layout, |id| printable(&name(id))))?;
     for note in &layout.notes {
         eprintln!("latpath: {}", printable(note));
     }
     Ok(Outcome::Done)
-}
-
-fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> Value {
-    let names = |ids: &[PointId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>();
-    let segments = layout
-        .segments
-        .iter()
-        .map(|s| json!({ "kind": s.kind, "name": s.name, "from": name(s.from), "to": name(s.to) }));
-    json!({
-        "points": names(&layout.route.points),
-        "off_route": names(&layout.route.off_route),
-        "segments": segments.collect::<Vec<_>>(),
-        "notes": layout.notes,
-    })
 }
 
 fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {

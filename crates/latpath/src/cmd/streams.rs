@@ -4,29 +4,23 @@ use super::flags::Stamps;
 use super::interrupt::stop_flag;
 use super::listening::{places, Heard};
 use super::report::print_as;
-use super::times::{named_times, unread_reasons, Times};
-use super::wire::{wire_text, NicTimes};
+use super::wire::wire_text;
 use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_model::stream::{format_mac, listed_titles};
 use latpath_model::StreamSpec;
 use latpath_protocols::protocol::{Field, Order, Value};
-use latpath_protocols::Tag;
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, duration, rate};
+use latpath_traffic::document::StreamsDocument;
 use latpath_traffic::{CaptureError, CaptureFile, Discovery, FoundStream};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Maximum number of rows in the tables: a flood of names on a bus must not flood the terminal.
 const MOST_ROWS: usize = 200;
-
-named_times! {
-    WireToDriver: "wire_to_driver", "Time from the arrival at the NIC, by the NIC's clock, to the kernel's reception.";
-}
 
 #[derive(ClapArgs)]
 #[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
@@ -70,7 +64,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     // Prints no empty table for an unreadable source.
     if ended.is_ok() || heard.found.frames > 0 {
         let width = latpath_screen::width().unwrap_or(usize::MAX);
-        let printed = print_as(args.json, || to_json(&heard), || text(&heard, &place, are_several, width));
+        let document = || StreamsDocument::of(&heard.found, &heard.devices, heard.dropped, heard.wire);
+        let printed = print_as(args.json, document, || text(&heard, &place, are_several, width));
         ended?;
         printed?;
     } else {
@@ -103,56 +98,6 @@ fn read(
     ended
 }
 
-fn to_json(Heard { found, devices, dropped, wire }: &Heard) -> serde_json::Value {
-    let row = |s: &&FoundStream| {
-        let totals = s.tracker.totals();
-        let mut row = json!({
-            "protocol": s.stream.matcher.protocol().info().prefix,
-            "stream": StreamSpec::new(s.stream.matcher.clone()).to_string(),
-            "vlan": s.tag.map(Tag::vlan),
-            "pcp": s.tag.map(Tag::priority),
-            "dst": destination(s),
-            "src": format_mac(&s.src),
-            "interface": devices.get(s.interface),
-            "frames": s.frames,
-            "rate_hz": s.frames_hz(),
-            "wrap": s.tracker.wrap(),
-            "lost": totals.lost,
-            "duplicates": totals.duplicates,
-            "out_of_order": totals.out_of_order,
-            "restarts": totals.restarts,
-        });
-        if wire.is_some() {
-            let times = serde_json::to_value(Times::<WireToDriver>::from(&s.wire_to_driver)).unwrap_or_default();
-            if let (Some(row), serde_json::Value::Object(times)) = (row.as_object_mut(), times) {
-                row.extend(times);
-            }
-        }
-        let details = s.stream.matcher.details(&s.newest);
-        for field in details.name.into_iter().chain(details.newest) {
-            let value = match field.value {
-                Value::Text(text) => json!(text),
-                Value::Number(n) => json!(n),
-                Value::Hex { number, .. } => json!(number),
-                Value::PerFrame(n) => json!(s.frames_hz().map(|hz| hz * f64::from(n))),
-                Value::Unknown => serde_json::Value::Null,
-            };
-            row[field.json] = value;
-        }
-        row
-    };
-    json!({
-        "streams": found.streams().iter().map(row).collect::<Vec<_>>(),
-        "frames": found.frames,
-        "malformed": found.unread.total(),
-        "malformed_reasons": unread_reasons(&found.unread),
-        "other_frames": found.other_protocols,
-        "streams_overflow": found.beyond,
-        "socket_dropped": dropped,
-        "nic_times": wire.map(NicTimes::from),
-    })
-}
-
 /// A field as text on one line.
 fn cell(value: &Value, hz: Option<f64>) -> String {
     match value {
@@ -164,11 +109,6 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
     }
 }
 
-/// Destination address of a stream; `None` in a Linux cooked capture.
-fn destination(s: &FoundStream) -> Option<String> {
-    s.stream.link.dst.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
-}
-
 /// The cells of a stream, each with its heading; `interface` if the streams come from several. `has_nic_times`: the times
 /// from the wire to the driver.
 fn cells(s: &FoundStream, interface: Option<&str>, has_nic_times: bool) -> Vec<(&'static str, String)> {
@@ -178,7 +118,7 @@ fn cells(s: &FoundStream, interface: Option<&str>, has_nic_times: bool) -> Vec<(
     cells.extend(interface.map(|interface| ("interface", interface.to_owned())));
     cells.push(("VLAN", s.tag.map_or("-".into(), |t| t.vlan().to_string())));
     cells.push(("src", format_mac(&s.src)));
-    cells.push(("dst", destination(s).unwrap_or_else(|| "-".into())));
+    cells.push(("dst", s.destination().unwrap_or_else(|| "-".into())));
     cells.push(("frames", count(s.frames)));
     cells.push(("frames/s", hz.map_or("-".into(), rate)));
     cells.extend(fields(details.newest));

@@ -2,11 +2,8 @@
 
 use anyhow::{Context, Result};
 use latpath_model::text::printable;
-use latpath_model::Ns;
 use latpath_stats::units::{count, duration, number_of};
 use latpath_traffic::{WireCounts, WireTimes};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 /// The NIC's times of received frames.
 pub const WIRE: latpath_wire::Stamps =
@@ -32,23 +29,4 @@ pub fn wire_text(counts: WireCounts) -> String {
     let WireCounts { measured, unstamped, skipped, bound_ns } = counts;
     let (measured, bound) = (number_of(measured, "frame"), duration(bound_ns));
     format!("{measured} stamped, ± {bound}; {} without the NIC's time, {} skipped", count(unstamped), count(skipped))
-}
-
-/// Frames by what became of their NICs' times.
-#[derive(Serialize, JsonSchema)]
-pub struct NicTimes {
-    /// Frames whose time from the wire to the driver is known.
-    measured: u64,
-    /// Frames without a NIC's time.
-    unstamped: u64,
-    /// Frames whose NIC's time is left out: its clock was set, or cannot be read.
-    skipped: u64,
-    /// Maximum error of these times, ns.
-    error_bound_ns: Ns,
-}
-
-impl From<WireCounts> for NicTimes {
-    fn from(WireCounts { measured, unstamped, skipped, bound_ns }: WireCounts) -> Self {
-        Self { measured, unstamped, skipped, error_bound_ns: bound_ns }
-    }
 }

@@ -2,6 +2,8 @@
 //! nothing remains afterwards.
 
 use latpath_lab::PUBLISHER;
+use latpath_report::{demo::DemoDocument, Report};
+use latpath_stats::SegmentFigures;
 use latpath_testkit::waits::{until, until_within};
 use latpath_testkit::Failed;
 use latpath_testkit::{latpath, need_btf, need_guest, need_lab, trial};
@@ -32,19 +34,22 @@ fn main() -> ExitCode {
 }
 
 /// The demo's output, after the checks that hold for every demo.
-fn shown(child: Child) -> Result<Value, Failed> {
+fn shown(child: Child) -> Result<DemoDocument, Failed> {
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         let stdout = String::from_utf8_lossy(&output.stdout);
         return Err(format!("{}: {said}\n{stdout}", output.status).into());
     }
-    let shown: Value = serde_json::from_slice(&output.stdout)?;
-    for check in shown["demo"]["checks"].as_array().ok_or("no checks")? {
-        assert_eq!(check["kernel"], check["latpath"], "{check}");
+    let printed: Value = serde_json::from_slice(&output.stdout)?;
+    let shown: DemoDocument = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(serde_json::to_value(&shown)?, printed, "read and printed again");
+    assert!(!shown.demo.checks.is_empty());
+    for check in &shown.demo.checks {
+        assert_eq!(Some(check.kernel), check.latpath, "{check:?}");
     }
-    assert_eq!(shown["tool"]["sightings_dropped"], 0);
-    assert_eq!(shown["malformed"], 0);
+    let summary = &shown.report.summary;
+    assert_eq!((summary.tool.sightings_dropped, summary.malformed), (0, 0));
     Ok(shown)
 }
 
@@ -56,44 +61,42 @@ fn start(words: &str) -> Result<Child, Failed> {
     Ok(latpath(&format!("demo --json {PATIENT} {words}")).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-fn sent(shown: &Value) -> u64 {
-    shown["demo"]["published"]["frames_sent"].as_u64().unwrap_or(0)
+fn sent(shown: &DemoDocument) -> u64 {
+    shown.demo.published["frames_sent"].as_u64().unwrap_or(0)
 }
 
 /// The number of frames sent, which equals the number due unless the publisher reports that it fell behind.
-fn all_sent(shown: &Value, due: u64) -> u64 {
-    let (sent, gave_up) = (sent(shown), &shown["demo"]["published"]["gave_up"]);
+fn all_sent(shown: &DemoDocument, due: u64) -> u64 {
+    let (sent, gave_up) = (sent(shown), &shown.demo.published["gave_up"]);
     assert!(sent == due || *gave_up == true && 0 < sent && sent < due, "{sent} of {due} frames");
     sent
 }
 
-fn lost(shown: &Value) -> u64 {
-    shown["lost"].as_array().into_iter().flatten().filter_map(|l| l["count"].as_u64()).sum()
+fn lost(shown: &DemoDocument) -> u64 {
+    shown.report.summary.lost.iter().map(|lost| lost.count).sum()
 }
 
 fn without_guest() -> Result<(), Failed> {
     let shown = shown(start("--no-guest --duration 3s")?)?;
     let sent = all_sent(&shown, 2_700);
-    assert_eq!((&shown["journeys"], &shown["complete"], lost(&shown)), (&sent.into(), &sent.into(), 0));
-    adds_up(&shown)
+    let summary = &shown.report.summary;
+    assert_eq!((summary.journeys, summary.complete, lost(&shown)), (sent, sent, 0));
+    adds_up(&summary.segments)
 }
 
 /// The named segments are contiguous, so their means and counts add up to the total's.
-fn adds_up(shown: &Value) -> Result<(), Failed> {
-    let segments = shown["segments"].as_array().ok_or("no segments")?;
-    let figure = |s: &Value, name: &str| s[name].as_i64().unwrap_or_default();
-    let total = segments.iter().find(|s| s["name"] == "total").ok_or("no total")?;
-    let mut at = total["from"].clone();
-    let mut mean = 0;
-    let parts: Vec<&Value> = segments.iter().filter(|s| s["name"] != "total").collect();
-    while at != total["to"] {
-        let next = parts.iter().find(|s| s["from"] == at).ok_or_else(|| format!("no segment goes on from {at}"))?;
-        assert_eq!(next["count"], total["count"], "{}", next["name"]);
-        mean += figure(next, "mean_ns");
-        at = next["to"].clone();
+fn adds_up(segments: &[SegmentFigures]) -> Result<(), Failed> {
+    let total = segments.iter().find(|s| s.name == "total").ok_or("no total")?;
+    let (mut at, mut mean) = (&total.from, 0);
+    let parts: Vec<&SegmentFigures> = segments.iter().filter(|s| s.name != "total").collect();
+    while *at != total.to {
+        let next = parts.iter().find(|s| s.from == *at).ok_or_else(|| format!("no segment goes on from {at}"))?;
+        assert_eq!(next.times.count, total.times.count, "{}", next.name);
+        mean += next.times.mean_ns;
+        at = &next.to;
     }
     // Each mean is rounded to 1 ns.
-    let off = (mean - figure(total, "mean_ns")).unsigned_abs();
+    let off = (mean - total.times.mean_ns).unsigned_abs();
     assert!(off <= parts.len() as u64, "the means differ by {off} ns from the total's");
     Ok(())
 }
@@ -101,9 +104,10 @@ fn adds_up(shown: &Value) -> Result<(), Failed> {
 fn several_streams() -> Result<(), Failed> {
     let shown = shown(start("--no-guest --duration 2s --streams 3")?)?;
     let sent = all_sent(&shown, 5_400);
-    assert_eq!(shown["complete"], sent);
-    let streams = shown["streams"].as_array().ok_or("no streams")?;
-    assert!(streams.len() == 3 && streams.iter().all(|s| s["complete"] == sent / 3), "{streams:#?}");
+    let summary = &shown.report.summary;
+    assert_eq!(summary.complete, sent);
+    let streams = &summary.streams;
+    assert!(streams.len() == 3 && streams.iter().all(|s| s.complete == sent / 3), "{streams:#?}");
     Ok(())
 }
 
@@ -112,7 +116,8 @@ fn two_at_once() -> Result<(), Failed> {
     for child in both {
         let shown = shown(child)?;
         let sent = all_sent(&shown, 1_800);
-        assert_eq!((&shown["journeys"], &shown["complete"]), (&sent.into(), &sent.into()));
+        let summary = &shown.report.summary;
+        assert_eq!((summary.journeys, summary.complete), (sent, sent));
     }
     Ok(())
 }
@@ -124,7 +129,7 @@ fn interrupted() -> Result<(), Failed> {
     assert!(namespaces() > 0);
     kill(Pid::from_raw(pid as i32), Signal::SIGINT)?;
     let shown = shown(demo)?;
-    assert!(sent(&shown) > 0 && shown["complete"] == sent(&shown));
+    assert!(sent(&shown) > 0 && shown.report.summary.complete == sent(&shown));
     assert_eq!((namespaces(), folders(pid)), (0, 0));
     Ok(())
 }
@@ -146,12 +151,13 @@ fn killed() -> Result<(), Failed> {
 fn into_the_guest() -> Result<(), Failed> {
     let shown = shown(start("--duration 5s")?)?;
     let sent = all_sent(&shown, 4_500);
-    assert_eq!(shown["journeys"], sent);
+    let summary = &shown.report.summary;
+    assert_eq!(summary.journeys, sent);
     // An emulated guest may lose frames at its tap. Each must be reported as lost; none may merely lack a sighting.
-    assert_eq!(shown["complete"].as_u64().unwrap_or(0) + lost(&shown), sent);
-    let bound = shown["machines"].as_array().into_iter().flatten().find(|m| m["machine"] == "guest0");
-    assert!(bound.is_some_and(|m| m["error_bound_ns"].as_u64().is_some_and(|b| b > 0)), "{bound:?}");
-    adds_up(&shown)
+    assert_eq!(summary.complete + lost(&shown), sent);
+    let guest = summary.machines.iter().find(|m| m.machine == "guest0");
+    assert!(guest.is_some_and(|m| m.error_bound_ns > 0), "{guest:?}");
+    adds_up(&summary.segments)
 }
 
 fn guest_dies() -> Result<(), Failed> {
@@ -162,14 +168,14 @@ fn guest_dies() -> Result<(), Failed> {
     // Time limit, for a guest emulated on a busy machine.
     let patience = Duration::from_secs(300);
     let waited = until_within(patience, "the guest is there", || sends(pid) || !matches!(demo.try_wait(), Ok(None)));
-    let report = || -> Option<Value> {
+    let report = || -> Option<Report> {
         let output = latpath(&format!("report {} --json", run.display())).output().ok()?;
         serde_json::from_slice(&output.stdout).ok()
     };
     let arrive = || {
         // Infrequently, since the guest needs the CPUs.
         latpath_testkit::waits::pace(Duration::from_millis(500));
-        report().is_some_and(|shown| shown["complete"].as_u64() > Some(1000))
+        report().is_some_and(|shown| shown.summary.complete > 1000)
     };
     let ended = |demo: &mut Child| !matches!(demo.try_wait(), Ok(None));
     let waited = waited.and_then(|()| until_within(patience, "packets arrive", || arrive() || ended(&mut demo)));
@@ -189,11 +195,10 @@ fn guest_dies() -> Result<(), Failed> {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("guest0 ended while frames were on their way") && said.contains("signal: 9"), "{said}");
     let shown = report().ok_or("no report")?;
-    assert_eq!(shown["run"]["state"], "finished");
-    assert!(shown["complete"].as_u64() > Some(1000), "{}", shown["complete"]);
-    let machines = shown["machines"].as_array().into_iter().flatten();
-    let fault = machines.clone().find(|m| m["machine"] == "guest0").map(|m| m["fault"].is_string());
-    assert_eq!(fault, Some(true), "the report says that guest0 went");
+    assert_eq!(shown.run.state, "finished");
+    assert!(shown.summary.complete > 1000, "{}", shown.summary.complete);
+    let guest = shown.summary.machines.iter().find(|m| m.machine == "guest0");
+    assert!(guest.is_some_and(|m| m.fault.is_some()), "the report says that guest0 went: {guest:?}");
     Ok(())
 }
 

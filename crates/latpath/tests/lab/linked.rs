@@ -7,11 +7,11 @@
 
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
+use latpath_nic_timestamps::document::{CapsDocument, CheckState, StampDocument};
 use latpath_nic_timestamps::HardwareStamps;
 use latpath_testkit::Failed;
 use latpath_testkit::{waits::until, Bench, Finished, Started};
 use latpath_wire::{ask_for, from_error_queue, receive, rx_stamps, Control, Stamps, TxKind};
-use serde_json::Value;
 use std::{
     fs,
     net::{Ipv4Addr, UdpSocket},
@@ -125,7 +125,7 @@ impl Linked {
 }
 
 /// Output of `latpath ping caps` for a NIC: whether its clock and stamps work as its driver claims.
-pub struct Caps(Value);
+pub struct Caps(CapsDocument);
 
 impl Caps {
     /// Runs the command while the other end sends frames.
@@ -147,18 +147,32 @@ impl Caps {
         })
     }
 
-    /// Expects a state of `clock` or of a stamp (`tx_nic`): `works`, `fails`, `not_tried` or `not_offered`.
-    pub fn expect(&self, what: &str, state: &str) -> Result<()> {
-        let said = if what == "clock" { &self.0["phc"] } else { &self.0["stamps"][what] };
-        ensure!(said["state"] == state, "{what} is not said to be {state}: {said}");
+    /// Expects a state of `clock` or of a stamp (`tx_nic`).
+    pub fn expect(&self, what: &str, state: CheckState) -> Result<()> {
+        let check = match what {
+            "clock" => &self.0.phc.as_ref().context("no clock")?.check,
+            stamp => &self.stamp(stamp)?.check,
+        };
+        ensure!(check.state == state, "{what} is not said to be {state:?}: {check:?}");
         Ok(())
     }
 
     /// Expects that stamps of this kind are used, or not.
     pub fn expect_used(&self, stamp: &str, used: bool) -> Result<()> {
-        let said = &self.0["stamps"][stamp];
-        ensure!(said["used"] == used, "{stamp}: {said}");
+        let found = self.stamp(stamp)?;
+        ensure!(found.used == used, "{stamp}: {found:?}");
         Ok(())
+    }
+
+    fn stamp(&self, name: &str) -> Result<&StampDocument> {
+        let stamps = &self.0.stamps;
+        Ok(match name {
+            "tx_sched" => &stamps.tx_sched,
+            "tx_driver" => &stamps.tx_driver,
+            "tx_nic" => &stamps.tx_nic,
+            "rx_nic" => &stamps.rx_nic,
+            _ => bail!("no stamp {name}"),
+        })
     }
 }
 

@@ -3,12 +3,13 @@
 
 use crate::linked::{plain, Linked, ADDRESSES};
 use anyhow::{bail, ensure, Context, Result};
+use latpath_ping::document::{EmitDocument, SessionDocument, SessionEnd};
+use latpath_ping::{figures::RoundTripSegmentFigures, Stamp};
 use latpath_testkit::{program, waits::says, Started};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,
 };
-use serde_json::Value;
 use std::{fs, process::Command, time::Duration};
 
 /// Time limit of a run, more than any of them takes.
@@ -80,9 +81,9 @@ impl Reflector {
     }
 }
 
-/// JSON result of a session of `latpath ping emit`.
+/// Result of a session of `latpath ping emit`.
 #[derive(Debug)]
-pub struct Session(Value);
+pub struct Session(pub SessionDocument);
 
 /// A logged transaction: stamps in the time of their own clocks, ns, by name (`t1_nic`).
 pub struct Logged {
@@ -125,38 +126,32 @@ impl Session {
 
     /// Waits for the end of a session and reads its result.
     pub fn of(running: Started) -> Result<Self> {
-        let mut all: Value = running.finish(PATIENCE).and_then(|ended| ended.json()).map_err(plain)?;
-        let session = all["sessions"][0].take();
-        ensure!(session["ended"] == "done", "it ended {}: {}", session["ended"], session["error"]);
+        let all: EmitDocument = running.finish(PATIENCE).and_then(|ended| ended.json()).map_err(plain)?;
+        let session = all.sessions.into_iter().next().context("no session")?;
+        ensure!(session.ended == SessionEnd::Done, "it ended {:?}: {:?}", session.ended, session.error);
         Ok(Self(session))
-    }
-
-    /// The whole result.
-    pub fn json(&self) -> &Value {
-        &self.0
     }
 
     /// Expects this number of probes to be sent and answered.
     pub fn expect_answered(&self, probes: u64) -> Result<()> {
-        let counts = &self.0["counts"];
-        let expected = counts["sent"] == probes && counts["answered"] == probes && counts["lost"] == 0;
-        ensure!(expected, "not {probes} answers: {counts}");
+        let counts = &self.0.report.counts;
+        let expected = (counts.sent, counts.answered, counts.lost) == (probes, probes, 0);
+        ensure!(expected, "not {probes} answers: {counts:?}");
         Ok(())
     }
 
     /// One of the seven parts, such as `wire there`.
-    pub fn part(&self, name: &str) -> Result<&Value> {
-        let mut parts = self.0["segments"].as_array().into_iter().flatten();
-        let names =
-            || self.0["segments"].as_array().into_iter().flatten().map(|p| p["name"].to_string()).collect::<Vec<_>>();
-        parts.find(|p| p["name"] == name).with_context(|| format!("no {name} in {:?}", names()))
+    pub fn part(&self, name: &str) -> Result<&RoundTripSegmentFigures> {
+        let parts = &self.0.report.segments;
+        let names = || parts.iter().map(|part| &part.name).collect::<Vec<_>>();
+        parts.iter().find(|part| part.name == name).with_context(|| format!("no {name} in {:?}", names()))
     }
 
     /// Minimum, maximum and error bound of a part, ns.
     pub fn extremes(&self, name: &str) -> Result<(i64, i64, i64)> {
         let part = self.part(name)?;
-        let number = |key: &str| part[key].as_i64().with_context(|| format!("no {key} of {part}"));
-        Ok((number("min_ns")?, number("max_ns")?, number("error_bound_ns")?))
+        let bound = part.error_bound_ns.with_context(|| format!("no error bound of {name}"))?;
+        Ok((part.times.min_ns, part.times.max_ns, bound))
     }
 
     /// Expects both wires to take `wire_ns` within their error bounds; returns the greater bound.
@@ -176,42 +171,38 @@ impl Session {
 
     /// Expects the parts of each complete transaction to add up to its round trip.
     pub fn expect_parts_to_add_up(&self) -> Result<()> {
-        let all = self.0["worst"].as_array().filter(|all| !all.is_empty()).context("no transactions")?;
+        let report = &self.0.report;
+        ensure!(!report.worst.is_empty(), "no transactions");
         let mut lacking = 0;
-        for one in all {
-            let parts = one["segments_ns"].as_array().context("no segments")?;
-            match parts.iter().map(Value::as_i64).collect::<Option<Vec<i64>>>() {
-                Some(parts) => {
-                    let sum = Some(parts.iter().sum());
-                    ensure!(sum == one["round_trip_ns"].as_i64(), "the parts do not add up: {one}");
-                }
+        for one in &report.worst {
+            match one.segments_ns.iter().copied().sum::<Option<i64>>() {
+                Some(sum) => ensure!(sum == one.round_trip_ns, "the parts do not add up: {one:?}"),
                 None => lacking += 1,
             }
         }
         // A stamp is missing, or its clock was set or stopped.
-        let known = self.0["counts"]["incomplete"].as_u64().zip(self.0["unplaced"].as_u64()).map(|(a, b)| a + b);
-        ensure!(known >= Some(lacking), "{lacking} lack a stamp, {known:?} by its own account");
+        let known = report.counts.incomplete + report.unplaced;
+        ensure!(known >= lacking, "{lacking} lack a stamp, {known} by its own account");
         Ok(())
     }
 
-    /// Number of missing stamps of one kind, such as `t1_nic`.
-    pub fn missing(&self, stamp: &str) -> u64 {
-        let mut all = self.0["missing"].as_array().into_iter().flatten();
-        all.find(|m| m["stamp"] == stamp).and_then(|m| m["count"].as_u64()).unwrap_or(0)
+    /// Number of missing stamps of one kind.
+    pub fn missing(&self, stamp: Stamp) -> u64 {
+        self.0.report.missing.iter().find(|missing| missing.stamp == stamp).map_or(0, |missing| missing.count)
     }
 
     /// Expects that the session reports no disturbances.
     pub fn expect_undisturbed(&self) -> Result<()> {
-        ensure!(self.0["disturbed"] == 0, "it says: {}", self.0["disturbances"]);
+        ensure!(self.0.report.disturbed == 0, "it says: {:?}", self.0.report.disturbances);
         Ok(())
     }
 
     /// Time of the first reported disturbance that contains `words`, in CLOCK_MONOTONIC, and its text.
     pub fn disturbed_by(&self, words: &str) -> Result<(i64, String)> {
-        let mut all = self.0["disturbances"].as_array().into_iter().flatten();
-        let found = all.find(|d| d["what"].as_str().is_some_and(|said| said.contains(words)));
-        let found = found.with_context(|| format!("no {words:?} in {}", self.0["disturbances"]))?;
-        Ok((found["at_ns"].as_i64().context("no time of a disturbance")?, found["what"].to_string()))
+        let all = &self.0.report.disturbances;
+        let found = all.iter().find(|disturbance| disturbance.what.contains(words));
+        let found = found.with_context(|| format!("no {words:?} in {all:?}"))?;
+        Ok((found.at_ns, found.what.clone()))
     }
 }
 

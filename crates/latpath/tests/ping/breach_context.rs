@@ -1,11 +1,12 @@
 //! Activity during a breach: which thread delayed the emitter's thread or the reflector's.
 
-use crate::link::{is, need, number, Link, Says, ANSWER_WITHIN};
+use crate::link::{is, need, Link, Says, ANSWER_WITHIN};
+use latpath_ping::breach_context::{BreachContext, Role, RunTime, ThreadActivity};
+use latpath_ping::document::EmitDocument;
 use latpath_testkit::{equal, Failed, Trial};
-use latpath_testkit::{need_btf, trial, Finished, Lack, Started};
+use latpath_testkit::{need_btf, trial, Lack, Started};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::{gettid, Pid};
-use serde_json::{json, Value};
 use std::time::{Duration, Instant};
 
 pub fn tests() -> Vec<Trial> {
@@ -29,45 +30,33 @@ fn need_two_cpus() -> Lack {
     (cpus().len() < 2).then(|| "needs two CPUs".to_string())
 }
 
-/// The breaches printed by an emitter.
-fn breaches(said: &Finished) -> Result<Vec<Value>, Failed> {
-    let all: Value = serde_json::from_str(&said.stdout).map_err(|e| format!("{e}: {}", said.stderr))?;
-    Ok(all["breaches"].as_array().cloned().unwrap_or_default())
-}
-
 /// Checks that hold for every report.
-fn sums(context: &Value) -> Result<(), Failed> {
-    let window = number(context, "window_ns")?;
-    let add = |rows: &Value| -> Result<i64, Failed> {
-        rows.as_array().into_iter().flatten().map(|row| number(row, "time_ns")).sum()
-    };
-    for cpu in context["cpus"].as_array().into_iter().flatten() {
-        equal("a CPU's row", add(&cpu["ran"])?, window)?;
+fn sums(context: &BreachContext) -> Result<(), Failed> {
+    let add = |rows: &[RunTime]| -> i64 { rows.iter().map(|row| row.ns).sum() };
+    for cpu in &context.cpus {
+        equal("a CPU's row", add(&cpu.ran), context.window_ns)?;
     }
-    for thread in context["threads"].as_array().into_iter().flatten() {
-        let states = ["running_ns", "interrupted_ns", "ready_ns", "asleep_ns", "stopped_ns", "unknown_ns"];
-        let sum: i64 = states.iter().map(|state| number(thread, state)).sum::<Result<_, _>>()?;
-        equal("a thread's states", sum, window)?;
-        equal("behind", add(&thread["behind"])?, number(thread, "ready_ns")?)?;
-        equal("interrupted", add(&thread["interrupted_by"])?, number(thread, "interrupted_ns")?)?;
+    for t in &context.threads {
+        let states = [t.running_ns, t.interrupted_ns, t.ready_ns, t.asleep_ns, t.stopped_ns, t.unknown_ns];
+        equal("a thread's states", states.iter().sum(), context.window_ns)?;
+        equal("behind", add(&t.behind), t.ready_ns)?;
+        equal("interrupted", add(&t.interrupted_by), t.interrupted_ns)?;
     }
     Ok(())
 }
 
 /// The thread at this end.
-fn of<'a>(context: &'a Value, role: &str) -> Result<&'a Value, Failed> {
-    let mut threads = context["threads"].as_array().into_iter().flatten();
-    let found = threads.find(|thread| thread["role"] == json!(role));
-    found.ok_or_else(|| format!("no {role}: {context}").into())
+fn of(context: &BreachContext, role: Role) -> Option<&ThreadActivity> {
+    context.threads.iter().find(|thread| thread.role == role)
 }
 
-/// Whether the thread at this end was in this state for most of the time.
-fn most(context: &Value, role: &str, state: &str) -> Result<bool, Failed> {
-    Ok(number(of(context, role)?, state)? * 2 > number(context, "window_ns")?)
+/// Whether the thread at this end was in a state for most of the time; `state` is the time in it.
+fn most(context: &BreachContext, role: Role, state: fn(&ThreadActivity) -> i64) -> bool {
+    of(context, role).is_some_and(|thread| state(thread) * 2 > context.window_ns)
 }
 
 /// Occupies a CPU with real-time priority for `time`; returns the thread's TID.
-fn hog(cpu: usize, time: Duration) -> i32 {
+fn hog(cpu: usize, time: Duration) -> u32 {
     std::thread::spawn(move || {
         let mut set = CpuSet::new();
         set.set(cpu).expect("the CPU was there before");
@@ -81,7 +70,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
         while Instant::now() < until {
             std::hint::spin_loop();
         }
-        gettid().as_raw()
+        gettid().as_raw() as u32
     })
     .join()
     .expect("it only spins")
@@ -89,15 +78,15 @@ fn hog(cpu: usize, time: Duration) -> i32 {
 
 /// Stops an emitter that continues after breaches, and finds the intended breach; a busy machine adds others. Checks
 /// all of them.
-fn found(emitter: Started, is_it: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
+fn found(emitter: Started, is_it: impl Fn(&BreachContext) -> bool) -> Result<BreachContext, Failed> {
     emitter.interrupt();
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(3))?;
-    let breaches = breaches(&said)?;
+    let breaches = said.document::<EmitDocument>()?.breaches;
     for breach in &breaches {
-        sums(&breach["context"])?;
+        sums(breach.context.as_ref().ok_or("a breach without a context")?)?;
     }
-    let found = breaches.iter().map(|breach| &breach["context"]).find(|context| is_it(context));
+    let found = breaches.iter().filter_map(|breach| breach.context.as_ref()).find(|context| is_it(context));
     found.cloned().ok_or_else(|| format!("not among the breaches: {breaches:?}").into())
 }
 
@@ -108,19 +97,21 @@ fn hogged() -> Result<(), Failed> {
     let emitter = link.start_emit(&format!("10.77.0.2 --cpu {ours} --threshold 50ms --keep-going"))?;
     reflector.answers(200)?;
     // A hog between two probes causes no breach.
-    let hogs: Vec<i32> = (0..8)
+    let hogs: Vec<u32> = (0..8)
         .map(|_| {
             // Interval of the faults.
             latpath_testkit::waits::fault_for(Duration::from_millis(100));
             hog(ours, Duration::from_millis(200))
         })
         .collect();
-    let most = |context: &Value| most(context, "emitter", "ready_ns").is_ok_and(|so| so);
-    let first = |context: &Value| of(context, "emitter").map_or(Value::Null, |thread| thread["behind"][0].clone());
-    let behind = |context: &Value| hogs.iter().any(|tid| first(context)["pid"] == json!(tid));
-    let context = found(emitter, |context| behind(context) && most(context))?;
-    equal("complete", &context["complete"], &json!(true))?;
-    equal("as what", &first(&context)["class"], &json!("FIFO 50"))
+    fn first(context: &BreachContext) -> Option<&RunTime> {
+        of(context, Role::Emitter)?.behind.first()
+    }
+    let behind =
+        |context: &BreachContext| first(context).and_then(|ran| ran.pid).is_some_and(|tid| hogs.contains(&tid));
+    let context = found(emitter, |context| behind(context) && most(context, Role::Emitter, |t| t.ready_ns))?;
+    is("it is complete", context.complete)?;
+    equal("as what", first(&context).and_then(|ran| ran.class.as_deref()), Some("FIFO 50"))
 }
 
 fn stopped() -> Result<(), Failed> {
@@ -135,10 +126,9 @@ fn stopped() -> Result<(), Failed> {
         reflector.goes_on();
         reflector.answers(50)?;
     }
-    let is_it = |context: &Value| most(context, "reflector", "stopped_ns").is_ok_and(|so| so);
-    let context = found(emitter, is_it)?;
-    equal("which", number(of(&context, "reflector")?, "pid")?, i64::from(reflector.0.pid()))?;
-    is(&format!("asleep most of the time: {context}"), most(&context, "emitter", "asleep_ns")?)
+    let context = found(emitter, |context| most(context, Role::Reflector, |t| t.stopped_ns))?;
+    equal("which", of(&context, Role::Reflector).map(|thread| thread.pid), Some(reflector.0.pid()))?;
+    is(&format!("asleep most of the time: {context:?}"), most(&context, Role::Emitter, |t| t.asleep_ns))
 }
 
 fn unwatched() -> Result<(), Failed> {
@@ -146,8 +136,8 @@ fn unwatched() -> Result<(), Failed> {
     let _reflector = link.reflect("")?;
     let said = link.emit("10.77.0.2 --count 20 --threshold 1ns --keep-going --no-flight")?;
     equal("exit code", said.code, Some(3))?;
-    equal("over", number(&said.session()?, "over_threshold")?, 20)?;
-    is("none is reported", breaches(&said)?.is_empty())?;
+    equal("over", said.session()?.report.over_threshold, 20)?;
+    is("none is reported", said.document::<EmitDocument>()?.breaches.is_empty())?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns --no-flight")?;
     is(&said.stdout, said.stdout.contains("breach    probe 0 took ") && !said.stdout.contains("context"))?;
     let said = link.emit_text("10.77.0.2 --count 20 --threshold 1ns")?;

@@ -1,8 +1,9 @@
 //! `latpath ping caps` on devices that need no NIC: a veth pair and lo.
 
+use latpath_nic_timestamps::document::{CapsDocument, CheckDocument, CheckState, StampDocument, StampsDocument};
 use latpath_testkit::waits::until;
 use latpath_testkit::{equal, Failed, Trial};
-use latpath_testkit::{latpath, need_lab, need_root, trial, Finished, Space};
+use latpath_testkit::{latpath, misfits, need_lab, need_root, trial, Finished, Space};
 use latpath_undo::{Journal, Kind, Lifetime, Outcome, Undo};
 use serde_json::{json, Value};
 use std::process::{Command, Stdio};
@@ -60,18 +61,24 @@ fn ends(command: &mut Command) -> Result<Finished, Failed> {
 }
 
 fn veth() -> Result<(), Failed> {
-    let said: Value = Pair::new()?.caps("-i lpa --json")?.json::<Value>()?;
-    equal("device", &said["device"], &json!("lpa"))?;
-    equal("driver", &said["driver"], &json!("veth"))?;
-    equal("up and linked", (&said["up"], &said["link"]), (&json!(true), &json!(true)))?;
-    equal("clock", &said["phc"], &Value::Null)?;
+    let said = Pair::new()?.caps("-i lpa --json")?;
     let works = json!({ "claimed": true, "used": true, "state": "works", "why": null });
-    let none = json!({ "claimed": false, "used": false, "state": "not_offered", "why": null });
-    equal("tx_sched", &said["stamps"]["tx_sched"], &works)?;
-    equal("tx_driver", &said["stamps"]["tx_driver"], &works)?;
-    equal("tx_nic", &said["stamps"]["tx_nic"], &none)?;
-    equal("rx_nic", &said["stamps"]["rx_nic"], &none)?;
-    equal("rx_kernel is used", &said["stamps"]["rx_kernel"]["used"], &json!(true))
+    let printed: Value = said.json()?;
+    equal("keys", &printed["stamps"]["tx_sched"], &works)?;
+    let schema: Value = serde_json::from_slice(&latpath("schema ping-caps").output()?.stdout)?;
+    equal("deviations from the schema", misfits(&schema, &printed), vec![])?;
+    let caps: CapsDocument = said.json()?;
+    equal("read and printed again", &serde_json::to_value(&caps)?, &printed)?;
+    equal("device", caps.device.as_str(), "lpa")?;
+    equal("driver", caps.driver.as_deref(), Some("veth"))?;
+    equal("up and linked", (caps.up, caps.link), (true, true))?;
+    equal("clock", caps.phc, None)?;
+    let stamp = |claimed, state| StampDocument { claimed, used: claimed, check: CheckDocument { state, why: None } };
+    let (works, none) = (stamp(true, CheckState::Works), stamp(false, CheckState::NotOffered));
+    let StampsDocument { tx_sched, tx_driver, tx_nic, rx_nic, rx_kernel } = caps.stamps;
+    equal("of every device", [&tx_sched, &tx_driver], [&works; 2])?;
+    equal("of NICs", [&tx_nic, &rx_nic], [&none; 2])?;
+    equal("rx_kernel is used", rx_kernel.used, true)
 }
 
 fn text() -> Result<(), Failed> {
@@ -88,30 +95,32 @@ fn text() -> Result<(), Failed> {
 fn no_verify() -> Result<(), Failed> {
     let pair = Pair::new()?;
     let before = pair.sent("lpa")?;
-    let said: Value = pair.caps("-i lpa --json --no-verify")?.json::<Value>()?;
+    let caps: CapsDocument = pair.caps("-i lpa --json --no-verify")?.json()?;
     equal("frames sent", pair.sent("lpa")? - before, 0)?;
-    equal("tx_driver", &said["stamps"]["tx_driver"]["state"], &json!("not_tried"))?;
-    equal("why", &said["stamps"]["tx_driver"]["why"], &json!("not asked for"))?;
-    pair.caps("-i lpa --json")?.json::<Value>()?;
+    equal("tx_driver", caps.stamps.tx_driver.check, not_tried("not asked for"))?;
+    pair.caps("-i lpa --json")?.json::<CapsDocument>()?;
     equal("one frame is sent otherwise", pair.sent("lpa")? - before, 1)
 }
 
+fn not_tried(why: &str) -> CheckDocument {
+    CheckDocument { state: CheckState::NotTried, why: Some(why.into()) }
+}
+
 fn lo() -> Result<(), Failed> {
-    let said: Value = Pair::new()?.caps("-i lo --json")?.json::<Value>()?;
-    equal("tx_sched", &said["stamps"]["tx_sched"]["state"], &json!("works"))?;
-    equal("tx_driver", &said["stamps"]["tx_driver"]["state"], &json!("works"))
+    let StampsDocument { tx_sched, tx_driver, .. } = Pair::new()?.caps("-i lo --json")?.json::<CapsDocument>()?.stamps;
+    equal("TX", (tx_sched.check.state, tx_driver.check.state), (CheckState::Works, CheckState::Works))
 }
 
 fn down() -> Result<(), Failed> {
     let pair = Pair::new()?;
     pair.0.ip("link set lpa down")?;
     pair.link("lpb", false)?;
-    let said: Value = pair.caps("-i lpa --json")?.json::<Value>()?;
-    equal("up", &said["up"], &json!(false))?;
-    let why = json!("the device is down; bring it up with: ip link set lpa up");
-    equal("why", &said["stamps"]["tx_driver"]["why"], &why)?;
-    let other_end: Value = pair.caps("-i lpb --json")?.json::<Value>()?;
-    equal("its other end", (&other_end["up"], &other_end["link"]), (&json!(true), &json!(false)))
+    let caps: CapsDocument = pair.caps("-i lpa --json")?.json()?;
+    equal("up", caps.up, false)?;
+    let why = "the device is down; bring it up with: ip link set lpa up";
+    equal("tx_driver", caps.stamps.tx_driver.check, not_tried(why))?;
+    let other_end: CapsDocument = pair.caps("-i lpb --json")?.json()?;
+    equal("its other end", (other_end.up, other_end.link), (true, false))
 }
 
 /// Stamping settings of a NIC, as stored in the journal.

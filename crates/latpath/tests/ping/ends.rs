@@ -1,12 +1,13 @@
 //! How runs end: on a breach, on Ctrl-C, or because the other end died or never existed. In each case the results so
 //! far are printed first.
 
-use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
+use crate::link::{adds_up, is, need, Link, Says, ANSWER_WITHIN};
 use crate::relay;
+use latpath_ping::document::{ReflectDocument, SessionEnd};
+use latpath_ping::{Source, Stamp};
 use latpath_testkit::waits::{sent, until};
 use latpath_testkit::{equal, Failed, Trial};
 use latpath_testkit::{need_tool, program, trial, PROGRAM};
-use serde_json::{json, Value};
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -50,11 +51,11 @@ fn breach() -> Result<(), Failed> {
     equal(&said.stderr, said.code, Some(3))?;
     let session = said.session()?;
     adds_up(&session)?;
-    equal("ended", &session["ended"], &json!("breach"))?;
-    is("it is counted", number(&session, "over_threshold")? >= 1)?;
-    let worst = &session["worst"][0];
-    is("it is the worst", number(worst, "round_trip_ns")? > 4_000_000_000)?;
-    equal("the part that was long", &worst["longest"], &json!("reflector kernel → app"))?;
+    equal("ended", session.ended, SessionEnd::Breach)?;
+    is("it is counted", session.report.over_threshold >= 1)?;
+    let worst = &session.report.worst[0];
+    is("it is the worst", worst.round_trip_ns > 4_000_000_000)?;
+    equal("the part that was long", worst.longest.as_deref(), Some("reflector kernel → app"))?;
     let reflector = reflector.ends()?;
     is("the reflector learns it", reflector.stderr.contains("broke the emitter's threshold"))
 }
@@ -88,8 +89,8 @@ fn keeps_going() -> Result<(), Failed> {
     equal("exit code", said.code, Some(3))?;
     let session = said.session()?;
     adds_up(&session)?;
-    equal("all of them", [number(&session, "counts.sent")?, number(&session, "over_threshold")?], [100, 100])?;
-    equal("ended", &session["ended"], &json!("done"))
+    equal("all of them", [session.report.counts.sent, session.report.over_threshold], [100, 100])?;
+    equal("ended", session.ended, SessionEnd::Done)
 }
 
 fn slow_reflector() -> Result<(), Failed> {
@@ -99,8 +100,7 @@ fn slow_reflector() -> Result<(), Failed> {
     let said = reflector.0.finish(ANSWER_WITHIN)?;
     equal("exit code", said.code, Some(3))?;
     is(&said.stderr, said.stderr.contains("was held here for"))?;
-    let printed: Value = serde_json::from_str(&said.stdout)?;
-    equal("breached", &printed["breached"], &json!(true))?;
+    is("it reports a breach", said.document::<ReflectDocument>()?.sum.breached)?;
     equal("its emitter has lost it", emitter.finish(ANSWER_WITHIN)?.code, Some(1))
 }
 
@@ -118,12 +118,12 @@ fn held_before_the_application() -> Result<(), Failed> {
     let said = reflector.0.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(3))?;
     is(&said.stderr, said.stderr.contains("T2 kernel → T3 app"))?;
-    let result: Value = serde_json::from_str(&said.stdout)?;
-    let held = &result["held"][0];
-    equal("the stamps", (&held["from"], &held["clock"]), (&json!("t2_kernel"), &json!("kernel")))?;
-    is("the time is the kernel's", number(held, "time_ns")? > 4_000_000_000)?;
-    is("the application's is short", number(&result, "turnaround.max_ns")? < 4_000_000_000)?;
-    equal("judged", &result["judged"], &json!("kernel_turnaround"))?;
+    let ReflectDocument { held, times, .. } = said.document()?;
+    equal("the stamps", (held[0].held.from, held[0].clock), (Stamp::T2Kernel, Source::Kernel))?;
+    is("the time is the kernel's", held[0].held.time_ns > 4_000_000_000)?;
+    let app = times.figures.turnaround.ok_or("no times of the application")?;
+    is("the application's is short", app.max_ns < 4_000_000_000)?;
+    equal("judged", times.judged.as_str(), "kernel_turnaround")?;
     emitter.interrupt();
     emitter.finish(ANSWER_WITHIN).map(drop)
 }
@@ -138,15 +138,15 @@ fn reflector_limits() -> Result<(), Failed> {
     equal(&said.stderr, said.code, Some(3))?;
     let broken: Vec<&str> = said.stderr.lines().filter(|line| line.contains("limit ")).collect();
     is(&format!("{broken:?}"), broken.len() == 1 && broken[0].contains("kernel_turnaround:p50<=1ns broken"))?;
-    let result: Value = serde_json::from_str(&said.stdout)?;
-    let (all, one) = (&result["kernel_turnaround"], &result["sessions"][0]["kernel_turnaround"]);
-    equal("one session is all of them", all, one)?;
-    equal("probes", number(all, "count")?, 200)?;
-    is("the numbers of the extremes", number(all, "max_sequence")? < 200 && number(all, "min_sequence")? < 200)?;
-    let drawn: i64 = result["histogram"].as_array().into_iter().flatten().filter_map(|b| b["count"].as_i64()).sum();
-    equal("drawn", drawn + number(&result, "overflown")?, 200)?;
+    let ReflectDocument { sessions, times, .. } = said.document()?;
+    equal("one session is all of them", &times.figures, &sessions[0].times)?;
+    let (kernel, app) = times.figures.kernel_turnaround.zip(times.figures.turnaround).ok_or("times are missing")?;
+    equal("probes", kernel.count, 200)?;
+    is("the numbers of the extremes", kernel.max_sequence.max(kernel.min_sequence).is_some_and(|n| n < 200))?;
+    let drawn: u64 = times.histogram.iter().map(|bucket| bucket.count).sum();
+    equal("drawn", drawn + times.overflown, 200)?;
     // The driver's stamp ends the kernel's time, so that it is never shorter than the application's.
-    is("the outer time", number(all, "mean_ns")? >= number(&result, "turnaround.mean_ns")?)
+    is("the outer time", kernel.mean_ns >= app.mean_ns)
 }
 
 fn killed() -> Result<(), Failed> {
@@ -165,9 +165,9 @@ fn killed() -> Result<(), Failed> {
         equal("exit code", said.code, Some(1))?;
         let session = said.session()?;
         adds_up(&session)?;
-        equal("ended", &session["ended"], &json!("dead"))?;
-        is("what was measured is there", number(&session, "round_trip.count")? > 0)?;
-        equal("where the rest was lost nobody knows", &session["lost_there"], &Value::Null)?;
+        equal("ended", session.ended, SessionEnd::Dead)?;
+        is("what was measured is there", session.report.round_trip.count > 0)?;
+        equal("where the rest was lost nobody knows", session.report.lost_there, None)?;
         for part in [
             "latpath: 10.77.0.2:6185: no answer any more, after ",
             "was the reflector stopped, or the route to it cut?",
@@ -191,9 +191,9 @@ fn restarted() -> Result<(), Failed> {
     equal(&said.stderr, said.code, Some(0))?;
     let session = said.session()?;
     adds_up(&session)?;
-    equal("restarts", number(&session, "reflector_restarts")?, 1)?;
-    equal("what it saw before is not known", &session["reflector"], &Value::Null)?;
-    is(&format!("it answers again: {session}"), number(&session, "counts.answered")? > 400)
+    equal("restarts", session.reflector_restarts, 1)?;
+    equal("what it saw before is not known", session.report.reflector, None)?;
+    is(&format!("it answers again: {session:?}"), session.report.counts.answered > 400)
 }
 
 fn later() -> Result<(), Failed> {
@@ -206,21 +206,21 @@ fn later() -> Result<(), Failed> {
     let _reflector = link.reflect("")?;
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(0))?;
-    equal("answered", number(&said.session()?, "counts.answered")?, 20)
+    equal("answered", said.session()?.report.counts.answered, 20)
 }
 
 fn nobody() -> Result<(), Failed> {
     let link = Link::new()?;
     let cases = [
-        ("10.77.0.2", "nobody_listens", "10.77.0.2:6185: nobody listens there"),
-        ("10.77.0.2:7", "nobody_listens", "start there: latpath ping reflect"),
-        ("fd77::2", "nobody_listens", "[fd77::2]:6185: nobody listens there"),
-        ("10.77.0.99", "nobody_answers", "10.77.0.99:6185: no answer"),
+        ("10.77.0.2", SessionEnd::NobodyListens, "10.77.0.2:6185: nobody listens there"),
+        ("10.77.0.2:7", SessionEnd::NobodyListens, "start there: latpath ping reflect"),
+        ("fd77::2", SessionEnd::NobodyListens, "[fd77::2]:6185: nobody listens there"),
+        ("10.77.0.99", SessionEnd::NobodyAnswers, "10.77.0.99:6185: no answer"),
     ];
     for (address, ended, error) in cases {
         let said = link.emit(&format!("{address} --timeout 300ms"))?;
         equal("exit code", said.code, Some(1))?;
-        equal(address, &said.session()?["ended"], &json!(ended))?;
+        equal(address, said.session()?.ended, ended)?;
         is(&format!("{error:?} in {}", said.stderr), said.stderr.contains(error))?;
     }
     // If one of several targets cannot start, the whole run ends long before its time limit.
@@ -243,12 +243,11 @@ fn interrupted() -> Result<(), Failed> {
     equal(&said.stderr, said.code, Some(0))?;
     let session = said.session()?;
     adds_up(&session)?;
-    equal("ended", &session["ended"], &json!("stopped"))?;
-    let received = number(&session, "reflector.received")?;
-    is("the reflector was still asked what it saw", received > 0)?;
-    let said = reflector.ends()?;
-    let reflected: Value = said.json::<Value>()?;
-    equal("received", number(&reflected["sessions"][0], "received")?, received)
+    equal("ended", session.ended, SessionEnd::Stopped)?;
+    let received = session.report.reflector.map(|seen| seen.received);
+    is("the reflector was still asked what it saw", received > Some(0))?;
+    let reflected: ReflectDocument = reflector.ends()?.json()?;
+    equal("received", Some(reflected.sessions[0].received), received)
 }
 
 fn interrupted_early() -> Result<(), Failed> {
@@ -260,7 +259,7 @@ fn interrupted_early() -> Result<(), Failed> {
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(0))?;
     let session = said.session()?;
-    equal("ended and sent", (&session["ended"], number(&session, "counts.sent")?), (&json!("stopped"), 0))
+    equal("ended and sent", (session.ended, session.report.counts.sent), (SessionEnd::Stopped, 0))
 }
 
 fn stdout() -> Result<(), Failed> {

@@ -1,8 +1,9 @@
 //! The keys of `--json` equal those described in docs/json.md.
 
 use crate::link::{is, need, Link};
-use latpath_testkit::trial;
-use latpath_testkit::{Failed, Trial};
+use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
+use latpath_testkit::{equal, latpath, misfits, trial, Failed, Trial};
+use serde::{de::DeserializeOwned, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -48,9 +49,18 @@ fn printed(value: &Value, at: &str, into: &mut Keys) {
     }
 }
 
-fn agree(title: &str, text: &str, shared: &Keys) -> Result<(), Failed> {
+/// Checks the output of a command, whose type is `T`; `schema`: the command in `latpath schema`.
+fn agree<T: Serialize + DeserializeOwned>(
+    (title, schema): (&str, &str),
+    text: &str,
+    shared: &Keys,
+) -> Result<(), Failed> {
     let (described, mut keys) = (described(title)?, Keys::new());
-    printed(&serde_json::from_str(text)?, "", &mut keys);
+    let value: Value = serde_json::from_str(text)?;
+    let schema: Value = serde_json::from_slice(&latpath(&format!("schema {schema}")).output()?.stdout)?;
+    equal("deviations from the schema", misfits(&schema, &value), vec![])?;
+    equal("read and printed again", &serde_json::to_value(serde_json::from_str::<T>(text)?)?, &value)?;
+    printed(&value, "", &mut keys);
     for (path, printed) in &keys {
         let described =
             described.get(path).or_else(|| shared.get(path)).ok_or_else(|| format!("{title}: no table of {path}"))?;
@@ -84,8 +94,9 @@ fn keys() -> Result<(), Failed> {
         log.display()
     );
     let emitted = described("latpath ping emit --json")?;
-    agree("latpath ping emit --json", &link.emit(&words)?.stdout, &Keys::new())?;
+    agree::<EmitDocument>(("latpath ping emit --json", "ping-emit"), &link.emit(&words)?.stdout, &Keys::new())?;
     let sweep = link.emit("10.77.0.2 --count 5 --sweep-size 64,128 --sweep-rate 1k --sweep-rounds 1")?;
-    agree("latpath ping emit --sweep-size … --sweep-rate … --json", &sweep.stdout, &within_cells(&emitted))?;
-    agree("latpath ping reflect --json", &reflector.ends()?.stdout, &emitted)
+    let title = "latpath ping emit --sweep-size … --sweep-rate … --json";
+    agree::<SweepDocument>((title, "ping-sweep"), &sweep.stdout, &within_cells(&emitted))?;
+    agree::<ReflectDocument>(("latpath ping reflect --json", "ping-reflect"), &reflector.ends()?.stdout, &emitted)
 }

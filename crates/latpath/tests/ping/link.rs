@@ -2,11 +2,13 @@
 //! tests of a link that goes down, and of one that drops packets.
 
 use latpath_lab::{Lab, Namespace};
+use latpath_ping::document::{EmitDocument, ReflectDocument, SessionDocument, SessionEnd};
+use latpath_ping::figures::Report;
 use latpath_testkit::waits::{is_in_state, says, sent, until, LIMIT};
 use latpath_testkit::{equal, Failed, Trial};
 use latpath_testkit::{latpath, need_lab, need_root, need_tool, start, trial, Finished, Lack, Started};
 use nix::sys::signal::Signal;
-use serde_json::{json, Value};
+use serde::de::DeserializeOwned;
 use std::fs;
 use std::net::UdpSocket;
 use std::process::Command;
@@ -215,26 +217,27 @@ impl Reflector {
     }
 }
 
-/// The only session in an emitter's output, whatever its exit code.
+/// Documents in a command's output, whatever its exit code.
 pub trait Says {
-    fn session(&self) -> Result<Value, Failed>;
+    /// The whole output.
+    fn document<T: DeserializeOwned>(&self) -> Result<T, Failed>;
+    /// The only session of an emitter.
+    fn session(&self) -> Result<SessionDocument, Failed>;
 }
 
 impl Says for Finished {
-    fn session(&self) -> Result<Value, Failed> {
-        let all: Value = serde_json::from_str(&self.stdout)
-            .map_err(|e| format!("{e} in {:?}; it said: {}", self.stdout, self.stderr))?;
-        match all["sessions"].as_array().map(Vec::as_slice) {
-            Some([one]) => Ok(one.clone()),
-            _ => Err(format!("not one session: {all}").into()),
+    fn document<T: DeserializeOwned>(&self) -> Result<T, Failed> {
+        let document = serde_json::from_str(&self.stdout);
+        document.map_err(|e| format!("{e} in {:?}; stderr: {}", self.stdout, self.stderr).into())
+    }
+
+    fn session(&self) -> Result<SessionDocument, Failed> {
+        let mut sessions = self.document::<EmitDocument>()?.sessions;
+        match sessions.len() {
+            1 => Ok(sessions.remove(0)),
+            n => Err(format!("{n} sessions, should be one: {sessions:?}").into()),
         }
     }
-}
-
-/// A number in a JSON value, by its path, such as `counts.sent`.
-pub fn number(value: &Value, path: &str) -> Result<i64, Failed> {
-    let at = path.split('.').fold(value, |v, key| &v[key]);
-    at.as_i64().ok_or_else(|| format!("no {path} in {value}").into())
 }
 
 /// Fails the test unless `holds` is true.
@@ -246,32 +249,27 @@ pub fn is(what: &str, holds: bool) -> Result<(), Failed> {
 }
 
 /// Checks that hold for every session.
-pub fn adds_up(session: &Value) -> Result<(), Failed> {
-    let n = |path: &str| number(session, path);
-    equal("answered and lost", n("counts.answered")? + n("counts.lost")?, n("counts.sent")?)?;
-    equal("round trips", n("round_trip.count")?, n("counts.answered")?)?;
-    if !session["reflector"].is_null() {
-        let somewhere = n("lost_there")? + n("lost_back")? + n("counts.late")?;
-        equal("lost in either direction, or late", somewhere, n("counts.lost")?)?;
-        equal("received there", n("reflector.received")?, n("counts.sent")? - n("lost_there")?)?;
+pub fn adds_up(session: &SessionDocument) -> Result<(), Failed> {
+    let (report, counts) = (&session.report, &session.report.counts);
+    equal("answered and lost", counts.answered + counts.lost, counts.sent)?;
+    equal("round trips", report.round_trip.count, counts.answered)?;
+    if let Some(reflector) = report.reflector {
+        let (there, back) = report.lost_there.zip(report.lost_back).ok_or("no losses by direction")?;
+        equal("lost in either direction, or late", there + back + counts.late, counts.lost)?;
+        equal("received there", reflector.received, counts.sent - there)?;
     }
-    let all = |key: &str| session[key].as_array().cloned().unwrap_or_default();
-    for worst in all("worst") {
-        let parts: Option<Vec<i64>> =
-            worst["segments_ns"].as_array().into_iter().flatten().map(Value::as_i64).collect();
-        if let Some(parts) = parts {
-            equal("parts of one of the worst", parts.iter().sum::<i64>(), number(&worst, "round_trip_ns")?)?;
-        }
+    for worst in &report.worst {
+        let parts: Option<i64> = worst.segments_ns.iter().copied().sum();
+        equal("parts of one of the worst", parts.unwrap_or(worst.round_trip_ns), worst.round_trip_ns)?;
     }
     // Means are rounded, and a part with a missing stamp lacks the transaction.
-    if n("counts.incomplete")? == 0 && n("counts.answered")? > 0 {
-        let segments = all("segments");
-        let sum: i64 = segments.iter().map(|s| number(s, "mean_ns")).sum::<Result<i64, Failed>>()?;
-        let off = (sum - n("round_trip.mean_ns")?).abs();
-        is(&format!("means sum to the round trip's mean; off by {off} ns"), off <= segments.len() as i64)?;
+    if counts.incomplete == 0 && counts.answered > 0 {
+        let sum: i64 = report.segments.iter().map(|s| s.times.mean_ns).sum();
+        let off = (sum - report.round_trip.mean_ns).abs();
+        is(&format!("means sum to the round trip's mean; off by {off} ns"), off <= report.segments.len() as i64)?;
     }
-    let histogram: i64 = all("histogram").iter().map(|b| number(b, "count")).sum::<Result<i64, Failed>>()?;
-    equal("histogram", histogram + n("overflown")?, n("counts.answered")?)
+    let histogram: u64 = report.histogram.iter().map(|bucket| bucket.count).sum();
+    equal("histogram", histogram + report.overflown, counts.answered)
 }
 
 /// Each step waits for its condition, so the test does not depend on the machine's speed.
@@ -294,15 +292,14 @@ fn pulled(here: bool) -> Result<(), Failed> {
     equal(&said.stderr, said.code, Some(0))?;
     let session = said.session()?;
     adds_up(&session)?;
-    let [sent, lost, refused, answered] =
-        ["sent", "lost", "refused", "answered"].map(|count| number(&session, &format!("counts.{count}")).unwrap_or(-1));
+    let counts = &session.report.counts;
     // Some of the 200 messages were hellos.
-    let gone = if here { refused } else { lost + refused };
-    is(&format!("most of those are lost, or refused: {session}"), gone > 100)?;
-    let elapsed = number(&session, "elapsed_ns")?;
-    is(&format!("none is tried twice: {session}"), (sent + refused - 1) * 2_000_000 <= elapsed)?;
-    is(&format!("answers come again when the link is there again: {session}"), answered > 400)?;
-    equal("ended", &session["ended"], &json!("stopped"))
+    let gone = if here { counts.refused } else { counts.lost + counts.refused };
+    is(&format!("most of those are lost, or refused: {session:?}"), gone > 100)?;
+    let interval = session.report.elapsed_ns / (counts.sent + counts.refused - 1) as i64;
+    is(&format!("none is tried twice: {session:?}"), interval >= 2_000_000)?;
+    is(&format!("answers come again when the link is there again: {session:?}"), counts.answered > 400)?;
+    equal("ended", session.ended, SessionEnd::Stopped)
 }
 
 /// tc options that drop exactly the probes whose number ends in the bits 00111.
@@ -355,9 +352,9 @@ fn dropped() -> Result<(), Failed> {
     make_tc_drop(&link.there, "lpr")?;
     let session = link.emit("10.77.0.2 --rate 4000 --count 3200 --lost-after 5s")?.session()?;
     adds_up(&session)?;
-    let counts = ["counts.lost", "lost_there", "lost_back", "reflector.received"]
-        .map(|path| number(&session, path).unwrap_or(-1));
-    equal("lost, there, back, received", counts, [100, 100, 0, 3100])?;
-    let reflected: Value = reflector.ends()?.json::<Value>()?;
-    equal("received", &reflected["sessions"][0]["received"], &json!(3100))
+    let Report { counts, lost_there, lost_back, reflector: seen, .. } = session.report;
+    equal("lost, there, back", (counts.lost, lost_there, lost_back), (100, Some(100), Some(0)))?;
+    equal("received", seen.map(|seen| seen.received), Some(3100))?;
+    let reflected: ReflectDocument = reflector.ends()?.json()?;
+    equal("received", reflected.sessions[0].received, 3100)
 }

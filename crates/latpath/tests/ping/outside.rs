@@ -1,6 +1,6 @@
 //! `latpath ping` compared with independent observations of the same packets: tcpdump and the kernel's counters.
 
-use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
+use crate::link::{adds_up, is, need, Link, Says, ANSWER_WITHIN};
 use latpath_clock::ClockTie;
 use latpath_lab::Namespace;
 use latpath_testkit::waits::until;
@@ -96,7 +96,7 @@ fn times() -> Result<(), Failed> {
     let log = link.lab.folder().join("log.csv");
     let session = link.emit(&format!("10.77.0.2 --rate 1000 --count 500 --log {}", log.display()))?.session()?;
     adds_up(&session)?;
-    equal("answered", number(&session, "counts.answered")?, 500)?;
+    equal("answered", session.report.counts.answered, 500)?;
     let (here, there) = (caught(here, &here_file, 500)?, caught(there, &there_file, 500)?);
     for (whose, seen) in [("here", &here), ("there", &there)] {
         is(&format!("{whose}: {} hellos", seen.hellos), seen.hellos >= 16)?;
@@ -163,14 +163,14 @@ fn bytes() -> Result<(), Failed> {
         command.args(["-e", field]);
     }
     let said = start(&link.lab, &link.here, command)?.finish(ANSWER_WITHIN)?;
-    let name = session["session"].as_str().ok_or("no session")?;
+    let name = format!("{:08x}", session.session);
     let mut kinds = [0; 4];
     for line in said.stdout.lines() {
         let cells: Vec<&str> = line.split('\t').collect();
         let [port, length, dscp, data] = cells[..] else { return Err(format!("{line:?} of {}", said.stderr).into()) };
         let kind: usize = data[6..8].parse()?;
         kinds[kind] += 1;
-        is(line, data.starts_with("4c5001") && data[8..16] == *name)?;
+        is(line, data.starts_with("4c5001") && data[8..16] == name)?;
         let from_emitter = kind == 0 || kind == 2;
         equal("to the reflector", port == "6185", from_emitter)?;
         equal("DSCP", dscp, if from_emitter { "46" } else { "0" })?;
@@ -181,11 +181,9 @@ fn bytes() -> Result<(), Failed> {
 }
 
 /// Frames and bytes sent and received by a device.
-fn counted(space: &Namespace, device: &str) -> Result<[i64; 4], Failed> {
-    let all: serde_json::Value = serde_json::from_slice(&space.ip(&format!("-s -j link show {device}"))?)?;
-    let counters = ["tx.packets", "tx.bytes", "rx.packets", "rx.bytes"];
-    let counts: Result<Vec<i64>, Failed> = counters.iter().map(|counter| number(&all[0]["stats64"], counter)).collect();
-    counts?.try_into().map_err(|_| "four were asked for".into())
+fn counted(space: &Namespace, device: &str) -> Result<[u64; 4], Failed> {
+    let counters = space.counters_of(device)?;
+    Ok([counters.tx_packets, counters.tx_bytes, counters.rx_packets, counters.rx_bytes])
 }
 
 fn counters() -> Result<(), Failed> {
@@ -197,7 +195,7 @@ fn counters() -> Result<(), Failed> {
     let before = count()?;
     let session = link.emit("10.77.0.2 --count 1000")?.session()?;
     adds_up(&session)?;
-    let since = || -> Result<[[i64; 4]; 2], Failed> {
+    let since = || -> Result<[[u64; 4]; 2], Failed> {
         let now = count()?;
         Ok([0, 1].map(|end| [0, 1, 2, 3].map(|at| now[end][at] - before[end][at])))
     };
@@ -206,7 +204,7 @@ fn counters() -> Result<(), Failed> {
     let [here, there] = since()?;
     equal("what leaves here arrives there", [here[0], here[1]], [there[2], there[3]])?;
     equal("what leaves there arrives here", [there[0], there[1]], [here[2], here[3]])?;
-    let sent = number(&session, "counts.sent")?;
+    let sent = session.report.counts.sent;
     equal("sent", sent, 1000)?;
     // Ethernet, IPv4 and UDP headers precede messages of 96 and 240 bytes.
     let hellos = here[0] - sent;

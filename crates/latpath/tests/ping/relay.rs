@@ -1,7 +1,9 @@
 //! A relay between emitter and reflector that drops, duplicates, delays and reorders messages and adds foreign ones:
 //! the counts printed by `latpath ping` equal the relay's.
 
-use crate::link::{adds_up, is, number, Link, Says, ANSWER_WITHIN};
+use crate::link::{adds_up, is, Link, Says, ANSWER_WITHIN};
+use latpath_ping::document::ReflectDocument;
+use latpath_ping::figures::Report;
 use latpath_testkit::waits::until;
 use latpath_testkit::{equal, Failed, Trial};
 use latpath_testkit::{trial, Lack};
@@ -181,15 +183,15 @@ impl Direction {
 }
 
 /// The number of distinct sequence numbers, and of those that follow a higher one.
-fn in_order(passed: &[u64]) -> (i64, i64) {
+fn in_order(passed: &[u64]) -> (u64, u64) {
     let (mut known, mut highest, mut reordered) = (HashSet::new(), None, 0);
     for sequence in passed {
         if known.insert(*sequence) {
-            reordered += i64::from(highest > Some(sequence));
+            reordered += u64::from(highest > Some(sequence));
             highest = highest.max(Some(sequence));
         }
     }
-    (known.len() as i64, reordered)
+    (known.len() as u64, reordered)
 }
 
 fn relayed() -> Result<(), Failed> {
@@ -226,26 +228,26 @@ fn relayed() -> Result<(), Failed> {
     let session = said?.session()?;
     adds_up(&session)?;
 
-    let n = |path: &str| number(&session, path);
+    let Report { counts, reflector: seen, lost_there, lost_back, .. } = session.report;
+    let seen = seen.ok_or("no report of the reflector")?;
     let (received, reordered_there) = in_order(&there.passed);
-    equal("all probes came to the relay", there.got as i64, n("counts.sent")?)?;
-    equal("received", n("reflector.received")?, received)?;
-    equal("twice there", n("reflector.duplicates")?, there.passed.len() as i64 - received)?;
-    equal("out of order there", n("reflector.reordered")?, reordered_there)?;
-    equal("foreign there", n("reflector.foreign")?, there.foreign as i64)?;
-    equal("lost there", n("lost_there")?, there.lost as i64)?;
+    equal("all probes came to the relay", there.got, counts.sent)?;
+    equal("received", seen.received, received)?;
+    equal("twice there", seen.duplicates, there.passed.len() as u64 - received)?;
+    equal("out of order there", seen.reordered, reordered_there)?;
+    equal("foreign there", seen.foreign, there.foreign)?;
+    equal("lost there", lost_there, Some(there.lost))?;
     let (answered, reordered) = in_order(&back.passed);
-    equal("answered", n("counts.answered")?, answered)?;
-    equal("late", n("counts.late")?, back.delayed as i64)?;
-    equal("twice", n("counts.duplicates")?, back.passed.len() as i64 - answered)?;
-    equal("out of order", n("counts.reordered")?, reordered)?;
-    equal("foreign", n("counts.foreign")?, back.foreign as i64)?;
-    equal("lost back", n("lost_back")?, back.lost as i64)?;
-    let each =
-        [there.lost, there.foreign, back.lost, back.foreign, back.delayed, reordered_there as u64, reordered as u64];
+    equal("answered", counts.answered, answered)?;
+    equal("late", counts.late, back.delayed)?;
+    equal("twice", counts.duplicates, back.passed.len() as u64 - answered)?;
+    equal("out of order", counts.reordered, reordered)?;
+    equal("foreign", counts.foreign, back.foreign)?;
+    equal("lost back", lost_back, Some(back.lost))?;
+    let each = [there.lost, there.foreign, back.lost, back.foreign, back.delayed, reordered_there, reordered];
     is(&format!("there was some of everything: {each:?}"), each.iter().all(|n| *n > 5))?;
 
-    let reflected: serde_json::Value = reflector.ends()?.json::<serde_json::Value>()?;
-    equal("the reflector's own count", number(&reflected["sessions"][0], "received")?, received)?;
-    equal("and of foreign ones", number(&reflected, "foreign")?, there.foreign as i64)
+    let reflected: ReflectDocument = reflector.ends()?.json()?;
+    equal("the reflector's own count", reflected.sessions[0].received, received)?;
+    equal("and of foreign ones", reflected.sum.foreign, there.foreign)
 }

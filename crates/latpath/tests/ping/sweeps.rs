@@ -1,8 +1,8 @@
 //! Sweeps over sizes and rates, and the command that runs when a packet is late.
 
-use crate::link::{is, need, number, Link, Says, ANSWER_WITHIN};
+use crate::link::{is, need, Link, Says, ANSWER_WITHIN};
+use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
 use latpath_testkit::{equal, trial, Failed, Trial};
-use serde_json::{json, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -23,23 +23,21 @@ fn swept() -> Result<(), Failed> {
     let sweep = "10.77.0.2 --sweep-size 64,512 --sweep-rate 500,1k --sweep-rounds 2 --count 50";
     let said = link.emit(sweep)?;
     equal(&said.stderr, said.code, Some(0))?;
-    let result: Value = serde_json::from_str(&said.stdout)?;
-    let cells = result["cells"].as_array().ok_or("no cells")?;
-    let of = |cell: &Value| (cell["size_bytes"].clone(), cell["rate_hz"].clone(), cell["rounds"].clone());
+    let cells = said.document::<SweepDocument>()?.cells;
     let expected = [(64, 500.0), (64, 1000.0), (512, 500.0), (512, 1000.0)];
-    let expected: Vec<_> = expected.iter().map(|(size, rate)| (json!(size), json!(rate), json!(2))).collect();
-    equal("the cells", cells.iter().map(of).collect(), expected)?;
-    for cell in cells {
-        equal("probes", number(cell, "counts.sent")?, 100)?;
-        equal("round trips", number(cell, "round_trip.count")?, number(cell, "counts.answered")?)?;
-        is("in order", number(cell, "round_trip.min_ns")? <= number(cell, "round_trip.p95_ns")?)?;
+    let expected = expected.map(|(size, rate)| (size, Some(rate), 2)).to_vec();
+    equal("the cells", cells.iter().map(|c| (c.size_bytes, c.rate_hz, c.rounds)).collect(), expected)?;
+    for cell in &cells {
+        equal("probes", cell.counts.sent, 100)?;
+        equal("round trips", cell.round_trip.count, cell.counts.answered)?;
+        is("in order", cell.round_trip.min_ns <= cell.round_trip.p95_ns)?;
     }
     let text = link.emit_text(sweep)?.stdout;
     let is_row = |line: &&str| line.trim_start().starts_with(|c: char| c.is_ascii_digit()) && line.contains("/s ");
     let rows: Vec<&str> = text.lines().filter(is_row).collect();
     is(&text, rows.len() == 4 && rows[0].trim_start().starts_with("64 ") && rows[3].trim_start().starts_with("512 "))?;
-    let reflected: Value = serde_json::from_str(&reflector.ends()?.stdout)?;
-    equal("a session for each visit", reflected["sessions"].as_array().map(Vec::len), Some(16))
+    let reflected: ReflectDocument = reflector.ends()?.document()?;
+    equal("a session for each visit", reflected.sessions.len(), 16)
 }
 
 fn judged() -> Result<(), Failed> {
@@ -86,8 +84,8 @@ fn locked() -> Result<(), Failed> {
         is("its memory is locked", locked_kib(pid) > Some(4096))?;
     }
     emitter.interrupt();
-    let notes = emitter.finish(ANSWER_WITHIN)?.session()?["notes"].clone();
-    equal("nothing to note", notes, json!([]))
+    let notes = emitter.finish(ANSWER_WITHIN)?.session()?.notes;
+    equal("nothing to note", notes, Vec::new())
 }
 
 /// A command that writes its variables to a file, once.
@@ -109,9 +107,9 @@ fn commands() -> Result<(), Failed> {
     let emitter = link.start_words("10.77.0.2 --count 100 --threshold 1ns --keep-going", &keeps(&here))?;
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(3))?;
-    let runs = serde_json::from_str::<Value>(&said.stdout)?["on_spike"].clone();
-    is("it ran", number(&runs, "started")? >= 1 && number(&runs, "failed")? == 0)?;
-    equal("each breach is counted", number(&runs, "started")? + number(&runs, "not_started")?, 100)?;
+    let runs = said.document::<EmitDocument>()?.on_spike.ok_or("no runs")?;
+    is("it ran", runs.started >= 1 && runs.failed == 0)?;
+    equal("each breach is counted", runs.started + runs.not_started, 100)?;
     let set = variables(&here)?;
     let get = |name: &str| set.get(name).map(String::as_str);
     equal("of the emitter", (get("EVENT"), get("STREAM")), (Some("round_trip"), Some("10.77.0.2:6185")))?;

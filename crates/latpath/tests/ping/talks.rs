@@ -1,9 +1,11 @@
 //! Emitters and reflectors that find each other: addresses, sizes, rates, several at once.
 
-use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
+use crate::link::{adds_up, is, need, Link, Says, ANSWER_WITHIN};
+use latpath_ping::document::{EmitDocument, ReflectDocument, SessionDocument, SessionEnd, SessionPacing};
+use latpath_ping::timeline::Relation;
+use latpath_ping::Stamp;
 use latpath_testkit::trial;
 use latpath_testkit::{equal, Failed, Trial};
-use serde_json::{json, Value};
 
 pub fn tests() -> Vec<Trial> {
     let needs = need();
@@ -31,23 +33,18 @@ fn families() -> Result<(), Failed> {
     ];
     for (written, shown) in addresses {
         let session = link.emit(&format!("{written} --count 300"))?.session()?;
-        equal("target", &session["target"], &json!(shown))?;
-        equal("device", &session["device"], &json!("lpe"))?;
-        equal("ended", &session["ended"], &json!("done"))?;
-        equal("clocks", &session["clocks"], &json!("same_kernel"))?;
-        equal("answered", number(&session, "counts.answered")?, 300)?;
-        let parts = session["segments"].as_array().map_or(0, Vec::len);
-        equal("segments", parts, 7)?;
+        equal("target", session.target.as_str(), shown)?;
+        equal("device", session.device.as_deref(), Some("lpe"))?;
+        equal("ended", session.ended, SessionEnd::Done)?;
+        equal("clocks", session.report.clocks, Relation::SameKernel)?;
+        equal("answered", session.report.counts.answered, 300)?;
+        equal("segments", session.report.segments.len(), 7)?;
         adds_up(&session)?;
     }
-    let reflected: Value = reflector.ends()?.json::<Value>()?;
-    let sessions = reflected["sessions"].as_array().ok_or("no sessions")?;
+    let sessions = reflector.ends()?.json::<ReflectDocument>()?.sessions;
     equal("sessions", sessions.len(), addresses.len())?;
-    sessions.iter().try_for_each(|s| equal("received", &s["received"], &json!(300)))?;
-    is(
-        "IPv4 peers are shown as such",
-        sessions.iter().any(|s| s["peer"].as_str().unwrap_or("").starts_with("10.77.0.1:")),
-    )
+    sessions.iter().try_for_each(|s| equal("received", s.received, 300))?;
+    is("IPv4 peers are shown as such", sessions.iter().any(|s| s.peer.starts_with("10.77.0.1:")))
 }
 
 /// The emitter's socket is connected: it accepts messages only from the address that it sends to.
@@ -60,7 +57,7 @@ fn asked() -> Result<(), Failed> {
         let reflector = link.reflect(bind)?;
         for address in addresses {
             let session = link.emit(&format!("{address} --count 100"))?.session()?;
-            equal(address, number(&session, "counts.answered")?, 100)?;
+            equal(address, session.report.counts.answered, 100)?;
         }
         reflector.ends()?;
     }
@@ -76,11 +73,10 @@ fn sizes() -> Result<(), Failed> {
     for size in [32, 96, 1400, 9000] {
         for address in ["10.77.0.2", "fd77::2"] {
             let session = link.emit(&format!("{address} --count 200 --size {size}"))?.session()?;
-            equal("size", number(&session, "size_bytes")?, size)?;
-            equal("answered", number(&session, "counts.answered")?, 200)?;
+            equal("size", session.size_bytes, size)?;
+            equal("answered", session.report.counts.answered, 200)?;
             // A short answer carries only the reflector's own times.
-            let parts: Vec<&Value> = session["segments"].as_array().into_iter().flatten().collect();
-            equal("segments", parts.len(), if size < 96 { 5 } else { 7 })?;
+            equal("segments", session.report.segments.len(), if size < 96 { 5 } else { 7 })?;
             adds_up(&session)?;
         }
     }
@@ -92,15 +88,14 @@ fn several() -> Result<(), Failed> {
     let _one = link.reflect("--bind 10.77.0.2")?;
     let _other = link.reflect("--bind 10.77.0.3 --port 7000")?;
     let _third = link.reflect("--bind fd77::2")?;
-    let all: Value = link.emit("10.77.0.2 10.77.0.3:7000 fd77::2 --count 500 --rate 2000")?.json::<Value>()?;
-    let sessions = all["sessions"].as_array().ok_or("no sessions")?;
-    let targets: Vec<&Value> = sessions.iter().map(|s| &s["target"]).collect();
-    equal("targets", targets, vec![&json!("10.77.0.2:6185"), &json!("10.77.0.3:7000"), &json!("[fd77::2]:6185")])?;
-    for session in sessions {
-        equal("answered", number(session, "counts.answered")?, 500)?;
+    let all: EmitDocument = link.emit("10.77.0.2 10.77.0.3:7000 fd77::2 --count 500 --rate 2000")?.json()?;
+    let targets: Vec<&str> = all.sessions.iter().map(|s| s.target.as_str()).collect();
+    equal("targets", targets, vec!["10.77.0.2:6185", "10.77.0.3:7000", "[fd77::2]:6185"])?;
+    for session in &all.sessions {
+        equal("answered", session.report.counts.answered, 500)?;
         adds_up(session)?;
     }
-    is("each session has its own number", sessions[0]["session"] != sessions[1]["session"])
+    is("each session has its own number", all.sessions[0].session != all.sessions[1].session)
 }
 
 fn two() -> Result<(), Failed> {
@@ -110,54 +105,53 @@ fn two() -> Result<(), Failed> {
     let second = link.start_emit("10.77.0.2 --count 1500 --rate 2000 --size 200")?;
     for started in [first, second] {
         let session = started.finish(ANSWER_WITHIN)?.session()?;
-        equal("answered", number(&session, "counts.answered")?, 1500)?;
-        equal("foreign", number(&session, "counts.foreign")?, 0)?;
+        let counts = &session.report.counts;
+        equal("answered and foreign", (counts.answered, counts.foreign), (1500, 0))?;
         adds_up(&session)?;
     }
-    let reflected: Value = reflector.ends()?.json::<Value>()?;
-    let received: Vec<&Value> =
-        reflected["sessions"].as_array().into_iter().flatten().map(|s| &s["received"]).collect();
-    equal("received in each session", received, vec![&json!(1500), &json!(1500)])
+    let reflected: ReflectDocument = reflector.ends()?.json()?;
+    let received: Vec<u64> = reflected.sessions.iter().map(|s| s.received).collect();
+    equal("received in each session", received, vec![1500, 1500])
 }
 
 fn paces() -> Result<(), Failed> {
     let link = Link::new()?;
     let reflector = link.reflect("")?;
-    let run = |words: &str| -> Result<(Value, i64, i64), Failed> {
+    let run = |words: &str| -> Result<(SessionDocument, i64, i64), Failed> {
         let session = link.emit(&format!("10.77.0.2 {words}"))?.session()?;
         adds_up(&session)?;
-        let (sent, elapsed) = (number(&session, "counts.sent")?, number(&session, "elapsed_ns")?);
+        let (sent, elapsed) = (session.report.counts.sent as i64, session.report.elapsed_ns);
         Ok((session, sent, elapsed))
     };
     let (session, sent, elapsed) = run("--rate 1000 --duration 500ms")?;
-    equal("pacing", &session["pacing"], &json!({ "rate_hz": 1000.0 }))?;
+    equal("pacing", session.pacing, SessionPacing::Rate { rate_hz: 1000.0 })?;
     is("never faster than the rate", sent <= 501 && (sent - 1) * 1_000_000 <= elapsed)?;
     let (_, sent, elapsed) = run("--rate 500 --count 100")?;
     is("never faster than the rate", sent == 100 && (sent - 1) * 2_000_000 <= elapsed)?;
     let (session, sent, _) = run("--duration 500ms")?;
-    equal("pacing", &session["pacing"], &json!("as_answers_come"))?;
+    equal("pacing", session.pacing, SessionPacing::AsAnswersCome)?;
     is(&format!("{sent} as answers come"), sent > 0)?;
-    equal("ended", &session["ended"], &json!("done"))?;
+    equal("ended", session.ended, SessionEnd::Done)?;
     let (session, sent, _) = run("--flood --duration 300ms --lost-after 1s")?;
-    equal("pacing", &session["pacing"], &json!("flood"))?;
+    equal("pacing", session.pacing, SessionPacing::Flood)?;
     is("a flood sends", sent > 0)?;
     let (session, sent, _) = run("--count 50 --warm-up 200")?;
     equal("sent", sent, 50)?;
-    equal("the reflector's count has no warm-up", number(&session, "reflector.received")?, 50)?;
-    let reflected: Value = reflector.ends()?.json::<Value>()?;
-    let last = reflected["sessions"].as_array().and_then(|s| s.iter().find(|s| s["received"] == json!(250)));
-    is("though it came", last.is_some())
+    let seen = session.report.reflector.map(|seen| seen.received);
+    equal("the reflector's count has no warm-up", seen, Some(50))?;
+    let reflected: ReflectDocument = reflector.ends()?.json()?;
+    is("though it came", reflected.sessions.iter().any(|s| s.received == 250))
 }
 
 fn stamps() -> Result<(), Failed> {
     let link = Link::new()?;
-    for (which, first, parts) in [("app", "t1_app", 3), ("kernel", "t1_driver", 7), ("all", "t1_sched", 7)] {
+    for (which, first, parts) in [("app", Stamp::T1App, 3), ("kernel", Stamp::T1Driver, 7), ("all", Stamp::T1Sched, 7)]
+    {
         let reflector = link.reflect(&format!("--stamps {which}"))?;
         let session = link.emit(&format!("10.77.0.2 --count 100 --stamps {which}"))?.session()?;
-        let taken: Vec<&str> = session["stamps"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        is("the stamp asked for is there", taken.contains(&first))?;
-        equal("segments", session["segments"].as_array().map_or(0, Vec::len), parts)?;
-        equal("detail", session["detail"].as_array().map_or(0, Vec::len), if which == "all" { 9 } else { 0 })?;
+        is("the stamp asked for is there", session.stamps.contains(&first))?;
+        equal("segments", session.report.segments.len(), parts)?;
+        equal("detail", session.report.detail.len(), if which == "all" { 9 } else { 0 })?;
         adds_up(&session)?;
         reflector.ends()?;
     }

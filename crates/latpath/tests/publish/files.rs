@@ -1,12 +1,14 @@
 //! Tests without a network: files as input, lists as output.
 
-use crate::bench::{complaints, shared, tshark, write_pcap, Result};
+use crate::bench::{complaints, fits_its_schema, shared, tshark, write_pcap, Result};
 use crate::{Needs, Test};
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_protocols::{goose, ptp, Tag};
 use latpath_testkit::equal;
-use serde_json::{json, Value};
+use latpath_traffic::document::{Detail, StreamsDocument};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -31,15 +33,21 @@ fn latpath(args: &[&str]) -> Result<Output> {
 }
 
 /// The JSON printed by a command; an error if the command failed.
-fn json(out: &Output) -> Result<Value> {
+fn json<T: DeserializeOwned>(out: &Output) -> Result<T> {
     if !out.status.success() {
         return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)).into());
     }
     Ok(serde_json::from_slice(&out.stdout)?)
 }
 
-fn streams(file: &Path) -> Result<Value> {
-    json(&latpath(&["streams", "--json", "-r", &file.to_string_lossy()])?)
+/// The streams of a file. Checks that the document's type and schema have all keys.
+fn streams(file: &Path) -> Result<StreamsDocument> {
+    let out = latpath(&["streams", "--json", "-r", &file.to_string_lossy()])?;
+    let found: StreamsDocument = json(&out)?;
+    let printed = json(&out)?;
+    equal("read and printed again", &serde_json::to_value(&found)?, &printed)?;
+    fits_its_schema("streams", &printed)?;
+    Ok(found)
 }
 
 fn asdu(svid: &[u8], smp_cnt: u16) -> AsduSpec {
@@ -182,17 +190,15 @@ fn three_protocols() -> Result<()> {
     }
     write_pcap(&file, &frames, 250_000)?;
     let found = streams(&file)?;
-    let rows = found["streams"].as_array().cloned().unwrap_or_default();
-    let of = |keys: &[&str]| -> Vec<Value> {
-        rows.iter().map(|r| json!(keys.iter().map(|k| &r[*k]).collect::<Vec<_>>())).collect()
-    };
+    let rows = &found.streams;
     let ptp = "ptp:sync,source=001122.fffe.334455-1,domain=0";
     let expected = [("svid:MU01,appid=0x4000", 40, 0), ("goose:trip\\,1,appid=0x0000", 39, 1), (ptp, 40, 0)];
-    equal("streams", of(&["stream", "frames", "lost"]), expected.map(|row| json!(row)).to_vec())?;
-    let goose = ["goid", "gocb_ref", "st_num", "sq_num"].map(|k| &rows[1][k]);
+    equal("streams", rows.iter().map(|r| (r.stream.as_str(), r.frames, r.lost)).collect(), expected.to_vec())?;
+    let goose = ["goid", "gocb_ref", "st_num", "sq_num"].map(|k| &rows[1].details[k]);
     equal("GOOSE", json!(goose), json!(["trip,1", "IED1LD0/LLN0$GO$gcb01", 8, 19]))?;
-    let ptp = ["message", "source", "domain", "sequence_id", "wrap"].map(|k| &rows[2][k]);
-    equal("PTP", json!(ptp), json!(["sync", "001122.fffe.334455-1", 0, 33, 65_536]))?;
+    let ptp = ["message", "source", "domain", "sequence_id"].map(|k| &rows[2].details[k]);
+    equal("PTP", json!(ptp), json!(["sync", "001122.fffe.334455-1", 0, 33]))?;
+    equal("PTP's wrap", rows[2].wrap, Some(65_536))?;
     let text = String::from_utf8(latpath(&["streams", "-r", &file.to_string_lossy()])?.stdout)?;
     let heads: Vec<&str> =
         text.lines().filter(|l| l.contains("VLAN")).filter_map(|l| l.split_whitespace().next()).collect();
@@ -216,9 +222,11 @@ fn who_and_how() -> Result<()> {
         let stdin = std::fs::File::open(&file)?;
         Ok(Command::new(env!("CARGO_BIN_EXE_latpath")).args(["streams", "-r", "-"]).args(more).stdin(stdin).output()?)
     };
-    let found = json(&from_stdin(&["--json"])?)?;
-    let keys = ["svid", "src", "smp_synch", "conf_rev", "duplicates", "lost"];
-    let row = |i: usize| json!(keys.map(|key| &found["streams"][i][key]));
+    let found: StreamsDocument = json(&from_stdin(&["--json"])?)?;
+    let row = |i: usize| {
+        let s = &found.streams[i];
+        json!([s.details["svid"], s.src, s.details["smp_synch"], s.details["conf_rev"], s.duplicates, s.lost])
+    };
     let src = "02:00:00:00:00:09";
     equal("a stream", row(0), json!(["MU01", src, 0, 7, 0, 0]))?;
     equal("one that stands still", row(1), json!(["STILL", src, 2, 1, 29, 0]))?;
@@ -266,27 +274,29 @@ fn pcap_and_pcapng() -> Result<()> {
     drop(writer);
     let found = streams(&plain)?;
     equal("both forms", &streams(&ng)?, &found)?;
-    let row = &found["streams"][0];
-    equal("frames", &row["frames"], &json!(4101))?;
-    equal("rate", &row["rate_hz"], &json!(4000.0))?;
-    equal("wrap", &row["wrap"], &json!(4000))?;
-    equal("lost", &row["lost"], &json!(0))
+    let row = &found.streams[0];
+    equal("frames", row.frames, 4101)?;
+    equal("rate", row.rate_hz, Some(4000.0))?;
+    equal("wrap", row.wrap, Some(4000))?;
+    equal("lost", row.lost, 0)
 }
 
 fn shared_captures() -> Result<()> {
     let found = streams(&shared("sv-50hz-1stream.pcap"))?;
-    let row = &found["streams"][0];
-    equal("svid, vlan, frames", json!([row["svid"], row["vlan"], row["frames"]]), json!(["svID0000", null, 4000]))?;
-    equal("malformed", &found["malformed"], &json!(0))?;
+    let row = &found.streams[0];
+    equal("svid", &row.details["svid"], &Detail::Text("svID0000".into()))?;
+    equal("vlan, frames", (row.vlan, row.frames), (None, 4000))?;
+    equal("malformed", found.malformed, 0)?;
 
     let found = streams(&shared("sv-60hz-8streams-vlan.pcap"))?;
-    let rows = found["streams"].as_array().cloned().unwrap_or_default();
-    let names: Vec<&str> = rows.iter().filter_map(|r| r["svid"].as_str()).collect();
-    equal("svids", names, vec!["MU000", "MU001", "MU002", "MU003", "MU004", "MU005", "MU006", "MU007"])?;
-    for row in rows {
+    let names: Vec<&Detail> = found.streams.iter().map(|r| &r.details["svid"]).collect();
+    let expected: Vec<Detail> = (0..8).map(|n| Detail::Text(format!("MU00{n}"))).collect();
+    equal("svids", names, expected.iter().collect())?;
+    for row in found.streams {
         // 600 samples are too few to show the wrap.
-        equal("vlan, pcp, wrap", json!([row["vlan"], row["pcp"], row["wrap"]]), json!([7, 4, null]))?;
-        equal("samples/s", row["samples_per_s"].as_f64().map(f64::round), Some(4800.0))?;
+        equal("vlan, pcp, wrap", (row.vlan, row.pcp, row.wrap), (Some(7), Some(4), None))?;
+        let is_right = matches!(row.details["samples_per_s"], Detail::Rate(rate) if rate.round() == 4800.0);
+        equal(&format!("samples/s of {row:?}"), is_right, true)?;
     }
     Ok(())
 }
@@ -299,11 +309,11 @@ fn malformed() -> Result<()> {
     management[13] = 0xb9;
     write_pcap(&file, &[good.clone(), good[..50].to_vec(), management, good[..13].to_vec()], 250_000)?;
     let found = streams(&file)?;
-    equal("frames", &found["frames"], &json!(4))?;
+    equal("frames", found.frames, 4)?;
     // A frame truncated before its ethertype is not known to belong to a stream, but cannot be read either.
-    equal("malformed", &found["malformed"], &json!(2))?;
-    equal("others", &found["other_frames"], &json!(1))?;
-    equal("good ones", &found["streams"][0]["frames"], &json!(1))
+    equal("malformed", found.malformed, 2)?;
+    equal("others", found.other_frames, 1)?;
+    equal("good ones", found.streams[0].frames, 1)
 }
 
 fn no_capture() -> Result<()> {
@@ -335,8 +345,8 @@ fn cut_capture() -> Result<()> {
     equal("exit code", out.status.code(), Some(1))?;
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     equal("error", error, format!("latpath: {}: ends in the middle, after 2 whole packets\n", file.display()))?;
-    let found: Value = serde_json::from_slice(&out.stdout)?;
-    equal("what could be read", &found["streams"][0]["frames"], &json!(2))
+    let found: StreamsDocument = serde_json::from_slice(&out.stdout)?;
+    equal("what could be read", found.streams[0].frames, 2)
 }
 
 fn reader_gone() -> Result<()> {

@@ -5,6 +5,7 @@ use crate::{Needs, Test};
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_testkit::waits::{delivered, is_in_state, until, LIMIT};
 use latpath_testkit::{equal, Started};
+use latpath_traffic::document::{Detail, StreamDocument, StreamsDocument};
 use nix::sys::signal::Signal;
 use serde_json::{json, Value};
 use std::time::Duration;
@@ -228,10 +229,9 @@ fn everywhere() -> Result<()> {
     until("frames arrive", || pair.received("lpb").is_ok_and(|n| n > 0))?;
     let there = format!("lpb%{}", pair.name("lpb"));
     let rows = |args: &[&str]| -> Result<Vec<String>> {
-        let found: Value = pair.latpath("lpa", &[&["streams", "--json"], args].concat())?.json::<Value>()?;
-        let rows = found["streams"].as_array().cloned().unwrap_or_default();
-        let own = rows.iter().filter(|row| row["svid"] == svid.as_str());
-        Ok(own.filter_map(|row| row["interface"].as_str().map(Into::into)).collect())
+        let found: StreamsDocument = pair.latpath("lpa", &[&["streams", "--json"], args].concat())?.json()?;
+        let is_own = |row: &StreamDocument| row.details.get("svid") == Some(&Detail::Text(svid.clone()));
+        Ok(found.streams.into_iter().filter(is_own).filter_map(|row| row.interface).collect())
     };
     equal("all devices", rows(&[])?, vec!["lpa".to_owned(), there.clone()])?;
     equal("one of another namespace", rows(&["-i", &there])?, vec![there.clone()])?;
@@ -277,13 +277,14 @@ fn discovery() -> Result<()> {
     ])?;
     arrived(&pair, 600)?;
     for (device, listener) in listeners {
-        let got = summary(listener)?;
-        let rows = got["streams"].as_array().cloned().unwrap_or_default();
+        listener.interrupt();
+        let rows = listener.finish(LIMIT)?.json::<StreamsDocument>()?.streams;
         equal(device, rows.len(), 2)?;
         for (row, (svid, dst)) in rows.iter().zip([("MU01", "01:0c:cd:04:00:01"), ("MU02", "01:0c:cd:04:00:02")]) {
-            let fields =
-                ["svid", "appid", "vlan", "pcp", "dst", "frames", "asdus", "wrap", "lost"].map(|k| row[k].clone());
-            equal(device, json!(fields), json!([svid, 0x4000, 7, 4, dst, 300, 6, 14400, 0]))?;
+            let details = ["svid", "appid", "asdus"].map(|key| &row.details[key]);
+            equal(device, json!(details), json!([svid, 0x4000, 6]))?;
+            equal(device, (row.vlan, row.pcp, row.dst.as_deref()), (Some(7), Some(4), Some(dst)))?;
+            equal(device, (row.frames, row.wrap, row.lost), (300, Some(14400), 0))?;
         }
     }
     Ok(())

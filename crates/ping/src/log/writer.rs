@@ -41,7 +41,7 @@ impl Writer {
         let files = self.format.files();
         let bytes = files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|m| m.len()).sum();
         let (rows, notes) = (self.format.safe_rows(), self.format.notes());
-        Summary { files, rows, bytes, dropped: 0, notes, error: done.err() }
+        Summary { files, rows, bytes, dropped: 0, notes, error: done.err().map(|e| e.to_string()) }
     }
 
     fn work(&mut self) -> Result<(), LogError> {

@@ -4,6 +4,7 @@ use super::processes::{DemoProcesses, Ending, GUEST, RELAY};
 use anyhow::{Context, Result};
 use latpath_lab::{Guest, LabPath, APPLICATION, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 use latpath_net::Statistics;
+use latpath_report::demo::Check;
 use latpath_run::{Run, Select};
 use serde_json::Value;
 use std::{
@@ -71,25 +72,6 @@ pub struct Evidence {
     last: BTreeMap<String, u64>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub struct Check {
-    pub what: &'static str,
-    /// The source of the kernel's count.
-    pub counter: String,
-    pub kernel: u64,
-    /// The point of latpath's count.
-    pub point: String,
-    /// latpath's count; `None` if the run does not have the point.
-    pub latpath: Option<u64>,
-}
-
-impl Check {
-    /// Whether both counts are equal; a missing point does not agree.
-    pub fn agrees(&self) -> bool {
-        self.latpath == Some(self.kernel)
-    }
-}
-
 impl Evidence {
     /// Gathers the counts of the kernel, the run, the publisher and the application.
     pub fn gather(run: &Path, before: &Devices, after: &Devices, ending: &Ending) -> Result<Self> {
@@ -130,7 +112,7 @@ impl Evidence {
         let counter = |device: &str, read: fn(&Statistics) -> u64| self.devices.get(device).map_or(0, read);
         let seen = |what, by: String, kernel, point: String| {
             let latpath = self.seen.get(&point).copied();
-            Check { what, counter: by, kernel, point, latpath }
+            Check::new(what, by, kernel, point, latpath)
         };
         let device = |what, device: &str, name: &str, read: fn(&Statistics) -> u64, point: String| {
             seen(what, format!("{device} {name}"), counter(device, read), point)
@@ -157,7 +139,7 @@ impl Evidence {
         // Lost packets: last seen at this point.
         let lost = |what, by: String, kernel, point: String| {
             let latpath = self.seen.contains_key(&point).then(|| self.last.get(&point).copied().unwrap_or(0));
-            Check { what, counter: by, kernel, point: format!("last seen at {point}"), latpath }
+            Check::new(what, by, kernel, format!("last seen at {point}"), latpath)
         };
         let dropped = counter(port, |c| c.tx_dropped);
         checks.push(lost("dropped there", format!("{port} tx_dropped"), dropped, format!("host/tx@{port}")));
@@ -227,7 +209,7 @@ mod tests {
     #[test]
     fn losses_that_the_kernel_counted_agree_with_journeys_that_end_there() {
         let checks = evidence().checks();
-        assert!(checks.iter().all(Check::agrees), "{checks:#?}");
+        assert!(checks.iter().all(|check| check.agree), "{checks:#?}");
         let dropped = checks.iter().find(|c| c.what == "dropped there").unwrap();
         assert_eq!((dropped.kernel, dropped.latpath), (2, Some(2)));
     }
@@ -236,7 +218,7 @@ mod tests {
     fn a_frame_that_latpath_missed_is_a_difference() {
         let mut evidence = evidence();
         evidence.seen.insert("host/nic-rx@nic0".into(), 9);
-        let differing: Vec<_> = evidence.checks().into_iter().filter(|c| !c.agrees()).map(|c| c.what).collect();
+        let differing: Vec<_> = evidence.checks().into_iter().filter(|c| !c.agree).map(|c| c.what).collect();
         assert_eq!(differing, ["reached the host"]);
     }
 
@@ -244,7 +226,7 @@ mod tests {
     fn a_point_that_was_not_watched_is_no_agreement() {
         let mut evidence = evidence();
         evidence.seen.remove("guest0/nic-rx@eth0");
-        let differing: Vec<_> = evidence.checks().into_iter().filter(|c| !c.agrees()).map(|c| c.what).collect();
+        let differing: Vec<_> = evidence.checks().into_iter().filter(|c| !c.agree).map(|c| c.what).collect();
         assert_eq!(differing, ["reached the application's NIC", "dropped at its socket"]);
     }
 }

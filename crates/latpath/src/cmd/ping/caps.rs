@@ -4,9 +4,11 @@ use crate::cmd::report::print_as;
 use crate::cmd::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_nic_timestamps::{verify, Caps, Check, Current, RxFilter, RxHardware, Trial, TxType, Verified};
+use latpath_nic_timestamps::document::{
+    CapsDocument, CheckDocument, CheckState, ClockDocument, SettingDocument, StampsDocument,
+};
+use latpath_nic_timestamps::{verify, Caps, RxFilter, RxHardware, Trial};
 use latpath_stats::{text::Table, units::duration};
-use serde_json::{json, Value};
 use std::time::Duration;
 
 /// Time for which to listen for frames; on most networks, neighbours and bridges send some within it.
@@ -39,66 +41,53 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let verified = verify(&caps, trial);
     verified.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
-    print_as(args.json, || json(&caps, &verified), || text(&caps, &verified))?;
+    let document = CapsDocument::of(&caps, &verified);
+    print_as(args.json, || &document, || text(&document, &caps.rx_nic()))?;
     Ok(Outcome::Done)
-}
-
-/// A row of the table: one kind of stamp.
-struct Row {
-    key: &'static str,
-    name: &'static str,
-    claimed: String,
-    check: Check,
-    used: bool,
-}
-
-fn rows(caps: &Caps, verified: &Verified) -> [Row; 5] {
-    let used = verified.worth_asking();
-    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_string();
-    let received = match caps.rx_nic() {
-        RxHardware::AllFrames => "all frames".into(),
-        RxHardware::Only(filters) => format!("{} alone", names(&filters)),
-        RxHardware::Nothing => yes_no(false),
-    };
-    let row = |key, name, claimed, check: &Check, used| Row { key, name, claimed, check: check.clone(), used };
-    let by_kernel = Check::Untried("the kernel makes them on every device".into());
-    [
-        row("tx_sched", "TX sched", "always".into(), &verified.tx_sched, used.tx_sched),
-        row("tx_driver", "TX driver", yes_no(caps.tx_driver()), &verified.tx_driver, used.tx_driver),
-        row("tx_nic", "TX NIC", yes_no(caps.tx_nic()), &verified.tx_nic, used.tx_nic),
-        row("rx_nic", "RX NIC", received, &verified.rx_nic, used.rx_nic),
-        row("rx_kernel", "RX kernel", "always".into(), &by_kernel, used.rx_kernel),
-    ]
 }
 
 fn names(filters: &[RxFilter]) -> String {
     filters.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn text(caps: &Caps, verified: &Verified) -> String {
+/// The document as text; `received`: the received packets that the NIC claims to stamp.
+fn text(caps: &CapsDocument, received: &RxHardware) -> String {
     let mut head = vec![format!("driver {}", caps.driver.as_deref().unwrap_or("unknown"))];
     head.extend(caps.bus.clone());
-    head.push(match (caps.up, caps.running) {
+    head.push(match (caps.up, caps.link) {
         (false, _) => "down".into(),
         (true, false) => "up, no link".into(),
         (true, true) => "up".into(),
     });
-    let set = match &caps.current {
-        Current::Set(config) => config.to_string(),
-        Current::Unknown(why) => format!("unknown: {why}"),
+    let set = match &caps.set {
+        Some(SettingDocument { tx, rx }) => format!("tx {tx}, rx {rx}"),
+        None => format!("unknown: {}", caps.set_unknown.as_deref().unwrap_or_default()),
     };
     let mut lines =
-        vec![format!("{}: {}", caps.device, head.join(", ")), format!("  clock      {}", clock(caps, verified))];
-    if caps.phc.is_some() || matches!(caps.current, Current::Set(_)) {
+        vec![format!("{}: {}", caps.device, head.join(", ")), format!("  clock      {}", clock(caps.phc.as_ref()))];
+    if caps.phc.is_some() || caps.set.is_some() {
         lines.push(format!("  set to     {set}"));
     }
     lines.push(String::new());
+    let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_string();
+    let received_by_nic = match received {
+        RxHardware::AllFrames => "all frames".into(),
+        RxHardware::Only(filters) => format!("{} alone", names(filters)),
+        RxHardware::Nothing => yes_no(false),
+    };
+    let StampsDocument { tx_sched, tx_driver, tx_nic, rx_nic, rx_kernel } = &caps.stamps;
     let mut table = Table::new(&["<stamp", "<claimed", "<used", "<found out"]);
-    for Row { name, claimed, check, used, .. } in rows(caps, verified) {
-        table.row(vec![name.into(), claimed, if used { "yes" } else { "no" }.into(), result(&check)]);
+    for (name, claimed, stamp) in [
+        ("TX sched", "always".into(), tx_sched),
+        ("TX driver", yes_no(tx_driver.claimed), tx_driver),
+        ("TX NIC", yes_no(tx_nic.claimed), tx_nic),
+        ("RX NIC", received_by_nic, rx_nic),
+        ("RX kernel", "always".into(), rx_kernel),
+    ] {
+        table.row(vec![name.into(), claimed, yes_no(stamp.used), result(&stamp.check)]);
     }
     lines.extend(table.lines(2, usize::MAX, '…'));
-    if let RxHardware::Only(_) = caps.rx_nic() {
+    if let RxHardware::Only(_) = received {
         lines.push(
             "\nThe NIC stamps no received frames but those of PTP or NTP: probes have the kernel's stamp alone.".into(),
         );
@@ -106,78 +95,23 @@ fn text(caps: &Caps, verified: &Verified) -> String {
     lines.join("\n") + "\n"
 }
 
-fn result(check: &Check) -> String {
-    match check {
-        Check::Works => "works".into(),
-        Check::Failed(why) => format!("fails: {why}"),
-        Check::Untried(why) => format!("not tried: {why}"),
-        Check::NotOffered => "-".into(),
+fn result(check: &CheckDocument) -> String {
+    let why = check.why.as_deref().unwrap_or_default();
+    match check.state {
+        CheckState::Works => "works".into(),
+        CheckState::Fails => format!("fails: {why}"),
+        CheckState::NotTried => format!("not tried: {why}"),
+        CheckState::NotOffered => "-".into(),
     }
 }
 
-fn clock(caps: &Caps, verified: &Verified) -> String {
-    let Some(index) = caps.phc else { return "none".into() };
-    let Some(read) = &verified.clock_read else { return format!("/dev/ptp{index}, {}", result(&verified.clock)) };
-    let name = read.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
-    let (offset, by) = (read.reading.phc_ns.saturating_sub(read.reading.monotonic_ns), read.method);
-    let (offset, bound) = (duration(offset), duration(read.reading.uncertainty_ns));
-    let state = result(&verified.clock);
+fn clock(phc: Option<&ClockDocument>) -> String {
+    let Some(phc) = phc else { return "none".into() };
+    let (index, state) = (phc.index, result(&phc.check));
+    let (Some(by), Some(offset), Some(bound)) = (&phc.read_by, phc.offset_ns, phc.uncertainty_ns) else {
+        return format!("/dev/ptp{index}, {state}");
+    };
+    let name = phc.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+    let (offset, bound) = (duration(offset), duration(bound));
     format!("/dev/ptp{index}{name}, {state}; {offset} ahead of CLOCK_MONOTONIC ± {bound}, read by {by}")
-}
-
-/// The result as JSON; docs/json.md describes the keys.
-fn json(caps: &Caps, verified: &Verified) -> Value {
-    let (set, unknown) = match &caps.current {
-        Current::Set(config) => {
-            (json!({ "tx": config.tx_type.to_string(), "rx": config.rx_filter.to_string() }), Value::Null)
-        }
-        Current::Unknown(why) => (Value::Null, json!(why)),
-    };
-    let bits = |mask: u32| (0..32).filter(move |n| mask & (1 << n) != 0);
-    let phc = caps.phc.map(|index| {
-        let read = verified.clock_read.as_ref();
-        let mut phc = json!({
-            "index": index,
-            "name": read.and_then(|read| read.name.as_ref()),
-            "read_by": read.map(|read| read.method.to_string()),
-            "offset_ns": read.map(|read| read.reading.phc_ns.saturating_sub(read.reading.monotonic_ns)),
-            "uncertainty_ns": read.map(|read| read.reading.uncertainty_ns),
-        });
-        add_check(&mut phc, &verified.clock);
-        phc
-    });
-    let stamps: serde_json::Map<String, Value> = rows(caps, verified)
-        .into_iter()
-        .map(|row| {
-            let mut stamp = json!({ "claimed": !matches!(row.claimed.as_str(), "no"), "used": row.used });
-            add_check(&mut stamp, &row.check);
-            (row.key.into(), stamp)
-        })
-        .collect();
-    json!({
-        "device": caps.device,
-        "ifindex": caps.ifindex,
-        "up": caps.up,
-        "link": caps.running,
-        "driver": caps.driver,
-        "bus": caps.bus,
-        "phc": phc,
-        "set": set,
-        "set_unknown": unknown,
-        "tx_types": bits(caps.tx_types).map(|n| TxType(n).to_string()).collect::<Vec<_>>(),
-        "rx_filters": bits(caps.rx_filters).map(|n| RxFilter(n).to_string()).collect::<Vec<_>>(),
-        "stamps": stamps,
-        "notes": verified.notes,
-    })
-}
-
-fn add_check(to: &mut Value, check: &Check) {
-    let (state, why) = match check {
-        Check::Works => ("works", None),
-        Check::Failed(why) => ("fails", Some(why)),
-        Check::Untried(why) => ("not_tried", Some(why)),
-        Check::NotOffered => ("not_offered", None),
-    };
-    to["state"] = json!(state);
-    to["why"] = json!(why);
 }

@@ -15,15 +15,16 @@ use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::{row_limits, Limits};
 use crate::cmd::on_spike::SpikeCommand;
 use crate::cmd::progress::Progress;
-use crate::cmd::report::print;
+use crate::cmd::report::print_as;
 use crate::cmd::sync::SyncArgs;
 use crate::cmd::thread::OnTime;
 use crate::cmd::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_model::Ns;
-use latpath_ping::breach::{BreachReport, BreachTrace};
-use latpath_ping::breach_context::{ContextRecorder, ExplainedBreach};
+use latpath_ping::breach::BreachTrace;
+use latpath_ping::breach_context::{Breach, ContextRecorder};
+use latpath_ping::document::{EmitDocument, VERSION};
 use latpath_ping::emit::{EndReason, Pacing, Plan, LONGEST};
 use latpath_ping::log::Keep;
 use latpath_ping::timeline::Relation;
@@ -31,8 +32,7 @@ use latpath_ping::wire::{FULL, HEADER};
 use latpath_stats::units::{count, duration};
 use latpath_wire::Pace;
 use one::{Done, Now, Session};
-use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -135,15 +135,19 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
+    fn pacing(&self) -> Pacing {
+        match (self.rate, self.flood) {
+            (Some(pace), _) => Pacing::Every(pace),
+            (None, true) => Pacing::Flood,
+            (None, false) => Pacing::AsAnswersCome,
+        }
+    }
+
     fn plan(&self, session: u32) -> Plan {
         Plan {
             session,
             size: self.size,
-            pacing: match (self.rate, self.flood) {
-                (Some(pace), _) => Pacing::Every(pace),
-                (None, true) => Pacing::Flood,
-                (None, false) => Pacing::AsAnswersCome,
-            },
+            pacing: self.pacing(),
             spin: self.link.spin,
             warm_up: self.warm_up,
             count: self.stop_after.count,
@@ -194,36 +198,27 @@ fn measure(mut args: Args) -> Result<Outcome> {
     for done in all.iter_mut().flatten() {
         done.notes.extend(unlocked.clone());
     }
-    let recorded = recorder.is_some();
-    let mut explained = recorder.map_or(Vec::new(), ContextRecorder::end);
+    let recorded = recorder.map(ContextRecorder::end);
     let frozen = args.freeze.end(breach, &stop);
+    let mut breaches = recorded.unwrap_or_else(|| frozen.breached.iter().cloned().map(Breach::from).collect());
     let runs = command.map(SpikeCommand::end);
     let all = all?;
     let elsewhere = all.iter().filter(|done| done.report.clocks != Relation::SameKernel).map(|done| done.session);
     for session in elsewhere {
-        explained.iter_mut().filter(|b| b.breach.session == session).for_each(ExplainedBreach::on_another_kernel);
+        breaches.iter_mut().filter(|b| b.probe.session == session).for_each(Breach::on_another_kernel);
     }
-    if args.json {
-        let sessions: Vec<_> = all.iter().map(|done| done.to_json(&args)).collect();
-        print(&format!(
-            "{}\n",
-            json!({
-                "version": 1,
-                "sessions": sessions,
-                "breaches": if recorded { json!(explained) } else { json!(frozen.breached) },
-                "trace": traces(&frozen),
-                "on_spike": runs,
-            })
-        ))?;
-    } else {
-        // A session without an answer has only its error.
-        let met = all.iter().filter(|done| done.ended.welcome.is_some());
-        print(
-            &met.map(|done| text::session(done, &args, breach_context::of_session(&explained, done.session)))
-                .collect::<Vec<_>>()
-                .join("\n"),
-        )?;
-    }
+    // A session without an answer has only its error.
+    let met = all.iter().filter(|done| done.ended.welcome.is_some());
+    let shown = |done: &Done| text::session(done, &args, breach_context::of_session(&breaches, done.session));
+    let text = || met.map(shown).collect::<Vec<_>>().join("\n");
+    let document = || EmitDocument {
+        version: VERSION,
+        sessions: all.iter().map(|done| done.document(&args)).collect(),
+        breaches: breaches.clone(),
+        trace: frozen.saved.iter().flat_map(|saved| &saved.files).map(|file| file.path.clone()).collect(),
+        on_spike: runs,
+    };
+    print_as(args.json, document, text)?;
     let failed: Vec<String> = all.iter().filter_map(Done::failure).collect();
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
@@ -232,11 +227,6 @@ fn measure(mut args: Args) -> Result<Outcome> {
     let verdicts = verdicts::of(&all, &limits)?;
     let outcome = args.limits.announce("latpath ping emit", &verdicts, false)?;
     Ok(if breached { Outcome::LimitBroken } else { outcome })
-}
-
-/// Files of the trace that a breach stopped.
-fn traces(frozen: &BreachReport) -> Vec<&Path> {
-    frozen.saved.iter().flat_map(|saved| &saved.files).map(|file| file.path.as_path()).collect()
 }
 
 /// Text of the mark at a breach.

@@ -8,7 +8,7 @@ use super::link::{device_of, Link, Prepared};
 use super::times::Drawn;
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::Limits;
-use crate::cmd::on_spike::{Runs, SpikeCommand};
+use crate::cmd::on_spike::SpikeCommand;
 use crate::cmd::report::print_as;
 use crate::cmd::subscribe::mac;
 use crate::cmd::thread::OnTime;
@@ -18,11 +18,11 @@ use clap::Args as ClapArgs;
 use latpath_analysis::Limit;
 use latpath_model::stream::format_mac;
 use latpath_ping::breach::Edge;
+use latpath_ping::document::ReflectDocument;
 use latpath_ping::ethernet::{self, Ethernet};
 use latpath_ping::reflect::{reflect, ReflectPlan};
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::{Udp, UdpError, UdpOptions, PORT};
-use serde_json::{json, Value};
 use sessions::Sessions;
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -141,24 +141,18 @@ fn go<T: Transport<Peer: Display>>(
         Ok(sum) => (sum, None),
         Err((e, sum)) => (sum, Some(e)),
     };
-    let (json, text) = (sessions.to_json(&sum), sessions.text(&sum));
-    let verdicts = sessions.all.as_ref().map_or(Vec::new(), |all| figures::verdicts(all, limits));
-    drop(sessions);
+    let text = sessions.text(&sum);
+    let verdicts = figures::verdicts(&sessions.all, limits);
+    let document = sessions.document(sum);
     shown.end();
     args.freeze.end(breach, stop);
-    let runs = command.map(SpikeCommand::end);
-    print_as(args.json, || with_runs(json, &runs), || text)?;
+    let on_spike = command.map(SpikeCommand::end);
+    print_as(args.json, || ReflectDocument { on_spike, ..document }, || text)?;
     if let Some(e) = failed {
         bail!(e);
     }
     let outcome = args.limits.announce("latpath ping reflect", &verdicts, false)?;
     Ok(if sum.breached { Outcome::LimitBroken } else { outcome })
-}
-
-/// The result, with what became of the user's command.
-fn with_runs(mut result: Value, runs: &Option<Runs>) -> Value {
-    result["on_spike"] = json!(runs);
-    result
 }
 
 /// Listens at the named address; otherwise at all addresses, of both families if the kernel supports both.

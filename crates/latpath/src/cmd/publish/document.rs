@@ -1,9 +1,9 @@
 //! What `latpath publish --json` prints.
 
 use super::SentStream;
-use crate::cmd::times::{named_times, unread_reasons, Times, UnreadReason};
 use latpath_model::Ns;
-use latpath_traffic::{Punctuality, Talked, TalkerStream};
+use latpath_traffic::document::{unread_reasons, UnreadReason};
+use latpath_traffic::{named_times, Punctuality, Talked, TalkerStream, Times};
 use latpath_wire::TxStampCounts;
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,10 +1,11 @@
 //! What `latpath subscribe --json` prints.
 
-use crate::cmd::times::{named_times, unread_reasons, Times, UnreadReason};
-use crate::cmd::wire::NicTimes;
 use latpath_model::Ns;
 use latpath_protocols::ReactionRule;
-use latpath_traffic::{ArrivalOptions, Arrivals, Response, Responses, StreamReceived, Subscription};
+use latpath_traffic::document::{unread_reasons, UnreadReason, WireToDriver};
+use latpath_traffic::{
+    named_times, ArrivalOptions, Arrivals, Response, Responses, StreamReceived, Subscription, Times, WireCounts,
+};
 use latpath_wire::SendClock;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,7 +13,6 @@ use serde::Serialize;
 named_times! {
     Interarrival: "interarrival", "Time from one arrival to the next, by the kernel's time of reception.";
     Delay: "delay", "Time from the kernel's reception to the application.";
-    WireToDriver: "wire_to_driver", "Time from the arrival at the NIC, by the NIC's clock, to the kernel's reception.";
     Latency: "latency", "Arrival minus send time.";
     SlotError: "error", "How far outside its slot a frame arrived: 0 in it, negative before it.";
 }
@@ -47,7 +47,7 @@ pub struct Document {
     /// Frames without the kernel's time of reception: they have no delay.
     unstamped: u64,
     /// What became of the NICs' times; null without `--stamps nic`.
-    nic_times: Option<NicTimes>,
+    nic_times: Option<WireCounts>,
     /// How frames are judged by the send times in them; null without `--send-time`.
     send_times: Option<SendTimes>,
     /// What was sent because of `--trip`; absent without it.
@@ -255,7 +255,7 @@ impl Document {
             other_svids: s.other_names.clone(),
             socket_dropped,
             unstamped: s.unstamped,
-            nic_times: s.wire().map(|wire| wire.counts().into()),
+            nic_times: s.wire().map(|wire| wire.counts()),
             send_times: measured.map(|(options, clock)| SendTimes {
                 send_time: options.send_time.to_string(),
                 clock: clock.to_string(),

@@ -7,6 +7,8 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::ensure;
+use latpath_nic_timestamps::document::CheckState;
+use latpath_ping::Stamp;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "igb", smoke: false, only_whole: true, seconds: 120, run };
@@ -19,9 +21,9 @@ fn run(_: &Scale) -> Outcome {
 
     let caps = Caps::of(&nics, 0)?;
     for works in ["clock", "tx_sched", "tx_driver", "tx_nic"] {
-        caps.expect(works, "works")?;
+        caps.expect(works, CheckState::Works)?;
     }
-    caps.expect("rx_nic", "not_offered")?; // for all frames; only PTP frames are stamped
+    caps.expect("rx_nic", CheckState::NotOffered)?; // for all frames; only PTP frames are stamped
 
     let pair = Pair::open(&nics)?;
     for _ in 0..3 {
@@ -38,7 +40,7 @@ fn run(_: &Scale) -> Outcome {
     reflector.end()?;
     session.expect_answered(100)?;
     session.expect_parts_to_add_up()?;
-    let (missing, skipped) = (session.missing("t1_nic"), nics.count(0, "tx_hwtstamp_skipped")?);
+    let (missing, skipped) = (session.missing(Stamp::T1Nic), nics.count(0, "tx_hwtstamp_skipped")?);
     let timeouts = nics.count(0, "tx_hwtstamp_timeouts")?;
     ensure!(
         missing < 100 && missing <= skipped + timeouts,

@@ -1,6 +1,7 @@
 //! `latpath ping caps` finds the real capabilities of a NIC that claims to have them all.
 
 use crate::{linked::Caps, stamping::StampingNics, Outcome, Scale, Test};
+use latpath_nic_timestamps::document::CheckState;
 
 pub const TEST: Test = Test { name: "ping_caps", smoke: false, only_whole: true, seconds: 100, run };
 
@@ -10,7 +11,7 @@ fn run(_: &Scale) -> Outcome {
     let nics = StampingNics::load("")?;
     let honest = Caps::of(&nics, 0)?;
     for works in ALL {
-        honest.expect(works, "works")?;
+        honest.expect(works, CheckState::Works)?;
     }
     nics.run(0, "hwstamp_ctl -i lpn0").and_then(|said| {
         anyhow::ensure!(said.contains("tx_type 0\nrx_filter 0"), "stamping was left on: {said}");
@@ -36,7 +37,7 @@ fn run(_: &Scale) -> Outcome {
             // For stamps of a stopped clock, the finding is about the clock.
             let stands_still = parameter == "frozen" && what.ends_with("nic");
             if !stands_still {
-                caps.expect(what, if fail.contains(&what) { "fails" } else { "works" })?;
+                caps.expect(what, if fail.contains(&what) { CheckState::Fails } else { CheckState::Works })?;
             }
         }
         for stamp in ["tx_nic", "rx_nic"] {
@@ -47,6 +48,6 @@ fn run(_: &Scale) -> Outcome {
     // Stamps of PTP frames only, as in most NICs.
     nics.set("rx_filters", &(1 | 1 << 12).to_string())?;
     let caps = Caps::of(&nics, 0)?;
-    caps.expect("tx_nic", "works")?;
-    caps.expect("rx_nic", "not_offered")
+    caps.expect("tx_nic", CheckState::Works)?;
+    caps.expect("rx_nic", CheckState::NotOffered)
 }

@@ -9,6 +9,7 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_linux::monotonic;
+use latpath_ping::timeline::Relation;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ping_clocks", smoke: false, only_whole: true, seconds: 200, run };
@@ -49,9 +50,10 @@ fn bind() -> String {
     format!("--bind {}", ADDRESSES[1])
 }
 
-fn expect_all_and_undisturbed(session: &Session, relation: &str) -> Outcome {
+fn expect_all_and_undisturbed(session: &Session, relation: Relation) -> Outcome {
     session.expect_answered(600)?;
-    ensure!(session.json()["clocks"] == relation, "{} is not {relation}", session.json()["clocks"]);
+    let clocks = session.0.report.clocks;
+    ensure!(clocks == relation, "{clocks:?} is not {relation:?}");
     session.expect_parts_to_add_up()?;
     session.expect_undisturbed()
 }
@@ -60,7 +62,7 @@ fn two_clocks_of_one_kernel(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let session = Session::run(nics, "--count 600 --rate 200")?;
     reflector.end()?;
-    expect_all_and_undisturbed(&session, "same_kernel")?;
+    expect_all_and_undisturbed(&session, Relation::SameKernel)?;
     let bound = session.expect_wires(WIRE_NS)?;
     eprintln!("one kernel: wires wrong by {bound} ns at most");
     Ok(())
@@ -72,7 +74,7 @@ fn two_machines(nics: &StampingNics) -> Outcome {
         let reflector = Reflector::start_elsewhere(nics, AHEAD_S, &format!("{} {words}", bind()))?;
         let session = Session::run(nics, &format!("--count 600 --rate 200 {words}"))?;
         reflector.end()?;
-        expect_all_and_undisturbed(&session, "estimated").context(words)?;
+        expect_all_and_undisturbed(&session, Relation::Estimated).context(words)?;
         // The times between the machines are the wire's, within the bound.
         let (there, back) = match stamps {
             "nic" => ("wire there", "wire back"),
@@ -96,7 +98,7 @@ fn two_times_of_one_kernel(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start_in_time_namespace(nics, AHEAD_S, &bind())?;
     let session = Session::run(nics, "--count 600 --rate 200")?;
     reflector.end()?;
-    expect_all_and_undisturbed(&session, "estimated")?;
+    expect_all_and_undisturbed(&session, Relation::Estimated)?;
     session.expect_wires(WIRE_NS).map(drop)
 }
 

@@ -7,7 +7,8 @@ use crate::{
     stamping::StampingNics,
     Outcome, Scale, Test,
 };
-use anyhow::{ensure, Context};
+use anyhow::ensure;
+use latpath_ping::{document::SessionDocument, Stamp};
 use latpath_testkit::waits::until;
 use std::{fs, time::Duration};
 
@@ -45,10 +46,11 @@ fn round_trips_are_exact(nics: &StampingNics, probes: u64, target: &str, words: 
         let (min, max, bound) = session.extremes(name)?;
         ensure!((min, max, bound) == (WIRE_NS, WIRE_NS, 0), "{name} takes {min} to {max} ns, wrong by {bound}");
     }
-    ensure!(session.json()["missing"] == serde_json::json!([]), "missing: {}", session.json()["missing"]);
+    let report = &session.0.report;
+    ensure!(report.missing.is_empty(), "missing: {:?}", report.missing);
     // No frame is passed on before it is stamped.
-    for part in session.json()["segments"].as_array().context("no parts")? {
-        ensure!(part["count"] == probes && part["negative"] == 0, "{part}");
+    for part in &report.segments {
+        ensure!(part.times.count == probes && part.times.negative == 0, "{part:?}");
     }
     let all = logged(&fs::read_to_string(&log)?)?;
     ensure!(all.len() as u64 == probes, "{} transactions are logged", all.len());
@@ -67,25 +69,24 @@ fn round_trips_are_exact(nics: &StampingNics, probes: u64, target: &str, words: 
 /// A stamp that already fails before the run is detected by a trial, and not used.
 fn a_nic_that_fails_from_the_start_is_done_without(nics: &StampingNics) -> Outcome {
     for (parameter, value, said, lacking) in [
-        ("tx_lost", "1,0", "packets sent", &["t1_nic"][..]),
-        ("tx_zero", "1,0", "packets sent", &["t1_nic"]),
-        ("tx_late_ms", "5000,0", "packets sent", &["t1_nic"]),
-        ("frozen", "1,1", "clock", &["t1_nic", "t4_nic"]),
+        ("tx_lost", "1,0", "packets sent", &[Stamp::T1Nic][..]),
+        ("tx_zero", "1,0", "packets sent", &[Stamp::T1Nic]),
+        ("tx_late_ms", "5000,0", "packets sent", &[Stamp::T1Nic]),
+        ("frozen", "1,1", "clock", &[Stamp::T1Nic, Stamp::T4Nic]),
     ] {
         nics.set(parameter, value)?;
         let session = Session::run(nics, "--count 40");
         nics.set(parameter, "0,0")?;
         let session = session?;
         session.expect_answered(40)?;
-        let notes = &session.json()["notes"];
-        ensure!(notes.to_string().contains(said), "{parameter} {value}: it says {notes}");
+        let SessionDocument { stamps, notes, report, .. } = &session.0;
+        ensure!(notes.iter().any(|note| note.contains(said)), "{parameter} {value}: it says {notes:?}");
         for stamp in lacking {
-            let stamps = session.json()["stamps"].as_array().context("no stamps")?;
-            ensure!(stamps.iter().all(|s| s != stamp), "{parameter} {value}: {stamp} is asked for: {stamps:?}");
+            ensure!(!stamps.contains(stamp), "{parameter} {value}: {stamp:?} is asked for: {stamps:?}");
         }
         // Another stamp replaces it, and all parts exist.
         session.expect_parts_to_add_up()?;
-        ensure!(session.json()["counts"]["incomplete"] == 0, "{parameter} {value}: {}", session.json()["missing"]);
+        ensure!(report.counts.incomplete == 0, "{parameter} {value}: {:?}", report.missing);
     }
     Ok(())
 }
@@ -93,14 +94,14 @@ fn a_nic_that_fails_from_the_start_is_done_without(nics: &StampingNics) -> Outco
 /// Stamps that fail during the run are counted; everything else is unaffected.
 fn stamps_lost_on_the_way_are_counted(nics: &StampingNics) -> Outcome {
     for (parameter, value, lacking) in [
-        ("tx_lost", "1,0", &["t1_nic"][..]),
-        ("tx_lost", "3,0", &["t1_nic"]),
-        ("tx_zero", "1,0", &["t1_nic"]),
-        ("tx_late_ms", "5000,0", &["t1_nic"]),
-        ("rx_lost", "0,1", &["t2_nic"]),
-        ("tx_lost", "0,1", &["t3_nic"]),
-        ("rx_lost", "1,0", &["t4_nic"]),
-        ("tx_lost", "1,1", &["t1_nic", "t3_nic"]),
+        ("tx_lost", "1,0", &[Stamp::T1Nic][..]),
+        ("tx_lost", "3,0", &[Stamp::T1Nic]),
+        ("tx_zero", "1,0", &[Stamp::T1Nic]),
+        ("tx_late_ms", "5000,0", &[Stamp::T1Nic]),
+        ("rx_lost", "0,1", &[Stamp::T2Nic]),
+        ("tx_lost", "0,1", &[Stamp::T3Nic]),
+        ("rx_lost", "1,0", &[Stamp::T4Nic]),
+        ("tx_lost", "1,1", &[Stamp::T1Nic, Stamp::T3Nic]),
     ] {
         let running = Session::start(nics, "--count 300 --rate 150")?;
         let before = nics.count(0, "tx_stamps")?;
@@ -113,15 +114,16 @@ fn stamps_lost_on_the_way_are_counted(nics: &StampingNics) -> Outcome {
         let session = Session::of(running)?;
         session.expect_answered(300)?;
         session.expect_parts_to_add_up()?;
-        let missing = &session.json()["missing"];
-        let some = lacking.iter().map(|stamp| session.missing(stamp)).collect::<Vec<_>>();
-        let others = missing.as_array().map_or(0, Vec::len) - lacking.len();
-        ensure!(some.iter().all(|n| (1..300).contains(n)) && others == 0, "{parameter} {value}: missing {missing}");
-        for (wire, ends) in [("wire there", ["t1_nic", "t2_nic"]), ("wire back", ["t3_nic", "t4_nic"])] {
+        let missing = &session.0.report.missing;
+        let some = missing.iter().all(|missing| lacking.contains(&missing.stamp) && (1..300).contains(&missing.count));
+        ensure!(some && missing.len() == lacking.len(), "{parameter} {value}: missing {missing:?}");
+        let wires = [("wire there", [Stamp::T1Nic, Stamp::T2Nic]), ("wire back", [Stamp::T3Nic, Stamp::T4Nic])];
+        for (wire, ends) in wires {
             let (min, max, _) = session.extremes(wire)?;
             ensure!((min, max) == (WIRE_NS, WIRE_NS), "{parameter} {value}: {wire} takes {min} to {max} ns");
-            let lost: u64 = ends.iter().map(|stamp| session.missing(stamp)).sum();
-            ensure!(session.part(wire)?["count"] == 300 - lost, "{parameter} {value}: {}", session.part(wire)?);
+            let lost: u64 = ends.iter().map(|stamp| session.missing(*stamp)).sum();
+            let part = session.part(wire)?;
+            ensure!(part.times.count == 300 - lost, "{parameter} {value}: {part:?}");
         }
     }
     Ok(())
@@ -132,7 +134,7 @@ fn late_stamps_find_their_probe(nics: &StampingNics) -> Outcome {
     let session = Session::run(nics, "--count 50 --rate 100")?;
     nics.set("tx_late_ms", "0,0")?;
     session.expect_answered(50)?;
-    ensure!(session.missing("t1_nic") == 0, "missing: {}", session.json()["missing"]);
+    ensure!(session.missing(Stamp::T1Nic) == 0, "missing: {:?}", session.0.report.missing);
     let (min, max, _) = session.extremes("wire there")?;
     ensure!((min, max) == (WIRE_NS, WIRE_NS), "the wire takes {min} to {max} ns");
     // The reflector sends its late stamps with a later answer.

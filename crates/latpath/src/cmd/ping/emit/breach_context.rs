@@ -2,7 +2,8 @@
 
 use super::Args;
 use latpath_model::Ns;
-use latpath_ping::breach_context::{BreachContext, ContextRecorder, ExplainedBreach, RunTime, ThreadActivity};
+use latpath_ping::breach::BreachedProbe;
+use latpath_ping::breach_context::{Breach, BreachContext, ContextRecorder, RunTime, ThreadActivity};
 use latpath_stats::{text::wrapped, units::duration};
 
 /// Share of the window, in thousandths, above which a time is shown; a time that fills the window is always shown.
@@ -33,8 +34,10 @@ pub fn record(args: &Args) -> Option<ContextRecorder> {
 }
 
 /// The breach of a session to show: the worst with a complete context, otherwise the worst.
-pub fn of_session(breaches: &[ExplainedBreach], session: u32) -> Option<&ExplainedBreach> {
-    breaches.iter().filter(|b| b.breach.session == session).max_by_key(|b| (b.context.complete, b.breach.round_trip_ns))
+pub fn of_session(breaches: &[Breach], session: u32) -> Option<(&BreachedProbe, &BreachContext)> {
+    let of_session = breaches.iter().filter(|breach| breach.probe.session == session);
+    let explained = of_session.filter_map(|breach| Some((&breach.probe, breach.context.as_ref()?)));
+    explained.max_by_key(|(probe, context)| (context.complete, probe.round_trip_ns))
 }
 
 /// The lines of the context.

@@ -10,7 +10,8 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::breach::{BreachedProbe, Edge};
 use latpath_ping::breach_context::BreachRequest;
-use latpath_ping::emit::{emit, EndReason, Ended, Observer, Pacing, Plan};
+use latpath_ping::document::SessionDocument;
+use latpath_ping::emit::{emit, EndReason, Ended, Observer, Plan};
 use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
 use latpath_ping::log::{Log, LogOptions, Summary};
@@ -21,7 +22,6 @@ use latpath_ping::transport::Transport;
 use latpath_ping::udp::Udp;
 use latpath_protocols::sv::DEFAULT_APPID;
 use latpath_stats::units::count;
-use serde_json::{json, Value};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
@@ -337,39 +337,24 @@ impl Done {
         }
     }
 
-    /// The session as JSON, described in docs/json.md.
-    pub fn to_json(&self, args: &Args) -> Value {
-        let pacing = match args.plan(0).pacing {
-            Pacing::AsAnswersCome => json!("as_answers_come"),
-            Pacing::Flood => json!("flood"),
-            Pacing::Every(pace) => json!({ "rate_hz": pace.hz() }),
-        };
-        let mut value = json!({
-            "target": self.target.to_string(),
-            "session": format!("{:08x}", self.session),
-            "device": self.device,
-            "transport": self.transport,
-            "size_bytes": args.size,
-            "pacing": pacing,
-            "stamps": latpath_ping::Stamp::ALL.into_iter().filter(|s| s.bit() & self.taken != 0).collect::<Vec<_>>(),
-            "reflector_device": self.ended.welcome.as_ref().map(|w| w.device.clone()),
-            "ended": self.ended.why.as_ref().map_or("failed", EndReason::key),
-            "error": self.failure(),
-            "reflector_restarts": self.ended.restarts,
-            "dropped_here": self.ended.dropped,
-            "log": self.log.as_ref().map(|log| json!({
-                "files": log.files,
-                "rows": log.rows,
-                "bytes": log.bytes,
-                "dropped": log.dropped,
-                "error": log.error.as_ref().map(ToString::to_string),
-            })),
-            "notes": self.notes.iter().chain(self.log.iter().flat_map(|log| &log.notes)).collect::<Vec<_>>(),
-        });
-        let report = serde_json::to_value(&self.report).unwrap_or_default();
-        if let (Some(all), Value::Object(more)) = (value.as_object_mut(), report) {
-            all.extend(more);
+    /// The session's document.
+    pub fn document(&self, args: &Args) -> SessionDocument {
+        SessionDocument {
+            target: self.target.to_string(),
+            session: self.session,
+            device: self.device.clone(),
+            transport: self.transport.into(),
+            size_bytes: args.size,
+            pacing: args.pacing().into(),
+            stamps: Stamp::ALL.into_iter().filter(|s| s.bit() & self.taken != 0).collect(),
+            reflector_device: self.ended.welcome.as_ref().map(|w| w.device.clone()),
+            ended: (&self.ended.why).into(),
+            error: self.failure(),
+            reflector_restarts: self.ended.restarts,
+            dropped_here: self.ended.dropped,
+            log: self.log.clone(),
+            notes: self.notes.iter().chain(self.log.iter().flat_map(|log| &log.notes)).cloned().collect(),
+            report: self.report.clone(),
         }
-        value
     }
 }

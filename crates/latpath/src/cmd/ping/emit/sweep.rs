@@ -11,13 +11,13 @@ use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_analysis::Limit;
 use latpath_model::Ns;
+use latpath_ping::document::{SweepCell, SweepDocument, VERSION};
 use latpath_ping::sequenced::SequencedHistogram;
 use latpath_ping::table::Counts;
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, rate};
 use latpath_stats::{Percentile, TimeFigures};
 use latpath_wire::Pace;
-use serde_json::{json, Value};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -98,16 +98,16 @@ impl Cell {
         self.rate.map_or("one by one".into(), |pace| format!("{}/s", rate(pace.hz())))
     }
 
-    fn to_json(&self) -> Value {
-        json!({
-            "size_bytes": self.size,
-            "rate_hz": self.rate.map(|pace| pace.hz()),
-            "rounds": self.rounds,
-            "elapsed_ns": self.elapsed,
-            "sent_hz": self.sent_hz(),
-            "counts": self.counts,
-            "round_trip": TimeFigures::of(self.times.times()),
-        })
+    fn document(&self) -> SweepCell {
+        SweepCell {
+            size_bytes: self.size,
+            rate_hz: self.rate.map(|pace| pace.hz()),
+            rounds: self.rounds,
+            elapsed_ns: self.elapsed,
+            sent_hz: self.sent_hz(),
+            counts: self.counts,
+            round_trip: TimeFigures::of(self.times.times()),
+        }
     }
 }
 
@@ -132,7 +132,16 @@ pub fn run(args: &mut Args, limits: &mut [Limit], unlocked: Option<String>, stop
             }
         }
     }
-    print_as(args.json, || to_json(args, &cells, &notes, failure.as_deref()), || text(args, &cells, &notes))?;
+    let target = args.targets[0].to_string();
+    let document = || SweepDocument {
+        version: VERSION,
+        target: target.clone(),
+        rounds: args.sweep.sweep_rounds,
+        cells: cells.iter().map(Cell::document).collect(),
+        error: failure.clone(),
+        notes: notes.clone(),
+    };
+    print_as(args.json, document, || text(args, &target, &cells, &notes))?;
     if let Some(why) = failure {
         bail!("{why}");
     }
@@ -178,18 +187,7 @@ fn shuffled(n: usize) -> Vec<usize> {
     order
 }
 
-fn to_json(args: &Args, cells: &[Cell], notes: &[String], failure: Option<&str>) -> Value {
-    json!({
-        "version": 1,
-        "target": args.targets.first().map(ToString::to_string),
-        "rounds": args.sweep.sweep_rounds,
-        "cells": cells.iter().map(Cell::to_json).collect::<Vec<_>>(),
-        "error": failure,
-        "notes": notes,
-    })
-}
-
-fn text(args: &Args, cells: &[Cell], notes: &[String]) -> String {
+fn text(args: &Args, target: &str, cells: &[Cell], notes: &[String]) -> String {
     let shown = || SHOWN.iter().filter_map(|name| Percentile::named(name));
     let heads = ["bytes", "rate", "sent/s", "answered", "min", "avg"].into_iter();
     let mut table = Table::new(&heads.chain(SHOWN).chain(["max", "lost"]).collect::<Vec<_>>());
@@ -203,7 +201,6 @@ fn text(args: &Args, cells: &[Cell], notes: &[String]) -> String {
         let counts = [cell.size.to_string(), cell.rate_text(), rate(cell.sent_hz()), count(cell.counts.answered)];
         table.row(counts.into_iter().chain(figures.map(time)).chain([count(cell.counts.lost)]).collect());
     }
-    let target = args.targets.first().map(ToString::to_string).unwrap_or_default();
     let done = cells.iter().map(|cell| cell.rounds).min().unwrap_or(0);
     let head = match done {
         n if n == args.sweep.sweep_rounds => format!("{target}, round trips of {n} rounds in random order"),

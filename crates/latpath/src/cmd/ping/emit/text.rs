@@ -4,8 +4,9 @@ use super::super::times::{cell, histogram, table, table_lines};
 use super::breach_context;
 use super::one::Done;
 use super::Args;
-use latpath_ping::breach_context::ExplainedBreach;
-use latpath_ping::emit::EndReason;
+use latpath_ping::breach::BreachedProbe;
+use latpath_ping::breach_context::BreachContext;
+use latpath_ping::emit::{EndReason, Pacing};
 use latpath_ping::figures::{Report, RoundTripSegmentFigures};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
@@ -14,7 +15,7 @@ use latpath_stats::units::{count, duration, number_of, rate};
 use latpath_stats::TimeFigures;
 
 /// All lines of the result; `explained` is the breach whose context is shown.
-pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) -> String {
+pub fn session(done: &Done, args: &Args, explained: Option<(&BreachedProbe, &BreachContext)>) -> String {
     let r = &done.report;
     let mut lines = vec![head(done, args)];
     lines.push(format!("stamps    {}", stamps(done.taken)));
@@ -49,10 +50,10 @@ pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) ->
 
 fn head(done: &Done, args: &Args) -> String {
     let over = done.device.as_ref().map_or(String::new(), |d| format!(" over {d}"));
-    let pacing = match (args.rate, args.flood) {
-        (Some(pace), _) => format!("{}/s", rate(pace.hz())),
-        (None, true) => "as fast as the kernel takes them".into(),
-        (None, false) => "each when the last answer came".into(),
+    let pacing = match args.pacing() {
+        Pacing::Every(pace) => format!("{}/s", rate(pace.hz())),
+        Pacing::Flood => "as fast as the kernel takes them".into(),
+        Pacing::AsAnswersCome => "each when the last answer came".into(),
     };
     format!("{}{over}, {} bytes, {pacing}", done.target, args.size)
 }
@@ -176,19 +177,19 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
 }
 
 /// The breach that ended the session, or the worst one with a context, and its context.
-fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
+fn breach(done: &Done, explained: Option<(&BreachedProbe, &BreachContext)>) -> Vec<String> {
     let mut lines = Vec::new();
     if let (Ok(EndReason::Breach), Some(w)) = (&done.ended.why, done.report.worst.first()) {
         let longest =
             w.longest.as_ref().map_or(String::new(), |segment| format!("; longest beyond its median: {segment}"));
         lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
-    } else if let Some(breach) = explained.map(|explained| &explained.breach) {
+    } else if let Some((breach, _)) = explained {
         let took = breach.round_trip_ns.map_or("no time that is known".into(), duration);
         let longest = breach.longest.map(|at| format!("; longest beyond its median: {}", breach.segments[at].name));
         let longest = longest.unwrap_or_default();
         lines.push(format!("breach    probe {} took {took}, the worst that has a context{longest}", breach.sequence));
     }
-    lines.extend(explained.iter().flat_map(|explained| breach_context::lines(&explained.context)));
+    lines.extend(explained.iter().flat_map(|(_, context)| breach_context::lines(context)));
     lines
 }
 

@@ -5,13 +5,11 @@ use crate::cmd::ping::times;
 use crate::cmd::progress::Progress;
 use crate::cmd::Usage;
 use latpath_analysis::{Limit, LimitVerdict};
-use latpath_ping::fixed_width::FixedWidthHistogram;
 use latpath_ping::sequenced::{SequencedFigures, SequencedHistogram};
 use latpath_ping::turnaround::{kernel_ends, outermost, AllTurnarounds, Turnarounds};
 use latpath_ping::{Source, Stamp};
 use latpath_stats::units::{count, duration, number_of};
 use latpath_stats::{MachineFigures, SegmentFigures, Summary};
-use serde_json::{json, Map, Value};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -107,27 +105,6 @@ fn ends(taken: u16) -> String {
     let kernel = kernel_ends(taken).map(|ends| of(ends, Source::Kernel));
     let app = Some(of((Stamp::T2App, Stamp::T3App), Source::App));
     [nic, kernel, app].into_iter().flatten().collect::<Vec<_>>().join("; ")
-}
-
-/// The times of all sessions as keys of the JSON.
-pub fn to_json(all: &AllTurnarounds) -> Map<String, Value> {
-    let mut map = Map::new();
-    for (_, name, times) in all.times.all() {
-        map.insert(name.into(), json!(times.some_figures()));
-    }
-    let outer = all.times.all().into_iter().find(|(source, ..)| *source == outermost(all.taken));
-    let (judged, times) = outer.map_or(("", None), |(_, name, times)| (name, Some(times)));
-    let histogram = match &all.drawn {
-        Some(drawn) => drawn.buckets(),
-        None => times.map_or(Vec::new(), |times| times.times().buckets()),
-    };
-    map.insert("judged".into(), json!(judged));
-    map.insert("over_threshold".into(), json!(all.times.over));
-    map.insert("histogram".into(), json!(histogram));
-    map.insert("overflow_from_ns".into(), json!(all.drawn.as_ref().map(FixedWidthHistogram::end)));
-    map.insert("overflown".into(), json!(all.drawn.as_ref().map_or(0, FixedWidthHistogram::overflown)));
-    map.insert("overflow".into(), json!(all.drawn.as_ref().map_or(Vec::new(), FixedWidthHistogram::overflow)));
-    map
 }
 
 /// Shared by the reflector's thread and that of the progress line.

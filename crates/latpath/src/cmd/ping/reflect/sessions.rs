@@ -6,13 +6,13 @@ use crate::cmd::report::print;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::breach::{BreachTrace, BreachedProbe};
+use latpath_ping::document::{HeldProbe, ReflectDocument, ReflectedSession, VERSION};
 use latpath_ping::reflect::{Reflected, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::timeline::Disturbance;
 use latpath_ping::turnaround::{AllTurnarounds, Turnaround};
 use latpath_ping::{Route, Source, Transaction};
 use latpath_stats::units::{count, duration, elapsed, number_of};
-use serde_json::{json, Value};
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
@@ -67,7 +67,7 @@ pub(super) struct Sessions<'a> {
     json: bool,
     quiet: bool,
     lines: Lines,
-    sessions: Vec<Value>,
+    sessions: Vec<ReflectedSession>,
     not_listed: u64,
     freeze: Option<&'a BreachTrace>,
     command: Option<&'a SpikeCommand>,
@@ -76,10 +76,10 @@ pub(super) struct Sessions<'a> {
     pub disturbances: Vec<Disturbance>,
     shown: &'a Shown,
     /// The first breaches of the reflector's own threshold.
-    held: Vec<Value>,
+    held: Vec<HeldProbe>,
     held_in_all: u64,
-    /// Times of all sessions, once the reflector has ended.
-    pub all: Option<AllTurnarounds>,
+    /// Times of all sessions; empty until the reflector has ended.
+    pub all: AllTurnarounds,
 }
 
 impl<'a> Sessions<'a> {
@@ -103,7 +103,7 @@ impl<'a> Sessions<'a> {
             shown,
             held: Vec::new(),
             held_in_all: 0,
-            all: None,
+            all: AllTurnarounds::new(0, None),
         }
     }
 }
@@ -122,20 +122,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
                 self.not_listed += 1;
                 return;
             }
-            let mut value = json!({
-                "peer": peer.to_string(),
-                "session": format!("{:08x}", session.number),
-                "received": seen.received,
-                "duplicates": seen.duplicates,
-                "reordered": seen.reordered,
-                "refused": seen.refused,
-                "breaches": session.breaches,
-                "over_threshold": session.times.over,
-            });
-            for (_, name, times) in session.times.all() {
-                value[name] = json!(times.some_figures());
-            }
-            self.sessions.push(value);
+            self.sessions.push(ReflectedSession::of(peer.to_string(), session));
             return;
         }
         if !self.lines.has_room(Instant::now()) {
@@ -176,11 +163,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
             command.late(|| late_event(&peer.to_string(), session, held));
         }
         if self.held.len() < MOST_HELD {
-            let mut value = json!(held);
-            value["peer"] = json!(peer.to_string());
-            value["session"] = json!(format!("{session:08x}"));
-            value["clock"] = json!(held.clock());
-            self.held.push(value);
+            self.held.push(HeldProbe { peer: peer.to_string(), session, clock: held.clock(), held: *held });
         }
         self.held_in_all += 1;
         if self.held_in_all <= MOST_HELD_PRINTED && self.lines.has_room(Instant::now()) {
@@ -196,7 +179,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
     }
 
     fn sum(&mut self, all: AllTurnarounds) {
-        self.all = Some(all);
+        self.all = all;
     }
 }
 
@@ -225,23 +208,18 @@ impl Sessions<'_> {
         }
     }
 
-    /// The result as JSON, described in docs/json.md.
-    pub fn to_json(&self, sum: &Reflected) -> Value {
-        let mut value = json!({
-            "version": 1,
-            "sessions": self.sessions,
-            "sessions_not_listed": self.not_listed,
-            "foreign": sum.foreign,
-            "turned_away": sum.turned_away,
-            "dropped": sum.dropped,
-            "breached": sum.breached,
-            "disturbances": self.disturbances,
-            "held": self.held,
-        });
-        if let (Some(all), Value::Object(keys)) = (&self.all, &mut value) {
-            keys.extend(figures::to_json(all));
+    /// The result as a document, without runs of the user's command.
+    pub fn document(self, sum: Reflected) -> ReflectDocument {
+        ReflectDocument {
+            version: VERSION,
+            times: (&self.all).into(),
+            sessions: self.sessions,
+            sessions_not_listed: self.not_listed,
+            sum,
+            disturbances: self.disturbances,
+            held: self.held,
+            on_spike: None,
         }
-        value
     }
 
     /// The result as text.
@@ -263,7 +241,7 @@ impl Sessions<'_> {
         if sum.breached {
             text += &format!("{} held here for longer than the threshold\n", number_of(self.held_in_all, "probe"));
         }
-        text + &self.all.as_ref().map_or(String::new(), |all| figures::text(all, sum.sessions == 1))
+        text + &figures::text(&self.all, sum.sessions == 1)
     }
 }
 
@@ -279,8 +257,8 @@ mod tests {
     fn forged_sessions_fill_no_memory_without_end_and_what_is_not_listed_is_counted() {
         let (mut sessions, session) = (sessions(true), Session::new(7, 0, None, 0));
         (0..MOST_LISTED + 3).for_each(|_| sessions.ends(&"peer", &session));
-        let json = sessions.to_json(&Reflected::default());
-        assert_eq!((json["sessions"].as_array().unwrap().len(), &json["sessions_not_listed"]), (10_000, &json!(3)));
+        let document = sessions.document(Reflected::default());
+        assert_eq!((document.sessions.len(), document.sessions_not_listed), (10_000, 3));
     }
 
     #[test]
