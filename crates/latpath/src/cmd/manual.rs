@@ -94,11 +94,8 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
     let mut schema = schema();
     let command = match command {
         "gates-check" => "gates check",
-<<<<<<< HEAD
-        "study-vhost" => "study vhost",
-        "path-list" => "path --list",
-=======
         "net" => "net status",
+        "path-list" => "path --list",
         "ping-caps" => "ping caps",
         "ping-emit" => "ping emit",
         "ping-reflect" => "ping reflect",
