@@ -10,7 +10,6 @@ use super::{
     scenario::{tc, Reader, Scenario, CPU, NO_ROUNDS},
     verdict::{Late, Seen},
 };
-use latpath_cause::Cause;
 use latpath_lab::{PUBLISHER, VETH};
 use latpath_linux::monotonic;
 use latpath_report::{explanation::FixDocument, ExplanationDocument};
