@@ -522,10 +522,27 @@ impl Door {
             let fits = !matches!(i.line, Some(Line::Message(data)) if data as u32 & 0xff != vector);
             i.stage == Stage::Raised && i.raiser == mark.pid && i.vcpu.is_none() && fits
         };
-        let Some(interrupt) = self.interrupts.iter_mut().rfind(is_its) else { return };
+        let Some(interrupt) = self.interrupts.iter_mut().rfind(is_its) else {
+            return self.accepted_again(mark, vector, vcpu);
+        };
         (interrupt.vector, interrupt.vcpu) = (Some(vector), Some(vcpu));
         let queue = interrupt.queue;
         self.queue(queue).vector = Some(vector);
+    }
+
+    /// A line was raised while the guest handled its interrupt. KVM has it accepted when the guest has ended that, on
+    /// the vCPU's thread.
+    fn accepted_again(&mut self, mark: Mark, vector: u32, vcpu: u32) {
+        let (true, process) = (self.vcpus.contains_key(&mark.pid), self.process(mark.pid)) else { return };
+        let queues = &self.queues;
+        let is_of_line = |i: &&mut Interrupt| {
+            let known = queues.get(&i.queue).and_then(|queue| queue.vector);
+            let waits = i.stage == Stage::Raised && i.vcpu.is_none() && matches!(i.line, Some(Line::Wire(_)));
+            waits && i.process.is_some() && i.process == process && known == Some(vector)
+        };
+        for interrupt in self.interrupts.iter_mut().filter(is_of_line) {
+            (interrupt.vector, interrupt.vcpu) = (Some(vector), Some(vcpu));
+        }
     }
 
     /// Whether an interrupt is for this vCPU thread.

@@ -351,6 +351,24 @@ fn qemu_relays_the_interrupt_of_vhost() {
     assert_eq!(host.found[key], (host.truth[key].0, Some(raised), Some(host.t)));
 }
 
+#[test]
+fn a_line_that_is_raised_while_the_guest_handles_it_is_accepted_once_that_has_ended() {
+    let mut host = with_relay();
+    host.reads_and_signals();
+    host.relays();
+    host.takes_relayed();
+    let later = host.reads_and_signals();
+    host.transfer(1, RELAY, Transfer::RaiseLine(11));
+    let raised = host.t;
+    host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
+    // Of another device.
+    host.transfer(2, vcpu(0), Transfer::Accept { vector: 0x28, vcpu: 0 });
+    host.transfer(2, vcpu(0), Transfer::Accept { vector: 0x27, vcpu: 0 });
+    host.takes_relayed();
+    assert_eq!(host.found[later], (host.truth[later].0, Some(raised), Some(host.t)));
+    assert_eq!(host.held(), 0);
+}
+
 /// Between its read of the signal and the interrupt, QEMU's thread waits for a CPU. Packets that come meanwhile need no
 /// signal of their own.
 #[test]

@@ -36,12 +36,23 @@ pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: t
 const HALTS: u32 = 32;
 /// Number of packets without a time at the door that are no fault: no interrupt of their queue was seen before.
 const FIRST: u64 = 50;
+/// Share of packets without a time at the door that is no fault, as one in so many: a line that is raised while the guest
+/// handles its interrupt is not accepted again if the guest has lowered it meanwhile.
+const NOT_TAKEN: u64 = 100;
+
+/// Frames per second that an emulated guest can receive for long.
+fn rate(service: NicService) -> u64 {
+    match service {
+        NicService::Qemu => 400,
+        _ => 1_000,
+    }
+}
 
 fn served(scale: &Scale, switch: Switch, service: NicService) -> Outcome {
     let mut stage = Stage::lay(switch)?;
     stage.service = service;
     stage.boot_guest()?;
-    let stream = Stream::sv("MU01", scale.frames(4_000, 40_000));
+    let stream = Stream::sv("MU01", scale.frames(4_000, 40_000)).rate(rate(service));
     stage.subscribe(&stream)?;
     let recording = stage.record(&stream, "--door")?;
     stage.publish(&stream)?;
@@ -67,14 +78,17 @@ fn served(scale: &Scale, switch: Switch, service: NicService) -> Outcome {
          before it had the interrupt"
     );
     ensure!(polled * 50 <= packets, "{polled} of {packets} were seen before the guest had the interrupt");
-    ensure!(packets == stream.frames && entered + FIRST >= packets, "{entered} of {packets} in the guest");
+    ensure!(
+        packets == stream.frames && entered + FIRST + packets / NOT_TAKEN >= packets,
+        "{entered} of {packets} in the guest"
+    );
     ensure!(signalled * 10 >= packets, "{signalled} of {packets} with an interrupt");
     from_guest(&mut stage, scale, switch, service)
 }
 
 /// A stream that the guest sends.
 fn from_guest(stage: &mut Stage, scale: &Scale, switch: Switch, service: NicService) -> Outcome {
-    let stream = Stream::sv("OUT", scale.frames(2_000, 20_000));
+    let stream = Stream::sv("OUT", scale.frames(2_000, 20_000)).rate(rate(service));
     let recording = stage.record(&stream, "--door")?;
     let (rate, frames) = (stream.rate, stream.frames);
     let words = format!("latpath publish -i {GUEST_DEVICE} --svid OUT --rate {rate} --count {frames}");
@@ -140,19 +154,23 @@ fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
     let [read, signal, enter] = [point(&run, &door[0])?, point(&run, &door[1])?, point(&run, &door[2])?];
     let guest = point(&run, &format!("guest0/nic-rx@{GUEST_DEVICE}"))?;
     let bound = bound_of(&run);
-    let (mut counts, mut wrong, mut last) = (Counts::default(), Vec::new(), None);
+    let (mut counts, mut wrong, mut last) = (Counts::default(), Vec::new(), [None; 2]);
     run.for_each(&Select::default(), |j| {
         let at = |point| j.at(point);
         let (signalled, entered) = (at(signal), at(enter));
         counts.packets += 1;
         counts.signalled += u64::from(signalled.is_some());
-        counts.shared += u64::from(signalled.is_some() && signalled == last);
+        counts.shared += u64::from(signalled.is_some() && signalled == last[0]);
         counts.entered += u64::from(entered.is_some());
-        last = signalled.or(last);
+        if signalled.is_some() {
+            last = [signalled, entered];
+        }
         let seen = at(guest).map(|t| t + bound);
         let steps: [Option<Ns>; 4] = [at(read), signalled, entered, seen];
-        counts.polled += u64::from(signalled.is_some() && seen < entered);
-        let is_wrong = seen < at(read) || signalled.is_none() && seen < entered;
+        // With an interrupt of its own, or an earlier one that was still to be taken.
+        let has_interrupt = signalled.is_some() || entered.is_some() && entered == last[1];
+        counts.polled += u64::from(has_interrupt && seen < entered);
+        let is_wrong = seen < at(read) || !has_interrupt && seen < entered;
         if is_wrong || !steps[..3].iter().flatten().is_sorted() {
             wrong.push((j.number, steps));
         }
