@@ -4,6 +4,8 @@
 use crate::Executor;
 use latpath_flight::{Class, Doing};
 use latpath_vms::{Role, Thread, Vm};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of thread numbers kept per actor.
 const MAX_PIDS: usize = 32;
@@ -14,7 +16,7 @@ const MAX_THREADS: usize = 32;
 pub const LATPATH_ITSELF: &str = "latpath itself";
 
 /// The process of a thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
     /// Number of its first thread.
     pub pid: u32,

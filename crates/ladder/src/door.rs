@@ -533,8 +533,10 @@ impl Door {
     /// A line was raised while the guest handled its interrupt. KVM has it accepted when the guest has ended that, on
     /// the vCPU's thread.
     fn accepted_again(&mut self, mark: Mark, vector: u32, vcpu: u32) {
-        let (true, process) = (self.vcpus.contains_key(&mark.pid), self.process(mark.pid)) else { return };
-        let queues = &self.queues;
+        if !self.vcpus.contains_key(&mark.pid) {
+            return;
+        }
+        let (queues, process) = (&self.queues, self.process(mark.pid));
         let is_of_line = |i: &&mut Interrupt| {
             let known = queues.get(&i.queue).and_then(|queue| queue.vector);
             let waits = i.stage == Stage::Raised && i.vcpu.is_none() && matches!(i.line, Some(Line::Wire(_)));

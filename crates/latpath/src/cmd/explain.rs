@@ -1,6 +1,6 @@
 //! `latpath explain`: shows why packets of a recording were late.
 
-use super::report::print;
+use super::report::{print, print_as};
 use super::{quoted, style, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
@@ -83,13 +83,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     captures.files.notes.extend(utc_steps(manifest));
     captures.note_starvation();
     let explanation = ranked(explanation, args.by);
-    if args.json {
-        let document = explanation_document(Some((&run, &captures.files)), &explanation, explainer.context());
-        print(&(serde_json::to_string(&document)? + "\n"))?;
-    } else {
-        let head = Head { run: &run, files: &captures.files };
-        print(&explanation_text(&head, &explanation, explainer.context(), style()))?;
-    }
+    let (files, context) = (&captures.files, explainer.context());
+    print_as(
+        args.json,
+        || explanation_document(Some((&run, files)), &explanation, context),
+        || explanation_text(&Head { run: &run, files }, &explanation, context, style()),
+    )?;
     if explanation.late == 0 && args.packet.is_none() {
         if captures.unread > 0 {
             bail!("{name}: none of its spikes can be read");

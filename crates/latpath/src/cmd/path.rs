@@ -97,9 +97,7 @@ struct SearchResult {
 
 pub fn run(args: Args) -> Result<Outcome> {
     if args.list {
-        let functions = functions();
-        let text = list(&functions);
-        print_as(args.json, || FunctionsDocument::new(functions), || text)?;
+        print_as(args.json, || FunctionsDocument::new(functions()), list)?;
         return Ok(Outcome::Done);
     }
     let options = options(&args)?;
@@ -197,11 +195,11 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (SearchResult, 
     (SearchResult { packets, counts, how, time_of_day }, remains)
 }
 
-fn list(functions: &[latpath_path::Function]) -> String {
+fn list() -> String {
     let line = |f: &latpath_path::Function| {
         let places: Vec<String> = f.arguments().map(|i| i.to_string()).collect();
         let module = f.module.as_ref().map_or(String::new(), |m| format!(" [{m}]"));
         format!("{}{module} {}\n", f.name, places.join(","))
     };
-    functions.iter().map(line).collect()
+    functions().iter().map(line).collect()
 }

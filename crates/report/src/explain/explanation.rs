@@ -1,7 +1,7 @@
 //! The document that `latpath explain --json` prints. docs/json.md describes its keys.
 
 use crate::json::RunHead;
-use latpath_cause::{Cause, GuestCausality, NoFlow};
+use latpath_cause::{Cause, GuestCausality, NoFlow, Process};
 use latpath_model::Ns;
 use latpath_run::SpikesRecord;
 use schemars::JsonSchema;
@@ -139,22 +139,9 @@ pub struct ActorDocument {
     /// Whether the actor is latpath itself.
     pub latpath: bool,
     /// The process; null if it is unknown or the actor is no thread.
-    pub process: Option<ProcessDocument>,
+    pub process: Option<Process>,
     /// Names of a culprit's threads that differ from the process's name.
     pub threads: Vec<String>,
-}
-
-/// The process of a thread.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ProcessDocument {
-    /// Process number.
-    pub pid: u32,
-    /// Name.
-    pub name: String,
-    /// Systemd unit or control group, if it is recorded.
-    pub unit: Option<String>,
-    /// Owner (`container web (docker)`), if it is recorded.
-    pub owner: Option<String>,
 }
 
 /// A culprit, with the time for which it delayed the actor.

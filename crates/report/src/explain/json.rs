@@ -87,13 +87,12 @@ fn fix_document(advice: &Advice) -> FixDocument {
 }
 
 fn actor(actor: &Actor) -> ActorDocument {
-    let process = actor.process.clone();
     ActorDocument {
         name: actor.name.clone(),
         pids: actor.pids.clone(),
         class: actor.class.map(|class| class.to_string()),
         latpath: actor.is_tool,
-        process: process.map(|p| ProcessDocument { pid: p.pid, name: p.name, unit: p.unit, owner: p.owner }),
+        process: actor.process.clone(),
         threads: actor.threads.clone(),
     }
 }
