@@ -3,7 +3,7 @@
 use flate2::read::GzDecoder;
 use latpath_linux::proc::{line, Root};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use std::io::Read;
 const MOST_BYTES: u64 = 4 << 20;
 
 /// Setting of an option in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// Built in.

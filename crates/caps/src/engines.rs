@@ -60,8 +60,9 @@ impl Engine {
             Ok(lacks) => (Works::Partly, lacks),
             Err(lack) => (Works::No, vec![lack]),
         };
-        let (commands, not_observable) = (self.commands.to_vec(), self.not_observable.to_vec());
+        let owned = |all: &[&str]| all.iter().map(ToString::to_string).collect();
         let title = self.title.map_or_else(|| self.commands.join(", "), Into::into);
+        let (commands, not_observable) = (owned(self.commands), owned(self.not_observable));
         Command { commands, title, works, lacks, not_observable }
     }
 }
@@ -211,7 +212,7 @@ mod tests {
     fn what_no_machine_shows_does_not_make_a_command_work_in_part() {
         let machine = Machine { root: Root::of("/nowhere".as_ref()), config: None };
         let tried = Engine { not_observable: &["x"], ..engine(&["a"], |_| Ok(Vec::new())) }.try_out(&machine);
-        assert_eq!((tried.works, tried.not_observable), (Works::Yes, vec!["x"]));
+        assert_eq!((tried.works, tried.not_observable), (Works::Yes, vec!["x".into()]));
         let rings = |engine: &Engine| engine.not_observable.iter().any(|what| what.contains("PACKET_RX_RING"));
         assert!(ALL.iter().all(|engine| engine.commands.contains(&"record") == rings(engine)));
     }

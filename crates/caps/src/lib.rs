@@ -11,11 +11,11 @@ pub use config::{Config, Setting};
 
 use latpath_linux::proc::{line, Root};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Extent to which a command works.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Works {
     /// Not at all.
@@ -27,7 +27,7 @@ pub enum Works {
 }
 
 /// Something that is missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Lack {
     /// The missing thing, and the reason.
     pub what: String,
@@ -38,10 +38,10 @@ pub struct Lack {
 }
 
 /// One or more commands with the same requirements.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Command {
     /// Names of the commands.
-    pub commands: Vec<&'static str>,
+    pub commands: Vec<String>,
     /// Title for users: the commands' names, or the part with requirements if the command itself has none.
     pub title: String,
     /// Extent to which the commands work.
@@ -49,27 +49,27 @@ pub struct Command {
     /// Missing parts.
     pub lacks: Vec<Lack>,
     /// Data needed to judge limits that the commands cannot observe on any machine; has no effect on `works`.
-    pub not_observable: Vec<&'static str>,
+    pub not_observable: Vec<String>,
 }
 
 /// An option of the kernel's configuration that some command uses.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelOption {
     /// Its name.
     pub name: String,
     /// Its purpose.
-    pub needed_for: &'static str,
+    pub needed_for: String,
     /// Its setting.
     pub setting: Setting,
 }
 
 /// Capabilities of this machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Caps {
     /// The kernel's release.
     pub kernel: String,
     /// The machine's architecture.
-    pub architecture: &'static str,
+    pub architecture: String,
     /// File with the kernel's configuration, if found.
     pub config_file: Option<String>,
     /// The commands with requirements on the machine.
@@ -85,13 +85,13 @@ impl Caps {
         let config = Config::of_kernel(&root);
         let machine = Machine { root, config };
         let commands = engines::ALL.iter().map(|engine| engine.try_out(&machine)).collect();
-        let setting = |(name, needed_for): (&str, &'static str)| {
+        let setting = |(name, needed_for): (&str, &str)| {
             let setting = machine.config.as_ref()?.setting(name);
-            Some(KernelOption { name: format!("CONFIG_{name}"), needed_for, setting })
+            Some(KernelOption { name: format!("CONFIG_{name}"), needed_for: needed_for.into(), setting })
         };
         Self {
             kernel: line(machine.root.path("proc/sys/kernel/osrelease")),
-            architecture: std::env::consts::ARCH,
+            architecture: std::env::consts::ARCH.into(),
             config_file: machine.config.as_ref().map(|config| config.file.clone()),
             commands,
             options: options_of(std::env::consts::ARCH).filter_map(setting).collect(),
@@ -105,7 +105,7 @@ impl Caps {
 
     /// Extent to which a command works; `None` for an unknown command or one without requirements.
     pub fn works(&self, command: &str) -> Option<Works> {
-        self.commands.iter().find(|known| known.commands.contains(&command)).map(|known| known.works)
+        self.commands.iter().find(|known| known.commands.iter().any(|name| name == command)).map(|known| known.works)
     }
 }
 

@@ -10,10 +10,10 @@ use latpath_placement::CpuMap;
 use latpath_settings::Setting;
 use latpath_tune::Profile;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is wrong with a machine, and how its CPUs are used.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
     /// The kernel's release.
     pub kernel: String,

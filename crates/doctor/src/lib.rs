@@ -6,6 +6,7 @@
 
 mod cost;
 mod diagnosis;
+mod document;
 mod finding;
 mod fix;
 mod machine;
@@ -14,6 +15,7 @@ mod rules;
 
 pub use cost::{rank, CostRow, RunCost};
 pub use diagnosis::Diagnosis;
+pub use document::DoctorDocument;
 pub use finding::{Finding, FindingKind, RunShare, Severity};
 pub use machine::{Machine, Stranger};
 pub use profile::profile_of;

@@ -3,13 +3,13 @@
 use crate::placement::{Interrupt, Job, Placement, Worker};
 use latpath_linux::Cpus;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of names in a list.
 const MOST_NAMES: usize = 8;
 
 /// Kind of a collision, the worst first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CollisionKind {
     /// QEMU's main loop may run only where real-time vCPUs of at least its priority run.
@@ -55,7 +55,7 @@ impl CollisionKind {
 }
 
 /// Threads or interrupts that disturb each other.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Collision {
     /// Its kind.
     pub kind: CollisionKind,

@@ -5,10 +5,10 @@ use crate::placement::{CpuUse, Placement, Worker};
 use latpath_linux::Cpus;
 use latpath_settings::Setting;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// CPUs with the same use and the same work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuRow {
     /// The CPUs.
     #[schemars(with = "String")]
@@ -31,7 +31,7 @@ pub struct CpuRow {
 }
 
 /// The map of a machine's CPUs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuMap {
     /// CPUs by what runs there, the lowest first.
     pub rows: Vec<CpuRow>,

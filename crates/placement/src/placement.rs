@@ -3,14 +3,14 @@
 use latpath_linux::Cpus;
 use latpath_settings::{Scope, Setting, SettingValue};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Distance of a NUMA node to itself (ACPI, SLIT).
 const OWN_NODE: &str = "10";
 
 /// What a thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
     /// Runs a vCPU.
@@ -41,7 +41,7 @@ impl Job {
 }
 
 /// A thread that carries packets or time, and the CPUs on which it may run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worker {
     /// What it does.
     pub job: Job,
@@ -61,7 +61,7 @@ pub struct Worker {
 }
 
 /// An interrupt, and the CPUs that may serve it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interrupt {
     /// Its name: `eth0-rx-0`, `nvme0q1`.
     pub name: String,
@@ -78,7 +78,7 @@ pub struct Interrupt {
 }
 
 /// What a CPU is kept for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CpuUse {
     /// Neither isolated nor without tick.

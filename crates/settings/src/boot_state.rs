@@ -4,10 +4,10 @@ use crate::boot::NextBoot;
 use crate::read::boot_parameter;
 use crate::setting::{Read, Setting};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Whether a parameter of the kernel's command line has a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BootState {
     /// The running kernel has it.

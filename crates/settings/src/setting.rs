@@ -71,7 +71,7 @@ impl Scope {
 }
 
 /// Disturbance that a change of a setting causes; the least first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Disturbs {
     /// No packet.
@@ -100,7 +100,7 @@ impl Disturbs {
 }
 
 /// How long a written value lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lasts {
     /// Until the machine is started again.

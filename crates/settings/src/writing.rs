@@ -12,7 +12,7 @@ use latpath_linux::{set_affinity, set_scheduling, writable_sysfs_of_own_netns, C
 use latpath_net::{Inode, Netns};
 use latpath_vms::{Policy, Thread};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd;
@@ -22,7 +22,7 @@ use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
 /// Whether latpath writes a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Writable {
     /// [`Setting::write`] changes it at once.

@@ -13,6 +13,7 @@
 pub mod chrony;
 mod client;
 mod daemons;
+mod document;
 mod events;
 mod links;
 pub mod management;
@@ -22,6 +23,7 @@ mod state;
 mod survey;
 
 pub use client::{Client, Domain};
+pub use document::ClocksDocument;
 pub use events::{EventDetector, SyncEvent, SyncEventKind};
 pub use links::PhcOffset;
 pub use management::{ClockIdentity, PortState};

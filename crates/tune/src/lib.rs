@@ -9,6 +9,7 @@
 
 mod accept;
 mod condition;
+mod document;
 mod export;
 mod machine;
 mod placement;
@@ -22,6 +23,7 @@ mod watch;
 
 pub use accept::Accept;
 pub use condition::Condition;
+pub use document::{ProfileHead, ProfilesDocument, TuneDocument};
 pub use export::{export, Format};
 pub use machine::Machine;
 pub use plan::{plan, Later, Met, Plan, PlanError, Planned, PlannedPlace, Skipped};

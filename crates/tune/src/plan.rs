@@ -9,11 +9,11 @@ use latpath_linux::Cpus;
 use latpath_settings::{Address, BootState, Disturbs, Lasts, Located, NextBoot, Owner, Owners, Setting, Writable};
 use latpath_vms::Role;
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What a profile changes on a machine.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// The profile's name.
     pub profile: String,
@@ -35,6 +35,7 @@ pub struct Plan {
     pub skipped: Vec<Skipped>,
     /// What would hurt, and what could not be read.
     pub warnings: Vec<String>,
+    /// The profile; empty in a plan read from JSON, which is not to be applied.
     #[serde(skip)]
     pub(crate) of: Profile,
     #[serde(skip)]
@@ -42,10 +43,10 @@ pub struct Plan {
 }
 
 /// A change of a setting at one or more places.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Planned {
     /// The setting.
-    #[serde(serialize_with = "id")]
+    #[serde(with = "setting_id")]
     #[schemars(with = "String")]
     pub setting: Setting,
     /// The new value.
@@ -63,7 +64,7 @@ pub struct Planned {
 }
 
 /// A place of a change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedPlace {
     /// The owner's name, as in a reading; empty for the machine.
     pub target: String,
@@ -80,10 +81,10 @@ pub struct PlannedPlace {
 }
 
 /// A change that cannot be made at once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Later {
     /// The setting.
-    #[serde(serialize_with = "id")]
+    #[serde(with = "setting_id")]
     #[schemars(with = "String")]
     pub setting: Setting,
     /// The owner's name; empty for the machine.
@@ -105,10 +106,10 @@ pub struct Later {
 }
 
 /// A line that the machine meets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Met {
     /// The setting.
-    #[serde(serialize_with = "id")]
+    #[serde(with = "setting_id")]
     #[schemars(with = "String")]
     pub setting: Setting,
     /// The owner's name; empty for the machine.
@@ -118,10 +119,10 @@ pub struct Met {
 }
 
 /// A line that does not apply.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Skipped {
     /// The setting.
-    #[serde(serialize_with = "id")]
+    #[serde(with = "setting_id")]
     #[schemars(with = "String")]
     pub setting: Setting,
     /// The places, as the profile has them.
@@ -172,8 +173,19 @@ fn flag(name: &str) -> String {
 /// Variables of profiles that have a flag of their own, besides the built-in ones.
 const FLAGS: [&str; 4] = ["address", "peer", "no_namespace", "no_ptp"];
 
-pub(crate) fn id<S: Serializer>(setting: &Setting, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(setting.id())
+/// A setting, written as its name.
+mod setting_id {
+    use latpath_settings::Setting;
+    use serde::{de::Error, Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(setting: &Setting, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(setting.id())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Setting, D::Error> {
+        let id = String::deserialize(from)?;
+        Setting::of_id(&id).ok_or_else(|| Error::custom(format!("{id}: no such setting")))
+    }
 }
 
 /// A wanted value at a place.

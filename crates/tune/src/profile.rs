@@ -25,7 +25,7 @@ const EMBEDDED: &[(&str, &str)] = &[
 ];
 
 /// A set of settings for one purpose.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Its name: lower-case letters, digits and dashes.
     pub name: String,

@@ -3,7 +3,7 @@
 use crate::plan::Planned;
 use latpath_model::Ns;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Looks at traffic while settings change.
 pub trait Watch {
@@ -21,7 +21,7 @@ pub trait Watch {
 }
 
 /// The effect of a step on the traffic.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
     /// Time from the change to the end of the observation, ns.
     pub watched_ns: Ns,
@@ -40,7 +40,7 @@ pub struct Effect {
 }
 
 /// Latencies of packets, ns; null where there were no packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
     /// Median.
     pub p50: Option<Ns>,

@@ -4,7 +4,8 @@
 mod host;
 
 use host::{thread, Host, LINE, SECOND};
-use latpath_doctor::{CostRow, Finding, Rule, RunCost, Severity};
+use latpath_caps::{Caps, Command, KernelOption, Lack, Works};
+use latpath_doctor::{CostRow, DoctorDocument, Finding, Rule, RunCost, Severity};
 use latpath_testkit::machine_folder::MachineFolder;
 use latpath_vms::{Accel, Role, Vm};
 use std::collections::BTreeSet;
@@ -204,6 +205,33 @@ fn is_whole(finding: &Finding) {
     assert!(!finding.settings.is_empty() || finding.commands.is_empty(), "{finding:?}");
     let text = serde_json::to_string(finding).unwrap();
     assert_eq!(serde_json::from_str::<Finding>(&text).unwrap(), *finding);
+}
+
+#[test]
+fn what_the_command_prints_is_read_as_it_was() {
+    let mut host = Host::clean();
+    host.cpus(Role::MainLoop, "2");
+    let lack = Lack { what: "no BTF".into(), lost: String::new(), remedy: None };
+    let command = Command {
+        commands: vec!["path".into()],
+        title: "path".into(),
+        works: Works::No,
+        lacks: vec![lack],
+        not_observable: vec!["mapped rings".into()],
+    };
+    let option =
+        KernelOption { name: "CONFIG_KVM".into(), needed_for: "exits".into(), setting: latpath_caps::Setting::BuiltIn };
+    let capabilities = Caps {
+        kernel: "6.12".into(),
+        architecture: "x86_64".into(),
+        config_file: None,
+        commands: vec![command],
+        options: vec![option],
+    };
+    let document = DoctorDocument { diagnosis: host.diagnosis(&[]), capabilities: Some(capabilities) };
+    assert!(!document.diagnosis.map.collisions.is_empty(), "{:?}", document.diagnosis.map);
+    let text = serde_json::to_string(&document).unwrap();
+    assert_eq!(serde_json::from_str::<DoctorDocument>(&text).unwrap(), document);
 }
 
 #[test]

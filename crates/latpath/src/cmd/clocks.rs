@@ -7,9 +7,7 @@ use super::{style, Outcome};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_report::clocks_text;
-use latpath_timesync::{ClockReport, Monitor, Survey, SyncEvent, SyncRecord};
-use schemars::JsonSchema;
-use serde::Serialize;
+use latpath_timesync::{ClockReport, ClocksDocument, Monitor, Survey, SyncEvent, SyncRecord};
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,16 +36,6 @@ pub struct Args {
     json: bool,
 }
 
-/// What `latpath clocks --json` prints.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Document {
-    /// State of the clocks.
-    #[serde(flatten)]
-    clocks: ClockReport,
-    /// With `--watch`: events that began or ended since the previous line.
-    events: Vec<SyncEvent>,
-}
-
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     if args.watch || args.sync.required().is_some() {
@@ -69,7 +57,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 /// Prints a view. Returns false if the reader is gone.
 fn show(args: &Args, clocks: ClockReport, events: &[SyncEvent]) -> Result<bool> {
     if args.json {
-        return print(&(serde_json::to_string(&Document { clocks, events: events.to_vec() })? + "\n"));
+        return print(&(serde_json::to_string(&ClocksDocument { clocks, events: events.to_vec() })? + "\n"));
     }
     let text = clocks_text(&clocks, events, style());
     match args.watch && std::io::stdout().is_terminal() {

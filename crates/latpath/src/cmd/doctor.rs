@@ -7,12 +7,10 @@ use super::{quoted, style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_caps::Caps;
-use latpath_doctor::{profile_of, Diagnosis, Machine, RunCost};
+use latpath_doctor::{profile_of, Diagnosis, DoctorDocument, Machine, RunCost};
 use latpath_linux::monotonic;
 use latpath_run::{MANIFEST, SPIKES};
 use latpath_tune::Profile;
-use schemars::JsonSchema;
-use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -55,15 +53,6 @@ pub struct Args {
     json: bool,
 }
 
-/// The JSON of `latpath doctor`.
-#[derive(Serialize, JsonSchema)]
-pub struct Report {
-    #[serde(flatten)]
-    diagnosis: Diagnosis,
-    /// Which commands of latpath work on this machine; null unless asked for.
-    capabilities: Option<Caps>,
-}
-
 pub fn run(args: Args) -> Result<Outcome> {
     commands::check(&args.need)?;
     let runs = match args.run.as_slice() {
@@ -81,12 +70,12 @@ pub fn run(args: Args) -> Result<Outcome> {
     let capabilities = (args.commands || !args.need.is_empty()).then(Caps::of_this_machine);
     let is_missing = capabilities.as_ref().is_some_and(|caps| commands::is_missing(caps, &args.need));
     let is_ill = args.strict && !diagnosis.findings.is_empty();
-    let report = Report { diagnosis, capabilities };
+    let document = DoctorDocument { diagnosis, capabilities };
     let text = || {
-        let more = report.capabilities.as_ref().map(commands::text).unwrap_or_default();
-        latpath_report::doctor::text(&report.diagnosis, args.details, style()) + &more
+        let more = document.capabilities.as_ref().map(commands::text).unwrap_or_default();
+        latpath_report::doctor::text(&document.diagnosis, args.details, style()) + &more
     };
-    print_as(args.json, || &report, text)?;
+    print_as(args.json, || &document, text)?;
     Ok(if is_missing || is_ill { Outcome::LimitBroken } else { Outcome::Done })
 }
 

@@ -10,6 +10,7 @@ use clap::{Args as ClapArgs, Command};
 use clap_complete::Shell;
 use latpath_analysis::SegmentsDocument;
 use latpath_compare::Comparison;
+use latpath_doctor::DoctorDocument;
 use latpath_nic_timestamps::document::CapsDocument;
 use latpath_observe::study::Configuration;
 use latpath_observe::INSTRUMENTS;
@@ -18,7 +19,9 @@ use latpath_ping::document::{EmitDocument, ReflectDocument, SweepDocument};
 use latpath_report::demo::DemoDocument;
 use latpath_report::{schema, ExplanationDocument};
 use latpath_study::StudyTable;
+use latpath_timesync::ClocksDocument;
 use latpath_traffic::document::StreamsDocument;
+use latpath_tune::TuneDocument;
 use latpath_vms::Guests;
 use std::path::PathBuf;
 
@@ -49,10 +52,10 @@ type Described = (&'static str, fn() -> schemars::Schema);
 
 /// The commands, besides the instruments, that print JSON of their own type.
 const DESCRIBED: [Described; 24] = [
-    ("clocks", of::<super::clocks::Document>),
+    ("clocks", of::<ClocksDocument>),
     ("compare", of::<Comparison>),
     ("demo", of::<DemoDocument>),
-    ("doctor", of::<super::doctor::Report>),
+    ("doctor", of::<DoctorDocument>),
     ("explain", of::<ExplanationDocument>),
     ("gates", of::<Vec<latpath_gates::Scheduler>>),
     ("gates-check", of::<latpath_gates::Report>),
@@ -71,7 +74,7 @@ const DESCRIBED: [Described; 24] = [
     ("study", of::<StudyTable>),
     ("study-vhost", of::<Vec<Configuration>>),
     ("subscribe", of::<super::subscribe::Document>),
-    ("tune", of::<super::tune::Document>),
+    ("tune", of::<TuneDocument>),
     ("vms", of::<Guests>),
 ];
 

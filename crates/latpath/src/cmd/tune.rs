@@ -12,10 +12,11 @@ use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_linux::Cpus;
 use latpath_model::stream::{format_mac, parse_mac};
-use latpath_tune::{plan, Drift, Format, Machine, Plan, PlanError, Profile, TuneError, Tuned, Tuning, Variables};
+use latpath_tune::{
+    plan, Drift, Format, Machine, Plan, PlanError, Profile, ProfilesDocument, TuneDocument, TuneError, Tuned, Tuning,
+    Variables,
+};
 use latpath_undo::Journal;
-use schemars::JsonSchema;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -240,41 +241,6 @@ impl VariableArgs {
     }
 }
 
-/// What `latpath tune list --json` prints.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Profiles {
-    /// latpath's profiles.
-    profiles: Vec<ProfileHead>,
-    /// Profiles that are applied to this machine; null if this user may not read the journal.
-    applied: Option<Vec<Tuned>>,
-}
-
-/// A profile in the list.
-#[derive(Debug, Serialize, JsonSchema)]
-struct ProfileHead {
-    name: String,
-    about: String,
-    /// Variables that it needs.
-    needs: Vec<String>,
-    /// Number of its lines.
-    lines: usize,
-}
-
-/// What `latpath tune … --json` prints.
-#[derive(Serialize, JsonSchema)]
-#[serde(untagged)]
-#[schemars(title = "latpath tune --json")]
-pub enum Document {
-    /// `tune list`
-    Profiles(Profiles),
-    /// `tune plan`
-    Plan(Box<Plan>),
-    /// `tune apply`
-    Applied(Box<latpath_tune::Applied>),
-    /// `tune verify`
-    Drifts(Vec<Drift>),
-}
-
 pub fn run(args: Args) -> Result<Outcome> {
     match args.action {
         Action::List(args) => list(args),
@@ -305,18 +271,12 @@ fn planned(profile: &Profile, variables: &Variables, machine: &Machine) -> Resul
 }
 
 fn list(args: List) -> Result<Outcome> {
-    let heads = Profile::all().into_iter().map(|profile| ProfileHead {
-        lines: profile.lines.len(),
-        name: profile.name,
-        about: profile.about,
-        needs: profile.needs,
-    });
     let machine = Machine::this(&[]);
     let tuning = Tuning::new(&machine, Journal::of_this_machine());
     let applied = if nix::unistd::geteuid().is_root() { Some(tuning.applied()?) } else { None };
-    let profiles = Profiles { profiles: heads.collect(), applied };
+    let profiles = ProfilesDocument { profiles: Profile::all().into_iter().map(Into::into).collect(), applied };
     let text = show::profiles(&profiles);
-    print_as(args.json, || Document::Profiles(profiles), || text)?;
+    print_as(args.json, || TuneDocument::Profiles(profiles), || text)?;
     Ok(Outcome::Done)
 }
 
@@ -330,7 +290,7 @@ fn show_plan(args: PlanArgs) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     let text = show::plan(&plan, args.why);
-    print_as(args.json, || Document::Plan(Box::new(plan)), || text)?;
+    print_as(args.json, || TuneDocument::Plan(Box::new(plan)), || text)?;
     Ok(Outcome::Done)
 }
 
@@ -387,7 +347,7 @@ fn verify(args: Verify) -> Result<Outcome> {
     };
     let is_none = drifts.iter().all(Drift::is_none);
     let text = show::drifts(&drifts);
-    print_as(args.json, || Document::Drifts(drifts), || text)?;
+    print_as(args.json, || TuneDocument::Drifts(drifts), || text)?;
     Ok(if is_none { Outcome::Done } else { Outcome::LimitBroken })
 }
 

@@ -4,7 +4,7 @@ use crate::plan::{Later, Plan, PlanError, Planned};
 use crate::profile::ProfileError;
 use crate::watch::Effect;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How a plan is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Progress<'a> {
 }
 
 /// A step that was made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AppliedStep {
     /// The step.
     pub step: Planned,
@@ -41,7 +41,7 @@ pub struct AppliedStep {
 }
 
 /// What ended an apply early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
     /// A step disturbed the traffic.
@@ -53,7 +53,7 @@ pub enum StopCause {
 }
 
 /// Why an apply ended early.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stopped {
     /// What ended it.
     pub cause: StopCause,
@@ -64,7 +64,7 @@ pub struct Stopped {
 }
 
 /// Result of an apply.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Applied {
     /// The profile's name.
     pub profile: String,
@@ -83,7 +83,7 @@ pub struct Applied {
 }
 
 /// A profile that is applied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tuned {
     /// The profile's name.
     pub profile: String,
@@ -96,7 +96,7 @@ pub struct Tuned {
 }
 
 /// What of an applied profile the machine no longer has.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Drift {
     /// The profile's name.
     pub profile: String,

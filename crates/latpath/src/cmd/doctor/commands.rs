@@ -58,7 +58,7 @@ pub fn text(caps: &Caps) -> String {
     }
     let off = caps.options.iter().filter(|option| option.setting == Setting::Off);
     let mut table = Table::new(&["<not in this kernel", "<needed for"]);
-    off.for_each(|option| table.row(vec![option.name.clone(), option.needed_for.into()]));
+    off.for_each(|option| table.row(vec![option.name.clone(), option.needed_for.clone()]));
     if !table.rows().is_empty() {
         lines.push(String::new());
         lines.extend(table.lines(0, width, mark));

@@ -4,11 +4,11 @@ use super::super::interrupt::stop_flag;
 use super::super::report::{print, print_as};
 use super::super::values::some_time;
 use super::watching::Watching;
-use super::{guard, need_root, planned, show, Document, What};
+use super::{guard, need_root, planned, show, What};
 use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
-use latpath_tune::{Applied, ApplyOptions, Machine, NoWatch, Plan, Progress, StopCause, Tuning, Watch};
+use latpath_tune::{Applied, ApplyOptions, Machine, NoWatch, Plan, Progress, StopCause, TuneDocument, Tuning, Watch};
 use latpath_undo::Journal;
 use std::io::{BufRead, IsTerminal, Write};
 use std::sync::atomic::AtomicBool;
@@ -55,7 +55,7 @@ pub fn run(args: Apply) -> Result<Outcome> {
     }
     if plan.steps.is_empty() {
         if args.json {
-            print_as(true, || Document::Applied(Box::new(nothing(&plan))), String::new)?;
+            print_as(true, || TuneDocument::Applied(Box::new(nothing(&plan))), String::new)?;
         }
         return Ok(Outcome::Done);
     }
@@ -74,7 +74,7 @@ pub fn run(args: Apply) -> Result<Outcome> {
     let applied = make(&args, &machine, &plan, watch.as_mut(), &stop)?;
     let stopped = applied.stopped.clone();
     let text = show::applied(&applied);
-    print_as(args.json, || Document::Applied(Box::new(applied)), || text)?;
+    print_as(args.json, || TuneDocument::Applied(Box::new(applied)), || text)?;
     match &stopped {
         None => Ok(Outcome::Done),
         Some(stopped) if stopped.cause == StopCause::Traffic => Ok(Outcome::LimitBroken),

@@ -1,11 +1,10 @@
 //! Plans, steps and drifts as text.
 
 use super::super::style;
-use super::Profiles;
 use latpath_settings::{Disturbs, Writable};
 use latpath_stats::text::Table;
 use latpath_stats::units::{number_of, Letters};
-use latpath_tune::{Applied, AppliedStep, Drift, Figures, Later, Plan, Planned};
+use latpath_tune::{Applied, AppliedStep, Drift, Figures, Later, Plan, Planned, ProfilesDocument};
 
 /// Maximum length of a value in a table; JSON has the whole.
 const MOST_VALUE: usize = 48;
@@ -23,7 +22,7 @@ fn value(text: &str) -> String {
     latpath_stats::text::cut(&letters().clean(text), MOST_VALUE, letters().ellipsis())
 }
 
-pub(super) fn profiles(all: &Profiles) -> String {
+pub(super) fn profiles(all: &ProfilesDocument) -> String {
     let mut table = Table::new(&["<profile", "<purpose", "<needs"]);
     for head in &all.profiles {
         let needs: Vec<String> = head.needs.iter().map(|name| format!("--{}", name.replace('_', "-"))).collect();
