@@ -4,6 +4,7 @@ use latpath_lab::{APPLICATION, NIC, PUBLISHER};
 use latpath_testkit::names::own;
 use latpath_testkit::waits::{listens, until, LIMIT};
 use latpath_testkit::{bench, equal, latpath, need_btf, need_lab, need_root, trial, Bench, Failed, Finished, Started};
+use latpath_tune::{Applied, Plan, StopCause};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -42,15 +43,14 @@ fn wrong_usage() -> Result<(), Failed> {
 }
 
 fn planned() -> Result<(), Failed> {
-    let plan = || -> Result<Value, Failed> {
+    let plan = || -> Result<Plan, Failed> {
         let output = latpath("tune plan sv-guest --json").output()?;
         equal("the exit code", output.status.code(), Some(0))?;
         Ok(serde_json::from_slice(&output.stdout)?)
     };
     let (first, second) = (plan()?, plan()?);
-    equal("the profile", first["profile"].as_str(), Some("sv-guest"))?;
-    let steps = |plan: &Value| plan["steps"].as_array().map(Vec::len);
-    equal("the number of steps of a second plan", steps(&second), steps(&first))?;
+    equal("the profile", first.profile.as_str(), "sv-guest")?;
+    equal("the number of steps of a second plan", second.steps.len(), first.steps.len())?;
     let script = latpath("tune plan sv-guest --export shell").output()?;
     let parsed = Command::new("sh").args(["-n", "-c"]).arg(String::from_utf8(script.stdout)?).output()?;
     equal("a shell parses the script", parsed.status.success(), true)?;
@@ -118,15 +118,14 @@ fn under_a_stream() -> Result<(), Failed> {
     let words = format!("apply {file} -i {NIC} --stream svid:{} {PATIENT} --yes --json", scene.svid);
     let applied = scene.tune(&words)?;
     equal(&format!("apply: {}", applied.stderr), applied.code, Some(0))?;
-    let document: Value = applied.json::<Value>()?;
-    equal("steps", document["steps"].as_array().map(Vec::len), Some(2))?;
-    for step in document["steps"].as_array().into_iter().flatten() {
-        let effect = &step["effect"];
-        equal(&format!("{effect}"), effect["packets"].as_u64() > Some(100) && effect["lost"] == 0, true)?;
-        equal("it is compared with before", effect["before"]["p50"].as_i64() > Some(0), true)?;
+    let Applied { steps, subject, .. } = applied.json()?;
+    equal("steps", steps.len(), 2)?;
+    for step in &steps {
+        let effect = step.effect.as_ref().ok_or("no effect")?;
+        equal(&format!("{effect:?}"), effect.packets > 100 && effect.lost == 0, true)?;
+        equal("it is compared with before", effect.before.p50 > Some(0), true)?;
     }
     equal("ip shows it", scene.shown()?, (before.0, Some(1234)))?;
-    let subject = document["subject"].as_str().unwrap_or_default().to_owned();
     equal("verify", scene.tune(&format!("verify {subject}"))?.code, Some(0))?;
 
     let mut command = Command::new("ip");
@@ -152,10 +151,11 @@ fn disturbed() -> Result<(), Failed> {
     let words = format!("apply {file} -i {NIC} --stream svid:{} {PATIENT} --yes --json", scene.svid);
     let applied = scene.tune(&words)?;
     equal(&format!("apply: {}", applied.stderr), applied.code, Some(3))?;
-    let document: Value = serde_json::from_str(&applied.stdout)?;
-    equal("what stopped it", document["stopped"]["cause"].as_str(), Some("traffic"))?;
-    equal("the step", document["stopped"]["step"].as_str(), Some(format!("device-mtu of {NIC}").as_str()))?;
-    equal("both steps were taken back", document["reverted"].as_array().map(Vec::len), Some(2))?;
+    let Applied { stopped, reverted, .. } = serde_json::from_str(&applied.stdout)?;
+    let stopped = stopped.ok_or("nothing stopped it")?;
+    equal("what stopped it", stopped.cause, StopCause::Traffic)?;
+    equal("the step", stopped.step, format!("device-mtu of {NIC}"))?;
+    equal("both steps were taken back", reverted.len(), 2)?;
     equal("ip shows the old values", scene.shown()?, before)?;
     let verified = scene.tune(&format!("undo {name}"))?;
     equal(&verified.stderr, (verified.code, verified.stderr.contains("not applied")), (Some(1), true))?;

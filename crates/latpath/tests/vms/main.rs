@@ -1,5 +1,7 @@
 //! `latpath vms` from the command line, with real guests; and `latpath doctor` where it concerns guests.
 
+use latpath_caps::Works;
+use latpath_doctor::DoctorDocument;
 use latpath_lab::{Application, GuestPlan, Lab, Labs, Namespace, Running, Step, BRIDGE, TAP};
 use latpath_model::HOST;
 use latpath_net::Netns;
@@ -10,7 +12,6 @@ use latpath_testkit::{boot, equal, latpath, need_btf, need_guest, need_lab, need
 use latpath_undo::{Journal, Lifetime};
 use latpath_vms::{Accel, Guests, Role, TapKind, Thread, Vm};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::{fs::MetadataExt, fs::PermissionsExt, process::CommandExt};
 use std::path::Path;
@@ -200,15 +201,9 @@ fn by_nobody(folder: &Path, words: &str) -> Result<Command, Failed> {
 }
 
 fn caps() -> Result<(), Failed> {
-    let caps: Value = serde_json::from_slice(&run(&mut latpath("doctor --commands --json"))?.stdout)?;
-    let caps = caps["capabilities"].clone();
-    let works = |name: &str| {
-        let mut commands = caps["commands"].as_array().into_iter().flatten();
-        let has =
-            |known: &Value| known["commands"].as_array().is_some_and(|all| all.iter().any(|command| command == name));
-        let known = commands.find(|known| has(known));
-        known.map(|known| known["works"].clone()).ok_or(format!("nothing is said of {name}"))
-    };
+    let doctor: DoctorDocument = serde_json::from_slice(&run(&mut latpath("doctor --commands --json"))?.stdout)?;
+    let caps = doctor.capabilities.ok_or("no capabilities")?;
+    let works = |name: &str| caps.works(name).ok_or(format!("nothing is said of {name}"));
     let tried = [
         ("exits", "exits --duration 100ms"),
         ("queues", "queues --duration 100ms"),
@@ -220,10 +215,10 @@ fn caps() -> Result<(), Failed> {
     for (name, words) in tried {
         let output = latpath(words).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stderr);
-        equal(&format!("{name} works ({said})"), output.status.success(), works(name)? != "no")?;
+        equal(&format!("{name} works ({said})"), output.status.success(), works(name)? != Works::No)?;
     }
     let need = |command: &mut Command| command.stdin(Stdio::null()).output().map(|output| output.status.code());
-    let live_works = works("live")? != "no";
+    let live_works = works("live")? != Works::No;
     equal("--need", need(&mut latpath("doctor --need live"))?, Some(if live_works { 0 } else { 3 }))?;
     equal("an unknown command", need(&mut latpath("doctor --need nonsense"))?, Some(2))?;
     let folder = tempfile::tempdir()?;

@@ -3,9 +3,10 @@
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
+use latpath_doctor::DoctorDocument;
 use latpath_lab::{GuestFiles, Lab};
 use latpath_testkit::{latpath, waits::until};
-use serde_json::Value;
+use latpath_vms::{Guests, Role};
 use std::{
     fs,
     path::Path,
@@ -159,27 +160,25 @@ fn done(words: &str) -> Result<Vec<u8>> {
 
 /// The names of doctor's findings, in their order.
 fn findings() -> Result<Vec<String>> {
-    let shown: Value = serde_json::from_slice(&done("doctor --json")?)?;
-    let all = shown["findings"].as_array().context("no findings")?;
-    Ok(all.iter().map(|one| one["id"].as_str().unwrap_or_default().to_owned()).collect())
+    let shown: DoctorDocument = serde_json::from_slice(&done("doctor --json")?)?;
+    Ok(shown.diagnosis.findings.into_iter().map(|finding| finding.id).collect())
 }
 
 /// The guest's threads and the interrupts, as variables of a shell.
 fn threads() -> Result<Vec<(&'static str, String)>> {
-    let shown: Value = serde_json::from_slice(&done("vms --json")?)?;
-    let vm = &shown["vms"][0];
-    let of = |role: &str| -> Result<String> {
-        let mut all = vm["threads"].as_array().into_iter().flatten();
-        let found = all.find(|thread| thread["role"] == role).with_context(|| format!("no thread {role}: {vm:#}"))?;
-        Ok(found["tid"].to_string())
+    let shown: Guests = serde_json::from_slice(&done("vms --json")?)?;
+    let vm = shown.vms.first().context("no guest")?;
+    let of = |role: Role| -> Result<String> {
+        let found = vm.threads.iter().find(|thread| thread.role == role);
+        Ok(found.with_context(|| format!("no thread {}: {vm:#?}", role.name()))?.tid.to_string())
     };
     let interrupts = fs::read_to_string("/proc/interrupts")?;
     let of_files = interrupts.lines().filter(|line| line.contains("virtio") && line.ends_with("-requests"));
     let numbers: Vec<&str> = of_files.filter_map(|line| line.trim().split(':').next()).collect();
     Ok(vec![
-        ("MAIN", vm["pid"].to_string()),
-        ("VCPU", of("vcpu")?),
-        ("VHOST", of("vhost")?),
+        ("MAIN", vm.pid.to_string()),
+        ("VCPU", of(Role::Vcpu)?),
+        ("VHOST", of(Role::Vhost)?),
         ("IRQS", numbers.join(" ")),
         ("CLOCK", "/sys/devices/system/clocksource/clocksource0/current_clocksource".into()),
     ])

@@ -5,9 +5,10 @@
 //! the threshold of `tune apply`. Behind the page's steps, a profile that stops the stream is applied, and must be taken
 //! back.
 
-use crate::{Outcome, Scale, Test};
+use crate::{expect::Report, Outcome, Scale, Test};
 use anyhow::{ensure, Context};
 use latpath_lab::{GuestFiles, Lab};
+use latpath_tune::{Applied, StopCause};
 use serde_json::Value;
 use std::{
     fs,
@@ -120,26 +121,27 @@ fn run(_: &Scale) -> Outcome {
     for says in ["relay-net", "svid:MU01", "vhost"] {
         ensure!(text.contains(says), "the commands did not print {says:?}: {text}");
     }
-    let read = |file: &str| -> anyhow::Result<Value> {
+    let read = |file: &str| -> anyhow::Result<String> {
         fs::copy(Path::new(FOLDER).join(file), Path::new("/out").join(file))?;
-        Ok(serde_json::from_slice(&fs::read(Path::new("/out").join(file))?)?)
+        Ok(fs::read_to_string(Path::new("/out").join(file))?)
     };
     // No step of the profile lost or delayed a packet of the stream.
-    let applied = read("apply.json")?;
-    let steps = applied["steps"].as_array().context("no steps")?;
-    let sum = |key: &str| steps.iter().filter_map(|step| step["effect"][key].as_u64()).sum::<u64>();
-    let (packets, lost, late) = (sum("packets"), sum("lost"), sum("late"));
+    let Applied { steps, .. } = serde_json::from_str(&read("apply.json")?)?;
+    let effects = steps.iter().filter_map(|step| step.effect.as_ref());
+    let (packets, lost, late) =
+        effects.fold((0, 0, 0), |sum, effect| (sum.0 + effect.packets, sum.1 + effect.lost, sum.2 + effect.late));
     eprintln!("{} steps of sv-hypervisor under {packets} packets: {lost} lost, {late} late", steps.len());
-    ensure!(steps.len() >= 10 && packets > 1000 && (lost, late) == (0, 0), "{applied:#}");
-    let after = read("after.json")?;
-    let points = after["points"].as_array().context("no points")?;
-    ensure!(points.contains(&"host/vm-read@tap-relay1".into()), "the guest read no packet: {points:?}");
+    ensure!(steps.len() >= 10 && packets > 1000 && (lost, late) == (0, 0), "{steps:#?}");
+    let points = Report::parse(&read("after.json")?)?.points();
+    ensure!(points.iter().any(|point| point == "host/vm-read@tap-relay1"), "the guest read no packet: {points:?}");
     // A step that does is taken back, with the one before it.
-    let stopped = read("stops.json")?;
-    ensure!(stopped["stopped"]["cause"] == "traffic", "{stopped:#}");
-    ensure!(stopped["stopped"]["step"] == "device-mtu of tap-relay1", "{stopped:#}");
-    ensure!(stopped["reverted"].as_array().map(Vec::len) == Some(2), "{stopped:#}");
-    ensure!(read("tap-before.json")? == read("tap-after.json")?, "the tap differs from before");
+    let Applied { stopped, reverted, .. } = serde_json::from_str(&read("stops.json")?)?;
+    let stopped = stopped.context("nothing stopped it")?;
+    ensure!(stopped.cause == StopCause::Traffic, "{stopped:?}");
+    ensure!(stopped.step == "device-mtu of tap-relay1", "{stopped:?}");
+    ensure!(reverted.len() == 2, "{reverted:?}");
+    let shown = |file: &str| -> anyhow::Result<Value> { Ok(serde_json::from_str(&read(file)?)?) };
+    ensure!(shown("tap-before.json")? == shown("tap-after.json")?, "the tap differs from before");
     let left = Command::new("ip").args(["netns", "list"]).output()?;
     let left = String::from_utf8_lossy(&left.stdout).into_owned();
     ensure!(!left.contains("relay-wire"), "left behind: {left}");

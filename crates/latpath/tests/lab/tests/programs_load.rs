@@ -7,8 +7,14 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
+use latpath_caps::Works;
+use latpath_doctor::DoctorDocument;
 use latpath_flight::{Recorder, Scope};
 use latpath_lab::{Switch, APPLICATION, PUBLISHER};
+use latpath_model::Observation;
+use latpath_observe::queues::QueuesFigures;
+use latpath_path::PathDocument;
+use latpath_ping::document::EmitDocument;
 use latpath_testkit::waits::says;
 use serde_json::Value;
 use std::time::Duration;
@@ -49,18 +55,18 @@ fn run(_: &Scale) -> Outcome {
     ensure!(recorder.guest_time(1) == Some(0), "how long process 1 was in a guest: {:?}", recorder.guest_time(1));
     drop(recorder);
 
-    let queues: Value = serde_json::from_str(&stage.latpath("queues --duration 1s --json")?)?;
-    ensure!(queues["not_shown"].as_array().is_some_and(Vec::is_empty), "of virtqueues is not seen: {queues}");
+    let queues: Observation<QueuesFigures> = serde_json::from_str(&stage.latpath("queues --duration 1s --json")?)?;
+    ensure!(queues.not_shown.is_empty(), "of virtqueues is not seen: {queues:?}");
 
     for kind in ["tracepoints", "kprobes"] {
         let words = format!("path --stream svid:MU01 --with {kind} --duration 1s --json");
-        serde_json::from_str::<Value>(&stage.latpath(&words)?).with_context(|| words)?;
+        serde_json::from_str::<PathDocument>(&stage.latpath(&words)?).with_context(|| words)?;
     }
     // These kernels have all features; only 6.1 cannot attach to all functions at once.
-    let caps: Value = serde_json::from_str(&stage.latpath("doctor --commands --json")?)?;
-    for command in caps["capabilities"]["commands"].as_array().context("no commands")? {
-        let is_path = command["commands"] == serde_json::json!(["path"]);
-        ensure!(command["works"] == "yes" || is_path && command["works"] == "partly", "{command:#}");
+    let doctor: DoctorDocument = serde_json::from_str(&stage.latpath("doctor --commands --json")?)?;
+    for command in doctor.capabilities.context("no commands")?.commands {
+        let is_path = command.commands == ["path"];
+        ensure!(command.works == Works::Yes || is_path && command.works == Works::Partly, "{command:#?}");
     }
     pings(&stage)
 }
@@ -75,8 +81,8 @@ fn pings(stage: &Stage) -> Outcome {
     let words = format!("ping emit --xdp -i {PUBLISHER} {mac} --count 20 --json");
     let emitter = stage.start(&stage.path().publisher, &words)?.finish(PATIENCE).map_err(plain)?;
     reflector.interrupt();
-    let session: Value = serde_json::from_str(&emitter.stdout).with_context(|| emitter.stderr.clone())?;
-    let answered = &session["sessions"][0]["counts"]["answered"];
-    ensure!(*answered == 20, "{answered} of 20 probes were answered: {}", emitter.stderr);
+    let document: EmitDocument = serde_json::from_str(&emitter.stdout).with_context(|| emitter.stderr.clone())?;
+    let answered = document.sessions.first().context("no session")?.report.counts.answered;
+    ensure!(answered == 20, "{answered} of 20 probes were answered: {}", emitter.stderr);
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{ensure, Context, Result};
 use latpath_lab::{Switch, BRIDGE, TAP};
 use latpath_testkit::{latpath, waits::until};
-use serde_json::Value;
+use latpath_vms::{Accel, FoundBy, Guests, Role, Thread, Vm};
 use std::{fs, path::Path, time::Duration};
 
 pub const TEST: Test = Test { name: "vms", smoke: false, only_whole: true, seconds: 200, run };
@@ -22,39 +22,40 @@ fn run(_: &Scale) -> Outcome {
 
     let found = vms(&stage, &ovs)?;
 
-    let vm = found["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid).context("it is not listed")?;
-    ensure!(vm["accel"] == "kvm" && vm["name"] == "latpath-guest0" && vm["vcpus"] == 1, "{vm:#}");
-    ensure!(vm["vhost_net"] == 1 && vm["vhost_vsock"] == 1 && vm["vsock_cid"] == 42, "{vm:#}");
-    let tap = &vm["taps"][0];
-    ensure!(tap["device"] == TAP && tap["vhost"] == true, "{tap:#}");
-    ensure!(tap["bridge"]["name"] == BRIDGE && tap["bridge"]["kind"] == "openvswitch", "{tap:#}");
+    let vm = found.vms.iter().find(|vm| vm.pid == pid).context("it is not listed")?;
+    ensure!(vm.accel == Accel::Kvm && vm.name == "latpath-guest0" && vm.vcpus == Some(1), "{vm:#?}");
+    ensure!(vm.vhost_net == 1 && vm.vhost_vsock == 1 && vm.vsock_cid == Some(42), "{vm:#?}");
+    let tap = vm.taps.first().context("no tap")?;
+    ensure!(tap.device == TAP && tap.vhost == Some(true), "{tap:#?}");
+    let bridge = tap.bridge.as_ref().context("no bridge")?;
+    ensure!(bridge.name == BRIDGE && bridge.kind == "openvswitch", "{tap:#?}");
 
     // QEMU names the thread, but latpath must find it without the name.
-    let vcpu = &of_role(vm, "vcpu")[..];
-    let [vcpu] = vcpu else { anyhow::bail!("not one vCPU: {vm:#}") };
-    ensure!(vcpu["vcpu"] == 0 && vcpu["comm"] == "CPU 0/KVM" && vcpu["found_by"] != "name", "{vcpu:#}");
+    let [vcpu] = of_role(vm, Role::Vcpu)[..] else { anyhow::bail!("not one vCPU: {vm:#?}") };
+    ensure!(vcpu.vcpu == Some(0) && vcpu.comm == "CPU 0/KVM" && vcpu.found_by != FoundBy::Name, "{vcpu:#?}");
 
     let in_process = release()? >= (6, 4);
-    let (how, waits_in) = if in_process { ("user-worker", "vhost_task_fn") } else { ("kernel-thread", "vhost_worker") };
-    let workers = of_role(vm, "vhost");
-    ensure!(workers.len() == 2, "not two vhost workers: {vm:#}");
+    let (how, waits_in) =
+        if in_process { (FoundBy::UserWorker, "vhost_task_fn") } else { (FoundBy::KernelThread, "vhost_worker") };
+    let workers = of_role(vm, Role::Vhost);
+    ensure!(workers.len() == 2, "not two vhost workers: {vm:#?}");
     for worker in &workers {
-        ensure!(worker["found_by"] == how && worker["kernel"] == true, "{worker:#}");
-        let tid = worker["tid"].as_u64().context("no tid")?;
+        ensure!(worker.found_by == how && worker.kernel, "{worker:#?}");
+        let tid = worker.tid;
         // The kernel's own information, which latpath does not use. A worker that is running has no wait channel.
         let waits = || fs::read_to_string(format!("/proc/{tid}/wchan")).is_ok_and(|place| place.trim() == waits_in);
         until(&format!("thread {tid} waits in {waits_in}"), waits).map_err(plain)?;
     }
     if in_process {
-        let serves: Vec<_> = workers.iter().filter_map(|worker| worker["serves"].as_str()).collect();
+        let serves: Vec<_> = workers.iter().filter_map(|worker| worker.serves.as_deref()).collect();
         ensure!(serves == [TAP, "vsock"] || serves == ["vsock", TAP], "they serve {serves:?}");
     }
-    eprintln!("{} threads; vCPU by {}, vhost by {how}", vm["threads"].as_array().map_or(0, Vec::len), vcpu["found_by"]);
+    eprintln!("{} threads; vCPU by {}, vhost by {}", vm.threads.len(), vcpu.found_by.name(), how.name());
     Ok(())
 }
 
 /// `ovs`: directory of the lab's Open vSwitch.
-fn vms(stage: &Stage, ovs: &Path) -> Result<Value> {
+fn vms(stage: &Stage, ovs: &Path) -> Result<Guests> {
     let mut command = latpath("vms --json");
     command.env("OVS_RUNDIR", ovs);
     let started = stage.start_command(&stage.path().hypervisor, command)?;
@@ -62,8 +63,8 @@ fn vms(stage: &Stage, ovs: &Path) -> Result<Value> {
     finished.json().map_err(|e| anyhow::anyhow!("{e:?}"))
 }
 
-fn of_role(vm: &Value, role: &str) -> Vec<Value> {
-    vm["threads"].as_array().into_iter().flatten().filter(|thread| thread["role"] == role).cloned().collect()
+fn of_role(vm: &Vm, role: Role) -> Vec<&Thread> {
+    vm.threads.iter().filter(|thread| thread.role == role).collect()
 }
 
 /// Version of the running kernel.
