@@ -4,8 +4,11 @@
 use crate::{outside::evidence, tests, Outcome};
 use anyhow::{ensure, Context};
 use latpath_lab::{Error, Hypervisor, Lab, LabKernel, Nics};
+use latpath_ladder::{Direction, LadderFigures, Step, Variant};
+use latpath_model::Observation;
+use latpath_observe::{exits::ExitsFigures, queues::QueuesFigures};
 use latpath_testkit::{trial, Failed, Trial};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use std::{fs, path::Path, path::PathBuf, time::Duration};
 
 const NEVER: &dyn Fn() -> bool = &|| false;
@@ -13,8 +16,8 @@ const SCRIPT: &str = "tests/lab/arm64.sh";
 const LIMIT: Duration = Duration::from_secs(900);
 /// Echo requests to the guest, one at a time.
 const PACKETS: u64 = 100;
-/// Values of the `vhost` option, and the ladder's name for each.
-const SERVICES: [(&str, &str); 2] = [("off", "no_vhost"), ("on", "vhost_relayed")];
+/// Values of the `vhost` option, and the ladder's variant for each.
+const SERVICES: [(&str, Variant); 2] = [("off", Variant::NoVhost), ("on", Variant::Relayed)];
 /// Exits tolerated between the readings of KVM's counters and the window, ‰.
 const BETWEEN: u64 = 50;
 
@@ -70,58 +73,54 @@ fn run(kernel: LabKernel) -> Outcome {
     })
 }
 
-fn check(out: &Path, vhost: &str, variant: &str) -> Outcome {
-    // Precedes the command's output.
-    let printed = |command: &str| -> anyhow::Result<Value> {
-        let text = fs::read_to_string(out.join(format!("{command}-{vhost}")))?;
-        serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())
-    };
-    let seen = printed("exits")?;
-    check_exits(&seen).with_context(|| format!("exits: {seen:#}"))?;
-    let ladder = printed("ladder")?;
-    for key in ["causality_violations", "lost_events", "ambiguous_packets"] {
-        ensure!(ladder[key] == 0, "{key} is {}: {ladder:#}", ladder[key]);
-    }
-    for direction in ["from_guest", "to_guest"] {
+/// What a command printed last: its JSON.
+fn printed<F: DeserializeOwned>(out: &Path, command: &str, vhost: &str) -> anyhow::Result<Observation<F>> {
+    let text = fs::read_to_string(out.join(format!("{command}-{vhost}")))?;
+    serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())
+}
+
+fn check(out: &Path, vhost: &str, variant: Variant) -> Outcome {
+    let seen = printed::<ExitsFigures>(out, "exits", vhost)?;
+    check_exits(&seen).with_context(|| format!("exits: {seen:#?}"))?;
+    let ladder = printed::<LadderFigures>(out, "ladder", vhost)?;
+    tests::ladder::expect_nothing_wrong(&ladder)?;
+    for direction in Direction::ALL {
         // On this architecture KVM does not report when it injects.
-        tests::ladder::expect_queue(&ladder, direction, variant, "guest_handler", PACKETS)
-            .with_context(|| direction.to_owned())?;
+        tests::ladder::expect_queue(&ladder.figures, direction, variant, Step::Handled, PACKETS)
+            .with_context(|| format!("{direction:?}"))?;
     }
-    let queues = printed("queues")?;
-    let devices = queues["devices"].as_array().context("no list of devices")?;
-    ensure!(queues["not_shown"].as_array().is_some_and(Vec::is_empty), "{queues:#}");
+    let queues = printed::<QueuesFigures>(out, "queues", vhost)?;
+    let devices = &queues.figures.devices;
+    ensure!(queues.not_shown.is_empty(), "{queues:#?}");
     ensure!(devices.len() == usize::from(vhost == "on"), "vhost serves {} devices", devices.len());
-    for queue in devices.iter().flat_map(|device| device["queues"].as_array().into_iter().flatten()) {
-        ensure!(queue["used_buffers"].as_u64() >= Some(PACKETS), "{queue:#}");
+    for queue in devices.iter().flat_map(|device| &device.queues) {
+        ensure!(queue.counts.used_buffers >= PACKETS, "{queue:#?}");
     }
     Ok(())
 }
 
-fn check_exits(seen: &Value) -> Outcome {
-    let vm = &seen["vms"][0];
-    let all = &vm["all"];
-    let number = |value: &Value, name: &str| value[name].as_u64().with_context(|| format!("no {name}"));
-    ensure!(seen["not_shown"].as_array().is_some_and(Vec::is_empty), "something is not shown");
-    for vcpu in vm["vcpus"].as_array().context("no vCPUs")? {
-        let sum: i64 = vcpu["tiles"].as_object().context("no tiles")?.values().filter_map(Value::as_i64).sum();
-        ensure!(Some(sum) == vcpu["window_ns"].as_i64(), "the tiles are {sum} ns of {}", vcpu["window_ns"]);
+fn check_exits(seen: &Observation<ExitsFigures>) -> Outcome {
+    let vm = seen.figures.vms.first().context("no VM")?;
+    let all = &vm.all;
+    ensure!(seen.not_shown.is_empty(), "something is not shown");
+    ensure!(!vm.vcpus.is_empty(), "no vCPUs");
+    for vcpu in &vm.vcpus {
+        let sum = vcpu.figures.tiles.sum();
+        ensure!(sum == vcpu.window_ns, "the tiles are {sum} ns of {}", vcpu.window_ns);
     }
-    let (ours, kvms) = (number(all, "exits")?, number(&vm["kvm"], "exits")?);
+    let (ours, kvms) = (all.exits, vm.kvm.context("KVM's own counters are missing")?.exits);
     ensure!(ours > PACKETS && kvms.abs_diff(ours) <= kvms * BETWEEN / 1000, "KVM counted {kvms} exits, latpath {ours}");
-    ensure!(ours.abs_diff(number(all, "entries")?) <= 1, "each exit but the last has its entry");
-    let reasons = all["reasons"].as_array().context("no reasons")?;
+    ensure!(ours.abs_diff(all.entries) <= 1, "each exit but the last has its entry");
     // The guest's writes to its NIC, and its halts.
     for name in ["DABT_LOW", "WFx"] {
-        let reason = reasons.iter().find(|reason| reason["reason"] == name).with_context(|| format!("no {name}"))?;
-        ensure!(number(reason, "count")? > 0, "no {name}");
+        let reason = all.reasons.iter().find(|reason| reason.reason.as_deref() == Some(name));
+        ensure!(reason.is_some_and(|reason| reason.times.count > 0), "no {name}");
     }
-    let events = vm["events"].as_array().context("no events")?;
-    let event = |name: &str| events.iter().find(|e| e["event"] == name).and_then(|e| e["count"].as_u64());
+    let event = |name: &str| vm.events.iter().find(|event| event.event == name).map(|event| event.count);
     ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
-    ensure!(event("kvm_guest_fault") >= Some(PACKETS), "the guest's writes are its faults: {events:?}");
+    ensure!(event("kvm_guest_fault") >= Some(PACKETS), "the guest's writes are its faults: {:?}", vm.events);
     // One packet each way for each request, plus ARP.
-    for name in ["to_guest_packets", "from_guest_packets"] {
-        ensure!(number(&vm["traffic"], name)? >= PACKETS, "{}", vm["traffic"]);
-    }
+    let traffic = vm.traffic.context("no traffic")?;
+    ensure!(traffic.to_guest_packets >= PACKETS && traffic.from_guest_packets >= PACKETS, "{traffic:?}");
     Ok(())
 }

@@ -4,7 +4,8 @@
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};
 use latpath_lab::{BareGuest, Interrupt};
-use serde_json::Value;
+use latpath_model::Observation;
+use latpath_observe::exits::{ExitsFigures, VcpuExits, VmExits};
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
@@ -38,7 +39,7 @@ fn run(scale: &Scale) -> Outcome {
         let seen = watching.end()?;
         drop(end);
         vcpu.join().map_err(|_| anyhow::anyhow!("the guest's thread panicked"))??;
-        check(&seen, outs.into(), returns?.into()).with_context(|| format!("known beforehand: {known}: {seen}"))?;
+        check(&seen, outs.into(), returns?.into()).with_context(|| format!("known beforehand: {known}: {seen:#?}"))?;
     }
     runs_already()?;
     interrupts()
@@ -59,10 +60,10 @@ fn runs_already() -> Outcome {
     stop.store(true, Ordering::SeqCst);
     vcpu.join().map_err(|_| anyhow::anyhow!("the guest's thread panicked"))??;
     let seen = seen?;
-    let vcpu = &seen["vms"][0]["vcpus"][0];
-    ensure!(vcpu["exits"].as_u64() > Some(0), "the guest made no exits: {seen}");
-    ensure!(vcpu["window_ns"] == seen["window_ns"], "it was watched for another time: {seen}");
-    adds_up(vcpu).with_context(|| seen.to_string())
+    let vcpu = seen.figures.vms.first().and_then(|vm| vm.vcpus.first()).context("no vCPU")?;
+    ensure!(vcpu.figures.exits > 0, "the guest made no exits: {seen:#?}");
+    ensure!(vcpu.window_ns == seen.window_ns, "it was watched for another time: {seen:#?}");
+    adds_up(vcpu).with_context(|| format!("{seen:#?}"))
 }
 
 /// Interrupts are attributed to the vCPU whose APIC accepts them, even if another thread delivers them.
@@ -82,19 +83,18 @@ fn interrupts() -> Outcome {
     let sent = thread::spawn(send).join();
     let seen = watching.end()?;
     let _guest = sent.map_err(|_| anyhow::anyhow!("the sender panicked"))??;
-    check_interrupts(&seen, &SENT, NMIS).with_context(|| seen.to_string())
+    check_interrupts(&seen, &SENT, NMIS).with_context(|| format!("{seen:#?}"))
 }
 
-fn check_interrupts(seen: &Value, sent: &[(u8, u64)], nmis: u64) -> Outcome {
+fn check_interrupts(seen: &Observation<ExitsFigures>, sent: &[(u8, u64)], nmis: u64) -> Outcome {
     let vm = own_vm(seen)?;
-    let apic = &vm["all"]["apic"];
-    let vectors = apic["vectors"].as_array().context("no interrupts")?;
-    let vectors: Vec<_> = vectors.iter().map(|v| (v["vector"].as_u64(), v["accepted"].as_u64())).collect();
-    let expected: Vec<_> = sent.iter().map(|(vector, count)| (Some((*vector).into()), Some(*count))).collect();
-    ensure!(vectors == expected, "the APIC took {vectors:?}, not {expected:?}");
+    let apic = vm.all.apic.as_ref().context("no interrupts")?;
+    let vectors: Vec<_> = apic.vectors.iter().map(|figures| (figures.vector, figures.accepted)).collect();
+    ensure!(vectors == sent, "the APIC took {vectors:?}, not {sent:?}");
     let sum: u64 = sent.iter().map(|(_, count)| count).sum();
-    ensure!(apic["accepted"] == sum && apic["nmis"] == nmis && apic["other"] == 0, "{apic}");
-    ensure!(seen["apic_interrupts"] == sum + nmis, "of all VMs: {}", seen["apic_interrupts"]);
+    ensure!(apic.accepted == sum && apic.nmis == nmis && apic.other == 0, "{apic:?}");
+    let of_all = seen.figures.apic_interrupts;
+    ensure!(of_all == Some(sum + nmis), "of all VMs: {of_all:?}");
     for name in ["kvm_msi_set_irq", "kvm_apic_accept_irq"] {
         ensure!(event(vm, name) == (sum + nmis, 0), "{name}: {:?}", event(vm, name));
     }
@@ -102,54 +102,48 @@ fn check_interrupts(seen: &Value, sent: &[(u8, u64)], nmis: u64) -> Outcome {
 }
 
 /// Number of occurrences of an event, and how many of them were in vCPU threads.
-fn event(vm: &Value, name: &str) -> (u64, u64) {
-    let mut events = vm["events"].as_array().into_iter().flatten();
-    let found = events.find(|event| event["event"] == name);
-    let number = |key: &str| found.and_then(|event| event[key].as_u64()).unwrap_or(0);
-    (number("count"), number("in_vcpus"))
+fn event(vm: &VmExits, name: &str) -> (u64, u64) {
+    let found = vm.events.iter().find(|event| event.event == name);
+    found.map_or((0, 0), |event| (event.count, event.in_vcpus))
 }
 
-fn own_vm(seen: &Value) -> anyhow::Result<&Value> {
-    let vms = seen["vms"].as_array().context("no list of VMs")?;
-    vms.iter().find(|vm| vm["pid"] == std::process::id()).context("this VM is not among them")
+fn own_vm(seen: &Observation<ExitsFigures>) -> anyhow::Result<&VmExits> {
+    seen.figures.vms.iter().find(|vm| vm.pid == std::process::id()).context("this VM is not among them")
 }
 
-fn adds_up(vcpu: &Value) -> Outcome {
-    let tiles = vcpu["tiles"].as_object().context("no tiles")?;
-    let sum: i64 = tiles.values().filter_map(Value::as_i64).sum();
-    ensure!(Some(sum) == vcpu["window_ns"].as_i64(), "the tiles are {sum} ns of {}", vcpu["window_ns"]);
+fn adds_up(vcpu: &VcpuExits) -> Outcome {
+    let sum = vcpu.figures.tiles.sum();
+    ensure!(sum == vcpu.window_ns, "the tiles are {sum} ns of {}", vcpu.window_ns);
     Ok(())
 }
 
-fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
+fn check(seen: &Observation<ExitsFigures>, outs: u64, returns: u64) -> Outcome {
     let vm = own_vm(seen)?;
-    let all = &vm["all"];
-    let count = |name: &str| {
-        let reasons = all["reasons"].as_array().into_iter().flatten();
-        reasons
-            .filter(|reason| reason["reason"] == name)
-            .map(|reason| reason["count"].as_u64().unwrap_or(0))
-            .sum::<u64>()
+    let all = &vm.all;
+    let count = |name: &str| -> u64 {
+        all.reasons
+            .iter()
+            .filter(|reason| reason.reason.as_deref() == Some(name))
+            .map(|reason| reason.times.count)
+            .sum()
     };
     ensure!(count("io") == outs, "{} exits for I/O, not {outs}", count("io"));
     ensure!(count("cpuid") == u64::from(CPUIDS), "{} exits for CPUID", count("cpuid"));
     // The guest's first instruction fetch finds its nested page tables empty.
     ensure!(count("npf") > 0, "no nested page fault");
-    let number = |name: &str| all[name].as_u64().with_context(|| format!("no {name}"));
-    ensure!(number("exits_to_qemu")? >= returns, "{} returns to user space", number("exits_to_qemu")?);
-    ensure!(number("exits")? == number("entries")?, "{} exits of {} entries", number("exits")?, number("entries")?);
-    let kvms = vm["kvm"]["exits"].as_u64().context("KVM's own counters are missing")?;
-    ensure!(kvms == number("exits")?, "KVM counted {kvms} exits, latpath {}", number("exits")?);
+    ensure!(all.exits_to_qemu >= returns, "{} returns to user space", all.exits_to_qemu);
+    ensure!(all.exits == all.entries, "{} exits of {} entries", all.exits, all.entries);
+    let kvms = vm.kvm.context("KVM's own counters are missing")?.exits;
+    ensure!(kvms == all.exits, "KVM counted {kvms} exits, latpath {}", all.exits);
     // KVM's events of the guest's instructions, and those that are counted together with the exits.
     for (name, count) in [("kvm_pio", outs), ("kvm_cpuid", CPUIDS.into()), ("kvm_exit", kvms), ("kvm_entry", kvms)] {
         ensure!(event(vm, name) == (count, count), "{name}: {:?}, not {count}", event(vm, name));
     }
-    let vcpu = &vm["vcpus"][0];
+    let vcpu = vm.vcpus.first().context("no vCPU")?;
     adds_up(vcpu)?;
-    for tile in ["guest_ns", "kvm_ns", "qemu_ns"] {
-        ensure!(vcpu["tiles"][tile].as_i64() > Some(0), "no time for {tile}");
-    }
-    ensure!(seen["lost_events"] == 0 && seen["events_without_room"] == 0, "events are missing");
+    let tiles = vcpu.figures.tiles;
+    ensure!(tiles.guest_ns > 0 && tiles.kvm_ns > 0 && tiles.qemu_ns > 0, "no time for one of these: {tiles:?}");
+    ensure!(seen.lost_events == 0 && seen.figures.events_without_room == 0, "events are missing");
     Ok(())
 }
 
@@ -174,7 +168,7 @@ impl Watching {
         Ok(Self { child, stderr })
     }
 
-    fn end(&mut self) -> anyhow::Result<Value> {
+    fn end(&mut self) -> anyhow::Result<Observation<ExitsFigures>> {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), nix::sys::signal::Signal::SIGINT)?;
         let mut stdout = self.child.stdout.take().context("no stdout")?;
         let document = std::io::read_to_string(&mut stdout)?;

@@ -9,12 +9,13 @@ use crate::{
 };
 use anyhow::{ensure, Context, Result};
 use latpath_lab::Switch;
+use latpath_model::Observation;
+use latpath_observe::exits::{ExitsFigures, VcpuExits, VmExits};
 use latpath_testkit::{busy, waits, Started};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,
 };
-use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -47,9 +48,9 @@ fn run(scale: &Scale) -> Outcome {
     // A perf file of ten minutes would not fit into memory.
     let perf = Recorded::start(&stage)?;
     let seen = watched(&mut stage, Duration::from_secs(seconds.min(20)), Some(perf))?;
-    check(&seen).and_then(|()| seen.expect_reasons_of_perf()).with_context(|| format!("{:#}", seen.document))?;
+    check(&seen).and_then(|()| seen.expect_reasons_of_perf()).with_context(|| format!("{:#?}", seen.document))?;
     let seen = watched(&mut stage, Duration::from_secs(seconds), None)?;
-    check(&seen).with_context(|| format!("{:#}", seen.document))?;
+    check(&seen).with_context(|| format!("{:#?}", seen.document))?;
     let page = stage.latpath("exits --duration 2s --each")?;
     eprintln!("{page}");
     in_host.interrupt();
@@ -60,7 +61,7 @@ fn run(scale: &Scale) -> Outcome {
 
 /// Figures of latpath, the kernel's scheduler and perf for the same window.
 struct Seen {
-    document: Value,
+    document: Observation<ExitsFigures>,
     /// Account of each vCPU thread, by TID.
     accounts: BTreeMap<u32, Account>,
     perf: Option<Reported>,
@@ -224,15 +225,20 @@ fn row(line: &str) -> Option<(String, u64)> {
 }
 
 impl Seen {
+    fn vm(&self) -> Result<&VmExits> {
+        self.document.figures.vms.first().context("no VM")
+    }
+
     /// Both latpath and perf count an exit at the entry that ends it.
     fn expect_reasons_of_perf(&self) -> Outcome {
         let perf = self.perf.as_ref().context("perf ran beside it")?;
-        let reasons = self.document["vms"][0]["all"]["reasons"].as_array().context("no reasons")?;
-        let counted = |reason: &Value| Some((reason["reason"].as_str()?.to_owned(), reason["count"].as_u64()?));
-        let ours: BTreeMap<String, u64> = reasons.iter().filter_map(counted).filter(|(_, count)| *count > 0).collect();
+        let reasons = &self.vm()?.all.reasons;
+        let counted = reasons.iter().filter(|reason| reason.times.count > 0);
+        let ours: BTreeMap<String, u64> =
+            counted.filter_map(|reason| Some((reason.reason.clone()?, reason.times.count))).collect();
         ensure!(ours == perf.exits, "perf kvm stat counted {:?}, latpath {ours:?}", perf.exits);
         let exits: u64 = ours.values().sum();
-        let outside: i64 = reasons.iter().filter_map(|reason| reason["sum_ns"].as_i64()).sum();
+        let outside: i64 = reasons.iter().map(|reason| reason.sum_ns).sum();
         eprintln!("perf kvm stat: the same {exits} exits for the same {} reasons: {ours:?}", ours.len());
         eprintln!("outside the guest for {outside} ns, by perf {} ns", perf.outside_ns);
         let apart = (outside - perf.outside_ns).abs();
@@ -241,64 +247,56 @@ impl Seen {
     }
 }
 
-fn number(value: &Value, name: &str) -> Result<u64> {
-    value[name].as_u64().with_context(|| format!("no {name}: {value}"))
-}
-
 fn check(seen: &Seen) -> Outcome {
     let document = &seen.document;
-    let vm = &document["vms"][0];
-    ensure!(document["lost_events"] == 0 && document["events_without_room"] == 0, "events are missing");
-    let vcpus = vm["vcpus"].as_array().context("no vCPUs")?;
+    let vm = seen.vm()?;
+    ensure!(document.lost_events == 0 && document.figures.events_without_room == 0, "events are missing");
+    let vcpus = &vm.vcpus;
     ensure!(vcpus.len() == 2 && seen.accounts.len() == 2, "two vCPUs: {} and {:?}", vcpus.len(), seen.accounts);
     for vcpu in vcpus {
-        expect_tiles(vcpu, document, &seen.accounts).with_context(|| format!("{vcpu:#}"))?;
+        expect_tiles(vcpu, document, &seen.accounts).with_context(|| format!("{vcpu:#?}"))?;
     }
-    let all = &vm["all"];
-    let (ours, kvms) = (number(all, "exits")?, number(&vm["kvm"], "exits")?);
+    let all = &vm.all;
+    let (ours, kvms) = (all.exits, vm.kvm.context("KVM's own counters are missing")?.exits);
     eprintln!("exits: {ours}, KVM's own counter: {kvms}");
     ensure!(ours > 100 && kvms == ours, "KVM counted {kvms} exits, latpath {ours}");
     // No vCPU is in its guest at the begin or the end of the window.
-    ensure!(number(all, "entries")? == ours, "{ours} exits of {} entries", all["entries"]);
-    ensure!(number(all, "halts")? > 0, "the guest had nothing to do at times");
-    let apic = &all["apic"];
-    let (accepted, nmis, other) = (number(apic, "accepted")?, number(apic, "nmis")?, number(apic, "other")?);
-    let vectors = apic["vectors"].as_array().into_iter().flatten();
-    let by_vector: u64 = vectors.filter_map(|vector| vector["accepted"].as_u64()).sum();
+    ensure!(all.entries == ours, "{ours} exits of {} entries", all.entries);
+    ensure!(all.halts > 0, "the guest had nothing to do at times");
+    let apic = all.apic.as_ref().context("no interrupts")?;
+    let accepted = apic.accepted;
+    let by_vector: u64 = apic.vectors.iter().map(|vector| vector.accepted).sum();
     ensure!(accepted > 100 && accepted == by_vector, "{accepted} interrupts, by vector {by_vector}");
-    let events = vm["events"].as_array().context("no events")?;
-    let event = |name: &str| events.iter().find(|event| event["event"] == name).and_then(|e| e["count"].as_u64());
+    let event = |name: &str| vm.events.iter().find(|event| event.event == name).map(|event| event.count);
     ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
     // KVM's event does not identify the VM; some occur while the CPU is idle or in another process.
-    let idle = document["other_events"]["counts"]["kvm_apic_accept_irq"].as_u64().unwrap_or(0);
+    let others = document.figures.other_events.as_ref();
+    let idle = others.and_then(|others| others.counts.get("kvm_apic_accept_irq")).unwrap_or(&0);
     let shown = event("kvm_apic_accept_irq").unwrap_or(0) + idle;
-    let taken = accepted + nmis + other;
+    let taken = accepted + apic.nmis + apic.other;
     ensure!(shown.abs_diff(taken) <= taken / 20, "APICs took {taken}, KVM showed {shown}");
-    let reasons: Vec<&str> =
-        all["reasons"].as_array().into_iter().flatten().filter_map(|r| r["reason"].as_str()).collect();
+    let reasons: Vec<&str> = all.reasons.iter().filter_map(|reason| reason.reason.as_deref()).collect();
     for reason in ["hlt", "interrupt"] {
         ensure!(reasons.contains(&reason), "no exit for {reason}: {reasons:?}");
     }
-    let traffic = &vm["traffic"];
-    ensure!(number(traffic, "to_guest_packets")? > 1000, "the stream passed the tap: {traffic}");
-    ensure!(vm["per_work"]["exits_per_packet"].as_f64() > Some(0.0), "no exits for each packet");
+    let traffic = vm.traffic.context("no traffic")?;
+    ensure!(traffic.to_guest_packets > 1000, "the stream passed the tap: {traffic:?}");
+    ensure!(vm.per_work.as_ref().is_some_and(|work| work.exits_per_packet > 0.0), "no exits for each packet");
     Ok(())
 }
 
 /// The intervals add up to the window exactly, and agree with the scheduler's figures for the thread.
-fn expect_tiles(vcpu: &Value, document: &Value, accounts: &BTreeMap<u32, Account>) -> Outcome {
-    let tiles = vcpu["tiles"].as_object().context("no tiles")?;
-    let sum: i64 = tiles.values().filter_map(Value::as_i64).sum();
-    let window = vcpu["window_ns"].as_i64().context("no window")?;
+fn expect_tiles(vcpu: &VcpuExits, document: &Observation<ExitsFigures>, accounts: &BTreeMap<u32, Account>) -> Outcome {
+    let (tiles, window) = (vcpu.figures.tiles, vcpu.window_ns);
+    let sum = tiles.sum();
     ensure!(sum == window, "the tiles are {sum} ns of {window}");
-    ensure!(vcpu["window_ns"] == document["window_ns"], "a vCPU that was there all the time has the whole window");
+    ensure!(window == document.window_ns, "a vCPU that was there all the time has the whole window");
     // An interrupt during a program's update counts towards the interval that it interrupted.
-    let (skipped, exits) = (number(vcpu, "events_skipped")?, number(vcpu, "exits")?);
+    let (skipped, exits) = (vcpu.figures.events_skipped, vcpu.figures.exits);
     ensure!(skipped <= exits / 100, "{skipped} events were skipped, of {exits} exits");
-    let account = accounts.get(&(number(vcpu, "tid")? as u32)).context("no account of this thread")?;
-    let of = |names: &[&str]| names.iter().filter_map(|name| tiles[*name].as_i64()).sum::<i64>();
-    let ran = of(&["guest_ns", "kvm_ns", "qemu_ns", "polling_ns", "interrupted_ns"]);
-    let ready = of(&["ready_ns"]);
+    let account = accounts.get(&vcpu.tid).context("no account of this thread")?;
+    let ran = tiles.guest_ns + tiles.kvm_ns + tiles.qemu_ns + tiles.polling_ns + tiles.interrupted_ns;
+    let ready = tiles.ready_ns;
     eprintln!("of {window} ns: tiles {tiles:?}; the scheduler: {account:?}; {skipped} events skipped");
     for (what, ours, kernels) in [("ran", ran, account.ran_ns), ("was ready", ready, account.ready_ns)] {
         let apart = (ours - kernels).abs();

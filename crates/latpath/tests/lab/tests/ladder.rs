@@ -8,17 +8,18 @@ use crate::{
 };
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::{NicService, Switch, GUEST_DEVICE, TAP};
+use latpath_ladder::{Direction, LadderFigures, QueueReport, Step, Variant};
+use latpath_model::Observation;
 use latpath_testkit::{waits, Started};
-use serde_json::Value;
 use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ladder", smoke: false, only_whole: false, seconds: 1800, run };
 
 /// Service of the NIC, the resulting variant, and the page's text for it.
-const SERVICES: [(NicService, &str, &str); 3] = [
-    (NicService::Default, "vhost_irqfd", "C: vhost carries the packets"),
-    (NicService::Relayed, "vhost_relayed", "B: vhost carries the packets, QEMU relays the interrupt"),
-    (NicService::Qemu, "no_vhost", "A: no vhost"),
+const SERVICES: [(NicService, Variant, &str); 3] = [
+    (NicService::Default, Variant::Irqfd, "C: vhost carries the packets"),
+    (NicService::Relayed, Variant::Relayed, "B: vhost carries the packets, QEMU relays the interrupt"),
+    (NicService::Qemu, Variant::NoVhost, "A: no vhost"),
 ];
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,7 +28,7 @@ fn run(scale: &Scale) -> Outcome {
     let mut transfers = 0;
     for (service, variant, words) in SERVICES {
         transfers +=
-            served(scale, service, variant, words).with_context(|| format!("a NIC that is to be {variant}"))?;
+            served(scale, service, variant, words).with_context(|| format!("a NIC that is to be {variant:?}"))?;
     }
     eprintln!("{transfers} transfers in all");
     ensure!(transfers >= scale.frames(1000, 100_000), "{transfers} transfers in all");
@@ -35,42 +36,44 @@ fn run(scale: &Scale) -> Outcome {
 }
 
 /// Returns the number of the streams' transfers.
-fn served(scale: &Scale, service: NicService, variant: &str, says: &str) -> Result<u64> {
+fn served(scale: &Scale, service: NicService, variant: Variant, says: &str) -> Result<u64> {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.service = service;
     stage.boot_guest()?;
     stage.lay_addresses()?;
     let times = scale.frames(100, 300);
     let page = ladder(&stage, "", 50)?;
-    std::fs::write(format!("/out/ladder-{variant}.txt"), &page)?;
+    std::fs::write(format!("/out/ladder-{variant:?}.txt"), &page)?;
     ensure!(page.contains(says) && page.contains("0 causality violations, 0 events lost"), "{page}");
     let json = ladder(&stage, "--json", times)?;
-    let report: Value = serde_json::from_str(json.lines().last().unwrap_or_default())?;
-    std::fs::write(format!("/out/ladder-{variant}.json"), format!("{report:#}"))?;
+    std::fs::write(format!("/out/ladder-{variant:?}.json"), &json)?;
+    let report: Observation<LadderFigures> = serde_json::from_str(json.lines().last().unwrap_or_default())?;
 
     expect_nothing_wrong(&report)?;
-    for direction in ["from_guest", "to_guest"] {
-        expect_queue(&report, direction, variant, "interrupt_injected", times).with_context(|| direction.to_owned())?;
+    for direction in Direction::ALL {
+        expect_queue(&report.figures, direction, variant, Step::Injected, times)
+            .with_context(|| format!("{direction:?}"))?;
     }
-    let report = streams(&mut stage, scale.frames(500, 60_000))?;
-    std::fs::write(format!("/out/ladder-{variant}-streams.json"), format!("{report:#}"))?;
+    let json = streams(&mut stage, scale.frames(500, 60_000))?;
+    std::fs::write(format!("/out/ladder-{variant:?}-streams.json"), &json)?;
+    let report: Observation<LadderFigures> = serde_json::from_str(&json)?;
     expect_nothing_wrong(&report)?;
     let mut transfers = 0;
-    for direction in ["from_guest", "to_guest"] {
-        transfers += transfers_of(&report, direction, variant)?.iter().map(|(_, count)| count).sum::<u64>();
+    for direction in Direction::ALL {
+        transfers += transfers_of(&report.figures, direction, variant)?.iter().map(|(_, count)| count).sum::<u64>();
     }
     Ok(transfers)
 }
 
-fn expect_nothing_wrong(report: &Value) -> Outcome {
-    for key in ["causality_violations", "lost_events", "ambiguous_packets"] {
-        ensure!(report[key] == 0, "{key} is {}: {report:#}", report[key]);
-    }
+pub fn expect_nothing_wrong(report: &Observation<LadderFigures>) -> Outcome {
+    let figures = &report.figures;
+    let wrong = (figures.causality_violations, report.lost_events, figures.ambiguous_packets);
+    ensure!(wrong == (0, 0, 0), "violations of causality, lost events, ambiguous packets: {wrong:?}: {report:#?}");
     Ok(())
 }
 
 /// Output of `latpath ladder` for two streams, one in each direction.
-fn streams(stage: &mut Stage, frames: u64) -> Result<Value> {
+fn streams(stage: &mut Stage, frames: u64) -> Result<String> {
     const RATE: u64 = 500;
     let stream = Stream::sv("IN", frames).rate(RATE);
     // QEMU only passes on groups that a process in the guest has joined.
@@ -89,7 +92,7 @@ fn streams(stage: &mut Stage, frames: u64) -> Result<Value> {
     let ended = ladder.finish(PATIENCE).map_err(plain)?;
     ensure!(ended.code == Some(0), "latpath ladder: exit code {:?}: {}", ended.code, ended.stderr.trim());
     stage.unsubscribe()?;
-    Ok(serde_json::from_str(&ended.stdout)?)
+    Ok(ended.stdout)
 }
 
 /// Output of `latpath ladder` for `times` round trips.
@@ -102,46 +105,46 @@ fn ladder(stage: &Stage, flags: &str, times: u64) -> Result<String> {
 }
 
 /// Expects all transfers of a tap's queue to be of this variant, reach this step, and add up.
-pub fn expect_queue(report: &Value, direction: &str, variant: &str, last: &str, times: u64) -> Outcome {
-    let queue = queue(report, direction)?;
-    ensure!(queue["packets"].as_u64() >= Some(times), "{times} were sent: {queue:#}");
-    for ladder in list(queue, "ladders").filter(|ladder| ladder["variant"] == variant) {
-        let steps: Vec<&str> = list(ladder, "drawn").filter_map(|step| step["step"].as_str()).collect();
-        for step in ["begin", "packet", "interrupt_raised", last] {
-            ensure!(steps.contains(&step), "no {step}: {ladder:#}");
+pub fn expect_queue(
+    figures: &LadderFigures,
+    direction: Direction,
+    variant: Variant,
+    last: Step,
+    times: u64,
+) -> Outcome {
+    let queue = queue(figures, direction)?;
+    ensure!(queue.packets >= times, "{times} were sent: {queue:#?}");
+    for ladder in queue.ladders.iter().filter(|ladder| ladder.variant == variant) {
+        for step in [Step::Begin, Step::Packet, Step::Raised, last] {
+            ensure!(ladder.drawn.iter().any(|drawn| drawn.step == step), "no {step:?}: {ladder:#?}");
         }
     }
-    let transfers = transfers_of(report, direction, variant)?;
-    let whole = transfers.iter().find(|(of, _)| of == variant).map_or(0, |(_, count)| *count);
-    ensure!(whole >= times / 2, "{whole} of {times} have an interrupt: {queue:#}");
+    let transfers = transfers_of(figures, direction, variant)?;
+    let whole = transfers.iter().find(|(of, _)| *of == variant).map_or(0, |(_, count)| *count);
+    ensure!(whole >= times / 2, "{whole} of {times} have an interrupt: {queue:#?}");
     Ok(())
 }
 
 /// The tap's queue of this direction; the guest's NIC has one for each.
-fn queue<'a>(report: &'a Value, direction: &str) -> Result<&'a Value> {
-    let is = |queue: &&Value| queue["direction"] == direction && queue["device"] == TAP;
-    let queues: Vec<&Value> = list(report, "queues").filter(is).collect();
-    let [queue] = queues[..] else { bail!("{} queues of {TAP} {direction}: {report:#}", queues.len()) };
+fn queue(figures: &LadderFigures, direction: Direction) -> Result<&QueueReport> {
+    let is = |queue: &&QueueReport| queue.direction == direction && queue.device.as_deref() == Some(TAP);
+    let queues: Vec<&QueueReport> = figures.queues.iter().filter(is).collect();
+    let [queue] = queues[..] else { bail!("{} queues of {TAP} {direction:?}: {figures:#?}", queues.len()) };
     Ok(queue)
 }
 
 /// Numbers of transfers of a tap's queue by variant: this one, or without an interrupt. Expects the rungs of each to
 /// add up.
-fn transfers_of(report: &Value, direction: &str, variant: &str) -> Result<Vec<(String, u64)>> {
-    let queue = queue(report, direction)?;
+fn transfers_of(figures: &LadderFigures, direction: Direction, variant: Variant) -> Result<Vec<(Variant, u64)>> {
+    let queue = queue(figures, direction)?;
     let mut transfers = Vec::new();
-    for ladder in list(queue, "ladders") {
-        let sums: Option<Vec<i64>> = list(ladder, "rungs").map(|rung| rung["time"]["sum_ns"].as_i64()).collect();
-        let sum: i64 = sums.context("a rung without a sum")?.iter().sum();
-        ensure!(ladder["total"]["sum_ns"] == sum, "the rungs do not sum to the transfers: {ladder:#}");
-        let of = ladder["variant"].as_str().unwrap_or_default();
-        ensure!([variant, "no_interrupt"].contains(&of), "transfers that are {of}: {queue:#}");
-        transfers.push((of.to_owned(), ladder["total"]["count"].as_u64().unwrap_or_default()));
+    for ladder in &queue.ladders {
+        let (of, sum) = (ladder.variant, ladder.rungs.iter().map(|rung| rung.time.sum_ns).sum::<i64>());
+        ensure!(ladder.total.sum_ns == sum, "the rungs do not sum to the transfers: {ladder:#?}");
+        ensure!([variant, Variant::NoInterrupt].contains(&of), "transfers that are {of:?}: {queue:#?}");
+        transfers.push((of, ladder.total.count));
     }
-    eprintln!("{variant} {direction}: transfers {transfers:?}, {} packets, {} kicks", queue["packets"], queue["kicks"]);
+    let (packets, kicks) = (queue.packets, queue.kicks);
+    eprintln!("{variant:?} {direction:?}: transfers {transfers:?}, {packets} packets, {kicks} kicks");
     Ok(transfers)
-}
-
-fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    value[key].as_array().into_iter().flatten()
 }

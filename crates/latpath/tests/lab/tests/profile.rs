@@ -8,9 +8,11 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
+use latpath_model::Observation;
+use latpath_observe::profile::{ProcessFigures, ProfileFigures};
+use latpath_profile::GuestHeader;
 use latpath_testkit::stripped::{Stripped, FUNCTION, NAME};
 use latpath_testkit::{busy, waits, Started};
-use serde_json::Value;
 use std::{
     fs,
     path::Path,
@@ -37,8 +39,9 @@ fn run(scale: &Scale) -> Outcome {
     let programs = [(std::env::current_exe()?, BUSY), (stripped.program, NAME)];
     let programs = programs.map(|(file, name)| (file, format!("/bin/{name}")));
     stage.boot_guest_with(Reach::Serial, programs.into())?;
-    let without: Value = serde_json::from_str(&stage.latpath("profile --duration 3s --json")?)?;
-    ensure!(without["modes"]["guest_sys_ns"] == 0 && without["modes"]["guest_usr_ns"] == 0, "no agent runs in it");
+    let without: Observation<ProfileFigures> = serde_json::from_str(&stage.latpath("profile --duration 3s --json")?)?;
+    let modes = without.figures.modes;
+    ensure!(modes.guest_sys_ns == 0 && modes.guest_usr_ns == 0, "no agent runs in it");
     let guest = stage.guest()?;
     for percent in [20, 50] {
         let loops = busy::script(BUSY, percent, seconds as u32 + 300);
@@ -53,8 +56,7 @@ fn run(scale: &Scale) -> Outcome {
     let page = stage.latpath(&format!("{words} --rows 6"))?;
     eprintln!("{page}");
     let truth = [0, 1].map(|at| after[at] - before[at]);
-    check(&seen, truth[0] * 100.0 / (truth[0] + truth[1]))
-        .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))
+    check(&seen, truth[0] * 100.0 / (truth[0] + truth[1])).with_context(|| in_short(&seen))
 }
 
 /// CPU time of both loops, according to the guest's scheduler.
@@ -90,7 +92,7 @@ pub fn watch<T>(
     words: &str,
     seconds: u64,
     mut read: impl FnMut(&mut Stage) -> anyhow::Result<T>,
-) -> anyhow::Result<(Value, [T; 2])> {
+) -> anyhow::Result<(Observation<ProfileFigures>, [T; 2])> {
     let space = stage.path().hypervisor.clone();
     let mut watching = stage.start(&space, &format!("{words} --json"))?;
     let begins = |watching: &mut Started| watching.said().contains("sampling CPUs") || !watching.runs();
@@ -107,14 +109,16 @@ pub fn watch<T>(
     Ok((serde_json::from_str(&finished.stdout).context("the profile's JSON")?, [before, after]))
 }
 
-pub fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or(f64::NAN)
+/// Figures that explain a failure.
+pub fn in_short(seen: &Observation<ProfileFigures>) -> String {
+    let ProfileFigures { modes, kernel_account, processes, .. } = &seen.figures;
+    format!("{modes:?} {kernel_account:?} {processes:?}")
 }
 
 /// Time of all CPUs, which the sum of all modes must equal.
-fn adds_up(seen: &Value) -> anyhow::Result<f64> {
-    let modes = seen["modes"].as_object().context("no modes")?;
-    let (sum, all) = (modes.values().map(number).sum::<f64>(), number(&seen["cpu_count"]) * number(&seen["window_ns"]));
+fn adds_up(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
+    let sum = seen.figures.modes.total_ns() as f64;
+    let all = seen.figures.cpu_count as f64 * seen.window_ns as f64;
     ensure!((sum - all).abs() <= all / 1000.0, "{sum} ns of {all}");
     Ok(all)
 }
@@ -122,12 +126,12 @@ fn adds_up(seen: &Value) -> anyhow::Result<f64> {
 /// Time in guests: the sum of the times from each of KVM's entries to the next exit. Its share of the CPUs must equal
 /// that of the kernel's tick-based account, unless ticks are missing, as on an overloaded emulated machine. The guest's
 /// samples must cover nearly all of it.
-pub fn in_guests(seen: &Value) -> anyhow::Result<f64> {
-    let (modes, all) = (&seen["modes"], adds_up(seen)?);
-    let guest: f64 = ["guest_sys_ns", "guest_usr_ns", "guest_unseen_ns"].iter().map(|mode| number(&modes[*mode])).sum();
-    let kernel = &seen["kernel_account"];
-    let counted: f64 = ["user_ns", "system_ns", "idle_ns", "steal_ns"].iter().map(|mode| number(&kernel[*mode])).sum();
-    let (share, kernels) = (guest * 100.0 / all, number(&kernel["guest_ns"]) * 100.0 / counted);
+pub fn in_guests(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
+    let (figures, all) = (&seen.figures, adds_up(seen)?);
+    let guest = figures.modes.guest_ns() as f64;
+    let kernel = figures.kernel_account.context("no account of the kernel")?;
+    let counted = (kernel.user_ns + kernel.system_ns + kernel.idle_ns + kernel.steal_ns) as f64;
+    let (share, kernels) = (guest * 100.0 / all, kernel.guest_ns as f64 * 100.0 / counted);
     eprintln!("guest: {share:.2} %, by the kernel's account {kernels:.2} % (of {:.2} %)", counted * 100.0 / all);
     ensure!(guest > 0.0, "no time in guests");
     let has_all_ticks = counted >= 0.99 * all;
@@ -136,50 +140,48 @@ pub fn in_guests(seen: &Value) -> anyhow::Result<f64> {
         "{share} % in guests, by the kernel's account {kernels} %"
     );
     ensure!(
-        number(&modes["guest_unseen_ns"]) <= guest / 20.0,
-        "the guest's samples are not where its time is: {}",
-        seen["notes"]
+        figures.modes.guest_unseen_ns as f64 <= guest / 20.0,
+        "the guest's samples are not where its time is: {:?}",
+        seen.notes
     );
-    ensure!(number(&seen["named_in_guests"]) >= 0.95, "named: {}", seen["named_in_guests"]);
-    in_their_guest(&seen["guests"][0])?;
+    ensure!(figures.named_in_guests >= Some(0.95), "named: {:?}", figures.named_in_guests);
+    in_their_guest(figures.header.guests.first().context("no guest")?)?;
     Ok(guest)
 }
 
 /// Nearly all samples are checked against the times at which their vCPU was in the guest, and none is outside these.
-fn in_their_guest(guest: &Value) -> Outcome {
-    let causality = &guest["causality"];
-    eprintln!("causality: {causality}, of {} samples, within {} ns", guest["samples"], guest["clock_error_ns"]);
-    ensure!(causality["violations"] == 0, "causality: {causality}");
+fn in_their_guest(guest: &GuestHeader) -> Outcome {
+    let (samples, causality) = (guest.samples, guest.causality.context("no causality")?);
+    eprintln!("causality: {causality:?}, of {samples} samples, within {} ns", guest.clock_error_ns);
+    ensure!(causality.violations == 0, "causality: {causality:?}");
     // The agent also samples before the window.
-    ensure!(number(&causality["checked"]) >= number(&guest["samples"]) / 2.0, "{causality} of {}", guest["samples"]);
+    ensure!(causality.checked * 2 >= samples, "{causality:?} of {samples}");
     Ok(())
 }
 
 /// Time of a process in the guest.
-pub fn of_process(seen: &Value, name: &str) -> f64 {
-    let processes = seen["processes"].as_array().into_iter().flatten();
-    let theirs = processes.filter(|process| process["guest"] == VM && process["process"] == name);
-    theirs.map(|process| number(&process["total_ns"])).sum()
+pub fn of_process(figures: &ProfileFigures, name: &str) -> f64 {
+    let is = |process: &&ProcessFigures| process.guest.as_deref() == Some(VM) && process.process == name;
+    figures.processes.iter().filter(is).map(|process| process.total_ns as f64).sum()
 }
 
 /// Whether a function of the guest has a name that ends with `end`.
-pub fn has_function(seen: &Value, end: &str) -> bool {
-    let functions = seen["functions"].as_array().into_iter().flatten();
-    let mut theirs = functions.filter(|function| function["guest"] == VM);
-    theirs.any(|function| function["function"].as_str().is_some_and(|name| name.ends_with(end)))
+pub fn has_function(figures: &ProfileFigures, end: &str) -> bool {
+    let mut theirs = figures.functions.iter().filter(|function| function.guest.as_deref() == Some(VM));
+    theirs.any(|function| function.function.ends_with(end))
 }
 
 /// `truth`: the smaller loop's share of both loops' time, %.
-fn check(seen: &Value, truth: f64) -> Outcome {
+fn check(seen: &Observation<ProfileFigures>, truth: f64) -> Outcome {
     in_guests(seen)?;
-    let (twenty, fifty) = (of_process(seen, "busy20"), of_process(seen, "busy50"));
+    let figures = &seen.figures;
+    let (twenty, fifty) = (of_process(figures, "busy20"), of_process(figures, "busy50"));
     let part = twenty * 100.0 / (twenty + fifty);
-    eprintln!("the smaller loop has {part:.2} % of both, truly {truth:.2} %; named: {}", seen["named_in_guests"]);
+    eprintln!("the smaller loop has {part:.2} % of both, truly {truth:.2} %; named: {:?}", figures.named_in_guests);
     ensure!((part - truth).abs() <= 2.0, "of both loops' time the smaller one has {part} %, truly {truth} %");
-    let named = has_function(seen, "busy_twenty") && has_function(seen, "busy_fifty");
+    let named = has_function(figures, "busy_twenty") && has_function(figures, "busy_fifty");
     ensure!(named, "the guest's own functions have no names");
-    ensure!(has_function(seen, FUNCTION), "a stripped program's function has no name: {}", seen["notes"]);
-    let calls = seen["system_calls"].as_array().context("no system calls")?;
-    ensure!(calls.iter().any(|call| call["call"] == "ppoll"), "the main loop's system calls are missing");
+    ensure!(has_function(figures, FUNCTION), "a stripped program's function has no name: {:?}", seen.notes);
+    ensure!(figures.system_calls.iter().any(|call| call.call == "ppoll"), "the main loop's system calls are missing");
     Ok(())
 }

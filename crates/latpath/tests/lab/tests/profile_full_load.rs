@@ -1,7 +1,7 @@
 //! A guest without idle time: loops of normal priority on every vCPU, and one of real-time priority beside them. The
 //! agent still delivers its samples, which show each loop's share of the guest's time.
 
-use super::profile::{first_numbers, has_function, in_guests, of_process, pids_of, schedstats, watch};
+use super::profile::{first_numbers, has_function, in_guests, in_short, of_process, pids_of, schedstats, watch};
 use crate::{
     stage::{Reach, Stage, GUEST},
     Outcome, Scale, Test,
@@ -9,9 +9,10 @@ use crate::{
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
 use latpath_linux::proc::{Root, Stat};
+use latpath_model::Observation;
+use latpath_observe::profile::ProfileFigures;
 use latpath_testkit::busy;
 use latpath_vms::Role;
-use serde_json::Value;
 use std::path::Path;
 
 pub const TEST: Test = Test { name: "profile_full_load", smoke: false, only_whole: false, seconds: 900, run };
@@ -36,8 +37,7 @@ fn run(scale: &Scale) -> Outcome {
     let pids = pids_of(&mut stage, &LOOPS.map(|(name, _)| name))?;
     let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} -o /out/profile");
     let (seen, [before, after]) = watch(&mut stage, &words, seconds, |stage| ran(stage, &pids))?;
-    check(&seen, &before, &after)
-        .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))
+    check(&seen, &before, &after).with_context(|| in_short(&seen))
 }
 
 /// CPU time of the loops according to the guest's scheduler, the guest's uptime, and the vCPUs' time in the guest
@@ -62,17 +62,17 @@ fn ran(stage: &mut Stage, pids: &[String]) -> anyhow::Result<Ran> {
     Ok(Ran { loops, uptime: uptime * 1e9, vcpus })
 }
 
-fn check(seen: &Value, before: &Ran, after: &Ran) -> Outcome {
+fn check(seen: &Observation<ProfileFigures>, before: &Ran, after: &Ran) -> Outcome {
     let guest = in_guests(seen)?;
     let vcpus = [0, 1].map(|vcpu| after.vcpus[vcpu] - before.vcpus[vcpu]);
     let passed = after.uptime - before.uptime;
     for (at, (name, vcpu)) in LOOPS.iter().enumerate() {
         let truth = (after.loops[at] - before.loops[at]) / passed * vcpus[*vcpu] * 100.0 / (vcpus[0] + vcpus[1]);
-        let part = of_process(seen, name) * 100.0 / guest;
+        let part = of_process(&seen.figures, name) * 100.0 / guest;
         eprintln!("{name} on vCPU {vcpu}: {part:.2} % of the guest's time, truly {truth:.2} %");
         ensure!((part - truth).abs() <= 2.0, "{name} has {part} % of the guest's time, truly {truth} %");
     }
-    let named = has_function(seen, "busy_always") && has_function(seen, "busy_fifty");
+    let named = has_function(&seen.figures, "busy_always") && has_function(&seen.figures, "busy_fifty");
     ensure!(named, "the loops have no names");
     Ok(())
 }

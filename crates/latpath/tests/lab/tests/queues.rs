@@ -9,6 +9,9 @@ use crate::{
 };
 use anyhow::{anyhow, ensure, Context, Result};
 use latpath_lab::{NicService, Switch, GUEST_DEVICE, PUBLISHER_ADDRESS, TAP};
+use latpath_model::Observation;
+use latpath_observe::queues::{Agreement, Device, Layout, QueueFigures, QueuesFigures};
+use latpath_queues::Side;
 use latpath_testkit::{waits, Started};
 use serde_json::{json, Value};
 use std::{
@@ -57,33 +60,35 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
     let output = stage.guest()?.end("queues", PATIENCE, NEVER)?;
     let said = stage.guest()?.file("/run/queues.err", NEVER)?;
     ensure!(output.status == 0, "in the guest: status {}: {said}", output.status);
-    let driver: Value = serde_json::from_str(&output.text).with_context(|| output.text.clone())?;
+    let driver: Observation<QueuesFigures> = serde_json::from_str(&output.text).with_context(|| output.text.clone())?;
     host.interrupt();
     let ended = host.finish(PATIENCE).map_err(|e| anyhow!("{e:?}"))?;
     ensure!(ended.code == Some(0), "in the host: {}", ended.stderr);
-    let vhost: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.stdout.clone())?;
+    let vhost: Observation<QueuesFigures> =
+        serde_json::from_str(&ended.stdout).with_context(|| ended.stdout.clone())?;
     std::fs::write(
         format!("/out/queues-{service:?}.json"),
-        format!("{driver:#}\n{vhost:#}\n{said}\n{}", ended.stderr),
+        format!("{}\n{}\n{said}\n{}", output.text, ended.stdout, ended.stderr),
     )?;
 
     let passed: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
     ensure!(passed[0] >= in_frames && passed[2] >= out_frames, "the guest's NIC counted {passed:?}");
     for document in [&driver, &vhost] {
-        ensure!(document["lost_events"] == 0 && document["buffers_untimed"] == 0, "{document:#}");
-        expect_indices(document)?;
+        ensure!(document.lost_events == 0 && document.figures.buffers_untimed == 0, "{document:#?}");
+        expect_indices(&document.figures)?;
     }
-    let nic = expect_driver(&driver, service, &passed).context("the driver's side")?;
+    let nic = expect_driver(&driver.figures, service, &passed).context("the driver's side")?;
     if let (Some(before), Some(after)) = (rings, rings_after) {
-        after.expect_since(&before, &nic).context("QEMU's side")?;
+        after.expect_since(&before, nic).context("QEMU's side")?;
     }
     match service {
         NicService::Default | NicService::Relayed => {
-            expect_vhost(&vhost, &nic, service).context("vhost's side")?;
+            expect_vhost(&vhost.figures, nic, service).context("vhost's side")?;
             expect_pages(&mut stage)
         }
         NicService::Qemu | NicService::Packed => {
-            ensure!(list(&vhost, "devices").all(|device| device["name"] != TAP), "no vhost serves it: {vhost:#}");
+            let is_served = vhost.figures.devices.iter().any(|device| device.name.as_deref() == Some(TAP));
+            ensure!(!is_served, "no vhost serves it: {vhost:#?}");
             Ok(())
         }
     }
@@ -140,76 +145,61 @@ fn guest_counters(stage: &mut Stage) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
-    value[key].as_array().into_iter().flatten()
-}
-
-fn number(value: &Value, key: &str) -> Result<u64> {
-    value[key].as_u64().with_context(|| format!("no {key}: {value:#}"))
-}
-
 /// Expects the rings' indices to advance by the counts.
-fn expect_indices(document: &Value) -> Outcome {
-    for device in list(document, "devices") {
-        for queue in list(device, "queues") {
-            let is_exact = queue["posted_index_difference"] == 0 && queue["used_index_difference"] == 0;
-            ensure!(is_exact, "the ring's index moved otherwise: {queue:#}");
-            let all = number(queue, "posted_buffers")? + number(queue, "used_buffers")?;
-            // Counting starts with the first event; for packed rings, buffers posted before it are unknown.
-            let least = if queue["layout"] == "packed" {
-                0
-            } else {
-                all.saturating_sub(1 + number(queue, "posted_buffers")?.min(1))
-            };
-            ensure!(number(queue, "index_moved")? >= least, "too little was compared: {queue:#}");
-        }
+fn expect_indices(figures: &QueuesFigures) -> Outcome {
+    for queue in figures.devices.iter().flat_map(|device| &device.queues) {
+        let is_exact = queue.posted_index_difference == 0 && queue.used_index_difference == 0;
+        ensure!(is_exact, "the ring's index moved otherwise: {queue:#?}");
+        let all = queue.posted_buffers + queue.counts.used_buffers;
+        // Counting starts with the first event; for packed rings, buffers posted before it are unknown.
+        let least = match queue.layout {
+            Layout::Packed => 0,
+            Layout::Split => all.saturating_sub(1 + queue.posted_buffers.min(1)),
+        };
+        ensure!(queue.index_moved >= least, "too little was compared: {queue:#?}");
     }
     Ok(())
 }
 
-fn queue<'a>(device: &'a Value, name: &str) -> Result<&'a Value> {
-    list(device, "queues").find(|queue| queue["queue"] == name).with_context(|| format!("no queue {name}: {device:#}"))
+fn queue<'a>(device: &'a Device, name: &str) -> Result<&'a QueueFigures> {
+    device.queues.iter().find(|queue| queue.queue == name).with_context(|| format!("no queue {name}: {device:#?}"))
 }
 
 /// Checks the driver's counts; returns the guest's NIC.
-fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Result<Value> {
-    let is_nic = |device: &&Value| list(device, "known_as").any(|name| name == GUEST_DEVICE);
-    let nic = list(document, "devices").find(is_nic).with_context(|| format!("no {GUEST_DEVICE}: {document:#}"))?;
-    ensure!(nic["driver"] == "virtio_net", "its driver: {nic:#}");
-    for (direction, at) in [("to_guest", 0), ("from_guest", 2)] {
-        let agreement = &nic[direction];
-        let queues = [number(agreement, "packets")?, number(agreement, "bytes")?];
-        ensure!(
-            queues == passed[at..at + 2],
-            "{direction}: {queues:?}, the NIC counted {:?}: {nic:#}",
-            &passed[at..at + 2]
-        );
-        let devices = [number(agreement, "device_packets")?, number(agreement, "device_bytes")?];
-        ensure!(devices == queues, "{direction}: latpath reads {devices:?}");
+fn expect_driver<'a>(figures: &'a QueuesFigures, service: NicService, passed: &[u64]) -> Result<&'a Device> {
+    let is_nic = |device: &&Device| device.known_as.iter().any(|name| name == GUEST_DEVICE);
+    let nic = figures.devices.iter().find(is_nic).with_context(|| format!("no {GUEST_DEVICE}: {figures:#?}"))?;
+    ensure!(nic.driver.as_deref() == Some("virtio_net"), "its driver: {nic:#?}");
+    let to_guest = nic.to_guest.context("no packets to the guest")?;
+    let from_guest = nic.from_guest.context("no packets from the guest")?;
+    for (direction, agreement, passed) in [("to", to_guest, &passed[..2]), ("from", from_guest, &passed[2..])] {
+        let queues = [agreement.packets.context("no packets")?, agreement.bytes];
+        ensure!(queues == passed, "{direction} the guest: {queues:?}, the NIC counted {passed:?}: {nic:#?}");
+        let devices = [agreement.device_packets, agreement.device_bytes];
+        ensure!(devices == queues, "{direction} the guest: latpath reads {devices:?}");
     }
-    let layout = if service == NicService::Packed { "packed" } else { "split" };
-    for name in ["input.0", "output.0"] {
-        let queue = queue(nic, name)?;
-        ensure!(queue["layout"] == layout, "its layout: {queue:#}");
+    let layout = if service == NicService::Packed { Layout::Packed } else { Layout::Split };
+    let [input, output] = [queue(nic, "input.0")?, queue(nic, "output.0")?];
+    for queue in [input, output] {
+        ensure!(queue.layout == layout, "its layout: {queue:#?}");
         // vhost needs no kicks for a receive queue that is never empty.
-        ensure!(number(queue, "kicks")? + number(queue, "kicks_suppressed")? > 0, "no kicks: {queue:#}");
-        ensure!(number(&queue["waited"], "count")? > 0 && number(&queue["occupied"], "max")? > 0, "{queue:#}");
-        ensure!(number(&queue["occupied"], "max")? <= number(queue, "size")?, "more than the ring holds: {queue:#}");
+        ensure!(queue.counts.kicks + queue.counts.kicks_suppressed > 0, "no kicks: {queue:#?}");
+        ensure!(queue.waited.count > 0 && queue.occupied.max > 0, "{queue:#?}");
+        ensure!(queue.occupied.max <= u64::from(queue.counts.size), "more than the ring holds: {queue:#?}");
     }
     // A packet of many segments takes more than one buffer of the receive queue.
-    let (packets, buffers) = (number(&nic["to_guest"], "packets")?, number(queue(nic, "input.0")?, "used_buffers")?);
-    let mean = number(&nic["from_guest"], "bytes")? / number(&nic["from_guest"], "packets")?;
+    let (packets, buffers) = (passed[0], input.counts.used_buffers);
+    let mean = from_guest.bytes / passed[2];
     eprintln!("{service:?}: {packets} packets came in {buffers} buffers; those sent are of {mean} bytes");
-    ensure!(buffers > packets, "{packets} packets came in {buffers} buffers: {nic:#}");
-    let input = queue(nic, "input.0")?;
+    ensure!(buffers > packets, "{packets} packets came in {buffers} buffers: {nic:#?}");
     // A receive queue's buffers are larger than their contents.
-    ensure!(number(input, "posted_write_bytes")? > number(input, "written_bytes")?, "{input:#}");
-    ensure!(number(input, "interrupts")? > 0, "no interrupt: {input:#}");
+    ensure!(input.counts.posted_write_bytes > input.counts.written_bytes, "{input:#?}");
+    ensure!(input.counts.interrupts > 0, "no interrupt: {input:#?}");
     if service == NicService::Default {
-        let name = input["interrupt_name"].as_str().unwrap_or_default();
+        let name = input.interrupt_name.as_deref().unwrap_or_default();
         ensure!(name.ends_with("input.0"), "the interrupt is called {name:?}");
     }
-    Ok(nic.clone())
+    Ok(nic)
 }
 
 /// QEMU's position in the NIC's rings, 16 bits each: buffers used in the receive ring, and taken from the transmit
@@ -241,19 +231,22 @@ impl Rings {
         let devices = ask("x-query-virtio", json!({}))?;
         let nic = devices.as_array().into_iter().flatten().find(|device| device["name"] == "virtio-net");
         let path = nic.with_context(|| format!("QEMU has no virtio-net: {devices}"))?["path"].clone();
-        let mut status = |queue: u32| ask("x-query-virtio-queue-status", json!({ "path": path, "queue": queue }));
-        Ok(Self { used: number(&status(0)?, "used-idx")?, taken: number(&status(1)?, "last-avail-idx")? })
+        let mut index = |queue: u32, key: &str| {
+            let status = ask("x-query-virtio-queue-status", json!({ "path": path, "queue": queue }))?;
+            status[key].as_u64().with_context(|| format!("no {key}: {status:#}"))
+        };
+        Ok(Self { used: index(0, "used-idx")?, taken: index(1, "last-avail-idx")? })
     }
 
     /// The driver received the buffers that QEMU used, and QEMU took all buffers that the driver posted for sending.
-    fn expect_since(&self, before: &Self, nic: &Value) -> Outcome {
+    fn expect_since(&self, before: &Self, nic: &Device) -> Outcome {
         let moved = |now: u64, then: u64| now.wrapping_sub(then) % (1 << 16);
         let (used, taken) = (moved(self.used, before.used), moved(self.taken, before.taken));
-        let got = number(queue(nic, "input.0")?, "used_buffers")?;
-        let posted = number(queue(nic, "output.0")?, "posted_buffers")?;
+        let got = queue(nic, "input.0")?.counts.used_buffers;
+        let posted = queue(nic, "output.0")?.posted_buffers;
         eprintln!("QEMU used {used} buffers and took {taken}");
-        ensure!(used > 0 && used == got % (1 << 16), "QEMU used {used} buffers, the driver got {got} back: {nic:#}");
-        ensure!(taken > 0 && taken == posted % (1 << 16), "QEMU took {taken} buffers of {posted} posted: {nic:#}");
+        ensure!(used > 0 && used == got % (1 << 16), "QEMU used {used} buffers, the driver got {got} back: {nic:#?}");
+        ensure!(taken > 0 && taken == posted % (1 << 16), "QEMU took {taken} buffers of {posted} posted: {nic:#?}");
         Ok(())
     }
 }
@@ -277,39 +270,36 @@ fn expect_pages(stage: &mut Stage) -> Outcome {
 }
 
 /// vhost's counts equal the driver's.
-fn expect_vhost(document: &Value, nic: &Value, service: NicService) -> Outcome {
-    let tap = list(document, "devices").find(|device| device["side"] == "vhost" && device["name"] == TAP);
-    let tap = tap.with_context(|| format!("no {TAP}: {document:#}"))?;
-    ensure!(tap["vm"] == "latpath-guest0", "its VM: {tap:#}");
-    for direction in ["to_guest", "from_guest"] {
-        let (ours, drivers) = (&tap[direction], &nic[direction]);
-        for key in ["bytes", "device_packets", "device_bytes"] {
-            ensure!(ours[key] == drivers[key], "{direction}: {key} differ: {ours} at vhost, {drivers} at the driver");
-        }
-        ensure!(ours["bytes"] == ours["device_bytes"], "{direction}: the tap counted otherwise: {ours}");
+fn expect_vhost(figures: &QueuesFigures, nic: &Device, service: NicService) -> Outcome {
+    let is_tap = |device: &&Device| device.side == Side::Vhost && device.name.as_deref() == Some(TAP);
+    let tap = figures.devices.iter().find(is_tap).with_context(|| format!("no {TAP}: {figures:#?}"))?;
+    ensure!(tap.vm.as_deref() == Some("latpath-guest0"), "its VM: {tap:#?}");
+    for (direction, ours, drivers) in [("to", tap.to_guest, nic.to_guest), ("from", tap.from_guest, nic.from_guest)] {
+        let (ours, drivers) = (ours.context("no counts of vhost")?, drivers.context("no counts of the driver")?);
+        let counts = |of: Agreement| (of.bytes, of.device_packets, of.device_bytes);
+        ensure!(counts(ours) == counts(drivers), "{direction} the guest: {ours:?} at vhost, {drivers:?} at the driver");
+        ensure!(ours.bytes == ours.device_bytes, "{direction} the guest: the tap counted otherwise: {ours:?}");
     }
-    let all_signals: u64 = list(tap, "queues").filter_map(|queue| queue["interrupts"].as_u64()).sum();
+    let all_signals: u64 = tap.queues.iter().map(|queue| queue.counts.interrupts).sum();
     for (at_vhost, at_driver) in [("rx 0", "input.0"), ("tx 0", "output.0")] {
-        let (host, guest) = (queue(tap, at_vhost)?, queue(nic, at_driver)?);
-        for key in ["kicks", "written_bytes"] {
-            ensure!(
-                host[key] == guest[key],
-                "{key} of {at_vhost}: {} at vhost, {} at the driver",
-                host[key],
-                guest[key]
-            );
+        let (at_host, guest) = (queue(tap, at_vhost)?, queue(nic, at_driver)?.counts);
+        let host = at_host.counts;
+        for (what, ours, drivers) in
+            [("kicks", host.kicks, guest.kicks), ("written bytes", host.written_bytes, guest.written_bytes)]
+        {
+            ensure!(ours == drivers, "{what} of {at_vhost}: {ours} at vhost, {drivers} at the driver");
         }
-        let (used, got) = (number(host, "used_buffers")?, number(guest, "used_buffers")?);
+        let (used, got) = (host.used_buffers, guest.used_buffers);
         // Sent buffers are reclaimed when the next packet is sent.
-        let is_same = if at_vhost == "rx 0" { used == got } else { used.abs_diff(got) <= number(guest, "size")? };
-        ensure!(is_same, "{at_vhost}: vhost used {used} buffers, the driver got {got}: {host:#} {guest:#}");
-        ensure!(number(host, "rounds")? > 0 && number(&host["waited"], "count")? > 0, "{host:#}");
-        let (signals, by_kvm) = (number(host, "interrupts")?, number(host, "interrupts_by_irqfd")?);
+        let is_same = if at_vhost == "rx 0" { used == got } else { used.abs_diff(got) <= u64::from(guest.size) };
+        ensure!(is_same, "{at_vhost}: vhost used {used} buffers, the driver got {got}: {host:#?} {guest:#?}");
+        ensure!(host.rounds > 0 && at_host.waited.count > 0, "{at_host:#?}");
+        let (signals, by_kvm) = (host.interrupts, host.interrupts_by_irqfd);
         // On a line that queues share, an interrupt for one queue's buffers delivers those of the others too.
         let most = if service == NicService::Relayed { all_signals } else { signals };
-        ensure!(number(guest, "interrupts")? <= most, "more interrupts than signals: {host:#} {guest:#}");
+        ensure!(guest.interrupts <= most, "more interrupts than signals: {host:#?} {guest:#?}");
         let expected = if service == NicService::Default { signals } else { 0 };
-        ensure!(by_kvm == expected, "{by_kvm} of {signals} signals by irqfd: {host:#}");
+        ensure!(by_kvm == expected, "{by_kvm} of {signals} signals by irqfd: {host:#?}");
     }
     Ok(())
 }

@@ -8,9 +8,10 @@
 
 use crate::{linked::run, Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
+use latpath_compare::Verdict;
 use latpath_lab::{path_of, GuestFiles, Lab, OpenVswitch, WITH_DPDK};
+use latpath_study::{Against, StudyTable};
 use latpath_testkit::program;
-use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -119,7 +120,7 @@ fn latpath_with(words: &str, beside: &[&str]) -> Result<Output> {
 
 /// Makes a study in the hypervisor's output, so that a later start can resume it, with a load beside those of its plan;
 /// keeps its table as text, page and AsciiDoc, and returns it as JSON.
-fn study(name: &str, words: &str, load: Option<&str>) -> Result<Value> {
+fn study(name: &str, words: &str, load: Option<&str>) -> Result<StudyTable> {
     let began = Instant::now();
     let beside: Vec<&str> = load.into_iter().flat_map(|load| ["--load", load, "--ready", "sh ready.sh"]).collect();
     let made = latpath_with(&format!("study {words} -o {OUT}/{name}"), &beside)?;
@@ -152,9 +153,10 @@ fn ways(scale: &Scale) -> Outcome {
         Some("iperf3=sh load.sh"),
     )?;
     let trials = cells * repetitions;
-    ensure!((&table["trials"], &table["complete"]) == (&trials.into(), &trials.into()), "{:#}", table["failed"]);
-    let rows = table["cells"].as_array().context("no cells")?;
-    ensure!(rows.len() == cells && rows.iter().all(|row| row["figures"]["packets"].as_u64() > Some(0)), "{rows:#?}");
+    ensure!((table.trials, table.complete) == (trials, trials), "{:#?}", table.failed);
+    let rows = &table.cells;
+    let has_packets = rows.iter().all(|row| row.figures.as_ref().is_some_and(|figures| figures.packets > 0));
+    ensure!(rows.len() == cells && has_packets, "{rows:#?}");
     let left = latpath("net status --json")?;
     ensure!(!String::from_utf8_lossy(&left.stdout).contains("\"study\""), "left behind: {left:?}");
     Ok(())
@@ -230,11 +232,9 @@ fn gates(_: &Scale) -> Outcome {
     fs::write(&path, &plan)?;
     fs::copy(&path, format!("{OUT}/tsn-plan.toml"))?;
     let table = study("tsn", &format!("run {path}"), None)?;
-    let cells = table["cells"].as_array().context("no cells")?;
-    let complete = table["complete"].as_u64().context("no count")?;
-    ensure!(cells.len() == 12 && complete == 24, "{complete} trials: {:#}", table["failed"]);
-    for cell in cells.iter().filter(|cell| !cell["figures"].is_null()) {
-        ensure!(cell["figures"]["count"].as_u64() > Some(0), "no packet has its send time: {cell:#}");
+    ensure!(table.cells.len() == 12 && table.complete == 24, "{} trials: {:#?}", table.complete, table.failed);
+    for figures in table.cells.iter().filter_map(|cell| cell.figures.as_ref()) {
+        ensure!(figures.times.count > 0, "no packet has its send time: {figures:#?}");
     }
     // The time into the guest, from the same recordings.
     fs::write(&path, plan.replace("segment = \"slot\"", "segment = \"total\"").replace("band = \"0us..8ms\"\n", ""))?;
@@ -245,6 +245,9 @@ fn gates(_: &Scale) -> Outcome {
     ensure!(!left.contains("taprio"), "left behind: {left}");
     Ok(())
 }
+
+/// Verdicts that claim a difference.
+const CLAIMS: [Verdict; 5] = [Verdict::Faster, Verdict::Slower, Verdict::Fewer, Verdict::More, Verdict::Differ];
 
 /// The profile sv-hypervisor against the machine as it is, without load and while other programs want both of its other CPUs.
 fn isolation(_: &Scale) -> Outcome {
@@ -257,25 +260,23 @@ fn isolation(_: &Scale) -> Outcome {
     let down = latpath("net down study")?;
     let table = table?;
     ensure!(down.status.success(), "net down: {}", down.status);
-    ensure!((&table["trials"], &table["complete"]) == (&20.into(), &20.into()), "{:#}", table["failed"]);
-    let differences = table["differences"].as_array().context("no differences")?;
-    let cells = table["cells"].as_array().context("no cells")?;
-    let of = |difference: &Value, key: &str| cells[difference["cell"].as_u64().unwrap_or(0) as usize][key].clone();
-    let tuned = |load: &str| {
-        differences.iter().find(|one| of(one, "settings") == "tuned" && of(one, "load") == load).context("no row")
-    };
+    ensure!((table.trials, table.complete) == (20, 20), "{:#?}", table.failed);
     for load in ["idle", "stress-ng"] {
-        let changed = tuned(load)?["settings"].to_string();
+        let is_tuned = |one: &&Against| {
+            let cell = &table.cells[one.cell];
+            cell.settings == "tuned" && cell.load == load
+        };
+        let changed = &table.differences.iter().find(is_tuned).context("no row")?.settings;
         for setting in ["thread-cpus", "thread-priority", "rt-runtime"] {
-            ensure!(changed.contains(setting), "under {load} the table does not name {setting}: {changed}");
+            let is_named = changed.iter().flat_map(|one| &one.settings).any(|name| name == setting);
+            ensure!(is_named, "under {load} the table does not name {setting}: {changed:#?}");
         }
     }
     // An emulated machine is noisy: whether the profile helps is open, but nothing below the noise is a difference.
-    for figure in differences.iter().filter_map(|one| one["figures"].as_array()).flatten() {
-        let noise = figure["difference_per_noise"].as_f64().unwrap_or(0.0).abs();
-        let is_claimed =
-            ["faster", "slower", "fewer", "more", "differ"].iter().any(|verdict| figure["verdict"] == *verdict);
-        ensure!(!is_claimed || noise >= 2.0, "a difference of {noise} x noise is claimed: {figure:#}");
+    for figure in table.differences.iter().flat_map(|one| &one.figures) {
+        let noise = figure.difference_per_noise.unwrap_or(0.0).abs();
+        let is_claimed = CLAIMS.contains(&figure.row.verdict);
+        ensure!(!is_claimed || noise >= 2.0, "a difference of {noise} x noise is claimed: {figure:#?}");
     }
     Ok(())
 }

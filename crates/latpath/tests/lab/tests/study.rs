@@ -2,8 +2,10 @@
 //! figure states what it was measured on, and none is omitted.
 
 use crate::{Outcome, Scale, Test};
-use anyhow::{ensure, Context};
-use serde_json::Value;
+use anyhow::{bail, ensure};
+use latpath_ladder::{Direction, Variant};
+use latpath_observe::study::Configuration;
+use latpath_queues::Side;
 use std::{fs, process::Command, time::Instant};
 
 pub const TEST: Test = Test { name: "study", smoke: false, only_whole: false, seconds: 400, run };
@@ -20,45 +22,43 @@ fn run(_: &Scale) -> Outcome {
     ensure!(ended.status.success(), "{}", ended.status);
     // scripts/bench study judges the duration.
     eprintln!("the study took {:.0} s", began.elapsed().as_secs_f64());
-    let all: Value = serde_json::from_slice(&ended.stdout)?;
+    let all: Vec<Configuration> = serde_json::from_slice(&ended.stdout)?;
     fs::write("/out/study.json", &ended.stdout)?;
-    let [standard, vhost] = &all.as_array().context("no list")?[..] else { anyhow::bail!("not two: {all:#}") };
-    for (one, name, variant) in [(standard, "standard", "no_vhost"), (vhost, "vhost", "vhost_irqfd")] {
-        let notes = one["notes"].as_array().context("no notes")?;
-        let is_measured = |note: &Value| note.as_str().is_some_and(|note| !note.contains("was not measured"));
-        ensure!(one["name"] == name && notes.iter().all(is_measured), "{name}: {notes:?}");
-        let parts = ["exits", "ladder", "queues", "profile"].map(|part| &one[part]["work"]);
-        for part in parts.into_iter().chain([&one["alone"][0]]) {
-            let sent = part["traffic"]["from_guest_bytes"].as_u64().context("no bytes")?;
-            // 100 MiB with headers and few retransmissions.
-            ensure!((104_857_600..130_000_000).contains(&sent), "{name}: {sent} bytes were sent: {part}");
-            ensure!(part["reported_bits_per_second"].as_f64() > Some(0.0), "{name}: no rate of iperf3's: {part}");
-        }
-        ensure!(
-            one["exits"]["figures"]["all"]["exits"].as_u64() > Some(100),
-            "{name}: {}",
-            one["exits"]["figures"]["all"]
-        );
-        let devices = one["queues"]["figures"].as_array().context("no virtqueues")?;
-        let sent = |side: &str| -> u64 {
-            let of = devices.iter().filter(|device| device["side"] == side);
-            let queues = of.flat_map(|device| device["queues"].as_array()).flatten();
-            queues.flat_map(|queue| [&queue["written_bytes"], &queue["read_bytes"]]).filter_map(Value::as_u64).sum()
+    let [standard, vhost] = &all[..] else { bail!("not two: {all:#?}") };
+    for (one, name, variant) in [(standard, "standard", Variant::NoVhost), (vhost, "vhost", Variant::Irqfd)] {
+        let notes = &one.notes;
+        let is_measured = notes.iter().all(|note| !note.contains("was not measured"));
+        ensure!(one.name == name && is_measured, "{name}: {notes:?}");
+        let (Some(exits), Some(ladder), Some(queues), Some(profile), [alone, ..]) =
+            (&one.exits, &one.ladder, &one.queues, &one.profile, &one.alone[..])
+        else {
+            bail!("{name}: a part is missing: {one:#?}")
         };
-        ensure!(sent("driver") > 104_857_600, "the guest's driver sent less: {devices:#?}");
-        ensure!((sent("vhost") > 104_857_600) == (name == "vhost"), "{name}: {devices:#?}");
-        let profile = one["profile"]["figures"]["kept"].as_str().context("no profile")?;
+        for part in [exits.work, ladder.work, queues.work, profile.work, *alone] {
+            let sent = part.traffic.from_guest_bytes;
+            // 100 MiB with headers and few retransmissions.
+            ensure!((104_857_600..130_000_000).contains(&sent), "{name}: {sent} bytes were sent: {part:?}");
+            ensure!(part.reported_bits_per_second > Some(0.0), "{name}: no rate of iperf3's: {part:?}");
+        }
+        ensure!(exits.figures.all.exits > 100, "{name}: {:?}", exits.figures.all);
+        let devices = &queues.figures;
+        let sent = |side: Side| -> u64 {
+            let queues = devices.iter().filter(|device| device.side == side).flat_map(|device| &device.queues);
+            queues.map(|queue| queue.counts.written_bytes + queue.counts.read_bytes).sum()
+        };
+        ensure!(sent(Side::Driver) > 104_857_600, "the guest's driver sent less: {devices:#?}");
+        ensure!((sent(Side::Vhost) > 104_857_600) == (name == "vhost"), "{name}: {devices:#?}");
+        let profile = &profile.figures.kept;
         let writes = |frames: &str| profile.lines().any(|line| line.contains("tun_get_user") && line.contains(frames));
         let by = if name == "vhost" { "vhost of latpath-vhost" } else { "writev" };
         ensure!(writes(by), "{name}: nobody hands packets to the tap by {by}: {profile}");
         ensure!(profile.contains("[guest latpath-"), "{name}: no guest in the profile: {profile}");
-        let queues = one["ladder"]["figures"]["queues"].as_array().context("no queues")?;
-        for direction in ["from_guest", "to_guest"] {
-            let of = queues.iter().filter(|queue| queue["direction"] == direction);
-            let means: Vec<&Value> = of.flat_map(|queue| queue["ladders"].as_array().into_iter().flatten()).collect();
-            let is_known = |one: &&Value| [variant, "no_interrupt"].map(Value::from).contains(&one["variant"]);
-            ensure!(means.iter().any(|one| one["variant"] == variant), "{name} {direction}: {means:#?}");
-            ensure!(means.iter().all(is_known), "{name} {direction}: {means:#?}");
+        for direction in Direction::ALL {
+            let of = ladder.figures.figures.queues.iter().filter(|queue| queue.direction == direction);
+            let variants: Vec<Variant> = of.flat_map(|queue| &queue.ladders).map(|ladder| ladder.variant).collect();
+            ensure!(variants.contains(&variant), "{name} {direction:?}: {variants:?}");
+            let is_known = |one: &Variant| [variant, Variant::NoInterrupt].contains(one);
+            ensure!(variants.iter().all(is_known), "{name} {direction:?}: {variants:?}");
         }
     }
     // The saved study yields the same page again.
@@ -75,9 +75,9 @@ fn run(_: &Scale) -> Outcome {
         ensure!(fs::metadata(folder.path().join(file)).is_ok_and(|file| file.len() > 1000), "{file} was not kept");
     }
     for one in [standard, vhost] {
-        let setup = &one["setup"];
-        ensure!(setup["hypervisor"].as_str().is_some_and(|said| said.contains("QEMU")), "{setup}");
-        ensure!(setup["vcpus"].as_array().is_some_and(|vcpus| vcpus.len() == 1), "{setup}");
+        let setup = &one.setup;
+        ensure!(setup.hypervisor.as_ref().is_some_and(|said| said.contains("QEMU")), "{setup:?}");
+        ensure!(setup.vcpus.len() == 1, "{setup:?}");
     }
     Ok(())
 }
