@@ -3,7 +3,7 @@
 use crate::{equal, found, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
 use latpath_path::{document::StepDocument, PathDocument};
-use latpath_run::Run;
+use latpath_run::{Manifest, Run};
 use latpath_testkit::{bench, latpath, trial, Bench, Lack};
 use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
@@ -137,16 +137,14 @@ fn points() -> Result<(), Failed> {
     reader.finish(LIMIT)?.json::<Value>()?;
     until("the recording has all", || Run::open(&run).is_ok_and(|r| r.journeys() >= 300) || !record.runs())?;
     record.interrupt();
-    let recorded: Value = record.finish(LIMIT)?.json::<Value>()?;
-    let points = recorded["points"].as_array().into_iter().flatten();
-    let mut seen: Vec<&str> = points.filter_map(|p| p["point"].as_str()).collect();
+    let Manifest { points, route, .. } = record.finish(LIMIT)?.json()?;
+    let mut seen: Vec<String> = points.iter().map(|info| info.point.to_string()).collect();
     // Drops are reported wherever they happen.
     seen.retain(|p| !p.contains("/drop@"));
-    let mut named = names.clone();
+    let mut named = all.points.clone();
     seen.sort_unstable();
     named.sort_unstable();
     equal("points", named, seen)?;
-    let route: Vec<&str> = recorded["route"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let by_the_port = |device: &str| names.iter().any(|p| *p == format!("host/tx@{device}"));
     equal(&format!("both ports in {names:?}"), ["lp-more", VETH].map(by_the_port), [true; 2])?;
     let expected = [
@@ -156,7 +154,8 @@ fn points() -> Result<(), Failed> {
         format!("host/nic-rx@{APPLICATION}"),
         "host/app-read@subscribe".into(),
     ];
-    equal("the route goes by the port that leads to the reader", route, expected.iter().map(String::as_str).collect())
+    let route: Vec<String> = route.iter().map(ToString::to_string).collect();
+    equal("the route goes by the port that leads to the reader", route, expected.into())
 }
 
 fn drops() -> Result<(), Failed> {

@@ -1,9 +1,9 @@
 //! Logs of round trips in the commands that read runs.
 
 use crate::link::{adds_up, is, need, Link, Says, ANSWER_WITHIN};
-use latpath_report::Report;
+use latpath_compare::{Comparison, Source};
+use latpath_report::{ExplanationDocument, Report};
 use latpath_testkit::{equal, latpath, start, trial, Failed, Finished, Trial};
-use serde_json::Value;
 
 pub fn tests() -> Vec<Trial> {
     vec![trial("a_log_is_reported_explained_compared_and_exported_with_pings_own_figures", &need(), figures)]
@@ -11,10 +11,6 @@ pub fn tests() -> Vec<Trial> {
 
 fn run(link: &Link, words: &str) -> Result<Finished, Failed> {
     start(&link.lab, &link.here, latpath(words))?.finish(ANSWER_WITHIN)
-}
-
-fn json(link: &Link, words: &str) -> Result<Value, Failed> {
-    Ok(serde_json::from_str(&run(link, words)?.stdout)?)
 }
 
 fn figures() -> Result<(), Failed> {
@@ -41,8 +37,9 @@ fn figures() -> Result<(), Failed> {
         equal("rows", csv.lines().count(), 401)?;
         let broken = run(&link, &format!("report {log} --limit total:max<=1ns"))?;
         equal("exit code", broken.code, Some(3))?;
-        let explained = json(&link, &format!("explain {log} --json"))?;
-        equal("late", explained["late"].as_u64(), Some(of("total")?.over_threshold))?;
+        let explained = run(&link, &format!("explain {log} --json"))?.stdout;
+        let explained: ExplanationDocument = serde_json::from_str(&explained)?;
+        equal("late", explained.late, of("total")?.over_threshold)?;
         let text = run(&link, &format!("explain {log}"))?;
         equal("exit code", text.code, Some(0))?;
         let says = |what: &str| text.stdout.split_whitespace().collect::<Vec<_>>().join(" ").contains(what);
@@ -50,8 +47,9 @@ fn figures() -> Result<(), Failed> {
             is(&format!("{what} in {}", text.stdout), says(what))?;
         }
     }
-    let both = json(&link, &format!("compare {} --against {} --json", path("log.csv"), path("log.parquet")))?;
-    let of_a = &both["a"]["recordings"][0];
-    equal("source", of_a["source"].as_str(), Some("ping_log"))?;
-    equal("packets", of_a["packets"].as_u64(), Some(400))
+    let both = run(&link, &format!("compare {} --against {} --json", path("log.csv"), path("log.parquet")))?;
+    let Comparison { a, .. } = serde_json::from_str(&both.stdout)?;
+    let of_a = a.recordings.first().ok_or("no recording")?;
+    equal("source", of_a.source, Source::PingLog)?;
+    equal("packets", of_a.packets, 400)
 }
