@@ -11,6 +11,8 @@ pub use slots::{SlotClass, SlotCounts, SlotRule, MOST_CYCLES};
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use latpath_protocols::Tag;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Number of the latest frames that are listed, each with the time that it took.
 const LISTED: usize = 10;
@@ -28,14 +30,16 @@ pub struct ArrivalOptions {
     pub bound: Option<Ns>,
 }
 
-/// A frame that took long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A frame with a long latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LateFrame {
-    /// Its key: smpCnt.
+    /// Its number (smpCnt).
     pub key: u32,
     /// Its send time, ns of the sender's clock.
+    #[serde(rename = "send_time_ns")]
     pub send_time: Ns,
     /// Arrival minus send time, ns.
+    #[serde(rename = "latency_ns")]
     pub latency: Ns,
 }
 

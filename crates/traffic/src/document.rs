@@ -1,37 +1,25 @@
-//! The JSON document of `latpath streams`.
+//! The JSON documents of `latpath publish`, `latpath streams` and `latpath subscribe`.
 
-use crate::{named_times, Discovery, FoundStream, Times, WireCounts};
-use latpath_model::stream::format_mac;
-use latpath_model::StreamSpec;
-use latpath_protocols::protocol::Value;
-use latpath_protocols::{Tag, UnreadFrames};
+mod publish;
+mod streams;
+mod subscribe;
+
+pub use publish::{
+    DroppedFrame, Pacing, PublishDocument, PublishedStream, ScheduleDocument, SentNicTimes, ToDriver, ToQdisc, WakeUp,
+};
+pub use streams::{Detail, StreamDocument, StreamsDocument};
+pub use subscribe::{
+    Delay, FramesByPcp, FramesBySlot, Interarrival, LateByCycles, Latency, ReadMode, ReceivedStream, SendTimeOptions,
+    SlotError, StreamArrivals, SubscribeDocument, Trip, Trips,
+};
+
+use crate::named_times;
+use latpath_protocols::UnreadFrames;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 named_times! {
     WireToDriver: "wire_to_driver", "Time from the arrival at the NIC, by the NIC's clock, to the kernel's reception.";
-}
-
-/// Output of `latpath streams --json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct StreamsDocument {
-    /// Streams, by protocol, name and interface.
-    pub streams: Vec<StreamDocument>,
-    /// Number of frames.
-    pub frames: u64,
-    /// Frames of a listed protocol that cannot be read.
-    pub malformed: u64,
-    /// The reasons, in descending order of frames.
-    pub malformed_reasons: Vec<UnreadReason>,
-    /// Frames of protocols that are not listed.
-    pub other_frames: u64,
-    /// Frames of streams beyond the 4096 that the list has room for.
-    pub streams_overflow: u64,
-    /// Frames dropped by the kernel because of a full ring.
-    pub socket_dropped: u64,
-    /// The NICs' times of received frames; null without `--stamps nic`.
-    pub nic_times: Option<WireCounts>,
 }
 
 /// Frames that cannot be read for one reason.
@@ -44,157 +32,21 @@ pub struct UnreadReason {
 }
 
 /// Reasons why frames cannot be read, in descending order of frames.
-pub fn unread_reasons(unread: &UnreadFrames) -> Vec<UnreadReason> {
+fn unread_reasons(unread: &UnreadFrames) -> Vec<UnreadReason> {
     let reasons = unread.reasons().into_iter();
     reasons.map(|(error, frames)| UnreadReason { reason: error.to_string(), frames }).collect()
 }
 
-/// A stream in traffic.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct StreamDocument {
-    /// Protocol: the prefix of `stream`.
-    pub protocol: String,
-    /// The stream, as `--stream` takes it.
-    pub stream: String,
-    /// VLAN of the newest frame; null without a tag.
-    pub vlan: Option<u16>,
-    /// Priority in the VLAN tag of the newest frame; null without a tag.
-    pub pcp: Option<u8>,
-    /// Destination MAC; null in a Linux cooked capture.
-    pub dst: Option<String>,
-    /// Source MAC of the newest frame.
-    pub src: String,
-    /// Name of the device, or of the interface in a file; null if unknown.
-    pub interface: Option<String>,
-    /// Number of frames.
-    pub frames: u64,
-    /// Frames per second; null below two frames.
-    pub rate_hz: Option<f64>,
-    /// Value at which the sequence number starts again at 0; null if not seen yet.
-    pub wrap: Option<u64>,
-    /// Lower bound of the frames lost.
-    pub lost: u64,
-    /// Duplicate frames.
-    pub duplicates: u64,
-    /// Frames that arrived after a later one.
-    pub out_of_order: u64,
-    /// Restarts of the publisher.
-    pub restarts: u64,
-    /// Times from the wire to the driver; absent without `--stamps nic`.
-    #[serde(flatten)]
-    pub wire_to_driver: Option<Times<WireToDriver>>,
-    /// Fields of the protocol: names, and values of the newest frame.
-    #[serde(flatten)]
-    pub details: BTreeMap<String, Detail>,
-}
-
-/// A field of a protocol.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(untagged)]
-pub enum Detail {
-    /// A number.
-    Number(u64),
-    /// A rate per second.
-    Rate(f64),
-    /// A text, with special characters escaped.
-    Text(String),
-    /// Not contained in the frame, or not known yet.
-    Unknown,
-}
-
-impl Detail {
-    fn of(value: Value, frames_hz: Option<f64>) -> Self {
-        match value {
-            Value::Text(text) => Self::Text(text),
-            Value::Number(n) => Self::Number(n),
-            Value::Hex { number, .. } => Self::Number(number.into()),
-            Value::PerFrame(n) => frames_hz.map_or(Self::Unknown, |hz| Self::Rate(hz * f64::from(n))),
-            Value::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl StreamsDocument {
-    /// The document of what was found on these devices; `dropped`: frames dropped by the kernel; `wire`: the NICs' times,
-    /// if they were taken.
-    pub fn of(found: &Discovery, devices: &[String], dropped: u64, wire: Option<WireCounts>) -> Self {
-        let row = |s: &&FoundStream| StreamDocument::of(s, devices, wire.is_some());
-        Self {
-            streams: found.streams().iter().map(row).collect(),
-            frames: found.frames,
-            malformed: found.unread.total(),
-            malformed_reasons: unread_reasons(&found.unread),
-            other_frames: found.other_protocols,
-            streams_overflow: found.beyond,
-            socket_dropped: dropped,
-            nic_times: wire,
-        }
-    }
-}
-
-impl StreamDocument {
-    fn of(s: &FoundStream, devices: &[String], has_nic_times: bool) -> Self {
-        let (totals, rate_hz) = (s.tracker.totals(), s.frames_hz());
-        let details = s.stream.matcher.details(&s.newest);
-        let fields = details.name.into_iter().chain(details.newest);
-        Self {
-            protocol: s.stream.matcher.protocol().info().prefix.into(),
-            stream: StreamSpec::new(s.stream.matcher.clone()).to_string(),
-            vlan: s.tag.map(Tag::vlan),
-            pcp: s.tag.map(Tag::priority),
-            dst: s.destination(),
-            src: format_mac(&s.src),
-            interface: devices.get(s.interface).cloned(),
-            frames: s.frames,
-            rate_hz,
-            wrap: s.tracker.wrap(),
-            lost: totals.lost,
-            duplicates: totals.duplicates,
-            out_of_order: totals.out_of_order,
-            restarts: totals.restarts,
-            wire_to_driver: has_nic_times.then(|| (&s.wire_to_driver).into()),
-            details: fields.map(|field| (field.json.into(), Detail::of(field.value, rate_hz))).collect(),
-        }
-    }
-}
-
+/// Checks that a document is read as it was printed, and that what is printed fits its schema. Returns what is printed.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_and_details_of_a_stream_are_separate_when_read() {
-        let details = [
-            ("svid", Detail::Text("MU01".into())),
-            ("appid", Detail::Number(0x4000)),
-            ("samples_per_s", Detail::Rate(4000.0)),
-            ("conf_rev", Detail::Unknown),
-        ];
-        let mut stream = StreamDocument {
-            protocol: "svid".into(),
-            stream: "svid:MU01".into(),
-            vlan: None,
-            pcp: None,
-            dst: None,
-            src: "02:00:00:00:00:09".into(),
-            interface: None,
-            frames: 2,
-            rate_hz: Some(4000.0),
-            wrap: None,
-            lost: 0,
-            duplicates: 0,
-            out_of_order: 0,
-            restarts: 0,
-            wire_to_driver: None,
-            details: details.map(|(key, detail)| (key.into(), detail)).into(),
-        };
-        for times in [None, Some((&latpath_histogram::Histogram::default()).into())] {
-            stream.wire_to_driver = times;
-            let value = serde_json::to_value(&stream).unwrap();
-            assert_eq!(value.get("wire_to_driver_count").is_some(), stream.wire_to_driver.is_some());
-            assert_eq!(serde_json::from_str::<StreamDocument>(&value.to_string()).unwrap(), stream);
-            let schema = schemars::schema_for!(StreamDocument).to_value();
-            assert_eq!(latpath_testkit::misfits(&schema, &value), [""; 0]);
-        }
-    }
+fn round_trip<T>(document: &T) -> serde_json::Value
+where
+    T: Serialize + serde::de::DeserializeOwned + JsonSchema + PartialEq + std::fmt::Debug,
+{
+    let value = serde_json::to_value(document).unwrap();
+    assert_eq!(&serde_json::from_str::<T>(&value.to_string()).unwrap(), document);
+    let settings = schemars::generate::SchemaSettings::draft2020_12().for_serialize();
+    let schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    assert_eq!(latpath_testkit::misfits(&schema, &value), [""; 0]);
+    value
 }

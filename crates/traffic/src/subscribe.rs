@@ -80,6 +80,16 @@ impl StreamReceived {
     pub fn totals(&self) -> Totals {
         self.tracker.totals()
     }
+
+    /// Frames per second, first to newest; 0 below two frames.
+    pub fn rate_hz(&self) -> f64 {
+        let (n, t) = (self.totals().received, self.last - self.first);
+        if n > 1 && t > 0 {
+            (n - 1) as f64 * 1e9 / t as f64
+        } else {
+            0.0
+        }
+    }
 }
 
 impl Subscription {

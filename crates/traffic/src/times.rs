@@ -56,6 +56,22 @@ pub struct Times<N> {
     name: PhantomData<N>,
 }
 
+impl<N> Times<N> {
+    fn figure(&self, at: usize) -> Option<Ns> {
+        (self.count > 0).then_some(self.values[at])
+    }
+
+    /// Minimum, ns; `None` without times.
+    pub fn min_ns(&self) -> Option<Ns> {
+        self.figure(0)
+    }
+
+    /// Maximum, ns; `None` without times.
+    pub fn max_ns(&self) -> Option<Ns> {
+        self.figure(FIGURES.len() - 1)
+    }
+}
+
 /// Names of the figures, in the order of their keys.
 const FIGURES: [&str; 7] =
     ["Minimum", "Mean", "50th percentile", "90th percentile", "99th percentile", "99.9th percentile", "Maximum"];
@@ -72,8 +88,8 @@ impl<N: NamedTimes> Serialize for Times<N> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(N::KEYS.len()))?;
         map.serialize_entry(N::KEYS[0], &self.count)?;
-        for (key, value) in N::KEYS[1..].iter().zip(self.values) {
-            map.serialize_entry(key, &(self.count > 0).then_some(value))?;
+        for (at, key) in N::KEYS[1..].iter().enumerate() {
+            map.serialize_entry(key, &self.figure(at))?;
         }
         map.end()
     }
@@ -155,6 +171,7 @@ mod tests {
             expected.sort_unstable();
             assert_eq!(keys(&value), expected);
             assert_eq!(serde_json::from_value::<Times<Delay>>(value).unwrap(), figures);
+            assert_eq!((figures.min_ns(), figures.max_ns()), (min, min));
             times.record(7);
         }
     }

@@ -20,7 +20,7 @@ use latpath_report::demo::DemoDocument;
 use latpath_report::{schema, ExplanationDocument};
 use latpath_study::StudyTable;
 use latpath_timesync::ClocksDocument;
-use latpath_traffic::document::StreamsDocument;
+use latpath_traffic::document::{PublishDocument, StreamsDocument, SubscribeDocument};
 use latpath_tune::TuneDocument;
 use latpath_vms::Guests;
 use std::path::PathBuf;
@@ -67,13 +67,13 @@ const DESCRIBED: [Described; 24] = [
     ("ping-emit", of::<EmitDocument>),
     ("ping-reflect", of::<ReflectDocument>),
     ("ping-sweep", of::<SweepDocument>),
-    ("publish", of::<super::publish::Document>),
+    ("publish", of::<PublishDocument>),
     ("report", latpath_report::report_schema),
     ("segments", of::<SegmentsDocument>),
     ("streams", of::<StreamsDocument>),
     ("study", of::<StudyTable>),
     ("study-vhost", of::<Vec<Configuration>>),
-    ("subscribe", of::<super::subscribe::Document>),
+    ("subscribe", of::<SubscribeDocument>),
     ("tune", of::<TuneDocument>),
     ("vms", of::<Guests>),
 ];

@@ -1,10 +1,7 @@
 //! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and reports its punctuality.
 
-mod document;
 mod faults;
 mod schedule;
-
-pub use document::Document;
 
 use super::flags::{Stamps, StopAfter, Tagging};
 use super::interrupt::stop_flag;
@@ -28,6 +25,7 @@ use latpath_protocols::{
     UnreadFrames,
 };
 use latpath_stats::units::{duration, elapsed, number_of, rate};
+use latpath_traffic::document::PublishDocument;
 use latpath_traffic::{
     publish, Corrupted, Frames, InterfaceChoice, Output, Pattern, PublishOptions, Punctuality, Repeated,
     RepeatedOptions, Replay, Synthetic, SyntheticOptions, TalkOptions,
@@ -286,7 +284,7 @@ fn measure(args: Args) -> Result<Outcome> {
     let ended = publish(&mut output, &mut *frames, &options, &stop, &mut sent);
     let printed = print_as(
         args.json,
-        || Document::new(&args, &what, hz, &sent, output.tx_stamps()),
+        || document(&args, &what, hz, &sent, output.tx_stamps()),
         || text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent, output.tx_stamps()),
     );
     ended?;
@@ -466,6 +464,26 @@ fn repeated(
     let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
     let frames = Repeated::new(options).map_err(Usage)?;
     Ok((Box::new(frames), SentStream::new(stream.to_string(), Vec::new())))
+}
+
+fn document(
+    args: &Args,
+    what: &SentStream,
+    target_rate_hz: Option<f64>,
+    sent: &Punctuality,
+    stamps: Option<TxStampCounts>,
+) -> PublishDocument {
+    PublishDocument {
+        interface: args.copies().is_none().then(|| args.interface.clone()),
+        prp: args.prp.clone(),
+        hsr: args.hsr.clone(),
+        svids: what.svids.clone(),
+        stream: args.stream.as_ref().map(ToString::to_string),
+        replay: args.pcap.clone(),
+        skipped: what.skipped,
+        frames_cut: what.cut,
+        ..PublishDocument::of(sent, target_rate_hz, &what.unread, stamps)
+    }
 }
 
 fn text(

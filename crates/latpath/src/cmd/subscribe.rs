@@ -1,10 +1,7 @@
 //! `latpath subscribe`: acts as the application at the end of the route.
 
 mod arrivals;
-mod document;
 mod trips;
-
-pub use document::Document;
 
 use super::flags::{Stamps, StopAfter};
 use super::interrupt::stop_flag;
@@ -21,6 +18,7 @@ use latpath_model::stream::{listed_examples, listed_titles, parse_mac};
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, number_of, rate};
+use latpath_traffic::document::{ReadMode, SubscribeDocument};
 use latpath_traffic::{ArrivalClock, ArrivalOptions, Responder, Responses, StreamReceived, Subscription, WireTimes};
 use latpath_wire::{Groups, Listen, PacketSocket, Received, Receiver};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,10 +203,12 @@ impl Run {
         eprintln!("latpath: {}: no frame of {what} for 3 s{others}; still waiting", args.interface);
     }
 
-    fn document(&self, args: &Args) -> Document {
+    fn document(&self, args: &Args) -> SubscribeDocument {
+        let mode = if args.ring { ReadMode::Ring } else { ReadMode::Copy };
         let measured = self.options.as_ref().map(|options| (options, args.arrivals.clock()));
         let trips = self.responses.as_ref().zip(args.trips.rule());
-        Document::new(args, &self.subscription, (self.elapsed, self.dropped), (measured, trips))
+        let (device, counts) = ((args.interface.as_str(), mode), (self.elapsed, self.dropped));
+        SubscribeDocument::of(&self.subscription, device, counts, measured, trips)
     }
 
     fn text(&self, args: &Args) -> String {
@@ -242,15 +242,6 @@ impl Run {
     }
 }
 
-fn rate_hz(s: &StreamReceived) -> f64 {
-    let (n, t) = (s.totals().received, s.last - s.first);
-    if n > 1 && t > 0 {
-        (n - 1) as f64 * 1e9 / t as f64
-    } else {
-        0.0
-    }
-}
-
 fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     let t = s.totals();
     lines.push(s.stream.to_string());
@@ -260,7 +251,7 @@ fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     }
     let wrap = s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string());
     let asdus = if s.samples > 0 { format!("{} ASDUs each, ", s.samples) } else { String::new() };
-    let (received, rate, name) = (number_of(t.received, "frame"), rate(rate_hz(s)), s.stream.key.name());
+    let (received, rate, name) = (number_of(t.received, "frame"), rate(s.rate_hz()), s.stream.key.name());
     let wraps =
         if s.stream.key.order() == Some(Order::States) { "" } else { &format!(", {asdus}{name} wraps at: {wrap}") };
     lines.push(format!("  received     {received}, {rate}/s{wraps}"));

@@ -1,6 +1,6 @@
 //! `latpath publish --cycle`: a talker that sends at the times of a schedule.
 
-use super::{Document, SentStream};
+use super::SentStream;
 use crate::cmd::subscribe::mac;
 use crate::cmd::times::times_text;
 use crate::cmd::values::{some_time, time};
@@ -13,6 +13,7 @@ use latpath_model::Ns;
 use latpath_protocols::sv::{FrameSpec, FIRST_GROUP, MAX_SVID};
 use latpath_protocols::Tag;
 use latpath_stats::units::{count, duration, number_of};
+use latpath_traffic::document::PublishDocument;
 use latpath_traffic::{Punctuality, Schedule, TalkOptions, Talked, Talker, TalkerStream};
 use latpath_wire::{SendClock, TxTimeMode};
 use serde::{Deserialize, Deserializer};
@@ -263,10 +264,10 @@ impl Prepared {
         self.plan.streams.len() as f64 * 1e9 / self.plan.schedule.cycle as f64
     }
 
-    pub(super) fn document(&self, args: &super::Args, sent: &Punctuality) -> Document {
+    pub(super) fn document(&self, args: &super::Args, sent: &Punctuality) -> PublishDocument {
         let streams = self.plan.streams.iter().zip(&self.talker.talked);
         let stamps = self.talker.tx_stamps();
-        Document::new(args, &self.plan.what, Some(self.hz()), sent, stamps).with_schedule(self.plan.schedule, streams)
+        super::document(args, &self.plan.what, Some(self.hz()), sent, stamps).with_schedule(self.plan.schedule, streams)
     }
 
     pub(super) fn text(&self, args: &super::Args, sent: &Punctuality) -> String {

@@ -1,12 +1,12 @@
-//! What `latpath publish --json` prints.
+//! The JSON document of `latpath publish`.
 
-use super::SentStream;
+use super::{unread_reasons, UnreadReason};
+use crate::{named_times, Punctuality, Schedule, Talked, TalkerStream, Times};
 use latpath_model::Ns;
-use latpath_traffic::document::{unread_reasons, UnreadReason};
-use latpath_traffic::{named_times, Punctuality, Talked, TalkerStream, Times};
+use latpath_protocols::UnreadFrames;
 use latpath_wire::TxStampCounts;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 named_times! {
@@ -17,162 +17,167 @@ named_times! {
 }
 
 /// What was sent, and how punctually.
-#[derive(Serialize, JsonSchema)]
-pub struct Document {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PublishDocument {
     /// The device; null with `--prp` and `--hsr`.
-    interface: Option<String>,
+    pub interface: Option<String>,
     /// The devices of LAN A and LAN B (PRP).
-    prp: Option<[String; 2]>,
+    pub prp: Option<[String; 2]>,
     /// The devices of port A and port B (HSR).
-    hsr: Option<[String; 2]>,
+    pub hsr: Option<[String; 2]>,
     /// svID of each stream; empty for other streams and files.
-    svids: Vec<String>,
+    pub svids: Vec<String>,
     /// The stream of `--stream`.
-    stream: Option<String>,
+    pub stream: Option<String>,
     /// The file of `--pcap`.
-    replay: Option<PathBuf>,
+    pub replay: Option<PathBuf>,
     /// Frames that the kernel accepted; of two copies those of LAN A.
-    frames_sent: u64,
+    pub frames_sent: u64,
     /// Frames that the kernel rejected because a queue was full: lost.
-    refused: u64,
+    pub refused: u64,
     /// Frames sent more than one interval after they were due.
-    late: u64,
+    pub late: u64,
     /// Frames were still overdue a second after the end, and not sent.
-    gave_up: bool,
+    pub gave_up: bool,
     /// Packets of the file that are not sent.
-    skipped: u64,
+    pub skipped: u64,
     /// Frames of the file that cannot be read; they are sent unchanged.
-    malformed: u64,
+    pub malformed: u64,
     /// The reasons, in descending order of frames.
-    malformed_reasons: Vec<UnreadReason>,
+    pub malformed_reasons: Vec<UnreadReason>,
     /// Frames of the file that the capture truncated.
-    frames_cut: u64,
+    pub frames_cut: u64,
     /// Time from the first to the last frame, ns.
-    elapsed_ns: Ns,
+    pub elapsed_ns: Ns,
     /// Requested frames per second of all streams; null for as fast as possible.
-    target_rate_hz: Option<f64>,
+    pub target_rate_hz: Option<f64>,
     /// Frames per second that were sent.
-    rate_hz: f64,
+    pub rate_hz: f64,
+    /// Times of all frames.
     #[serde(flatten)]
-    pacing: Times<Pacing>,
+    pub pacing: Times<Pacing>,
+    /// Times of frames that the thread waited for.
     #[serde(flatten)]
-    wakeup: Times<WakeUp>,
+    pub wakeup: Times<WakeUp>,
     /// Times of sent frames that the NIC took; absent without `--stamps nic`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    nic_times: Option<NicTimes>,
+    pub nic_times: Option<SentNicTimes>,
     /// The schedule; absent without `--cycle` and `--schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    schedule: Option<Schedule>,
+    pub schedule: Option<ScheduleDocument>,
     /// The streams of the schedule; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    streams: Option<Vec<Stream>>,
+    pub streams: Option<Vec<PublishedStream>>,
 }
 
 /// Times of sent frames that the NIC took.
-#[derive(Serialize, JsonSchema)]
-struct NicTimes {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SentNicTimes {
     /// Frames whose time was requested.
-    requested: u64,
+    pub requested: u64,
     /// Frames whose time arrived.
-    received: u64,
+    pub received: u64,
     /// Frames whose time was not requested, because that of an earlier one was on its way.
-    skipped: u64,
+    pub skipped: u64,
 }
 
 /// Send times: base time + n cycles + the stream's offset.
-#[derive(Serialize, JsonSchema)]
-struct Schedule {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ScheduleDocument {
     /// Clock of the send times.
-    clock: String,
+    pub clock: String,
     /// A time at which a cycle begins, ns of the clock.
-    base_time_ns: Ns,
+    pub base_time_ns: Ns,
     /// Length of a cycle, ns.
-    cycle_ns: Ns,
+    pub cycle_ns: Ns,
 }
 
 /// A stream of a schedule, and what became of its frames.
-#[derive(Serialize, JsonSchema)]
-struct Stream {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PublishedStream {
     /// svID.
-    svid: String,
+    pub svid: String,
     /// VLAN; null without a tag.
-    vlan: Option<u16>,
+    pub vlan: Option<u16>,
     /// Priority in the VLAN tag; null without a tag.
-    pcp: Option<u8>,
+    pub pcp: Option<u8>,
     /// Priority of the packets (SO_PRIORITY); null for the default.
-    priority: Option<u8>,
+    pub priority: Option<u8>,
     /// Send time within the cycle, ns.
-    offset_ns: Ns,
+    pub offset_ns: Ns,
     /// Time before its send time at which a frame is handed to the kernel, ns.
-    advance_ns: Ns,
+    pub advance_ns: Ns,
     /// How the queueing discipline uses the send time, `strict` or `deadline`; null if frames carry none for it.
-    txtime: Option<String>,
+    pub txtime: Option<String>,
     /// Frames that the kernel accepted.
-    frames_sent: u64,
+    pub frames_sent: u64,
     /// Frames that the kernel rejected because a queue was full: lost.
-    refused: u64,
+    pub refused: u64,
     /// Frames handed over more than one cycle late.
-    late: u64,
+    pub late: u64,
     /// Frames handed over after their send time.
-    after_send_time: u64,
+    pub after_send_time: u64,
     /// Frames that etf discarded: `dropped_missed` + `dropped_invalid`.
-    dropped_by_etf: u64,
+    pub dropped_by_etf: u64,
     /// Frames whose send time passed in the queue of etf.
-    dropped_missed: u64,
+    pub dropped_missed: u64,
     /// Frames that etf discarded on arrival: too late for it, or with another clock.
-    dropped_invalid: u64,
+    pub dropped_invalid: u64,
     /// The first 100 discarded frames.
-    dropped_frames: Vec<DroppedFrame>,
+    pub dropped_frames: Vec<DroppedFrame>,
     /// Send time of the first frame, ns of the schedule's clock.
-    first_send_time_ns: Ns,
+    pub first_send_time_ns: Ns,
     /// Send time of the last frame, ns of the schedule's clock.
-    last_send_time_ns: Ns,
+    pub last_send_time_ns: Ns,
     /// Sampled frames whose times never arrived.
-    unstamped: u64,
+    pub unstamped: u64,
+    /// Times of sampled frames to the queueing discipline.
     #[serde(flatten)]
-    to_qdisc: Times<ToQdisc>,
+    pub to_qdisc: Times<ToQdisc>,
+    /// Times of sampled frames to the driver.
     #[serde(flatten)]
-    to_driver: Times<ToDriver>,
+    pub to_driver: Times<ToDriver>,
 }
 
 /// A frame that etf discarded.
-#[derive(Serialize, JsonSchema)]
-struct DroppedFrame {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DroppedFrame {
     /// Number of the frame in its stream, from 0.
-    frame: u64,
+    pub frame: u64,
     /// Its send time, ns of the schedule's clock.
-    send_time_ns: Ns,
+    pub send_time_ns: Ns,
 }
 
-impl Document {
-    pub(super) fn new(
-        args: &super::Args,
-        what: &SentStream,
-        target_rate_hz: Option<f64>,
+impl PublishDocument {
+    /// The document of sent frames; the fields of the command's flags and of a file's packets are empty. `stamps`: times
+    /// that the NIC took, if they were requested.
+    pub fn of(
         sent: &Punctuality,
+        target_rate_hz: Option<f64>,
+        unread: &UnreadFrames,
         stamps: Option<TxStampCounts>,
     ) -> Self {
         Self {
-            interface: args.copies().is_none().then(|| args.interface.clone()),
-            prp: args.prp.clone(),
-            hsr: args.hsr.clone(),
-            svids: what.svids.clone(),
-            stream: args.stream.as_ref().map(ToString::to_string),
-            replay: args.pcap.clone(),
+            interface: None,
+            prp: None,
+            hsr: None,
+            svids: Vec::new(),
+            stream: None,
+            replay: None,
             frames_sent: sent.sent,
             refused: sent.refused,
             late: sent.late,
             gave_up: sent.gave_up,
-            skipped: what.skipped,
-            malformed: what.unread.total(),
-            malformed_reasons: unread_reasons(&what.unread),
-            frames_cut: what.cut,
+            skipped: 0,
+            malformed: unread.total(),
+            malformed_reasons: unread_reasons(unread),
+            frames_cut: 0,
             elapsed_ns: sent.last - sent.first,
             target_rate_hz,
             rate_hz: sent.rate_hz(),
             pacing: (&sent.error).into(),
             wakeup: (&sent.wakeup).into(),
-            nic_times: stamps.map(|TxStampCounts { requested, received, skipped }| NicTimes {
+            nic_times: stamps.map(|TxStampCounts { requested, received, skipped }| SentNicTimes {
                 requested,
                 received,
                 skipped,
@@ -183,22 +188,23 @@ impl Document {
     }
 
     /// Adds a schedule and its streams.
-    pub(super) fn with_schedule<'a>(
+    #[must_use]
+    pub fn with_schedule<'a>(
         self,
-        schedule: latpath_traffic::Schedule,
+        schedule: Schedule,
         streams: impl Iterator<Item = (&'a TalkerStream, &'a Talked)>,
     ) -> Self {
-        let latpath_traffic::Schedule { clock, base, cycle } = schedule;
+        let Schedule { clock, base, cycle } = schedule;
         Self {
-            schedule: Some(Schedule { clock: clock.to_string(), base_time_ns: base, cycle_ns: cycle }),
-            streams: Some(streams.map(|(stream, talked)| Stream::new(stream, talked)).collect()),
+            schedule: Some(ScheduleDocument { clock: clock.to_string(), base_time_ns: base, cycle_ns: cycle }),
+            streams: Some(streams.map(|(stream, talked)| PublishedStream::of(stream, talked)).collect()),
             ..self
         }
     }
 }
 
-impl Stream {
-    fn new(stream: &TalkerStream, talked: &Talked) -> Self {
+impl PublishedStream {
+    fn of(stream: &TalkerStream, talked: &Talked) -> Self {
         let tag = stream.header.link.tags.last();
         let discarded = talked.discarded.iter();
         Self {
@@ -224,6 +230,46 @@ impl Stream {
             unstamped: talked.unstamped,
             to_qdisc: (&talked.to_queue).into(),
             to_driver: (&talked.to_driver).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::round_trip;
+    use latpath_protocols::sv::FrameSpec;
+    use latpath_wire::{SendClock, TxTimeMode};
+
+    #[test]
+    fn what_is_absent_is_none_when_read() {
+        let (mut sent, mut talked) = (Punctuality::default(), Talked::default());
+        let stream = TalkerStream {
+            header: FrameSpec::default(),
+            svid: "RT".into(),
+            smp_synch: 1,
+            first: 0,
+            wrap: 4000,
+            offset: 7,
+            advance: 0,
+            priority: Some(3),
+            txtime: Some(TxTimeMode::Strict),
+        };
+        let schedule = Schedule { clock: SendClock::Tai, base: 0, cycle: 1_000_000 };
+        let without = PublishDocument::of(&sent, None, &UnreadFrames::default(), None);
+        sent.error.record(9);
+        talked.to_queue.record(70);
+        talked.discarded.push((3, 7));
+        let stamps = TxStampCounts { requested: 3, received: 2, skipped: 1 };
+        let with = PublishDocument {
+            prp: Some(["eth1", "eth2"].map(String::from)),
+            replay: Some("in.pcap".into()),
+            ..PublishDocument::of(&sent, Some(4000.0), &UnreadFrames::default(), Some(stamps))
+        };
+        let with = with.with_schedule(schedule, [(&stream, &talked)].into_iter());
+        for (document, is_there) in [(without, false), (with, true)] {
+            let value = round_trip(&document);
+            assert_eq!(["nic_times", "schedule", "streams"].map(|key| value.get(key).is_some()), [is_there; 3]);
         }
     }
 }

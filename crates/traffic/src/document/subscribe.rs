@@ -1,14 +1,15 @@
-//! What `latpath subscribe --json` prints.
+//! The JSON document of `latpath subscribe`.
 
+use super::{unread_reasons, UnreadReason, WireToDriver};
+use crate::{
+    named_times, ArrivalOptions, Arrivals, LateFrame, Response, Responses, StreamReceived, Subscription, Times,
+    WireCounts,
+};
 use latpath_model::Ns;
 use latpath_protocols::ReactionRule;
-use latpath_traffic::document::{unread_reasons, UnreadReason, WireToDriver};
-use latpath_traffic::{
-    named_times, ArrivalOptions, Arrivals, Response, Responses, StreamReceived, Subscription, Times, WireCounts,
-};
 use latpath_wire::SendClock;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 named_times! {
     Interarrival: "interarrival", "Time from one arrival to the next, by the kernel's time of reception.";
@@ -18,75 +19,75 @@ named_times! {
 }
 
 /// What arrived on a device.
-#[derive(Serialize, JsonSchema)]
-pub struct Document {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SubscribeDocument {
     /// The device.
-    interface: String,
+    pub interface: String,
     /// How frames are read: copied from a socket, or from a memory-mapped ring.
-    mode: Mode,
+    pub mode: ReadMode,
     /// Duration, ns.
-    elapsed_ns: Ns,
+    pub elapsed_ns: Ns,
     /// Frames of the streams, including duplicates.
-    received: u64,
+    pub received: u64,
     /// Frames missing in the sequences.
-    lost: u64,
+    pub lost: u64,
     /// Frames seen before.
-    duplicates: u64,
+    pub duplicates: u64,
     /// Frames that arrived after a later one.
-    out_of_order: u64,
+    pub out_of_order: u64,
     /// Frames that cannot be read.
-    malformed: u64,
+    pub malformed: u64,
     /// The reasons, in descending order of frames.
-    malformed_reasons: Vec<UnreadReason>,
+    pub malformed_reasons: Vec<UnreadReason>,
     /// Frames of other streams.
-    other_frames: u64,
+    pub other_frames: u64,
     /// Names of the first of these streams.
-    other_svids: Vec<String>,
+    pub other_svids: Vec<String>,
     /// Frames that the kernel dropped because this program did not read them in time.
-    socket_dropped: u64,
+    pub socket_dropped: u64,
     /// Frames without the kernel's time of reception: they have no delay.
-    unstamped: u64,
+    pub unstamped: u64,
     /// What became of the NICs' times; null without `--stamps nic`.
-    nic_times: Option<WireCounts>,
+    pub nic_times: Option<WireCounts>,
     /// How frames are judged by the send times in them; null without `--send-time`.
-    send_times: Option<SendTimes>,
+    pub send_times: Option<SendTimeOptions>,
     /// What was sent because of `--trip`; absent without it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    trips: Option<Trips>,
+    pub trips: Option<Trips>,
     /// The streams.
-    streams: Vec<Stream>,
+    pub streams: Vec<ReceivedStream>,
 }
 
 /// What was sent because of events.
-#[derive(Serialize, JsonSchema)]
-struct Trips {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trips {
     /// The rule.
-    rule: String,
+    pub rule: String,
     /// Messages with a new state that were sent because of an event.
-    sent: u64,
+    pub sent: u64,
     /// Messages that the kernel rejected because a queue was full: lost.
-    refused: u64,
+    pub refused: u64,
     /// Each of them, with its times of CLOCK_MONOTONIC; the first 65,536.
-    each: Vec<Trip>,
+    pub each: Vec<Trip>,
 }
 
 /// A message that was sent because of an event.
-#[derive(Serialize, JsonSchema)]
-struct Trip {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Trip {
     /// Key of the packet that came in: smpCnt, or stNum:sqNum.
-    cause: String,
+    pub cause: String,
     /// Key of the message: stNum:sqNum.
-    effect: String,
+    pub effect: String,
     /// Time at which the application had the packet, ns.
-    had_ns: Ns,
+    pub had_ns: Ns,
     /// Time directly before the system call that sent the message, ns.
-    sending_ns: Ns,
+    pub sending_ns: Ns,
     /// Time directly after it, ns.
-    sent_ns: Ns,
+    pub sent_ns: Ns,
 }
 
 impl Trips {
-    fn new(responses: &Responses, rule: &ReactionRule) -> Self {
+    fn of(responses: &Responses, rule: &ReactionRule) -> Self {
         let trip = |response: &Response| Trip {
             cause: rule.input.key.text(response.cause),
             effect: rule.output.key.text(response.effect),
@@ -100,9 +101,9 @@ impl Trips {
 }
 
 /// How frames are read.
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+pub enum ReadMode {
     /// Copied from a socket.
     Copy,
     /// From a memory-mapped ring.
@@ -110,140 +111,137 @@ enum Mode {
 }
 
 /// How frames are judged by the send times in them.
-#[derive(Serialize, JsonSchema)]
-struct SendTimes {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SendTimeOptions {
     /// Place of the send time in a frame.
-    send_time: String,
+    pub send_time: String,
     /// Clock of the send times.
-    clock: String,
+    pub clock: String,
     /// Maximum error of the receiver's clock against the sender's, ns; null if not known.
-    clock_error_ns: Option<Ns>,
+    pub clock_error_ns: Option<Ns>,
     /// Length of a cycle, ns; null without `--cycle`.
-    cycle_ns: Option<Ns>,
+    pub cycle_ns: Option<Ns>,
     /// Start of the slot after the send time, ns (inclusive); null without `--cycle`.
-    slot_from_ns: Option<Ns>,
+    pub slot_from_ns: Option<Ns>,
     /// End of the slot after the send time, ns (exclusive); null without `--cycle`.
-    slot_to_ns: Option<Ns>,
+    pub slot_to_ns: Option<Ns>,
     /// Latency above which a frame misses its deadline, ns; null without `--deadline`.
-    deadline_ns: Option<Ns>,
+    pub deadline_ns: Option<Ns>,
 }
 
 /// A received stream.
-#[derive(Serialize, JsonSchema)]
-struct Stream {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReceivedStream {
     /// The stream, with its options.
-    stream: String,
+    pub stream: String,
     /// Its name alone.
-    svid: String,
+    pub svid: String,
     /// Frames, including duplicates.
-    received: u64,
+    pub received: u64,
     /// Frames missing in the sequence.
-    lost: u64,
+    pub lost: u64,
     /// Gaps in the sequence.
-    gaps: u64,
+    pub gaps: u64,
     /// Frames seen before.
-    duplicates: u64,
+    pub duplicates: u64,
     /// Frames that arrived after a later one.
-    out_of_order: u64,
+    pub out_of_order: u64,
     /// Jumps back of the sequence: the publisher restarted.
-    restarts: u64,
+    pub restarts: u64,
     /// Value at which the sequence returns to 0; null until seen.
-    wrap: Option<u64>,
+    pub wrap: Option<u64>,
     /// Samples of the stream in the newest frame; 0 if its frames have none.
-    asdus: u16,
+    pub asdus: u16,
     /// Frames per second, from the first to the newest.
-    rate_hz: f64,
+    pub rate_hz: f64,
     /// Negative delays: the system clock was set back.
-    delay_negative: u64,
+    pub delay_negative: u64,
+    /// Times between arrivals.
     #[serde(flatten)]
-    interarrival: Times<Interarrival>,
+    pub interarrival: Times<Interarrival>,
+    /// Times from the kernel to the application.
     #[serde(flatten)]
-    delay: Times<Delay>,
+    pub delay: Times<Delay>,
+    /// Times from the wire to the driver.
     #[serde(flatten)]
-    wire_to_driver: Times<WireToDriver>,
+    pub wire_to_driver: Times<WireToDriver>,
+    /// Arrivals after the send times; absent without `--send-time`.
     #[serde(flatten)]
-    arrivals: Option<ByArrival>,
+    pub arrivals: Option<StreamArrivals>,
 }
 
 /// Arrivals of a stream's frames after their send times; absent without `--send-time`.
-#[derive(Serialize, JsonSchema)]
-struct ByArrival {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StreamArrivals {
+    /// Times from the send time to the arrival.
     #[serde(flatten)]
-    latency: Times<Latency>,
+    pub latency: Times<Latency>,
     /// Frames that arrived before their send time: the clocks differ by more than they took.
-    latency_negative: u64,
+    pub latency_negative: u64,
     /// Frames without a send time or a time of reception.
-    untimed: u64,
+    pub untimed: u64,
     /// Frames later than the deadline; null without `--deadline`.
-    deadline_missed: Option<u64>,
+    pub deadline_missed: Option<u64>,
     /// Frames by their slot; null without `--cycle`.
-    slots: Option<Slots>,
+    pub slots: Option<FramesBySlot>,
     /// Frames by the priority in their VLAN tag, of priorities that arrived.
-    pcp: Vec<Pcp>,
+    pub pcp: Vec<FramesByPcp>,
     /// Frames without a VLAN tag.
-    untagged: u64,
+    pub untagged: u64,
     /// The frames with the longest latency, longest first; at most ten.
-    latest: Vec<LateFrame>,
+    pub latest: Vec<LateFrame>,
 }
 
 /// Frames by their slot: `in_slot` + `early` + `late` are the frames with a latency.
-#[derive(Serialize, JsonSchema)]
-struct Slots {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FramesBySlot {
     /// Frames in their slot.
-    in_slot: u64,
+    pub in_slot: u64,
     /// Frames before their slot.
-    early: u64,
+    pub early: u64,
     /// Frames after their slot.
-    late: u64,
+    pub late: u64,
     /// Late frames by whole cycles.
-    late_by_cycles: Vec<LateBy>,
+    pub late_by_cycles: Vec<LateByCycles>,
     /// Frames that could be in another class because of the clocks' error; null if that error is not known.
-    uncertain: Option<u64>,
+    pub uncertain: Option<u64>,
+    /// Times outside the slot.
     #[serde(flatten)]
-    error: Times<SlotError>,
+    pub error: Times<SlotError>,
 }
 
 /// Frames that are late by the same number of cycles.
-#[derive(Serialize, JsonSchema)]
-struct LateBy {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LateByCycles {
     /// Whole cycles after the slot: 0 before the slot of the next cycle; 1000 means 1000 or more.
-    cycles: u64,
+    pub cycles: u64,
     /// Number of frames.
-    frames: u64,
+    pub frames: u64,
 }
 
 /// Frames with one priority.
-#[derive(Serialize, JsonSchema)]
-struct Pcp {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FramesByPcp {
     /// Priority in the VLAN tag.
-    pcp: u8,
+    pub pcp: u8,
     /// Number of frames.
-    frames: u64,
+    pub frames: u64,
 }
 
-/// A frame with a long latency.
-#[derive(Serialize, JsonSchema)]
-struct LateFrame {
-    /// Its number (smpCnt).
-    key: u32,
-    /// Its send time, ns of the sender's clock.
-    send_time_ns: Ns,
-    /// Arrival minus send time, ns.
-    latency_ns: Ns,
-}
-
-impl Document {
-    /// `measured`: what is measured by send times, and their clock; `trips`: what was sent, and why.
-    pub(super) fn new(
-        args: &super::Args,
+impl SubscribeDocument {
+    /// The document of received frames; `measured`: what is measured by send times, and their clock; `trips`: what was
+    /// sent, and why.
+    pub fn of(
         s: &Subscription,
+        (interface, mode): (&str, ReadMode),
         (elapsed_ns, socket_dropped): (Ns, u64),
-        (measured, trips): (Option<(&ArrivalOptions, SendClock)>, Option<(&Responses, &ReactionRule)>),
+        measured: Option<(&ArrivalOptions, SendClock)>,
+        trips: Option<(&Responses, &ReactionRule)>,
     ) -> Self {
         let sum = |f: fn(&StreamReceived) -> u64| s.streams().iter().map(f).sum::<u64>();
         Self {
-            interface: args.interface.clone(),
-            mode: if args.ring { Mode::Ring } else { Mode::Copy },
+            interface: interface.into(),
+            mode,
             elapsed_ns,
             received: sum(|s| s.totals().received),
             lost: sum(|s| s.totals().lost),
@@ -256,7 +254,7 @@ impl Document {
             socket_dropped,
             unstamped: s.unstamped,
             nic_times: s.wire().map(|wire| wire.counts()),
-            send_times: measured.map(|(options, clock)| SendTimes {
+            send_times: measured.map(|(options, clock)| SendTimeOptions {
                 send_time: options.send_time.to_string(),
                 clock: clock.to_string(),
                 clock_error_ns: options.bound,
@@ -265,14 +263,14 @@ impl Document {
                 slot_to_ns: options.slots.map(|slots| slots.to),
                 deadline_ns: options.deadline,
             }),
-            trips: trips.map(|(responses, rule)| Trips::new(responses, rule)),
-            streams: s.streams().iter().map(|s| Stream::new(s, measured.map(|(options, _)| options))).collect(),
+            trips: trips.map(|(responses, rule)| Trips::of(responses, rule)),
+            streams: s.streams().iter().map(|s| ReceivedStream::of(s, measured.map(|(options, _)| options))).collect(),
         }
     }
 }
 
-impl Stream {
-    fn new(s: &StreamReceived, options: Option<&ArrivalOptions>) -> Self {
+impl ReceivedStream {
+    fn of(s: &StreamReceived, options: Option<&ArrivalOptions>) -> Self {
         let totals = s.totals();
         Self {
             stream: s.stream.to_string(),
@@ -285,28 +283,27 @@ impl Stream {
             restarts: totals.restarts,
             wrap: s.tracker.wrap(),
             asdus: s.samples,
-            rate_hz: super::rate_hz(s),
+            rate_hz: s.rate_hz(),
             delay_negative: s.delay.negatives(),
             interarrival: (&s.interarrival).into(),
             delay: (&s.delay).into(),
             wire_to_driver: (&s.wire_to_driver).into(),
-            arrivals: options.zip(s.arrivals.as_ref()).map(|(options, arrivals)| ByArrival::new(arrivals, options)),
+            arrivals: options.zip(s.arrivals.as_ref()).map(|(options, arrivals)| StreamArrivals::of(arrivals, options)),
         }
     }
 }
 
-impl ByArrival {
-    fn new(arrivals: &Arrivals, options: &ArrivalOptions) -> Self {
+impl StreamArrivals {
+    fn of(arrivals: &Arrivals, options: &ArrivalOptions) -> Self {
         let slots = &arrivals.slots;
-        let late_by = |(&cycles, &frames): (&u64, &u64)| LateBy { cycles, frames };
+        let late_by = |(&cycles, &frames): (&u64, &u64)| LateByCycles { cycles, frames };
         let [pcp @ .., untagged] = arrivals.pcp;
-        let latest = arrivals.latest.iter();
         Self {
             latency: (&arrivals.latency).into(),
             latency_negative: arrivals.latency.negatives(),
             untimed: arrivals.untimed,
             deadline_missed: options.deadline.map(|_| arrivals.deadline_missed),
-            slots: options.slots.map(|_| Slots {
+            slots: options.slots.map(|_| FramesBySlot {
                 in_slot: slots.in_slot,
                 early: slots.early,
                 late: slots.late(),
@@ -314,11 +311,43 @@ impl ByArrival {
                 uncertain: options.bound.map(|_| slots.uncertain),
                 error: (&arrivals.slot_error).into(),
             }),
-            pcp: (0..).zip(pcp).filter(|(_, n)| *n > 0).map(|(pcp, frames)| Pcp { pcp, frames }).collect(),
+            pcp: (0..).zip(pcp).filter(|(_, n)| *n > 0).map(|(pcp, frames)| FramesByPcp { pcp, frames }).collect(),
             untagged,
-            latest: latest
-                .map(|f| LateFrame { key: f.key, send_time_ns: f.send_time, latency_ns: f.latency })
-                .collect(),
+            latest: arrivals.latest.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::round_trip;
+    use crate::SlotRule;
+    use latpath_protocols::Tag;
+
+    #[test]
+    fn what_is_absent_is_none_when_read() {
+        let subscription = Subscription::new(&["svid:MU01".parse().unwrap()]).unwrap();
+        let rule: ReactionRule = "svid:MU01 -> goose:TRIP".parse().unwrap();
+        let response = Response { cause: 7, effect: 0, had: 1, sending: 2, sent: 3 };
+        let responses = Responses { all: vec![response], count: 1, refused: 0 };
+        let slots = Some(SlotRule { cycle: 1000, from: 0, to: 500 });
+        let send_time = "publish".parse().unwrap();
+        let latency = ArrivalOptions { send_time, slots: None, deadline: None, bound: None };
+        let all = ArrivalOptions { slots, deadline: Some(5), bound: Some(1), ..latency };
+        for options in [None, Some(latency), Some(all)] {
+            let measured = options.as_ref().map(|options| (options, SendClock::Tai));
+            let trips = options.map(|_| (&responses, &rule));
+            let mut document = SubscribeDocument::of(&subscription, ("eth1", ReadMode::Ring), (5, 0), measured, trips);
+            document.nic_times = options.map(|_| WireCounts::default());
+            document.streams[0].arrivals = options.map(|options| {
+                let mut arrivals = Arrivals::default();
+                arrivals.note(&options, Some((0, 2600)), 3, Some(Tag::new(7, 4)));
+                StreamArrivals::of(&arrivals, &options)
+            });
+            let value = round_trip(&document);
+            let is_there = [value.get("trips"), value["streams"][0].get("latency_count")].map(|of| of.is_some());
+            assert_eq!(is_there, [options.is_some(); 2]);
         }
     }
 }
