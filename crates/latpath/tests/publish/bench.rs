@@ -2,6 +2,9 @@
 
 use latpath_testkit::waits::{listens, until, LIMIT};
 use latpath_testkit::{equal, latpath, misfits, Failed, Finished, Space, Started};
+use latpath_traffic::document::{PublishDocument, SubscribeDocument};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,12 +89,11 @@ impl Pair {
     }
 
     /// Publishes on lpa; returns the summary.
-    pub fn publish(&self, args: &[&str]) -> Result<Value> {
+    pub fn publish(&self, args: &[&str]) -> Result<PublishDocument> {
         let named = ["--svid", "--stream", "--pcap"].iter().any(|name| args.contains(name));
         let name: &[&str] = if named { &[] } else { &["--svid", "MU01"] };
-        let sent = self.latpath("lpa", &[&["publish", "-i", "lpa", "--json"], name, args].concat())?.json()?;
-        fits_its_schema("publish", &sent)?;
-        Ok(sent)
+        let sent = self.latpath("lpa", &[&["publish", "-i", "lpa", "--json"], name, args].concat())?;
+        document("publish", &sent.json()?)
     }
 
     /// Captures on lpb while `during` runs, until the file has `count` frames; returns the file.
@@ -126,15 +128,23 @@ pub fn fits_its_schema(command: &str, printed: &Value) -> Result<()> {
     equal(&format!("deviations of {command} --json from its schema"), misfits(&schema, printed), vec![])
 }
 
+/// The document that a command printed. Checks that its type and its schema have all keys.
+pub fn document<T: Serialize + DeserializeOwned>(command: &str, printed: &Value) -> Result<T> {
+    fits_its_schema(command, printed)?;
+    let document = T::deserialize(printed)?;
+    equal("read and printed again", &serde_json::to_value(&document)?, printed)?;
+    Ok(document)
+}
+
 fn is_up(space: &Space, device: &str) -> Result<bool> {
     let shown: Value = serde_json::from_slice(&space.ip(&format!("-j link show dev {device}"))?)?;
     Ok(shown[0]["operstate"] == "UP")
 }
 
-/// Stops a command with SIGINT; returns its summary.
-pub fn summary(started: Started) -> Result<Value> {
+/// Stops a subscriber with SIGINT; returns its summary.
+pub fn summary(started: Started) -> Result<SubscribeDocument> {
     started.interrupt();
-    started.finish(LIMIT)?.json()
+    document("subscribe", &started.finish(LIMIT)?.json()?)
 }
 
 /// The fields that tshark shows, one line per frame: values of a field are separated by commas, fields by tabs.

@@ -7,7 +7,7 @@ use crate::{Needs, Test};
 use latpath_protocols::redundancy::{Lan, Method};
 use latpath_protocols::Matcher;
 use latpath_testkit::equal;
-use serde_json::json;
+use latpath_traffic::document::PublishDocument;
 use std::path::Path;
 
 pub const TESTS: &[Test] = &[
@@ -44,9 +44,9 @@ fn copies(method: &str) -> Result<()> {
         let count = FRAMES.to_string();
         let words = [&["publish", &flag, "lpa,lpc", "--count", &count, "--json"], stream].concat();
         let (by_a, (by_b, sent)) = pair.capture_on("lpb", FRAMES, || {
-            pair.capture_on("lpd", FRAMES, || pair.latpath("lpa", &words)?.json::<serde_json::Value>())
+            pair.capture_on("lpd", FRAMES, || pair.latpath("lpa", &words)?.json::<PublishDocument>())
         })?;
-        equal("sent", &sent["frames_sent"], &json!(FRAMES))?;
+        equal("sent", sent.frames_sent, FRAMES as u64)?;
         for (lan, file) in [(Lan::A, &by_a), (Lan::B, &by_b)] {
             let name = format!("{method}, LAN {}, {}", lan.name(), stream.join(" "));
             equal(&name, complaints(file)?, vec![])?;

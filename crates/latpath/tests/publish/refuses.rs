@@ -1,10 +1,10 @@
 //! Errors: devices, permissions, ends of runs.
 
-use crate::bench::{summary, Pair, Result};
+use crate::bench::{document, Pair, Result};
 use crate::{Needs, Test};
 use latpath_testkit::equal;
 use latpath_testkit::waits::{until, LIMIT};
-use serde_json::json;
+use latpath_traffic::document::PublishDocument;
 
 pub const TESTS: &[Test] = &[
     ("a device that is not there is named, with those that are", Needs::Root, no_device),
@@ -87,10 +87,11 @@ fn interrupted() -> Result<()> {
     let pair = Pair::new()?;
     let running = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01", "--json"])?;
     sends(&pair)?;
-    let sent = summary(running)?;
-    equal("frames", sent["frames_sent"].as_u64() > Some(0), true)?;
-    equal("no frame was sent before its deadline", sent["pacing_min_ns"].as_i64() >= Some(0), true)?;
-    equal("each has a pacing error", &sent["pacing_count"], &json!(sent["frames_sent"]))
+    running.interrupt();
+    let sent: PublishDocument = document("publish", &running.finish(LIMIT)?.json()?)?;
+    equal("frames", sent.frames_sent > 0, true)?;
+    equal("no frame was sent before its deadline", sent.pacing.min_ns() >= Some(0), true)?;
+    equal("each has a pacing error", sent.pacing.count, sent.frames_sent)
 }
 
 fn no_cpu() -> Result<()> {
@@ -105,6 +106,6 @@ fn no_cpu() -> Result<()> {
 fn gives_up() -> Result<()> {
     let pair = Pair::new()?;
     let sent = pair.publish(&["--rate", "100000000", "--duration", "1s"])?;
-    equal("gave up", &sent["gave_up"], &json!(true))?;
-    equal("sent fewer than were due", sent["frames_sent"].as_u64() < Some(100_000_000), true)
+    equal("gave up", sent.gave_up, true)?;
+    equal("sent fewer than were due", sent.frames_sent < 100_000_000, true)
 }

@@ -1,12 +1,16 @@
 //! `publish --cycle` as a talker, and `subscribe --send-time` as its listener.
 
-use crate::bench::{complaints, fits_its_schema, summary, tshark, write_pcap, Pair, Result};
+use crate::bench::{complaints, document, fits_its_schema, summary, tshark, write_pcap, Pair, Result};
 use crate::receives::{arrived, listen};
 use crate::sends::bytes_of;
 use crate::{Needs, Test};
 use latpath_linux::read_clock;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec};
 use latpath_testkit::equal;
+use latpath_traffic::document::{
+    FramesByPcp, FramesBySlot, LateByCycles, PublishDocument, PublishedStream, ReceivedStream, StreamArrivals,
+    SubscribeDocument,
+};
 use nix::time::ClockId;
 use serde_json::{json, Value};
 
@@ -30,6 +34,18 @@ fn send_time(frame: &[u8]) -> Result<i64> {
     Ok(i64::from_be_bytes(time))
 }
 
+fn talkers(sent: &PublishDocument) -> Result<&[PublishedStream]> {
+    Ok(sent.streams.as_ref().ok_or("no schedule")?)
+}
+
+fn arrivals(row: &ReceivedStream) -> Result<&StreamArrivals> {
+    Ok(row.arrivals.as_ref().ok_or("no send times")?)
+}
+
+fn slots_of(row: &ReceivedStream) -> Result<&FramesBySlot> {
+    Ok(arrivals(row)?.slots.as_ref().ok_or("no slots")?)
+}
+
 fn send_times() -> Result<()> {
     let pair = Pair::new()?;
     let args = "--svid RT --streams 2 --cycle 1ms --send-offset 200us --vlan 5 --pcp 6 --count 100";
@@ -37,7 +53,7 @@ fn send_times() -> Result<()> {
     let before = read_clock(ClockId::CLOCK_TAI);
     let (file, sent) = pair.capture(100, || pair.publish(&args))?;
     let after = read_clock(ClockId::CLOCK_TAI);
-    equal("frames sent", &sent["frames_sent"], &json!(100))?;
+    equal("frames sent", sent.frames_sent, 100)?;
     equal("complaints", complaints(&file)?, vec![])?;
     let rows = tshark(&file, &["sv.svID", "sv.smpCnt", "vlan.id", "vlan.priority"])?;
     for (i, (row, frame)) in rows.iter().zip(bytes_of(&file)?).enumerate() {
@@ -46,7 +62,7 @@ fn send_times() -> Result<()> {
         let at = send_time(&frame)?;
         equal("within the cycle", at % MS, 200_000)?;
         equal("in the talker's time", before < at && at < after + S, true)?;
-        let first = sent["streams"][i % 2]["first_send_time_ns"].as_i64().ok_or("no first send time")?;
+        let first = talkers(&sent)?[i % 2].first_send_time_ns;
         equal("one in each cycle", at, first + (i / 2) as i64 * MS)?;
     }
     equal("all frames were looked at", rows.len(), 100)
@@ -77,30 +93,28 @@ fn schedule() -> Result<()> {
     // Two clocks of one machine: the conversion is exact to its error, which --clock-error includes.
     let sent = pair
         .latpath("lpa", &["publish", "-i", "lpa", "--json", "--schedule", &file.to_string_lossy(), "--count", "40"])?;
-    let sent: Value = sent.json()?;
-    fits_its_schema("publish", &sent)?;
+    let sent: PublishDocument = document("publish", &sent.json()?)?;
     arrived(&pair, 40)?;
     let got = summary(running)?;
-    fits_its_schema("subscribe", &got)?;
-    for (i, (offset, pcp, priority)) in [(0, json!(6), 6), (MS, json!(null), 3)].into_iter().enumerate() {
-        let row = &sent["streams"][i];
-        equal("frames", &row["frames_sent"], &json!(20))?;
-        equal("PCP, priority", json!([row["pcp"], row["priority"]]), json!([pcp, priority]))?;
-        let (first, last) = (row["first_send_time_ns"].as_i64(), row["last_send_time_ns"].as_i64());
-        equal("19 cycles", last.zip(first).map(|(last, first)| last - first), Some(19 * 2 * MS))?;
-        equal("offset", first.map(|first| first.rem_euclid(2 * MS)), Some(500_000 + offset))?;
-        let received = &got["streams"][i];
-        equal("received", &received["received"], &json!(20))?;
-        let expected = if i == 0 { json!([[{ "pcp": 6, "frames": 20 }], 0]) } else { json!([[], 20]) };
-        equal("tags that arrived", json!([received["pcp"], received["untagged"]]), expected)?;
-        equal("times", &received["latency_count"], &json!(20))?;
+    for (i, (offset, pcp, priority)) in [(0, Some(6), 6), (MS, None, 3)].into_iter().enumerate() {
+        let row = &talkers(&sent)?[i];
+        equal("frames", row.frames_sent, 20)?;
+        equal("PCP, priority", (row.pcp, row.priority), (pcp, Some(priority)))?;
+        let (first, last) = (row.first_send_time_ns, row.last_send_time_ns);
+        equal("19 cycles", last - first, 19 * 2 * MS)?;
+        equal("offset", first.rem_euclid(2 * MS), 500_000 + offset)?;
+        equal("received", got.streams[i].received, 20)?;
+        let received = arrivals(&got.streams[i])?;
+        let expected = if i == 0 { (vec![FramesByPcp { pcp: 6, frames: 20 }], 0) } else { (vec![], 20) };
+        equal("tags that arrived", (received.pcp.clone(), received.untagged), expected)?;
+        equal("times", received.latency.count, 20)?;
     }
-    equal("handed over before", &sent["streams"][1]["advance_ns"], &json!(300_000))
+    equal("handed over before", talkers(&sent)?[1].advance_ns, 300_000)
 }
 
 /// The frames in each class, all classes together.
-fn classes(slots: &Value) -> u64 {
-    ["in_slot", "early", "late"].iter().filter_map(|class| slots[class].as_u64()).sum()
+fn classes(slots: &FramesBySlot) -> u64 {
+    slots.in_slot + slots.early + slots.late
 }
 
 fn both_ends() -> Result<()> {
@@ -122,26 +136,20 @@ fn both_ends() -> Result<()> {
         let sent = pair.publish(&["--cycle", "1ms", "--count", "500"])?;
         arrived(&pair, 500)?;
         let got = summary(running)?;
-        let (row, talker) = (&got["streams"][0], &sent["streams"][0]);
-        equal("received, lost", json!([row["received"], row["lost"]]), json!([500, 0]))?;
-        equal("times", json!([row["latency_count"], row["untimed"]]), json!([500, 0]))?;
-        equal("classes add up", classes(&row["slots"]), 500)?;
-        let by: u64 =
-            row["slots"]["late_by_cycles"].as_array().into_iter().flatten().filter_map(|l| l["frames"].as_u64()).sum();
-        equal("late frames by cycles", &json!(by), &row["slots"]["late"])?;
-        equal(
-            "no frame is early on one machine",
-            json!([row["slots"]["early"], row["latency_negative"]]),
-            json!([0, 0]),
-        )?;
-        equal("one clock leaves no doubt", &row["slots"]["uncertain"], &json!(0))?;
-        equal("deadlines are judged", row["deadline_missed"].is_u64(), true)?;
-        equal("every hand-over was timed", &sent["pacing_count"], &json!(500))?;
-        let stack = [&talker["to_qdisc_count"], &talker["to_driver_count"]].map(|n| n.as_u64().unwrap_or(0));
-        equal("stack times were sampled", stack[0] > 0 && stack[1] > 0, true)?;
-        equal("no stamp is missing", &talker["unstamped"], &json!(0))?;
-        let worst = &row["latest"][0];
-        equal("the latest frame has the longest latency", &worst["latency_ns"], &row["latency_max_ns"])?;
+        let (row, talker) = (&got.streams[0], &talkers(&sent)?[0]);
+        let (times, slots) = (arrivals(row)?, slots_of(row)?);
+        equal("received, lost", (row.received, row.lost), (500, 0))?;
+        equal("times", (times.latency.count, times.untimed), (500, 0))?;
+        equal("classes add up", classes(slots), 500)?;
+        equal("late frames by cycles", slots.late_by_cycles.iter().map(|by| by.frames).sum(), slots.late)?;
+        equal("no frame is early on one machine", (slots.early, times.latency_negative), (0, 0))?;
+        equal("one clock leaves no doubt", slots.uncertain, Some(0))?;
+        equal("deadlines are judged", times.deadline_missed.is_some(), true)?;
+        equal("every hand-over was timed", sent.pacing.count, 500)?;
+        equal("stack times were sampled", talker.to_qdisc.count > 0 && talker.to_driver.count > 0, true)?;
+        equal("no stamp is missing", talker.unstamped, 0)?;
+        let worst = times.latest.first().map(|frame| frame.latency);
+        equal("the latest frame has the longest latency", worst, times.latency.max_ns())?;
     }
     Ok(())
 }
@@ -175,15 +183,15 @@ fn slots() -> Result<()> {
         let ended = running.finish(latpath_testkit::waits::LIMIT)?;
         equal(&ended.stderr, ended.code, Some(code))?;
         equal("the limit is named", ended.stderr.contains("slot_error:max<=1s broken"), code == 3)?;
-        let mut got: Value = serde_json::from_str(&ended.stdout)?;
-        fits_its_schema("subscribe", &got)?;
-        let slots = &got["streams"][0]["slots"];
-        let of = json!([slots["in_slot"], slots["early"], slots["late"], slots["late_by_cycles"], slots["uncertain"]]);
-        let by = json!([{ "cycles": 0, "frames": 1 }, { "cycles": 1, "frames": 2 }, { "cycles": 12, "frames": 1 }]);
-        equal("slots", of, json!([3, 2, 4, by, 0]))?;
+        let mut printed: Value = serde_json::from_str(&ended.stdout)?;
+        let got: SubscribeDocument = document("subscribe", &printed)?;
+        let slots = slots_of(&got.streams[0])?;
+        let of = (slots.in_slot, slots.early, slots.late, slots.late_by_cycles.as_slice(), slots.uncertain);
+        let by = [(0, 1), (1, 2), (12, 1)].map(|(cycles, frames)| LateByCycles { cycles, frames });
+        equal("slots", of, (3, 2, 4, &by[..], Some(0)))?;
         equal("sum", classes(slots), 9)?;
-        got["streams"][0]["slots"]["late"] = json!("many");
-        equal("a wrong type fits", fits_its_schema("subscribe", &got).is_ok(), false)?;
+        printed["streams"][0]["slots"]["late"] = json!("many");
+        equal("a wrong type fits", fits_its_schema("subscribe", &printed).is_ok(), false)?;
     }
     Ok(())
 }
@@ -199,10 +207,9 @@ fn other_senders() -> Result<()> {
     pair.publish(&["--pcap", &file.to_string_lossy()])?;
     arrived(&pair, 2)?;
     let got = summary(running)?;
-    let rows = got["streams"].as_array().ok_or("no streams")?;
-    let in_slot: u64 = rows.iter().filter_map(|row| row["slots"]["in_slot"].as_u64()).sum();
+    let in_slot = got.streams.iter().map(|row| Ok(slots_of(row)?.in_slot)).sum::<Result<u64>>()?;
     equal("frames in their slot", in_slot, 2)?;
-    equal("the place is named", &got["send_times"]["send_time"], &json!(at))
+    equal("the place is named", got.send_times.map(|times| times.send_time), Some(at))
 }
 
 fn without_etf() -> Result<()> {
@@ -210,19 +217,14 @@ fn without_etf() -> Result<()> {
     let running = listen(&pair, &["--send-time", "publish"])?;
     for mode in ["strict", "deadline"] {
         let sent = pair.publish(&["--cycle", "1ms", "--txtime", mode, "--advance", "400us", "--count", "50"])?;
-        let row = &sent["streams"][0];
-        equal("mode", json!([row["txtime"], row["advance_ns"]]), json!([mode, 400_000]))?;
-        equal(
-            "sent, dropped",
-            json!([row["frames_sent"], row["dropped_by_etf"], row["dropped_frames"]]),
-            json!([50, 0, []]),
-        )?;
+        let row = &talkers(&sent)?[0];
+        equal("mode", (row.txtime.as_deref(), row.advance_ns), (Some(mode), 400_000))?;
+        equal("sent, dropped", (row.frames_sent, row.dropped_by_etf, row.dropped_frames.len()), (50, 0, 0))?;
     }
     arrived(&pair, 100)?;
     let got = summary(running)?;
-    let row = &got["streams"][0];
-    equal("received", &row["received"], &json!(100))?;
-    equal("the clocks' error is not known", &got["send_times"]["clock_error_ns"], &json!(null))
+    equal("received", got.streams[0].received, 100)?;
+    equal("the clocks' error is not known", got.send_times.map(|times| times.clock_error_ns), Some(None))
 }
 
 fn refused() -> Result<()> {
