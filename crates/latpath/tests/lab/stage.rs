@@ -14,8 +14,8 @@ use latpath_lab::{
 use latpath_run::Run;
 use latpath_testkit::waits::until_within;
 use latpath_testkit::{boot, latpath, program, Bench, Failed, Started};
+use latpath_traffic::document::{PublishDocument, SubscribeDocument};
 use nix::sys::signal::Signal;
-use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
     process::{self, Command},
@@ -226,7 +226,7 @@ impl Stage {
     }
 
     /// Stops the guest's application; returns its report of the packets received.
-    pub fn unsubscribe(&mut self) -> Result<Value> {
+    pub fn unsubscribe(&mut self) -> Result<SubscribeDocument> {
         let guest = self.guest()?;
         let output = guest.end(RELAY, PATIENCE, NEVER)?;
         if output.status != 0 {
@@ -285,7 +285,7 @@ impl Stage {
     }
 
     /// Publishes the stream to its end; returns the publisher's report.
-    pub fn publish(&self, stream: &Stream) -> Result<Value> {
+    pub fn publish(&self, stream: &Stream) -> Result<PublishDocument> {
         let limit = Duration::from_secs(2 * stream.frames / stream.rate) + PATIENCE;
         self.start_publishing(stream)?.finish(limit).map_err(plain)?.json().map_err(plain)
     }
@@ -315,7 +315,7 @@ impl Stage {
         self.wait_for_quiet()?;
         let report = recording.end(self)?;
         let received = self.unsubscribe()?;
-        let (sent, received) = (&published["frames_sent"], &received["received"]);
+        let (sent, received) = (published.frames_sent, received.received);
         eprintln!("sent {sent}, received {received}, {}", report.in_short());
         Ok(report)
     }

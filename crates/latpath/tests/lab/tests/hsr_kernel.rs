@@ -18,7 +18,7 @@ use latpath_report::Report;
 use latpath_stats::figures::packets;
 use latpath_testkit::waits::{delivered, listens, says, until};
 use latpath_testkit::{latpath, Space, Started};
-use serde_json::Value;
+use latpath_traffic::document::{PublishDocument, SubscribeDocument};
 use std::{path::PathBuf, process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "hsr_kernel", smoke: false, only_whole: false, seconds: 240, run };
@@ -84,8 +84,8 @@ impl Nodes {
     fn publish(&self, first: u64, count: u64) -> Outcome {
         let words =
             format!("publish -i hsr0 --svid MU01 --first {first} --count {count} --wrap 65536 --rate 500 --json");
-        let sent: Value = self.0[0].run(latpath(&words)).and_then(|ended| ended.json()).map_err(plain)?;
-        ensure!(sent["frames_sent"] == count && sent["refused"] == 0, "not all frames were sent: {sent}");
+        let sent: PublishDocument = self.0[0].run(latpath(&words)).and_then(|ended| ended.json()).map_err(plain)?;
+        ensure!(sent.frames_sent == count && sent.refused == 0, "not all frames were sent: {sent:?}");
         delivered().map_err(plain)
     }
 
@@ -135,9 +135,9 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
         process.interrupt();
         process.finish(PATIENCE).map_err(plain)
     });
-    let (ended, read) = (ended?, read?.json::<Value>().map_err(plain)?);
+    let (ended, read) = (ended?, read?.json::<SubscribeDocument>().map_err(plain)?);
     ensure!(ended.code == Some(0), "{}", ended.stderr);
-    ensure!(read["received"] == by_kernel && read["duplicates"] == 0, "the application's counts: {read}");
+    ensure!(read.received == by_kernel && read.duplicates == 0, "the application's counts: {read:?}");
     let mut captured = [0, 0];
     for (count, (tcpdump, file)) in captured.iter_mut().zip(captures) {
         tcpdump.interrupt();

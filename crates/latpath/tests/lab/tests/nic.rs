@@ -6,6 +6,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use latpath_lab::Switch;
+use latpath_traffic::document::PublishDocument;
 use std::{process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "nic", smoke: false, only_whole: true, seconds: 100, run };
@@ -25,7 +26,7 @@ fn run(scale: &Scale) -> Outcome {
     let recording = stage.record(&stream, "")?;
     let words = format!("publish -i {left} --svid MU01 --rate 1000 --count {frames} --json");
     let sent = stage.start(&stage.path().publisher, &words)?.finish(Duration::from_secs(60));
-    sent.and_then(|sent| sent.json::<serde_json::Value>()).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    sent.and_then(|sent| sent.json::<PublishDocument>()).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     stage.wait_for_quiet()?;
     let report = recording.end(&stage)?;
     eprintln!("{}", report.in_short());

@@ -7,8 +7,11 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
+use latpath_report::Report;
+use latpath_stats::SegmentFigures;
 use latpath_testkit::waits::{listens, until};
-use serde_json::Value;
+use latpath_traffic::document::{PublishDocument, SentNicTimes, SubscribeDocument};
+use latpath_traffic::WireCounts;
 use std::{fs, path::Path, time::Duration};
 
 pub const TEST: Test = Test { name: "nic_times", smoke: false, only_whole: false, seconds: 240, run };
@@ -28,15 +31,13 @@ fn run(scale: &Scale) -> Outcome {
     let recorded = Recorded::of(&nics, frames, "")?;
     recorded.expect_count(ARRIVED, DRIVER, frames)?;
     // The NIC's time of a frame is requested unless that of the one before is still on its way.
-    let count = |name: &str| recorded.sent[name].as_u64().context("no count");
-    let (requested, skipped) = (count("requested")?, count("skipped")?);
-    ensure!(requested + skipped == frames && requested * 10 >= frames * 9, "{}", recorded.sent);
+    let SentNicTimes { requested, skipped, .. } = recorded.sent;
+    ensure!(requested + skipped == frames && requested * 10 >= frames * 9, "{:?}", recorded.sent);
     recorded.expect_count(SENT, ARRIVED, requested)?;
     recorded.expect_count("host/tx@lpn0", SENT, requested)?;
     let wire = recorded.segment(SENT, ARRIVED)?;
-    for time in ["min_ns", "max_ns"] {
-        let ns = wire[time].as_i64().context("no time")?;
-        ensure!((ns - WIRE_NS).abs() <= 1, "the wire took {ns} ns: {wire}");
+    for ns in [wire.times.min_ns, wire.times.max_ns] {
+        ensure!((ns - WIRE_NS).abs() <= 1, "the wire took {ns} ns: {wire:?}");
     }
     recorded.expect_within_the_bound()?;
     let said = nics.run(1, "hwstamp_ctl -i lpn1")?;
@@ -47,9 +48,10 @@ fn run(scale: &Scale) -> Outcome {
     // Each fourth frame, of the stream or another, arrives without a time.
     let recorded = Recorded::of(&nics, 400, "rx_lost")?;
     nics.set("rx_lost", "0,0")?;
-    let count = recorded.segment(ARRIVED, DRIVER)?["count"].as_u64().context("no count")?;
+    let count = recorded.segment(ARRIVED, DRIVER)?.times.count;
     ensure!((250..390).contains(&count), "{count} of 400 frames have a time; {}", recorded.notes);
-    ensure!(recorded.report["journeys"] == 400, "frames without a time are missing: {}", recorded.report["journeys"]);
+    let journeys = recorded.report.summary.journeys;
+    ensure!(journeys == 400, "frames without a time are missing: {journeys}");
 
     nics.set("frozen", "1,1")?;
     let recorded = Recorded::of(&nics, 400, "");
@@ -67,22 +69,19 @@ fn expect_of_a_cycle(nics: &StampingNics) -> Outcome {
     let mut reader = nics.start(1, "subscribe -i lpn1 -s svid:MU02 --stamps nic --json")?;
     listens(&mut reader).map_err(plain)?;
     let words = format!("publish -i lpn0 --svid MU02 --cycle 1ms --count {FRAMES} --stamps nic --json");
-    let sent = nics.latpath(0, &words, PATIENCE)?.json::<Value>().map_err(plain)?;
+    let sent: PublishDocument = nics.latpath(0, &words, PATIENCE)?.json().map_err(plain)?;
     reader.interrupt();
-    let read = reader.finish(PATIENCE).map_err(plain)?.json::<Value>().map_err(plain)?;
-    let count = |of: &Value, name: &str| of["nic_times"][name].as_u64().with_context(|| format!("no {name}: {of}"));
-    let (requested, received, skipped) =
-        (count(&sent, "requested")?, count(&sent, "received")?, count(&sent, "skipped")?);
-    ensure!(requested + skipped == FRAMES && requested >= 1 && received <= requested, "{sent}");
-    ensure!(received * 10 >= requested * 9, "few times came: {sent}");
-    let (measured, unstamped, left_out) =
-        (count(&read, "measured")?, count(&read, "unstamped")?, count(&read, "skipped")?);
-    ensure!(read["received"] == FRAMES && measured + unstamped + left_out == FRAMES, "{read}");
-    ensure!(measured * 10 >= FRAMES * 9, "few frames have the NIC's time: {read}");
-    let stream = &read["streams"][0];
-    let (least, bound) = (stream["wire_to_driver_min_ns"].as_i64(), read["nic_times"]["error_bound_ns"].as_i64());
-    let (least, bound) = least.zip(bound).context("no figures")?;
-    ensure!(stream["wire_to_driver_count"] == measured && bound > 0 && least >= -bound, "{read}");
+    let read: SubscribeDocument = reader.finish(PATIENCE).map_err(plain)?.json().map_err(plain)?;
+    let times = sent.nic_times.as_ref().context("no times of sent frames")?;
+    let SentNicTimes { requested, received, skipped } = *times;
+    ensure!(requested + skipped == FRAMES && requested >= 1 && received <= requested, "{sent:?}");
+    ensure!(received * 10 >= requested * 9, "few times came: {sent:?}");
+    let WireCounts { measured, unstamped, skipped, bound_ns } = read.nic_times.context("no times of read frames")?;
+    ensure!(read.received == FRAMES && measured + unstamped + skipped == FRAMES, "{read:?}");
+    ensure!(measured * 10 >= FRAMES * 9, "few frames have the NIC's time: {read:?}");
+    let times = &read.streams.first().context("no stream")?.wire_to_driver;
+    let least = times.min_ns().context("no figures")?;
+    ensure!(times.count == measured && bound_ns > 0 && least >= -bound_ns, "{read:?}");
     let said = nics.run(1, "hwstamp_ctl -i lpn1")?;
     ensure!(said.contains("tx_type 0\nrx_filter 0"), "timestamping was left on: {said}");
     Ok(())
@@ -90,11 +89,11 @@ fn expect_of_a_cycle(nics: &StampingNics) -> Outcome {
 
 /// A recording of a stream from one NIC to the other.
 struct Recorded {
-    report: Value,
+    report: Report<'static>,
     notes: String,
     csv: String,
     /// Counts of the requested times of sent frames.
-    sent: Value,
+    sent: SentNicTimes,
 }
 
 impl Recorded {
@@ -112,39 +111,39 @@ impl Recorded {
             nics.set(lost, "0,4")?;
         }
         let words = format!("publish -i lpn0 --svid MU01 --rate 1000 --count {frames} --stamps nic --json");
-        let sent = linked.latpath(0, &words, PATIENCE)?.json::<Value>().map_err(plain)?;
+        let sent: PublishDocument = linked.latpath(0, &words, PATIENCE)?.json().map_err(plain)?;
         let ended = [reader, recording].map(|process| {
             process.interrupt();
             process.finish(PATIENCE).map_err(plain)
         });
         let [read, ended] = ended;
-        ensure!(read?.json::<Value>().map_err(plain)?["received"] == frames, "the reader lacks frames");
+        let read: SubscribeDocument = read?.json().map_err(plain)?;
+        ensure!(read.received == frames, "the reader lacks frames");
         let ended = ended?;
-        let report = linked.latpath(1, &format!("report {run} --json"), PATIENCE)?.json::<Value>().map_err(plain)?;
+        let report: Report = linked.latpath(1, &format!("report {run} --json"), PATIENCE)?.json().map_err(plain)?;
         let csv = linked.latpath(1, &format!("export csv {run} -o -"), PATIENCE)?.stdout;
-        let notes = format!("{} {}", report["notes"], ended.stderr);
-        Ok(Self { notes, report, csv, sent: sent["nic_times"].clone() })
+        let notes = format!("{:?} {}", report.summary.notes, ended.stderr);
+        Ok(Self { notes, report, csv, sent: sent.nic_times.context("no times of sent frames")? })
     }
 
-    fn segment(&self, from: &str, to: &str) -> Result<&Value> {
-        let all = self.report["segments"].as_array().context("no segments")?;
-        let found = all.iter().find(|s| s["from"] == from && s["to"] == to);
-        let ends = || all.iter().map(|s| format!("{}..{}", s["from"], s["to"])).collect::<Vec<_>>().join(", ");
+    fn segment(&self, from: &str, to: &str) -> Result<&SegmentFigures> {
+        let all = &self.report.summary.segments;
+        let found = all.iter().find(|s| s.from == from && s.to == to);
+        let ends = || all.iter().map(|s| format!("{}..{}", s.from, s.to)).collect::<Vec<_>>().join(", ");
         found.with_context(|| format!("no segment from {from} to {to}, but {}; {}", ends(), self.notes))
     }
 
     fn expect_count(&self, from: &str, to: &str, expected: u64) -> Outcome {
-        let count = &self.segment(from, to)?["count"];
-        ensure!(*count == expected, "{count} journeys from {from} to {to}, not {expected}; {}", self.notes);
+        let count = self.segment(from, to)?.times.count;
+        ensure!(count == expected, "{count} journeys from {from} to {to}, not {expected}; {}", self.notes);
         Ok(())
     }
 
     /// The driver has a frame no earlier than the wire has brought it: an earlier time is within the bound.
     fn expect_within_the_bound(&self) -> Outcome {
         let segment = self.segment(ARRIVED, DRIVER)?;
-        let (least, bound) = (segment["min_ns"].as_i64(), segment["error_bound_ns"].as_i64());
-        let (least, bound) = least.zip(bound).context("no figures")?;
-        ensure!(bound > 0 && bound < 100_000 && least >= -bound, "{segment}");
+        let (times, bound) = (&segment.times, segment.error_bound_ns);
+        ensure!(times.count > 0 && bound > 0 && bound < 100_000 && times.min_ns >= -bound, "{segment:?}");
         ensure!(self.csv.lines().count() > 1, "nothing is exported");
         Ok(())
     }

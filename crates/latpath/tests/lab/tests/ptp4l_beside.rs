@@ -7,11 +7,12 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
+use latpath_report::Report;
 use latpath_testkit::{
     waits::{until, until_within},
     Started,
 };
-use serde_json::Value;
+use latpath_traffic::document::PublishDocument;
 use std::{fs, path::Path, process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "ptp4l_beside", smoke: false, only_whole: false, seconds: 300, run };
@@ -38,7 +39,7 @@ fn run(scale: &Scale) -> Outcome {
     let frames = RATE * if scale.whole { 60 } else { 10 };
     let words = format!("publish -i lpn0 --svid MU01 --rate {RATE} --count {frames} --stamps nic --json");
     let published = nics.latpath(0, &words, PATIENCE + Duration::from_secs(60))?;
-    let sent: Value = published.json().map_err(plain)?;
+    let sent: PublishDocument = published.json().map_err(plain)?;
     recording.interrupt();
     let recorded = recording.finish(PATIENCE).map_err(plain)?;
     ensure!(recorded.code == Some(0), "the recording failed: {}", recorded.stderr);
@@ -49,13 +50,13 @@ fn run(scale: &Scale) -> Outcome {
         let faults: Vec<&str> = said.lines().filter(|line| FAULTS.iter().any(|fault| line.contains(fault))).collect();
         ensure!(faults.is_empty(), "{}: {faults:#?}", NICS[at]);
     }
-    ensure!(sent["frames_sent"] == frames, "{sent}");
-    let report: Value = nics.latpath(1, &format!("report {run} --json"), PATIENCE)?.json().map_err(plain)?;
-    let segments = report["segments"].as_array().context("no segments")?;
-    let arrived = segments.iter().find(|one| one["from"] == "host/nic-hw-rx@lpn1").context("no times of the NIC")?;
-    let count = arrived["count"].as_u64().context("no count")?;
+    ensure!(sent.frames_sent == frames, "{sent:?}");
+    let report: Report = nics.latpath(1, &format!("report {run} --json"), PATIENCE)?.json().map_err(plain)?;
+    let figures = report.summary;
+    let arrived = figures.segments.iter().find(|one| one.from == "host/nic-hw-rx@lpn1");
+    let count = arrived.context("no times of the NIC")?.times.count;
     eprintln!("{frames} frames at {RATE}/s, {count} with the NIC's time of arrival; no fault of ptp4l");
-    ensure!(count * 10 >= frames * 9, "{count} of {frames} frames have the NIC's time: {}", report["notes"]);
+    ensure!(count * 10 >= frames * 9, "{count} of {frames} frames have the NIC's time: {:?}", figures.notes);
     Ok(())
 }
 

@@ -9,7 +9,10 @@
 
 use crate::{linked::plain, stamping::StampingNics, Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
+use latpath_model::SegmentKind;
+use latpath_report::Report;
 use latpath_testkit::waits::{listens, until};
+use latpath_traffic::document::{PublishDocument, SubscribeDocument};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -127,9 +130,9 @@ fn dropped_by_etf(nics: &StampingNics) -> Result<u64> {
 
 /// The results of all three commands.
 struct Talked {
-    sent: Value,
-    received: Value,
-    report: Value,
+    sent: PublishDocument,
+    received: SubscribeDocument,
+    report: Report<'static>,
     csv: String,
 }
 
@@ -151,16 +154,16 @@ fn talk(nics: &StampingNics, streams: &str, cycles: u64) -> Result<Talked> {
     listens(&mut reader).map_err(plain)?;
     let duration = cycles * CYCLE_MS;
     let words = format!("publish -i lpn0 --schedule {streams} --duration {duration}ms --fifo 80 --json");
-    let sent = nics.latpath(0, &words, PATIENCE)?.json::<Value>().map_err(plain)?;
+    let sent = nics.latpath(0, &words, PATIENCE)?.json().map_err(plain)?;
     // The last frames wait for the gates of the next cycle.
     latpath_testkit::waits::fault_for(Duration::from_millis(2 * CYCLE_MS));
     let [received, recorded] = [reader, recording].map(|process| {
         process.interrupt();
         process.finish(PATIENCE).map_err(plain)
     });
-    let received = received?.json::<Value>().map_err(plain)?;
+    let received = received?.json().map_err(plain)?;
     ensure!(recorded?.code == Some(0), "the recording failed");
-    let report = nics.latpath(1, &format!("report {run} --json"), PATIENCE)?.json::<Value>().map_err(plain)?;
+    let report = nics.latpath(1, &format!("report {run} --json"), PATIENCE)?.json().map_err(plain)?;
     let csv = nics.latpath(1, &format!("export csv {run} -o -"), PATIENCE)?.stdout;
     Ok(Talked { sent, received, report, csv })
 }
@@ -205,34 +208,31 @@ fn truths(csv: &str) -> Result<BTreeMap<String, Truth>> {
 
 fn judge(talked: &Talked, dropped: u64) -> Outcome {
     let Talked { sent, received, report, csv } = talked;
-    let number = |value: &Value, key: &str| value[key].as_u64().with_context(|| format!("no {key}: {value}"));
     let truths = truths(csv)?;
-    let rows = received["streams"].as_array().context("no streams")?;
+    let rows = &received.streams;
+    let talkers = sent.streams.as_ref().context("no streams")?;
     let (mut lost, mut early, mut late, mut in_slot) = (0, 0, 0, 0);
-    for talker in sent["streams"].as_array().context("no streams")? {
-        let name = talker["svid"].as_str().context("no svID")?;
-        let sent = number(talker, "frames_sent")?;
-        ensure!(talker["refused"] == 0, "{talker}");
-        let row = rows.iter().find(|row| row["svid"] == name);
-        let received = row.map_or(Ok(0), |row| number(row, "received"))?;
-        let reported = number(talker, "dropped_by_etf")?;
-        eprintln!("{name}: {sent} sent, {received} received, {reported} discarded: {:?}", row.map(|row| &row["slots"]));
+    for talker in talkers {
+        let (name, sent, reported) = (talker.svid.as_str(), talker.frames_sent, talker.dropped_by_etf);
+        ensure!(talker.refused == 0, "{talker:?}");
+        let row = rows.iter().find(|row| row.svid == name);
+        let received = row.map_or(0, |row| row.received);
+        let slots = row.and_then(|row| row.arrivals.as_ref()?.slots.as_ref());
+        eprintln!("{name}: {sent} sent, {received} received, {reported} discarded: {slots:?}");
         lost += sent - received;
-        if !talker["txtime"].is_null() {
+        if talker.txtime.is_some() {
             ensure!(sent - received == reported, "{name}: {} did not arrive, {reported} reported", sent - received);
         }
-        let Some(row) = row.filter(|_| received > 0) else { continue };
-        let slots = &row["slots"];
-        let mut counts = BTreeMap::from([(-2, number(slots, "early")?), (-1, number(slots, "in_slot")?)]);
-        for by in slots["late_by_cycles"].as_array().context("no late frames")? {
-            counts.insert(by["cycles"].as_i64().context("no cycles")?, number(by, "frames")?);
+        if received == 0 {
+            continue;
+        }
+        let slots = slots.context("no slots")?;
+        let mut counts = BTreeMap::from([(-2, slots.early), (-1, slots.in_slot)]);
+        for by in &slots.late_by_cycles {
+            counts.insert(i64::try_from(by.cycles)?, by.frames);
         }
         counts.retain(|_, frames| *frames > 0);
-        (early, in_slot, late) = (
-            early + slots["early"].as_u64().unwrap_or(0),
-            in_slot + slots["in_slot"].as_u64().unwrap_or(0),
-            late + slots["late"].as_u64().unwrap_or(0),
-        );
+        (early, in_slot, late) = (early + slots.early, in_slot + slots.in_slot, late + slots.late);
         let truth = truths.iter().find(|(stream, _)| stream.starts_with(&format!("svid:{name}")) || *stream == name);
         let (_, truth) = truth.with_context(|| format!("{name} is not in the recording: {:?}", truths.keys()))?;
         let of_nic: u64 = truth.classes.values().sum();
@@ -248,13 +248,11 @@ fn judge(talked: &Talked, dropped: u64) -> Outcome {
         ensure!(truth.near * 2 <= received, "{name}: {} of {received} are near another class", truth.near);
     }
     ensure!(lost == dropped, "{lost} did not arrive, and the kernel's etf dropped {dropped}");
-    let of = |name: &str| sent["streams"].as_array().into_iter().flatten().find(|one| one["svid"] == name).cloned();
-    let drop = of("DROP").context("no DROP")?;
-    ensure!(drop["dropped_by_etf"] == drop["frames_sent"], "{drop}");
+    let drop = talkers.iter().find(|talker| talker.svid == "DROP").context("no DROP")?;
+    ensure!(drop.dropped_by_etf == drop.frames_sent, "{drop:?}");
     ensure!(early > 0 && in_slot > 0 && late > 0, "{early} early, {in_slot} in slot, {late} late");
     // The send time in the packets begins a segment, as in any recording.
-    let segments = report["segments"].as_array().context("no segments")?;
-    let sending = segments.iter().find(|one| one["kind"] == "tsend").context("no Tsend")?;
-    ensure!(sending["from"] == "talker/planned@send-time" && sending["to"] == "host/tx@lpn0", "{sending}");
+    let sending = report.summary.segments.iter().find(|one| one.kind == SegmentKind::Tsend).context("no Tsend")?;
+    ensure!(sending.from == "talker/planned@send-time" && sending.to == "host/tx@lpn0", "{sending:?}");
     Ok(())
 }

@@ -83,7 +83,7 @@ fn run(scale: &Scale) -> Outcome {
     keep(run)?;
 
     let report = Report::parse(&near.latpath(&format!("report {} --json", run.display()))?)?;
-    eprintln!("received {}, {}", received["received"], report.in_short());
+    eprintln!("received {}, {}", received.received, report.in_short());
     let machines = &report.figures().machines;
     for machine in machines {
         eprintln!("{machine:?}");
