@@ -7,7 +7,8 @@ use latpath_testkit::names::own;
 use latpath_testkit::waits::{says, until};
 use latpath_testkit::{bench, equal, need_root, need_tool, trial, Failed, Lack, PtpDaemon, PtpScript, Trial};
 use latpath_timesync::chrony::ChronyAddress;
-use serde_json::Value;
+use latpath_timesync::{ClockReport, LinkState, SyncEvent, SyncEventKind};
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -47,7 +48,7 @@ impl Drop for Ptp {
     }
 }
 
-fn json(command: &mut Command) -> Result<Value, Failed> {
+fn clocks(command: &mut Command) -> Result<ClockReport, Failed> {
     let output = command.output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
@@ -57,18 +58,24 @@ fn json(command: &mut Command) -> Result<Value, Failed> {
 
 fn shown() -> Result<(), Failed> {
     let ptp = Ptp::start("clocks-shown", PtpScript::default())?;
-    let document = json(&mut latpath(&format!("clocks --json --ptp-socket {}", ptp.socket())))?;
-    let instance = &document["ptp"][0];
-    equal("domain", instance["domain"].as_u64(), Some(24))?;
-    equal("state", instance["state"].as_str(), Some("following"))?;
-    equal("offset", instance["offset_ns"].as_i64(), Some(40))?;
-    equal("grandmaster", instance["grandmaster"].as_str(), Some("020000.fffe.000009"))?;
+    let report = clocks(&mut latpath(&format!("clocks --json --ptp-socket {}", ptp.socket())))?;
+    let instance = &report.ptp[0];
+    equal("domain", instance.domain, 24)?;
+    equal("state", instance.state, LinkState::Following)?;
+    equal("offset", instance.offset_ns, Some(40))?;
+    equal("grandmaster", instance.grandmaster.to_string().as_str(), "020000.fffe.000009")?;
     let output = latpath(&format!("clocks --ptp-socket {}", ptp.socket())).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     for words in ["grandmaster 020000.fffe.000009", "domain 24", "clockClass 6", "SLAVE", "kernel (adjtimex)"] {
         equal(&format!("{words:?} in {text}"), text.contains(words), true)?;
     }
     Ok(())
+}
+
+/// The events of a line of `clocks --watch`.
+#[derive(Deserialize)]
+struct Line {
+    events: Vec<SyncEvent>,
 }
 
 fn watched() -> Result<(), Failed> {
@@ -78,19 +85,15 @@ fn watched() -> Result<(), Failed> {
     latpath_testkit::waits::fault_for(std::time::Duration::from_secs(3));
     ptp.daemon.set(|script| script.grandmaster = [3; 8]);
     let output = child.wait_with_output()?;
-    let lines: Vec<Value> = output
+    let lines: Vec<Line> = output
         .stdout
         .split(|b| *b == b'\n')
         .filter(|l| !l.is_empty())
         .map(serde_json::from_slice)
         .collect::<Result<_, _>>()?;
     equal("a line per second", (6..=9).contains(&lines.len()), true)?;
-    let kinds: Vec<&str> = lines
-        .iter()
-        .flat_map(|line| line["events"].as_array().into_iter().flatten())
-        .filter_map(|event| event["kind"].as_str())
-        .collect();
-    equal(&format!("{kinds:?} has the change"), kinds.contains(&"grandmaster_change"), true)
+    let kinds: Vec<SyncEventKind> = lines.iter().flat_map(|line| &line.events).map(|event| event.kind).collect();
+    equal(&format!("{kinds:?} has the change"), kinds.contains(&SyncEventKind::GrandmasterChange), true)
 }
 
 fn closed() -> Result<(), Failed> {
@@ -170,18 +173,18 @@ fn real_ptp4l() -> Result<(), Failed> {
     )?;
     let _slave = start("slave", &bench.path.hypervisor, latpath_lab::NIC, "slaveOnly 1\nlogAnnounceInterval -2\n")?;
     let socket = place.join("slave");
-    let clocks = || json(&mut latpath(&format!("clocks --json --ptp-socket {}", socket.display())));
-    let mut last = Value::Null;
+    let words = format!("clocks --json --ptp-socket {}", socket.display());
+    let mut last = ClockReport::default();
     let measured = until("the slave measures its master", || {
-        last = clocks().unwrap_or_default();
-        last["ptp"][0]["offset_ns"].is_i64()
+        last = clocks(&mut latpath(&words)).unwrap_or_default();
+        last.ptp.first().is_some_and(|instance| instance.offset_ns.is_some())
     });
-    measured.map_err(|e| Failed::from(format!("{}: {last}", e.message().unwrap_or_default())))?;
-    let instance = &last["ptp"][0];
-    equal("state", instance["state"].as_str(), Some("free_running"))?;
-    equal("device", instance["ports"][0]["device"].as_str(), Some(latpath_lab::NIC))?;
-    equal("in hardware", instance["ports"][0]["in_hardware"].as_bool(), Some(false))?;
-    let own = instance["grandmaster"] == instance["identity"];
+    measured.map_err(|e| Failed::from(format!("{}: {last:?}", e.message().unwrap_or_default())))?;
+    let instance = &last.ptp[0];
+    equal("state", instance.state, LinkState::FreeRunning)?;
+    equal("device", instance.ports[0].device.as_str(), latpath_lab::NIC)?;
+    equal("in hardware", instance.ports[0].in_hardware, Some(false))?;
+    let own = instance.grandmaster == instance.identity;
     equal("the grandmaster is the other one", own, false)
 }
 

@@ -1,6 +1,6 @@
 //! `latpath live` whose output is not a terminal.
 
-use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_WRAP, PATIENT};
+use crate::{equal, own, publish, subscribe, until, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{NIC, PUBLISHER};
 use latpath_stats::{figures::packets, Summary};
 use latpath_testkit::{bench, latpath, start_on_terminal, trial, Bench, Lack, Started};
@@ -113,8 +113,7 @@ fn losses() -> Result<(), Failed> {
     // From now on no process reads.
     application.interrupt();
     application.finish(LIMIT)?;
-    let after = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_WRAP}"))?;
-    let sent = number(&after, "frames_sent")?;
+    let sent = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_WRAP}"))?.frames_sent;
     shows(&live, "the lost packets", |f| packets(&f.lost) >= sent)?;
     let figures = last(live)?;
     let lost: Vec<_> = figures.lost.iter().map(|loss| (loss.place.as_str(), loss.count)).collect();
@@ -272,7 +271,7 @@ fn count() -> Result<(), Failed> {
     publisher.finish(LIMIT)?;
     equal("exit code", ended.code, Some(0))?;
     let line = ended.stdout.lines().last().ok_or("live printed nothing")?;
-    let journeys = number(&serde_json::from_str(line)?, "journeys")?;
+    let journeys = serde_json::from_str::<Summary>(line)?.journeys;
     equal(
         &format!("{journeys} journeys are what was asked for, or some more of the same round"),
         journeys >= 1000,

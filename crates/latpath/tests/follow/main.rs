@@ -22,7 +22,7 @@ use latpath_testkit::names::own;
 use latpath_testkit::waits::{listens, until, LIMIT};
 use latpath_testkit::{equal, latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
 use latpath_testkit::{Failed, Trial};
-use serde_json::Value;
+use latpath_traffic::document::PublishDocument;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -114,7 +114,7 @@ fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
 }
 
 /// Publishes to the end; returns the publisher's summary.
-fn publish(bench: &Bench, words: &str) -> Result<Value, Failed> {
+fn publish(bench: &Bench, words: &str) -> Result<PublishDocument, Failed> {
     let command = latpath(&format!("publish -i {PUBLISHER} --json {words}"));
     bench.run(&bench.path.publisher, command, LIMIT)?.json()
 }
@@ -126,8 +126,4 @@ fn report(run: &Path, words: &str) -> Result<Report<'static>, Failed> {
         return Err(format!("report: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-fn number(value: &Value, key: &str) -> Result<u64, Failed> {
-    value[key].as_u64().ok_or_else(|| format!("no number {key:?} in {value}").into())
 }

@@ -1,6 +1,6 @@
 //! Tsend: the time from the send time in a talker's packet to its first point.
 
-use crate::{number, publish, report, Recorder};
+use crate::{publish, report, Recorder};
 use latpath_cause::Cause;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_model::{Ns, SegmentKind};
@@ -11,7 +11,6 @@ use latpath_testkit::names::own;
 use latpath_testkit::{bench, busy, equal, latpath, trial, Failed, Lack, Trial};
 use nix::sched::{sched_getaffinity, CpuSet};
 use nix::unistd::Pid;
-use serde_json::Value;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
@@ -44,13 +43,13 @@ fn each_packet(clock: &str, advance: Ns) -> Result<(), Failed> {
     let words =
         format!("--svid {svid} --cycle 1ms --send-offset 400us --advance {advance}ns --clock {clock} --count 2000");
     let sent = publish(&bench, &words)?;
-    recorder.has(number(&sent, "frames_sent")?)?;
+    recorder.has(sent.frames_sent)?;
     let path = recorder.end()?;
     let tie = ClockTie::read();
     if realtime.observe(&tie).is_some() {
         return Err("the time of day was set while this was tested".into());
     }
-    let first = sent["streams"][0]["first_send_time_ns"].as_i64().ok_or("no first send time")?;
+    let first = sent.streams.ok_or("no schedule")?[0].first_send_time_ns;
     let now = if clock == "tai" { tie.tai_ns } else { tie.realtime_ns };
     let first = first - (now - tie.monotonic_ns);
 
@@ -91,8 +90,8 @@ fn recorded(name: &str, more: &str, publishes: &str) -> Result<(Vec<SegmentKind>
     let bench = bench()?;
     let svid = own(name);
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {more}"))?;
-    let sent: Value = publish(&bench, &format!("--svid {svid} --count 500 {publishes}"))?;
-    recorder.has(number(&sent, "frames_sent")?)?;
+    let sent = publish(&bench, &format!("--svid {svid} --count 500 {publishes}"))?;
+    recorder.has(sent.frames_sent)?;
     let path: &Path = &recorder.end()?;
     let figures = report(path, "")?.summary;
     Ok((figures.segments.iter().map(|segment| segment.kind).collect(), figures.notes.clone()))
@@ -116,7 +115,7 @@ fn held() -> Result<(), Failed> {
     let sent = publish(&bench, &format!("--svid {svid} --cycle 2ms --clock monotonic --count 1500 --cpu {cpu}"));
     hog.kill()?;
     hog.wait()?;
-    recorder.has(number(&sent?, "frames_sent")?)?;
+    recorder.has(sent?.frames_sent)?;
     let path = recorder.end()?;
     let figures = report(&path, "")?.summary;
     let segment = figures.segments.iter().find(|s| s.kind == SegmentKind::Tsend).ok_or("no Tsend")?;

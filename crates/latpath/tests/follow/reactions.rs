@@ -1,6 +1,6 @@
 //! Treact: reactions of an application, compared with its own log.
 
-use crate::{number, publish, report, Recorder};
+use crate::{publish, report, Recorder};
 use latpath_lab::{APPLICATION, NIC, PUBLISHER};
 use latpath_model::{Ns, SegmentKind};
 use latpath_run::{Run, Select};
@@ -8,7 +8,7 @@ use latpath_stats::{figures::packets, StreamFigures, Summary};
 use latpath_testkit::names::own;
 use latpath_testkit::waits::{delivered, has_read, listens, LIMIT};
 use latpath_testkit::{bench, equal, latpath, trial, Bench, Failed, Lack, Started, Trial};
-use serde_json::Value;
+use latpath_traffic::document::{SubscribeDocument, Trip};
 
 const MS: Ns = 1_000_000;
 /// Frames before the first fault, whole cycles of 80 samples.
@@ -63,14 +63,12 @@ struct Logged {
     sent: Ns,
 }
 
-fn logged(summary: &Value) -> Result<Vec<Logged>, Failed> {
-    let each = summary["trips"]["each"].as_array().ok_or("no log")?;
-    let trip = |trip: &Value| {
-        let time = |key: &str| trip[key].as_i64().ok_or_else(|| Failed::from(format!("no {key}")));
-        let key = trip["cause"].as_str().and_then(|key| key.parse().ok()).ok_or("no cause")?;
-        Ok(Logged { key, had: time("had_ns")?, sending: time("sending_ns")?, sent: time("sent_ns")? })
+fn logged(summary: SubscribeDocument) -> Result<Vec<Logged>, Failed> {
+    let logged = |trip: &Trip| {
+        let key = trip.cause.parse()?;
+        Ok(Logged { key, had: trip.had_ns, sending: trip.sending_ns, sent: trip.sent_ns })
     };
-    each.iter().map(trip).collect()
+    summary.trips.ok_or("no log")?.each.iter().map(logged).collect()
 }
 
 fn trips() -> Result<(), Failed> {
@@ -85,12 +83,12 @@ fn trips() -> Result<(), Failed> {
     publish(&bench, &format!("--svid {svid} --wrap 65536 --count {BEFORE}"))?;
     recorder.has(BEFORE + 1)?;
     let sent = publish(&bench, &format!("--svid {svid} --first {BEFORE} {FAULTS}"))?;
-    equal("frames", number(&sent, "frames_sent")?, FRAMES)?;
+    equal("frames", sent.frames_sent, FRAMES)?;
     delivered()?;
     has_read(&relay)?;
     // The relay answers what is under way, and fails: the trips of the second half are lost.
     relay.interrupt();
-    let log = logged(&relay.finish(LIMIT)?.json()?)?;
+    let log = logged(relay.finish(LIMIT)?.json()?)?;
     publish(&bench, &format!("--svid {svid} --first {} {FAULTS}", BEFORE + FRAMES))?;
     recorder.has(BEFORE + 2 * FRAMES + 2 * EACH)?;
     breaker.interrupt();

@@ -1,6 +1,6 @@
 //! The contents of a recording, compared with the counts of both ends.
 
-use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
+use crate::{equal, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{APPLICATION, NIC, PUBLISHER, VETH};
 use latpath_model::StreamId;
 use latpath_report::Report;
@@ -9,6 +9,7 @@ use latpath_stats::figures::packets;
 use latpath_testkit::waits::has_read;
 use latpath_testkit::{bench, latpath, need_tool, trial, Lack};
 use latpath_testkit::{Failed, Trial};
+use latpath_traffic::document::{PublishDocument, SubscribeDocument};
 use pcap_file::pcap::PcapReader;
 use serde_json::Value;
 use std::net::UdpSocket;
@@ -35,17 +36,17 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 }
 
 /// Records published packets that an application reads.
-fn record(name: &str, publishing: &str) -> Result<(serde_json::Value, std::path::PathBuf), Failed> {
+fn record(name: &str, publishing: &str) -> Result<(PublishDocument, std::path::PathBuf), Failed> {
     let bench = bench()?;
     let svid = own(name);
     let application = subscribe(&bench, &svid)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
     let sent = publish(&bench, &format!("--svid {svid} {publishing} {LONG_WRAP}"))?;
-    recorder.has(number(&sent, "frames_sent")?)?;
+    recorder.has(sent.frames_sent)?;
     let run = recorder.end()?;
     application.interrupt();
-    let received = number(&application.finish(LIMIT)?.json::<Value>()?, "received")?;
-    equal("received", received, number(&sent, "frames_sent")?)?;
+    let received = application.finish(LIMIT)?.json::<SubscribeDocument>()?.received;
+    equal("received", received, sent.frames_sent)?;
     let kept = tempfile::tempdir()?.keep();
     let copied = Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
     equal("cp", copied.success(), true)?;
@@ -57,7 +58,7 @@ fn door() -> Result<(), Failed> {
     let svid = own("door");
     let application = subscribe(&bench, &svid)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --door {PATIENT}"))?;
-    let sent = number(&publish(&bench, &format!("--svid {svid} --count 8000 {LONG_WRAP}"))?, "frames_sent")?;
+    let sent = publish(&bench, &format!("--svid {svid} --count 8000 {LONG_WRAP}"))?.frames_sent;
     recorder.has(sent)?;
     let run = recorder.end()?;
     application.interrupt();
@@ -163,7 +164,7 @@ fn every_frame() -> Result<(), Failed> {
     // smpCnt wraps during the test.
     let (sent, run) = record("whole", "--profile 9-2le-50 --first 63000 --count 6000")?;
     let figures = report(&run, "")?.summary;
-    let frames = number(&sent, "frames_sent")?;
+    let frames = sent.frames_sent;
     equal("journeys and complete", (figures.journeys, figures.complete), (frames, frames))?;
     equal("lost", figures.lost.len(), 0)?;
     equal("sightings dropped", figures.tool.sightings_dropped, 0)?;
@@ -214,7 +215,7 @@ fn several_streams() -> Result<(), Failed> {
     let limits = format!("--limit journeys>=8000 --limit never_seen<=0 --junit {}", junit.display());
     let recorder = Recorder::start(&bench, "run", &format!("{flags} {limits}"))?;
     let sent = publish(&bench, &format!("--profile 9-2le-50-meas --svid {svid} --streams 4 --count 8000 --rate 1600"))?;
-    equal("frames", number(&sent, "frames_sent")?, 8000)?;
+    equal("frames", sent.frames_sent, 8000)?;
     recorder.has(8000)?;
     let run = recorder.end()?;
     let verdicts = std::fs::read_to_string(junit)?;
@@ -252,14 +253,12 @@ fn lost_at_socket() -> Result<(), Failed> {
     let sent = publish(&bench, &format!("--svid {svid} --first 2000 --count 60000 --rate max {LONG_WRAP}"))?;
     // Packets not read within the window count as lost, so the application resumes in time.
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;
-    recorder.has(2000 + number(&sent, "frames_sent")?)?;
+    recorder.has(2000 + sent.frames_sent)?;
     let run = recorder.end()?;
     application.interrupt();
-    let application: Value = application.finish(LIMIT)?.json()?;
-    let dropped = number(&application, "socket_dropped")?;
-    let received = number(&application, "received")?;
+    let SubscribeDocument { received, socket_dropped: dropped, .. } = application.finish(LIMIT)?.json()?;
     equal("something was dropped", dropped > 0, true)?;
-    equal("received and dropped", received + dropped, 2000 + number(&sent, "frames_sent")?)?;
+    equal("received and dropped", received + dropped, 2000 + sent.frames_sent)?;
     let figures = report(&run, "")?.summary;
     let app_reads = {
         let opened = Run::open(&run)?;

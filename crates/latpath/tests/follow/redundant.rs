@@ -1,7 +1,7 @@
 //! Redundant networks (PRP, HSR): a publisher on two LANs, each with a switch, and a receiver's two ports, compared with
 //! the kernel's counters of these ports.
 
-use crate::{equal, number, own, report, LIMIT, LONG_WRAP, PATIENT};
+use crate::{equal, own, report, LIMIT, LONG_WRAP, PATIENT};
 use latpath_model::SegmentKind;
 use latpath_protocols::redundancy::{mark, CopyMark, Lan, Method};
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
@@ -9,6 +9,7 @@ use latpath_run::Run;
 use latpath_stats::{figures::packets, LanFigures, Summary};
 use latpath_testkit::waits::{delivered, pace, says, until, until_within};
 use latpath_testkit::{latpath, need_tool, retried, trial, Failed, Lack, Space, Started, Trial};
+use latpath_traffic::document::PublishDocument;
 use latpath_wire::{Listen, PacketSocket};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
@@ -78,8 +79,8 @@ impl Lans {
     fn publish(&self, method: &str, svid: &str, first: u32, count: u32) -> Result<(), Failed> {
         let words =
             format!("publish --{method} pa,pb --svid {svid} --first {first} --count {count} {LONG_WRAP} --json");
-        let sent: Value = self.publisher.run(latpath(&words))?.json()?;
-        equal("sent and refused", (number(&sent, "frames_sent")?, number(&sent, "refused")?), (count.into(), 0))?;
+        let sent: PublishDocument = self.publisher.run(latpath(&words))?.json()?;
+        equal("sent and refused", (sent.frames_sent, sent.refused), (count.into(), 0))?;
         delivered()
     }
 

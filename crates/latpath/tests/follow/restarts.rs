@@ -1,14 +1,14 @@
 //! A VM that restarts again and again during a recording. libvirt gives its tap a new name each time.
 
-use crate::{equal, number, own, report, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
+use crate::{equal, own, report, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{BRIDGE, PUBLISHER, VETH};
 use latpath_model::Point;
 use latpath_run::{Manifest, Run};
 use latpath_testkit::waits::pace;
 use latpath_testkit::{bench, latpath, trial, Bench, Lack};
 use latpath_testkit::{Failed, Trial};
+use latpath_traffic::document::PublishDocument;
 use nix::poll::{poll, PollFd, PollFlags};
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -106,7 +106,7 @@ fn restarts() -> Result<(), Failed> {
         }
     }
     publisher.interrupt();
-    let sent = number(&publisher.finish(LIMIT)?.json::<Value>()?, "frames_sent")?;
+    let sent = publisher.finish(LIMIT)?.json::<PublishDocument>()?.frames_sent;
     recorder.has(sent)?;
     let run = recorder.end()?;
     read += vm.ok_or("no VM is left")?.end()?;

@@ -1,7 +1,7 @@
 //! Tmu: the time from a sample to its packet's first point, measured with a publisher whose samples and delay are
 //! known.
 
-use crate::{latpath, live, number, publish, report, Recorder, LIMIT};
+use crate::{latpath, live, publish, report, Recorder, LIMIT};
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_lab::NIC;
 use latpath_model::{Ns, SegmentKind};
@@ -108,7 +108,7 @@ fn each_sample() -> Result<(), Failed> {
     let arrivals = Arrivals::begin(&bench)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --clock-error 1us"))?;
     let sent = publish(&bench, &format!("--svid {svid} --delay 2ms --count 20000"))?;
-    recorder.has(number(&sent, "frames_sent")?)?;
+    recorder.has(sent.frames_sent)?;
     let path = recorder.end()?;
     let (file, arrivals) = arrivals.end()?;
     tie.again()?;
@@ -222,7 +222,7 @@ fn not_synchronised() -> Result<(), Failed> {
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --clock-error 1us"))?;
     let first = publish(&bench, &format!("--svid {svid} --count 9000"))?;
     let then = publish(&bench, &format!("--svid {svid} --count 500 --smp-synch 0"))?;
-    recorder.has(number(&first, "frames_sent")? + number(&then, "frames_sent")?)?;
+    recorder.has(first.frames_sent + then.frames_sent)?;
     let path = recorder.end()?;
     equal("Tmu", tmu(&report(&path, "")?.summary).is_some(), false)?;
     let run = Run::open(&path)?;
