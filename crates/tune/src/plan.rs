@@ -35,7 +35,7 @@ pub struct Plan {
     pub skipped: Vec<Skipped>,
     /// What would hurt, and what could not be read.
     pub warnings: Vec<String>,
-    /// The profile; empty in a plan read from JSON, which is not to be applied.
+    /// The profile; without a name in a plan that was read from JSON.
     #[serde(skip)]
     pub(crate) of: Profile,
     #[serde(skip)]

@@ -45,8 +45,8 @@ impl<'a> Tuning<'a> {
     /// step that fails, or `stop` reverts all changes of this call, unless `options` forces them.
     ///
     /// # Errors
-    /// If another process changes the same, the journal cannot be written, or the traffic cannot be watched. Changes
-    /// that were made before are reverted.
+    /// If the plan was read from JSON, another process changes the same, the journal cannot be written, or the traffic
+    /// cannot be watched. Changes that were made before are reverted.
     pub fn apply(
         &self,
         plan: &Plan,
@@ -55,6 +55,9 @@ impl<'a> Tuning<'a> {
         stop: &AtomicBool,
         report: &mut dyn FnMut(Progress),
     ) -> Result<Applied, TuneError> {
+        if plan.of.name != plan.profile {
+            return Err(TuneError::Read { profile: plan.profile.clone() });
+        }
         let subject = plan.subject();
         let mut entry = self.begin(plan, &subject)?;
         let mut applied = Applied {

@@ -5,8 +5,8 @@ mod common;
 use common::{differences, guest, lay_out, snapshot, variables, VCPUS, VHOST};
 use latpath_settings::{BootState, Disturbs, Setting, Writable};
 use latpath_tune::{
-    export, plan, Applied, ApplyOptions, Effect, Format, Machine, NoWatch, Plan, PlanError, Planned, Profile, Tuning,
-    Tunings, Variables, Watch,
+    export, plan, Applied, ApplyOptions, Effect, Format, Machine, NoWatch, Plan, PlanError, Planned, Profile,
+    TuneError, Tuning, Tunings, Variables, Watch,
 };
 use latpath_undo::Journal;
 use proptest::prelude::*;
@@ -213,6 +213,18 @@ fn each_profile_is_applied_verified_and_undone() {
         assert_eq!(differences(&before, &snapshot(bench.folder.path())), [""; 0], "{}", profile.name);
         assert!(bench.tuning().applied().unwrap().is_empty());
     }
+}
+
+#[test]
+fn a_plan_that_was_read_from_json_is_not_applied() {
+    let bench = Bench::new();
+    let (before, first) = (snapshot(bench.folder.path()), bench.plan("sv-hypervisor"));
+    let read: Plan = serde_json::from_str(&serde_json::to_string(&first).unwrap()).unwrap();
+    let refused =
+        bench.tuning().apply(&read, &mut NoWatch, ApplyOptions::default(), &AtomicBool::new(false), &mut |_| ());
+    assert!(matches!(refused, Err(TuneError::Read { profile }) if profile == "sv-hypervisor"));
+    assert_eq!(differences(&before, &snapshot(bench.folder.path())), [""; 0]);
+    assert!(bench.tuning().applied().unwrap().is_empty());
 }
 
 #[test]

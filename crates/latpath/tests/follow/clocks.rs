@@ -7,8 +7,7 @@ use latpath_testkit::names::own;
 use latpath_testkit::waits::{says, until};
 use latpath_testkit::{bench, equal, need_root, need_tool, trial, Failed, Lack, PtpDaemon, PtpScript, Trial};
 use latpath_timesync::chrony::ChronyAddress;
-use latpath_timesync::{ClockReport, LinkState, SyncEvent, SyncEventKind};
-use serde::Deserialize;
+use latpath_timesync::{ClockReport, ClocksDocument, LinkState, SyncEventKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -72,12 +71,6 @@ fn shown() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The events of a line of `clocks --watch`.
-#[derive(Deserialize)]
-struct Line {
-    events: Vec<SyncEvent>,
-}
-
 fn watched() -> Result<(), Failed> {
     let ptp = Ptp::start("clocks-watched", PtpScript::default())?;
     let mut command = latpath(&format!("clocks --watch --duration 8s --json --ptp-socket {}", ptp.socket()));
@@ -85,7 +78,7 @@ fn watched() -> Result<(), Failed> {
     latpath_testkit::waits::fault_for(std::time::Duration::from_secs(3));
     ptp.daemon.set(|script| script.grandmaster = [3; 8]);
     let output = child.wait_with_output()?;
-    let lines: Vec<Line> = output
+    let lines: Vec<ClocksDocument> = output
         .stdout
         .split(|b| *b == b'\n')
         .filter(|l| !l.is_empty())

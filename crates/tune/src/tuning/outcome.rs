@@ -122,6 +122,12 @@ pub enum TuneError {
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
+    /// The plan was read from JSON, which does not hold the profile.
+    #[error("{profile}: a plan that was read from JSON cannot be applied; make the plan on this machine")]
+    Read {
+        /// The profile's name.
+        profile: String,
+    },
     /// Another process applies the profile, or its change is not confirmed.
     #[error(
         "{subject}: another latpath applies it, or it waits to be confirmed (latpath tune confirm, latpath tune undo)"
