@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let needs = [trace_processor::lack()];
-    let trial = |name: &str, test: fn() -> Result<(), Failed>| trial(name, &needs, test);
+    let trial = |name: &str, test: fn() -> Result<(), Failed>| trial(name, &needs, test).side_by_side();
     let tests = vec![
         trial("each_switch_is_a_slice_of_its_cpu", switches),
         trial("threads_have_their_states", states),

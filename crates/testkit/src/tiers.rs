@@ -14,6 +14,10 @@ use std::{
 /// Environment variable with the tier to run: `check`, `test` or `lab`.
 const TIER: &str = "LATPATH_TIER";
 
+/// Environment variable that says which tests to run while scripts/test runs several programs at once: `together` leaves
+/// those that run alone, `alone` runs only those. Without it, or with another value, the program runs all.
+const TURN_OF: &str = "LATPATH_TURN";
+
 /// The tier of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
@@ -104,14 +108,26 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
     let mut arguments = arguments();
     let (mut now, others): (Vec<Trial>, _) =
         tests.into_iter().partition(|test| runs(&arguments, &test.name, test.tier));
-    now.sort_by_key(|test| !test.side_by_side);
+    let turn = env::var(TURN_OF).unwrap_or_default();
+    match turn.as_str() {
+        "together" => {
+            let alone = now.iter().filter(|test| !test.side_by_side).count();
+            if alone > 0 {
+                // scripts/test calls a program that says so once more.
+                println!("left to run alone: {alone}");
+            }
+            now.retain(|test| test.side_by_side);
+        }
+        "alone" => now.retain(|test| !test.side_by_side),
+        _ => now.sort_by_key(|test| !test.side_by_side),
+    }
     let at_once = if now.first().is_some_and(|test| test.side_by_side) { AT_ONCE } else { 1 };
     arguments.test_threads.get_or_insert(at_once);
     for (test, lack) in now.iter().filter_map(|test| Some((test, test.lack.as_ref()?))) {
         eprintln!("{}: skipped, {lack}", test.name);
     }
     let conclusion = libtest_mimic::run(&arguments, now.into_iter().map(Trial::into_mimic).collect());
-    if arguments.filter.is_none() && !others.is_empty() {
+    if arguments.filter.is_none() && !others.is_empty() && turn != "alone" {
         // scripts/test sums these numbers.
         println!("left to other tiers: {}\n", others.len());
     }

@@ -15,15 +15,33 @@ fn sections(program: &Path) -> String {
     ran(Command::new("readelf").args(["-S", "--wide"]).arg(program))
 }
 
-/// A substitute for cargo that "builds" the program and "runs" one test.
+/// A substitute for cargo that "builds" the program, and calls its runner for three test programs.
 const CARGO: &str = r#"#!/bin/sh
 case $1 in
 --version) echo "cargo 99.0.0 (of a test)" ;;
 test)
     mkdir -p "$CARGO_TARGET_DIR/release"
     cp "$BUILT" "$CARGO_TARGET_DIR/release/latpath"
-    echo "test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out" ;;
+    for program in plain turns killed; do
+        CARGO_MANIFEST_DIR=$PWD "$TESTS" --later "$PROGRAMS/$program" "a word"
+    done ;;
 esac
+"#;
+
+/// A test program whose two tests are skipped and whose third passes.
+const PLAIN: &str = r#"#!/bin/sh
+[ "$*" = "a word" ] && echo "test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out"
+"#;
+/// A test program with five tests, two of which run alone.
+const TURNS: &str = r#"#!/bin/sh
+case $LATPATH_TURN in
+together) echo "left to run alone: 2"; echo "test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out" ;;
+alone) echo "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out" ;;
+esac
+"#;
+/// A test program that ends in its first test, if it is to.
+const KILLED: &str = r#"#!/bin/sh
+[ -z "$KILLED" ] || { echo "test one ... "; kill -9 $$; }
 "#;
 
 #[test]
@@ -34,16 +52,25 @@ fn tests_leave_a_program_whose_debug_information_is_split_off() {
     ran(Command::new("cc").arg("-g").arg(path("built.c")).arg("-o").arg(path("built")));
     assert!(sections(&path("built")).contains(".debug_line"));
     std::fs::create_dir(path("bin")).expect("a folder");
-    std::fs::write(path("bin/cargo"), CARGO).expect("a file");
-    std::fs::set_permissions(path("bin/cargo"), PermissionsExt::from_mode(0o755)).expect("its mode");
+    for (name, script) in [("cargo", CARGO), ("plain", PLAIN), ("turns", TURNS), ("killed", KILLED)] {
+        let file = path("bin").join(name);
+        std::fs::write(&file, script).expect("a file");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("its mode");
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test");
     let paths = format!("{}:{}", path("bin").display(), std::env::var("PATH").expect("PATH"));
-    let said = ran(Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test"))
-        .env("PATH", paths)
-        .env("CARGO_TARGET_DIR", path("target"))
-        .env("BUILT", path("built")));
-    assert!(said.ends_with("1 passed, 0 failed, 2 skipped\n"), "{said}");
+    let mut tests = Command::new(script);
+    tests.env("PATH", paths).env("CARGO_TARGET_DIR", path("target")).env("BUILT", path("built"));
+    tests.env("TESTS", script).env("PROGRAMS", path("bin")).env("LATPATH_TIER", "test");
+    let said = ran(&mut tests);
+    assert!(said.ends_with("6 passed, 0 failed, 2 skipped\n"), "{said}");
     let (program, apart) = (path("target/release/latpath"), path("target/release/latpath.debug"));
     assert!(!sections(&program).contains(".debug_line") && sections(&program).contains(".gnu_debuglink"));
     assert!(sections(&apart).contains(".debug_line"));
     ran(&mut Command::new(program));
+
+    let ended = tests.env("KILLED", "yes").output().expect("a program");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(!ended.status.success() && said.ends_with("6 passed, 1 failed, 2 skipped\n"), "{said}");
+    assert!(said.contains("killed a\\ word ... FAILED: it ended with status 137"), "{said}");
 }

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     }
     let one = |profile: Profile| {
         let name = format!("{}_comes_back_whatever_call_its_apply_is_killed_at", profile.name.replace('-', "_"));
-        trial(&name, &[], move || every_call(&profile.name))
+        trial(&name, &[], move || every_call(&profile.name)).side_by_side()
     };
     latpath_testkit::main(Profile::all().into_iter().map(one).collect())
 }

@@ -145,6 +145,10 @@ fn tap() -> Result<(), Failed> {
     space.ip(&format!("tuntap add dev {TAP} mode tap"))?;
     space.ip(&format!("link set {TAP} master {BRIDGE} up"))?;
     let file = space.inside(|| open(Path::new("/dev/net/tun"), TAP).map_err(|e| format!("{e:?}")))??;
+    until("the bridge forwards to the tap", || {
+        let port = space.ip(&format!("-d link show {TAP}"));
+        port.is_ok_and(|port| String::from_utf8_lossy(&port).contains("state forwarding"))
+    })?;
     let seen = both_ways(&bench, &file, GROUP)?;
     expect_all(&seen, 0, &["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@vnet0", "host/vm-read@vnet0"])?;
     expect_all(&seen, 1, &["host/vm-write@vnet0", "host/tx@nic0", "host/nic-rx@lp-pub"])?;

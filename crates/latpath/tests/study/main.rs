@@ -10,8 +10,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
-    let mut tests = trials::trials(&needs);
-    tests.extend(interrupted::trials(&needs));
+    // The longest first.
+    let mut tests = interrupted::trials(&needs);
+    tests.extend(trials::trials(&needs));
     tests.extend(refused::trials());
     latpath_testkit::main(tests.into_iter().map(Trial::side_by_side).collect())
 }

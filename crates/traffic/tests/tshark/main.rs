@@ -4,7 +4,7 @@
 mod made;
 mod values;
 
-use latpath_testkit::{need_root, need_tool, trial, Failed, Lack};
+use latpath_testkit::{need_root, need_tool, trial, Failed, Lack, Trial};
 use latpath_traffic::{is_capture, CaptureError, CaptureFile};
 use made::{damage, Chance};
 use serde_json::Value;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 fn main() -> ExitCode {
     let tshark = || need_tool("tshark");
     let cases = folder_of_cases();
-    latpath_testkit::main(vec![
+    let tests = vec![
         trial("samples_and_values_of_messages_are_decoded_as_tshark_decodes_them", &[tshark()], values::compare),
         trial("files_of_each_form_are_read_as_tshark_reads_them", &[tshark()], forms),
         trial("sixty_damaged_files_are_read_as_tshark_reads_them", &[tshark()], || damaged(0..60)),
@@ -34,7 +34,8 @@ fn main() -> ExitCode {
             let files = std::fs::read_dir(&cases)?.flatten().map(|entry| entry.path());
             compare(&files.filter(|path| path.to_string_lossy().contains(".pcap")).collect::<Vec<_>>())
         }),
-    ])
+    ];
+    latpath_testkit::main(tests.into_iter().map(Trial::side_by_side).collect())
 }
 
 fn folder_of_cases() -> PathBuf {
