@@ -1,10 +1,11 @@
-# latpath. `make` builds; `make demo` and `make test`, as root, install what is missing first (Debian, apt) and say so.
+# latpath. `make` builds; `make demo` and `make test`, as root, first install missing requirements (Debian, apt) and
+# report that.
 
 PREFIX ?= /usr/local
 LATPATH := $(or $(CARGO_TARGET_DIR),target)/release/latpath
 # Options of the demo, as in: make demo ARGS="--no-guest --duration 10s"
 ARGS ?=
-# Root installs what is missing; anyone else sees what it is.
+# Root installs missing requirements; for other users they are only listed.
 DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
 
 .PHONY: build deps demo check test lab fuzz bench lint licences install uninstall clean help

@@ -1,4 +1,4 @@
-//! Compiles the programs by which the headers are tried, and which give the shared types their Rust twins.
+//! Compiles the programs that test the headers, and from which the Rust counterparts of the shared types are generated.
 
 // A build script cannot use the library that it is a part of.
 #[path = "src/compile.rs"]

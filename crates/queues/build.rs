@@ -1,4 +1,4 @@
-//! Compiles the eBPF programs, and for tests what they share with user space.
+//! Compiles the eBPF programs and, for tests, the code that they share with user space.
 
 fn main() {
     latpath_bpf::compile("queues");

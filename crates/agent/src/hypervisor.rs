@@ -26,7 +26,8 @@ impl Hypervisor {
         *self.clock() = Some(clock);
     }
 
-    /// The latest clock. Its lock is taken with a session's lock held, so nothing else may be locked under it.
+    /// The latest clock. Its lock is taken while a session's lock is held, so no other lock may be taken while it is
+    /// held.
     pub(crate) fn clock(&self) -> MutexGuard<'_, Option<HypervisorClock>> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }

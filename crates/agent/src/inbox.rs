@@ -69,9 +69,9 @@ pub struct Inbox {
     pub moments: Vec<Moment>,
     /// The watch of the host's clocks, if the agent was asked for its grandmaster's time.
     pub clocks: Option<Arc<Monitor>>,
-    /// The machine on which it runs, if it is another one than this host.
+    /// The machine on which this guest runs, unless that is this host.
     pub hypervisor: Option<Hypervisor>,
-    /// Where its guests find its clock, if it was asked for its time of day.
+    /// Where the machine's guests find its clock, if it was asked for its time of day.
     pub published: Option<Hypervisor>,
     /// Pairs with the hypervisor's time of day.
     pub chained: ChainedPairs,
@@ -79,15 +79,15 @@ pub struct Inbox {
     pub command: Option<Commanded>,
     /// The requested observation, if any.
     pub observation: Option<Observed>,
-    /// Sightings since the last look, on the host's timeline.
+    /// Sightings that were not taken yet, on the host's timeline.
     pub fresh: Vec<Sighting>,
     /// No later sighting is older, host's timeline.
     pub watermark: Ns,
     /// Arrival of the last exchange, host's clock.
     pub last_exchange: Ns,
-    /// Its probe is attached.
+    /// Whether the agent's probe is attached.
     pub started: bool,
-    /// It said goodbye.
+    /// Whether the agent has said goodbye.
     pub ended: bool,
     decoder: Decoder,
     realtime: RealtimeWatch,
@@ -526,7 +526,8 @@ mod tests {
         Message::TimeOfDay(TimeOfDay { low: UTC - 40, high: UTC + 40, since, until })
     }
 
-    /// Relay reads the time of day of a machine whose monotonic time plus this is its time of day.
+    /// A reading of the hypervisor's time of day by relay. `utc` is the hypervisor's time of day minus its monotonic
+    /// time.
     fn pair_of_relay(at: Ns, utc: Ns) -> Message {
         let (guest, host_realtime) = (at + 1_000_000_000, at + 2_000_000_000 + utc);
         Message::Pair(Pair { guest, host_realtime, uncertainty: 70 })

@@ -288,8 +288,8 @@ fn next_on_device(at: &Listen, path: &Path, quit: Option<BorrowedFd>) -> Result<
         }
         if !ready.hangup {
             if ready.read {
-                // Tells a host in a session with a dead agent at once that this is a new agent. No session has number
-                // 0, so a host that opens a session ignores it.
+                // Immediately informs a host in a session with a dead agent that this is a new agent. No session has
+                // number 0, so a host that opens a session ignores it.
                 let _ = stream.write(&preamble(AGENT_MAGIC, 0));
                 return Ok(Some(stream));
             }

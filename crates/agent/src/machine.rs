@@ -42,8 +42,8 @@ pub struct Timeouts {
     pub silence: Duration,
     /// From the stop request to the agent's goodbye.
     pub stop: Duration,
-    /// The same with a profile, whose remaining samples must arrive; also from the end of an observation's window to
-    /// its arrival.
+    /// From the stop request to the goodbye with a profile, whose remaining samples must arrive; also from the end of
+    /// an observation's window to its arrival.
     pub profile: Duration,
     /// For a window of the flight recorder.
     pub window: Duration,
@@ -199,7 +199,7 @@ impl Machine {
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
         inbox.reports_notes = true;
-        // Its pairs are with its own time of day, so that its messages reach the whole chain.
+        // Its pairs refer to its own time of day, so that its messages exercise the whole chain of clocks.
         let itself = Hypervisor::new(name);
         (inbox.published, inbox.hypervisor) = (Some(itself.clone()), Some(itself));
         inbox.vms = Some(ReportedVms::default());
@@ -543,7 +543,7 @@ impl Machine {
         inbox.timeline.state(inbox.last_exchange)
     }
 
-    /// The machine on which it runs, if that is another one of the run.
+    /// The machine on which this guest runs, if that is another machine of the run.
     pub fn hypervisor(&self) -> Option<String> {
         self.shared.lock().inbox.hypervisor.as_ref().map(|hypervisor| hypervisor.name().to_owned())
     }

@@ -128,7 +128,8 @@ pub enum Message {
     /// start had the option.
     #[prost(message, tag = "29")]
     Vms(VmList),
-    /// A: its time of day by its monotonic clock, four times a second. Only to a host whose start had the option.
+    /// A: its time of day at a reading of its monotonic clock, four times a second. Only to a host whose start had the
+    /// option.
     #[prost(message, tag = "30")]
     TimeOfDay(TimeOfDay),
 }
@@ -403,7 +404,7 @@ pub struct GrandmasterTime {
     /// A moment by the agent's `CLOCK_MONOTONIC`.
     #[prost(sint64, tag = "2")]
     pub monotonic: Ns,
-    /// The same by the grandmaster, UTC.
+    /// The same moment as the grandmaster shows it, UTC.
     #[prost(sint64, tag = "3")]
     pub utc: Ns,
     /// Maximum error of the relation.
@@ -541,7 +542,7 @@ pub struct CommandChunk {
     pub ended: bool,
     #[prost(sint32, tag = "4")]
     pub code: i32,
-    /// Reason why it did not run; the last message.
+    /// Reason why the command did not run; this message is then the last one.
     #[prost(string, tag = "5")]
     pub error: String,
 }
@@ -579,9 +580,10 @@ impl StartRequest {
     pub const VMS: &str = "vms";
     /// Option to report the time of the grandmaster that the machine's system clock follows.
     pub const GRANDMASTER: &str = "grandmaster_time";
-    /// Option to report the machine's time of day by its monotonic clock: guests of the machine are followed too.
+    /// Option to report the machine's time of day against its monotonic clock, because guests of the machine are
+    /// followed too.
     pub const TIME_OF_DAY: &str = "time_of_day";
-    /// Option to use the times that the machine's NICs take of packets.
+    /// Option to use the timestamps that the machine's NICs give packets.
     pub const NIC_TIMES: &str = "nic_times";
     /// Option to report notes and senders of the source.
     pub const NOTES: &str = "source_notes";

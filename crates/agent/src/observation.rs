@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Brings over what an instrument observes.
+    /// Transfers an instrument's observation from the guest to the host.
     fn observed(make: MakeObserver) -> (Observing, Observed) {
         let (mut guest, mut host) = (Observing::begin(make).unwrap(), Observed::default());
         while !guest.is_over() {

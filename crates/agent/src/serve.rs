@@ -152,7 +152,7 @@ where
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
         Ok(Ended::Quit) => Some("the agent was stopped".to_string()),
         Err(ServeError::Io(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
-        // Tells a host that was only slow, or whose guest was stopped, the reason.
+        // Reports the reason to a host that was only slow, or whose guest was stopped.
         Err(e) => Some(e.to_string()),
     };
     session.end(last_word);

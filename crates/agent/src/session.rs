@@ -29,7 +29,7 @@ const LEAST_EXCHANGES: u64 = 3;
 const ROUND: Duration = Duration::from_millis(100);
 /// Maximum wait for the last output of a carrier command.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Likewise after the end of its stream, when the command is about to end.
+/// Maximum wait for that output if the agent has closed the stream, so that the command is about to end.
 const LAST_WORDS_AT_THE_END: Duration = Duration::from_secs(5);
 /// Error text for that case.
 const CLOSED: &str = "the agent closed the stream";

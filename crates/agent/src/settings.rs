@@ -4,7 +4,7 @@ use crate::message::{MAX_LINES, MAX_NAME};
 use latpath_model::text::{cut, printable};
 use latpath_settings::{read_host, Reading, SettingValue};
 
-/// Maximum number of settings that an agent sends, and that a host keeps: a guest has some hundred.
+/// Maximum number of settings that an agent sends, and that a host keeps: a guest has some hundreds.
 const MAX_SETTINGS: usize = 4096;
 /// Maximum length of a value, bytes.
 const MAX_VALUE: usize = 2048;
@@ -46,7 +46,7 @@ pub struct WireSetting {
 }
 
 impl MachineReading {
-    /// Those of this machine, now.
+    /// The current settings of this machine.
     pub(crate) fn of_this_machine() -> Self {
         let read = read_host(&[]);
         let value = |one: SettingValue| WireSetting { setting: one.setting, target: one.target, value: one.value };
@@ -60,7 +60,7 @@ impl MachineReading {
         .bounded()
     }
 
-    /// The same within all limits, and without what a terminal would obey.
+    /// A copy within all limits, whose texts have no control codes for a terminal.
     pub(crate) fn bounded(&self) -> Self {
         let text = |text: &str, most: usize| cut(&printable(text), most).to_owned();
         let mut bytes = 0;

@@ -10,7 +10,7 @@ const MAX_SOURCE_NOTE: usize = 1024;
 /// Maximum number of senders of a source's streams, counted per point.
 const MAX_SENDERS: usize = 1024;
 
-/// What a source has reported, in the order of the fields of [`SourceNotes`].
+/// The reports of a source, in the order of the fields of [`SourceNotes`].
 pub type ReadNotes = (Vec<SourceNote>, Vec<SenderAt>, Vec<Ns>);
 
 /// Notes of a source, and the senders of its streams.

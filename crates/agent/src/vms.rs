@@ -7,9 +7,9 @@ use serde_json::Value;
 
 /// Maximum number of virtual machines that an agent sends, and that a host keeps.
 const MAX_VMS: usize = 1024;
-/// Maximum size of the JSON of one, bytes: some hundred threads.
+/// Maximum size of the JSON of one virtual machine, bytes: some hundreds of threads.
 const MAX_VM_BYTES: usize = 128 << 10;
-/// Maximum size of the JSON of all, bytes.
+/// Maximum size of the JSON of all virtual machines, bytes.
 const MAX_BYTES: usize = 2 << 20;
 /// Size of a message from which the next virtual machine begins another one, bytes.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -61,7 +61,7 @@ pub fn messages(found: Result<Vec<Vm>, String>) -> Vec<VmList> {
 pub struct ReportedVms {
     vms: Vec<Vm>,
     bytes: usize,
-    /// Number of those that this version does not understand.
+    /// Number of virtual machines that this version cannot parse.
     unread: u64,
     is_complete: bool,
     omitted: u64,
@@ -94,7 +94,7 @@ impl ReportedVms {
         Ok(())
     }
 
-    /// The list, and why it lacks some; `None` until it is complete.
+    /// The list, and why machines are missing from it, if any are; `None` until it is complete.
     pub fn complete(&self) -> Option<(Vec<Vm>, Option<String>)> {
         if !self.is_complete {
             return None;
@@ -112,7 +112,7 @@ impl ReportedVms {
     }
 }
 
-/// The same with bounded texts that no terminal obeys.
+/// A copy with bounded texts that have no control codes for a terminal.
 fn harmless(json: Value) -> Value {
     match json {
         // A list of CPUs may be longer than a name.

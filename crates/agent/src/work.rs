@@ -26,7 +26,7 @@ pub(crate) struct Worker<T> {
 pub(crate) struct Orders {
     /// End the work and send the remaining results.
     pub stop: AtomicBool,
-    /// Nobody receives the remaining results.
+    /// No receiver exists for the remaining results.
     pub leave: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! The user's options of a report, so that a page on a part of a run names the part.
+//! The options that the user gave for a report: a page about part of a run names that part.
 
 use crate::SummaryOptions;
 use latpath_model::{text::printable, Ns};

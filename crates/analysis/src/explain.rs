@@ -90,7 +90,7 @@ pub struct Explanation {
     pub more_late: u64,
     /// Total time of the explained packets, ns.
     pub time_ns: Ns,
-    /// Part of it beyond the baseline, ns: the sum of rows and others.
+    /// Excess of the explained packets over the baseline, ns: the sum of rows and others.
     pub excess_ns: Ns,
     /// Number of packets with a hop that has no baseline.
     pub without_baseline: u64,

@@ -118,7 +118,7 @@ impl OfReport {
     }
 }
 
-/// What to read of a run, and how much to compute.
+/// The journeys of a run to read, and the figures to compute.
 pub(crate) struct Reading {
     /// The journeys to read.
     pub select: Select,

@@ -2,8 +2,8 @@
 /*
  * The fast path for Sampled Values frames as most senders build them: one ASDU, BER lengths of one or two bytes, svID
  * of at most 32 bytes followed by smpCnt, all in the linear part, and a stream without filters. Any other frame,
- * malformed ones included, takes the slow path (match_frame). A frame with a layout that the CPU has seen before needs
- * neither (known_layout).
+ * malformed ones included, takes the slow path (match_frame). A frame with a layout that the CPU has seen before takes
+ * neither path (known_layout).
  */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
@@ -71,8 +71,8 @@ struct fields {
 };
 
 /*
- * Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm. 0 if another field is there; the sender's
- * clock state is then unknown.
+ * Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm. 0 if another field is at that place; the
+ * sender's clock state is then unknown.
  */
 static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt_at, __u32 end)
 {

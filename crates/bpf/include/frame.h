@@ -124,8 +124,8 @@ static __always_inline void remove_trailer(struct frame *f, __u32 payload)
 }
 
 /*
- * Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, -1 without one. It is a function
- * so that the verifier follows what comes after it once, not once for each number of tags.
+ * Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, -1 without one. It is a
+ * function so that the verifier follows the code after it once, not once for each number of tags.
  */
 __noinline int ethernet(struct frame *f)
 {

@@ -21,8 +21,8 @@ static __always_inline __u32 hsr_lan(__u32 path)
 }
 
 /*
- * The LAN of a trailer, from its field with LAN and size and its suffix; 0 if it is none. `size`: bytes of the frame
- * after the Ethernet header and its tags.
+ * The LAN of a trailer, from its field with LAN and size and its suffix; 0 if these are not a trailer. `size`: bytes of
+ * the frame after the Ethernet header and its tags.
  */
 static __always_inline __u32 prp_lan(__u32 field, __u32 suffix, __u32 size)
 {

@@ -348,7 +348,7 @@ impl Hooks {
                 self.programs.push(instead);
                 return true;
             }
-            // If both are rejected, the first error says more, because its program is for newer kernels.
+            // If both are rejected, the first error is more informative, because its program is for newer kernels.
             let first = self.refused.iter().find(|(instead, _)| *instead == program);
             let why = first.map_or(why, |(_, first)| first.clone());
             self.misses(hook, why);

@@ -434,7 +434,7 @@ impl LateDetector {
         CapturedPackets { number, worst, packets, more_late: all_late - kept_late, late }
     }
 
-    /// Ends the input: requests what is left, and waits no longer.
+    /// Ends the input: requests the remaining captures without further waiting.
     pub fn finish(&mut self, clock: Ns) {
         self.clock = self.clock.max(clock);
         self.end_slice(Ns::MAX / 2);

@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Reactions of 3 ms, one of 5 ms, and packets of 10 us, of which the threshold says 200 us.
+/// Reactions of 3 ms, one of 5 ms, and packets of 10 us, whose threshold is 200 us.
 #[test]
 fn reactions_are_late_by_their_own_time_alone() {
     let reaction = |number: u64| {

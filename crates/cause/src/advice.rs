@@ -18,14 +18,15 @@ use latpath_settings::{Place, Setting};
 use latpath_vms::{Role, Thread, Vm};
 use shell::{device_of, flow, group_of, list, mask, ofctl_port, old_group_of, text};
 
-/// A fix, or a way to find one.
+/// A fix, or a method to find one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Advice {
     /// The action and its reason: a sentence without a full stop.
     pub what: String,
     /// Commands for it, to be entered on `machine`; the first that fits the setup is enough.
     pub commands: Vec<String>,
-    /// The settings that it changes; empty if it changes none, or only settings that latpath's table does not have.
+    /// The settings that the fix changes; empty if it changes none, or only settings that latpath's table does not
+    /// have.
     pub settings: Vec<Setting>,
     /// Name of the machine on which to enter the commands.
     pub machine: String,

@@ -119,7 +119,7 @@ impl<'a> Analyst<'a> {
     }
 
     /// Explains the time between two sightings by intervals without a gap, from exactly `a.t` to exactly `b.t`; empty
-    /// if `b` is not later. There are at most some hundreds: frequent alternations are summed, which the intervals'
+    /// if `b` is not later. There are a few hundred at most: frequent alternations are summed, which the intervals'
     /// notes report.
     pub fn explain(&self, packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
         if b.t <= a.t {

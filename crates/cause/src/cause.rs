@@ -24,7 +24,7 @@ pub struct CauseInfo {
     pub detail: Detail,
     /// State of the actor meanwhile.
     pub state: ActorState,
-    /// Whose doing it is in totals and advice.
+    /// The actor to which totals and advice attribute the cause.
     pub culprit: Culprit,
     /// Whether the cause is reported for the thread that holds a kernel lock, if the actor waits for that lock.
     pub of_holder: OfHolder,
@@ -109,7 +109,7 @@ pub enum ActorState {
     Unknown,
 }
 
-/// Whose doing a cause is, in totals and advice.
+/// The actor to which totals and advice attribute a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Culprit {
     /// The thread or interrupt that kept the actor from acting; the actor itself if none was found.
@@ -118,7 +118,7 @@ pub enum Culprit {
     Actor,
     /// The idle CPU on which the actor was waiting to run.
     IdleCpu,
-    /// Nobody.
+    /// No culprit.
     Nobody,
 }
 

@@ -26,9 +26,9 @@ pub struct RunContext {
     pub streams: Vec<StreamSpec>,
     /// The machines' virtual machines.
     pub vms: VmsByMachine,
-    /// Machine on which each guest runs, as far as the user named one.
+    /// Machine on which each guest runs, if the user named it.
     pub named_hypervisors: BTreeMap<String, String>,
-    /// The same, as far as captures have shown.
+    /// Machine on which each guest runs, if captures have shown it.
     pub hypervisors: HashMap<String, String>,
     /// Processes of each machine's threads, as named in captures.
     pub processes: BTreeMap<String, HashMap<u32, Process>>,

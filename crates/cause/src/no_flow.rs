@@ -1,4 +1,4 @@
-//! Why Open vSwitch had no flow for a packet, and how long each part of the packet's way through ovs-vswitchd took.
+//! Why Open vSwitch had no flow for a packet, and how long each part of the packet's visit to ovs-vswitchd took.
 
 use crate::{machine::Machine, Executor};
 use latpath_flight::{FlowLimits, FlowState, Removal, State, Upcall};
@@ -103,14 +103,14 @@ impl NoFlow {
     }
 }
 
-/// A packet's way through ovs-vswitchd. Times are on the host's timeline.
+/// A packet's visit to ovs-vswitchd. Times are on the host's timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DaemonVisit {
     /// Index of the machine in the capture.
     pub machine: usize,
     /// Why no flow matched.
     pub reason: NoFlow,
-    /// What that is deduced from.
+    /// The record of the upcall, from which the reason is deduced.
     pub upcall: Upcall,
     /// Open vSwitch's limits of flows, if it was asked and has answered; otherwise its defaults were assumed.
     pub limits: Option<FlowLimits>,
@@ -123,17 +123,18 @@ pub struct DaemonVisit {
 pub struct VisitParts {
     /// The thread of ovs-vswitchd that handled the packet.
     pub handler: Executor,
-    /// From the upcall until the handler had read it, ns.
+    /// Time from the upcall until the handler had read it, ns.
     pub to_daemon_ns: Ns,
-    /// Parts of that in which the handler slept, was ready without a CPU, and ran, ns; the rest is not recorded.
+    /// Parts of `to_daemon_ns` in which the handler slept, was ready without a CPU, and ran, ns; the rest is not
+    /// recorded.
     pub asleep_ns: Ns,
     /// See `asleep_ns`.
     pub ready_ns: Ns,
     /// See `asleep_ns`.
     pub running_ns: Ns,
-    /// From then until the handler began to send its answer, ns.
+    /// Time from the read until the handler began to send its answer, ns.
     pub in_daemon_ns: Ns,
-    /// From then until the datapath began to carry out the answer's actions on the packet, ns.
+    /// Time from the answer until the datapath began to execute the answer's actions on the packet, ns.
     pub to_kernel_ns: Ns,
 }
 

@@ -25,11 +25,11 @@ pub struct PacketTimeline {
     pub seen: Vec<PacketSighting>,
     /// Consecutive hops from the send time, or else the first point of the route that saw the packet, to the last point.
     pub hops: Vec<Hop>,
-    /// Its visits to ovs-vswitchd because no flow matched, as far as they are recorded.
+    /// Its recorded visits to ovs-vswitchd, because no flow matched.
     pub visits: Vec<DaemonVisit>,
 }
 
-/// The way from one point of the route to the next that saw the packet.
+/// The hop from one point of the route to the next that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The earlier point.
@@ -44,7 +44,7 @@ pub struct Hop {
     pub intervals: Vec<CauseInterval>,
 }
 
-/// The time at which a packet's talker was to send it, if that is before `first`, its first sighting on the route.
+/// The time at which a packet's talker should have sent it, if that is before `first`, its first sighting on the route.
 /// `points` are those of the run.
 pub fn send_time<'p>(packet: &'p Packet, first: Ns, points: &[PointInfo]) -> Option<&'p PacketSighting> {
     packet.sightings.iter().find(|one| one.t < first && is_computed(one.point, points))

@@ -38,7 +38,7 @@ impl SightingsByPoint {
         Self(points)
     }
 
-    /// Others that were seen at a point between two times: by this thread, or in an interrupt's context by this CPU.
+    /// Other packets that were seen at a point between two times: by this thread, or in interrupt context on this CPU.
     pub fn between(&self, point: PointId, from: Ns, to: Ns, by: By) -> PacketsAhead {
         let Some(served) = self.0.get(&point) else { return PacketsAhead::default() };
         let first = served.partition_point(|s| s.t <= from);
@@ -66,7 +66,7 @@ pub(crate) enum By {
 }
 
 impl PacketsAhead {
-    /// Time at which the last of them was served in the interval, and how many were.
+    /// Time at which the last of these packets was served in the interval, and the number served in it.
     pub fn since(&self, from: Ns, to: Ns) -> (Ns, u64) {
         let (first, end) = (self.0.partition_point(|(_, t)| *t <= from), self.0.partition_point(|(_, t)| *t < to));
         match self.0.get(first..end) {

@@ -1,4 +1,4 @@
-//! Causes of delay on a packet's way into a guest and within it.
+//! Causes of delay of a packet on its route into a guest and within it.
 
 mod stage;
 
@@ -584,8 +584,8 @@ fn a_vcpu_that_does_not_get_its_cpu_keeps_the_packet_at_the_door() {
     );
 }
 
-/// QEMU's main loop raises vhost's interrupts. It loses its CPU in the midst of one, before it wakes the vCPU, and the
-/// packet comes meanwhile.
+/// QEMU's main loop raises vhost's interrupts. It loses its CPU while raising one, before it wakes the vCPU, and the
+/// packet arrives meanwhile.
 #[test]
 fn a_halted_vcpu_waits_for_the_thread_that_is_about_to_wake_it() {
     const VHOST: u32 = 62;

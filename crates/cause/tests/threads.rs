@@ -555,7 +555,8 @@ fn the_switchs_daemon_works_on_packets_without_a_flow() {
     );
 }
 
-/// The daemon handles a packet, as in the test above; the upcall's record has the times of the packet's way there.
+/// The daemon handles a packet, as in the test above; the upcall's record has the times of the packet's visit to the
+/// daemon.
 fn a_packet_without_a_flow(read: Option<(u32, i64)>, answered: Option<i64>) -> Stage {
     let mut stage = Stage::new(&[(READER, "handler3"), (HOG, "hog"), (5, "sender")]);
     stage.packet(&[("host/ovs-upcall@veth0", 100, 1, 5), ("host/ovs-return@veth0", 300, 0, READER)]);

@@ -120,7 +120,7 @@ impl RealtimeWatch {
         self.range.to_monotonic(realtime)
     }
 
-    /// What is known since the last step.
+    /// The range since the last step.
     pub fn range(&self) -> RealtimeRange {
         self.range
     }

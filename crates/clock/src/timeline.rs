@@ -352,7 +352,7 @@ impl Timeline {
     }
 
     /// One offset for all times of the guest's clock in `from..=to` (the one that maps `to`), and its maximum error
-    /// over that range from what is known now: earlier parts of the mapping may have been fixed with larger errors.
+    /// over that range, by current knowledge: earlier parts of the mapping may have been fixed with larger errors.
     pub fn offset_over(&self, from: Ns, to: Ns) -> Option<(Ns, Ns)> {
         let (from, to) = (sane(from.min(to)), sane(to));
         let offset = to.saturating_sub(self.to_host(to)?);

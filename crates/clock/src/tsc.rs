@@ -5,8 +5,9 @@
 //! guest's TSC = (host's TSC × ratio >> fraction bits) + offset
 //! ```
 //!
-//! The guest reads its TSC beside its clock, the host turns that into its own TSC and, between two readings of its own,
-//! into its own clock. The guest's VM need not be known: it is the VM whose offset agrees with the timed exchanges.
+//! The guest reads its TSC together with its clock; the host converts that to its own TSC and, between two of its own
+//! readings, to its own clock. The guest's VM need not be known: it is the VM whose offset agrees with the timed
+//! exchanges.
 
 use crate::kernel;
 use latpath_linux::monotonic;

@@ -83,7 +83,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Takes what identifies a recording from its figures.
+    /// Extracts the identity of a recording from its figures.
     pub fn of(recording: &Recording) -> Self {
         Self {
             path: recording.path.clone(),

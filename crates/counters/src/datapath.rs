@@ -26,7 +26,7 @@ pub struct Datapath {
     /// Packets without a matching flow: each causes an upcall.
     pub missed: u64,
     /// Upcalls, including those of a flow's action, that did not reach ovs-vswitchd, because its queue was full or no
-    /// process listens. Their packets are lost.
+    /// process was listening. Their packets are lost.
     pub lost: u64,
     /// Number of flows in the kernel's table.
     pub flows: u64,

@@ -53,8 +53,8 @@ pub struct DeviceCounters {
     pub link_downs: u32,
     /// Counters of its queueing disciplines; `None` if it has none.
     pub queueing: Option<Queueing>,
-    /// In a [`Difference`]: whether it replaced another device of the same points, as a VM's tap does at each start of
-    /// the VM. Its counters are only those of the last device.
+    /// In a [`Difference`]: whether the device replaced another one at the same points, as a VM's tap does at each
+    /// start of the VM. The counters are only those of the last device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_renewed: bool,
 }

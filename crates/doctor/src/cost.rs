@@ -1,4 +1,4 @@
-//! What faults cost in recorded runs: explain's causes, and the settings that mend them.
+//! The cost of faults in recorded runs: explain's causes, and the settings that fix them.
 
 use crate::finding::{Finding, RunShare};
 use latpath_analysis::explain::{run_context, RankedCause};
@@ -17,7 +17,7 @@ pub struct CostRow {
     pub cause: String,
     /// CPUs on which the packets were delayed; empty if unknown.
     pub cpus: Cpus,
-    /// Names of the threads and interrupts that take part: the one that waited, and the one that had its CPU.
+    /// Names of the threads and interrupts involved: the one that waited, and those that occupied its CPU.
     pub names: Vec<String>,
     /// Names of the settings that explain's advice changes.
     pub settings: Vec<String>,
@@ -30,7 +30,7 @@ pub struct CostRow {
 pub struct RunCost {
     /// The run's name.
     pub run: String,
-    /// Its causes.
+    /// The run's causes.
     pub rows: Vec<CostRow>,
 }
 
@@ -52,7 +52,7 @@ impl RunCost {
         Self { run: run.into(), rows: here.map(row).collect() }
     }
 
-    /// Explains a run. `Ok(None)` if it has no record of what the machine did.
+    /// Explains a run. `Ok(None)` if it has no record of the machine's activity.
     ///
     /// # Errors
     /// If the run cannot be opened.
@@ -68,7 +68,7 @@ impl RunCost {
         Ok(Some(Self::of(&path.display().to_string(), &explainer.explanation())))
     }
 
-    /// What each finding cost in this run, ns. A cause counts for the findings that fit it best.
+    /// Cost of each finding in this run, ns. A cause counts towards the findings that fit it best.
     fn of_each(&self, findings: &[Finding]) -> Vec<Ns> {
         let mut costs = vec![0; findings.len()];
         for row in &self.rows {
@@ -87,16 +87,17 @@ impl RunCost {
 enum Fit {
     /// Not at all.
     Not,
-    /// It brings such causes about on these CPUs.
+    /// The fault has such causes as effects on these CPUs.
     Cause,
-    /// It brings such causes about, and names the thread or interrupt that takes part.
+    /// The fault has such causes as effects, and the finding names a thread or interrupt involved.
     Named,
-    /// Explain's advice changes its settings.
+    /// Explain's advice changes the finding's settings.
     Advice,
 }
 
 impl CostRow {
-    /// CPUs must meet if both are known. For a setting of single threads or interrupts, names or CPUs must.
+    /// The CPUs must overlap if both are known. For a setting of single threads or interrupts, names or CPUs must
+    /// match.
     fn fit(&self, finding: &Finding) -> Fit {
         let is_known = !finding.cpus.is_empty() && !self.cpus.is_empty();
         let meets = finding.cpus.overlaps(&self.cpus);
@@ -120,7 +121,7 @@ impl CostRow {
     }
 }
 
-/// Adds to each finding what it cost in the runs, and ranks them: by cost, then the worst first.
+/// Adds its cost in the runs to each finding, and ranks the findings: by cost, then by severity, the worst first.
 pub fn rank(findings: &mut [Finding], runs: &[RunCost]) {
     for run in runs {
         let costs = run.of_each(findings);
@@ -129,6 +130,6 @@ pub fn rank(findings: &mut [Finding], runs: &[RunCost]) {
         }
     }
     findings.iter_mut().for_each(|finding| finding.cost.sort_by_key(|share| std::cmp::Reverse(share.excess_ns)));
-    // Stable: equal ones keep the order of the rules, and of the profile.
+    // A stable sort: equal findings keep the order of the rules and of the profile.
     findings.sort_by_key(|finding| (std::cmp::Reverse(finding.excess_ns()), finding.severity));
 }

@@ -12,7 +12,7 @@ use latpath_tune::Profile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is wrong with a machine, and how its CPUs are used.
+/// The faults of a machine, and how its CPUs are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Diagnosis {
     /// The kernel's release.
@@ -23,7 +23,7 @@ pub struct Diagnosis {
     pub is_guest: bool,
     /// Number of virtual machines that it runs.
     pub vms: u64,
-    /// The profile by which it was judged; null if it was judged by its structure alone.
+    /// The profile against which the machine was checked; null if only its structure was checked.
     pub profile: Option<String>,
     /// Number of the profile's lines that are met.
     pub lines_met: u64,
@@ -37,14 +37,14 @@ pub struct Diagnosis {
     pub map: CpuMap,
     /// Number of values that were read.
     pub values: u64,
-    /// How long it took to read the machine, ns.
+    /// Time that reading the machine took, ns.
     pub took_ns: Ns,
-    /// What could not be read, with the reasons.
+    /// Settings and objects that could not be read, with the reasons.
     pub unseen: Vec<String>,
 }
 
 impl Diagnosis {
-    /// Judges a machine by its structure and by a profile, and ranks the faults by what they cost in runs.
+    /// Checks a machine's structure, and its settings against a profile, and ranks the faults by their cost in runs.
     pub fn of(machine: &Machine, profile: Option<&Profile>, runs: &[RunCost]) -> Self {
         let placement = &machine.placement;
         let value = |setting| placement.value(setting).unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! A finding: what is wrong, where, what it costs, and how it is mended and undone.
+//! A finding: a fault, its place, its cost, and the commands that fix it and undo the fix.
 
 use latpath_linux::Cpus;
 use latpath_model::Ns;
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 pub enum Severity {
     /// Threads wait for each other: packets stop.
     Deadlock,
-    /// Packets are late for milliseconds, or lost.
+    /// Packets are late by milliseconds, or lost.
     High,
-    /// Packets are late for some ten or hundred microseconds.
+    /// Packets are late by tens or hundreds of microseconds.
     Medium,
-    /// Packets are late seldom, or the fault takes effect later.
+    /// Packets are rarely late, or the fault takes effect later.
     Low,
 }
 
@@ -42,13 +42,12 @@ pub enum FindingKind {
     Profile,
 }
 
-/// What a fault cost in a run.
+/// Cost of a fault in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunShare {
     /// The run.
     pub run: String,
-    /// Delay beyond the baseline of late packets whose causes the fault brings about, ns, over all of the run's late
-    /// packets.
+    /// Delay beyond the baseline by causes that the fault produces, ns, summed over the run's late packets.
     pub excess_ns: Ns,
 }
 
@@ -59,14 +58,14 @@ pub struct Finding {
     pub id: String,
     /// Its kind.
     pub kind: FindingKind,
-    /// How bad it is.
+    /// The fault's severity.
     pub severity: Severity,
     /// The thread, interrupt, device, CPUs or virtual machine that it concerns; empty for the machine.
     pub target: String,
     /// The CPUs that it concerns; empty for all or none.
     #[schemars(with = "String")]
     pub cpus: Cpus,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub what: String,
     /// The value now.
     pub now: String,
@@ -76,24 +75,24 @@ pub struct Finding {
     pub why: String,
     /// Where this is documented.
     pub source: String,
-    /// Settings that mend it, by their names.
+    /// Names of the settings that fix the fault.
     pub settings: Vec<String>,
-    /// Names of the causes of late packets that it brings about, beside those that its settings mend.
+    /// Names of the causes of late packets that the fault produces, in addition to those that its settings fix.
     pub causes: Vec<String>,
-    /// What it cost in the runs that show it, the most expensive first; empty if no run shows it.
+    /// Cost in the runs that show the fault, the highest first; empty if no run shows it.
     pub cost: Vec<RunShare>,
-    /// Commands that mend it, to be entered on this machine.
+    /// Commands that fix the fault, to be entered on this machine.
     pub commands: Vec<String>,
-    /// Commands that take this back.
+    /// Commands that undo the fix.
     pub undo: Vec<String>,
-    /// What the commands disturb: `nothing`, `CPU stall`, `link flap`, `VM restart`, `reboot`.
+    /// Disturbance by the commands: `nothing`, `CPU stall`, `link flap`, `VM restart`, `reboot`.
     pub disturbs: String,
     /// Programs that set the same settings, and set them again.
     pub owners: Vec<Owner>,
 }
 
 impl Finding {
-    /// Its cost over all runs, ns.
+    /// The fault's cost over all runs, ns.
     pub fn excess_ns(&self) -> Ns {
         self.cost.iter().fold(0, |sum, share| sum.saturating_add(share.excess_ns))
     }

@@ -1,10 +1,10 @@
-//! Commands that mend a fault, and those that take them back.
+//! Commands that fix a fault, and commands that undo the fix.
 
 use crate::machine::Machine;
 use latpath_model::text::quoted;
 use latpath_settings::{Disturbs, NextBoot, Place, Read, Setting};
 
-/// How a fault is mended.
+/// How a fault is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fix {
     pub settings: Vec<Setting>,
@@ -29,7 +29,7 @@ impl Fix {
         }
     }
 
-    /// Commands of programs that own the thing.
+    /// Commands of the program that owns the setting.
     pub fn commands<S: Into<String>>(
         setting: Setting,
         disturbs: Disturbs,
@@ -39,13 +39,13 @@ impl Fix {
         Self { settings: vec![setting], commands, undo: Vec::new(), disturbs: Some(disturbs) }
     }
 
-    /// Adds commands that undo it.
+    /// Adds commands that undo the fix.
     pub fn undone_by<S: Into<String>>(mut self, undo: impl IntoIterator<Item = S>) -> Self {
         self.undo.extend(undo.into_iter().map(Into::into));
         self
     }
 
-    /// Also mends by another setting.
+    /// Adds a fix by another setting.
     pub fn and(mut self, other: Self) -> Self {
         self.settings.extend(other.settings);
         self.commands.extend(other.commands);

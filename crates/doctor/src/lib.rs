@@ -1,6 +1,6 @@
-//! What is wrong with this machine for packets that must not be late: faults of its structure ([`Rule`]), and lines of a
-//! profile that are not met. Each [`Finding`] has the commands that mend it and those that take them back, and
-//! [`rank`] orders findings by what they cost in recorded runs. Nothing here changes the machine.
+//! Finds faults of this machine that can delay packets: faults of its structure ([`Rule`]), and lines of a profile that
+//! are not met. Each [`Finding`] has commands that fix the fault and commands that undo the fix, and [`rank`] orders
+//! findings by their cost in recorded runs. Nothing here changes the machine.
 #![forbid(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 

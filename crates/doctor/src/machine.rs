@@ -1,5 +1,5 @@
-//! What the rules judge: a machine's settings, its virtual machines, owners, boot parameters, and programs that may run
-//! on reserved CPUs.
+//! The input of the rules: a machine's settings, virtual machines, owners and boot parameters, and programs that may
+//! run on reserved CPUs.
 
 use latpath_counters::Datapath;
 use latpath_linux::proc::{cpus_allowed, Root, Stat, PF_KTHREAD};
@@ -16,7 +16,7 @@ const MOST_PROCESSES: usize = 4 << 20;
 /// Maximum number of threads of other programs that are read.
 const MOST_THREADS: usize = 1 << 16;
 
-/// A thread of a program that has nothing to do with packets, on a reserved CPU.
+/// A thread on a reserved CPU, of a program that has nothing to do with packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stranger {
     /// Name of the thread.
@@ -37,7 +37,7 @@ pub struct Machine {
     pub vms: Vec<Vm>,
     /// The programs that set its settings.
     pub owners: Owners,
-    /// Parameters of the next start.
+    /// Boot parameters of the next start.
     pub next_boot: NextBoot,
     /// Parameters that differ from those of the running kernel.
     pub pending: Vec<PendingParameter>,
@@ -49,14 +49,14 @@ pub struct Machine {
     pub strangers: Vec<Stranger>,
     /// Open vSwitch's datapaths in the kernel, in this process's network namespace.
     pub datapaths: Vec<Datapath>,
-    /// What this user could not read, with the reason.
+    /// Settings and objects that this user could not read, with the reasons.
     pub unseen: Vec<String>,
     /// The same machine, for plans of profiles.
     pub(crate) tuned: latpath_tune::Machine,
 }
 
 impl Machine {
-    /// Reads this machine, which takes some ten milliseconds, and at most about a second. It changes nothing.
+    /// Reads this machine, which takes tens of milliseconds, and about a second at most. It changes nothing.
     pub fn here() -> Self {
         let (found, mut unseen) = match latpath_vms::find() {
             Ok(found) => (found, Vec::new()),

@@ -29,8 +29,8 @@ pub fn profile_of(machine: &Machine) -> Option<&'static str> {
     }
 }
 
-/// Compares the machine with a profile. Where no CPU is isolated, lines are judged by the CPUs that should be; lines
-/// with variables that nobody gave do not apply.
+/// Compares the machine with a profile. If no CPU is isolated, lines are judged by the CPUs that should be isolated;
+/// lines with variables that have no value do not apply.
 pub(crate) fn judge(machine: &Machine, profile: &Profile) -> Judged {
     let isolated = machine.placement.kept().is_empty().then(|| to_isolate(&machine.placement)).flatten();
     let variables = Variables { isolated, ..Variables::default() };

@@ -19,7 +19,7 @@ use latpath_linux::Cpus;
 pub struct RuleInfo {
     /// The rule's name; it never changes.
     pub id: &'static str,
-    /// How bad the fault is.
+    /// The fault's severity.
     pub severity: Severity,
     /// The fault, in one sentence without a full stop.
     pub fault: &'static str,
@@ -27,12 +27,12 @@ pub struct RuleInfo {
     pub risk: &'static str,
     /// Where this is documented.
     pub source: &'static str,
-    /// Causes of late packets that it brings about.
+    /// Causes of late packets that the fault produces.
     pub causes: &'static [Cause],
     find: fn(&Machine) -> Vec<Hit>,
 }
 
-/// A place where a rule's fault is.
+/// A place with a rule's fault.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hit {
     pub target: String,

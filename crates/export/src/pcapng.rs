@@ -50,7 +50,7 @@ struct Rebuilt<'a> {
     drop_notes: &'a [DropNote],
     /// Interfaces in the order in which packets pass them; drops last.
     interfaces: Vec<Interface>,
-    /// Points of computed times, each with what happened then.
+    /// Points of computed times, each with the event at that time.
     computed: Vec<(usize, &'static str)>,
     time_of_day: TimeOfDay,
     /// Blocks of the section header and the interfaces.
@@ -148,7 +148,7 @@ impl<'a> Rebuilt<'a> {
     }
 }
 
-/// What happened at the computed times of such points; `None` for sightings.
+/// The event at the computed times of such points; `None` for sightings.
 fn computed(kind: PointKind) -> Option<&'static str> {
     let is_planned = kind.info().passage == Passage::Planned;
     kind.is_computed().then_some(if is_planned { "it was to be sent" } else { "its sample was taken" })

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * What happens to the flows of Open vSwitch's datapaths, and to the packets that find none: which thread installs and
- * removes flows, which packets are sent to ovs-vswitchd, and when one of its handlers reads them and answers. User space
- * reads the records some time later, and compares the keys of packets with those of removed flows.
+ * Records changes of the flows of Open vSwitch's datapaths, and the upcalls of packets that find none: which thread
+ * installs and removes flows, which packets are sent to ovs-vswitchd, and when one of its handlers reads them and
+ * answers. User space reads the records some time later, and compares the keys of packets with those of removed flows.
  *
  * Functions at Linux 6.1 to 6.18: net/openvswitch/{datapath,flow_table}.c, net/netlink/af_netlink.c.
  */
@@ -43,7 +43,7 @@ static __always_inline void *reserve(__u64 size)
 	return record;
 }
 
-/* Fills a record, except for what its event adds. */
+/* Fills a record, except for the fields of its event. */
 static __always_inline void fill(struct datapath_record *record, __u32 event, __u64 table)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
@@ -71,7 +71,7 @@ static __always_inline int submit(void *record)
 	return 0;
 }
 
-/* The address as a number, to which the verifier allows to add variables. */
+/* The address as a number, to which the verifier allows variables to be added. */
 static __always_inline __u64 address_of(const void *pointer)
 {
 	const void *volatile there = pointer;
@@ -88,7 +88,10 @@ static __always_inline void read_key(__u8 *to, const void *key)
 	bpf_probe_read_kernel(to, size < FLOW_KEY_BYTES ? size : FLOW_KEY_BYTES, key);
 }
 
-/* Sums up a flow's packets, and finds its last one. Statistics are per CPU, those of CPU 0 serve all at first. */
+/*
+ * Counts a flow's packets, and finds the time of the last one. Statistics are per CPU; at first, all CPUs use those of
+ * CPU 0.
+ */
 static __always_inline void read_use(struct datapath_record *record, struct sw_flow *flow)
 {
 	__u64 place = address_of(flow) + bpf_core_field_offset(struct sw_flow, stats);

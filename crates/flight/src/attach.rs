@@ -22,7 +22,7 @@ pub(crate) struct Attached {
     pub programs: Programs,
     /// For readers of windows.
     pub memory: Memory,
-    /// For the keeper of the budget, which thus never waits for readers.
+    /// For the keeper of the budget: with its own mapping, it never waits for readers.
     pub keepers: Memory,
     pub allowance: Mapped<Allowance>,
     /// Ring buffer with one entry each time that the budget was used up.

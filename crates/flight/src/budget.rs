@@ -44,7 +44,7 @@ pub(crate) const ACTIVITY_EVERY: [Ns; 2] = [1_000_000_000, 200_000_000];
 const LEAST_PAUSE: Ns = 500_000_000;
 const LONGEST_PAUSE: Ns = 64_000_000_000;
 
-/// The recorded events. Each level omits what the previous one does, and more.
+/// The recorded events. Each level omits more than the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// All events.

@@ -13,9 +13,9 @@
 //! CPU), or slept (how, and until which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`. These are pure
 //! functions of the events, so that guests' events and files are handled by the same code.
 //!
-//! [`Upcall`]s, which a [`Snapshot`] has too, say which packets found no flow in a datapath of Open vSwitch, what became
-//! of that flow, and when ovs-vswitchd read the packet and answered (bpf/upcalls.bpf.c). Flows may be removed long before
-//! a window, so their changes are kept in user space, all of them, and not in the rings.
+//! [`Upcall`]s, which a [`Snapshot`] has too, record which packets found no flow in a datapath of Open vSwitch, the
+//! history of that flow, and when ovs-vswitchd read the packet and answered (bpf/upcalls.bpf.c). Flows may be removed
+//! long before a window, so their changes are kept in user space, all of them, and not in the rings.
 //!
 //! [`Names`] has the names of threads, interrupts, functions and idle states. latpath's own threads are recorded like
 //! all others: the tool itself may have delayed a packet.

@@ -196,7 +196,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// The events of all CPUs in `from..to`, both `CLOCK_MONOTONIC`, without stopping the recording. Takes some 0.1 ms
+    /// The events of all CPUs in `from..to`, both `CLOCK_MONOTONIC`, without stopping the recording. Takes about 0.1 ms
     /// per CPU for recent times, without system calls for events.
     pub fn window(&self, from: Ns, to: Ns) -> Window {
         let rings = self.rings(to);

@@ -51,7 +51,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Adds names of interrupts and functions from this machine's /proc, which takes some 0.1 s.
+    /// Adds names of interrupts and functions from this machine's /proc, which takes about 0.1 s.
     pub fn add_names(&mut self) {
         let Numbers { irqs, functions, places, .. } = Numbers::of(&self.window);
         let (names, known) = (interrupts(), Functions::read());
@@ -166,7 +166,7 @@ impl Recorder {
         Snapshot { window, threads, units, owners, idle_states, upcalls, flow_limits, missing, ..Snapshot::default() }
     }
 
-    /// Starts reading the names of interrupts and of the kernel's functions on another thread (some 0.1 s).
+    /// Starts reading the names of interrupts and of the kernel's functions on another thread (about 0.1 s).
     pub fn learn(&self) {
         self.learnt().begin();
     }

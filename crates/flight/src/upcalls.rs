@@ -1,4 +1,4 @@
-//! Upcalls of Open vSwitch: which packets found no flow in a datapath, what became of the flow, and when ovs-vswitchd
+//! Upcalls of Open vSwitch: which packets found no flow in a datapath, the history of that flow, and when ovs-vswitchd
 //! read the packet and answered. The programs (bpf/upcalls.bpf.c) are only loaded if the kernel has Open vSwitch.
 
 mod history;
@@ -33,7 +33,7 @@ pub struct Upcall {
     pub cpu: u32,
     /// Number of flows in the datapath's table.
     pub flows: u32,
-    /// What became of the flow that would have matched the packet.
+    /// State of the flow that would have matched the packet.
     pub flow: FlowState,
     /// Number of earlier packets that found the same flow removed.
     pub missed_before: u64,
@@ -43,22 +43,22 @@ pub struct Upcall {
     pub answered: Option<Ns>,
 }
 
-/// What is known of the flow that would have matched a packet.
+/// State of the flow that would have matched a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowState {
     /// Changes of flows are not known: this kernel does not report them.
     Unknown,
-    /// The table has had no flow for it since this time, from which on all changes are known.
+    /// The table has had no flow for the packet since this time, from which on all changes are known.
     NeverThere {
         /// The time, ns.
         since: Ns,
     },
-    /// It was installed at this time: just after the packet had been looked up.
+    /// The flow was installed at this time: just after the packet had been looked up.
     Installed {
         /// The time, ns.
         at: Ns,
     },
-    /// It was removed.
+    /// The flow was removed.
     Removed(Removal),
 }
 
@@ -69,7 +69,7 @@ pub struct Removal {
     pub at: Ns,
     /// The thread that removed it.
     pub pid: u32,
-    /// That thread's name and process.
+    /// Name and process of the thread.
     pub by: Thread,
     /// Number of flows in the table before.
     pub flows: u32,
@@ -130,7 +130,7 @@ static HOOKS: [Hook; 7] = [
 
 const PURPOSE: Purpose = Purpose("record upcalls of Open vSwitch");
 
-/// The attached programs, and what their records say so far.
+/// The attached programs, and the state according to their records so far.
 pub(crate) struct Upcalls {
     programs: Programs,
     records: RingBuffer<'static>,
@@ -198,7 +198,7 @@ impl Upcalls {
         &self.programs.attached
     }
 
-    /// What the kernel does not offer.
+    /// Features that the kernel does not offer.
     pub fn missing(&self) -> &[Missing] {
         &self.programs.missing
     }

@@ -1,5 +1,5 @@
-//! The recorder in the running kernel: which thread delayed or woke which, what was overwritten, and that nothing
-//! remains attached.
+//! The recorder in the running kernel: which thread delayed or woke which, which events were overwritten, and that
+//! nothing remains attached.
 
 use latpath_flight::{Doing, EventKind, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, Window};
 use latpath_testkit::waits::{is_in_state, until};

@@ -1,6 +1,6 @@
 //! The points of guests' doors: sightings of the packets that the probe saw at taps, when KVM got their interrupts and
-//! when a vCPU ran with them. They come from the flight recorder's events, a tenth of a second late, and wait for no
-//! packet any longer.
+//! when a vCPU ran with them. They are derived from the flight recorder's events, a tenth of a second later, and are
+//! not delayed by any packet.
 
 use crate::merge::Origin;
 use latpath_flight::{EventKind, Recorder, Scope, StartError, Tail, Tailed, Transfer, SETTLED};
@@ -36,11 +36,11 @@ pub(crate) struct WithDoor<O> {
     ids: Vec<PointId>,
     /// The points of a door, by the id of the point at its tap.
     doors: HashMap<(PointId, DoorStep), PointId>,
-    /// Packets at taps, in order of time, whose events were not read yet.
+    /// Packets at taps, in order of time, whose events have not been read yet.
     packets: VecDeque<(Way, Sighting)>,
 }
 
-/// The way of a packet past a tap.
+/// The direction of a packet at a tap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     ToGuest,
@@ -98,7 +98,7 @@ impl<O: Origin> WithDoor<O> {
         }
     }
 
-    /// The way of a sighting at a tap.
+    /// The direction of a sighting at a tap; `None` at other points.
     fn way(&self, seen: &Sighting) -> Option<Way> {
         let info = self.points.get(usize::from(seen.point))?;
         let passage = info.point.kind.info().passage;
@@ -254,7 +254,7 @@ impl<O: Origin> Source for WithDoor<O> {
         for seen in &mut out[before..] {
             self.map(seen);
             if let Some(way) = self.way(seen) {
-                // They are nearly in order.
+                // The sightings are nearly in order.
                 let before = self.packets.iter().rposition(|(_, other)| other.t <= seen.t);
                 self.packets.insert(before.map_or(0, |before| before + 1), (way, *seen));
             }

@@ -46,14 +46,14 @@ pub struct Options {
     pub streams: Vec<StreamSpec>,
     /// Other machines, by the user's names, which are unique and differ from the host's.
     pub machines: Vec<(String, Address)>,
-    /// Guests among them that run on another one of them, by name, with that machine. Their `ptp_kvm` shows its time of
-    /// day.
+    /// Guests among these machines that run on another of them, each with the name of that machine, whose time of day
+    /// their `ptp_kvm` shows.
     pub hypervisors: BTreeMap<String, String>,
     /// The points that count; see [`PointFilter`].
     pub points: PointFilter,
     /// Whether to follow network namespaces of other user namespaces: rootless containers.
     pub other_users: bool,
-    /// Whether the times that all machines' NICs take of packets are used: their timestamps are switched on meanwhile.
+    /// Whether to use the packet timestamps of all machines' NICs, which are switched on for the duration.
     pub nic_times: bool,
     /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
@@ -147,7 +147,7 @@ pub trait JourneySink {
     /// A finished journey; `points` has all points that it names.
     fn journey(&mut self, journey: &Journey, points: &[PointInfo]);
 
-    /// The packets of a Sampled Values stream report another clock state from here on.
+    /// From here on, the packets of a Sampled Values stream report another clock state.
     fn synch(&mut self, _before: u8, _change: &SynchChange) {}
 }
 
@@ -286,8 +286,8 @@ impl Follow {
         self.background = Some(background);
     }
 
-    /// One round: collects the sightings of all probes, joins them, and hands over the finished journeys. Call it some
-    /// hundred times per second.
+    /// One round: collects the sightings of all probes, joins them, and hands over the finished journeys. Call it about
+    /// a hundred times per second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
         let no_route = self.layout.route.points.is_empty() && !self.is_route_due();

@@ -191,7 +191,7 @@ impl Feed {
         self.mapping.refresh(&self.origin.points(), &self.origin.drop_notes(), tables);
     }
 
-    /// Updates what changes of known points.
+    /// Updates the variable properties of known points.
     pub fn update_points(&mut self, tables: &mut Tables) {
         self.mapping.update(&self.origin.points(), tables);
     }
@@ -275,8 +275,8 @@ impl Merge {
     pub fn step(&mut self, tables: &mut Tables, background: &mut Option<Background>) -> (&[Sighting], Ns) {
         let mut ended = false;
         for feed in &mut self.feeds {
-            // If this many old sightings are queued, the sender keeps the rest, and drops and counts what exceeds its
-            // own memory.
+            // If this many old sightings are queued, the sender keeps the rest; sightings that exceed its own memory
+            // are dropped and counted.
             if ended || feed.waiting.get(FLOOD).is_none_or(|s| s.t >= self.horizon) {
                 feed.fill(self.from, tables, &mut self.fresh, background);
             }

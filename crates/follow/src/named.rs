@@ -12,7 +12,7 @@ const MAX_NAME: usize = 32;
 pub struct NamedMachine {
     /// Its name.
     pub name: String,
-    /// The machine on which it runs, if it is a guest of another one than this host.
+    /// The machine on which it runs, if it is a guest of another machine than this host.
     pub hypervisor: Option<String>,
     /// The address of its agent.
     pub address: Address,

@@ -23,7 +23,7 @@ struct Rule {
     cause: Events,
     effect: Events,
     pairs: Reactions,
-    /// Points of packets that came in and of those that went out which are part of a reaction.
+    /// Points, as bits, that are part of a reaction: of packets that came in, and of packets that went out.
     points: (u64, u64),
     /// Keys of the first spurious packets.
     spurious: Vec<u32>,
@@ -105,7 +105,7 @@ impl AllReactions {
                 let newest = joiner.open_journeys().filter(|j| j.stream == stream).last();
                 let seen = newest.map_or(0, |journey| journey.seen);
                 let mut at = points.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
-                // Where the packet came in, else anywhere.
+                // The point at which the packet came in, or else any point.
                 let entry = at.clone().find(|(_, info)| info.point.kind.is_entry()).or_else(|| at.next());
                 entry.into_iter().for_each(|(p, info)| tap.open(p as PointId, info));
             }
@@ -149,7 +149,7 @@ impl AllReactions {
         }
     }
 
-    /// Hands out the reactions that are decided. All journeys that began before `reached` were taken.
+    /// Hands out the decided reactions. All journeys that began before `reached` have been added.
     pub fn advance(&mut self, reached: Ns, sink: &mut impl FnMut(&Journey)) {
         for rule in &mut self.rules {
             let mut reached = reached;

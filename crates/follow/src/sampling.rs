@@ -1,4 +1,4 @@
-//! Tmu and Tsend for this host's probes: the error of the host's clock against UTC, and what is known of the times of
+//! Tmu and Tsend for this host's probes: the error of the host's clock against UTC, and facts about the times of
 //! samples and of planned send times.
 
 use latpath_clock::{ClockTie, RealtimeWatch};

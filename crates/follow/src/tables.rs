@@ -99,13 +99,14 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Updates what changes of known points: the error bounds of their times, and the devices of taps that returned.
+    /// Updates the variable properties of known points: the error bounds of their times, and the devices of taps that
+    /// returned.
     pub fn update(&self, points: &[PointInfo], tables: &mut Tables) {
         let known = self.points.iter().zip(points).filter_map(|(id, info)| Some(((*id)?, info)));
         known.for_each(|(id, info)| tables.update(id, info));
     }
 
-    /// Adds what a source has found since the last call.
+    /// Adds the points and drop notes that a source has found since the last call.
     pub fn refresh(&mut self, points: &[PointInfo], notes: &[DropNote], tables: &mut Tables) {
         self.update(points, tables);
         for info in points.iter().skip(self.points.len()) {

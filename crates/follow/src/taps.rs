@@ -1,6 +1,6 @@
 //! Reads the contents of a followed stream where it comes in, to find the packets that are events. The kernel programs
-//! pass keys on, not contents: a ring of the device has these, which costs the other packets nothing, and reading it is
-//! no reading of an application. Events are joined to packets by key and time.
+//! pass on keys, not contents, so the contents are read from a ring on the device. The ring costs other packets
+//! nothing, and reading it does not count as an application's read. Events are joined to packets by key and time.
 
 use latpath_clock::ClockTie;
 use latpath_linux::monotonic;
@@ -21,7 +21,7 @@ const MAX_EVENTS: usize = 1 << 14;
 pub(crate) struct Tap {
     watch: Watch,
     state: State,
-    /// Keys and times, host's `CLOCK_MONOTONIC`, of events whose packets were not handed over yet.
+    /// Keys and times, host's `CLOCK_MONOTONIC`, of events whose packets have not been handed over yet.
     events: VecDeque<(u32, Ns)>,
     /// Time before which all frames were read, ns.
     read_until: Ns,
@@ -35,7 +35,7 @@ pub(crate) struct Tap {
 }
 
 enum State {
-    /// No packet of the stream was seen so far.
+    /// No packet of the stream has been seen yet.
     Waiting,
     Open {
         ring: RingReceiver,
@@ -72,7 +72,7 @@ impl Tap {
         }
     }
 
-    /// Whether it needs a point at which the stream passes.
+    /// Whether the ring is still to be opened, at a point of the stream.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
     }
@@ -103,7 +103,7 @@ impl Tap {
         };
     }
 
-    /// Goes on at the new device of the point, if a VM's tap has returned.
+    /// Continues on the new device of the point, if a VM's tap has returned.
     pub fn follow(&mut self, points: &[PointInfo]) {
         let State::Open { at: (point, ifindex), .. } = self.state else { return };
         if let Some(info) = points.get(usize::from(point)).filter(|info| info.ifindex != ifindex) {
@@ -114,7 +114,7 @@ impl Tap {
         }
     }
 
-    /// Reads the frames that are there.
+    /// Reads the available frames.
     pub fn read(&mut self) {
         let State::Open { ring, .. } = &mut self.state else { return };
         let now = monotonic();
@@ -135,14 +135,15 @@ impl Tap {
         }
     }
 
-    /// Whether a packet with this key, first seen at `first`, is an event. Each is one once.
+    /// Whether a packet with this key, first seen at `first`, is an event. Removes the event, so that each matches one
+    /// packet.
     pub fn take(&mut self, key: u32, first: Ns) -> bool {
         let is_it = |(k, t): &(u32, Ns)| *k == key && (first - t).abs() <= APART;
         let found = self.events.iter().position(is_it);
         found.is_some_and(|at| self.events.remove(at).is_some())
     }
 
-    /// All packets before `reached` were asked for: events of earlier ones were not followed.
+    /// All packets before `reached` have been looked up: the packets of earlier events were not followed.
     pub fn forget_before(&mut self, reached: Ns) {
         while self.events.front().is_some_and(|(_, t)| t.saturating_add(APART) < reached) {
             self.events.pop_front();
@@ -150,7 +151,7 @@ impl Tap {
         }
     }
 
-    /// What is missing, as sentences.
+    /// Missing data, as sentences.
     pub fn notes(&self) -> Vec<String> {
         let stream = self.watch.stream();
         let mut notes = Vec::new();

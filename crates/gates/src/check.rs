@@ -19,7 +19,7 @@ const PTP_FRAME: u32 = 14 + 40 + 8 + 64;
 /// Two periods resonate if their phase takes at most this many values.
 const FEW_PHASES: i64 = 16;
 
-/// What the check knows of the machine.
+/// Facts about the machine that the check uses.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// Whether the device exists here.
@@ -391,7 +391,7 @@ impl Findings {
                 );
             }
             for stream in &schedule.streams {
-                // The packets of a stream meet the event at few phases of their own period.
+                // A warning if the packets of a stream meet the event at few phases of their own period.
                 let of_stream = phases(every, stream.period);
                 if of_stream <= FEW_PHASES {
                     self.warning(

@@ -1,13 +1,13 @@
 //! How the class of a VM's frames crosses its tap. A tap carries bytes: it loses the priority of a packet
-//! (`skb->priority`), and keeps the priority in a VLAN tag (PCP), from which a filter can restore the other: of the tap,
-//! or of the device with the gates.
+//! (`skb->priority`) but keeps the priority in a VLAN tag (PCP). A filter on the tap, or on the device with the gates,
+//! can restore the former from the latter.
 
 use crate::{Schedule, Stream};
 use latpath_net::PriorityFilter;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What the check knows of a device by which frames of VMs enter the host.
+/// A device by which frames of VMs enter the host, as the check sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tap {
     /// Its name.
@@ -58,7 +58,8 @@ fn class_of(schedule: &Schedule, priority: u32) -> usize {
     usize::from(schedule.of_priority[priority as usize & 15])
 }
 
-/// Why a stream's class does not cross its tap, and what to do: a fault; a warning on another machine.
+/// Why a stream's class does not cross its tap, and the remedy: a fault, or a warning if the tap is not on this
+/// machine.
 pub(crate) fn problem(schedule: &Schedule, stream: &Stream, crossing: &Crossing, tap: Option<&Tap>) -> Option<Problem> {
     let (from, class) = (&crossing.from, &schedule.classes[stream.class].name);
     let wanted = (0_u8..16).find(|priority| usize::from(schedule.of_priority[usize::from(*priority)]) == stream.class);

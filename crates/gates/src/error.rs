@@ -33,7 +33,7 @@ pub enum Error {
         path: PathBuf,
         /// The key, as `gate.2.interval`.
         key: String,
-        /// The fault, and what would be right.
+        /// The fault, and a correct form.
         why: String,
     },
     /// The device does not exist.
@@ -42,7 +42,7 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// Somebody has configured the device's queueing discipline.
+    /// The device's queueing discipline has been configured by someone else.
     #[error(
         "{device}: it has the queueing discipline {kind}, which somebody has configured and latpath does not replace; \
          remove it first: tc qdisc del dev {device} root"

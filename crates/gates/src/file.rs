@@ -137,7 +137,7 @@ pub struct Stream {
 pub struct Schedule {
     /// The device.
     pub device: String,
-    /// What executes the schedule.
+    /// The part of the system that executes the schedule.
     pub mode: Mode,
     /// The clock of `base_time`; `None` if that is the NIC's.
     pub clockid: Option<i32>,

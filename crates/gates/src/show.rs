@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Scheduler {
     /// The device.
     pub device: String,
-    /// Its place: `root`, or the class of its parent, as `8001:2`.
+    /// Its place: `root`, or its parent's class, such as `8001:2`.
     pub at: String,
     /// Kind: `taprio`, `etf`, `mqprio` or `cbs`.
     pub kind: String,

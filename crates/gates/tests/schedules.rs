@@ -1,4 +1,4 @@
-//! Schedules of gates: what a file means, what the check finds, what an undo refuses.
+//! Schedules of gates: the meaning of a file, the findings of the check, and the cases in which an undo refuses.
 
 use latpath_gates::{check, Error, Gated, Report, Schedule, Severity, SpeedSource, Step, Surroundings, Tap};
 use latpath_net::{PriorityFilter, Shaping};

@@ -88,7 +88,7 @@ pub fn open_round_trips(path: &Path) -> Result<Run, RunError> {
     Ok(Run::of_source(path, manifest, facts, Box::new(source)))
 }
 
-/// What reading a log has shown.
+/// Properties of a log, found while reading it.
 #[derive(Default)]
 struct Found {
     /// Stamps that any row has.
@@ -208,7 +208,7 @@ impl Columns {
             fill(&raw, &mut placed, &of_reflector, ahead);
         }
         self.connect(parts, &mut placed);
-        // The times of one NIC keep their distance.
+        // A missing place of one of a NIC's times follows from the other, since one clock took both.
         for pair in [[T1Nic, T4Nic], [T2Nic, T3Nic]] {
             let ahead = pair.iter().find_map(|stamp| Some(raw.get(*stamp)?.saturating_sub(placed.get(*stamp)?)));
             if let Some(ahead) = ahead {
@@ -235,7 +235,7 @@ impl Columns {
     }
 }
 
-/// Places those of `stamps` that are not placed yet, given how far their clock is ahead of the timeline.
+/// Places the stamps among `stamps` that are not placed yet, given how far their clock is ahead of the timeline.
 fn fill(raw: &Stamps, placed: &mut Stamps, stamps: &[Stamp], ahead: Ns) {
     for stamp in stamps.iter().filter(|stamp| placed.get(**stamp).is_none()).copied().collect::<Vec<_>>() {
         placed.set_if(stamp, raw.get(stamp).map(|time| time.saturating_sub(ahead)));

@@ -10,7 +10,7 @@ use crate::journey::MAX_POINTS;
 use latpath_model::point::{Copies, Lan};
 use latpath_model::{PointId, PointInfo, PointKind};
 
-/// The points at which a machine sees the copies of packets, in one place of their way.
+/// The points at which a machine sees the copies of packets, at one place of their route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPoints {
     /// The points of LAN A and of LAN B, as bits `1 << PointId`.
@@ -28,7 +28,7 @@ impl CopyPoints {
     }
 }
 
-/// What the copies of one packet have in common at a place.
+/// Properties that the points of one packet's copies share at a place.
 fn place(info: &PointInfo) -> (&str, u32, PointKind) {
     (&info.point.machine, info.netns, info.point.kind)
 }

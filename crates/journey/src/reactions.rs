@@ -1,9 +1,9 @@
 //! Pairs packets that come in with the packets that an application sends because of them.
 //!
-//! Both are journeys of followed streams. A [`Reactions`] gets those that are events, decides once no earlier one can
-//! follow, and hands each reaction out as one more journey, of a stream of its own: the sightings of the packet that
-//! came in, then those of the packet that went out; without the latter if the reaction was lost. So everything that is
-//! computed from journeys is computed from reactions too.
+//! Both are journeys of followed streams. A [`Reactions`] gets the packets that are events, pairs them once no earlier
+//! event can arrive, and hands out each reaction as a further journey, of a stream of its own: the sightings of the
+//! packet that came in, then those of the packet that went out, unless the reaction was lost. So all figures of
+//! journeys also exist for reactions.
 
 use crate::journey::{bits, Journey, MAX_POINTS};
 use latpath_model::{Ns, StreamId};
@@ -11,7 +11,7 @@ use latpath_protocols::reaction::Pairing;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum number of packets that wait for their reactions; beyond, the oldest has lost its reaction.
+/// Maximum number of packets that wait for their reactions; beyond it, the oldest counts as having lost its reaction.
 const MAX_WAITING: usize = 1 << 16;
 
 /// Counts of one rule's reactions.
@@ -20,13 +20,13 @@ const MAX_WAITING: usize = 1 << 16;
 pub struct ReactionCounts {
     /// Packets that came in and require a reaction.
     pub causes: u64,
-    /// Packets that went out and are reactions, to whatever.
+    /// Packets that went out as reactions, whether or not a cause was found.
     pub effects: u64,
-    /// Reactions: pairs of both.
+    /// Reactions: pairs of a packet that came in and one that went out.
     pub paired: u64,
     /// Packets that came in and have no reaction.
     pub lost: u64,
-    /// Packets that went out without one that came in.
+    /// Reactions that went out without a cause: no packet that came in is paired with them.
     pub spurious: u64,
 }
 
@@ -85,21 +85,21 @@ pub struct Reactions {
     stream: StreamId,
     pairing: Pairing,
     within: Ns,
-    /// Events that earlier ones may still precede, by time and order of arrival.
+    /// Events that may still be preceded by earlier ones, by time and order of arrival.
     events: BTreeMap<(Ns, u64), (Side, Event)>,
     arrived: u64,
-    /// Packets that came in, in order of time, from the first without an outcome on.
+    /// Packets that came in, in order of time, from the first undecided one on.
     waiting: VecDeque<Waiting>,
     number: u64,
     counts: ReactionCounts,
-    /// Times of packets without one that came in, until they are taken.
+    /// Keys and times of spurious packets, until they are taken.
     spurious: Vec<(u32, Ns)>,
     spurious_from: Ns,
 }
 
 impl Reactions {
-    /// Reactions that are handed out as journeys of `stream`. A packet that came in and has none after `within`, ns, has
-    /// lost it.
+    /// Pairs events, and hands out reactions as journeys of `stream`. A packet that came in and has no reaction after
+    /// `within`, ns, counts as having lost it.
     pub fn new(stream: StreamId, pairing: Pairing, within: Ns) -> Self {
         Self {
             stream,
@@ -120,19 +120,19 @@ impl Reactions {
         self.counts
     }
 
-    /// Key and time of the first sighting of packets that went out without one that came in, since the last call.
+    /// Key and time of the first sighting of spurious packets since the last call.
     pub fn take_spurious(&mut self) -> Vec<(u32, Ns)> {
         std::mem::take(&mut self.spurious)
     }
 
-    /// Sets the time, ns, from which on a packet that goes out without one that came in is spurious: earlier ones may
-    /// belong to packets from before the measurement, and are ignored.
+    /// Sets the time, ns, from which on a packet that goes out without a cause is spurious. Earlier ones may be
+    /// reactions to packets from before the measurement, and are ignored.
     pub fn set_spurious_from(&mut self, from: Ns) {
         self.spurious_from = from;
     }
 
-    /// Adds a packet that is an event, with its sightings at `points` (bits `1 << PointId`); others are not part of the
-    /// reaction.
+    /// Adds a packet that is an event, with its sightings at `points` (bits `1 << PointId`); its other sightings are
+    /// not part of the reaction.
     pub fn add(&mut self, side: Side, journey: &Journey, points: u64) {
         if let Some(event) = Event::of(journey, points) {
             self.arrived += 1;
@@ -140,8 +140,8 @@ impl Reactions {
         }
     }
 
-    /// Pairs all events before `reached`, before which all events were added, and hands the decided reactions out, in
-    /// the order of the packets that came in.
+    /// Pairs all events before `reached`, and hands out the decided reactions in the order of the packets that came in.
+    /// All events before `reached` must have been added.
     pub fn advance(&mut self, reached: Ns, sink: &mut impl FnMut(&Journey)) {
         while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 < reached) {
             let ((t, _), (side, event)) = entry.remove_entry();
@@ -156,8 +156,8 @@ impl Reactions {
         self.hand_out(sink);
     }
 
-    /// Ends the input at `end`: hands out what is decided. Packets that still wait for a reaction are dropped, as those
-    /// under way at the end of a recording are.
+    /// Ends the input at `end`, and hands out the decided reactions. Packets that still wait for a reaction are
+    /// dropped, like packets under way at the end of a recording.
     pub fn finish(&mut self, end: Ns, sink: &mut impl FnMut(&Journey)) {
         self.advance(end, sink);
         self.waiting.retain(|waiting| !matches!(waiting.outcome, Outcome::Open));

@@ -31,22 +31,22 @@ pub struct Route {
 pub struct ReactionRoute {
     /// The stream.
     pub stream: StreamId,
-    /// Time over which its reactions are late, ns; `None` for never.
+    /// Threshold above which its reactions are late, ns; `None` for none.
     pub late: Option<Ns>,
-    /// Its ends; `None` while the route of one of its sides is not known.
+    /// Its ends; `None` while the route of one side is unknown.
     pub ends: Option<ReactionEnds>,
 }
 
 /// The points between the parts of a reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReactionEnds {
-    /// Where the packet comes in: the host's NIC.
+    /// The point at which the packet comes in: the host's NIC.
     pub wire_in: PointId,
     /// The last point that sees the packet that comes in.
     pub taken: PointId,
     /// The first point that sees the packet that the application sends.
     pub given: PointId,
-    /// Where it goes out: the device in the namespace of `wire_in` that sends it.
+    /// The point at which the reaction goes out: the device in the namespace of `wire_in` that sends it.
     pub wire_out: PointId,
 }
 
@@ -113,7 +113,7 @@ impl Route {
         own.filter(is_own).unwrap_or(&self.points)
     }
 
-    /// Where one stream's route begins, if that is known: the beginning of another stream's route says nothing of it.
+    /// The point at which one stream's route begins, if known; it does not follow from another stream's route.
     pub(crate) fn head_of_stream(&self, stream: StreamId) -> Option<PointId> {
         let is_known = self.by_stream.iter().any(|route| !route.is_empty());
         match self.by_stream.get(usize::from(stream)) {
@@ -162,7 +162,7 @@ fn reaction_route(cause: &[PointId], effect: &[PointId], points: &[PointInfo]) -
     let wire_out = wire_out.unwrap_or(effect.len() - 1);
     let ends = ReactionEnds { wire_in: first, taken, given, wire_out: effect[wire_out] };
     let mut route = cause[wire_in..].to_vec();
-    // A point that both pass is part of the way in.
+    // A point that both packets pass is part of the way in.
     route.extend(effect[..=wire_out].iter().filter(|p| !cause[wire_in..].contains(p)));
     (route.last() == Some(&ends.wire_out)).then_some((route, ends))
 }

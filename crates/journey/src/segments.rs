@@ -210,7 +210,7 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
     let of_two = |own: &[PointId]| {
         // The first copies of packets and the packets without their trailer or tag are one sender's.
         let first = own.iter().find(enters).filter(|p| info(p).point.copies().is_none())?;
-        // A macvtap receives from the device below it what its VM then reads.
+        // A macvtap receives the packets that its VM reads from the device below it.
         let is_read = |p: &PointId| own.iter().any(|q| device(q) == device(p) && passage(q) == Passage::ToVm);
         let by_vms = route.off_route.iter().filter(of_vm).filter(|_| of_vm(&first));
         let second = own.iter().filter(enters).filter(|p| !is_read(p)).chain(by_vms);
@@ -247,7 +247,7 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
         .collect()
 }
 
-/// The segments between the NICs' own times and the points beside them: from the driver to the wire, over the wire to
+/// The segments between the NICs' own times and the neighbouring points: from the driver to the wire, over the wire to
 /// the next NIC, and from the wire to the network stack.
 fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let info = |p: PointId| &points[usize::from(p)];
@@ -255,7 +255,7 @@ fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let device = |p: PointId| (&info(p).point.machine, info(p).netns, info(p).point.device_name());
     let gives = |p: PointId| info(p).point.kind.info().gives_to_driver;
     let enters = |p: PointId| info(p).point.kind.is_entry();
-    // The NIC's time beside a point in the kernel.
+    // The NIC's time next to a point in the kernel.
     let beside = |p: PointId| {
         let is_beside = |nic: &&PointId| device(**nic) == device(p) && info(**nic).point.kind.is_sending() == gives(p);
         nics.iter().find(is_beside).copied().filter(|_| gives(p) || enters(p))

@@ -1,4 +1,4 @@
-//! Runs a guest of some twenty bytes of code that executes CPUID in a loop, and prints the mean time of one in ns: the
+//! Runs a guest of about twenty bytes of code that executes CPUID in a loop, and prints the mean time of one in ns: the
 //! cost of a VM exit that KVM handles in the kernel.
 //!
 //! ```text

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
  * Idle states for machines that have none, for tests. A CPU leaves LP-HALT at once. It leaves LP-SLOW exit_us after it
- * is woken, before it does anything else, interrupts included, as with deep states of real CPUs. That is some hundred
- * times the exit latency that LP-SLOW claims.
+ * is woken, before it does anything else, interrupts included, as with deep states of real CPUs. That is about a
+ * hundred times the exit latency that LP-SLOW claims.
  *
  * LP-SLOW is initially disabled; /sys/devices/system/cpu/cpuN/cpuidle/stateM/disable switches a CPU's states on and
  * off. `exits` in /sys/module/slow_idle/parameters lists the times at which CPUs left LP-SLOW.

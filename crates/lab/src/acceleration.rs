@@ -1,4 +1,4 @@
-//! Acceleration of virtual machines: found by trying, since an existing `/dev/kvm` may still fail to run a kernel
+//! Acceleration of virtual machines: found by trial, since an existing `/dev/kvm` may still fail to run a kernel
 //! (nested or restricted), and remembered until the next boot.
 
 use crate::files::remembered;

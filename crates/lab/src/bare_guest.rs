@@ -1,4 +1,4 @@
-//! A guest of some twenty bytes of code, whose exits are known in advance: KVM without a hypervisor process.
+//! A guest of about twenty bytes of code, whose exits are known in advance: KVM without a hypervisor process.
 
 use latpath_linux::Map;
 use std::{

@@ -27,7 +27,7 @@ pub enum Error {
     /// The network could not be read or changed.
     #[error(transparent)]
     Network(#[from] latpath_net::Error),
-    /// The lab cannot be recorded in the journal, by which its remains are removed after a kill.
+    /// The lab cannot be recorded in the journal, which is needed to clean up after a kill.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
     /// A command failed.
@@ -70,7 +70,7 @@ pub enum Error {
     Guest {
         /// The guest's name.
         guest: String,
-        /// What the guest did instead.
+        /// The guest's actual behaviour.
         why: String,
     },
     /// A machine runs but does not answer.

@@ -27,7 +27,7 @@ const PATIENT: Duration = Duration::from_secs(180);
 /// Modules for a vsock and the hypervisor's clock.
 const VSOCK: [&str; 2] = ["vmw_vsock_virtio_transport", "ptp_kvm"];
 
-/// The service of a guest's NIC: who moves its packets and interrupts.
+/// The service of a guest's NIC: the program that moves its packets and interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NicService {
     /// vhost with MSI if the acceleration has it, else QEMU.

@@ -1,4 +1,5 @@
-//! What boots a guest that another program starts: a kernel, an initial RAM disk, QEMU's arguments, and the shell in it.
+//! Files for a guest that another program starts: a kernel, an initial RAM disk, QEMU's arguments, and the shell in the
+//! guest.
 
 use crate::{
     arch::Arch,

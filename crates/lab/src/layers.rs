@@ -70,7 +70,7 @@ impl LabKernel {
         KERNELS.into_iter().find(|k| k.name == name)
     }
 
-    /// Fetches this kernel and the tools into the cache, unless they are there already.
+    /// Fetches this kernel and the tools into the cache, unless they are already cached.
     ///
     /// # Errors
     /// If the package mirror cannot be reached, or does not have them.

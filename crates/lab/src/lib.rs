@@ -2,7 +2,7 @@
 //! that this process owns, and a guest that boots in seconds from Debian's kernel and a root of a few files.
 //!
 //! Nothing remains afterwards: namespaces, processes and files are removed with their handles; the kernel ends the
-//! children of a process that dies; and the next latpath removes what a killed process has left ([`Labs`]).
+//! children of a process that dies; and the next latpath removes the remains of a killed process ([`Labs`]).
 //!
 //! ```text
 //!  namespace pub          namespace hyp                     guest

@@ -51,7 +51,8 @@ impl OwnModule {
 }
 
 impl LabKernel {
-    /// The file of a module for this kernel, for `insmod` in its hypervisor. Fetches and builds what the cache lacks.
+    /// The file of a module for this kernel, for `insmod` in its hypervisor. Fetches and builds the files that the
+    /// cache lacks.
     ///
     /// # Errors
     /// If the headers cannot be fetched, or the module cannot be built.

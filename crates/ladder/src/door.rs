@@ -7,7 +7,7 @@
 //! - A packet belongs to the first interrupt of its queue that the same thread signals after it has read the packet,
 //!   and before it sleeps or turns to a queue again.
 //! - Without such an interrupt, the guest learns of the packet by an earlier one that no vCPU has taken yet. Otherwise
-//!   it polls, and has the packet as soon as the vCPU that took the queue's last interrupt runs.
+//!   it polls, and gets the packet as soon as the vCPU that took the queue's last interrupt runs.
 //! - An interrupt belongs to the vCPU whose interrupt controller accepted it. The vCPU runs with it when it enters the
 //!   guest after the injection, or at once if hardware delivers the interrupt to a vCPU that is in the guest.
 //!
@@ -45,9 +45,9 @@ const MAX_WAIT: Ns = 10_000_000_000;
 pub enum DoorStep {
     /// The vCPU leaves the guest with the kick that announces the packet.
     Kicked,
-    /// KVM gets the packet's interrupt.
+    /// KVM receives the packet's interrupt.
     Signalled,
-    /// A vCPU runs in the guest that has been told of the packet, or that polls for it.
+    /// A vCPU that knows of the packet, or polls for it, runs in the guest.
     Entered,
 }
 
@@ -60,13 +60,13 @@ pub struct DoorCounts {
     pub first: u64,
     /// Packets that share the interrupt of an earlier one.
     pub shared: u64,
-    /// Packets without an interrupt, because an earlier one was still to be taken.
+    /// Packets without an interrupt, because an earlier interrupt was still pending.
     pub before_entry: u64,
     /// Packets without an interrupt, because the guest polled.
     pub polled: u64,
-    /// Packets without an interrupt in a queue that had none before: which vCPU polls is not known.
+    /// Packets without an interrupt in a queue that has had no interrupt yet, so that the polling vCPU is unknown.
     pub never_interrupted: u64,
-    /// Packets of which nothing is known, because events were lost or are not recorded.
+    /// Packets whose steps are unknown, because events were lost or are not recorded.
     pub unknown: u64,
     /// Packets with an interrupt that no vCPU was seen to take.
     pub not_taken: u64,
@@ -76,7 +76,7 @@ pub struct DoorCounts {
     pub kicked: u64,
 }
 
-/// What is known of a queue.
+/// State of a queue, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
     /// The virtual machine's process.
@@ -94,11 +94,11 @@ struct Queue {
 struct Pending {
     read: Sighting,
     queue: QueueKey,
-    /// The vCPU thread that took the queue's last interrupt before.
+    /// The vCPU thread that took the queue's last interrupt before this packet.
     target: Option<u32>,
-    /// The first time since then at which it was in the guest.
+    /// The first time since the packet's read at which this vCPU was in the guest.
     in_guest: Option<Mark>,
-    /// When this round took the packet up.
+    /// Time at which this round took the packet.
     since: Ns,
 }
 
@@ -109,9 +109,9 @@ struct Server {
     is_vhost: bool,
     /// The eventfd of the interrupt of the queue that a worker of vhost serves, if known.
     call: Option<u32>,
-    /// The queue whose eventfd it has read: only threads of QEMU.
+    /// The queue whose eventfd the thread has read; only for threads of QEMU.
     relays: Option<QueueKey>,
-    /// Its next interrupt is another device's, whose irqfd it has signalled.
+    /// Whether its next interrupt belongs to another device, whose irqfd it has signalled.
     signals_other: bool,
     /// The kick before its round, until it has written a packet.
     kick: Option<Mark>,
@@ -126,7 +126,7 @@ struct Vcpu {
     place: Place,
 }
 
-/// Where a vCPU is.
+/// Whether a vCPU is in the guest.
 #[derive(Clone, Copy, Debug, Default)]
 enum Place {
     #[default]
@@ -250,7 +250,7 @@ impl Door {
         self.queues.entry(key).or_default()
     }
 
-    /// A vCPU thread's stay in the guest, from `t` on.
+    /// The entry of a vCPU thread that is in the guest, at `t` at the earliest; `None` if it is not known to be there.
     fn in_guest(&self, vcpu: u32, t: Ns) -> Option<Mark> {
         match self.vcpus.get(&vcpu)?.place {
             Place::Inside(since) => Some(Mark { t: since.t.max(t), ..since }),
@@ -296,7 +296,7 @@ impl Door {
         self.forget(self.held);
     }
 
-    /// Abandons what waits for too long. Call it regularly.
+    /// Abandons packets and interrupts that have waited for too long. Call it regularly.
     pub fn advance(&mut self, now: Ns) {
         let (mut forgotten, mut announced) = (0, 0);
         for server in self.servers.values_mut() {
@@ -322,7 +322,7 @@ impl Door {
         self.not_taken(announced);
     }
 
-    /// No further event comes: counts the packets that wait for one.
+    /// Ends the input: counts the packets that still wait for an event.
     pub fn finish(&mut self) {
         self.forget_packets();
     }
@@ -353,7 +353,7 @@ impl Door {
                 }
                 self.signalled(mark, eventfd);
             }
-            // Of any packet.
+            // Of any packet: the first one of the round was the one that the kick announced.
             Transfer::TapWrite(..) => {
                 self.servers.get_mut(&mark.pid).into_iter().for_each(|server| server.kick = None);
             }
@@ -452,7 +452,7 @@ impl Door {
         Some(self.interrupts.len() - 1)
     }
 
-    /// KVM gets an interrupt.
+    /// KVM receives an interrupt.
     fn raise(&mut self, at: usize, mark: Mark, line: Option<Line>, step: TakeStep) {
         let interrupt = &mut self.interrupts[at];
         (interrupt.stage, interrupt.raiser, interrupt.line) = (Stage::Raised, mark.pid, line);
@@ -465,7 +465,7 @@ impl Door {
     }
 
     fn raised(&mut self, mark: Mark, line: Line, step: TakeStep) {
-        // KVM reports the line of an irqfd's interrupt right after it has got the signal.
+        // KVM reports the line of an irqfd's interrupt right after it has received the signal.
         let is_unnamed = |i: &Interrupt| i.stage == Stage::Raised && i.raiser == mark.pid && i.line.is_none();
         if let Some(interrupt) = self.interrupts.iter_mut().rfind(|i| is_unnamed(i)) {
             interrupt.line = Some(line);
@@ -530,8 +530,8 @@ impl Door {
         self.queue(queue).vector = Some(vector);
     }
 
-    /// A line was raised while the guest handled its interrupt. KVM has it accepted when the guest has ended that, on
-    /// the vCPU's thread.
+    /// A line was raised while the guest was handling its interrupt. Once the guest has finished, KVM delivers the new
+    /// one on the vCPU's thread.
     fn accepted_again(&mut self, mark: Mark, vector: u32, vcpu: u32) {
         if !self.vcpus.contains_key(&mark.pid) {
             return;
@@ -554,7 +554,7 @@ impl Door {
         same(interrupt.process, self.process(tid)) && same(interrupt.vcpu, vcpu.number)
     }
 
-    /// Hardware delivers an interrupt: at once to a vCPU in the guest.
+    /// Hardware delivers an interrupt, immediately if the vCPU is in the guest.
     fn posted(&mut self, mark: Mark, vector: u32, step: TakeStep) {
         let is_its = |i: &Interrupt| i.stage == Stage::Raised && i.raiser == mark.pid && i.vector == Some(vector);
         let Some(at) = self.interrupts.iter().rposition(is_its) else { return };
@@ -563,7 +563,7 @@ impl Door {
         match target.map_or(Place::Unknown, |(_, vcpu)| vcpu.place) {
             Place::Outside(_) => {}
             Place::Inside(since) => self.take(at, Mark { t: mark.t, ..since }, step),
-            // It may be in the guest, and have the interrupt already.
+            // The vCPU may be in the guest, and may have received the interrupt already.
             Place::Unknown => {
                 let interrupt = self.interrupts.remove(at);
                 self.not_taken(interrupt.packets.len());
@@ -584,7 +584,7 @@ impl Door {
         for at in its.into_iter().rev() {
             match is_known {
                 true => self.interrupts[at].stage = Stage::Injected(mark.pid),
-                // Of all vCPUs that may be this one.
+                // The interrupt may belong to any vCPU of the process.
                 false => {
                     let interrupt = self.interrupts.remove(at);
                     self.not_taken(interrupt.packets.len());
@@ -638,7 +638,7 @@ impl Door {
         for Pending { read, .. } in &interrupt.packets {
             step(DoorStep::Entered, at_mark(read, mark));
         }
-        // The events of earlier ones of the queue were not seen, and come no more.
+        // The events of the queue's earlier interrupts were missed, and will not follow.
         let earlier = self.interrupts.extract_if(..at, |i| i.queue == interrupt.queue && i.is_raised());
         let missed = earlier.map(|interrupt| interrupt.packets.len()).sum();
         self.not_taken(missed);
@@ -651,7 +651,7 @@ impl Door {
         step(DoorStep::Entered, at_mark(read, mark));
     }
 
-    /// A server has put its packets into the guest's ring without an interrupt, unless it has none.
+    /// Ends a server's round: its remaining packets, if any, are in the guest's ring without an interrupt.
     fn end_round(&mut self, tid: u32, step: TakeStep) {
         let Some(server) = self.servers.get_mut(&tid) else { return };
         (server.relays, server.signals_other) = (None, false);
@@ -667,7 +667,7 @@ impl Door {
             }
             let now = self.queues.get(&queue).and_then(|queue| queue.target);
             match (in_guest, target) {
-                // Another vCPU has taken an interrupt since.
+                // Another vCPU has taken an interrupt in the meantime.
                 _ if now != target && target.is_some() => self.forget(1),
                 (Some(mark), _) => self.polls(&read, mark, step),
                 (None, Some(vcpu)) => self.polled.push((vcpu, read)),

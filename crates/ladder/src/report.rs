@@ -128,7 +128,7 @@ pub struct DrawnStep {
     pub at_ns: Ns,
     /// Time since the previous step, ns.
     pub rung_ns: Ns,
-    /// The thread that did it.
+    /// The thread that performed the step.
     pub thread: String,
     /// The thread's number.
     pub pid: u32,

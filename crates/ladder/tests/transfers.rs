@@ -1,4 +1,4 @@
-//! Each variant in both directions, and the counts besides transfers, from events written by hand.
+//! Each variant in both directions, and the counts other than transfers, from handwritten events.
 
 use latpath_ladder::{
     Device, Direction, Doorbell, Event, EventKind, Identity, Join, Ladder, LadderFigures, Line, MeansReport,

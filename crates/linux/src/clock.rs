@@ -22,7 +22,7 @@ pub struct KernelTime {
     pub max_error_ns: Ns,
     /// Frequency correction, ppb.
     pub frequency_ppb: i64,
-    /// TAI − UTC, s; 0 if nobody set it.
+    /// TAI − UTC, s; 0 if it was never set.
     pub tai_offset_s: i32,
 }
 

@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Attempts what a compromised process would try; returns the attempts that succeeded.
+    /// Attempts the actions of a compromised process; returns those that succeeded.
     fn ways_out(landlock_alone: bool) -> Vec<&'static str> {
         // SAFETY: static names, and numbers.
         unsafe {

@@ -1,4 +1,4 @@
-//! Whose a process is: a systemd unit, a container, a pod or a virtual machine, by the names of its control groups.
+//! Owner of a process: a systemd unit, a container, a pod or a virtual machine, from the names of its control groups.
 //!
 //! [`Owner::parse`] reads a /proc/PID/cgroup alone. [`Owner::label`] adds the names that people gave pods and
 //! containers, from files that kubelet, Docker and Podman keep on this machine; no daemon is asked.
@@ -67,7 +67,7 @@ impl Runtime {
 pub enum Owner {
     /// A systemd unit: `sshd.service`.
     Unit(String),
-    /// A container: its identifier, or its name if it has none, and what runs it.
+    /// A container: its identifier, or its name if it has none, and the program that runs it.
     Container(String, Runtime),
     /// A pod of Kubernetes, by its UID, and one of its containers, if the process is in one.
     Pod(String, Option<(String, Runtime)>),
@@ -133,7 +133,7 @@ impl Owner {
         names.entry(self.clone()).or_insert_with(|| self.name_under(&Root::of(Path::new("/")))).clone()
     }
 
-    /// What it is, with its [name](Self::name): `container web (docker)`, `pod shop/web-0`, `unit sshd.service`.
+    /// The kind of owner, with its [name](Self::name): `container web (docker)`, `pod shop/web-0`, `unit sshd.service`.
     pub fn label(&self) -> String {
         self.described(&self.name())
     }

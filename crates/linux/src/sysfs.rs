@@ -1,4 +1,4 @@
-//! The /sys of a network namespace: it shows the devices of the namespace in which it was mounted.
+//! The /sys of a network namespace. A /sys shows the devices of the namespace in which it was mounted.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -31,7 +31,7 @@ impl<F> Observation<F> {
         self.not_shown.iter().chain(&self.notes)
     }
 
-    /// The same window, with other figures.
+    /// An observation of the same window, with other figures.
     pub fn map<T>(self, change: impl FnOnce(F) -> T) -> Observation<T> {
         let Self { from_ns, window_ns, lost_events, cost_per_event_ns, not_shown, notes, figures } = self;
         let figures = change(figures);

@@ -11,7 +11,8 @@ pub type PointId = u16;
 /// Defines `PointKind` from one table; a kind's number is its row.
 macro_rules! kinds {
     ($($kind:ident: $info:expr,)*) => {
-        /// What passes at a point: each kind is a row of the table in `point.rs`, and of docs/points.md.
+        /// Kind of a point: the event that it observes. Each kind is a row of the table in `point.rs`, and of
+        /// docs/points.md.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         #[allow(missing_docs)] // the row's `packet` and `place`
@@ -43,7 +44,7 @@ pub struct KindInfo {
     pub named_by: NamedBy,
     /// The role of the kind in a route.
     pub route: RoutePart,
-    /// The packet's place on its way through the machine.
+    /// The packet's place in the machine.
     pub passage: Passage,
     /// The path through the host that a sighting here proves.
     pub path: PathMark,
@@ -92,7 +93,7 @@ pub enum RoutePart {
     Beside,
 }
 
-/// A packet's place on its way through a machine.
+/// A packet's place in a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// It enters by a device.
@@ -109,7 +110,7 @@ pub enum Passage {
     FromApplication,
     /// A VM of this host takes it.
     ToVm,
-    /// A VM of this host tells the host that it has given it the packet.
+    /// A VM of this host notifies the host of a packet that it has handed over.
     VmKicks,
     /// A VM of this host is signalled that it has the packet.
     VmSignalled,
@@ -121,14 +122,14 @@ pub enum Passage {
     Dropped,
     /// It does not exist yet: its sample is taken.
     Sampled,
-    /// It is not sent yet: this is the time at which its talker is to send it.
+    /// It is not sent yet: this is the time at which its talker should send it.
     Planned,
 }
 
 /// The path through the host that a sighting proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMark {
-    /// None: packets of all paths pass here.
+    /// No path: packets of all paths pass here.
     Any,
     /// Open vSwitch's datapath, by a flow.
     Flow,
@@ -159,7 +160,8 @@ pub enum FrameAt {
 }
 
 impl KindInfo {
-    /// A kind whose times no kernel program takes. The texts are those of the fields; the point is beside the route.
+    /// A kind whose times no kernel program takes, with its texts for the fields of these names; the point is off the
+    /// route.
     const fn without_program(
         name: &'static str,
         passage: Passage,
@@ -668,7 +670,7 @@ impl FromStr for PointKind {
 pub struct Point {
     /// `host`, or the name that the user gave a machine.
     pub machine: String,
-    /// What passes here.
+    /// The kind of the point.
     pub kind: PointKind,
     /// Device name, or the thread's name for a reader. `%netns` is appended where a name alone is ambiguous.
     pub device: String,
@@ -722,7 +724,7 @@ const COPY: &str = "copy";
 /// The packets of redundant networks that pass at a point: the end of its device name, as in `eth0:A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// Those of one LAN.
+    /// The copies by one LAN.
     Lan(Lan),
     /// The first copy of each packet, by either LAN: a computed point, named `copy:first`.
     First,

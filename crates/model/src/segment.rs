@@ -92,7 +92,7 @@ impl SegmentKind {
         self == Self::Named || self.is_of_reactions() == reacts
     }
 
-    /// Whether it is the whole of what is measured of a packet or a reaction.
+    /// Whether the segment covers the whole measured time of a packet or a reaction.
     pub fn is_whole(self) -> bool {
         matches!(self, Self::Total | Self::Treact)
     }

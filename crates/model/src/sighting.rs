@@ -121,7 +121,7 @@ impl Counters {
 }
 
 /// A source of sightings: the kernel programs of this machine, or an agent's stream. It cannot fail after its creation:
-/// a dead source keeps what it has delivered.
+/// a dead source keeps the sightings that it has delivered.
 pub trait Source: Send {
     /// The points found so far. Indexes are stable; later calls may return more.
     fn points(&mut self) -> Vec<PointInfo>;
@@ -136,7 +136,7 @@ pub trait Source: Send {
     /// The counts so far.
     fn counters(&mut self) -> Counters;
 
-    /// Notes for the user on limits of what this source sees.
+    /// Notes for the user on limits of this source's view.
     fn source_notes(&mut self) -> Vec<SourceNote> {
         Vec::new()
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 pub enum SourceNoteKind {
     /// General information for the reader.
     Note,
-    /// A limit of what can be seen on this machine, without evidence that packets are affected.
+    /// A limit of observation on this machine, without evidence that packets are affected.
     Footnote,
     /// Packets pass in several fragments, of which only the first is followed.
     Fragments,

@@ -25,19 +25,19 @@ const ACTION_KIND: u16 = 1;
 const ACTION_OPTIONS: u16 = 2;
 const SKBEDIT_PRIORITY: u16 = 3;
 
-/// Packets that filters see.
+/// The packets to which filters apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterHook {
-    /// Those that the device has received.
+    /// Packets that the device has received.
     Received,
-    /// Those that are to be sent, before the queueing discipline.
+    /// Packets to be sent, before the queueing discipline.
     Sent,
 }
 
 /// A filter that gives packets a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityFilter {
-    /// Its place among the filters of the device: the lowest one that matches a packet applies.
+    /// Its place among the device's filters: of those that match a packet, the one with the lowest place applies.
     pub order: u16,
     /// The priority in the VLAN tag of its packets; `None` if it has no such condition. It may have others.
     pub pcp: Option<u8>,

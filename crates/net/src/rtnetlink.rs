@@ -102,12 +102,12 @@ pub enum NewDevice<'a> {
 pub enum MacvtapMode {
     /// None.
     Private,
-    /// Those that a switch outside sends back.
+    /// Frames that an external switch sends back.
     Vepa,
     /// All, directly.
     #[default]
     Bridge,
-    /// It is the only one on the device, takes over its address and receives all frames.
+    /// The tap is the only one on the device, takes over its address and receives all frames.
     Passthru,
 }
 

@@ -32,9 +32,9 @@ pub struct VirtualFunction {
     pub address: [u8; 6],
     /// The VLAN whose tag the NIC adds and removes; 0 for none.
     pub vlan: u32,
-    /// Whether the NIC drops frames from another source address than its own; `None` if the driver does not say.
+    /// Whether the NIC drops frames from another source address than its own; `None` if the driver does not report it.
     pub spoof_check: Option<bool>,
-    /// Whether the guest may set the address, and receive all frames; `None` if the driver does not say.
+    /// Whether the guest may set the address, and receive all frames; `None` if the driver does not report it.
     pub trusted: Option<bool>,
     /// State of its link.
     pub link: FunctionLink,
@@ -47,7 +47,7 @@ pub struct VirtualFunction {
 /// State of a virtual function's link (`IFLA_VF_LINK_STATE_…`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FunctionLink {
-    /// That of the NIC.
+    /// The link state of the NIC.
     #[default]
     Auto,
     /// Always up.
@@ -93,7 +93,7 @@ fn function(bytes: &[u8]) -> Option<VirtualFunction> {
         VirtualFunction { number: u32_at(mac, 0)?, address: mac.get(4..10)?.try_into().ok()?, ..Default::default() };
     for (kind, value) in attributes(bytes) {
         let setting = u32_at(value, 4);
-        // The kernel writes -1 where the driver does not say.
+        // The kernel writes -1 if the driver does not report a value.
         let switch = || setting.filter(|on| *on <= 1).map(|on| on == 1);
         match kind {
             VLAN => found.vlan = setting.unwrap_or(0),

@@ -97,7 +97,7 @@ impl NicClock {
         }
     }
 
-    /// The place of a NIC's time of a packet that the kernel had at `had`, and its error bound.
+    /// Maps the NIC's time of a packet that the kernel had at `had` to this machine's clock, with its error bound.
     pub fn place(&mut self, nic_time: Ns, had: Ns) -> Option<(Ns, Ns)> {
         let mapped = match self.map.at(nic_time) {
             Ok(mapped) => mapped,

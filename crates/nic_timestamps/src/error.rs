@@ -30,7 +30,7 @@ pub enum StampError {
         /// The reason.
         why: String,
     },
-    /// The setting cannot be recorded in the journal, by which the changes of a killed latpath are undone.
+    /// The setting cannot be recorded in the journal, which is needed to undo the changes of a killed latpath.
     #[error("{device}: its hardware stamps stay as they are: {cause}")]
     NotNoted {
         /// The device.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Result of a search.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PathDocument {
-    /// What the search attached to.
+    /// The attachments of the search.
     pub attached: Attached,
     /// The packets, in the order in which they were picked up.
     pub packets: Vec<PacketDocument>,
@@ -18,18 +18,18 @@ pub struct PathDocument {
     pub points: Vec<String>,
     /// Counts of missed events.
     pub lost: LostEvents,
-    /// Limits of what can be shown here.
+    /// Limits of the search on this machine.
     pub notes: Vec<String>,
 }
 
-/// What a search attached to.
+/// The attachments of a search.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Attached {
     /// Kind of attachment: `kprobe-multi`, `kprobes` or `tracepoints`.
     pub with: String,
     /// Number of functions.
     pub functions: usize,
-    /// Number of functions that could have been attached to.
+    /// Number of functions to which the search could have attached.
     pub functions_known: usize,
     /// Names of the functions; null if they are all.
     pub functions_shown: Option<Vec<String>>,

@@ -32,7 +32,7 @@ impl Function {
 pub(crate) struct Traceable {
     /// Functions, by address.
     pub functions: Vec<Function>,
-    /// Why there are none, or not all.
+    /// Why functions are missing, if any are.
     pub notes: Vec<String>,
 }
 

@@ -67,6 +67,6 @@ pub struct How {
     pub tracepoints: usize,
     /// Time until all were attached.
     pub took: Duration,
-    /// Limits of what can be shown here, one line each.
+    /// Limits of the search on this machine, one line each.
     pub notes: Vec<String>,
 }

@@ -21,7 +21,7 @@ const PLACES: [&str; 2] = ["user", "[kernel]"];
 pub struct SampledMachine<'s> {
     /// Individual samples ([`Samples::new`]).
     pub samples: &'s Samples,
-    /// Its clock minus the host's, ns.
+    /// The machine's clock minus the host's, ns.
     pub offset_ns: Ns,
     /// Prefix of its processes' names: a guest's name and a colon, without a space (Perfetto cuts names at spaces).
     pub prefix: String,

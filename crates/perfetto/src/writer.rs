@@ -18,7 +18,7 @@ const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
 
-/// A row of latpath, or of a thread.
+/// A row of the trace: one of latpath's own, or a thread's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Track {
     Recorded,

@@ -118,7 +118,7 @@ impl BreachedProbe {
         }
     }
 
-    /// One line for the trace, at most some 700 bytes.
+    /// One line for the trace, about 700 bytes at most.
     fn mark(&self) -> String {
         let or_none = |ns: Option<Ns>| ns.map_or("none".into(), |ns| ns.to_string());
         let mut text = format!(

@@ -231,7 +231,7 @@ impl ContextRecorder {
     }
 
     /// Handles a breach; called at once by the measuring thread. With `wait`, returns when the records are copied,
-    /// after some 0.1 ms per CPU.
+    /// after about 0.1 ms per CPU.
     pub fn breach(&self, request: BreachRequest, wait: bool) {
         let mut recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
         recording.collect(false);

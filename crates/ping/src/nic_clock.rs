@@ -40,7 +40,7 @@ impl NicTrack {
         }
     }
 
-    /// Marks an interval in which the clock was set, and has no known offset.
+    /// Marks an interval in which the clock was set, so that its offset is unknown.
     pub fn darken(&mut self, from: Ns, to: Ns) {
         self.dark.push_back((from, to));
         if self.dark.len() > KEPT {

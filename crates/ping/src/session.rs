@@ -249,7 +249,7 @@ impl Session {
         self.waiting.pop_front()
     }
 
-    /// Stamps for what may be the last message: after all complete ones, also those of incomplete answers.
+    /// Stamps for a message that may be the last one: after all complete ones, also those of incomplete answers.
     pub fn any_afterwards(&mut self) -> Option<LateStamps> {
         self.waiting.pop_front().or_else(|| {
             let some = |a: &&mut LateStamps| a.stamps.iter().any(Option::is_some);

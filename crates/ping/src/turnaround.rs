@@ -70,7 +70,7 @@ impl Turnarounds {
         times.record(sequence, time);
     }
 
-    /// Adds those of another session.
+    /// Adds the times of another session.
     pub fn merge(&mut self, other: &Self) {
         self.app.merge(&other.app);
         self.kernel.merge(&other.kernel);

@@ -1,5 +1,5 @@
-//! What survives a kill and a full disk, and what a breach leaves. Each case runs in a process of its own: this
-//! program, started again.
+//! Data that survives a kill and a full disk, and the files that a breach leaves. Each case runs in a process of its
+//! own: this program, started again.
 
 use latpath_ping::{
     breach::{BreachOptions, BreachTrace, BreachedProbe, Edge},

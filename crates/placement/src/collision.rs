@@ -22,7 +22,7 @@ pub enum CollisionKind {
     MayMeetVcpu,
     /// An interrupt is served on a CPU that a vCPU or a polling thread is pinned to.
     InterruptOnReserved,
-    /// An interrupt is served on an isolated CPU that nobody assigned to it.
+    /// An interrupt is served on an isolated CPU that was not assigned to it.
     InterruptOnIsolated,
     /// A thread other than a vCPU or a polling thread may run on a CPU that one of these is pinned to.
     ThreadOnReserved,
@@ -37,7 +37,7 @@ pub enum CollisionKind {
 }
 
 impl CollisionKind {
-    /// The kind in texts: what is wrong with the thread or interrupt.
+    /// The kind in texts: the fault of the thread or interrupt.
     pub fn text(self) -> &'static str {
         match self {
             Self::MainLoopBehindVcpu | Self::VhostBehindVcpu => "waits behind vCPUs in real time, a deadlock",
@@ -196,7 +196,7 @@ impl Placement {
         }
     }
 
-    /// Two CPUs of a core share its units: what runs on one slows the other.
+    /// Two CPUs of a core share its units: work on one slows the other.
     fn siblings_in_use(&self, all: &mut Vec<Collision>) {
         let reserved = self.reserved();
         for worker in self.workers.iter().filter(|w| w.job.is_exclusive() && self.is_pinned(w)) {

@@ -1,4 +1,4 @@
-//! The map of CPUs: what each is kept for, and what may run there.
+//! The map of CPUs: the purpose of each, and the threads and interrupts that may run there.
 
 use crate::collision::Collision;
 use crate::placement::{CpuUse, Placement, Worker};
@@ -13,7 +13,7 @@ pub struct CpuRow {
     /// The CPUs.
     #[schemars(with = "String")]
     pub cpus: Cpus,
-    /// What they are kept for.
+    /// Purpose of these CPUs.
     pub kept_for: CpuUse,
     /// Their NUMA node.
     pub node: Option<u32>,
@@ -33,7 +33,7 @@ pub struct CpuRow {
 /// The map of a machine's CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CpuMap {
-    /// CPUs by what runs there, the lowest first.
+    /// Groups of CPUs with the same use and the same work, the lowest CPUs first.
     pub rows: Vec<CpuRow>,
     /// Threads that may run on all CPUs that are not isolated.
     pub unpinned: Vec<String>,

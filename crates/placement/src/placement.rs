@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Distance of a NUMA node to itself (ACPI, SLIT).
 const OWN_NODE: &str = "10";
 
-/// What a thread does.
+/// The task of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
@@ -21,7 +21,7 @@ pub enum Job {
     MainLoop,
     /// An I/O thread of QEMU.
     Io,
-    /// A helper of KVM, which works seldom.
+    /// A helper of KVM, which rarely runs.
     KvmHelper,
     /// Another thread of a virtual machine.
     OtherOfVm,
@@ -34,7 +34,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// Whether the thread is to have its CPUs for itself: a vCPU, or one that polls devices.
+    /// Whether the thread should have its CPUs to itself: a vCPU, or a thread that polls devices.
     pub fn is_exclusive(self) -> bool {
         matches!(self, Self::Vcpu | Self::Pmd)
     }
@@ -43,7 +43,7 @@ impl Job {
 /// A thread that carries packets or time, and the CPUs on which it may run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worker {
-    /// What it does.
+    /// The thread's task.
     pub job: Job,
     /// Its name, as settings have it: `guest7 vCPU 0`, `ovs-vswitchd pmd-c03`.
     pub name: String,
@@ -77,7 +77,7 @@ pub struct Interrupt {
     pub thread: Option<String>,
 }
 
-/// What a CPU is kept for.
+/// Purpose of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CpuUse {
@@ -190,7 +190,7 @@ impl Placement {
         kept
     }
 
-    /// What a CPU is kept for.
+    /// Purpose of a CPU.
     pub fn use_of(&self, cpu: u32) -> CpuUse {
         match (self.isolated.contains(cpu), self.nohz_full.contains(cpu)) {
             (false, false) => CpuUse::Housekeeping,

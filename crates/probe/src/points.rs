@@ -144,7 +144,7 @@ fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
     }
 }
 
-/// The kind of point from the VM's view: a VM wrote what enters the host by a tap, or leaves a macvtap.
+/// The kind of point from the VM's view: a VM wrote the packets that enter the host by a tap, or leave a macvtap.
 fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     let info = kind.info();
     let comes_from_vm = match link {

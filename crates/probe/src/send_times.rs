@@ -8,7 +8,7 @@ use latpath_model::{Ns, PlannedSend, StreamId};
 const PLAUSIBLE: Ns = 1_000_000_000;
 /// Interval between two readings of the clocks, ns.
 const READ_EVERY: Ns = 100_000_000;
-/// Maximum pending send times: more are dropped if nobody takes them.
+/// Maximum pending send times; further ones are dropped until they are taken.
 const MOST_PENDING: usize = 1 << 16;
 /// Number of consecutive packets with increasing times by `CLOCK_MONOTONIC` after which such times count. They are small
 /// numbers, as samples are, so that single ones may be close to the current time by chance.
@@ -86,7 +86,7 @@ impl SendTimes {
             None if sends.is_monotonic(t, word) => (word, true),
             None => return,
         };
-        // After a step of the clock, or beside another talker, send times begin again.
+        // After a step of the clock, or with a second talker, send times begin again.
         let is_new = planned > sends.newest || sends.newest.saturating_sub(planned) > PLAUSIBLE;
         if is_new && self.pending.len() < MOST_PENDING {
             sends.newest = planned;

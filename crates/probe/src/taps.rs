@@ -226,10 +226,10 @@ mod tests {
         assert_eq!(taps.0.len(), MOST_TAPS);
     }
 
-    /// What happens to a VM, which has one NIC.
+    /// An event of a VM, which has one NIC.
     #[derive(Clone, Debug)]
     enum Step {
-        /// It starts, with the next name or the lowest one that is free, or returns beside its old self.
+        /// It starts, with the next name or the lowest free one, or starts again while its old instance still exists.
         Start {
             vm: u8,
             lowest_name: bool,

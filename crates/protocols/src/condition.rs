@@ -41,7 +41,7 @@ pub enum Condition {
 pub struct Level {
     /// The channel.
     pub channel: Channel,
-    /// What is compared with the level.
+    /// The quantity that is compared with the level.
     pub quantity: Quantity,
     /// Samples above the level are beyond it; else those below it.
     pub is_above: bool,
@@ -49,7 +49,7 @@ pub struct Level {
     pub level: i64,
 }
 
-/// What is computed from a channel's values.
+/// Quantity computed from a channel's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quantity {
     /// The value with its sign.
@@ -203,7 +203,7 @@ pub(crate) struct WithCondition<'a>(pub &'a StreamSpec, pub &'a Condition);
 impl fmt::Display for WithCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(stream, condition) = self;
-        // A name may have what begins a condition.
+        // A name may contain the character that begins a condition.
         let mut text = stream.to_string();
         if stream.matcher.protocol().info().contents != Contents::Nothing {
             text = text.replace('[', "\\x5b");

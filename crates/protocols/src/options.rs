@@ -35,7 +35,7 @@ pub(crate) fn bad(option: &str, why: impl Into<String>) -> BadStream {
     BadStream::Option { option: option.into(), why: why.into() }
 }
 
-/// The options of a stream that have not been taken yet.
+/// A stream's options that have not been parsed yet.
 #[derive(Debug)]
 pub struct Options<'a> {
     pub(crate) left: Vec<(&'a str, &'a str, &'a str)>,

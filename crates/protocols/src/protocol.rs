@@ -30,7 +30,7 @@ pub struct Info {
     pub ethertypes: &'static [u16],
     /// UDP ports of its packets, if the ethertypes include IP; empty for any.
     pub udp_ports: &'static [u16],
-    /// What conditions read of its frames besides keys.
+    /// The content of its frames that conditions read, besides keys.
     pub contents: Contents,
     /// Frames contain the names of their streams, so that streams can be listed: [`Protocol::read`].
     pub is_listed: bool,
@@ -38,7 +38,7 @@ pub struct Info {
     pub key: Option<OwnKey>,
 }
 
-/// What conditions read of a protocol's frames.
+/// The content of a protocol's frames that conditions read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Nothing.

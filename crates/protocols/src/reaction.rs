@@ -1,5 +1,5 @@
-//! Reactions: from a packet that comes in to the packet that an application sends because of it, and the rules that say
-//! which packets belong together.
+//! Reactions: from a packet that comes in to the packet that an application sends because of it, and the rules that
+//! define which packets belong together.
 //!
 //! ```text
 //! svid:MU01[|Ia|] > 1500A -> goose:TRIP       the trip after a fault
@@ -12,14 +12,14 @@ use crate::condition::{parse, Condition, WithCondition};
 use crate::{Ns, StreamSpec};
 use std::{fmt, str::FromStr};
 
-/// What separates the two sides of a rule.
+/// Separator between the two sides of a rule.
 pub(crate) const ARROW: &str = " -> ";
 /// Default of [`ReactionRule::within`], ns.
 pub const WITHIN: Ns = 100_000_000;
 /// Maximum of [`ReactionRule::within`], ns.
 pub const MAX_WITHIN: Ns = 10_000_000_000;
 
-/// A rule that says which packet reacts to which.
+/// A rule that defines which packet is a reaction to which.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReactionRule {
     /// The stream that comes in.
@@ -34,7 +34,7 @@ pub struct ReactionRule {
     pub pairing: Pairing,
     /// Time from a packet that comes in after which its reaction counts as lost, ns.
     pub within: Ns,
-    /// Time over which a reaction is late, ns; `None` to capture no late ones.
+    /// Threshold above which a reaction is late, ns; `None` to capture no late reactions.
     pub late: Option<Ns>,
 }
 

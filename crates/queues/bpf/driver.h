@@ -196,7 +196,7 @@ int virtqueue_add_sgs(void *ctx)
 /* struct virtio_net_hdr_mrg_rxbuf */
 #define NUM_BUFFERS_AT 10
 
-/* A received packet begins in its first buffer, whose header says how many buffers it has. */
+/* A received packet begins in its first buffer, whose header contains the number of its buffers. */
 static __always_inline void count_packet(struct queue *q, __u64 buffer)
 {
 	__u16 buffers = 1;

@@ -8,7 +8,7 @@ use latpath_stats::units::duration;
 use latpath_stats::{DisorderedFigures, SegmentFigures, Summary};
 use latpath_timesync::{ClockReport, Link, LinkState, PtpInstance, SyncEvent};
 
-/// The text; `events` are those of this watch so far.
+/// The state of the clocks as text; `events`: those of this watch so far.
 pub fn clocks_text(report: &ClockReport, events: &[SyncEvent], style: Style) -> String {
     let mut page = Page::new(style);
     links(&mut page, &report.links);
@@ -128,7 +128,7 @@ fn page_event(page: &mut Page, report: &ClockReport, event: &SyncEvent) {
 /// Maximum events that a report lists.
 const MAX_LISTED: usize = 50;
 
-/// Writes who kept the clocks, what happened to them, and the times of packets while they were disordered.
+/// Writes the clocks' sources of synchronisation, their events, and the times of packets while clocks were disordered.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let Some(clocks) = &summary.clocks else { return };
     page.heading("Clocks");

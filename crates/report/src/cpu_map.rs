@@ -1,4 +1,4 @@
-//! The map of a machine's CPUs: what each is kept for, and what runs there.
+//! The map of a machine's CPUs: the purpose of each, and the threads and interrupts that run there.
 
 use crate::page::Page;
 use latpath_model::HOST;

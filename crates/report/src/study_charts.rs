@@ -1,5 +1,5 @@
 //! Pictures of a study, as SVG: for each cell the course of its runs, and their histogram at its right. All pictures
-//! have the same axes. The HTML page has them inline, AsciiDoc as files beside it.
+//! have the same axes. The HTML page contains them, AsciiDoc refers to files beside it.
 
 use crate::page::Picture;
 use latpath_model::Ns;

@@ -244,7 +244,7 @@ fn difference(page: &Page, figure: &FigureDifference, cell: String, reference: S
     vec![cell, reference, name.into(), text(by), text(interval), p, noise, verdict]
 }
 
-/// For each pair of settings: what was changed, and what it did.
+/// For each pair of settings: the changes, and their effect.
 fn settings(page: &mut Page, table: &StudyTable) {
     let is_of_settings = |one: &&Against| {
         let (cell, reference) = (&table.cells[one.cell], &table.cells[one.reference]);

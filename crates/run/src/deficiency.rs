@@ -66,7 +66,7 @@ pub enum Reach {
     All,
     /// Times to the end of the route, and counts of packets at it.
     EndOfRoute,
-    /// Times between two machines, and what is counted by them.
+    /// Times between two machines, and counts that depend on these times.
     BetweenMachines,
     /// Counts of packets that no point saw.
     SequenceNumbers,
@@ -75,7 +75,7 @@ pub enum Reach {
     /// Times from the beginning of the route or to its end (but not steps and user-defined segments), and counts of
     /// packets there.
     RouteEnds,
-    /// None; only explanations of figures.
+    /// No figure; only explanations of figures.
     NoFigure,
 }
 

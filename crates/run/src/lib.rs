@@ -4,7 +4,7 @@
 //! RUN/manifest.json                      streams, machines, options and counts; replaced atomically
 //! RUN/clocks.jsonl                       all samples of all clocks, one per line
 //! RUN/marks.jsonl                        notes on moments of the run, one per line
-//! RUN/sync.jsonl                         who kept the host's clocks synchronised, and events, one per line
+//! RUN/sync.jsonl                         synchronisation of the host's clocks, and events, one per line
 //! RUN/vms.json                           the machines' virtual machines at the start
 //! RUN/settings.json                      the machines' settings at the start and at the end
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or

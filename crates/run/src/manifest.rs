@@ -331,7 +331,7 @@ pub struct Manifest {
     pub deficiencies: Vec<Deficiency>,
     /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Limits of what could be seen, without evidence that packets were affected.
+    /// Limits of observation, without evidence that packets were affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub footnotes: Vec<String>,
 }

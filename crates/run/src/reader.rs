@@ -217,7 +217,8 @@ impl Run {
         &self.marks
     }
 
-    /// Who kept the host's clocks synchronised, and what happened to them; empty in runs of earlier versions.
+    /// The programs that kept the host's clocks synchronised, and events of the clocks; empty in runs of earlier
+    /// versions.
     pub fn sync(&self) -> &SyncHistory {
         &self.sync
     }

@@ -1,4 +1,4 @@
-//! Journeys that a file of another format holds: they are converted as they are read, and make a run without a directory.
+//! Journeys in a file of another format: they are converted as they are read, and form a run without a directory.
 
 use crate::{reader::Parts, Condition, Deficiency, Manifest, Rows, Run, RunError, SpikeFile, SpikeFiles};
 use latpath_capture::{Head, RankedCapture};
@@ -19,7 +19,7 @@ pub trait JourneySource: Send + Sync + Debug {
     fn read(&self, part: usize, pass: &mut dyn FnMut(&mut Rows) -> bool) -> Result<(), RunError>;
 }
 
-/// The facts of a source that reading it once has shown.
+/// Facts about a source, found by reading it once.
 #[derive(Clone, Debug, Default)]
 pub struct SourceFacts {
     /// Number of readable journeys.
@@ -30,11 +30,11 @@ pub struct SourceFacts {
     pub bytes: u64,
     /// Data that the file lacks.
     pub deficiencies: Vec<Deficiency>,
-    /// Captures around late packets, with what the file shows of them.
+    /// Captures around late packets, with the data that the file has.
     pub captures: Vec<RankedCapture>,
 }
 
-/// A source, with what is known of it.
+/// A source, with facts about it.
 #[derive(Debug)]
 pub(crate) struct OpenSource {
     pub source: Box<dyn JourneySource>,
@@ -67,7 +67,7 @@ impl OpenSource {
 }
 
 impl Run {
-    /// A run whose journeys a file of another format holds. It has no marks and no samples of clocks.
+    /// A run whose journeys are in a file of another format. It has no marks and no samples of clocks.
     pub fn of_source(path: &Path, manifest: Manifest, facts: SourceFacts, source: Box<dyn JourneySource>) -> Self {
         let texts = facts.deficiencies.iter().map(|one| one.text.clone());
         Self {

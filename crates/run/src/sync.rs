@@ -1,4 +1,4 @@
-//! `sync.jsonl`: who kept the host's clocks synchronised, and what happened to them.
+//! `sync.jsonl`: the programs that kept the host's clocks synchronised, and events of the clocks.
 
 use crate::{lines, span::TimeSpan, RunError, SYNC};
 use latpath_partstore::{Directory, StoreError};

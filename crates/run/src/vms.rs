@@ -21,7 +21,8 @@ enum Stored {
     ByMachine(VmsByMachine),
 }
 
-/// Returns the file's checksum. Earlier versions know the host's list alone, and take no other machine's for it.
+/// Returns the file's checksum. Earlier versions know only the host's list, whose format other machines' lists must not
+/// have.
 pub(crate) fn keep(run: &Directory, vms: &VmsByMachine) -> Result<String, RunError> {
     let bytes = match vms.machines().all(|machine| machine == HOST) {
         true => serde_json::to_vec(vms.of(HOST)),

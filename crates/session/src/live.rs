@@ -30,7 +30,7 @@ pub struct LiveOptions {
     pub row_limits: Vec<Ns>,
     /// Conditions that end the session.
     pub stop_after: StopAfter,
-    /// The watch of this host's clocks; `None` to show nothing of them.
+    /// The watch of this host's clocks; `None` to omit them.
     pub clocks: Option<Arc<Monitor>>,
 }
 

@@ -100,7 +100,7 @@ pub enum RecordError {
         path: PathBuf,
         /// Number of journeys on disk.
         stored: u64,
-        /// What became of the directory.
+        /// State of the directory.
         directory: DirectoryState,
         /// The error of writing.
         source: RunError,

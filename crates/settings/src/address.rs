@@ -1,4 +1,4 @@
-//! Where the value of a setting is at present: what a reading found it at, and what a write goes to.
+//! The current address of a setting's value, at which a reading found it and a write changes it.
 
 use crate::setting::Setting;
 use crate::write::Place;

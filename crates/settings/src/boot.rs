@@ -1,8 +1,8 @@
 //! Parameters of the kernel's command line that the next start of the machine uses, from the files of its boot loader.
 //!
-//! Read are, in this order: `/etc/kernel/cmdline` (systemd-boot, unified kernel images), the entries of the Boot Loader
-//! Specification below `/boot/loader/entries`, and GRUB's `/boot/grub/grub.cfg`. `/etc/default/grub` has parameters
-//! that the next `update-grub` takes over.
+//! The files are read in this order: `/etc/kernel/cmdline` (systemd-boot, unified kernel images), the entries of the
+//! Boot Loader Specification below `/boot/loader/entries`, and GRUB's `/boot/grub/grub.cfg`. `/etc/default/grub` has
+//! parameters that the next `update-grub` takes over.
 
 use crate::read::boot_parameter;
 use crate::setting::{Read, Setting};
@@ -22,7 +22,7 @@ const GRUB: [&str; 2] = ["boot/grub/grub.cfg", "boot/grub2/grub.cfg"];
 /// The kernel's command line of the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NextBoot {
-    /// The file that has it; `None` if no file of a boot loader can be read.
+    /// The file that has the command line; `None` if no file of a boot loader can be read.
     pub file: Option<String>,
     /// The command line.
     pub line: String,
@@ -36,7 +36,7 @@ pub struct NextBoot {
 pub struct PendingParameter {
     /// The parameter's setting.
     pub setting: Setting,
-    /// Its value now, as [`Setting`] has it: [`Setting::ABSENT`] if it is not set.
+    /// Its current value, in the form of [`Setting`]: [`Setting::ABSENT`] if it is not set.
     pub now: String,
     /// Its value after the next start.
     pub next: String,
@@ -59,7 +59,7 @@ impl NextBoot {
     pub fn read(root: &Root) -> Self {
         let source = default_grub(root);
         let (file, line) = kernel_install(root).or_else(|| entry(root)).or_else(|| grub(root)).unzip();
-        // A file of GRUB that nobody generated yet, or that only root reads.
+        // GRUB's file has not been generated yet, or only root can read it.
         let (file, line) = match (file, &source) {
             (None, Some((path, line))) => (Some(path.clone()), line.clone()),
             (file, _) => (file, line.unwrap_or_default()),

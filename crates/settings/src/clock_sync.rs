@@ -12,14 +12,14 @@ use std::process::Command;
 const FILE: &str = "netlink/clock-sync";
 /// The beginning of the unit's name.
 const UNIT: &str = "latpath-phc2sys-";
-/// Where systemd has the units that systemd-run makes.
+/// Directory in which systemd keeps the units created by systemd-run.
 const TRANSIENT: &str = "run/systemd/transient";
 /// Maximum number of processes that are searched.
 const MOST_PROCESSES: usize = 4 << 20;
 /// Programs that set clocks of network devices.
 const PROGRAMS: [&str; 3] = ["phc2sys", "ptp4l", "ts2phc"];
 
-/// How phc2sys keeps the clocks together.
+/// Direction in which phc2sys synchronises the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     /// The device's clock follows the system's: TAI where the kernel knows its offset.
@@ -38,7 +38,7 @@ impl Direction {
         }
     }
 
-    /// The words of phc2sys; without ptp4l, the clocks are set to the same time, with no offset.
+    /// The arguments of phc2sys: without ptp4l, the clocks are set to the same time, with no offset.
     fn words(self, device: &str) -> Vec<&str> {
         match self {
             Self::SystemToNic => vec!["-s", "CLOCK_REALTIME", "-c", device, "-O", "0", "-R", "16", "-l", "5", "-q"],
@@ -47,7 +47,7 @@ impl Direction {
     }
 }
 
-/// The name of the device's unit, if it can be part of one.
+/// The name of the device's unit; `None` if the device's name cannot be part of a unit's.
 fn unit(device: &str) -> Option<String> {
     let is_plain = device.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     is_plain.then(|| format!("{UNIT}{device}.service"))
@@ -58,7 +58,7 @@ fn names(words: &[&str], device: &str, clocks: &[String]) -> bool {
     words.iter().any(|word| *word == device || clocks.iter().any(|clock| word.strip_prefix("/dev/") == Some(clock)))
 }
 
-/// What keeps the clocks together; `None` if the device has no clock.
+/// The program that synchronises the clocks; `None` if the device has no clock.
 pub(crate) fn read(nic: &Nic) -> Option<String> {
     network::read(nic, FILE, |_| {
         let clocks = nic.sysfs().names(&format!("class/net/{}/device/ptp", nic.name()), 16);

@@ -21,9 +21,9 @@ const MOST_CPUS: usize = 8192;
 pub enum DifferenceKind {
     /// All recordings of each side have one value, and the sides' differ.
     Differs,
-    /// A side has several values: it changed during a recording, or from one to another.
+    /// A side has several values: the setting changed during a recording, or between recordings.
     Varies,
-    /// Only recordings of one side have it.
+    /// Only recordings of one side have the setting.
     OnlyOneSide,
 }
 
@@ -41,11 +41,12 @@ pub struct SettingDifference {
     pub settings: Vec<String>,
     /// The owners; a list of CPUs is one element. Empty for the machine.
     pub targets: Vec<String>,
-    /// The values of A's recordings, each once; empty where only B has it. Of several settings, `SETTING=VALUE` each.
+    /// The values of A's recordings, each once; empty if only B has the setting. With several settings, each as
+    /// `SETTING=VALUE`.
     pub a: Vec<String>,
     /// The values of B's recordings, likewise.
     pub b: Vec<String>,
-    /// The same in a sentence.
+    /// The difference as a sentence.
     pub text: String,
 }
 
@@ -76,7 +77,7 @@ pub struct SettingChange {
     pub begin: String,
     /// The value when it ended.
     pub end: String,
-    /// The same in a sentence.
+    /// The change as a sentence.
     pub text: String,
 }
 

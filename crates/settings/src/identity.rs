@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Identity {
     /// The owner's name in a reading: `eth0`, `guest7 vCPU 0`; empty for the machine.
     pub target: String,
-    /// Where the owner was when it was identified.
+    /// The owner's address when it was identified.
     pub address: Address,
     /// The network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub struct DeviceIdentity {
 }
 
 impl Identity {
-    /// Whether both are the same owner, which may have moved to another network namespace, or have another number.
+    /// Whether both identify the same owner, which may have moved to another network namespace or have another number.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_device =
             |(one, of_one): (&str, Inode), (another, of_another): (&str, Inode)| match (&self.device, &other.device) {

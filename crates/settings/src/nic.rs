@@ -6,7 +6,7 @@ use latpath_net::Netns;
 use std::io;
 use std::path::Path;
 
-/// Why a device did not take a value.
+/// Why a device rejected a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The device, its driver or this kernel does not have the option.
@@ -37,7 +37,7 @@ pub struct Nic {
     answers: Answers,
 }
 
-/// What answers a device's requests.
+/// The source of the answers to a device's requests.
 pub(crate) enum Answers {
     /// The running kernel: by ioctl(2), by rtnetlink.
     Kernel {
@@ -92,17 +92,17 @@ impl Nic {
         link.rsplit('/').next().map(str::to_owned)
     }
 
-    /// In a folder, the path of the file that has the answer of a request: `ethtool/rings`, `netlink/addresses`.
+    /// In a folder, the path of the file with the answer to a request: `ethtool/rings`, `netlink/addresses`.
     pub(crate) fn answer_file(&self, name: &str) -> std::path::PathBuf {
         self.sysfs.path(&format!("class/net/{}/{name}", self.name))
     }
 
-    /// The lines of the answer of a request in a folder.
+    /// The text of the answer to a request in a folder.
     pub(crate) fn answer(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.answer_file(name)).ok()
     }
 
-    /// An error of a request: `doing` is the command that makes the same one.
+    /// The error of a request; `doing` is the equivalent command.
     pub(crate) fn refusal(&self, doing: &str, error: &io::Error) -> Refusal {
         let device = &self.name;
         match error.raw_os_error() {

@@ -20,11 +20,11 @@ pub struct Owner {
     /// The program: `tuned`, `sysctl.d`, `tmpfiles.d`, `modprobe.d`, `udev`, `systemd`, `irqbalance`, `libvirt`,
     /// `NetworkManager`.
     pub program: String,
-    /// The file that makes it do so, if it is one.
+    /// The file that makes the program set the setting, if there is one.
     pub file: Option<String>,
-    /// The value that it sets, as the file has it.
+    /// The value that the program sets, as written in the file.
     pub value: Option<String>,
-    /// When it sets the setting again, and how to change that: a sentence without a full stop.
+    /// When the program sets the setting again, and how to change that: a sentence without a full stop.
     pub note: String,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A thing that a program sets.
+/// The subject that a program sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     /// A sysctl(8).
@@ -58,13 +58,13 @@ enum Subject {
 /// The programs that set settings on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// The latest one of a subject counts.
+    /// Of the claims on a subject, the last one counts.
     claims: Vec<(Subject, Owner)>,
     irqbalance: Option<Irqbalance>,
 }
 
 impl Owners {
-    /// Finds the owners of settings below a root: `/` for the running machine. `running` tells whether a program of
+    /// Finds the owners of settings below a root: `/` for the running machine. `running` returns whether a program of
     /// this name runs. Files that this user may not read are left out.
     pub fn read(root: &Root, running: &dyn Fn(&str) -> bool, vms: &[Vm]) -> Self {
         let mut claims = files::claims(root);

@@ -21,7 +21,8 @@ use std::path::Path;
 
 /// Maximum duration of a reading, ns. Later settings are missing, and a note names the first of them.
 const MOST_TIME: Ns = 1_000_000_000;
-/// The same for a reading of places, whose caller changes them: a plan must not lack what a slow machine has.
+/// Maximum duration of a reading of places for a plan, ns: it is longer, so that a plan lacks nothing on a slow
+/// machine.
 const MOST_TIME_OF_PLACES: Ns = 60_000_000_000;
 /// Maximum number of processes that are searched for kernel threads: Linux's own limit (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;

@@ -24,8 +24,8 @@ pub struct SettingValue {
     /// for the machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// The owner's address at the time of the reading, if its name does not have it: the number of an interrupt or a
-    /// thread, the path of a group or a queue.
+    /// The owner's address at the time of the reading, if it does not follow from the name: the number of an interrupt
+    /// or a thread, the path of a group or a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// The value as the kernel writes it.

@@ -76,13 +76,13 @@ impl Scope {
 pub enum Disturbs {
     /// No packet.
     Nothing,
-    /// CPUs stop for a while, all or some.
+    /// Some or all CPUs stop for a while.
     CpuStall,
-    /// The device's link goes down and comes up again, or its queues are made again: packets are lost.
+    /// The device's link goes down and comes up again, or its queues are recreated: packets are lost.
     LinkFlap,
-    /// The virtual machine has to be started again.
+    /// The virtual machine has to be restarted.
     VmRestart,
-    /// The machine has to be started again.
+    /// The machine has to be rebooted.
     Reboot,
 }
 
@@ -103,22 +103,22 @@ impl Disturbs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Lasts {
-    /// Until the machine is started again.
+    /// Until the machine is rebooted.
     Reboot,
-    /// Until the device's link goes down or its queues are made again.
+    /// Until the device's link goes down or its queues are recreated.
     LinkDown,
     /// Until the device moves to another network namespace.
     Move,
-    /// Until the virtual machine, or the program, is started again.
+    /// Until the virtual machine or the program is restarted.
     VmRestart,
-    /// Also after the machine is started again.
+    /// Also after a reboot.
     Persistent,
     /// While the program that wrote it keeps the file open.
     FileOpen,
 }
 
 impl Lasts {
-    /// Whether a change that disturbs as a link flap does may reset the value, if both are of the same device.
+    /// Whether a change that disturbs like a link flap may reset the value, if both concern the same device.
     pub fn is_reset_by_flap(self) -> bool {
         matches!(self, Self::LinkDown | Self::Move)
     }
@@ -184,8 +184,8 @@ pub enum Read {
     Special(&'static str, special::Function),
 }
 
-/// Destination of a setting. [`Setting::write`] writes those that [`Setting::writable`] says can be written at once;
-/// [`Setting::shell`] returns the command that does the same.
+/// Destination of a setting. [`Setting::write`] writes those that can be written at once according to
+/// [`Setting::writable`]; [`Setting::shell`] returns the command that does the same.
 #[derive(Clone, Copy)]
 pub enum Write {
     /// The value is written to the source: a file, a sysctl(8), the kernel's command line.

@@ -1,4 +1,4 @@
-//! When two texts are the same value of a setting.
+//! Compares texts that may be the same value of a setting.
 
 use crate::ethtool::options::{covers, missing};
 use crate::setting::{Read, Setting};
@@ -15,7 +15,7 @@ enum Form {
     List,
     /// A module's parameter: `Y` and `1` are the same.
     Switch,
-    /// Names with a value each, of which a wanted value may name some: `rx 64` of `rx 64 tx 256`.
+    /// Pairs of a name and a value, of which a wanted value may have only some: `rx 64` of `rx 64 tx 256`.
     Pairs,
     /// Items in any order: addresses, neighbours.
     Items,
@@ -54,8 +54,8 @@ impl Setting {
         }
     }
 
-    /// The option of a wanted value that the owner of this value does not have: `combined` of `combined 1` for a device
-    /// with `rx 2 tx 2`.
+    /// The first option of a wanted value that the owner of `value` lacks: `combined` of `combined 1` for a device with
+    /// `rx 2 tx 2`.
     pub fn missing_option(self, value: &str, wanted: &str) -> Option<String> {
         match self.form() {
             Form::Pairs => missing(value, wanted),
@@ -63,7 +63,7 @@ impl Setting {
         }
     }
 
-    /// Whether a value that was read is the wanted one, however each is written.
+    /// Whether a value that was read equals the wanted one, even if they are written differently.
     pub fn is_met(self, value: &str, wanted: &str) -> bool {
         let (value, wanted) = (value.trim(), wanted.trim());
         let same = match self.form() {

@@ -35,7 +35,7 @@ pub enum Writable {
     VmStart,
     /// A command of the user changes it.
     ByCommand,
-    /// It is a fact, or another program's.
+    /// It cannot be set, or another program sets it.
     Never,
 }
 
@@ -135,8 +135,8 @@ impl Setting {
         }
     }
 
-    /// Gives the setting a value at an address, where the table says, and reads it back. A machine in a folder gets the
-    /// value in its files. The caller keeps the old value ([`Source::value`]) in the journal first.
+    /// Sets the setting to a value at an address, in the way that the table defines, and reads it back. A machine in a
+    /// folder gets the value in its files. The caller keeps the old value ([`Source::value`]) in the journal first.
     ///
     /// # Errors
     /// If latpath does not write the setting, the address no longer exists, the kernel refuses the value, or a reading
@@ -480,7 +480,8 @@ mod tests {
                 };
                 let stats = tasks.filter_map(|task| of(&task.file_name()).ok());
                 let queued = stats.filter(|stat| stat.contains("(latpath-queued)"));
-                // Field 39 is the CPU; the name, field 2, has no space. Others are there for a moment after their call.
+                // Field 39 is the CPU; the name, field 2, has no space. Threads of other calls exist for a moment after
+                // the call.
                 let state = |stat: String| {
                     let fields: Vec<&str> = stat.split(' ').collect();
                     (fields[2] == "R", fields[38].parse::<u32>().unwrap())

@@ -37,7 +37,7 @@ fn on_lab_kernels() -> Result {
         let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::Igb, &mut |line| eprintln!("{line}"), NEVER)?;
         let program = hypervisor.path_of(&me).display().to_string();
         hypervisor.expect("modprobe igb", NEVER)?;
-        // Each is a call of its own, which has to end in time.
+        // Each is a separate call, which must end in time.
         for test in ["ip_shows", "its_namespace", "tc_shows", "a_devices_features", "moves", "undone", "refusal", "igb"]
         {
             let said = hypervisor.expect(&format!("'{program}' {test}"), NEVER)?;

@@ -7,7 +7,7 @@ use latpath_timesync::{LinkState, SyncEventKind, SyncHistory};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who kept the host's clocks synchronised.
+/// Synchronisation of the host's clocks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClockFigures {
     /// The links: which clock followed which.
@@ -27,7 +27,7 @@ pub struct ClockLinkFigures {
     pub clock: String,
     /// Its reference; empty if it had none.
     pub follows: String,
-    /// The daemon that steered it; empty if nobody did.
+    /// The daemon that steered it; empty if none did.
     pub by: String,
     /// The last state.
     pub state: LinkState,
@@ -52,7 +52,7 @@ pub struct ClockEventFigures {
     pub clock: String,
     /// Start at the earliest, since the recording's start, ns.
     pub since_start_ns: Ns,
-    /// The same, UTC, ns.
+    /// Start at the earliest, UTC, ns.
     pub time_ns: Ns,
     /// Time from the start to the discovery, ns.
     pub noticed_after_ns: Ns,
@@ -67,9 +67,9 @@ pub struct ClockEventFigures {
 pub struct DisorderedFigures {
     /// Time for which clocks were disordered, ns.
     pub elapsed_ns: Ns,
-    /// Number of packets first seen then.
+    /// Number of packets first seen in that time.
     pub packets: u64,
-    /// Their segments.
+    /// The segments of these packets.
     pub disordered: Vec<SegmentFigures>,
     /// The segments of all other packets.
     pub in_order: Vec<SegmentFigures>,

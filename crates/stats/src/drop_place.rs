@@ -59,7 +59,7 @@ places! {
     NoSocket = "no socket at the port",
     /// The destination's MAC address belongs to another host.
     NotOurs = "MAC address of another host",
-    /// A bridge has no port for it: VLAN, spanning tree, or no port to flood to.
+    /// A bridge has no port for the packet: VLAN, spanning tree, or no port to flood to.
     BridgeNoPort = "no bridge port for it",
     /// netfilter (iptables, nftables).
     Netfilter = "netfilter rule",

@@ -250,7 +250,7 @@ pub struct StreamFigures {
     /// the last), lost, or never seen; `None` without any.
     #[serde(default)]
     pub consecutive: Option<ConsecutiveFigures>,
-    /// The same for other thresholds, if limits request them.
+    /// The longest runs over other thresholds, if limits request them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consecutive_over: Vec<ConsecutiveOver>,
     /// Copies of its packets by the LANs of redundant networks (PRP, HSR); empty without them.
@@ -489,7 +489,7 @@ pub struct Summary {
     pub streams: Vec<StreamFigures>,
     /// The machines' clocks.
     pub machines: Vec<MachineFigures>,
-    /// Who kept the host's clocks synchronised, and what happened to them; absent in runs of earlier versions.
+    /// Synchronisation of the host's clocks, and their events; absent in runs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<ClockFigures>,
     /// The worst packets, longest first (reports only).

@@ -7,7 +7,7 @@ use latpath_model::{PointId, PointInfo};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Copies of packets by one LAN of redundant networks, at one place of their way.
+/// Copies of packets by one LAN of redundant networks, at one place of their route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LanFigures {
     /// The place: the point of the first copies, `host/nic-rx@copy:first`.

@@ -1,4 +1,4 @@
-//! Topologies of `latpath net` and profiles of `latpath tune`, set up for a trial and taken back by the journal.
+//! Topologies of `latpath net` and profiles of `latpath tune`, set up for a trial and undone by the journal.
 
 use crate::plan::{Plan, Settings, Topology};
 use latpath_topology::{self as net, Way};
@@ -14,7 +14,7 @@ impl Plan {
     /// Reads the files that the plan names, below the plan's directory, so that the plan is complete without them.
     ///
     /// # Errors
-    /// If a file cannot be read, or is no topology or profile; as a sentence.
+    /// If a file cannot be read, or is not a topology or profile; as a sentence.
     pub fn read_files(&mut self, directory: &Path) -> Result<(), String> {
         let read = |name: &str| {
             let path = directory.join(name);
@@ -37,7 +37,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Topologies and profiles of the plan that somebody else has set up, so that a trial would take them down.
+    /// The topology or profile of the plan that is already set up, if any; a trial would take it down.
     pub(crate) fn set_up_already(&self) -> Result<Option<String>, String> {
         let up = net::names(&Journal::of_this_machine());
         for topology in &self.topologies {

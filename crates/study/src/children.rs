@@ -1,4 +1,4 @@
-//! What a trial runs beside the recording: latpath's own children, and the words of each process.
+//! The processes of a trial besides the recording: latpath's own children, and the command line of each process.
 
 use crate::plan::{cpu_list, filled_in, Direction, Load, Publish, UdpStream, Variables};
 use crate::process::Surroundings;
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// What a study asks of a child that is latpath itself.
+/// Request of a study to a child process of latpath's own program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildRequest {
@@ -53,14 +53,14 @@ pub fn udp_stream(request: ChildRequest, stop: &AtomicBool) -> io::Result<UdpStr
     }
 }
 
-/// A process to start: its name in the trial's directory, its words, and what it runs in.
+/// A process to start: its name in the trial's directory, its command line, and its surroundings.
 pub struct Process {
     pub what: &'static str,
     pub words: Vec<OsString>,
     pub surroundings: Surroundings,
 }
 
-/// What all processes of a trial share.
+/// Values that all processes of a trial share.
 pub struct Common<'a> {
     /// latpath's own program.
     pub program: &'a Path,

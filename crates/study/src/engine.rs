@@ -1,4 +1,4 @@
-//! Makes the trials of a study that its directory lacks.
+//! Runs those trials of a study that its directory lacks.
 
 use crate::folder::{Folder, Outcome, TrialRecord};
 use crate::schedule::{Cell, Trial};
@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time that a trial takes beside warm-up and recording, before any was made: commands, attaching, closing the run.
+/// Estimated time of a trial in addition to warm-up and recording, as long as none is complete: commands, attaching,
+/// closing the run.
 const SET_UP: Duration = Duration::from_secs(5);
 /// Attempts at a trial.
 const ATTEMPTS: u32 = 2;
 
-/// Why a study cannot go on.
+/// Why a study cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
     /// A file of the study cannot be read or written.
@@ -25,7 +26,7 @@ pub enum StudyError {
         /// The cause.
         error: std::io::Error,
     },
-    /// A file of the study is not what latpath wrote.
+    /// A file of the study is damaged, or was not written by latpath.
     #[error("{}: cannot be used: {why}", path.display())]
     Damaged {
         /// Its path.
@@ -41,13 +42,13 @@ pub enum StudyError {
         /// The cause.
         why: String,
     },
-    /// Another process makes trials there.
+    /// Another process runs trials in the directory.
     #[error("{}: another latpath study runs there; wait for its end, or name another directory with -o", .0.display())]
     InUse(PathBuf),
     /// The directory has no study.
     #[error("{}: no study; latpath study PLAN.toml -o STUDY makes one", .0.display())]
     NoStudy(PathBuf),
-    /// Somebody set up a topology or settings of the plan, which a trial would take down.
+    /// A topology or settings of the plan are already set up; a trial would take them down.
     #[error("{0}, so that the study can set it up itself and take it down after each trial")]
     SetUpAlready(String),
     /// The directory has trials of another plan.
@@ -55,21 +56,21 @@ pub enum StudyError {
     OtherPlan {
         /// The directory.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         what: String,
     },
 }
 
-/// What is left of a study, and how long it takes.
+/// The remaining trials of a study, and their duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Trials of the plan.
     pub trials: usize,
-    /// Trials still to be made.
+    /// Number of remaining trials.
     pub left: usize,
     /// Time of one trial.
     pub trial: Duration,
-    /// Part of it beside warm-up and recording.
+    /// Part of that time besides warm-up and recording.
     pub set_up: Duration,
 }
 
@@ -80,7 +81,7 @@ impl Estimate {
     }
 }
 
-/// What a trial does now.
+/// Phase of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Its topology and settings are set up.
@@ -89,7 +90,7 @@ pub enum Phase {
     WarmingUp,
     /// Packets are recorded.
     Recording,
-    /// Settings and topology are taken back.
+    /// Settings and topology are undone.
     TakingDown,
 }
 
@@ -101,8 +102,8 @@ pub enum Progress<'p> {
         /// The trial.
         trial: &'p str,
     },
-    /// What an interrupted trial left could not be taken down. The next trial shows whether that matters: after a
-    /// reboot nothing is left.
+    /// The remains of an interrupted trial could not be taken down. The next trial shows whether that matters: after a
+    /// reboot, nothing remains.
     NotTakenDown {
         /// The trial.
         trial: &'p str,
@@ -117,7 +118,7 @@ pub enum Progress<'p> {
         of: usize,
         /// Its name.
         trial: &'p str,
-        /// What it does.
+        /// The phase.
         phase: Phase,
         /// Time until the study is complete.
         left: Duration,
@@ -128,7 +129,7 @@ pub enum Progress<'p> {
         trial: &'p str,
         /// The reason.
         reason: &'p str,
-        /// Whether it is tried again.
+        /// Whether the trial is repeated.
         again: bool,
     },
 }
@@ -138,9 +139,9 @@ pub enum Progress<'p> {
 pub enum Finish {
     /// All trials have a record.
     Complete,
-    /// The user ended it; the same plan goes on.
+    /// The user ended the study; the same plan continues it.
     Stopped {
-        /// Trials still to be made.
+        /// Number of remaining trials.
         left: usize,
     },
 }
@@ -157,8 +158,8 @@ pub struct Study {
 }
 
 impl Study {
-    /// Takes a directory for a plan: a new one, or one that has trials of it. With `force`, trials of another plan are
-    /// removed. `current` is the directory in which the plan's commands run, `program` the path of latpath.
+    /// Opens a directory for a plan: a new one, or one with trials of this plan. With `force`, trials of another plan
+    /// are removed. `current` is the directory in which the plan's commands run, `program` the path of latpath.
     ///
     /// # Errors
     /// If the directory cannot be used, is in use, or has trials of another plan.
@@ -177,7 +178,7 @@ impl Study {
                 None => *seed,
                 Some(what) if !force => return Err(StudyError::OtherPlan { path: folder.path().into(), what }),
                 Some(_) => {
-                    // Its commands take down what a trial of it left.
+                    // The old plan's commands take down the remains of its trials.
                     let old = Self { plan: old.clone(), seed: *seed, folder, current, program };
                     old.take_down_what_was_left(&mut |_| ())?;
                     old.folder.clear_trials();
@@ -210,7 +211,7 @@ impl Study {
         Trial::all(&self.plan, self.seed)
     }
 
-    /// What is left, and how long it takes.
+    /// The remaining trials, and their duration.
     ///
     /// # Errors
     /// If records of trials cannot be read.
@@ -226,11 +227,11 @@ impl Study {
         Ok(Estimate { trials: trials.len(), left: trials.len() - done.len(), trial: fixed + set_up, set_up })
     }
 
-    /// Makes the trials that have no record. With `repeat_failed`, failed ones are made again. A trial that fails is
-    /// tried once more, and then recorded as failed.
+    /// Runs the trials that have no record; with `repeat_failed`, also the failed ones. A trial that fails is repeated
+    /// once, and then recorded as failed.
     ///
     /// # Errors
-    /// If the directory cannot be written, or what an interrupted trial left cannot be taken down.
+    /// If the directory cannot be written, or the remains of an interrupted trial cannot be taken down.
     pub fn run(
         &self,
         stop: &AtomicBool,
@@ -290,7 +291,7 @@ impl Study {
             if recorded.is_err() && stop.load(Ordering::Relaxed) {
                 directory.clear();
                 match taken_down {
-                    // The next start tries again: the trial stays under way.
+                    // The next start tries again, since the trial remains marked as under way.
                     Err(reason) => progress(Progress::NotTakenDown { trial: &name, reason: &reason }),
                     Ok(()) => self.folder.is_clear()?,
                 }
@@ -337,13 +338,13 @@ impl Study {
         Attempt { plan, trial, directory, current, program }
     }
 
-    /// Takes down what a trial had set up when latpath was killed.
+    /// Takes down the topology and settings of a trial during which latpath was killed.
     fn take_down_what_was_left(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), StudyError> {
         let Some(under_way) = self.folder.under_way()? else { return Ok(()) };
         let all = self.trials();
         if let Some(trial) = all.into_iter().find(|trial| trial.name(&self.plan) == under_way.trial) {
             progress(Progress::TakingDown { trial: &under_way.trial });
-            // A trial that was complete keeps its run: only its end was not noted.
+            // A complete trial keeps its run: only its end was not recorded.
             let is_complete = self.folder.record(&under_way.trial)?.is_some();
             if !is_complete {
                 let directory = self.folder.fresh(&under_way.trial)?;
@@ -368,8 +369,7 @@ fn chosen_seed() -> u64 {
     u64::from(now.subsec_nanos()) ^ (now.as_secs() & 0xffff_ffff)
 }
 
-/// What of a plan differs from a stored one, so that its trials are not those of the plan; more repetitions are
-/// allowed.
+/// The difference of a plan from a stored one, if the stored trials do not fit the plan; more repetitions are allowed.
 fn differs(old: &Plan, new: &Plan, seed: u64) -> Option<String> {
     if new.repetitions < old.repetitions {
         return Some(format!("{} repetitions instead of {}", new.repetitions, old.repetitions));

@@ -6,7 +6,7 @@
 //! | `under-way.json` | the trial whose topology and settings may be set up; absent between trials |
 //! | `trials/NAME/run/` | the recorded run |
 //! | `trials/NAME/trial.json` | written last and at once: a trial without it is repeated |
-//! | `trials/NAME/*.txt` | what its commands printed |
+//! | `trials/NAME/*.txt` | output of its commands |
 
 use crate::engine::StudyError;
 use crate::schedule::Trial;
@@ -191,7 +191,7 @@ impl Folder {
         write(&self.directory, UNDER_WAY, &UnderWay { version: VERSION, trial: trial.into() })
     }
 
-    /// Notes that nothing is set up any more.
+    /// Records that nothing is set up any more.
     pub fn is_clear(&self) -> Result<(), StudyError> {
         match self.directory.remove(UNDER_WAY).and_then(|()| self.directory.sync()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(file_error(&self.directory, UNDER_WAY)(error)),
@@ -199,7 +199,7 @@ impl Folder {
         }
     }
 
-    /// An empty directory for a trial; what an earlier attempt left in it is removed.
+    /// An empty directory for a trial; files of an earlier attempt are removed.
     pub fn fresh(&self, trial: &str) -> Result<Directory, StudyError> {
         let made = match self.trials.make_directory(trial) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {

@@ -1,9 +1,9 @@
 //! Studies: topologies × settings × loads × directions, each repeated in randomised blocks, and one table that compares
 //! them.
 //!
-//! A [`Plan`] names the configurations. [`Study::open`] takes a directory for it, [`Study::run`] makes the trials that
-//! the directory lacks, each a recorded run that a marker completes, and [`StudyTable::of`] compares them. The same plan
-//! goes on after any interruption.
+//! A [`Plan`] names the configurations. [`Study::open`] takes a directory for it, [`Study::run`] runs the trials that
+//! the directory lacks, each a recorded run that a marker completes, and [`StudyTable::of`] compares them. After any
+//! interruption, the same plan continues.
 //!
 //! This crate does not print: progress is typed.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits

@@ -33,7 +33,7 @@ pub struct Plan {
     /// Length of a recording.
     #[serde(default = "seconds::<60>", with = "time")]
     pub duration: Duration,
-    /// Maximum time of a command that sets up or takes down.
+    /// Time limit of a command that sets up or takes down.
     #[serde(default = "seconds::<120>", with = "time")]
     pub command_limit: Duration,
     /// Packets that take longer are late.
@@ -76,7 +76,7 @@ pub struct Plan {
     /// Settings of the machine; none for the machine as it is.
     #[serde(default)]
     pub settings: Vec<Settings>,
-    /// Loads beside the stream; none for no load.
+    /// Loads in addition to the stream; none for no load.
     #[serde(default, rename = "load")]
     pub loads: Vec<Load>,
 }
@@ -123,13 +123,13 @@ pub struct Topology {
     pub name: String,
     /// Topology of `latpath net`: a file below the plan's directory.
     pub file: Option<String>,
-    /// The way of that topology, instead of the file's own: of the file's options, those of this way count.
+    /// The way, instead of the file's own; of the file's options, those of this way apply.
     pub way: Option<latpath_topology::Way>,
     /// Topology of `latpath net`: its text. latpath keeps that of `file` here.
     pub text: Option<String>,
-    /// Shell command that sets it up, and ends.
+    /// Shell command that sets up the topology, and ends.
     pub up: Option<String>,
-    /// Shell command that takes it down, also from a half-made state, and ends.
+    /// Shell command that takes the topology down, even if only parts were set up, and ends.
     pub down: Option<String>,
     /// Values for `{NAME}`, before those of the plan.
     #[serde(default)]
@@ -151,11 +151,11 @@ pub struct Settings {
     pub variables: latpath_tune::Variables,
     /// Shell command that applies them, and ends.
     pub apply: Option<String>,
-    /// Shell command that undoes them, also if only some were applied, and ends.
+    /// Shell command that undoes the settings, even if only some were applied, and ends.
     pub undo: Option<String>,
 }
 
-/// A load beside the stream. At most one of its kinds is named; none of them is no load.
+/// A load in addition to the stream, of one kind at most; without a kind, there is no load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
@@ -177,9 +177,9 @@ pub struct Load {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpStream {
-    /// Address and port that the packets are sent to.
+    /// Address and port to which the packets are sent.
     pub to: String,
-    /// Number of flows, each of its own thread.
+    /// Number of flows, each with its own thread.
     #[serde(default = "one")]
     pub streams: u16,
     /// UDP payload, bytes.
@@ -273,7 +273,7 @@ impl Plan {
     /// Reads and checks a plan.
     ///
     /// # Errors
-    /// If the file cannot be read, is no plan, or a part of it cannot be used.
+    /// If the file cannot be read, is not a plan, or has an unusable part.
     pub fn read(path: &Path) -> Result<Self, BadPlan> {
         let text = latpath_linux::read_text(path, MOST_BYTES);
         let text = text.map_err(|error| BadPlan::File { path: path.into(), error })?;
@@ -287,7 +287,7 @@ impl Plan {
     /// Reads and checks the text of a plan, whose errors begin with `name`.
     ///
     /// # Errors
-    /// If the text is no plan, or a part of it cannot be used.
+    /// If the text is not a plan, or has an unusable part.
     pub fn parse(text: &str, name: &str) -> Result<Self, BadPlan> {
         let mut plan: Self = toml::from_str(text).map_err(|error| BadPlan::Form {
             name: name.into(),

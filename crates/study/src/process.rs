@@ -1,8 +1,8 @@
 //! The processes of a trial: publisher, reader, load, and the commands that set up and take down.
 //!
-//! A process that runs beside the recording has a process namespace of its own, whose first process dies with latpath:
-//! the kernel then kills all processes in it, also those that left their group. So nothing of a trial survives it, not
-//! even `kill -9` of latpath.
+//! A process that runs during the recording has its own process namespace, whose first process dies with latpath: the
+//! kernel then kills all processes in it, also those that left their group. So no process of a trial survives latpath,
+//! not even after `kill -9`.
 
 use latpath_linux::background::leave_at_exec;
 use latpath_linux::{die_with_parent, spawn_on_lasting_thread, Cpus};
@@ -23,10 +23,10 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(10);
 /// Time in which a process must end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Maximum length of what is quoted of a process's last line, bytes.
+/// Maximum quoted length of a process's last line, bytes.
 const MOST_QUOTED: usize = 300;
 
-/// What a process runs in.
+/// Environment, network namespace and CPUs of a process.
 #[derive(Clone, Default)]
 pub struct Surroundings {
     /// Environment variables.
@@ -37,11 +37,11 @@ pub struct Surroundings {
     pub cpus: Option<Cpus>,
 }
 
-/// A process beside the recording, with all that it started. Ended when dropped.
+/// A process besides the recording, with all processes that it started. Dropping it ends them.
 pub struct Beside {
     what: String,
     child: Child,
-    /// File of what it prints on stderr.
+    /// File with its stderr.
     errors: std::path::PathBuf,
 }
 
@@ -115,7 +115,7 @@ impl Drop for Beside {
     }
 }
 
-/// Runs a shell command to its end. What it starts in the background stays: a topology may need a daemon.
+/// Runs a shell command to its end. Processes that it starts in the background remain: a topology may need a daemon.
 ///
 /// # Errors
 /// If it cannot be started, fails, or takes longer than `limit`; as a sentence.

@@ -1,5 +1,5 @@
 //! The order of a study's trials: randomised complete blocks. Each repetition is a block that has every cell once, in
-//! an order of its own, so that what drifts over hours meets all cells alike.
+//! an order of its own, so that a drift over hours affects all cells alike.
 
 use crate::Plan;
 
@@ -40,7 +40,7 @@ impl Cell {
         ]
     }
 
-    /// Its names as one: `in-bridge-nominal-idle`.
+    /// Its names joined: `in-bridge-nominal-idle`.
     pub fn label(&self, plan: &Plan) -> String {
         self.names(plan).join("-")
     }

@@ -1,4 +1,5 @@
-//! The result of a study: one table of all cells, what held the late packets in each, and how the cells differ.
+//! The result of a study: one table of all cells, with the causes of late packets in each, and the differences between
+//! cells.
 
 use crate::engine::StudyError;
 use crate::folder::{Folder, Outcome, TrialRecord};
@@ -90,14 +91,14 @@ pub struct CellRow {
     pub load_bits_per_second: Option<f64>,
     /// Late packets whose causes were found.
     pub explained: u64,
-    /// What held the late packets, by cause.
+    /// Shares of the late packets' delay by cause.
     pub causes: Vec<DelayShare>,
-    /// Who held them: processes, units, interrupts.
+    /// Shares of the late packets' delay by culprit: processes, units, interrupts.
     pub culprits: Vec<DelayShare>,
 }
 
 impl CellRow {
-    /// Its names as one.
+    /// Its names joined.
     pub fn label(&self) -> String {
         format!("{} {} {} {}", self.direction, self.topology, self.settings, self.load)
     }
@@ -142,7 +143,7 @@ impl StudyTable {
     }
 }
 
-/// Reads recordings, and adds up what their tables need.
+/// Reads recordings, and accumulates the data of the table.
 struct Reader<'p> {
     plan: &'p Plan,
     segment: String,
@@ -152,7 +153,7 @@ struct Reader<'p> {
     footnotes: Vec<String>,
 }
 
-/// What is read of a cell.
+/// Data read for a cell.
 #[derive(Default)]
 struct CellData {
     recordings: Vec<Recording>,

@@ -84,8 +84,8 @@ impl Attempt<'_> {
         process::run(what, command, &surroundings, (self.directory, self.current), self.plan.command_limit)
     }
 
-    /// Sets up topology and settings, records, and takes both down again, whatever happened in between. The second
-    /// result is that of taking down.
+    /// Sets up topology and settings, records, and takes both down again, even after a failure. The second result is
+    /// that of taking down.
     pub fn make(
         &self,
         stop: &AtomicBool,
@@ -116,7 +116,7 @@ impl Attempt<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Err(NotRecorded::Stopped);
             }
-            // At least once: a command that cannot run ends at once.
+            // Sleeps at least once, so that a command that fails at once is noticed.
             std::thread::sleep(until.saturating_duration_since(Instant::now()).clamp(ROUND, CHECK));
             all_run(&mut beside)?;
             if Instant::now() >= until {
@@ -124,14 +124,15 @@ impl Attempt<'_> {
             }
         }
         let mut recorded = self.record(&mut beside, stop, phase)?;
-        // All at once, so that they need not wait for each other.
+        // All are signalled first, so that their ends overlap.
         beside.iter_mut().for_each(Beside::ask_to_end);
         beside.iter_mut().for_each(Beside::end);
         recorded.load_bits_per_second = self.load_rate();
         Ok(recorded)
     }
 
-    /// Waits until the agents of the plan's machines answer: a guest that the topology has started still boots.
+    /// Waits until the agents of the plan's machines answer: a guest that the topology has started may still be
+    /// booting.
     fn wait_for_agents(&self, stop: &AtomicBool) -> Result<(), NotRecorded> {
         let until = Instant::now() + self.plan.command_limit;
         for NamedMachine { name, address, .. } in self.plan.named_machines()? {
@@ -144,14 +145,14 @@ impl Attempt<'_> {
                     let limit = self.plan.command_limit.as_secs();
                     return Err(format!("{error}; it did not answer within {limit} s (command_limit)").into());
                 }
-                // An address that is refused at once.
+                // If the address refuses at once, this limits the rate of attempts.
                 std::thread::sleep(CHECK);
             }
         }
         Ok(())
     }
 
-    /// Repeats the plan's command until it succeeds: a guest without an agent still boots.
+    /// Repeats the plan's command until it succeeds: a guest without an agent may still be booting.
     fn wait_until_ready(&self, stop: &AtomicBool) -> Result<(), NotRecorded> {
         let until = Instant::now() + self.plan.command_limit;
         while let Err(error) = self.run("ready", self.plan.ready.as_ref()) {

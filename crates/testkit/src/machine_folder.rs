@@ -199,7 +199,7 @@ impl MachineFolder {
         machine
     }
 
-    /// The machine that was laid out in a folder before.
+    /// A machine that was laid out in a folder earlier.
     pub fn at(folder: &Path) -> Self {
         Self(folder.to_owned())
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the daemon answers.
+/// The daemon's answers.
 #[derive(Clone, Debug)]
 pub struct PtpScript {
     /// domainNumber: requests of other domains are ignored.
@@ -30,9 +30,9 @@ pub struct PtpScript {
     pub device: String,
     /// Whether the NIC takes the timestamps.
     pub in_hardware: bool,
-    /// Whether it answers at all.
+    /// Whether the daemon answers at all.
     pub answers: bool,
-    /// Replaces each answer, for hostile ones.
+    /// Bytes that replace each answer, to test hostile ones.
     pub garbage: Option<Vec<u8>>,
 }
 
@@ -89,7 +89,7 @@ impl PtpDaemon {
         Self { path: path.into(), script, stop, thread: Some(thread) }
     }
 
-    /// Changes what it answers from now on.
+    /// Changes the answers from now on.
     ///
     /// # Panics
     /// If the daemon panicked.

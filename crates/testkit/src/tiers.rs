@@ -113,7 +113,7 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
         "together" => {
             let alone = now.iter().filter(|test| !test.side_by_side).count();
             if alone > 0 {
-                // scripts/test calls a program that says so once more.
+                // After this line, scripts/test runs the program again.
                 println!("left to run alone: {alone}");
             }
             now.retain(|test| test.side_by_side);

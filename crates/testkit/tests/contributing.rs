@@ -319,8 +319,8 @@ fn each_kind_of_point_has_a_program_and_a_test_that_sees_it() {
     tests(&root().join("crates/latpath/tests"), &mut files);
     let expected: String = files.iter().map(read).collect();
     for kind in PointKind::ALL {
-        // Some times are computed, or those of other events; a VM's packet is nic-rx or tx on the VM's own device; ping
-        // takes its own times.
+        // Some times are computed, or belong to other events; a VM's packet is nic-rx or tx on the VM's own device;
+        // ping takes its own times.
         let is_taken_elsewhere = matches!(kind.info().passage, Passage::FromVm | Passage::FromApplication);
         let is_derived = kind.is_computed() || is_taken_elsewhere || kind.is_at_door();
         let program = format!("POINT_{}", in_c(kind));

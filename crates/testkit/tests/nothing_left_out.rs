@@ -1,5 +1,5 @@
-//! What is written is also used: each Rust file is a module of its crate, and each implementation of an extensible list
-//! is in its table. Without these tests, a forgotten line would only leave the new code out.
+//! All code is also used: each Rust file is a module of its crate, and each implementation of an extensible list is in
+//! its table. Without these tests, a forgotten line would only leave the new code out.
 
 use std::{collections::BTreeSet, fs, path::Path, path::PathBuf};
 

@@ -32,7 +32,7 @@ const ANSWER: Duration = Duration::from_millis(200);
 /// chronyd's unix socket.
 const SOCKET: &str = "/run/chrony/chronyd.sock";
 
-/// Where chronyd answers.
+/// Sockets on which chronyd answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChronyAddress {
     /// UDP port on loopback.
@@ -253,7 +253,7 @@ fn source(data: &[u8]) -> Option<ChronySource> {
     let f = Fields(data);
     let is_reference_clock = f.u16(26)? == REFERENCE_CLOCK;
     let name = match is_reference_clock {
-        // Its four letters are in the address.
+        // The name of a reference clock is the four letters in the address field.
         true => f.array::<4>(0)?.into_iter().filter(u8::is_ascii_graphic).map(char::from).collect(),
         false => f.address(0)?,
     };

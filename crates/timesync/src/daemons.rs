@@ -1,4 +1,4 @@
-//! The daemons that steer clocks on this machine, and what their command lines and configurations say.
+//! The daemons that steer clocks on this machine, with the contents of their command lines and configurations.
 
 use crate::client::Domain;
 use latpath_linux::proc::Root;
@@ -37,8 +37,8 @@ const NAMES: [&str; 7] = ["ptp4l", "phc2sys", "ts2phc", "chronyd", "timemaster",
 /// Interval at which all processes are read again, ns: a process may become a daemon long after its start (exec).
 const FULL_SEARCH_EVERY: Ns = 60_000_000_000;
 
-/// Searches the daemons again and again. On a host with thousands of processes, reading all of them takes tens of
-/// milliseconds, so a search reads those only that started since the one before.
+/// Searches for the daemons repeatedly. On a host with thousands of processes, reading all of them takes tens of
+/// milliseconds, so a search only reads those that started since the previous one.
 #[derive(Debug, Default)]
 pub struct DaemonSearch {
     found: Vec<Daemon>,
@@ -127,7 +127,7 @@ impl Daemon {
     }
 }
 
-/// What a ptp4l was configured with.
+/// Configuration of a ptp4l.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configured {
     /// Its sockets, the one for readers first.

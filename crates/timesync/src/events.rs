@@ -17,7 +17,7 @@ const WARM_UP: u32 = 8;
 const WEIGHT: Ns = 64;
 /// Minimum mean size, ns, so that a quiet clock's noise is no event.
 const LEAST_MEAN: Ns = 25;
-/// The same for the system clock, which software reads.
+/// The same for the system clock, which is read by software.
 const LEAST_SYSTEM_MEAN: Ns = 200;
 /// Size of one offset that is an event by itself, in mean sizes.
 const SINGLE: Ns = 40;
@@ -51,7 +51,7 @@ pub enum SyncEventKind {
     Starvation,
     /// No messages from the master.
     SyncLost,
-    /// The system clock follows another source, or nobody steers it any more.
+    /// The system clock follows another source, or no daemon steers it any more.
     SourceChange,
     /// The bound that the user requires is broken.
     BoundBroken,
@@ -161,7 +161,7 @@ impl Offsets {
     }
 }
 
-/// What is known of one clock.
+/// State of one clock.
 #[derive(Clone, Debug)]
 struct Track {
     offsets: Offsets,
@@ -360,7 +360,7 @@ fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut Found<'_>) {
 fn add_offset(track: &mut Track, offset: Ns, before: Ns, clock: &str, found: &mut Found<'_>) {
     let mean = track.offsets.mean();
     if let Some((kind, from)) = track.offsets.add(found.at, offset) {
-        // What follows another event is part of it.
+        // Disorder that follows another event is part of that event.
         if track.open.is_empty() {
             let what = if kind == SyncEventKind::Step { "jumped" } else { "swings" };
             let text = format!("the offset {what}: {offset:+} ns, after {mean} ns on average");

@@ -1,9 +1,9 @@
-//! Who keeps this machine's clocks synchronised: ptp4l, phc2sys, chronyd, the kernel; their offsets, bounds and events.
+//! Synchronisation of this machine's clocks by ptp4l, phc2sys, chronyd and the kernel: offsets, bounds and events.
 //!
 //! * [`management`] and [`Client`] read ptp4l by PTP management messages over its unix sockets; [`chrony`] reads
 //!   chronyd by its monitoring protocol. Their answers are untrusted input.
-//! * [`Survey`] reads all of them again and again, and makes one [`ClockReport`]: which clock follows which, and how
-//!   wrong the system clock can be. [`Monitor`] does so in a thread of its own, and is the gate of `--require-sync`.
+//! * [`Survey`] reads all of them repeatedly into one [`ClockReport`]: which clock follows which, and the maximum error
+//!   of the system clock. [`Monitor`] does so in a separate thread, and is the gate of `--require-sync`.
 //! * [`EventDetector`] finds steps, servo swings, changes of the grandmaster and starvation in successive reports.
 //!
 //! docs/clocks.md explains the bounds.

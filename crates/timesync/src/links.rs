@@ -1,4 +1,4 @@
-//! Who follows whom: the links from the system clock to the root.
+//! The links between clocks, from the system clock to the root.
 
 use crate::state::{ClockReport, Link, LinkState, PtpInstance, PtpTime, SYSTEM_CLOCK};
 use crate::survey::phc_of;
@@ -78,7 +78,7 @@ fn time_by_system(report: &ClockReport) -> Option<PtpTime> {
 }
 
 /// The grandmaster's time by the most exact PHC that follows it, or is its clock. The system clock may be wrong by
-/// seconds here, so only the grandmaster says how far PTP's time is ahead of UTC.
+/// seconds here, so only the grandmaster shows how far PTP's time is ahead of UTC.
 fn time_by_phc(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>) -> Option<PtpTime> {
     let time = |instance: &PtpInstance| {
         let is_kept = matches!(instance.state, LinkState::Following | LinkState::Master) && !instance.is_silent;
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!((report.links[0].offset_ns, report.system_bound_ns), (Some(-250), Some(290 + 300)));
     }
 
-    /// The system clock is three seconds wrong, which is nothing to PTP.
+    /// The system clock is three seconds wrong, which does not affect PTP.
     #[test]
     fn without_phc2sys_the_grandmasters_time_is_that_of_the_phc() {
         let reading = Reading { phc_ns: 1_037 * S + 250, monotonic_ns: 10 * S, uncertainty_ns: 40 };
@@ -303,7 +303,7 @@ mod tests {
             Some(PtpTime { grandmaster, monotonic_ns: 10 * S, utc_ns: 1_000 * S + 250, bound_ns })
         };
         assert_eq!((report.system_bound_ns, report.grandmaster_time), (None, time(340)));
-        // A grandmaster that does not know the offset, as phc2sys assumes it.
+        // If the grandmaster does not know the offset, 37 s is assumed, as phc2sys does.
         report.ptp[0].utc_offset_s = None;
         assemble(&mut report, &phcs, &[]);
         assert_eq!(report.grandmaster_time, time(340));

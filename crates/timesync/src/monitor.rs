@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_millis(500);
 const MAX_WAITING: usize = 4096;
 /// Time for which the bound must hold before a gate opens.
 const STEADY: Duration = Duration::from_secs(2);
-/// Interval at which a gate reports what it waits for.
+/// Interval at which a waiting gate reports the reason.
 const REMIND: Duration = Duration::from_secs(2);
 /// Interval at which a gate checks the last report.
 const POLL: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ impl Monitor {
         self.lock().records.drain(..).collect()
     }
 
-    /// Number of records that were dropped because nobody took them.
+    /// Number of records that were dropped because they were not taken in time.
     pub fn dropped(&self) -> u64 {
         self.lock().dropped
     }

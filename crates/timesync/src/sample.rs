@@ -24,7 +24,7 @@ pub struct SyncSample {
     pub clock: String,
     /// Its reference; empty if it has none.
     pub follows: String,
-    /// The daemon that steers it; empty if nobody does.
+    /// The daemon that steers it; empty if none does.
     pub by: String,
     /// The last state.
     pub state: LinkState,

@@ -1,4 +1,4 @@
-//! The state of this machine's clocks: one document, from the system clock up to what it follows.
+//! The state of this machine's clocks: one document, from the system clock up to its final reference.
 
 use crate::chrony::Chrony;
 use crate::management::{ClockIdentity, PortState};
@@ -18,7 +18,7 @@ pub enum LinkState {
     Holdover,
     /// Measured, and not steered.
     FreeRunning,
-    /// Nobody steers the clock.
+    /// No daemon steers the clock.
     #[default]
     Unsynchronised,
     /// The clock is the reference of others.
@@ -50,7 +50,7 @@ pub struct Link {
     pub clock: String,
     /// Its reference: `ptp0 (eth0)`, `grandmaster 2eec9f.fffe.3c2efa`, `192.0.2.1`; empty if it has none.
     pub follows: String,
-    /// The daemon that steers it: `ptp4l`, `phc2sys`, `chronyd`; empty if nobody does.
+    /// The daemon that steers it: `ptp4l`, `phc2sys`, `chronyd`; empty if none does.
     pub by: String,
     /// State of the synchronisation.
     pub state: LinkState,
@@ -190,7 +190,7 @@ impl PtpInstance {
 pub struct Phc2sys {
     /// Its process.
     pub pid: u32,
-    /// The clock it copies from: a device or a PHC; empty if ptp4l tells it.
+    /// The clock from which it copies: a device or a PHC; empty if ptp4l selects it.
     pub source: String,
     /// The clock that it steers: `CLOCK_REALTIME` by default.
     pub sink: String,
@@ -227,7 +227,7 @@ pub struct PtpTime {
     pub grandmaster: ClockIdentity,
     /// A moment, `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
-    /// The same moment by the grandmaster, as UTC, ns.
+    /// The same moment as the grandmaster shows it, UTC, ns.
     pub utc_ns: Ns,
     /// Maximum error of the relation, ns.
     pub bound_ns: Ns,
@@ -261,9 +261,9 @@ pub struct ClockReport {
     pub tai_ns: Ns,
     /// Maximum error of the relation between these clocks, ns.
     pub tie_error_ns: Ns,
-    /// Who follows whom, from the system clock up; then the clocks that nothing follows.
+    /// Which clock follows which, from the system clock up; then the clocks that no other follows.
     pub links: Vec<Link>,
-    /// What the system clock follows in the end; `None` if it is not synchronised.
+    /// The final reference of the system clock; `None` if it is not synchronised.
     pub root: Option<String>,
     /// Maximum error of the system clock against `root`, ns: the sum over its links.
     pub system_bound_ns: Option<Ns>,
@@ -281,7 +281,7 @@ pub struct ClockReport {
     pub chrony: Option<Chrony>,
     /// The hypervisor's clock, in a guest that has it.
     pub virtual_clock: Option<VirtualClock>,
-    /// What could not be read, and the next step.
+    /// Data that could not be read, and the next step.
     pub notes: Vec<String>,
 }
 

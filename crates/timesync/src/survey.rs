@@ -31,16 +31,16 @@ const HOLDOVER_PPB: i64 = 1_000;
 /// Maximum instances of ptp4l.
 const MAX_INSTANCES: usize = 16;
 
-/// What to read besides the usual places.
+/// Sources to read besides the usual places.
 #[derive(Clone, Debug, Default)]
 pub struct SurveyOptions {
     /// Sockets of ptp4l. If there are any, the usual places are not searched.
     pub sockets: Vec<PathBuf>,
-    /// Where chronyd answers.
+    /// Sockets on which chronyd answers.
     pub chrony: ChronyAddress,
 }
 
-/// Reads the clocks again and again. Connections stay open; dropping it removes its sockets.
+/// Reads the clocks repeatedly. Connections stay open; dropping it removes its sockets.
 pub struct Survey {
     options: SurveyOptions,
     root: Root,
@@ -125,7 +125,7 @@ impl Survey {
         self.daemons.found().iter().find(|daemon| daemon.name == name).map(|daemon| daemon.pid)
     }
 
-    /// Daemons that set the kernel's record of the clock, and say nothing more.
+    /// Daemons that update the kernel's record of the clock, but cannot be queried.
     fn other_daemons(&self) -> Vec<&str> {
         let others = ["ntpd", "systemd-timesyn"];
         self.daemons.found().iter().map(|daemon| daemon.name.as_str()).filter(|name| others.contains(name)).collect()
@@ -269,7 +269,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Reads what does not change while ptp4l runs.
+    /// Reads the data that do not change while ptp4l runs.
     fn update_fixed(&mut self) -> io::Result<()> {
         let mut ports = 1;
         for content in self.client.get(DataSet::Default, 1)? {
@@ -305,14 +305,14 @@ impl Instance {
         self.state.ports.iter_mut().find(|port| port.number == number)
     }
 
-    /// Reads what changes.
+    /// Reads the variable data.
     fn update(&mut self) -> io::Result<()> {
         let ports = self.state.ports.len();
         self.state.is_silent = false;
         for set in [DataSet::TimeStatus, DataSet::Parent, DataSet::Current, DataSet::TimeProperties, DataSet::Port] {
             let contents = self.client.get(set, if set == DataSet::Port { ports } else { 1 })?;
             if contents.is_empty() {
-                // The other requests would wait as long. The last state stays, and ages.
+                // The other requests would wait as long. The last state is kept, and ages.
                 self.state.is_silent = true;
                 self.judge();
                 return Ok(());
@@ -375,7 +375,7 @@ impl Instance {
         }
     }
 
-    /// State, age and bound from what was read.
+    /// State, age and bound, from the data read.
     fn judge(&mut self) {
         let now = monotonic();
         while self.offsets.front().is_some_and(|(at, _)| now.saturating_sub(*at) > BOUND_WINDOW) {

@@ -8,7 +8,7 @@ use crate::{
 use latpath_net::{Change, Flag, Interface, Netns, Rtnetlink};
 use latpath_undo::{Entry, Lifetime, Outcome};
 
-/// What happens while a topology is made.
+/// Event while a topology is made.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
     /// The object was noted in the journal and is about to be made.
@@ -98,7 +98,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Notes a step: one that changes nothing, or before its change.
+    /// Records a step: before its change, if it makes one.
     pub(crate) fn note(&mut self, step: Step) -> Result<()> {
         Ok(self.entry.add(step)?)
     }
@@ -112,7 +112,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Removes what was made, and returns the error of the command.
+    /// Removes the objects that were made, and returns the error of the command.
     pub(crate) fn undo(mut self, source: Error) -> Error {
         let _ = self.entry.set_lifetime(Lifetime::Process);
         let problems = match self.entry.leave(&Topologies) {

@@ -14,14 +14,14 @@ use std::{fs, net::IpAddr};
 pub(crate) struct Host {
     /// The namespace of the host's side.
     pub(crate) netns: Netns,
-    /// The device that the way begins at: the uplink, or its VLAN.
+    /// The device at which the way begins: the uplink, or its VLAN device.
     pub(crate) uplink: String,
     /// MTU of the way's devices, bytes.
     pub(crate) mtu: u32,
 }
 
 impl Host {
-    /// Makes or finds namespaces and uplink.
+    /// Creates or finds the namespaces and the uplink.
     pub(crate) fn make(builder: &mut Builder, topology: &Topology) -> Result<Self> {
         let netns = match &topology.namespace {
             Some(name) => namespace(builder, name)?,

@@ -98,7 +98,7 @@ pub enum Error {
         guest: String,
         /// The program.
         program: String,
-        /// What happened, with the program's last messages.
+        /// The event, with the program's last messages.
         why: String,
     },
     /// The kernel rejected an XDP program.
@@ -120,12 +120,12 @@ pub enum Error {
         /// The reasons, one for each object.
         problems: Vec<String>,
     },
-    /// The topology could not be made. What was made is removed again.
+    /// The topology could not be made. The objects made so far are removed again.
     #[error("{source}{}", undone(problems))]
     Failed {
         /// The first failure.
         source: Box<Error>,
-        /// What could not be removed afterwards.
+        /// Objects that could not be removed afterwards.
         problems: Vec<String>,
     },
 }

@@ -73,7 +73,7 @@ pub struct Topology {
     pub mtu: Option<u32>,
     /// The device towards the wire.
     pub uplink: Uplink,
-    /// The VLAN of the guests' frames on the wire; `None` if all frames pass as they are.
+    /// The VLAN of the guests' frames on the wire; `None` if all frames pass unchanged.
     pub vlan: Option<Vlan>,
     /// Options of [`Way::Bridge`].
     pub bridge: Option<BridgeOptions>,
@@ -201,7 +201,7 @@ pub enum GuestPort {
     Tap,
 }
 
-/// A guest's NIC, and who runs the guest.
+/// A guest's NIC, and the program that runs the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guest {

@@ -30,19 +30,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum time until QEMU answers on its monitor: it loads its files before.
+/// Maximum time until QEMU answers on its monitor, before which it loads its files.
 const READY: Duration = Duration::from_secs(60);
 /// Maximum time for QEMU's own end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// First descriptor of a macvtap's queues in QEMU.
 const FIRST_FD: u32 = 3;
-/// Waits for a line, and becomes QEMU, in a session of its own. If latpath is killed before it has noted the process,
+/// Waits for a line, then executes QEMU in its own session. If latpath is killed before it has recorded the process,
 /// the line never comes and the shell ends.
 const WAIT_THEN_BECOME: &str = "read -r go && exec setsid \"$@\" </dev/null";
 
-/// Path of a macvtap's character device where /dev/tapN is missing or belongs to another one. Its name is the usual one,
-/// by which `latpath vms` knows the macvtap of a process.
+/// Path of a macvtap's character device if /dev/tapN is missing or belongs to another macvtap. The file name is the
+/// usual one, by which `latpath vms` identifies the macvtap of a process.
 pub(crate) fn node(topology: &str, ifindex: u32) -> PathBuf {
     Path::new("/dev").join(format!("latpath-{topology}")).join(format!("tap{ifindex}"))
 }

@@ -1,4 +1,4 @@
-//! Guests of libvirt: those that run, whose taps a topology uses, and the XML by which others get theirs.
+//! Guests of libvirt: a topology uses the taps of running guests, and provides XML that gives the others their taps.
 
 use crate::{
     file::{Guest, Topology},
@@ -49,7 +49,7 @@ impl Adopted {
         self.taps.contains_key(&guest.name)
     }
 
-    /// The tap of a guest that runs; else the one that `make` makes.
+    /// The tap of a running guest; otherwise the one that `make` creates.
     pub(crate) fn tap_or(&self, guest: &Guest, netns: &Netns, make: impl FnOnce() -> Result<()>) -> Result<String> {
         let Some((tap, of)) = self.taps.get(&guest.name) else { return make().map(|()| guest.tap()) };
         match *of == Some(netns.inode()) {
@@ -70,7 +70,7 @@ impl Adopted {
     }
 }
 
-/// What remains to the user for a guest that the topology did not start.
+/// Remaining steps of the user for a guest that the topology did not start.
 pub(crate) fn next_step(topology: &Topology, guest: &Guest) -> Vec<String> {
     let port = match topology.has_vhost_user() {
         true => format!("socket {}", file(&topology.name, &guest.name, "sock").display()),

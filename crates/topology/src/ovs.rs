@@ -25,7 +25,7 @@ fn vsctl(database: Option<&str>, words: &[&str]) -> Result<String> {
     let mut command = Command::new("ovs-vsctl");
     command.args(database.map(|database| format!("--db={database}")));
     command.arg(format!("--timeout={PATIENCE}")).args(words);
-    // One that outlived a killed latpath could commit its transaction after the undo.
+    // An ovs-vsctl that outlived a killed latpath could commit its transaction after the undo.
     die_with_parent(&mut command, Signal::SIGKILL);
     let line = || format!("ovs-vsctl {}", words.join(" "));
     let output = command.output().map_err(|e| match e.kind() {
@@ -119,7 +119,7 @@ pub(crate) fn value_now(setting: &OvsSetting) -> std::result::Result<Option<Stri
     other_config(setting.database.as_deref(), &setting.key).map_err(|e| e.to_string())
 }
 
-/// Gives a setting its old value, unless somebody else has changed it since.
+/// Restores a setting's old value, unless another program has changed it since.
 pub(crate) fn restore(setting: &OvsSetting) -> std::result::Result<Removed, String> {
     let now = value_now(setting)?;
     if now == setting.before {

@@ -1,4 +1,4 @@
-//! The points of latpath on each way, and what no point shows.
+//! The points of latpath on each way, and the parts that no point shows.
 
 use crate::file::{Topology, Way, XdpMode};
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ pub struct PointOnWay {
     pub direction: Direction,
     /// The point, `host/kind@device`.
     pub point: String,
-    /// What the kernel must offer for it; null for what every kernel offers.
+    /// Kernel feature that the point needs; null if every kernel has it.
     pub needs: Option<&'static str>,
 }
 
@@ -32,7 +32,7 @@ pub struct PointOnWay {
 pub struct Gap {
     /// Direction of the packets.
     pub direction: Direction,
-    /// What is not seen.
+    /// The part.
     pub what: String,
     /// The reason.
     pub why: &'static str,
@@ -134,7 +134,7 @@ fn from_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
     }
 }
 
-/// What no point on the host shows, on a topology's way.
+/// The parts of a topology's way that no point on the host shows.
 pub(crate) fn gaps(topology: &Topology, modes: Modes) -> Vec<Gap> {
     let gap = |direction, what: &str, why, bridged_by: &str| Gap {
         direction,

@@ -1,4 +1,5 @@
-//! The state of a topology: which of its objects exist, what has changed since, and what latpath sees on its way.
+//! The state of a topology: which of its objects exist, which have changed since, and where latpath sees packets on its
+//! way.
 
 use crate::{
     builder::current,
@@ -24,16 +25,16 @@ pub struct Status {
     pub way: Way,
     /// Whether it was made completely.
     pub complete: bool,
-    /// Its objects and the devices that it changed, in the order of their making.
+    /// Its objects and the devices that it changed, in the order of their creation.
     pub objects: Vec<ObjectStatus>,
     /// The points of the host that packets pass on its way.
     pub points: Vec<PointOnWay>,
-    /// What no point of the host shows.
+    /// Parts of the way that no point of the host shows.
     pub gaps: Vec<Gap>,
 }
 
 impl Status {
-    /// Whether the topology is complete, and all of it is as it was made.
+    /// Whether the topology is complete and unchanged.
     pub fn is_whole(&self) -> bool {
         self.complete && self.objects.iter().all(|object| object.state == Presence::Present)
     }
@@ -46,15 +47,15 @@ pub struct ObjectStatus {
     pub object: String,
     /// Its state.
     pub state: Presence,
-    /// Further facts: process id, where a program runs, what has changed.
+    /// Further facts: process id, place of a program, changes.
     pub detail: Option<String>,
 }
 
-/// Whether an object is there.
+/// State of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// It is as it was made.
+    /// The object exists, unchanged.
     Present,
     /// It does not exist.
     Missing,

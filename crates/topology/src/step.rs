@@ -1,4 +1,4 @@
-//! What a topology makes and changes, as the journal holds it.
+//! The objects that a topology makes and the settings that it changes, as recorded in the journal.
 
 use crate::file::{Topology, XdpMode};
 use latpath_net::Inode;
@@ -9,9 +9,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The topology, which changes nothing: for `status`.
+    /// The topology itself, for `status`. This step changes nothing.
     Topology(Box<Topology>),
-    /// The object is about to be made; none of its name exists.
+    /// The object is about to be made; no object with its name exists.
     Make(Object),
     /// The object was made.
     Made(Object, Identity),
@@ -23,7 +23,7 @@ pub enum Step {
     Complete,
 }
 
-/// An object that a topology makes. Its files lie in directories of latpath's own.
+/// An object that a topology makes. Its files are in latpath's own directories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Object {
@@ -60,7 +60,7 @@ pub enum Object {
         device: String,
         /// The namespace of the device.
         netns: Inode,
-        /// What it does with frames.
+        /// How it handles frames.
         does: String,
     },
     /// A guest's QEMU.
@@ -88,11 +88,11 @@ pub enum Object {
     },
 }
 
-/// What distinguishes an object from a later one of the same name.
+/// Identity that distinguishes an object from a later one of the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Identity {
-    /// Nothing else could have its name: it is in a directory of latpath's own.
+    /// Its name is unique: it is in latpath's own directory.
     Name,
     /// Index of a device in its namespace.
     Ifindex(u32),

@@ -20,7 +20,7 @@ pub(crate) enum Removed {
     Yes,
     /// It did not exist.
     Absent,
-    /// Another object has its name, or somebody has changed it since.
+    /// Another object has its name, or another program has changed it since.
     LeftAlone(String),
 }
 
@@ -112,7 +112,7 @@ fn device(netns: u32, name: &str, kind: &str, identity: Option<&Identity>) -> Re
     network.delete_device(name).map(|()| Removed::Yes).map_err(|e| e.to_string())
 }
 
-/// Gives a device its old value, unless somebody else has changed it since.
+/// Restores a device's old value, unless another program has changed it since.
 fn restore(setting: &Setting) -> Result<Removed, String> {
     let Setting { netns, device, ifindex, before, set } = setting;
     let Ok(netns) = Netns::find(*netns) else { return Ok(Removed::Absent) };

@@ -14,16 +14,16 @@ use latpath_undo::{Entry, Journal, Lifetime, Outcome, Undo};
 /// A topology that was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Up {
-    /// Facts that the user must know, and steps that remain to the user.
+    /// Facts for the user, and remaining steps of the user.
     pub notes: Vec<String>,
 }
 
 /// A topology that was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Down {
-    /// What was removed and restored.
+    /// Objects that were removed, and settings that were restored.
     pub done: Vec<String>,
-    /// What was left alone, because others have changed it since.
+    /// Objects and settings that were left alone, because others have changed them since.
     pub left_alone: Vec<String>,
 }
 
@@ -31,7 +31,8 @@ pub struct Down {
 /// change, and `stop` before each: once it returns true, all is removed again.
 ///
 /// # Errors
-/// If the topology is up already, an object cannot be made, or the user requests a stop. What was made is removed again.
+/// If the topology is up already, an object cannot be made, or the user requests a stop. The objects made so far are
+/// removed again.
 pub fn up(topology: &Topology, progress: &mut dyn FnMut(Event<'_>), stop: &dyn Fn() -> bool) -> Result<Up> {
     topology.check()?;
     let entry = begin(&Journal::of_this_machine(), topology)?;
@@ -99,7 +100,7 @@ fn build(builder: &mut Builder, topology: &Topology) -> Result<Up> {
     Ok(up)
 }
 
-/// Removes a topology: what it made and changed, the last first.
+/// Removes a topology: undoes its steps, the last one first.
 ///
 /// # Errors
 /// If it is not up, another process is making it, or an object cannot be removed; the rest is removed then.

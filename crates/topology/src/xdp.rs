@@ -44,7 +44,7 @@ fn pins(topology: &str) -> PathBuf {
     Path::new(BPFFS).join("latpath").join(topology)
 }
 
-/// What a direction's program does.
+/// Task of a direction's program.
 #[derive(Clone, Copy, Default)]
 struct Task {
     only_vlan: u16,

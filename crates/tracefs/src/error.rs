@@ -30,7 +30,7 @@ pub enum Error {
         /// The process.
         pid: String,
     },
-    /// The journal, from which changes of a killed latpath are undone, cannot be used.
+    /// The journal, which is needed to undo the changes of a killed latpath, cannot be used.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
     /// The kernel rejected a setting.

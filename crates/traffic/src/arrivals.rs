@@ -14,10 +14,10 @@ use latpath_protocols::Tag;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of the latest frames that are listed, each with the time that it took.
+/// Number of frames with the longest latencies that are listed.
 const LISTED: usize = 10;
 
-/// What is measured of frames with a send time.
+/// Measurements of frames with a send time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrivalOptions {
     /// Where the send time is in a frame.

@@ -37,7 +37,8 @@ fn unread_reasons(unread: &UnreadFrames) -> Vec<UnreadReason> {
     reasons.map(|(error, frames)| UnreadReason { reason: error.to_string(), frames }).collect()
 }
 
-/// Checks that a document is read as it was printed, and that what is printed fits its schema. Returns what is printed.
+/// Checks that a printed document can be read back unchanged, and that it fits its schema. Returns the printed
+/// document.
 #[cfg(test)]
 fn round_trip<T>(document: &T) -> serde_json::Value
 where

@@ -2,8 +2,9 @@
 //!
 //! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
 //!   ([`Repeated`]) or of a file ([`Replay`]).
-//! - [`Talker`] sends frames at the times of a schedule, which are in the frames; [`Arrivals`] judges when they come.
-//! - [`send_udp_stream`] is a load beside such a stream, and [`receive_udp_stream`] its receiver.
+//! - [`Talker`] sends frames at the times of a schedule, which are in the frames; [`Arrivals`] judges their arrival
+//!   times.
+//! - [`send_udp_stream`] sends a load in addition to such a stream, and [`receive_udp_stream`] receives it.
 //! - [`Subscription`] checks received frames; [`Responder`] answers their events; [`Discovery`] lists their streams.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![forbid(unsafe_code)]

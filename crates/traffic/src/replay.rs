@@ -193,7 +193,7 @@ impl Replay {
         self.frames.push(Recorded { due, bytes: at..self.bytes.len(), counters: first..self.counters.len() });
     }
 
-    /// Computes what depends on the whole capture.
+    /// Computes the values that depend on the whole capture.
     fn settle(&mut self, wrap: Option<u32>) {
         let last = self.frames.last().map_or(0, |f| f.due);
         let busiest = self.streams.iter().filter(|s| s.frames > 1 && s.last > s.first).max_by_key(|s| s.frames);

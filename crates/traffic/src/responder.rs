@@ -39,7 +39,7 @@ pub struct Response {
     pub sent: Ns,
 }
 
-/// What a responder sent.
+/// The messages that a responder sent.
 #[derive(Debug, Default)]
 pub struct Responses {
     /// The responses, the first 65,536.
@@ -59,7 +59,7 @@ pub struct Responder {
 
 impl Responder {
     /// Answers the causes of `rule` by its effects on this socket, `after` the application has the packet, ns.
-    /// `prepare` is called in the sending thread first. A thread of its own sends: responses may be under way while
+    /// `prepare` is called in the sending thread first. A separate thread sends, so that responses can be pending while
     /// packets are received.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Responder {
         }
     }
 
-    /// Ends it: responses under way are sent.
+    /// Ends the responder after sending the pending responses.
     ///
     /// # Errors
     /// The device failed.
@@ -152,7 +152,8 @@ impl Sending {
 
     fn run(&mut self, events: &Receiver<(u32, Ns)>, after: Ns, is_boolean: bool) -> Result<(), DeviceError> {
         let (mut next, mut reset): (Ns, Option<Ns>) = (monotonic(), None);
-        // Packets that came in, and when each is to be answered: several can be under way.
+        // Keys of the received packets, and the times at which the application had them: several answers can be
+        // pending.
         let mut pending: VecDeque<(u32, Ns)> = VecDeque::new();
         let mut is_open = true;
         while is_open || !pending.is_empty() {
@@ -162,7 +163,7 @@ impl Sending {
             match events.recv_timeout(Duration::from_nanos((wait - PUNCTUAL).max(0) as u64)) {
                 Ok(event) => pending.push_back(event),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Events that are under way when the user stops are answered.
+                // Events that are pending when the user stops are still answered.
                 Err(RecvTimeoutError::Disconnected) => {
                     is_open = false;
                     answer.map(|answer| wait_until(answer, 0, &AtomicBool::new(false)));

@@ -55,7 +55,7 @@ pub struct Subscription {
     pub taken: u64,
     /// Frames without the kernel's receive timestamp: they have no delay.
     pub unstamped: u64,
-    /// What is measured by send times in the frames, and the clock of these.
+    /// The measurements by send times in the frames, and the clock of the send times.
     send_times: Option<(ArrivalOptions, ArrivalClock)>,
     /// Measures from the NIC's times, by the stream's index.
     wire: Option<WireTimes<usize>>,
@@ -122,7 +122,7 @@ impl Subscription {
         self.wire = Some(wire);
     }
 
-    /// What became of the NICs' times, if they are used.
+    /// The NICs' times, if they are used.
     pub fn wire(&self) -> Option<&WireTimes<usize>> {
         self.wire.as_ref()
     }

@@ -63,7 +63,7 @@ pub struct TalkOptions {
     pub spin: Ns,
 }
 
-/// What became of a stream's frames.
+/// Outcomes of a stream's frames.
 #[derive(Clone, Debug, Default)]
 pub struct Talked {
     /// Frames that the kernel accepted.
@@ -113,7 +113,7 @@ pub struct Talker {
     nic_times: Option<TxStamps>,
     /// Time from which the next frame may be sampled, `CLOCK_MONOTONIC`.
     sample_from: Ns,
-    /// What became of the frames of each stream.
+    /// Outcomes of the frames of each stream.
     pub talked: Vec<Talked>,
 }
 
@@ -258,7 +258,7 @@ impl Talker {
         Ok(())
     }
 
-    /// Takes the reports on sent frames that have come: stamps and discarded frames.
+    /// Processes the available reports on sent frames: stamps and discarded frames.
     fn take_reports(&mut self, result: &mut Punctuality) -> Result<(), DeviceError> {
         let (streams, talked, sampled) = (&self.streams, &mut self.talked, &mut self.sampled);
         let nic_times = &mut self.nic_times;

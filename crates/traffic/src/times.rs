@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 pub trait NamedTimes {
     /// First part of the keys: `pacing`.
     const NAME: &'static str;
-    /// What the times are.
+    /// Description of the times.
     const ABOUT: &'static str;
     /// Key of the number of times, then those of the figures.
     const KEYS: &'static [&'static str];

@@ -35,7 +35,7 @@ pub struct UdpStreamed {
     pub packets: u64,
     /// Their payload, bytes.
     pub bytes: u64,
-    /// Datagrams that the kernel refused: a queue was full, or nobody receives.
+    /// Datagrams that the kernel refused: a queue was full, or there is no receiver.
     pub refused: u64,
     /// Time from the start to the end, ns.
     pub elapsed_ns: Ns,
@@ -112,7 +112,7 @@ fn send_flow(socket: &UdpSocket, options: &UdpStreamOptions, began: Ns, stop: &A
     Ok(sent)
 }
 
-/// Whether an error concerns one datagram: the queue is full, or an ICMP message reported that nobody receives.
+/// Whether an error concerns one datagram: the queue is full, or an ICMP message reported that there is no receiver.
 fn is_refused(error: &io::Error) -> bool {
     let is_full = matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EPERM | libc::ENOMEM));
     is_full || matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock | ErrorKind::Interrupted)
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn stream(pace: Option<Pace>, enough: u64) -> (UdpStreamed, UdpStreamed) {
-        // Another process may take the port in between; then the receiver fails, and the test says so.
+        // Another process may take the port in between; then the receiver fails, and the test reports that.
         let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (stop, stop_sink) = (AtomicBool::new(false), AtomicBool::new(false));
         let options = UdpStreamOptions { to: at, streams: 3, size: 100, pace };

@@ -16,14 +16,14 @@ const MOST_WAITING: usize = 1 << 20;
 /// Interval between the last readings.
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Counts of received frames by what became of their NICs' times.
+/// Counts of received frames, by the use of their NICs' times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WireCounts {
     /// Frames whose time from the wire to the driver is known.
     pub measured: u64,
     /// Frames without a NIC's time.
     pub unstamped: u64,
-    /// Frames with a NIC's time that is left out: the clock was set, cannot be read, or is another one.
+    /// Frames with a NIC's time that is left out, because the clock was set, cannot be read, or is not the device's.
     pub skipped: u64,
     /// Maximum error of a time, ns.
     #[serde(rename = "error_bound_ns")]

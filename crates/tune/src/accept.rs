@@ -16,7 +16,7 @@ pub enum Accept {
     AtLeast(i64),
     /// CPUs that all belong to a list: `within {isolated}`.
     Within(String),
-    /// One CPU of a list: `one of {isolated}`.
+    /// A single CPU of a list: `one of {isolated}`.
     OneOf(String),
     /// A real-time priority of at least this: `fifo >=50`.
     Fifo(u32),

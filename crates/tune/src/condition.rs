@@ -81,12 +81,12 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Whether the condition is one of a place's network device.
+    /// Whether the condition depends on a place's network device.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self.kind, Kind::Driver(_))
     }
 
-    /// Whether it holds; `driver` is that of the place's network device.
+    /// Whether the condition holds; `driver`: that of the place's network device.
     pub(crate) fn holds(&self, machine: &Machine, variables: &Variables, driver: Option<&str>) -> bool {
         let holds = match &self.kind {
             Kind::Vms => !machine.vms.is_empty(),

@@ -18,7 +18,7 @@ pub enum Format {
     Ansible,
 }
 
-/// A plan in another form.
+/// The plan in the form of another tool.
 pub fn export(plan: &Plan, machine: &Machine, format: Format) -> String {
     match format {
         Format::Shell => shell(plan),

@@ -1,11 +1,11 @@
 //! Gives a machine the settings of a profile, as one change: planned, watched, verified and undone.
 //!
-//! A [`Profile`] is a TOML file: lines that say which value a setting has where, why, and who says so. [`plan`] compares
-//! it with a [`Machine`] and returns a [`Plan`]: the steps that differ, ordered by what they disturb; the lines that are
-//! met or do not apply; boot parameters and definitions of virtual machines, which need more than a write; warnings.
-//! [`Tuning`] applies the steps: each old value is in the journal before its change, a [`Watch`] looks at the traffic
-//! after each step, and a step that disturbs it ends and reverts the whole change. [`Tuning::undo`] takes it back,
-//! [`Tuning::verify`] finds what has changed since.
+//! A [`Profile`] is a TOML file, whose lines give a setting's value, places, reason and source. [`plan`] compares it
+//! with a [`Machine`] and returns a [`Plan`]: the steps to take, ordered by their disturbance; the lines that are met
+//! or do not apply; boot parameters and definitions of virtual machines, which need more than a write; warnings.
+//! [`Tuning`] applies the steps: each old value is in the journal before its change, a [`Watch`] observes the traffic
+//! after each step, and a step that disturbs it ends and reverts the whole change. [`Tuning::undo`] undoes the change,
+//! and [`Tuning::verify`] finds settings that have changed since.
 
 mod accept;
 mod condition;

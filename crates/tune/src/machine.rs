@@ -18,7 +18,7 @@ pub struct Machine {
     pub vms: Vec<Vm>,
     /// Network devices to read, besides those that [`Source::machine`] reads anyway.
     pub devices: Vec<Device>,
-    /// What could not be found out about it.
+    /// Facts about the machine that could not be determined.
     pub notes: Vec<String>,
 }
 

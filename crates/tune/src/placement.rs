@@ -1,4 +1,4 @@
-//! Placements that would hurt: they are planned as the user wants them, and named.
+//! Harmful placements: they are planned as the user requests, with a warning.
 
 use crate::plan::Plan;
 use crate::Machine;

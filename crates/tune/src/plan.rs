@@ -1,4 +1,4 @@
-//! Plans: what a profile changes on a machine, and what it cannot change at once.
+//! Plans: the changes of a profile on a machine, and those that cannot be made at once.
 
 use crate::machine::Machine;
 use crate::placement;
@@ -12,14 +12,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a profile changes on a machine.
+/// The changes of a profile on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// The profile's name.
     pub profile: String,
-    /// The network devices that it is about.
+    /// The network devices that the plan concerns.
     pub interfaces: Vec<String>,
-    /// CPUs for what must not be disturbed; null if none are known.
+    /// CPUs for work that must not be disturbed; null if none are known.
     #[schemars(with = "Option<String>")]
     pub isolated: Option<Cpus>,
     /// CPUs for everything else; null if none are known.
@@ -33,7 +33,7 @@ pub struct Plan {
     pub met: Vec<Met>,
     /// Lines that do not apply.
     pub skipped: Vec<Skipped>,
-    /// What would hurt, and what could not be read.
+    /// Harmful placements, and settings that could not be read.
     pub warnings: Vec<String>,
     /// The profile; without a name in a plan that was read from JSON.
     #[serde(skip)]
@@ -53,7 +53,7 @@ pub struct Planned {
     pub to: String,
     /// The places.
     pub places: Vec<PlannedPlace>,
-    /// What the change disturbs.
+    /// Disturbance by the change.
     pub disturbs: Disturbs,
     /// How long the value lasts.
     pub lasts: Lasts,
@@ -68,13 +68,13 @@ pub struct Planned {
 pub struct PlannedPlace {
     /// The owner's name, as in a reading; empty for the machine.
     pub target: String,
-    /// Where the value is at present.
+    /// Current address of the value.
     pub address: Address,
-    /// The present value.
+    /// The current value.
     pub from: String,
     /// The command that makes the change.
     pub command: Option<String>,
-    /// The command that takes it back.
+    /// The command that undoes the change.
     pub undo: Option<String>,
     /// Programs that may set the setting again.
     pub owners: Vec<Owner>,
@@ -89,11 +89,11 @@ pub struct Later {
     pub setting: Setting,
     /// The owner's name; empty for the machine.
     pub target: String,
-    /// The present value.
+    /// The current value.
     pub from: String,
     /// The wanted value.
     pub to: String,
-    /// What the change needs.
+    /// What is needed for the change to take effect.
     pub writable: Writable,
     /// State of a parameter of the kernel's command line; null for other settings.
     pub state: Option<BootState>,
@@ -125,7 +125,7 @@ pub struct Skipped {
     #[serde(with = "setting_id")]
     #[schemars(with = "String")]
     pub setting: Setting,
-    /// The places, as the profile has them.
+    /// The places, as written in the profile.
     pub at: String,
     /// The reason.
     pub why: String,
@@ -422,8 +422,8 @@ impl Plan {
         }
     }
 
-    /// Orders the steps by what they disturb; within that, in the profile's order. What a flap of the link resets comes
-    /// behind the flap.
+    /// Orders the steps by their disturbance, and equal ones in the profile's order. Settings that a flap of the link
+    /// resets come after the flap.
     fn order(&mut self) {
         if self.of.is_ordered {
             return;

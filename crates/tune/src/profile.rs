@@ -31,13 +31,13 @@ pub struct Profile {
     pub name: String,
     /// Its purpose, in one sentence.
     pub about: String,
-    /// Variables without which it cannot be planned.
+    /// Required variables: without them, the profile cannot be planned.
     pub needs: Vec<String>,
-    /// Further variables that it uses; a line with one that is not set does not apply.
+    /// Optional variables; a line with a variable that is not set does not apply.
     pub takes: Vec<String>,
     /// Whether the lines are applied in their order, whatever they disturb: each needs those before it.
     pub is_ordered: bool,
-    /// Its lines, in the order in which they are applied where they disturb alike.
+    /// Its lines; lines with equal disturbance are applied in this order.
     pub lines: Vec<Line>,
     /// The profile's text.
     pub(crate) text: String,
@@ -54,9 +54,9 @@ pub struct Line {
     pub at: Selector,
     /// The value, with variables as `{isolated}`.
     pub value: String,
-    /// Values that are as good, with variables.
+    /// Other acceptable values, with variables.
     pub accept: Vec<Accept>,
-    /// Conditions of the machine, all of which have to hold.
+    /// Conditions on the machine, all of which must hold.
     pub when: Vec<Condition>,
     /// The reason, in one sentence.
     pub why: String,
@@ -115,7 +115,7 @@ struct Written {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
-    /// By what the lines disturb.
+    /// By the lines' disturbance.
     #[default]
     ByDisturbance,
     /// As the file has them.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Where a line's setting gets its value. Lists may contain variables.
+/// The places at which a line sets its setting. Lists may contain variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
     /// The machine, or the kernel's command line.
@@ -23,7 +23,8 @@ pub enum Selector {
     InterfaceInterrupts,
     /// The interrupts of other devices that a CPU of a list serves, and the threads of these interrupts.
     OtherInterrupts(String),
-    /// Those of them whose CPUs the kernel manages, by the names of their handlers: disks with a queue for each CPU.
+    /// Those of the other interrupts whose CPUs the kernel manages, by the names of their handlers: disks with a queue
+    /// for each CPU.
     ManagedInterrupts(String),
     /// The taps of virtual machines.
     Taps,
@@ -39,7 +40,7 @@ pub enum Selector {
     Vms,
 }
 
-/// The roles with the selector's words for them.
+/// The roles, with their names in selectors.
 const ROLES: [(&str, Role); 6] = [
     ("main-loop", Role::MainLoop),
     ("vcpu", Role::Vcpu),
@@ -110,7 +111,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What the places of a machine belong to.
+/// The places of a machine, with the devices and interrupts to which they belong.
 pub(crate) struct Places<'a> {
     pub(crate) all: Vec<Located>,
     pub(crate) notes: Vec<String>,
@@ -126,7 +127,7 @@ impl<'a> Places<'a> {
         let (all, notes) = source.places();
         let (mut interrupts, mut drivers) = (BTreeMap::new(), BTreeMap::new());
         for name in &variables.interfaces {
-            // A device of another namespace is read there.
+            // A device of another namespace is looked up there.
             let netns = all.iter().find_map(|place| match &place.address {
                 Address::Device { name: found, netns } if found == name => Some(*netns),
                 _ => None,
@@ -151,7 +152,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The number of the interrupt that a place is, or whose thread it is.
+    /// The interrupt's number, if the place is an interrupt or an interrupt's thread.
     fn interrupt_of(&self, place: &Located) -> Option<u32> {
         match &place.address {
             Address::Interrupt { number } => Some(*number),
@@ -163,7 +164,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Whether a place belongs to an interrupt of another device than the user's that one of these CPUs serves.
+    /// Whether a place belongs to an interrupt that one of these CPUs serves, and whose device is not one of the
+    /// user's.
     fn is_other_interrupt(&self, place: &Located, cpus: &str, is_managed: bool) -> bool {
         let root = self.machine.root();
         let Some(number) = self.interrupt_of(place).filter(|number| !self.interrupts.contains_key(number)) else {

@@ -1,4 +1,4 @@
-//! The transaction: applies a plan, takes it back, and finds what has changed since.
+//! The transaction: applies a plan, undoes it, and finds settings that have changed since.
 
 mod outcome;
 
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// End of the subject of an entry whose change is not finished or not confirmed.
 const PENDING: &str = ".pending";
-/// Maximum number of plans of an apply: the first, and further ones for what its steps have reset.
+/// Maximum number of plans of an apply: the first, and further ones for settings that its steps have reset.
 const MOST_ROUNDS: usize = 3;
 
 /// Applies, undoes and verifies the tunings of a machine.
@@ -28,7 +28,7 @@ pub struct Tuning<'a> {
 
 /// Why a step failed.
 struct Failure {
-    /// The kernel refused a value; it is not that a device lacks the option.
+    /// The kernel refused a value, rather than a device lacking the option.
     is_hard: bool,
     /// The places no longer exist: an earlier step has removed them.
     is_gone: bool,
@@ -36,7 +36,7 @@ struct Failure {
 }
 
 impl<'a> Tuning<'a> {
-    /// The tunings of a machine; the journal of a folder's machine is another one than this machine's.
+    /// The tunings of a machine. The journal of a folder's machine differs from this machine's.
     pub fn new(machine: &'a Machine, journal: Journal) -> Self {
         Self { machine, journal, undoer: machine.undoer() }
     }
@@ -45,8 +45,8 @@ impl<'a> Tuning<'a> {
     /// step that fails, or `stop` reverts all changes of this call, unless `options` forces them.
     ///
     /// # Errors
-    /// If the plan was read from JSON, another process changes the same, the journal cannot be written, or the traffic
-    /// cannot be watched. Changes that were made before are reverted.
+    /// If the plan was read from JSON, another process applies the same profile, the journal cannot be written, or the
+    /// traffic cannot be watched. Earlier changes are reverted.
     pub fn apply(
         &self,
         plan: &Plan,
@@ -122,7 +122,7 @@ impl<'a> Tuning<'a> {
         Ok(entry)
     }
 
-    /// Makes all steps, and those that the steps have made necessary again.
+    /// Performs all steps, and repeats those whose settings later steps have reset.
     fn rounds(
         &self,
         first: &Plan,
@@ -184,8 +184,9 @@ impl<'a> Tuning<'a> {
         plan.steps.iter().map(of).collect()
     }
 
-    /// Before a step that flaps a device's link, puts the values into the journal that the flap may reset.
-    /// `saved_devices` has the devices whose values are there already, and whether those that a move resets are.
+    /// Before a step that flaps a device's link, records the values that the flap may reset in the journal.
+    /// `saved_devices` has the devices whose values are already recorded, each with whether those that a move resets
+    /// are too.
     fn save_what_is_reset(
         &self,
         step: &Planned,
@@ -228,7 +229,7 @@ impl<'a> Tuning<'a> {
         Ok(again)
     }
 
-    /// Makes a step. Returns why it failed, if it did.
+    /// Performs a step. If it fails, returns the reason.
     fn make(
         &self,
         step: &Planned,
@@ -296,14 +297,14 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// Takes an applied profile back, by its name or its subject: the oldest values come back, except where another
+    /// Undoes an applied profile, given its name or its subject: restores the oldest values, except where another
     /// program has changed a value since. Returns messages for the user.
     ///
     /// # Errors
-    /// If it is not applied, the journal cannot be read, or a value cannot be written.
+    /// If the profile is not applied, the journal cannot be read, or a value cannot be written.
     pub fn undo(&self, name: &str) -> Result<Vec<String>, TuneError> {
         let mut found = self.subjects(name)?;
-        // A change that is not confirmed was made on top of those that are.
+        // An unconfirmed change was made on top of the confirmed ones.
         found.sort_by_key(|one| !one.unconfirmed);
         let mut messages = Vec::new();
         for one in found {
@@ -391,7 +392,7 @@ impl<'a> Tuning<'a> {
         Ok(Vec::new())
     }
 
-    /// Gives up this process's share of an unconfirmed change, which another process has joined.
+    /// Ends this process's share in an unconfirmed change, which another process has joined.
     ///
     /// # Errors
     /// If the journal cannot be written.
@@ -403,7 +404,7 @@ impl<'a> Tuning<'a> {
     }
 }
 
-/// What was applied last.
+/// The last apply.
 struct LastApply<'a> {
     profile: &'a str,
     text: &'a str,

@@ -60,10 +60,10 @@ pub struct Tunings {
 }
 
 impl Tunings {
-    /// Those of this machine.
+    /// The tunings of this machine.
     pub const LIVE: Self = Self { root: None };
 
-    /// Those of a machine in a folder.
+    /// The tunings of a machine in a folder.
     pub fn below(root: PathBuf) -> Self {
         Self { root: Some(root) }
     }
@@ -76,17 +76,17 @@ impl Tunings {
     }
 }
 
-/// What is known of a setting at one owner.
+/// The changes of a setting at one owner.
 struct Changed<'a> {
     setting: Setting,
     owner: &'a Identity,
     /// The oldest value.
     original: &'a str,
-    /// All values that it had from the first change on.
+    /// All values that the setting had from the first change on.
     values: Vec<&'a str>,
     /// Whether its last step only saved it before a flap, which may have reset it since.
     is_saved: bool,
-    /// What has become of it.
+    /// Result of the undo.
     end: End,
 }
 
@@ -120,7 +120,7 @@ impl Undo for Tunings {
             let source = self.source();
             let mut is_again = false;
             for one in all.iter_mut().filter(|one| !matches!(one.end, End::LeftAlone(_))) {
-                // After a flap, what the flap resets is restored whatever it is now.
+                // After a flap, settings that the flap resets are restored whatever their current values are.
                 let is_reset = flapped && one.setting.info().lasts.is_reset_by_flap();
                 if pass > 0 && !is_reset && !matches!(one.end, End::Failed(_)) {
                     continue;
@@ -141,7 +141,7 @@ impl Undo for Tunings {
     }
 }
 
-/// The settings of an entry, the one that was changed last first.
+/// The settings of an entry, the last changed one first.
 fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
     let mut all: Vec<Changed> = Vec::new();
     for step in steps {
@@ -161,14 +161,14 @@ fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
     Ok(all)
 }
 
-/// The present value of a setting, if another program has set it.
+/// The current value of a setting, if another program has set it.
 fn foreign(source: &Source, one: &Changed) -> Option<String> {
     let now = source.value(one.setting, &source.locate(one.owner)?).ok()?;
     let is_known = one.values.iter().any(|value| one.setting.is_met(&now, value));
     (!is_known).then_some(now)
 }
 
-/// Gives a setting its oldest value, unless another program has changed it; with `force`, whatever it is now.
+/// Restores a setting's oldest value, unless another program has changed it; with `force`, in any case.
 fn restore(source: &Source, one: &Changed, force: bool) -> End {
     let Some(address) = source.locate(one.owner) else { return End::Gone };
     let now = match source.value(one.setting, &address) {
@@ -213,7 +213,7 @@ fn outcome(all: &[Changed]) -> Outcome {
     Outcome::Undone { done, left_alone }
 }
 
-/// One message for the places of a setting of which the same can be said.
+/// One message for all places of a setting to which the same text applies.
 fn grouped(all: &[Changed], text: impl Fn(&Changed) -> Option<String>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut messages = Vec::new();

@@ -1,4 +1,4 @@
-//! Variables of a profile's values: the CPUs of each purpose, the network devices, and what else a user names.
+//! Variables of a profile's values: the CPUs of each purpose, the network devices, and other variables of the user.
 
 use latpath_linux::Cpus;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub const BUILT_IN: [&str; 12] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Variables {
-    /// CPUs for what must not be disturbed.
+    /// CPUs for work that must not be disturbed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolated: Option<Cpus>,
     /// CPUs for everything else.

@@ -1,13 +1,13 @@
-//! What traffic does while settings change.
+//! Observation of traffic while settings change.
 
 use crate::plan::Planned;
 use latpath_model::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Looks at traffic while settings change.
+/// Observes traffic while settings change.
 pub trait Watch {
-    /// Measures how the traffic is before the first change.
+    /// Measures the traffic before the first change.
     ///
     /// # Errors
     /// Why the traffic cannot be watched.
@@ -35,7 +35,7 @@ pub struct Effect {
     pub before: Figures,
     /// Latencies in that time.
     pub after: Figures,
-    /// Why the step is held to have disturbed the traffic; null if it has not.
+    /// Reason for the verdict that the step disturbed the traffic; null if it did not.
     pub disturbed: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Watch for NoWatch {
     }
 }
 
-/// What was observed of the traffic during some time.
+/// Observation of the traffic over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     /// The time, ns.
@@ -92,7 +92,7 @@ pub struct Exact {
     pub max: Ns,
 }
 
-/// The traffic before the first change, and what counts as late.
+/// The traffic before the first change, and the threshold of late packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     observed: Observed,

@@ -126,7 +126,7 @@ fn run(space: &Space, line: &str) -> Result<String> {
     Ok(space.run(command)?.stdout)
 }
 
-/// What the tools show of the device in its first namespace, and the namespaces that were made for it.
+/// State of the device in its first namespace as shown by the tools, and the namespaces that were made for it.
 fn shown(space: &Space) -> Result<String> {
     let device = device();
     waits::until("the device has its carrier", || {
@@ -139,7 +139,7 @@ fn shown(space: &Space) -> Result<String> {
     for name in ["arp_ignore", "arp_announce", "rp_filter", "accept_redirects", "send_redirects"] {
         all += &run(space, &format!("cat /proc/sys/net/ipv4/conf/{device}/{name}"))?;
     }
-    // The number of the qdisc is another one each time.
+    // The qdisc's number differs each time.
     let all: Vec<&str> = all.split_whitespace().filter(|word| !word.ends_with(':')).collect();
     Ok(format!("{} {:?}", all.join(" "), made()))
 }
@@ -216,7 +216,7 @@ fn output(line: &str) -> Result<String> {
     }
 }
 
-/// What ethtool shows of the device, and the CPUs of its interrupts by their handlers, and the threads' priorities.
+/// State of the device as shown by ethtool, the CPUs of its interrupts by their handlers, and the threads' priorities.
 fn igb_shown(device: &str, within: &str) -> Result<String> {
     let mut all = String::new();
     for option in ["-g", "-l", "-c", "-a", "-k", "--show-priv-flags"] {

@@ -94,7 +94,7 @@ impl Watch for Driver {
 const PEER: (&str, &str) = ("peer", "192.168.1.11 02:00:00:00:00:11");
 const ADDRESS: (&str, &str) = ("address", "192.168.1.10/24");
 
-/// Files of a device below `sys/class/net/NIC`, or of the machine, with what config.sh gives them with any driver.
+/// Files of a device below `sys/class/net/NIC`, or of the machine, with the values that config.sh sets with any driver.
 const ITEMS: &[(&str, &str)] = &[
     ("sys/fs/selinux/avc/cache_threshold", "8192"),
     ("proc/sys/net/core/busy_poll", "60"),
@@ -222,7 +222,7 @@ fn without_a_namespace_and_ptp_the_device_stays_and_its_clock_is_left() {
     for setting in [Setting::DeviceNamespace, Setting::DevicePrivateNamespace, Setting::DeviceClockSync] {
         assert!(!has(setting), "{setting}");
     }
-    // Without an address and a peer, these lines do not apply, and say which flag is missing.
+    // Without an address and a peer, these lines do not apply, and name the missing flag.
     let why = |setting: Setting| plan.skipped.iter().find(|skipped| skipped.setting == setting).map(|s| s.why.as_str());
     assert!(!has(Setting::DeviceAddresses) && why(Setting::DeviceAddresses).is_some());
     assert!(!has(Setting::BusyPoll) && has(Setting::DeviceRings));
@@ -253,7 +253,7 @@ fn what_link_up_or_a_change_of_queues_resets_is_drift() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// Any lines in any order, each applied by itself or together with others, and then undone.
+    /// Any lines in any order, applied one by one or together, and then undone.
     #[test]
     fn any_sequence_of_lines_is_undone(
         picks in prop::collection::vec(any::<prop::sample::Index>(), 1..24),

@@ -298,7 +298,7 @@ fn an_unconfirmed_change_goes_with_its_process_and_a_confirmed_one_stays() {
     assert!(bench.tuning().applied().unwrap()[0].unconfirmed);
     let busy = bench.tuning().apply(&plan, &mut NoWatch, unconfirmed, &AtomicBool::new(false), &mut |_| ());
     assert!(busy.unwrap_err().to_string().contains("waits to be confirmed"));
-    // A guard whose time is over.
+    // A guard whose time limit has passed.
     let messages = bench.tuning().guard(&plan.subject(), &mut || (), &mut || true).unwrap();
     assert!(!messages.is_empty());
     assert_eq!(differences(&before, &snapshot(bench.folder.path())), [""; 0]);
@@ -307,7 +307,7 @@ fn an_unconfirmed_change_goes_with_its_process_and_a_confirmed_one_stays() {
     let mut rounds = 0;
     let messages = bench.tuning().guard(&plan.subject(), &mut || (), &mut || {
         rounds += 1;
-        // Another process confirms it.
+        // Another process confirms the change.
         assert_eq!(bench.tuning().confirm("sv-guest").unwrap(), [plan.subject()]);
         false
     });

@@ -158,8 +158,8 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     }
 
     /// Moves the changes to the entry of another subject, which lasts until a user requests its undo. If that entry
-    /// exists, the changes come behind its own. A process that is killed in between leaves both entries, whose undo has
-    /// the same result.
+    /// exists, the changes are appended to its own. A process that is killed in between leaves both entries, whose undo
+    /// has the same result.
     ///
     /// # Errors
     /// If an entry cannot be read or written.

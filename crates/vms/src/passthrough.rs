@@ -1,5 +1,5 @@
-//! Devices that a guest drives by itself (VFIO), with what the host can observe of them: their NIC's counters, their
-//! interrupts, and whether hardware delivers these interrupts.
+//! Devices that a guest drives by itself (VFIO), with the host's view of them: their NIC's counters, their interrupts,
+//! and whether hardware delivers these interrupts.
 
 use crate::{descriptors::Descriptors, text::plain, vm::Vm};
 use latpath_linux::{
@@ -35,7 +35,7 @@ pub struct Passthrough {
     pub iommu_group: Option<u32>,
     /// NUMA node; `None` if it has none, or is unknown.
     pub numa_node: Option<u32>,
-    /// The NIC of which it is a virtual function (SR-IOV).
+    /// The NIC, if the device is one of its virtual functions (SR-IOV).
     pub function_of: Option<FunctionOf>,
     /// Its interrupts on the host.
     pub interrupts: Vec<DeviceInterrupt>,
@@ -84,7 +84,7 @@ pub struct DeviceInterrupt {
     pub name: String,
     /// Times that it interrupted the host since it was set up. A posted interrupt does not.
     pub count: u64,
-    /// CPUs that the host's kernel sends it to.
+    /// CPUs to which the host's kernel sends it.
     #[schemars(with = "String")]
     pub cpus: Cpus,
 }
@@ -98,7 +98,7 @@ pub struct PostedInterrupts {
     pub wake_ups: u64,
 }
 
-/// What the CPUs counted of posted interrupts; `None` on CPUs without a count (AMD, ARM).
+/// The CPUs' counts of posted interrupts; `None` on CPUs without such counts (AMD, ARM).
 pub fn posted(root: &Root) -> Option<PostedInterrupts> {
     let text = root.text("proc/interrupts")?;
     let of = |name: &str| lines(&text).find(|line| line.label == name).map(|line| line.count);
@@ -169,7 +169,7 @@ fn device(root: &Root, address: &str, group: Option<u32>, interrupts_text: &str)
     }
 }
 
-/// Whether a VFIO driver has the device: a group may also have bridges, and devices that nobody uses.
+/// Whether a VFIO driver has the device: a group may also have bridges, and unused devices.
 fn is_of_vfio(root: &Root, address: &str) -> bool {
     root.link(&format!("sys/bus/pci/devices/{address}/driver"))
         .is_ok_and(|driver| driver.rsplit('/').next().is_some_and(|name| name.contains("vfio")))

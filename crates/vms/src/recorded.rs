@@ -165,7 +165,7 @@ fn vhost_workers_are_kernel_threads_of_their_owner_up_to_6_3() {
     let (idle, busy) = Host::recorded("6.1").guests();
     let workers: Vec<_> = of_role(&idle, Role::Vhost).iter().map(|t| (t.tid, t.found_by, t.kernel)).collect();
     assert_eq!(workers, [(185, FoundBy::KernelThread, true), (192, FoundBy::KernelThread, true)]);
-    // The kernel does not tell which of two workers serves the tap; a single one is unambiguous.
+    // The kernel does not show which of two workers serves the tap; a single one is unambiguous.
     assert!(of_role(&idle, Role::Vhost).iter().all(|t| t.serves.is_none()));
     assert_eq!(of_role(&busy, Role::Vhost)[0].serves.as_deref(), Some("macvtap0"));
     let helpers: Vec<_> = of_role(&idle, Role::Kvm).iter().map(|t| t.comm.clone()).collect();

@@ -13,7 +13,7 @@ use latpath_linux::{
 };
 use std::{collections::HashMap, thread::sleep, time::Duration};
 
-/// Maximum number of threads read per guest; QEMU has some ten, and more during disk I/O.
+/// Maximum number of threads read per guest; QEMU has about ten, and more during disk I/O.
 const MOST_THREADS: usize = 4096;
 /// ioctl(KVM_RUN): _IO(0xAE, 0x80), include/uapi/linux/kvm.h.
 const KVM_RUN: &str = "0xae80";
@@ -61,7 +61,7 @@ pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, O
     tids.iter().filter_map(|tid| thread(*tid)).collect()
 }
 
-/// A kernel thread that works for a guest; `owner` tells whether a number is one of the guest's threads.
+/// A kernel thread that works for a guest; `owner` returns whether a number is one of the guest's threads.
 pub fn of_kernel(root: &Root, tid: u32, stat: Stat, owner: impl Fn(u32) -> bool, isolated: &Cpus) -> Option<Thread> {
     let (role, number) = kernel_thread(&stat)?;
     owner(number).then_some(())?;

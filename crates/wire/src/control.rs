@@ -258,7 +258,7 @@ mod tests {
             // SO_EE_ORIGIN_ZEROCOPY: a send has completed.
             (0, 5),
         ] {
-            // A message of an error also has the packet's own stamps.
+            // A message that reports an error also carries the packet's own stamps.
             let error = said(errno, origin, 0, 0);
             let control = [message(STAMPS, &times((3, 0), (3, 0))), message(V4, &error)].concat();
             assert_eq!(from_error_queue(&control), None);

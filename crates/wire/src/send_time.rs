@@ -67,7 +67,7 @@ impl FromStr for SendClock {
     }
 }
 
-/// What a queueing discipline does by the send time of a frame.
+/// Use of a frame's send time by a queueing discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxTimeMode {
     /// It sends the frame at its send time.

@@ -149,8 +149,8 @@ pub fn lock_memory() -> Result<(), ThreadError> {
 /// Number of the capability to lock memory (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether this process may lock all memory, also what it gets later: it has CAP_IPC_LOCK, or no limit (`ulimit -l`).
-/// With a limit, an allocation beyond it would fail once memory is locked.
+/// Whether this process may lock all memory, including later allocations: it has CAP_IPC_LOCK, or no limit (`ulimit
+/// -l`). With a limit, an allocation beyond it would fail once memory is locked.
 pub fn may_lock_memory() -> bool {
     let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
     unlimited || latpath_linux::proc::capabilities() >> CAP_IPC_LOCK & 1 == 1

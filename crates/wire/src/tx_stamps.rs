@@ -1,5 +1,5 @@
-//! Requests a NIC's transmit times of some sent frames: of one frame at a time, because many NICs keep one time only,
-//! and lose that of a second frame, which may be another program's.
+//! Requests a NIC's transmit times of some sent frames: of one frame at a time, because many NICs store only one time,
+//! and lose that of a second frame, which may belong to another program.
 
 use crate::message::{sent_stamps, Control};
 use latpath_linux::monotonic;
@@ -12,14 +12,14 @@ const PATIENCE: Ns = 20_000_000;
 /// Maximum messages read from the error queue per frame.
 const MOST: usize = 8;
 
-/// Counts of frames by what became of their NICs' times.
+/// Counts of frames, by the outcome of requests for their NICs' times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxStampCounts {
     /// Frames whose time was requested.
     pub requested: u64,
     /// Frames whose time arrived.
     pub received: u64,
-    /// Frames whose time was not requested, because that of an earlier one was on its way.
+    /// Frames whose time was not requested, because that of an earlier frame was pending.
     pub skipped: u64,
 }
 
@@ -69,7 +69,7 @@ impl TxStamps {
         self.pending.is_none()
     }
 
-    /// Whether a requested time is on its way.
+    /// Whether a requested time is pending.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }

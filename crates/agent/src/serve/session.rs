@@ -371,7 +371,7 @@ where
         Ok(())
     }
 
-    /// Forwards the command's output as far as there is room, and its end.
+    /// Forwards the command's output, as far as there is room, and its exit.
     fn pass_on_command(&mut self) {
         while self.out.waiting() <= MAX_WAITING {
             let Some(command) = &mut self.command else { return };

@@ -1,5 +1,5 @@
 //! A source with sightings from a channel, and an agent that serves it over a socket pair.
-#![allow(dead_code)] // each test file uses a part
+#![allow(dead_code)] // each test file uses part of this module
 
 use latpath_agent::{
     serve, Attached, Ended, Machine, MakeSampler, ServeError, ServeOptions, StartRequest, Stream, Timeouts,

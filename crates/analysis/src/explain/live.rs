@@ -48,8 +48,8 @@ impl LiveExplainer {
     /// Maximum wait of a capture for late packets in flight: the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread for streams that are followed now. `context` has what is known of the machines at the start;
-    /// this host's own facts are added, and its virtual machines searched again from time to time.
+    /// Starts the thread for streams that are followed now. `context` describes the machines at the start; this host's
+    /// own facts are added, and its virtual machines are searched again from time to time.
     ///
     /// # Errors
     /// If the thread cannot be started.

@@ -1,4 +1,4 @@
-//! Why Open vSwitch had no flow for a packet, in words: what was deduced, and from what.
+//! Why Open vSwitch had no flow for a packet, in words: the conclusion and its evidence.
 
 use crate::Notation;
 use latpath_cause::{DaemonVisit, NoFlow, VisitParts};
@@ -6,7 +6,7 @@ use latpath_flight::{FlowState, Removal, Upcall};
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// The reason, then what it is deduced from, as sentences.
+/// The reason, then the evidence for it, as sentences.
 pub fn why_no_flow(notation: &Notation, visit: &DaemonVisit) -> String {
     let DaemonVisit { reason, upcall, .. } = visit;
     let before = |t: Ns| notation.duration(upcall.t.saturating_sub(t));

@@ -1,4 +1,4 @@
-//! What kept ptp4l from its CPU while it was starved, from the captures that cover such an event.
+//! Finds what kept ptp4l from running while it was starved, in the captures that cover such events.
 
 use crate::RunCaptures;
 use latpath_capture::{Capture, CaptureKind};
@@ -15,7 +15,8 @@ const NAMED: usize = 3;
 const MAX_NOTES: usize = 20;
 
 impl RunCaptures<'_> {
-    /// Adds a note for each event of PTP starvation: who ran while ptp4l waited for its CPU, if a capture covers it.
+    /// Adds a note for each event of PTP starvation that a capture covers: the threads that ran while ptp4l waited for
+    /// its CPU.
     pub fn note_starvation(&mut self) {
         let start = self.run().manifest().start.monotonic_ns;
         let is_starvation = |event: &&SyncEvent| event.kind == SyncEventKind::Starvation;
@@ -54,7 +55,7 @@ fn in_capture(capture: &Capture, event: &SyncEvent) -> Option<(Ns, String)> {
     Some((waited, format!("{text} (capture {})", capture.number)))
 }
 
-/// The longest wait of a thread named ptp4l in the window, and what ran on its CPU meanwhile.
+/// The longest wait of a thread named ptp4l in the window, and the threads that ran on its CPU meanwhile.
 fn longest_wait(snapshot: &Snapshot) -> Option<(Ns, String)> {
     let (names, timeline) = (snapshot.names(), Timeline::of(&snapshot.window));
     let tiles = names.called(PTP4L).into_iter().flat_map(|pid| timeline.thread(pid).into_iter().map(move |t| (pid, t)));

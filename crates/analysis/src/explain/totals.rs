@@ -36,7 +36,7 @@ pub struct CulpritTotal {
     pub owner: Option<String>,
     /// Names of the threads that differ from the process name.
     pub threads: Vec<String>,
-    /// Thread ids, as far as they are kept.
+    /// The kept thread ids.
     pub pids: Vec<u32>,
     /// Whether it is latpath itself.
     pub is_latpath: bool,

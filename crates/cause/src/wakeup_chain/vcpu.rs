@@ -190,8 +190,8 @@ impl WakeupChain<'_> {
         self.a = limit;
     }
 
-    /// Whether the waker is a thread that did not sleep from `from`, or from the earlier sighting, until the wakeup: as
-    /// one that waits for a CPU in the midst of an interrupt for the guest.
+    /// Whether the waker is a thread that did not sleep from `from`, or from the earlier sighting, until the wakeup:
+    /// such a thread may wait for a CPU while it raises an interrupt for the guest.
     fn was_awake(&self, waker: &Waker, from: Ns) -> bool {
         let Doing::Thread(running) = waker.context else { return false };
         let from = from.max(self.a);

@@ -1,8 +1,8 @@
 //! Maps times of a NIC's clock to `CLOCK_MONOTONIC`, by the readings before and after them.
 //!
-//! Between two readings the map is the line through both, so that it is continuous: the difference of two close times is
-//! exact. Readings that took long are left out, since they would bend it. A time is mapped once two later readings
-//! exist, because a step of the clock is proven one reading late; times in a disturbed interval have no place.
+//! Between two readings the map is the line through both, so that it is continuous: the difference of two close times
+//! is exact. Readings that took long are left out, since they would bend it. A time is mapped once two later readings
+//! exist, because a step of the clock is proven one reading late; times in a disturbed interval are not mapped.
 
 use super::watch::{Disturbance, PhcWatch, Trouble, SWING_PPB};
 use super::Reading;
@@ -94,8 +94,8 @@ impl PhcMap {
             let dt = wide(to.monotonic_ns) - wide(from.monotonic_ns);
             Some((wide(to.phc_ns) - wide(from.phc_ns) - dt) * 1_000_000_000 / dt.max(1))
         };
-        // A clock whose rate changes within the interval departs from the line by at most a quarter of the interval
-        // times the change; one that is set by a little, too little to show at once, by as much as that. The rates
+        // If the clock's rate changes within the interval, the clock departs from the line by at most a quarter of the
+        // interval times the change; if the clock is set by too little to be detected yet, by that step. The rates
         // before and after limit both.
         let own = rate(after).unwrap_or(0);
         let change = |other: Option<i128>| other.map_or(0, |other| (other - own).abs());
@@ -209,7 +209,7 @@ mod tests {
             let s = simulate(24, uncertainty, &errors, |ms| if ms < at { drift } else { drift + jump });
             for ms in 1..s.true_phc.len() - 60 {
                 let mapped = s.map.at(s.true_phc[ms]);
-                // Errors of readings can hide a part of the jump around it, and near the ends no reading limits it.
+                // Near the jump, errors of readings can hide a part of it; near the ends, no reading limits the error.
                 let hidden = if (at - ms as Ns).abs() <= 150 { 2 * uncertainty } else { 0 };
                 if let Some(mapped) = mapped.ok().filter(|_| ms > 100) {
                     prop_assert!((mapped.t - ms as Ns * MS).abs() <= mapped.bound_ns + hidden, "{ms}: {mapped:?}");

@@ -256,7 +256,7 @@ impl PhcWatch {
             (Some(pending), _) => {
                 let dt = pending.until_ns.saturating_sub(pending.after_ns);
                 let trouble = if slope.differs(&pending.before, swing) {
-                    // The rest of the second in which the rate changed says nothing about the new rate.
+                    // The rest of the second in which the rate changed contains no information about the new rate.
                     Trouble::Swing { from_ppb: pending.before.ppb, to_ppb: slope.ppb }
                 } else {
                     Trouble::Step { by_ns: over(dt, pending.slope.ppb.saturating_sub(pending.before.ppb)) }

@@ -1,4 +1,4 @@
-//! Isolation of CPUs that does not fit together.
+//! Inconsistent isolation of CPUs.
 
 use super::placed::free;
 use super::Hit;

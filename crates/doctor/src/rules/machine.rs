@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use latpath_placement::Job;
 use latpath_settings::{Disturbs, Place, Setting};
 
-/// Sources of time that the CPU does not have itself.
+/// Clock sources outside the CPU.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
 pub(super) fn clocksource(machine: &Machine) -> Vec<Hit> {

@@ -291,7 +291,7 @@ pub(super) fn nic_apart(machine: &Machine) -> Vec<Hit> {
     machine.vms.iter().filter_map(hit).collect()
 }
 
-/// What libvirt's definition gives a vCPU, as `vm-pinning` has it.
+/// A vCPU's value in libvirt's definition, from the text of `vm-pinning`.
 fn defined<'a>(text: &'a str, vcpu: &str) -> Option<&'a str> {
     text.split(", ").find_map(|part| part.strip_prefix(&format!("vCPU {vcpu}: ")))
 }

@@ -1,4 +1,4 @@
-//! A hypervisor in a folder, without faults, and ways to change it.
+//! A hypervisor in a folder, without faults, and functions that change it.
 
 use latpath_counters::Datapath;
 use latpath_doctor::{profile_of, Diagnosis, Finding, Machine, RunCost};

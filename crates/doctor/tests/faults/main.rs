@@ -1,4 +1,4 @@
-//! Faults put into a hypervisor without any are found, each as the first; with others beside them, the one that a run
+//! Faults are put into a hypervisor that has none: each is the first finding, and among several the one that a run
 //! shows is first.
 
 mod host;

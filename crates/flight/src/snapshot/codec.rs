@@ -349,8 +349,8 @@ fn level(sizes: &[usize], most: usize) -> usize {
 impl Snapshot {
     /// Encodes the snapshot, in some 2 to 5 bytes per event.
     ///
-    /// Omits what [`Self::decode`] would reject: events beyond the last million, the oldest first, which then count as
-    /// overwritten; CPUs beyond 4,096; names beyond 65,536 of a sort.
+    /// Omits data that [`Self::decode`] would reject: events beyond the last million, the oldest first, which then
+    /// count as overwritten; CPUs beyond 4,096; names beyond 65,536 of a sort.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_within(SnapshotLimits::OWN)
     }

@@ -1,4 +1,4 @@
-//! The flows that datapaths had, and the latest upcalls, as the programs' records tell them one by one.
+//! The flows that datapaths had, and the latest upcalls, updated with each of the programs' records.
 
 use super::{FlowState, Removal, Upcall};
 use crate::layout::{constants, DatapathRecord as Record};
@@ -25,7 +25,7 @@ struct Flow {
     table: u64,
     /// Start of the part of keys that the mask covers.
     start: usize,
-    /// That part of the key, of which bits beyond the mask are 0.
+    /// That part of the key; bits outside the mask are 0.
     key: Box<[u8]>,
     mask: Box<[u8]>,
     installed: Option<Ns>,
@@ -88,7 +88,7 @@ impl History {
         }
     }
 
-    /// Records were lost before this time: what was known of flows may no longer hold.
+    /// Records were lost before this time: the known state of flows may be outdated.
     pub fn forget(&mut self, now: Ns) {
         self.since = self.since.map(|_| now);
         self.flows.clear();
@@ -195,7 +195,7 @@ impl History {
     /// The flow that would have matched a key, and the number of packets that missed it before.
     fn missing(&mut self, table: u64, key: &[u8], since: Ns) -> (FlowState, u64) {
         let matching = self.flows.iter_mut().filter(|flow| flow.matches(table, key));
-        // A flow that is there precedes all that were removed.
+        // An existing flow takes precedence over removed ones.
         let latest = matching.max_by_key(|flow| flow.removal.as_ref().map_or(Ns::MAX, |removal| removal.at));
         let Some(flow) = latest else {
             let emptied = self.emptied.get(&table).cloned();
@@ -223,7 +223,7 @@ impl History {
         }
     }
 
-    /// A handler found nothing to read: all upcalls but those on their way were read, or lost.
+    /// A handler found nothing to read: all upcalls were read or lost, except those still in transit.
     fn empty(&mut self, head: &Record, t: Ns) {
         let Some(mut queue) = self.queues.remove(&head.port) else { return };
         queue.retain(|number| self.entry(*number).is_some_and(|entry| entry.upcall.t > t.saturating_sub(ON_ITS_WAY)));

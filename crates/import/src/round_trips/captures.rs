@@ -1,5 +1,5 @@
-//! The worst late round trips of a log as captures, so that they are explained and exported like those of a run. What the
-//! machines did meanwhile is in no log.
+//! The worst late round trips of a log as captures, so that they are explained and exported like those of a run. A log
+//! has no record of the machines' activity.
 
 use super::THRESHOLD;
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture};

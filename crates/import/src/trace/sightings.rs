@@ -44,7 +44,7 @@ pub(crate) fn forget(packets: &mut Packets) {
     }
 }
 
-/// The CPU and the thread of a sighting, as far as they are known.
+/// The CPU and the thread of a sighting, if known.
 type CpuAndThread = (Option<u32>, Option<u32>);
 
 struct Finder<'a> {

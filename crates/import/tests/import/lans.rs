@@ -89,7 +89,7 @@ fn one_capture_of_both_lans_is_named_once_for_each() {
     let files: Vec<(u64, u64)> = manifest.imported.iter().map(|file| (file.packets, file.left_out)).collect();
     assert_eq!(files, [(1500, 1700), (1700, 1500), (2400, 0)]);
 
-    // Without LANs in the names, or with one of them, notes say what to do.
+    // Without LANs in the names, or with only one of them, notes name the remedy.
     let (manifest, packets) =
         bench.import(&bench.options(&[("host/nic-rx@eth1", "both.pcap"), (SUB, "sub.txt")])).unwrap();
     assert_eq!(

@@ -6,9 +6,9 @@ use latpath_model::{Ns, PointId};
 /// Identity of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum QueueKey {
-    /// One of vhost: the eventfd of its interrupt.
+    /// A queue of vhost, by the eventfd of its interrupt.
     Call(u32),
-    /// One of a QEMU thread: the thread, and the point of its tap.
+    /// A queue of a QEMU thread, by the thread and the point of its tap.
     Tap(u32, PointId),
 }
 

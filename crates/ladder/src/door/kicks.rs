@@ -19,8 +19,8 @@ struct Kick {
 }
 
 impl Kicks {
-    /// A vCPU that has left its guest at `exit` signals an eventfd: a kick, if it is a queue's. During a round, the
-    /// worker may take the packet without the kick.
+    /// A vCPU that left its guest at `exit` signals an eventfd: this is a kick if the eventfd is a queue's. During a
+    /// round, the worker may take the packet without the kick.
     pub fn signalled(&mut self, eventfd: u32, exit: Mark) {
         let Some(kick) = self.0.get_mut(&eventfd).filter(|kick| kick.first.is_none()) else { return };
         kick.first = kick.ended.filter(|ended| *ended < exit.t).map(|_| exit);

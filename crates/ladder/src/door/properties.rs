@@ -5,17 +5,17 @@ use latpath_flight::{Class, Event, EventKind, Left, Sleep, Transfer};
 use latpath_model::PointId;
 use proptest::prelude::*;
 
-/// What happens next in one of the virtual machines.
+/// The next event in one of the virtual machines.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     /// vhost's worker turns to the queue.
     Begin,
     Read,
-    /// It announces the round's packets; whether it sleeps then.
+    /// The worker announces the round's packets, and then sleeps if true.
     End(bool),
     /// The vCPU leaves its guest.
     Exit,
-    /// It enters its guest, with what is pending.
+    /// The vCPU enters its guest, with the pending interrupts.
     Enter,
     /// The guest has emptied its ring, and enables the interrupt.
     Done,
@@ -51,7 +51,7 @@ struct Vm {
     pending: Option<Vec<u32>>,
     /// Packets of the round, with the time at which the vCPU was first in the guest since their read.
     round: Vec<(u32, Ns, Option<Ns>)>,
-    /// Packets for which the guest polls once the vCPU is there.
+    /// Packets for which the guest polls once the vCPU enters.
     polled: Vec<u32>,
     has_taken: bool,
 }
@@ -133,7 +133,7 @@ impl Host {
             Act::Enter if !self.vms[vm].inside => self.enter(vm),
             Act::Done if self.vms[vm].inside && self.vms[vm].pending.is_none() => self.vms[vm].masked = false,
             Act::Other => {
-                // It has no interrupt, so that nothing is known of its packet.
+                // The other queue has no interrupt, so its packet's steps are unknown.
                 self.read(30 + vm as u32, 9);
             }
             _ => {}
@@ -165,7 +165,7 @@ impl Host {
                     self.take(vm);
                 }
             } else if self.vms[vm].inside {
-                // KVM has it leave the guest for the injection.
+                // KVM makes the vCPU leave the guest for the injection.
                 self.act(vm, Act::Exit);
             }
         } else if let Some(pending) = &mut self.vms[vm].pending {
@@ -244,7 +244,7 @@ proptest! {
         for (vm, act) in acts {
             host.act(vm, act);
         }
-        // All is taken in the end.
+        // At the end, the vCPUs take all interrupts.
         for vm in 0..2 {
             host.act(vm, Act::End(true));
             host.act(vm, Act::End(true));
@@ -361,7 +361,7 @@ fn a_line_that_is_raised_while_the_guest_handles_it_is_accepted_once_that_has_en
     host.transfer(1, RELAY, Transfer::RaiseLine(11));
     let raised = host.t;
     host.event(2, vcpu(0), EventKind::KvmExit { vcpu: Some(0), reason: None, isa: 2 });
-    // Of another device.
+    // This interrupt belongs to another device.
     host.transfer(2, vcpu(0), Transfer::Accept { vector: 0x28, vcpu: 0 });
     host.transfer(2, vcpu(0), Transfer::Accept { vector: 0x27, vcpu: 0 });
     host.takes_relayed();
@@ -369,8 +369,8 @@ fn a_line_that_is_raised_while_the_guest_handles_it_is_accepted_once_that_has_en
     assert_eq!(host.held(), 0);
 }
 
-/// Between its read of the signal and the interrupt, QEMU's thread waits for a CPU. Packets that come meanwhile need no
-/// signal of their own.
+/// Between its read of the signal and the interrupt, QEMU's thread waits for a CPU. Packets that arrive meanwhile need
+/// no further signal.
 #[test]
 fn qemu_that_waits_for_a_cpu_announces_what_came_meanwhile() {
     let mut host = with_relay();
@@ -515,7 +515,7 @@ fn the_first_packet_of_a_round_belongs_to_the_first_kick_before_it() {
     push(&mut door, 30, worker(0), round);
     written(&mut door, 31);
     push(&mut door, 32, worker(0), write);
-    // It came during the round.
+    // This packet came during the round.
     written(&mut door, 33);
     push(&mut door, 34, worker(0), write);
     // The round that is under way may take the packet of this kick.

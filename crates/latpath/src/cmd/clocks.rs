@@ -1,4 +1,4 @@
-//! `latpath clocks`: who keeps this machine's clocks synchronised, and how well.
+//! `latpath clocks`: which programs keep this machine's clocks synchronised, and how well.
 
 use super::interrupt::stop_flag;
 use super::report::print;

@@ -1,4 +1,4 @@
-//! `latpath doctor`: shows what is wrong with this machine for packets that must not be late.
+//! `latpath doctor`: shows faults of this machine that can delay packets.
 
 mod commands;
 
@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 /// Maximum number of runs of the current directory whose causes are read without being asked for.
 const MOST_RUNS: usize = 3;
-/// Maximum size of the captures of such a run, bytes: explaining a megabyte takes some ten milliseconds.
+/// Maximum size of the captures of such a run, bytes: explaining a megabyte takes tens of milliseconds.
 const MOST_BYTES: u64 = 8 << 20;
 
 /// Find faults of this machine that can delay packets: settings, and the CPUs of threads and interrupts. Shows the cost

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Default threshold of late packets, ns.
 pub(super) const THRESHOLD: Ns = 200_000;
 
-/// Which times of packets are taken.
+/// The times of packets that are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Stamps {
     /// Those of the kernel
@@ -190,7 +190,7 @@ mod tests {
     /// Flags with one meaning whose help starts differently in some commands; and `--output`, whose value is named
     /// after the command's result.
     const SAME_IN_OTHER_WORDS: [(&str, &[&str]); 5] = [
-        // What latpath refuses otherwise: to replace a file, to go on after a step that disturbs.
+        // Actions that latpath refuses otherwise: replacing a file, continuing after a step that disturbs.
         ("force", &["replace existing files", "continue after a"]),
         // A network device: the command's action on it.
         (

@@ -134,7 +134,7 @@ fn checked(schedule: &Schedule) -> Report {
     check(schedule, &surroundings(schedule))
 }
 
-/// What this machine knows of a device: its speed and queues, from sysfs, and the kernel's tick; and of the taps of
+/// Facts about the device on this machine: its speed and queues, from sysfs, and the kernel's tick; and the taps of
 /// streams.
 fn surroundings(schedule: &Schedule) -> Surroundings {
     let at = Path::new("/sys/class/net").join(&schedule.device);

@@ -45,7 +45,7 @@ pub struct Heard {
     pub devices: Vec<String>,
     /// Number of frames that the kernel dropped.
     pub dropped: u64,
-    /// What became of the NICs' times, if they are used.
+    /// Use of the NICs' times; `None` if they were not requested.
     pub wire: Option<WireCounts>,
 }
 
@@ -153,7 +153,7 @@ impl Places {
     }
 }
 
-/// Listens on one device. Returns the streams, the number of dropped frames, what became of the NIC's times, and the error
+/// Listens on one device. Returns the streams, the number of dropped frames, the use of the NIC's times, and the error
 /// if it ended early. `nic_times`: whether these are used, and whether the device must have them.
 fn listen_at(
     place: &Place,

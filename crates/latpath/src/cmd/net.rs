@@ -1,4 +1,4 @@
-//! `latpath net`: makes, shows and removes ways from the wire into VMs.
+//! `latpath net`: builds, shows and removes ways from the wire into VMs.
 
 use super::interrupt::stop_flag;
 use super::report::{print, print_as};

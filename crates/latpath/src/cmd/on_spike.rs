@@ -40,7 +40,7 @@ pub struct OnSpike {
 /// A late packet, as the command's environment.
 #[derive(Clone, Debug, Default)]
 pub struct LateEvent {
-    /// What was late: `packet`, `round_trip`, `turnaround`.
+    /// The kind of late event: `packet`, `round_trip`, `turnaround`.
     pub event: &'static str,
     /// The stream, or the address of the other end.
     pub stream: String,
@@ -121,8 +121,8 @@ impl SpikeCommand {
         Ok(Self { sender: Some(sender), is_busy, not_started, over, thread: Some(thread) })
     }
 
-    /// Has the command run for this packet, unless it runs already or was started less than a second ago: then the
-    /// packet is counted, and `event` is not called. Never waits.
+    /// Runs the command for this packet, unless it is already running or was started less than a second ago: then the
+    /// packet is only counted, and `event` is not called. Never waits.
     pub fn late(&self, event: impl FnOnce() -> LateEvent) {
         let is_passed_on = !self.is_busy.swap(true, Ordering::AcqRel)
             && self.sender.as_ref().is_some_and(|sender| sender.try_send(event()).is_ok());
@@ -223,7 +223,7 @@ impl Runner {
     }
 }
 
-/// Keeps the calling thread, and what it starts, on these CPUs.
+/// Keeps the calling thread, and all processes that it starts, on these CPUs.
 fn place(cpus: &Cpus) -> nix::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().try_for_each(|cpu| set.set(cpu as usize))?;

@@ -147,14 +147,14 @@ fn groups(args: &Args) -> Groups {
 
 struct Run {
     subscription: Subscription,
-    /// What is measured by send times in frames.
+    /// The measurements by send times in frames.
     options: Option<ArrivalOptions>,
     start: Ns,
     elapsed: Ns,
     dropped: u64,
     noted: bool,
     responder: Option<Responder>,
-    /// What the responder sent, at the end.
+    /// The messages that the responder sent, once it has ended.
     responses: Option<Responses>,
 }
 

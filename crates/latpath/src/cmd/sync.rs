@@ -1,4 +1,4 @@
-//! `--require-sync`: a measurement begins only while the clocks are synchronised, and says when they no longer were.
+//! `--require-sync`: a measurement begins only once the clocks are synchronised, and reports when they no longer were.
 
 use super::interrupt::stop_flag;
 use super::values::{some_time, time};

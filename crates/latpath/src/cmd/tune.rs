@@ -1,4 +1,4 @@
-//! `latpath tune`: gives this machine the settings of a profile, as one change that can be taken back.
+//! `latpath tune`: gives this machine the settings of a profile, as one change that can be undone.
 
 mod advice;
 mod apply;
@@ -265,7 +265,7 @@ fn find(what: &str) -> Result<Profile> {
     Profile::find(what).map_err(|error| Usage(error.to_string()).into())
 }
 
-/// Plans a profile; what the user has to mend is wrong usage.
+/// Plans a profile. Errors that the user can fix count as wrong usage.
 fn planned(profile: &Profile, variables: &Variables, machine: &Machine) -> Result<Plan> {
     plan(profile, variables, machine).map_err(|error: PlanError| Usage(error.to_string()).into())
 }
@@ -308,7 +308,7 @@ fn confirm(args: Confirm) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// The subject, if only one is there.
+/// The subject, if there is exactly one.
 fn only(all: Vec<Tuned>, doing: &str) -> Result<String> {
     match all.as_slice() {
         [one] => Ok(one.subject.clone()),

@@ -125,7 +125,7 @@ fn vhost_user_row(nic: &VhostUser) -> Vec<String> {
     vec![nic.socket.clone(), mac, nic.queues.to_string(), nic.served_by()]
 }
 
-/// The tables of passed-through devices, and what latpath cannot see of them.
+/// The tables of passed-through devices, and the limits of latpath's view of them.
 fn passthrough(devices: &[Passthrough]) -> Vec<String> {
     let unknown = || "-".to_string();
     let row = |device: &Passthrough| {

@@ -24,7 +24,7 @@ pub fn wire_times<K>(device: &str) -> Result<WireTimes<K>> {
     })
 }
 
-/// What became of the NICs' times, as text.
+/// The use of the NICs' times, as text.
 pub fn wire_text(counts: WireCounts) -> String {
     let WireCounts { measured, unstamped, skipped, bound_ns } = counts;
     let (measured, bound) = (number_of(measured, "frame"), duration(bound_ns));

@@ -1,5 +1,5 @@
-//! What root writes while another user, who owns the parent directory of the run, exchanges the run's directory for
-//! links.
+//! Checks which files root writes while another user, who owns the parent directory of the run, exchanges the run's
+//! directory for links.
 
 use crate::{equal, own, publish, until, Recorder, LIMIT, PATIENT};
 use latpath_run::{Run, JOURNEYS, MANIFEST, MARKS, SPIKES};

@@ -67,7 +67,7 @@ fn into_the_guest() -> Result<(), Failed> {
     equal("bounds of Thyp, Tnet and Tsub", bounds, [clock.error_bound_ns, 0, 0])?;
     equal("journeys of total", of("total")?.times.count, figures.complete)?;
 
-    // After the guest has ended, live reports that and continues with what it still sees.
+    // After the guest has ended, live reports that and continues with the remaining points.
     drop(guest);
     until_within(PATIENCE, "live says that the guest is gone", || {
         last().is_some_and(|f| f.machines.iter().any(|m| m.machine == "guest0" && m.fault.is_some()))

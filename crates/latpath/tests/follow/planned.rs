@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 
 const MS: Ns = 1_000_000;
-/// Send times are converted by ties that differ by less, ns, also on a CPU that is taken away.
+/// Maximum difference between the clock ties by which send times are converted, ns, even if the CPU is preempted.
 const TIE: Ns = 50_000;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -134,7 +134,7 @@ fn held() -> Result<(), Failed> {
 fn unsynchronised() -> Result<(), Failed> {
     let (kinds, notes) = recorded("no-clock", "", "--cycle 1ms")?;
     let is_noted = notes.iter().any(|note| note.contains("Tsend: packets have their send times"));
-    // The kernel of this machine says whether its clock is synchronised.
+    // The kernel of this machine reports whether its clock is synchronised.
     let is_known = latpath_linux::utc_error().is_some();
     equal("Tsend", kinds.contains(&SegmentKind::Tsend), is_known)?;
     equal(&format!("noted: {notes:?}"), is_noted, !is_known)

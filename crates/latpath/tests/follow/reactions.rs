@@ -27,7 +27,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// The relay: answers by a rule.
+/// Starts the relay, which answers by a rule.
 fn relay(bench: &Bench, rule: &str, after: &str) -> Result<Started, Failed> {
     let input = rule.split(['[', ' ']).next().unwrap_or_default();
     let words = format!("subscribe -i {APPLICATION} --stream {input} --name relay --json --trip-after {after}");
@@ -79,14 +79,14 @@ fn trips() -> Result<(), Failed> {
     let breaker = breaker(&bench, &format!("goose:{goid}"))?;
     let run = bench.lab.folder().join("run");
     let recorder = Recorder::start_with(&bench, run, "--window 4s", &["--react", &rule])?;
-    // Contents are read once packets of both streams have come.
+    // Contents are read only after packets of both streams have arrived.
     publish(&bench, &format!("--svid {svid} --wrap 65536 --count {BEFORE}"))?;
     recorder.has(BEFORE + 1)?;
     let sent = publish(&bench, &format!("--svid {svid} --first {BEFORE} {FAULTS}"))?;
     equal("frames", sent.frames_sent, FRAMES)?;
     delivered()?;
     has_read(&relay)?;
-    // The relay answers what is under way, and fails: the trips of the second half are lost.
+    // The relay sends pending answers and ends: the trips of the second half are lost.
     relay.interrupt();
     let log = logged(relay.finish(LIMIT)?.json()?)?;
     publish(&bench, &format!("--svid {svid} --first {} {FAULTS}", BEFORE + FRAMES))?;

@@ -129,7 +129,7 @@ fn fragments() -> Result<(), Failed> {
     // The first packet waits for address resolution; later ones do not.
     sender.send_to(&packet, "10.79.0.2:5000")?;
     reader.recv(&mut [0; 4096])?;
-    // For a route that ends at the user's choice, and one that ends at the reader.
+    // One route ends at a point chosen by the user, the other at the reader.
     for (name, points, is_open) in [("device", "--points host/tx@lp-pub,host/nic-rx@nic0", true), ("reader", "", false)]
     {
         let stream = "udp:10.79.0.1:4000>10.79.0.2:5000,seq=0:4";
@@ -374,7 +374,7 @@ fn tcpdump() -> Result<(), Failed> {
     });
     equal("journeys", journeys.len(), 3000)?;
     equal("frames that tcpdump has", dumped.len(), 3000)?;
-    // The offset between the two clocks was measured at the start of the recording, to within some hundred ns.
+    // The offset between the two clocks was measured at the start of the recording, to within a few hundred ns.
     let tie = 20_000;
     for (key, at) in dumped {
         let (from, to) = journeys.get(&key).copied().ok_or_else(|| format!("no journey {key}"))?;

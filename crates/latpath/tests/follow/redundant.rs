@@ -127,7 +127,7 @@ impl Lans {
         let words =
             format!("-i {port} --immediate-mode -U -B 65536 -s 2048 --time-stamp-precision=nano -Z root -c {count} -w");
         command.args(words.split(' ')).arg(self.receiver.folder().join(format!("{port}.pcap")));
-        // Of Sampled Values and HSR: a frame of the kernel's own must not take the place of a copy.
+        // Only Sampled Values and HSR: a frame sent by the kernel itself must not count as a copy.
         command.arg("ether proto 0x88ba or ether proto 0x892f");
         let mut tcpdump = self.receiver.start(command)?;
         says(&mut tcpdump, "listening on")?;
@@ -231,7 +231,7 @@ const PHASES: [CopyOrder; 8] = {
     ]
 };
 
-/// What the receiver has to report of the copies sent.
+/// The receiver's expected report on the copies sent.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Expected {
     packets: [u64; 2],
@@ -327,7 +327,7 @@ fn attempt(method: Method) -> Result<Option<String>, Failed> {
     let repeated = expected.copies.iter().sum::<u64>() - expected.packets.iter().sum::<u64>();
     let points: usize = figures.lans.iter().filter(|row| row.lan == "A").map(|row| row.points.len()).sum();
     equal("repeated sightings", joined, repeated * points as u64)?;
-    // Captures of the receiver's ports, imported, say the same.
+    // Imported captures of the receiver's ports give the same result.
     let [a, b] = captures.map(|capture| capture.finish(LIMIT));
     equal("tcpdump", (&a?.code, &b?.code), (&Some(0), &Some(0)))?;
     let (folder, imported) = (lans.receiver.folder().display(), lans.receiver.folder().join("imported"));

@@ -28,7 +28,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// This test's own offset between `CLOCK_MONOTONIC` and the time of day, measured before and after what it compares.
+/// The offset between `CLOCK_MONOTONIC` and the time of day as this test reads it, before and after the measurement.
 struct Tie {
     realtime: RealtimeWatch,
 }

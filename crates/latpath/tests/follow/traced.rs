@@ -59,7 +59,8 @@ type Tracer = dyn Fn(&Bench, &str) -> Result<Vec<u8>, Failed>;
 fn perf(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
     let data = bench.lab.folder().join("perf.data");
     let mut perf = Command::new("perf");
-    // perf loses what its reader, one thread among all, does not fetch in time, and packets are late at those times.
+    // perf loses events that its reader, an ordinary thread, does not fetch in time, and packets are late at those
+    // times.
     perf.args(["record", "-q", "-a", "-k", "mono", "-m", "16M", "-o"]).arg(&data);
     perf.args(["-e", "sched:*,irq:*,power:cpu_idle,net:*,skb:skb_copy_datagram_iovec", "--"]).arg(program());
     perf.args(publish.split(' '));

@@ -73,7 +73,7 @@ fn run(kernel: LabKernel) -> Outcome {
     })
 }
 
-/// What a command printed last: its JSON.
+/// A command's JSON, which is the last line that it printed.
 fn printed<F: DeserializeOwned>(out: &Path, command: &str, vhost: &str) -> anyhow::Result<Observation<F>> {
     let text = fs::read_to_string(out.join(format!("{command}-{vhost}")))?;
     serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())

@@ -5,7 +5,7 @@ use anyhow::{bail, ensure, Context, Result};
 use latpath_model::Point;
 use latpath_stats::{figures::packets, Loss, PathFigures, SegmentFigures, Summary};
 
-/// What `latpath report --json` or a line of `latpath live --json` shows.
+/// The content of `latpath report --json`, or of a line of `latpath live --json`.
 pub struct Report(Summary);
 
 impl Report {

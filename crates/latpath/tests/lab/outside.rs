@@ -100,7 +100,7 @@ struct Home {
 }
 
 impl Home {
-    /// Provides what a test needs, or returns why the tests cannot run here.
+    /// Provides the requirements of a test, or returns why the tests cannot run here.
     fn provide(&mut self, need: Need) -> Result<(), String> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err("these tests' hypervisor is x86-64".into());
@@ -304,7 +304,7 @@ fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String
     }
 }
 
-/// Complaints of the guests' kernels, from the consoles beside the recordings.
+/// Complaints of the guests' kernels, from the consoles stored with the recordings.
 fn complaints_of_guests(out: &Path) -> Vec<String> {
     let files = fs::read_dir(out).into_iter().flatten().flatten().map(|e| e.path());
     let consoles = files.filter(|f| f.extension().is_some_and(|e| e == "console"));

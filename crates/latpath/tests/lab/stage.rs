@@ -258,7 +258,7 @@ impl Stage {
         let words = format!("record --stream {stream} {machine} --window {window}ms {words} -o {}", run.display());
         let mut command = latpath(&words);
         if let Ok(switch) = self.open_vswitch() {
-            // Where it asks for max-idle and flow-limit.
+            // The directory in which latpath queries max-idle and flow-limit.
             command.env("OVS_RUNDIR", switch.folder());
         }
         let mut process = self.start_command(&self.path().hypervisor, command)?;

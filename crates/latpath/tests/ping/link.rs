@@ -131,7 +131,7 @@ impl Link {
         start(&self.lab, &self.here, latpath(&format!("ping emit {words}{more}")))
     }
 
-    /// Waits until packets pass in both directions: a device whose peer comes up later drops what it sends until the
+    /// Waits until packets pass in both directions: a device whose peer comes up later drops its frames until the
     /// kernel has brought its link up.
     fn passes(&self) -> Result<(), Failed> {
         let open = |space: &Namespace, address: &str| -> Result<UdpSocket, Failed> {

@@ -19,7 +19,7 @@ pub fn tests(needs: &[Lack]) -> Vec<Trial> {
     vec![trial("what_a_relay_loses_repeats_delays_reorders_and_adds_is_counted_to_the_last_message", needs, relayed)]
 }
 
-/// What the relay does with a probe or its answer. Each sequence number has one fate, so both ends' counts are known
+/// Fate of a probe or its answer at the relay. Each sequence number has one fate, so both ends' counts are known
 /// beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fate {

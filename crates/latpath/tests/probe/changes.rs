@@ -67,7 +67,7 @@ fn jumbo() -> Result<(), Failed> {
     equal("malformed and unreadable", (seen.counters.malformed, seen.counters.unreadable), (0, 0))
 }
 
-/// `streams`, stream patterns and `subscribe --ring` read such frames through a ring.
+/// `streams`, stream patterns and `subscribe --ring` read jumbo frames through a ring.
 fn jumbo_ring() -> Result<(), Failed> {
     let bench = bench()?;
     jumbo_mtu(&bench)?;

@@ -1,5 +1,5 @@
-//! The kernel programs with frames sent over a bridge: which streams they recognise, how they read keys, what they
-//! count.
+//! The kernel programs with frames sent over a bridge: which streams they recognise, how they read keys, and their
+//! counts.
 
 mod agent;
 mod changes;
@@ -102,7 +102,7 @@ fn send(bench: &Bench, frames: &[Vec<u8>]) -> Result<(), Failed> {
 fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result<Seen, Failed> {
     let probe = Probe::attach(ProbeOptions::new("host", streams))?;
     send(bench, frames)?;
-    // Each test checks by itself what is missing after that.
+    // Each test checks for sightings that are still missing then.
     seen(bench, probe, |seen| seen.at(LINE[3]).len() >= seen.at(LINE[0]).len())
 }
 

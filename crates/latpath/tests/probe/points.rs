@@ -1,4 +1,4 @@
-//! The table of points: which packets add entries, when entries are released, and what does not count.
+//! The table of points: which packets add entries, when entries are released, and which packets do not count.
 
 use crate::readers::{call_me, packet_socket, take};
 use crate::*;

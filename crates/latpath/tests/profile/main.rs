@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 
 type Profile = Observation<ProfileFigures>;
 
-/// What a successful command printed.
+/// Output of a successful command.
 fn json<T: DeserializeOwned>(output: &Output) -> Result<T, Failed> {
     let said = String::from_utf8_lossy(&output.stderr);
     equal("the exit code", output.status.code(), Some(0)).map_err(|_| Failed::from(said.into_owned()))?;

@@ -27,8 +27,8 @@ pub fn run_if_asked() {
     }
     let (rights, flags) =
         (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh page, as long as what is copied to it; what is called there never returns, and the process ends
-    // by a signal.
+    // SAFETY: a fresh page, as long as the code copied to it. The call never returns, because a signal ends the
+    // process.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"jit".as_ptr());
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

@@ -122,7 +122,7 @@ impl Pair {
     }
 }
 
-/// Compares what a command printed with the schema that latpath prints.
+/// Compares the output of a command with the schema that latpath prints.
 pub fn fits_its_schema(command: &str, printed: &Value) -> Result<()> {
     let schema: Value = serde_json::from_slice(&latpath("schema").arg(command).output()?.stdout)?;
     equal(&format!("deviations of {command} --json from its schema"), misfits(&schema, printed), vec![])

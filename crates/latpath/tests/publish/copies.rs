@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = &[
 /// Frames per stream and LAN.
 const FRAMES: usize = 40;
 
-/// What a frame says of itself, as tshark's fields print it.
+/// The redundancy fields of a frame, as printed by tshark.
 #[derive(Debug, PartialEq, Eq)]
 struct Mark {
     lan: String,

@@ -162,7 +162,7 @@ fn frame(smp_cnt: u16, from_now: i64) -> Result<Vec<u8>> {
     FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().map_err(|e| e.to_string().into())
 }
 
-/// Cycles of 100 s with slots of 50 s: no delay of a busy machine moves a frame into another class.
+/// Cycles of 100 s with slots of 50 s: a busy machine cannot delay a frame into another class.
 const LONG: [&str; 6] = ["--cycle", "100s", "--slot", "0s..50s", "--clock-error", "0s"];
 
 fn slots() -> Result<()> {

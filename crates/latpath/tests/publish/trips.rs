@@ -1,4 +1,4 @@
-//! Faults of `publish --step`, and `subscribe --trip`, which answers them.
+//! Faults of `publish --step`, answered by `subscribe --trip`.
 
 use crate::bench::{summary, Pair, Result};
 use crate::receives::{arrived, listen};
@@ -18,7 +18,7 @@ const TIMES: u32 = 5;
 const LEVEL: i32 = 2_000_000;
 /// Samples that are published.
 const SAMPLES: u64 = 2000;
-/// Time from the sample to the answer, ns: longer than from one fault to the next.
+/// Time from the sample to the answer, ns; longer than the interval of the faults.
 const AFTER: i64 = 100_000_000;
 
 /// The first sample of each fault over the level.
@@ -39,7 +39,7 @@ fn in_flight() -> Result<()> {
     let step = format!("{}us,for={}us,times={TIMES}", EVERY * 250, LASTS * 250);
     pair.publish(&["--svid", "MU01", "--step", &step, "--count", &SAMPLES.to_string()])?;
     arrived(&pair, SAMPLES)?;
-    // What is under way when it is stopped is sent.
+    // Pending answers are still sent when subscribe is stopped.
     let trips = summary(relay)?.trips.ok_or("no trips")?;
     let each = &trips.each;
     let causes: Vec<&String> = each.iter().map(|trip| &trip.cause).collect();

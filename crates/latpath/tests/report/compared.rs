@@ -17,7 +17,7 @@ const PACKETS: u64 = 4000;
 struct Like {
     /// Seed of its noise.
     seed: u64,
-    /// The VM's time, % of the other runs'.
+    /// The VM's time, as a percentage of the other runs'.
     vm: Ns,
     /// Packets per second.
     rate: Ns,

@@ -236,7 +236,7 @@ impl Bench {
         latpath(self.dir.path()).args(args).output().unwrap()
     }
 
-    /// What a successful command prints with `--json`.
+    /// Output of a successful command with `--json`.
     pub fn json<T: DeserializeOwned>(&self, args: &[&str]) -> T {
         let out = self.latpath(&[args, &["--json"]].concat());
         assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));

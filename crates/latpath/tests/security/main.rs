@@ -1,4 +1,5 @@
-//! What root opens and executes while others try to make it open and execute more: only what docs/security.md lists.
+//! Root opens and executes only the files that docs/security.md lists, even while others try to make it open and
+//! execute more.
 
 mod guest;
 mod hostile;

@@ -1,4 +1,4 @@
-//! Runs latpath under strace, and checks what it opened and executed.
+//! Runs latpath under strace, and checks the files that it opened and executed.
 
 use crate::hostile::{Bait, Container};
 use latpath_testkit::{equal, Failed};

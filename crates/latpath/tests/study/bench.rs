@@ -1,4 +1,4 @@
-//! A plan in a folder of its own, and what it leaves on the machine.
+//! A plan in its own folder, and the processes and namespaces that it leaves on the machine.
 
 use latpath_study::TrialRecord;
 use latpath_testkit::names::own;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A study with its plan. Its processes and namespaces have a name that nothing else on the machine has.
+/// A study with its plan. The name of its processes and namespaces is unique on the machine.
 pub struct StudyBench {
     space: Space,
     pub name: String,
@@ -56,7 +56,7 @@ impl StudyBench {
         Ok(std::fs::read_to_string(self.path(file))?.lines().count())
     }
 
-    /// Writes a plan: `head` are its keys, then come its directions and ways, then `rest`.
+    /// Writes a plan: its keys (`head`), its directions and ways, then `rest`.
     pub fn write_plan(&self, head: &str, rest: &str) -> Result<(), Failed> {
         let name = &self.name;
         let latpath = program();
@@ -129,7 +129,7 @@ impl StudyBench {
         pids.filter(|pid| pid.parse::<u32>().is_ok() && is_of_study(pid)).collect()
     }
 
-    /// Namespaces of a way.
+    /// Number of namespaces of the study's ways.
     pub fn namespaces(&self) -> usize {
         let all = fs::read_dir("/run/netns").into_iter().flatten().flatten();
         all.filter(|entry| entry.file_name().to_string_lossy().starts_with(&self.name)).count()
@@ -138,7 +138,7 @@ impl StudyBench {
 
 impl Drop for StudyBench {
     fn drop(&mut self) {
-        // After a failed test, the ways of the last trial may be there.
+        // After a failed test, the namespaces of the last trial may remain.
         for part in ["pub", "switch", "app"] {
             let name = format!("{}-{part}", self.name);
             let _ = std::process::Command::new("ip")

@@ -1,4 +1,4 @@
-//! Studies that are interrupted and go on.
+//! Studies that are interrupted and resumed.
 
 use crate::bench::StudyBench;
 use latpath_study::{CellRow, StudyTable};
@@ -21,7 +21,7 @@ const PLAN: &str = "seed = 11\nrepetitions = 2\nwarm_up = '100ms'\nduration = '1
 const TRIALS: usize = 8;
 const LOADS: &str = "[[load]]\nname = 'idle'\n[[load]]\nname = 'busy'\ncommand = 'while :; do :; done'\n";
 
-/// What does not depend on times: the cells, and how many recordings each has.
+/// The part of a table that does not depend on times: the cells, and the number of recordings of each.
 fn shape(table: &StudyTable) -> impl PartialEq + Debug {
     let recordings = |cell: &CellRow| cell.figures.as_ref().map(|figures| figures.recordings);
     let cells: Vec<_> = table.cells.iter().map(|cell| (cell.label(), recordings(cell), cell.failed)).collect();
@@ -30,7 +30,7 @@ fn shape(table: &StudyTable) -> impl PartialEq + Debug {
     (table.seed, table.trials, table.complete, failed, cells, pairs)
 }
 
-/// Kills a study a number of times, each time at a random moment, and lets it go on.
+/// Kills a study a number of times, each time at a random moment, and resumes it.
 fn killed(kills: usize, repetitions: usize) -> Result<(), Failed> {
     let plan = PLAN.replace("repetitions = 2", &format!("repetitions = {repetitions}"));
     let uninterrupted = StudyBench::new()?;
@@ -77,7 +77,7 @@ fn stopped() -> Result<(), Failed> {
 
 fn nothing_survives() -> Result<(), Failed> {
     let bench = StudyBench::new()?;
-    // A load in a session of its own, that ignores signals, with a child that left its group.
+    // A load in its own session that ignores signals, and whose child has left its process group.
     let load = "trap \"\" TERM HUP INT; setsid sh -c \"trap : TERM; while :; do sleep 1; done\" & setsid sleep 1000 & wait; wait";
     bench.write_plan(PLAN, &format!("[[load]]\nname = 'stubborn'\ncommand = '{load}'\n"))?;
     let mut started = bench.study("")?;

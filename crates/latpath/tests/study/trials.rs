@@ -51,7 +51,7 @@ fn measures() -> Result<(), Failed> {
     for words in ["8 of 8 complete", "Times of total", "veth", "bridge", "seed 7", "Differences", "Mbit/s"] {
         equal(&format!("{words:?} in {}", text.stdout), text.stdout.contains(words), true)?;
     }
-    // The same command has nothing left to do, and shows the same.
+    // The same command has nothing left to do, and prints the same table.
     let before = bench.completed()?;
     let again = bench.run("")?;
     equal("the table", again.stdout, text.stdout)?;

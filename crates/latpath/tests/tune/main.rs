@@ -94,7 +94,7 @@ impl Scene {
         self.bench.run(&self.bench.path.hypervisor, latpath(&format!("tune {words}")), LIMIT)
     }
 
-    /// What ip(8) shows of [`NIC`].
+    /// State of [`NIC`] as shown by ip(8).
     fn shown(&self) -> Result<(Option<u64>, Option<u64>), Failed> {
         let mut command = Command::new("ip");
         command.args(["-j", "link", "show", "dev", NIC]);

@@ -27,7 +27,7 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io
         flags: if generic { libbpf_sys::XDP_FLAGS_SKB_MODE } else { libbpf_sys::XDP_FLAGS_DRV_MODE },
         ..Default::default()
     };
-    // SAFETY: the options are a live value of the size that they say; the kernel copies what it needs.
+    // SAFETY: the options are a live value of the stated size; the kernel copies the fields that it needs.
     let link =
         unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as c_int, libbpf_sys::BPF_XDP, &options) };
     if link < 0 {

@@ -278,7 +278,7 @@ fn silent_sessions_end_when_the_table_is_full_used_or_not() {
             all.push((1 + i, message(Kind::Probe, i, 0, 96)));
         }
     }
-    // This session was heard of last, and remains.
+    // This session sent the latest message, and remains.
     all.push((1, message(Kind::Probe, 0, 1, 96)));
     let reflected = is_welcomed_after(&all, 1_000, |wire| {
         wire.another_says(1, &message(Kind::Probe, 0, 2, 97));

@@ -19,7 +19,7 @@ use parquet::{
 use proptest::prelude::*;
 use std::{fs, fs::File, path::Path, time::Duration};
 
-/// One per millisecond; every 7th lacks its hardware stamps, every 10th its answer.
+/// A test transaction: one per millisecond; every 7th lacks its hardware stamps, every 10th its answer.
 fn transaction(sequence: u64) -> Transaction {
     let mut t = Transaction { sequence, ..Transaction::default() };
     let noise = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
@@ -104,7 +104,7 @@ fn a_log_of_all_has_every_transaction_in_either_format() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "parts are gone");
 }
 
-/// The figures of a log by which it is compared.
+/// The figures of a log that are compared.
 fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, String> {
     let run = open_recording(path).map_err(|e| e.to_string())?;
     let options = RecordingOptions { threshold_ns: Some(threshold), steps, workers: 2, ..RecordingOptions::default() };
@@ -157,7 +157,7 @@ fn logs_of_some_transactions_lack_the_others_and_other_files_are_refused() {
 #[test]
 fn a_report_on_a_log_has_pings_own_figures_to_the_digit() {
     let folder = tempfile::tempdir().unwrap();
-    // Whole transactions, and such without stamps of NICs and without answers.
+    // Complete transactions, and transactions without NIC stamps or without answers.
     for (name, whole_alone) in [("whole.parquet", true), ("all.csv", false)] {
         let path = folder.path().join(name);
         let all = || (0..30_000).map(transaction).filter(|t| !whole_alone || t.raw.mask().count_ones() == 14);
@@ -178,7 +178,7 @@ fn a_report_on_a_log_has_pings_own_figures_to_the_digit() {
         ] {
             assert_eq!(*times(name), own.expect(name).times, "{path:?} {name}");
         }
-        // A part that a lost probe passed has its time in the run.
+        // The run contains the times of the parts that a lost probe passed.
         for part in pings.segments.iter().filter(|part| whole_alone || part.to > Stamp::T1Nic) {
             assert_eq!(*times(&part.name), part.times, "{path:?} {}", part.name);
         }

@@ -159,7 +159,7 @@ fn missing_nic_stamps_have_no_time() {
     assert_eq!((row.get(&Stamp::T1Nic), round_trip(row)), (None, Some(14_000)));
     let error = bench.import(&emitters(all(100).map(without)), Some(&reflectors(all(100))), "other").unwrap_err();
     assert!(error.contains("roundtrip.txt") && error.contains("rant -R"), "{error}");
-    // An answer that did not come, and a stamp of sending that did not (rant -N).
+    // A missing answer, and a missing send stamp (rant -N).
     let some = |(n, mut t): (u64, Times)| {
         if n == 99 {
             (t.sw[3], t.hw[3]) = (-1, -1);

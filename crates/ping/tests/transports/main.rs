@@ -1,4 +1,4 @@
-//! Transports of frames against each other, over a veth pair between two namespaces.
+//! Tests the frame transports against each other, over a veth pair between two namespaces.
 //!
 //! Needs root and `ip`; where XDP cannot be attached to a veth device, those tests are skipped.
 
@@ -33,7 +33,7 @@ use wires::{capture, hear_all, send_frame};
 
 const GROUP: [u8; 6] = [1, 0x0c, 0xcd, 4, 0, 1];
 const SV: Framing = Framing::Sv { appid: 0x4000 };
-/// More than anything here needs, however busy the machine is.
+/// Longer than any step here takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn hear<T: Transport>(transport: &mut T) -> Result<(T::Peer, Vec<u8>), Failed> {
     hear_stamped(transport).map(|(arrived, message)| (arrived.from, message))
 }
 
-/// The same, with its stamps.
+/// Waits for a message, and returns it with its stamps.
 fn hear_stamped<T: Transport>(transport: &mut T) -> Result<(Arrived<T::Peer>, Vec<u8>), Failed> {
     let (mut buffer, until) = (vec![0; 10_000], Instant::now() + LIMIT);
     while Instant::now() < until {
@@ -99,7 +99,7 @@ fn hear_stamped<T: Transport>(transport: &mut T) -> Result<(Arrived<T::Peer>, Ve
     Err("nothing came".into())
 }
 
-/// Nothing comes for a while.
+/// Expects that nothing arrives for a while.
 fn silent<T: Transport>(transport: &mut T) -> Result<(), Failed> {
     match transport.receive(&mut [0; 4000], Wait::Until(monotonic() + 30_000_000))? {
         Got::Nothing => Ok(()),
@@ -111,7 +111,7 @@ fn open(pair: &Pair, here: Options, there: Options) -> Result<(Ethernet, Etherne
     Ok((pair.here.inside(|| Ethernet::open(here))?, pair.there.inside(|| Ethernet::open(there))?))
 }
 
-/// How a reflector at the other end of a pair can be spoken to.
+/// Addresses and framings by which a reflector at the other end can be reached.
 fn peers() -> impl Iterator<Item = Peer> {
     let tags = [None, Some(Tag::new(7, 4)), Some(Tag::new(0, 5))];
     let framings = [Framing::Own, SV].into_iter().flat_map(move |framing| tags.map(|tag| (framing, tag)));
@@ -165,7 +165,7 @@ fn groups() -> Result<(), Failed> {
     let (answerer, _) = hear(&mut here)?;
     equal("who answered", answerer.mac, THERE_MAC)?;
 
-    // To an emitter, who answers first is the other end.
+    // The first to answer is the emitter's peer.
     let mut emitter = ToOne::new(here, Peer { mac: GROUP, framing: Framing::Own, tag: None });
     emitter.send((), &message(Kind::Probe, 7, 2, 96))?;
     let (from, probe) = hear(&mut joined)?;
@@ -182,7 +182,7 @@ fn foreign() -> Result<(), Failed> {
     let pair = Pair::new(1)?;
     let own = message(Kind::Answer, 8, 1, 96);
     let (mut here, mut there) = open(&pair, Options { session: Some(7), ..Options::new(HERE) }, Options::new(THERE))?;
-    // Of another session, and of this.
+    // Messages of another session, and of this one.
     for framing in [Framing::Own, SV] {
         let to = Peer { mac: HERE_MAC, framing, tag: None };
         there.send(to, &own)?;
@@ -190,7 +190,7 @@ fn foreign() -> Result<(), Failed> {
         there.send(to, &message(Kind::Answer, 7, 1, 96))?;
         hear(&mut here)?;
     }
-    // A merging unit, another experiment, another's address.
+    // Frames of a merging unit, of another experiment, and to another address.
     let asdu = AsduSpec { svid: b"MU01".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
     let link = FrameLink { dst: Some(THERE_MAC), ..FrameLink::default() };
     let unit = FrameSpec { link, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
@@ -209,7 +209,7 @@ fn malformed() -> Result<(), Failed> {
     let mut frame = [0; 60];
     frame[..6].copy_from_slice(&THERE_MAC);
     frame[6..12].copy_from_slice(&HERE_MAC);
-    // The length says more than there is.
+    // The length field exceeds the frame.
     frame[12..18].copy_from_slice(&[0x88, 0xb5, 0xff, 0xff, b'L', b'P']);
     pair.here.inside(|| send_frame(HERE, &frame));
     let (from, message) = hear(&mut there)?;
@@ -277,7 +277,7 @@ fn dropped() -> Result<(), Failed> {
     equal("asked again", there.dropped(), dropped)
 }
 
-/// A probe from a device that sends longer frames than the reflector's does.
+/// A probe from a device with a larger MTU than the reflector's.
 fn answers_on<T: Transport<Peer = Peer> + Send>(pair: &Pair, mut there: T, room: usize) -> Result<(), Failed> {
     pair.here.ip(&format!("link set {HERE} mtu 1504"))?;
     let mut here = pair.here.inside(|| Ethernet::open(Options { session: Some(7), ..Options::new(HERE) }))?;
@@ -319,7 +319,7 @@ fn down() -> Result<(), Failed> {
     equal("sending by it", refused.ok(), Some(latpath_ping::transport::Sent::Refused))?;
     equal("why", there.last_refusal().and_then(|e| e.raw_os_error()), Some(libc::ENETDOWN))?;
     pair.there.ip(&format!("link set {THERE} up"))?;
-    // Its queues begin a moment after it is up.
+    // The device's queues start shortly after it is up.
     let until = Instant::now() + LIMIT;
     while pair.there.inside(|| silent(&mut there)).is_ok() {
         equal("it comes back in time", Instant::now() < until, true)?;
@@ -398,7 +398,7 @@ impl<P> Witness<P> for Nobody {
     fn slow(&mut self, _: &P, _: u32, _: &Turnaround) {}
 }
 
-/// Runs an emitter against a reflector; 500 probes one after the other, all answered, none counted twice.
+/// Runs an emitter against a reflector: 500 probes, one after another; all must be answered, and none counted twice.
 fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: Peer) -> Result<Closed, Failed> {
     let (mut here, mut there) = (ToOne::new(here, peer), there);
     let (stop, clocks) = (AtomicBool::new(false), Clocks::watch(None));

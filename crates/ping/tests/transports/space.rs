@@ -1,4 +1,4 @@
-//! Two namespaces and a veth pair between them; gone with the value.
+//! Two namespaces and a veth pair between them, removed when the value is dropped.
 
 use crate::wires::{has_frame, hear_all, send_frame};
 use latpath_testkit::waits::until;
@@ -20,7 +20,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Makes them with so many queues each.
+    /// Creates the namespaces and the veth pair, with this number of queues per device.
     pub fn new(queues: u32) -> Result<Self, Failed> {
         let pair = Self { here: Space::new("here")?, there: Space::new("there")? };
         let queues = format!("numrxqueues {queues} numtxqueues {queues}");
@@ -36,7 +36,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until frames pass in both directions: a device drops what it is to send until a while after its other end is up.
+    /// Waits until frames pass in both directions: a device drops frames until some time after its peer is up.
     fn passes(&self) -> Result<(), Failed> {
         for (from, by, to, at) in [(&self.here, HERE, &self.there, THERE), (&self.there, THERE, &self.here, HERE)] {
             let wire = to.inside(|| hear_all(at));

@@ -1,4 +1,4 @@
-//! Frames as they stand on a wire: sent and captured past all transports.
+//! Raw frames, sent and captured without a transport.
 
 use latpath_testkit::Failed;
 use nix::libc;
@@ -31,13 +31,13 @@ fn open(protocol: Option<SockProtocol>) -> OwnedFd {
     socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).expect("root may")
 }
 
-/// Sends a frame by a device of the calling thread's namespace.
+/// Sends a frame through a device of the calling thread's namespace.
 pub fn send_frame(device: &str, frame: &[u8]) {
     let sent = sendto(open(None).as_raw_fd(), frame, &address(0, device), MsgFlags::empty());
     assert_eq!(sent, Ok(frame.len()));
 }
 
-/// Hears all that comes in by a device from now on.
+/// Opens a socket that receives all frames that arrive at a device from now on.
 pub fn hear_all(device: &str) -> OwnedFd {
     let fd = open(None);
     setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(60, 0)).expect("a time-out is allowed");
@@ -45,12 +45,12 @@ pub fn hear_all(device: &str) -> OwnedFd {
     fd
 }
 
-/// Whether any frame has come in.
+/// Whether any frame has arrived.
 pub fn has_frame(wire: &OwnedFd) -> bool {
     recv(wire.as_raw_fd(), &mut [0; 2048], MsgFlags::MSG_DONTWAIT).is_ok()
 }
 
-/// Writes so many frames into a pcap file.
+/// Writes this number of received frames to a pcap file.
 pub fn capture(wire: &OwnedFd, count: usize, file: &Path) -> Result<(), Failed> {
     // Magic, version 2.4, no zone, no precision, length of the longest, Ethernet.
     let mut bytes: Vec<u8> =
@@ -75,16 +75,16 @@ pub fn receive_of(wire: &OwnedFd, ethertype: &[u8]) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// Keeps the calling thread on one of its CPUs: it names the queue by which its frames go.
+/// Pins the calling thread to one of its CPUs, which determines the queue of its frames.
 pub fn on_cpu(number: usize) {
     let mut set = CpuSet::new();
     let count = std::thread::available_parallelism().map_or(1, |n| n.get());
     set.set(number % count).expect("there are fewer CPUs than a set has room for");
-    // On a machine that does not allow it the queue is another.
+    // If the machine does not permit this, frames use another queue.
     let _ = sched_setaffinity(Pid::from_raw(0), &set);
 }
 
-/// Frees the calling thread again.
+/// Undoes the pinning of the calling thread.
 pub fn on_any_cpu() {
     let mut set = CpuSet::new();
     (0..CpuSet::count()).for_each(|cpu| set.set(cpu).expect("it is within the set"));

@@ -1,4 +1,4 @@
-//! AF_XDP against itself, and against packet sockets.
+//! Tests AF_XDP against itself, and against packet sockets.
 
 use crate::space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use crate::wires::{hear_all, receive_of, send_frame};
@@ -50,7 +50,7 @@ pub fn there_and_back() -> Result<(), Failed> {
             let room = here.room(peer.framing);
             exchange(&mut here, &mut there, peer, room)?;
             equal("more than there is room for", here.send(peer, &vec![0; room + 1]).is_err(), true)?;
-            // To another session.
+            // A message to another session.
             there.send(Peer { mac: HERE_MAC, ..peer }, &message(Kind::Answer, 8, 1, 96))?;
             silent(&mut here)?;
         }
@@ -106,7 +106,7 @@ pub fn foreign() -> Result<(), Failed> {
         equal("a datagram", &data[..len], b"there")?;
         server.send_to(b"back", from)?;
         equal("its answer", client.recv(&mut data)?, 4)?;
-        // A merging unit's, another experiment's, another session's, and what goes to another address.
+        // Frames of a merging unit, of another experiment, of another session, and to another address.
         let wire = pair.there.inside(|| hear_all(THERE));
         let asdu = AsduSpec { svid: b"latpath-pong-00000007".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
         let link = FrameLink { dst: Some(THERE_MAC), ..FrameLink::default() };
@@ -150,7 +150,7 @@ pub fn queues() -> Result<(), Failed> {
     equal("queues", (here.mode().queues, there.mode().queues), (3, 3))?;
     equal("in words", there.mode().to_string(), "AF_XDP (driver XDP, copies, 3 queues)".into())?;
     drop(here);
-    // Whatever queue a frame is sent by, it comes.
+    // A frame arrives, whichever queue sends it.
     let mut there = there;
     for queue in 0..3 {
         let mut here = pair.here.inside(|| Ethernet::open(Options::new(HERE)))?;
@@ -180,7 +180,7 @@ pub fn dropped() -> Result<(), Failed> {
     }
     equal("it was too much", received < SENT, true)?;
     equal("received and dropped", received + there.dropped(), SENT)?;
-    // What was given back is used again.
+    // Released frames are reused.
     here.send(OWN, &message(Kind::Probe, 7, SENT, 96))?;
     hear(&mut there).map(drop)
 }
@@ -214,7 +214,7 @@ pub fn down() -> Result<(), Failed> {
         let gone = pair.there.inside(|| silent(&mut there).and_then(|()| silent(&mut there)));
         let gone = gone.err().and_then(|e| e.message().map(String::from)).unwrap_or_default();
         equal(&gone, gone.contains("lpthere: the device vanished"), true)?;
-        // A thread that never sleeps notices too.
+        // A thread that never sleeps also notices it.
         let (mut reads, until) = (0u64, Instant::now() + LIMIT);
         let noticed = pair.here.inside(|| loop {
             reads += 1;
@@ -229,7 +229,7 @@ pub fn down() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends probe 2, and returns the number of the first that comes.
+/// Sends probe 2, and returns the number of the first probe that arrives.
 fn exchange_once(from: &mut Xdp, to: &mut Xdp) -> Result<(u64, Peer), Failed> {
     from.send(Peer { mac: HERE_MAC, ..OWN }, &message(Kind::Answer, 7, 2, 96))?;
     let (peer, message) = hear(to)?;
@@ -251,7 +251,7 @@ pub fn cannot() -> Result<(), Failed> {
     equal(&both, both.contains("must be in the driver"), true)?;
     let none = said(XdpOptions::new("lpnone"));
     equal(&none, none.starts_with("lpnone: no such device"), true)?;
-    // Nothing is left of what failed.
+    // A failed start leaves nothing behind.
     equal("afterwards", said(options()), String::new())?;
     pair.there.ip(&format!("link set {THERE} down"))?;
     let down = said(options());
@@ -280,7 +280,7 @@ pub fn stamps() -> Result<(), Failed> {
         let options = XdpOptions { place: Some(place), frames, ..XdpOptions::new(THERE) };
         let mut there = pair.there.inside(|| Xdp::open(options))?;
         equal("what it says that it takes", there.takes() == Stamp::T4Kernel.bit(), stamps)?;
-        // More than there are places for frames.
+        // More frames than there are slots.
         for sequence in 0..5000 {
             let before = monotonic();
             here.send(OWN, &message(Kind::Probe, 7, sequence, 96))?;

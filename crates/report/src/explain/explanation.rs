@@ -67,7 +67,7 @@ pub struct CauseSum {
     pub cause: Cause,
     /// The cause in words.
     pub phrase: String,
-    /// Number of packets of which it is the first cause.
+    /// Number of packets for which this is the first cause.
     pub first: u64,
     /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
@@ -90,7 +90,7 @@ pub struct CulpritSum {
     pub owner: Option<String>,
     /// Names of the threads that differ from the process's name.
     pub threads: Vec<String>,
-    /// Numbers of the threads, as far as they are kept.
+    /// The kept thread numbers.
     pub pids: Vec<u32>,
     /// Whether the culprit is latpath itself.
     pub latpath: bool,
@@ -218,9 +218,9 @@ pub struct CauseOfAll {
     pub meaning: String,
     /// Number of late packets that spent more than the baseline with it.
     pub packets: u64,
-    /// Number of packets of which it is the first cause.
+    /// Number of packets for which this is the first cause.
     pub first: u64,
-    /// Median excess of the packets of which it is the first cause, otherwise of all its packets, ns.
+    /// Median excess of the packets for which this is the first cause; if there are none, of all its packets, ns.
     pub median_ns: Ns,
     /// Maximum excess, ns.
     pub worst_ns: Ns,
@@ -243,7 +243,7 @@ pub struct CauseOfPacket {
 pub struct OtherCauses {
     /// Number of causes.
     pub count: u64,
-    /// Number of packets of which one of them is the first cause.
+    /// Number of packets whose first cause is one of these.
     pub first: u64,
     /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
@@ -286,7 +286,7 @@ pub struct PacketDocument {
     pub excess_ns: Ns,
     /// Part of `time_ns` in ovs-vswitchd, ns.
     pub daemon_ns: Ns,
-    /// Visits to ovs-vswitchd because no flow matched, as far as they are recorded.
+    /// Recorded visits to ovs-vswitchd, because no flow matched.
     pub visits: Vec<VisitDocument>,
     /// Causes; the first is the first cause.
     pub causes: Vec<CauseOfPacket>,
@@ -311,7 +311,7 @@ pub struct SightingDocument {
     pub tid: Option<u32>,
 }
 
-/// The way of a packet from one point of its route to the next.
+/// The hop of a packet from one point of its route to the next.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentDocument {
     /// Name of the segment.
@@ -376,7 +376,7 @@ pub struct VisitDocument {
     pub parts: Option<VisitPartsDocument>,
 }
 
-/// What became of the flow that would have matched a packet.
+/// State of the flow that would have matched a packet.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub enum FlowDocument {
@@ -440,7 +440,7 @@ pub struct FlowLimitsDocument {
 pub struct VisitPartsDocument {
     /// The thread of ovs-vswitchd that handled the packet.
     pub handler: ActorDocument,
-    /// From the upcall until the handler had read it, ns.
+    /// Time from the upcall until the handler had read it, ns.
     pub to_daemon_ns: Ns,
     /// Part of `to_daemon_ns` in which the handler slept, ns.
     pub asleep_ns: Ns,
@@ -448,8 +448,8 @@ pub struct VisitPartsDocument {
     pub ready_ns: Ns,
     /// Part of `to_daemon_ns` in which the handler ran, ns.
     pub running_ns: Ns,
-    /// From then until the handler began to send its answer, ns.
+    /// Time from the read until the handler began to send its answer, ns.
     pub in_daemon_ns: Ns,
-    /// From then until the datapath began to execute the answer's actions on the packet, ns.
+    /// Time from the answer until the datapath began to execute the answer's actions on the packet, ns.
     pub to_kernel_ns: Ns,
 }

@@ -59,7 +59,7 @@ fn pairs(text: &str) -> Option<Vec<(String, &str)>> {
     name.is_empty().then_some(all)
 }
 
-/// Gives the options the values of a text, which need not name all of them. Returns whether that changes any.
+/// Sets the options to the values of a text, which need not name all of them. Returns whether any of them changes.
 ///
 /// # Errors
 /// If the text cannot be parsed, names an option that the device does not have, or exceeds a maximum.
@@ -71,7 +71,7 @@ pub(crate) fn change(options: &mut [Opt], doing: &str, value: &str) -> Result<bo
     let mut is_change = false;
     for (name, value) in pairs {
         let Some(option) = options.iter_mut().find(|option| option.name == name) else {
-            // What the device does not have is off, or 0, already.
+            // An option that the device does not have is already off, or 0.
             if is_nothing(value) {
                 continue;
             }
@@ -111,8 +111,8 @@ pub(crate) fn missing(read: &str, wanted: &str) -> Option<String> {
     wanted.into_iter().find(lacks).map(|(name, _)| name)
 }
 
-/// Parses the file of a folder that stands for a device: its first line is the value, and lines `max rx 4096` have
-/// maxima.
+/// Parses a file of a folder that represents a device: its first line is the value, and lines such as `max rx 4096`
+/// have the maxima.
 pub(crate) fn of_file(text: &str) -> Vec<Opt> {
     let mut lines = text.lines();
     let value = lines.next().unwrap_or_default();
@@ -128,7 +128,7 @@ pub(crate) fn of_file(text: &str) -> Vec<Opt> {
     pairs(value).unwrap_or_default().into_iter().map(one).collect()
 }
 
-/// The file with new values; its maxima stay.
+/// The file with new values and unchanged maxima.
 pub(crate) fn to_file(text: &str, options: &[Opt]) -> String {
     let rest: String = text.lines().skip(1).map(|line| format!("{line}\n")).collect();
     format!("{}\n{rest}", self::text(options).unwrap_or_default())

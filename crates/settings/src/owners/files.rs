@@ -5,12 +5,12 @@ use crate::setting::Setting;
 use latpath_linux::proc::Root;
 use std::collections::BTreeMap;
 
-/// Folders of configuration, the weakest first: a file replaces one of the same name in a folder before its own.
+/// Folders of configuration, the weakest first: a file replaces one of the same name in an earlier folder.
 const FOLDERS: [&str; 4] = ["usr/lib", "usr/local/lib", "run", "etc"];
 /// Maximum number of files of a folder.
 const MOST: usize = 1024;
 
-/// The files of a kind of configuration, in the order of their names, which is that in which they take effect.
+/// The files of a kind of configuration, in the order of their names, in which they take effect.
 fn files(root: &Root, kind: &str, extension: &str) -> BTreeMap<String, (String, String)> {
     let mut all = BTreeMap::new();
     for folder in FOLDERS {

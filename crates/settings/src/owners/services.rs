@@ -11,14 +11,14 @@ const OPTIONS: [&str; 2] = ["etc/default/irqbalance", "etc/sysconfig/irqbalance"
 /// Maximum number of files of a folder.
 const MOST: usize = 1024;
 
-/// irqbalance, which runs, and the CPUs that it keeps off.
+/// A running irqbalance, and the CPUs that it avoids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Irqbalance {
     /// The file with its options, if there is one.
     pub file: Option<String>,
     /// The CPUs to which it assigns no interrupt.
     pub banned: Cpus,
-    /// Whether the file names these CPUs; otherwise irqbalance keeps off isolated and `nohz_full` CPUs by itself.
+    /// Whether the file names these CPUs; otherwise irqbalance avoids isolated and `nohz_full` CPUs by default.
     pub is_explicit: bool,
 }
 

@@ -206,7 +206,7 @@ struct Namespace<'a> {
     live: Option<Live>,
 }
 
-/// What only a running kernel reports.
+/// Values that only a running kernel reports.
 struct Live {
     netns: Netns,
     /// Kinds of queueing disciplines by device index.
@@ -275,7 +275,7 @@ impl Namespace<'_> {
         link.rsplit('/').next().map(str::to_owned)
     }
 
-    /// What answers a device's requests.
+    /// The source of the answers to a device's requests.
     fn nic(&self, name: &str) -> Option<Nic> {
         match &self.live {
             Some(live) => Nic::of_kernel(name, &live.netns, &self.sysfs).ok(),

@@ -59,7 +59,7 @@ impl Level {
         self.high = self.high.saturating_add(weighted(quartiles.high));
     }
 
-    /// Those of several slots as one.
+    /// The combined levels of several slots.
     pub fn together(levels: &[Self]) -> Self {
         let mut all = Self::default();
         levels.iter().for_each(|level| all.merge(level));

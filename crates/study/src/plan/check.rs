@@ -18,7 +18,7 @@ const MOST_PAYLOAD: u16 = 65_507;
 const WINDOW: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(4));
 
 impl Plan {
-    /// Checks what the types do not express.
+    /// Checks the constraints that the types do not express.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.directions.is_empty() {
             return Err("no [[direction]]: name at least one stream that is measured".into());
@@ -72,7 +72,7 @@ impl Plan {
     /// Maximum error of this host's clock, ns, if the plan has it.
     ///
     /// # Errors
-    /// If the text is no time.
+    /// If the text is not a time.
     pub fn clock_error(&self) -> Result<Option<Ns>, String> {
         let parse = |text: &String| {
             parse_duration(text)
@@ -84,7 +84,7 @@ impl Plan {
     /// The band whose share the table shows.
     ///
     /// # Errors
-    /// If the text is no band.
+    /// If the text is not a band.
     pub fn band(&self) -> Result<Option<Band>, String> {
         let Some(text) = &self.band else { return Ok(None) };
         let ends = text.split_once("..").and_then(|(from, to)| Some((parse_duration(from)?, parse_duration(to)?)));

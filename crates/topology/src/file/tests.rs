@@ -1,4 +1,4 @@
-//! Topology files: what parses, and what is refused with which words.
+//! Topology files: those that parse, and the errors of those that are refused.
 
 use super::*;
 

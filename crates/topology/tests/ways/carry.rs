@@ -26,7 +26,7 @@ use std::{
 const FRAMES: u64 = 2000;
 /// Pace of 4,000 frames a second.
 const PACE: Duration = Duration::from_micros(250);
-/// Maximum number of frames on their way: a starved reader's queue holds them (a macvtap's has 500).
+/// Maximum number of frames in flight, so that the queue of a starved reader can hold them (a macvtap's has 500).
 const ON_THEIR_WAY: u64 = 200;
 /// Pause after which frames that have not come back are lost.
 const QUIET: Duration = Duration::from_secs(2);
@@ -112,7 +112,7 @@ fn echo(mut tap: File, stop: &AtomicBool) -> Result<u64, String> {
     Ok(count)
 }
 
-/// What the wire sent and got back.
+/// Numbers of frames sent to and received from the wire.
 pub struct Sent {
     pub sent: u64,
     pub received: u64,
@@ -148,7 +148,7 @@ pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Resu
             let before = seen.len();
             waits::pace(QUIET);
             collect(&socket, vlan, &mut seen);
-            // What does not come back within this time is lost, and shows in the result.
+            // Frames that do not return within this time are lost, which the result shows.
             lost += if seen.len() == before { ON_THEIR_WAY } else { 0 };
         }
     }
@@ -164,7 +164,7 @@ pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Resu
     Ok(Sent { sent: FRAMES, received: seen.len() as u64 })
 }
 
-/// Takes the numbers of frames that came back. A tag that the kernel took off is not in the frame.
+/// Collects the numbers of returned frames. A tag that the kernel removed is not in the frame.
 fn collect(socket: &PacketSocket, vlan: Option<u16>, seen: &mut std::collections::BTreeSet<u64>) {
     let mut frame = [0u8; 2048];
     while let Ok(len) = recv(socket.as_fd().as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT) {

@@ -143,14 +143,14 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     equal("its files", Path::new(&latpath_topology::directory(&topology.name)).exists(), false)
 }
 
-/// The guest is among those that are found on this host, with its tap, its macvtap, or the program that serves its NIC.
+/// The guest is found on this host, with its tap, its macvtap, or the program that serves its NIC.
 fn listed(topology: &Topology) -> Result<(), Failed> {
     let found = latpath_vms::find()?;
     let host = Netns::named(topology.namespace.as_deref().ok_or("a namespace")?)?.inode();
     let vm = found.vms.iter().find(|vm| vm.netns == Some(host)).ok_or("the guest is not found")?;
     if topology.has_vhost_user() {
         let [nic] = &vm.vhost_user[..] else { return Err(format!("one NIC over vhost-user: {vm:?}").into()) };
-        // A kernel that has the list of sockets as a module shows no peer before somebody loads it.
+        // If the kernel's list of sockets is a module, no peer is shown until the module is loaded.
         if nic.peer.is_none() && latpath_linux::would_load_module("unix_diag") {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Namespaces in the role of a host, and what of a topology could remain on it.
+//! Namespaces in the role of a host, and a snapshot of everything that a topology could leave on it.
 
 use latpath_testkit::{Failed, Space};
 use latpath_topology::Topology;
@@ -115,7 +115,7 @@ fn options(way: &str) -> &'static str {
     }
 }
 
-/// All that a topology could leave behind.
+/// Everything that a topology could leave behind.
 #[derive(Debug, PartialEq)]
 pub struct Snapshot {
     devices: Vec<Value>,
@@ -144,7 +144,7 @@ impl Snapshot {
             }
         }
         let mut devices: Vec<Value> = json("-d -j link show")?.as_array().cloned().unwrap_or_default();
-        // What a device was asked for and how often its carrier changed is history.
+        // A device's statistics are history, not state.
         for device in &mut devices {
             device.as_object_mut().into_iter().for_each(|device| drop(device.remove("stats")));
         }

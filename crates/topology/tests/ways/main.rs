@@ -1,4 +1,4 @@
-//! Topologies in network namespaces: what they carry, and that nothing of them remains, also after a kill at any step.
+//! Topologies in network namespaces: they carry frames, and leave nothing behind, even after a kill at any step.
 
 mod carry;
 mod guests;
@@ -17,7 +17,7 @@ use std::{os::unix::fs::PermissionsExt, os::unix::process::ExitStatusExt, path::
 
 type Test = Result<(), Failed>;
 
-/// The guests' VLAN, whose tag the host takes off and puts on.
+/// The guests' VLAN, whose tag the host removes and adds.
 const VLAN: &str = "[vlan]\nid = 5\ntagged_by = 'host'\n";
 
 const FILE: &str = "LATPATH_TEST_TOPOLOGY";
@@ -113,7 +113,7 @@ fn carries() -> Test {
     Ok(())
 }
 
-/// By the programs of XDP, and by a VLAN device where the kernel has them.
+/// XDP programs handle the tag, or a VLAN device if the kernel has them.
 fn vlan() -> Test {
     for way in WAYS.into_iter().filter(|way| *way == "xdp" || has_vlan_devices()) {
         let machine = Machine::new("vlan")?;
@@ -134,7 +134,7 @@ fn vlan_of_open_vswitch() -> Test {
     Ok(())
 }
 
-/// The reader in the place of the guest sees no tag; the wire sees it on what comes back.
+/// The reader in place of the guest sees no tag; the wire sees the tag on returning frames.
 fn untagged(machine: &Machine, topology: &Topology) -> Test {
     make(topology)?;
     let way = topology.way;
@@ -228,7 +228,7 @@ fn killed_with_guest() -> Test {
         let ended = machine.run_victim(&topology, kill_at)?;
         equal(&format!("{kill_at}: {ended:?}"), ended.status.signal(), Some(9))?;
         down(&topology.name)?;
-        // The shell in the place of a guest ends by itself.
+        // The shell in place of a guest ends on its own.
         waits::until("nothing remains", || before.is_again(&machine).is_ok())
             .or_else(|_| before.is_again(&machine).map_err(|e| format!("killed at {kill_at}: {e:?}")))?;
     }
@@ -269,7 +269,7 @@ fn killed_behind_switch() -> Test {
     Ok(())
 }
 
-/// In the place of ovs-vsctl: adding a bridge takes until a file exists, and leaves another file.
+/// Replaces ovs-vsctl: adding a bridge waits until a file exists, and creates another file.
 const SLOW_VSCTL: &str = "#!/bin/sh
 case \"$*\" in
 *add-br*) echo $$ > $FOLDER/started; until test -e $FOLDER/go; do sleep 0.01; done; touch $FOLDER/committed ;;
@@ -295,7 +295,7 @@ fn killed_during_a_command() -> Test {
     waits::until("it adds the bridge", || started().ends_with('\n'))?;
     victim.kill()?;
     victim.wait()?;
-    // The command line of a process that nobody reaped yet is empty.
+    // The command line of a process that has not been reaped yet is empty.
     let words = format!("/proc/{}/cmdline", started().trim());
     waits::until("the command has ended", || std::fs::read(&words).unwrap_or_default().is_empty())?;
     std::fs::write(file("go"), "")?;

@@ -60,7 +60,7 @@ pub struct SlotCounts {
     pub early: u64,
     /// Frames after their slot, by whole cycles; those later by [`MOST_CYCLES`] or more are counted together.
     pub late: BTreeMap<u64, u64>,
-    /// Frames whose class is another one for an error of the clocks within its bound.
+    /// Frames whose class could be another one because of the clock error.
     pub uncertain: u64,
 }
 

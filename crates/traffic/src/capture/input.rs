@@ -66,7 +66,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Consumes bytes that were seen.
+    /// Consumes `n` bytes, which [`Self::peek`] has returned.
     pub fn take(&mut self, n: usize) {
         self.at = (self.at + n).min(self.bytes.len());
     }

@@ -16,7 +16,7 @@ named_times! {
     ToDriver: "to_driver", "Time from the system call to the driver, of sampled frames.";
 }
 
-/// What was sent, and how punctually.
+/// The sent frames, and their punctuality.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishDocument {
     /// The device; null with `--prp` and `--hsr`.
@@ -77,7 +77,7 @@ pub struct SentNicTimes {
     pub requested: u64,
     /// Frames whose time arrived.
     pub received: u64,
-    /// Frames whose time was not requested, because that of an earlier one was on its way.
+    /// Frames whose time was not requested, because that of an earlier frame was pending.
     pub skipped: u64,
 }
 
@@ -92,7 +92,7 @@ pub struct ScheduleDocument {
     pub cycle_ns: Ns,
 }
 
-/// A stream of a schedule, and what became of its frames.
+/// A stream of a schedule, and the outcomes of its frames.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishedStream {
     /// svID.

@@ -97,8 +97,8 @@ impl Detail {
 }
 
 impl StreamsDocument {
-    /// The document of what was found on these devices; `dropped`: frames dropped by the kernel; `wire`: the NICs' times,
-    /// if they were taken.
+    /// The document of the streams found on these devices; `dropped`: frames dropped by the kernel; `wire`: the NICs'
+    /// times, if they were taken.
     pub fn of(found: &Discovery, devices: &[String], dropped: u64, wire: Option<WireCounts>) -> Self {
         let row = |s: &&FoundStream| StreamDocument::of(s, devices, wire.is_some());
         Self {

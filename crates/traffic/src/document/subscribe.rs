@@ -18,7 +18,7 @@ named_times! {
     SlotError: "error", "How far outside its slot a frame arrived: 0 in it, negative before it.";
 }
 
-/// What arrived on a device.
+/// The frames that arrived on a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SubscribeDocument {
     /// The device.
@@ -31,7 +31,7 @@ pub struct SubscribeDocument {
     pub received: u64,
     /// Frames missing in the sequences.
     pub lost: u64,
-    /// Frames seen before.
+    /// Duplicates of frames already received.
     pub duplicates: u64,
     /// Frames that arrived after a later one.
     pub out_of_order: u64,
@@ -47,18 +47,18 @@ pub struct SubscribeDocument {
     pub socket_dropped: u64,
     /// Frames without the kernel's time of reception: they have no delay.
     pub unstamped: u64,
-    /// What became of the NICs' times; null without `--stamps nic`.
+    /// Use of the NICs' times; null without `--stamps nic`.
     pub nic_times: Option<WireCounts>,
     /// How frames are judged by the send times in them; null without `--send-time`.
     pub send_times: Option<SendTimeOptions>,
-    /// What was sent because of `--trip`; absent without it.
+    /// The messages sent because of `--trip`; absent without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trips: Option<Trips>,
     /// The streams.
     pub streams: Vec<ReceivedStream>,
 }
 
-/// What was sent because of events.
+/// The messages sent because of events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trips {
     /// The rule.
@@ -142,7 +142,7 @@ pub struct ReceivedStream {
     pub lost: u64,
     /// Gaps in the sequence.
     pub gaps: u64,
-    /// Frames seen before.
+    /// Duplicates of frames already received.
     pub duplicates: u64,
     /// Frames that arrived after a later one.
     pub out_of_order: u64,
@@ -229,8 +229,8 @@ pub struct FramesByPcp {
 }
 
 impl SubscribeDocument {
-    /// The document of received frames; `measured`: what is measured by send times, and their clock; `trips`: what was
-    /// sent, and why.
+    /// The document of received frames; `measured`: the measurements by send times, and their clock; `trips`: the
+    /// messages sent, with their causes.
     pub fn of(
         s: &Subscription,
         (interface, mode): (&str, ReadMode),

@@ -79,7 +79,7 @@ impl Sockets {
         socket.send_at(&frame.bytes, frame.txtime.map(|_| frame.send_time), stamps)
     }
 
-    /// Passes on the reports that have come, with the bytes of their frames.
+    /// Passes on the available reports, with the bytes of their frames.
     pub(super) fn reports(&mut self, each: &mut dyn FnMut(Queue, &[u8])) -> Result<(), DeviceError> {
         for (_, socket) in &self.sockets {
             let (buffer, control) = (&mut self.buffer, &mut self.control);

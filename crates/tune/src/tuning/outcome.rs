@@ -1,4 +1,4 @@
-//! How a plan is applied, and what came of it.
+//! Options and results of an apply.
 
 use crate::plan::{Later, Plan, PlanError, Planned};
 use crate::profile::ProfileError;
@@ -16,12 +16,12 @@ pub struct ApplyOptions {
     pub unconfirmed: bool,
 }
 
-/// What an apply is about to do, or has done.
+/// Progress of an apply.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// The traffic before the first step is being measured.
     Baseline,
-    /// A step was made.
+    /// A step was performed.
     Step(&'a AppliedStep),
     /// Steps have reset settings; a further round sets them.
     Again(usize),
@@ -29,7 +29,7 @@ pub enum Progress<'a> {
     Reverting(&'a Stopped),
 }
 
-/// A step that was made.
+/// A step that was performed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AppliedStep {
     /// The step.
@@ -40,7 +40,7 @@ pub struct AppliedStep {
     pub failed: Option<String>,
 }
 
-/// What ended an apply early.
+/// Cause of the early end of an apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
@@ -48,14 +48,14 @@ pub enum StopCause {
     Traffic,
     /// A step failed, or its effect could not be measured.
     Failure,
-    /// The user stopped it.
+    /// The user stopped the apply.
     User,
 }
 
 /// Why an apply ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stopped {
-    /// What ended it.
+    /// The cause.
     pub cause: StopCause,
     /// The step, as `SETTING of PLACE`.
     pub step: String,
@@ -70,15 +70,15 @@ pub struct Applied {
     pub profile: String,
     /// Subject of the journal's entry.
     pub subject: String,
-    /// The steps that were made, in order.
+    /// The steps that were performed, in order.
     pub steps: Vec<AppliedStep>,
-    /// Why it ended early; null if all steps were made.
+    /// Why the apply ended early; null if all steps were performed.
     pub stopped: Option<Stopped>,
-    /// What was reverted, if it ended early.
+    /// Changes that were reverted, if the apply ended early.
     pub reverted: Vec<String>,
-    /// What could not be reverted.
+    /// Changes that could not be reverted.
     pub not_reverted: Vec<String>,
-    /// Whether it is undone unless it is confirmed.
+    /// Whether the change is undone unless it is confirmed.
     pub unconfirmed: bool,
 }
 
@@ -91,22 +91,22 @@ pub struct Tuned {
     pub subject: String,
     /// Number of changes in the journal.
     pub changes: usize,
-    /// Whether it is undone unless it is confirmed.
+    /// Whether the change is undone unless it is confirmed.
     pub unconfirmed: bool,
 }
 
-/// What of an applied profile the machine no longer has.
+/// Differences between an applied profile and the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Drift {
     /// The profile's name.
     pub profile: String,
     /// Subject of the journal's entry; null if the profile is not applied.
     pub subject: Option<String>,
-    /// Settings with another value.
+    /// Settings whose value differs from the profile's.
     pub drifted: Vec<Planned>,
     /// Settings that need a start of the machine or of a virtual machine.
     pub later: Vec<Later>,
-    /// Number of settings that are as the profile says.
+    /// Number of settings with the profile's value.
     pub met: usize,
 }
 
@@ -122,7 +122,7 @@ pub enum TuneError {
     /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
-    /// The plan was read from JSON, which does not hold the profile.
+    /// The plan was read from JSON, which does not contain the profile.
     #[error("{profile}: a plan that was read from JSON cannot be applied; make the plan on this machine")]
     Read {
         /// The profile's name.
@@ -141,7 +141,7 @@ pub enum TuneError {
     NotApplied {
         /// The subject.
         subject: String,
-        /// What is applied.
+        /// The applied profiles.
         applied: Vec<String>,
     },
     /// Nothing waits to be confirmed.
@@ -153,7 +153,7 @@ pub enum TuneError {
     /// The traffic cannot be watched.
     #[error("{0}; nothing was changed (--no-watch changes settings without watching)")]
     Watch(String),
-    /// A change could not be taken back.
+    /// A change could not be undone.
     #[error("{subject}: not undone: {}", problems.join("; "))]
     NotUndone {
         /// The subject.
@@ -177,7 +177,7 @@ impl Drift {
         Self { profile, subject: None, drifted: steps, later, met: met.len() }
     }
 
-    /// Whether the machine is as the profile says, as far as latpath writes settings.
+    /// Whether the machine matches the profile in all settings that latpath writes.
     pub fn is_none(&self) -> bool {
         self.drifted.is_empty()
     }

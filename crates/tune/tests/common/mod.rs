@@ -1,4 +1,4 @@
-//! A machine in a folder, whose settings are as an installation leaves them, and snapshots of it.
+//! A machine in a folder with the settings of a new installation, and snapshots of it.
 
 use latpath_testkit::machine_folder::MachineFolder;
 use latpath_tune::{Machine, Variables};

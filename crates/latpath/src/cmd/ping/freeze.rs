@@ -79,7 +79,7 @@ impl Freeze {
     /// Starts the trace. With `freeze`, the first breach stops it; otherwise it continues, with a mark for each breach.
     pub fn prepare(&self, freeze: bool) -> Result<Option<BreachTrace>> {
         let Some(instance) = &self.trace else { return Ok(None) };
-        // An existing instance, or a named tracer, determines what is recorded.
+        // An existing instance, or a named tracer, determines the recorded events.
         let is_there = Instance::is_there(instance);
         let mut events = self.trace_events.clone();
         if events.is_empty() && self.tracer.is_none() && !is_there {

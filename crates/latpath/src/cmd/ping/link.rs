@@ -33,7 +33,7 @@ pub enum StampChoice {
     All,
 }
 
-/// Where an XDP program stands.
+/// Place of an XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum XdpPlace {
     /// In the driver

@@ -102,7 +102,7 @@ pub fn bad_plan(error: BadPlan) -> anyhow::Error {
     }
 }
 
-/// Makes the trials of a plan, whose commands run in `current`; `command` is what goes on after an interruption.
+/// Runs the trials of a plan, whose commands run in `current`; `command` continues the study after an interruption.
 pub fn make(plan: Plan, current: PathBuf, target: &Target, command: &str) -> Result<Outcome> {
     let stop = stop_flag()?;
     let program = std::env::current_exe().context("finding latpath's own program file")?;

@@ -134,7 +134,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Prints the progress of this configuration; if `quiet`, only what is missing or repeated.
+/// Prints the progress of this configuration; if `quiet`, only missing and repeated measurements.
 fn show(configuration: &str, progress: Progress<'_>, quiet: bool) {
     let what = match progress {
         Progress::Alone(..) | Progress::Observing(_) | Progress::Fetching(_) if quiet => return,

@@ -57,7 +57,7 @@ impl ArrivalArgs {
         self.clock
     }
 
-    /// What is measured; `None` without send times.
+    /// The measurements; `None` without send times.
     pub(super) fn options(&self) -> Result<Option<ArrivalOptions>, Usage> {
         let Some(send_time) = self.send_time else { return Ok(None) };
         let slots = self.cycle.map(ns).map(|cycle| {

@@ -1,4 +1,4 @@
-//! The process that undoes a change which nobody confirms: it survives the terminal and the connection of the user.
+//! The process that undoes a change that is not confirmed: it survives the end of the user's terminal and connection.
 
 use super::super::values::some_time;
 use super::{need_root, Outcome};
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Interval at which the confirmation is looked for.
+/// Interval at which the confirmation is checked.
 const ROUND: Duration = Duration::from_millis(200);
 /// Line that the process prints as soon as it owns the change.
 const READY: &str = "ready\n";

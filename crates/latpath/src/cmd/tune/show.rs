@@ -76,7 +76,7 @@ pub(super) fn plan(plan: &Plan, why: bool) -> String {
     text
 }
 
-/// The steps, and who else sets the same.
+/// The steps, and other programs that set the same settings.
 fn steps(all: &[Planned]) -> String {
     let mut table = Table::new(&["<setting", "<at", "<now", "<then", "<disturbs", "<lasts"]);
     for step in all {
@@ -99,7 +99,7 @@ fn steps(all: &[Planned]) -> String {
     text
 }
 
-/// What latpath cannot change at once, by what it needs.
+/// Changes that latpath cannot make at once, grouped by what they need.
 fn later(all: &[Later]) -> String {
     let mut text = String::new();
     for (writable, heading) in [

@@ -56,7 +56,7 @@ impl Watching {
     /// Whether a stream is watched.
     ///
     /// # Errors
-    /// If the user says neither what to watch nor that nothing is to be watched.
+    /// If the user neither names a stream nor requests that nothing be watched.
     pub fn is_on(&self) -> Result<bool, Usage> {
         match (self.streams.is_empty(), self.no_watch) {
             (false, _) => Ok(true),

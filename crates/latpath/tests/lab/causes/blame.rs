@@ -23,7 +23,7 @@ pub struct Blame {
 #[derive(Clone, Copy, Debug)]
 pub enum Causes {
     These(&'static [Cause]),
-    /// All causes that such a rival can bring about, according to the table of causes.
+    /// All causes that such a rival can produce, according to the table of causes.
     Of(Rival),
 }
 

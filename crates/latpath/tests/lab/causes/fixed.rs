@@ -151,7 +151,7 @@ fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
     }
 }
 
-/// A fault in the hypervisor's namespace, beside this application.
+/// A fault in the hypervisor's namespace, while this application runs.
 fn beside(reader: &Reader, words: &str, blame: &Blame, word: &str) -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;

@@ -20,8 +20,7 @@ pub mod verdict;
 
 use latpath_testkit::{need_btf, need_guest, need_lab, Lack, Trial};
 
-/// Tests that need no virtual machine, or only the demo's guest. Except for those of advised commands, they take
-/// long.
+/// Tests that need no virtual machine, or only the demo's guest. All take long, except those of advised commands.
 pub fn trials() -> Vec<Trial> {
     let host = [need_lab(), need_btf(), need_two_cpus()];
     let guest = [&host[..], &[need_guest()]].concat();

@@ -1,4 +1,4 @@
-//! What runs during a fault: an application, a publisher, a recorder, and a guest if needed.
+//! The processes that run during a fault: an application, a publisher, a recorder, and a guest if needed.
 
 use super::{
     blame::GUEST,

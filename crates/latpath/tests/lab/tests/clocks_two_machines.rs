@@ -69,7 +69,7 @@ impl Ptp4l {
         Ok(Self { nic, socket, process })
     }
 
-    /// What latpath says of the machine's clocks.
+    /// latpath's report on the machine's clocks.
     fn clocks(&self, linked: &Linked) -> Result<ClockReport> {
         let words = format!("clocks --json --ptp-socket {}", self.socket);
         linked.latpath(self.nic, &words, PATIENCE)?.json().map_err(plain)
@@ -270,7 +270,7 @@ fn faults_are_reported(nics: &StampingNics, master: Ptp4l, slave: &Ptp4l) -> Out
     watch.finish(PATIENCE).map_err(plain).map(drop)
 }
 
-/// Prints what a user sees: docs/sync.md has it.
+/// Prints the output that a user sees, as in docs/sync.md.
 fn shown(nics: &StampingNics, slave: &Ptp4l) -> Outcome {
     let text = nics.latpath(1, &format!("clocks --ptp-socket {}", slave.socket), PATIENCE)?.stdout;
     eprintln!("{text}");

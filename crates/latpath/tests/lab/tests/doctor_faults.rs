@@ -1,5 +1,6 @@
-//! Faults that are put into a hypervisor tuned for a guest: each is the first finding of `latpath doctor`, and gone once
-//! it is mended. What no emulated machine has (idle states, frequencies, NUMA) is in crates/doctor/tests/faults.
+//! Faults that are put into a hypervisor tuned for a guest: each is the first finding of `latpath doctor`, and gone
+//! once it is fixed. crates/doctor/tests/faults covers features that no emulated machine has (idle states, frequencies,
+//! NUMA).
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
@@ -17,8 +18,8 @@ pub const TEST: Test = Test { name: "doctor_faults", smoke: false, only_whole: t
 
 const FOLDER: &str = "/srv/faults";
 
-/// A fault: the finding, and the commands that make and mend it. `$MAIN`, `$VCPU` and `$VHOST` are the guest's threads,
-/// `$IRQS` the interrupts of the hypervisor's file systems.
+/// A fault: the finding, the commands that cause it, and the commands that fix it. `$MAIN`, `$VCPU` and `$VHOST` are
+/// the guest's threads, `$IRQS` the interrupts of the hypervisor's file systems.
 type Fault = (&'static str, &'static str, &'static str);
 
 const FAULTS: &[Fault] = &[
@@ -39,7 +40,7 @@ const FAULTS: &[Fault] = &[
          echo '50000 100000' >/sys/fs/cgroup/quota/cpu.max; echo $MAIN >/sys/fs/cgroup/quota/cgroup.procs",
         "echo $MAIN >/sys/fs/cgroup/cgroup.procs; rmdir /sys/fs/cgroup/quota",
     ),
-    // An interrupt moves when it comes the next time.
+    // An interrupt moves to its new CPU only when it occurs again.
     (
         "interrupt-on-vcpu",
         "for irq in $IRQS; do echo 2 >/proc/irq/$irq/smp_affinity_list; done; echo >/out/moves",
@@ -85,7 +86,7 @@ fn run(_: &Scale) -> Outcome {
     shell(&clock, &[])?;
     start(&files, SOUND)?;
     let judged = trials(&files);
-    // Also behind a trial that broke off.
+    // Also after a trial that failed.
     end()?;
     shell("kill $(cat clock)", &[])?;
     judged

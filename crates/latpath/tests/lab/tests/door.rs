@@ -1,6 +1,6 @@
-//! The guest's door (`--door`): with an agent beside it, each packet is announced after it was read, a vCPU runs with
-//! it after that, and the guest sees it last, unless it polls while the interrupt comes; a guest's packet is sent before
-//! its kick, and the kick comes before vhost has it. Without an agent, faults that keep the packets from the guest are
+//! The guest's door (`--door`): if the guest has an agent too, each packet is read, then announced, then a vCPU runs
+//! with it, and the guest sees it last, unless it polls while the interrupt arrives; a packet from the guest is sent
+//! before its kick, and vhost takes it after the kick. Without an agent, faults that keep packets from the guest are
 //! found.
 
 use crate::{
@@ -20,7 +20,7 @@ use latpath_testkit::waits::fault_for;
 use latpath_vms::Role;
 use std::{path::Path, time::Duration};
 
-/// A way of packets to the guest's door.
+/// A test of one path of packets to the guest's door.
 const fn way(name: &'static str, run: fn(&Scale) -> Outcome) -> Test {
     Test { name, smoke: false, only_whole: false, seconds: 300, run }
 }
@@ -34,7 +34,7 @@ pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: t
 
 /// Number of times that the guest halts with packets.
 const HALTS: u32 = 32;
-/// Number of packets without a time at the door that are no fault: no interrupt of their queue was seen before.
+/// Maximum number of packets that may lack a time at the door, because no interrupt of their queue has been seen yet.
 const FIRST: u64 = 50;
 
 /// Frames per second that an emulated guest can receive for long.
@@ -138,7 +138,7 @@ struct Counts {
     signalled: u64,
     entered: u64,
     shared: u64,
-    /// Packets that the guest saw before it had their interrupt: one that ends polling looks at its queue once more.
+    /// Packets that the guest saw before their interrupt: a guest that ends polling checks its queue again.
     polled: u64,
 }
 
@@ -161,7 +161,7 @@ fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
         }
         let seen = at(guest).map(|t| t + bound);
         let steps: [Option<Ns>; 4] = [at(read), signalled, entered, seen];
-        // With an interrupt of its own, or an earlier one that was still to be taken.
+        // The packet has its own interrupt, or an earlier one that was still pending.
         let has_interrupt = signalled.is_some() || entered.is_some() && entered == last[1];
         counts.polled += u64::from(has_interrupt && seen < entered);
         let is_wrong = seen < at(read) || !has_interrupt && seen < entered;

@@ -98,7 +98,7 @@ impl Nodes {
         }
     }
 
-    /// Captures what a port of the receiver receives.
+    /// Captures the frames that a port of the receiver receives.
     fn capture(&self, port: &str) -> Result<(Started, PathBuf)> {
         let file = self.0[1].folder().join(format!("{port}.pcap"));
         let mut tcpdump = Command::new("tcpdump");
@@ -155,7 +155,7 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
     eprintln!("{}: {route:?}, lost {:?}, LANs {:?}", protocol.name, figures.lost, figures.lans);
     let whole = (figures.journeys, figures.complete);
     ensure!(whole == (sent, by_kernel), "{whole:?} of {sent} journeys, {by_kernel} complete");
-    // What the sender's driver dropped is lost, a copy that the receiver's driver discarded is not.
+    // A frame that the sender's driver dropped is lost; a copy that the receiver's driver discarded is not.
     ensure!(
         packets(&figures.lost) == sent - by_kernel && figures.duplicates == 0,
         "a discarded copy counts: {:?}",

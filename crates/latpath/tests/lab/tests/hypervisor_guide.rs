@@ -1,9 +1,8 @@
 //! The commands of docs/hypervisor-guide.md, run on a hypervisor in the order of the page.
 //!
-//! A block of the page is a list of commands, except a block after "*By hand:*" and the block of `relay.toml`.
-//! Three things differ from the page, because the emulated hypervisor is slow: the guest's files, the stream's rate, and
-//! the threshold of `tune apply`. Behind the page's steps, a profile that stops the stream is applied, and must be taken
-//! back.
+//! A block of the page is a list of commands, except a block after "*By hand:*" and the block of `relay.toml`. Three
+//! things differ from the page, because the emulated hypervisor is slow: the guest's files, the stream's rate, and the
+//! threshold of `tune apply`. After the page's steps, a profile that stops the stream is applied, and must be reverted.
 
 use crate::{expect::Report, Outcome, Scale, Test};
 use anyhow::{ensure, Context};
@@ -21,17 +20,18 @@ pub const TEST: Test = Test { name: "hypervisor_guide", smoke: false, only_whole
 
 const PAGE: &str = include_str!("../../../../../docs/hypervisor-guide.md");
 const FOLDER: &str = "/srv/relay1";
-/// Frames a second: all that an emulated hypervisor carries while latpath follows them.
+/// Frames per second: the most that an emulated hypervisor can carry while latpath follows them.
 const RATE: &str = "--svid MU01 --rate 200";
-/// Emulated packets wait a tenth of a second without any change; a setting that stalls a host does so for seconds.
+/// Emulated packets may be delayed for a tenth of a second even without a change; a setting that stalls a host delays
+/// them for seconds.
 const THRESHOLD: &str = " --threshold 400ms --window 2s";
-/// Maximum time in which the guest of the page boots.
+/// Maximum boot time of the page's guest.
 const BOOT: Duration = Duration::from_secs(120);
 /// Frames of the stream are longer than the smallest MTU, so that none reaches the guest any more.
 const STOPS: &str = "name = \"stops\"\nabout = \"A step that stops the stream.\"\n\
                      [[line]]\nsetting = \"device-gro-timeout\"\nat = \"interface\"\nvalue = \"1234\"\nwhy = \"\"\nsource = \"-\"\n\
                      [[line]]\nsetting = \"device-mtu\"\nat = \"interface\"\nvalue = \"68\"\nwhy = \"\"\nsource = \"-\"\n";
-/// Applies it to the guest's tap; exit code 3 is wanted.
+/// Applies a profile to the guest's tap; exit code 3 is expected.
 const APPLY_STOPS: &str = "\
 ip -j link show tap-relay1 > tap-before.json
 status=0
@@ -134,7 +134,7 @@ fn run(_: &Scale) -> Outcome {
     ensure!(steps.len() >= 10 && packets > 1000 && (lost, late) == (0, 0), "{steps:#?}");
     let points = Report::parse(&read("after.json")?)?.points();
     ensure!(points.iter().any(|point| point == "host/vm-read@tap-relay1"), "the guest read no packet: {points:?}");
-    // A step that does is taken back, with the one before it.
+    // A step that stops the stream is reverted, together with the step before it.
     let Applied { stopped, reverted, .. } = serde_json::from_str(&read("stops.json")?)?;
     let stopped = stopped.context("nothing stopped it")?;
     ensure!(stopped.cause == StopCause::Traffic, "{stopped:?}");
@@ -148,7 +148,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// Runs commands of the page, and returns what they print.
+/// Runs commands of the page, and returns their output.
 fn bash(script: &str) -> anyhow::Result<String> {
     let latpath = Path::new(env!("CARGO_BIN_EXE_latpath")).parent().context("a folder")?;
     let path = format!("{}:{}", latpath.display(), std::env::var("PATH").unwrap_or_default());

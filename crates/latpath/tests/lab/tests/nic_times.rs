@@ -17,7 +17,7 @@ use std::{fs, path::Path, time::Duration};
 pub const TEST: Test = Test { name: "nic_times", smoke: false, only_whole: false, seconds: 240, run };
 
 const WIRE_NS: i64 = 20_000;
-/// Without tx-done, at which the route of packets ends that this host sends.
+/// Without tx-done, where the route would end for packets sent by this host.
 const POINTS: &str = "--points host/tx@*,host/nic-*,host/app-read@*";
 /// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ fn run(scale: &Scale) -> Outcome {
     let frames = scale.frames(2_000, 20_000);
     let recorded = Recorded::of(&nics, frames, "")?;
     recorded.expect_count(ARRIVED, DRIVER, frames)?;
-    // The NIC's time of a frame is requested unless that of the one before is still on its way.
+    // The NIC's time of a frame is requested unless that of the previous frame is still pending.
     let SentNicTimes { requested, skipped, .. } = recorded.sent;
     ensure!(requested + skipped == frames && requested * 10 >= frames * 9, "{:?}", recorded.sent);
     recorded.expect_count(SENT, ARRIVED, requested)?;
@@ -139,7 +139,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// The driver has a frame no earlier than the wire has brought it: an earlier time is within the bound.
+    /// The driver cannot get a frame before it arrives from the wire, so an earlier time must lie within the error
+    /// bound.
     fn expect_within_the_bound(&self) -> Outcome {
         let segment = self.segment(ARRIVED, DRIVER)?;
         let (times, bound) = (&segment.times, segment.error_bound_ns);

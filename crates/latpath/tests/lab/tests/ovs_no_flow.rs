@@ -1,5 +1,5 @@
-//! Why Open vSwitch had no flow for a packet: an idle flow, an emptied table, a changed rule, a purge and a first packet
-//! are each named, with the times of the packet's way through the daemon.
+//! Why Open vSwitch had no flow for a packet: an idle flow, an emptied table, a changed rule, a purge and a first
+//! packet are each named, with the times of the packet's visit to the daemon.
 
 use crate::{
     faults::{goes_on, listen_here},
@@ -26,7 +26,7 @@ fn run(_: &Scale) -> Outcome {
     let fast = || Stream::sv("MU01", 400_000).rate(500).publish("--cpu 0");
     let slow = Stream::sv("MU02", 400).rate(1).publish("--cpu 0");
 
-    // Revalidators look twice a second.
+    // Revalidators check flows twice a second.
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=500")?;
     let visits = visits_during(&mut stage, &slow, |_, publishing| {
         latpath_testkit::waits::fault_for(Duration::from_secs(12));
@@ -47,7 +47,8 @@ fn run(_: &Scale) -> Outcome {
         Ok(publishing)
     })?;
     expect(&visits, NoFlow::Emptied)?;
-    // The daemon takes the flows for installed, and installs none until it has forgotten them.
+    // The daemon believes that the flows are still installed, and installs none until it has removed its record of
+    // them.
     stage.open_vswitch()?.forget_flows()?;
 
     let visits = visits_during(&mut stage, &fast(), |stage, publishing| {
@@ -63,7 +64,7 @@ fn run(_: &Scale) -> Outcome {
     })?;
     expect(&visits, NoFlow::Purged)?;
 
-    // The stream goes on to another address.
+    // The stream continues to another address.
     let visits = visits_during(&mut stage, &fast(), |stage, publishing| {
         end(publishing)?;
         stage.start_publishing(&fast().publish("--dst 01:0c:cd:04:00:77"))

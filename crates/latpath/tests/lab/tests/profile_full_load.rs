@@ -1,5 +1,5 @@
-//! A guest without idle time: loops of normal priority on every vCPU, and one of real-time priority beside them. The
-//! agent still delivers its samples, which show each loop's share of the guest's time.
+//! A guest without idle time: loops of normal priority on every vCPU, and one of real-time priority. The agent still
+//! delivers its samples, which show each loop's share of the guest's time.
 
 use super::profile::{first_numbers, has_function, in_guests, in_short, of_process, pids_of, schedstats, watch};
 use crate::{

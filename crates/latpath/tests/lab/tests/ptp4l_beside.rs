@@ -20,7 +20,7 @@ pub const TEST: Test = Test { name: "ptp4l_beside", smoke: false, only_whole: fa
 const PATIENCE: Duration = Duration::from_secs(90);
 const RATE: u64 = 4_000;
 const FOLDER: &str = "/tmp/latpath-lab-ptp4l";
-/// What ptp4l prints of a timestamp that does not come, and of what follows.
+/// ptp4l's messages about a missing timestamp, and about its consequences.
 const FAULTS: [&str; 4] =
     ["timed out while polling for tx timestamp", "FAULT", "send sync failed", "send delay request failed"];
 
@@ -80,7 +80,7 @@ fn log(at: usize) -> String {
     format!("{FOLDER}/{}.log", NICS[at])
 }
 
-/// What a daemon has printed so far.
+/// A daemon's output so far.
 fn said(at: usize) -> String {
     fs::read_to_string(log(at)).unwrap_or_default()
 }

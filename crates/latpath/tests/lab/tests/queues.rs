@@ -253,7 +253,7 @@ impl Rings {
 
 /// The pages of both sides during a stream.
 fn expect_pages(stage: &mut Stage) -> Outcome {
-    // Runs until it is stopped: the programs' load time is unknown. An emulated guest has no time for more beside it.
+    // Runs until it is stopped: the programs' load time is unknown. An emulated guest has no time for anything else.
     let stream = Stream::sv("IN", 120_000).rate(200);
     let publishing = stage.start_publishing(&stream)?;
     let in_guest = stage.guest()?.expect("latpath queues --cost -- sleep 1", NEVER)?;

@@ -22,15 +22,15 @@ use std::{
 pub const WAYS: Test = Test { name: "study_ways", smoke: false, only_whole: true, seconds: 6000, run: ways };
 pub const ISOLATION: Test =
     Test { name: "study_isolation", smoke: false, only_whole: true, seconds: 1800, run: isolation };
-/// A talker with and without gates, into the guest by three ways.
+/// A talker with and without gates, whose stream enters the guest in three ways.
 pub const GATES: Test = Test { name: "study_gates", smoke: false, only_whole: true, seconds: 3000, run: gates };
 
 const FOLDER: &str = "/srv/study";
 /// Copied out of the hypervisor.
 const OUT: &str = "/out";
-/// What the guest does from its boot on: it receives a stream, sends one, and is the far end of the load. No agent runs in
-/// it: in an emulated guest its start alone takes a minute, and each trial boots a guest. The route ends at the tap. The
-/// guest has its address once the port of iperf3 (5201) is open.
+/// The guest's activity from boot on: it receives a stream, sends one, and is the peer of the load. It has no agent,
+/// whose start takes a minute in an emulated guest, and each trial boots a guest. So the route ends at the tap. The
+/// guest gets its address once the port of iperf3 (5201) is open.
 const SERVICES: &str = "#!/bin/sh
 latpath subscribe -i eth0 --stream svid:MU01 --name relay >/dev/null &
 latpath publish -i eth0 --svid RELAY --rate 100 >/dev/null &
@@ -39,16 +39,16 @@ until grep -q ':1451 ' /proc/net/tcp*; do sleep 1; done
 ip addr add 192.0.2.2/24 dev eth0
 wait
 ";
-/// Three flows of UDP into the guest, as the bridge study's three netperf. A frame that XDP redirects carries no request
-/// for a checksum, so the sender makes it.
+/// Three UDP flows into the guest, like the three netperf of the bridge study. A frame redirected by XDP cannot request
+/// a checksum, so the sender computes it.
 const LOAD: &str = "ip netns exec study-wire ethtool -K wire0 tx off >/dev/null
 exec ip netns exec study-wire iperf3 -c 192.0.2.2 -u -P 3 -b 400K -l 1000 -t 0
 ";
-/// Flags of both studies. The emulated hypervisor's delays are milliseconds; its flight recorder would take more than its
-/// budget, and be attached and detached all the time.
+/// Flags of both studies. The emulated hypervisor's delays are milliseconds; its flight recorder would exceed its
+/// budget, and be attached and detached repeatedly.
 const COMMON: &str = "--into svid:MU01 --publish-on wire0%study-wire --rate 200 --warm-for 1s --record-for 4s \
                       --threshold 20ms --no-flight";
-/// Succeeds once the guest has booted; its services are there as soon as it has its address.
+/// Succeeds once the guest has booted; its services are ready as soon as it has its address.
 const READY: &str = "ip -n study-wire addr replace 192.0.2.1/24 dev wire0
 exec ip netns exec study-wire busybox ping -c 1 -W 1 192.0.2.2";
 
@@ -67,7 +67,7 @@ impl Bench {
         Self::with(lab, host, SERVICES, CABLE)
     }
 
-    /// `services`: what the guest does; `uplink`: further keys of the uplink.
+    /// `services`: the guest's script; `uplink`: further keys of the uplink.
     fn with(lab: &Lab, host: Option<(&str, &str)>, services: &str, uplink: &str) -> Result<Self> {
         fs::create_dir_all(FOLDER)?;
         let file = |name: &str| Path::new(FOLDER).join(name);
@@ -118,8 +118,8 @@ fn latpath_with(words: &str, beside: &[&str]) -> Result<Output> {
     Ok(command.stdout(Stdio::piped()).stderr(Stdio::inherit()).output()?)
 }
 
-/// Makes a study in the hypervisor's output, so that a later start can resume it, with a load beside those of its plan;
-/// keeps its table as text, page and AsciiDoc, and returns it as JSON.
+/// Runs a study in the hypervisor's output directory, so that a later start can resume it, with a load in addition to
+/// those of its plan. Keeps its table as text, page and AsciiDoc, and returns it as JSON.
 fn study(name: &str, words: &str, load: Option<&str>) -> Result<StudyTable> {
     let began = Instant::now();
     let beside: Vec<&str> = load.into_iter().flat_map(|load| ["--load", load, "--ready", "sh ready.sh"]).collect();
@@ -135,8 +135,8 @@ fn study(name: &str, words: &str, load: Option<&str>) -> Result<StudyTable> {
     Ok(serde_json::from_slice(&shown.stdout)?)
 }
 
-/// Five ways, without and with load, in both directions. A guest on vhost-user takes minutes to boot beside the thread of
-/// DPDK that polls: only the whole test has that way.
+/// Five ways, without and with load, in both directions. A guest on vhost-user takes minutes to boot while DPDK's
+/// thread polls, so only the whole test includes that way.
 fn ways(scale: &Scale) -> Outcome {
     let lab = Lab::new()?;
     let host = lab.namespace("host")?;
@@ -162,7 +162,7 @@ fn ways(scale: &Scale) -> Outcome {
     Ok(())
 }
 
-/// What a guest does that only receives.
+/// Script of a guest that only receives.
 fn listener(stream: &str) -> String {
     format!(
         "#!/bin/sh\nlatpath subscribe -i eth0 --stream {stream} --name relay >/dev/null &\niperf3 -s &\n\
@@ -193,7 +193,7 @@ interval = \"9ms\"
 ";
 
 /// A talker with a cycle of 20 ms, which sends 2 ms after its start, without and with gates on its device, alone and
-/// beside UDP flows, by three ways into the guest. A packet is in its slot if it reaches the host within 8 ms after its
+/// with UDP flows, by three ways into the guest. A packet is in its slot if it reaches the host within 8 ms after its
 /// send time: then the gate closes.
 fn gates(_: &Scale) -> Outcome {
     let lab = Lab::new()?;
@@ -203,7 +203,7 @@ fn gates(_: &Scale) -> Outcome {
     for line in [
         "ip netns add study-wire",
         "ip link add wire0 netns study-wire numtxqueues 4 type veth peer name eno1",
-        // With NAPI, a veth receives what XDP redirects to its peer.
+        // With NAPI, a veth receives frames that XDP redirects to its peer.
         "ip netns exec study-wire ethtool -K wire0 gro on",
         "ip -n study-wire link set wire0 up",
         "ip link set eno1 up",
@@ -249,7 +249,8 @@ fn gates(_: &Scale) -> Outcome {
 /// Verdicts that claim a difference.
 const CLAIMS: [Verdict; 5] = [Verdict::Faster, Verdict::Slower, Verdict::Fewer, Verdict::More, Verdict::Differ];
 
-/// The profile sv-hypervisor against the machine as it is, without load and while other programs want both of its other CPUs.
+/// The profile sv-hypervisor against the unchanged machine, without load, and while other programs compete for its two
+/// other CPUs.
 fn isolation(_: &Scale) -> Outcome {
     let lab = Lab::new()?;
     let bench = Bench::with(&lab, None, &listener("svid:MU01"), CABLE)?;

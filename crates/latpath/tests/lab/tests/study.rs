@@ -1,5 +1,5 @@
 //! The whole vhost study by one command: two guests, one without vhost and one with it, transfer the same bytes; each
-//! figure states what it was measured on, and none is omitted.
+//! figure states its measurement, and none is omitted.
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{bail, ensure};

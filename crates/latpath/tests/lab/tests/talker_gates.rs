@@ -27,7 +27,7 @@ const CYCLE_MS: u64 = 200;
 const LISTENERS_CYCLE: i64 = 50 * MS;
 /// End of the slot after the send time; it starts there.
 const SLOT: i64 = 20 * MS;
-/// The NIC's and the kernel's time of an arrival differ by less, except on a CPU that is held for long.
+/// Maximum difference between the NIC's and the kernel's time of an arrival, unless the CPU is delayed for long.
 const NEAR: i64 = 3 * MS;
 /// The gates of a class open for 50 ms, so the times of an emulated machine matter little.
 const GATES: &str = r#"
@@ -57,8 +57,8 @@ interval = "50ms"
 open = ["rest"]
 interval = "50ms"
 "#;
-/// etf sends EARLY up to `etf_delta` before its send time, and IN and the others at a time within their gate. DROP is
-/// handed over when its send time has come.
+/// etf sends EARLY up to `etf_delta` before its send time, and IN and the others within their gate. DROP is handed over
+/// only at its send time.
 const STREAMS: &str = r#"
 cycle = "200ms"
 [[stream]]

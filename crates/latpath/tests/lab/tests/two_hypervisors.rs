@@ -1,5 +1,5 @@
-//! From a virtual machine on one hypervisor over the wire to a virtual machine on another, whose agent and whose
-//! guest's agent take part: every packet's journey is joined, and the bounds of the clocks hold.
+//! From a virtual machine on one hypervisor over the wire to a virtual machine on another, where both the hypervisor
+//! and the guest have agents: every packet's journey is joined, and the bounds of the clocks hold.
 //!
 //! ```text
 //!  guest0 ── vhost ── vnet0 ── br0 ── nic0 ──wire── nic1 ── br0 ── vnet1 ── vhost ── guest1: subscribe

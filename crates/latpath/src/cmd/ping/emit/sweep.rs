@@ -178,7 +178,7 @@ fn cells(args: &Args) -> Result<Vec<Cell>> {
     Ok(sizes.iter().flat_map(of_size).collect())
 }
 
-/// The numbers below `n`, in random order: what changes during the sweep then touches no cell more than others.
+/// The numbers below `n`, in random order: so that a change during the sweep affects all cells alike.
 fn shuffled(n: usize) -> Vec<usize> {
     // The keys of `RandomState` are random.
     let keys = RandomState::new();
