@@ -9,7 +9,7 @@ const ALIKE: f64 = 0.02;
 /// Minimum number of kept turns, and their minimum share of all turns.
 const FEWEST: usize = 6;
 const KEPT: f64 = 0.6;
-/// Maximum share of its turns that a train keeps by chance, among random instants.
+/// Maximum share of turns that random instants keep by chance.
 const CHANCE: f64 = 0.25;
 /// Significance of a train, after all trials: natural logarithm of its maximum probability by chance.
 const SIGNIFICANCE: f64 = -18.0;
