@@ -34,9 +34,7 @@ use std::time::{Duration, Instant};
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
-    // The longest first.
-    let mut tests = many::trials(&needs);
-    tests.extend(recognise::trials(&needs));
+    let mut tests = recognise::trials(&needs);
     tests.extend(live::trials(&needs));
     tests.extend(points::trials(&needs));
     tests.extend(taps::trials(&needs));
@@ -45,7 +43,7 @@ fn main() -> ExitCode {
     tests.extend(ip::trials(&needs));
     tests.extend(agent::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
-    tests.extend(many::alone(&needs));
+    tests.extend(many::trials(&needs));
     tests.extend(hostile::trials(&needs));
     tests.extend(live::alone(&needs));
     tests.extend(points::alone(&needs));

@@ -17,13 +17,9 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("each_of_200_taps_counts_and_keeps_its_point_when_it_is_made_again", needs, all_count),
         trial("packets_at_points_beyond_the_kernels_255_are_counted", needs, beyond),
+        trial("points_that_two_cpus_announce_at_once_take_one_place_each", needs, at_once),
         trial("a_run_has_64_points_of_200_taps_or_those_that_are_chosen", needs, in_a_run),
     ]
-}
-
-/// Tests that need two CPUs at the same moment.
-pub fn alone(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
-    vec![trial("points_that_two_cpus_announce_at_once_take_one_place_each", needs, at_once)]
 }
 
 const VMS: usize = 200;

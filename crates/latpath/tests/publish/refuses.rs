@@ -26,10 +26,10 @@ fn no_device() -> Result<()> {
     for command in ["publish", "subscribe", "streams"] {
         let out = {
             let name: &[&str] = if command == "publish" { &["--svid", "MU01"] } else { &[] };
-            pair.latpath("lpa", &[&[command, "-i", "vnet7"], name].concat())
+            pair.latpath("lpa", &[&[command, "-i", "absent7"], name].concat())
         }?;
         equal("exit code", out.code, Some(1))?;
-        equal(command, out.stderr.as_str(), "latpath: vnet7: no such device (devices here: lo, lpa)\n")?;
+        equal(command, out.stderr.as_str(), "latpath: absent7: no such device (devices here: lo, lpa)\n")?;
     }
     Ok(())
 }
