@@ -43,7 +43,8 @@ const fn x86(name: &'static str, package: &'static str, suite: &'static str) -> 
 }
 
 /// Packages unpacked for the hypervisor, with their dependencies that this machine lacks.
-const TOOLS: [&str; 7] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower", "iperf3"];
+const TOOLS: [&str; 8] =
+    ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower", "iperf3", "chrony"];
 
 /// Packages of a small userland of another architecture, with a QEMU that runs guests by KVM. This machine's programs
 /// do not run there.

@@ -4,7 +4,7 @@
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
-use latpath_doctor::DoctorDocument;
+use latpath_doctor::{DoctorDocument, Finding};
 use latpath_lab::{GuestFiles, Lab};
 use latpath_testkit::{latpath, waits::until};
 use latpath_vms::{Guests, Role};
@@ -82,7 +82,7 @@ fn run(_: &Scale) -> Outcome {
     fs::create_dir_all(FOLDER)?;
     let files = GuestFiles::build(&lab, "relay1", &[], &mut |line| eprintln!("{line}"), &|| false)?;
     // A host whose clock nobody sets is a finding.
-    let clock = format!("chronyd -d -x -f /dev/null >{FOLDER}/chronyd.log 2>&1 & echo $! >clock");
+    let clock = format!("chronyd -d -x -u root -f /dev/null >{FOLDER}/chronyd.log 2>&1 & echo $! >clock");
     shell(&clock, &[])?;
     start(&files, SOUND)?;
     let judged = trials(&files);
@@ -102,9 +102,10 @@ fn trials(files: &GuestFiles) -> Outcome {
         let found = findings()?;
         shell(mend, &threads)?;
         judge(finding, inject, &found, &mut wrong);
-        let left = findings()?;
+        let left = diagnosis()?;
         if !left.is_empty() {
-            wrong.push(format!("{finding}: not mended by {mend}: {left:?}"));
+            let shown: Vec<_> = left.iter().map(|one| format!("{} of {}: {}", one.id, one.target, one.now)).collect();
+            wrong.push(format!("{finding}: not mended by {mend}: {shown:?}"));
         }
     }
     for (finding, keys) in AT_START {
@@ -159,10 +160,15 @@ fn done(words: &str) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The names of doctor's findings, in their order.
-fn findings() -> Result<Vec<String>> {
+/// Doctor's findings, in their order.
+fn diagnosis() -> Result<Vec<Finding>> {
     let shown: DoctorDocument = serde_json::from_slice(&done("doctor --json")?)?;
-    Ok(shown.diagnosis.findings.into_iter().map(|finding| finding.id).collect())
+    Ok(shown.diagnosis.findings)
+}
+
+/// The names of the findings.
+fn findings() -> Result<Vec<String>> {
+    Ok(diagnosis()?.into_iter().map(|finding| finding.id).collect())
 }
 
 /// The guest's threads and the interrupts, as variables of a shell.
