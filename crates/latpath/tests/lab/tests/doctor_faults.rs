@@ -102,7 +102,12 @@ fn trials(files: &GuestFiles) -> Outcome {
         let found = findings()?;
         shell(mend, &threads)?;
         judge(finding, inject, &found, &mut wrong);
-        let left = diagnosis()?;
+        let mut left = diagnosis()?;
+        if left.iter().any(|one| one.id == "interrupt-on-vcpu") {
+            // None of its interrupts has occurred yet.
+            shell("sync; echo >/out/moves; sync", &threads)?;
+            left = diagnosis()?;
+        }
         if !left.is_empty() {
             let shown: Vec<_> = left.iter().map(|one| format!("{} of {}: {}", one.id, one.target, one.now)).collect();
             wrong.push(format!("{finding}: not mended by {mend}: {shown:?}"));
@@ -140,11 +145,20 @@ fn start(files: &GuestFiles, keys: &str) -> Outcome {
     );
     fs::write(Path::new(FOLDER).join("faults.toml"), text)?;
     done("net up faults.toml")?;
-    // vhost's worker starts when the guest's driver does.
+    // The last of KVM's helper threads starts with the guest's first instruction, on the CPUs of its vCPU.
     if keys == SOUND {
-        until("the guest's NIC is served by vhost", || threads().is_ok()).map_err(crate::stage::plain)?;
+        until("the guest runs", || guest_ticks().is_ok_and(|ticks| ticks > 0)).map_err(crate::stage::plain)?;
     }
     done("tune apply sv-hypervisor --no-watch --yes").map(drop)
+}
+
+/// Time for which the guest's vCPU has run in the guest, ticks: `guest_time` of proc_pid_stat(5).
+fn guest_ticks() -> Result<u64> {
+    let threads = threads()?;
+    let (_, vcpu) = threads.iter().find(|(name, _)| *name == "VCPU").context("no vCPU")?;
+    let stat = fs::read_to_string(format!("/proc/{vcpu}/stat"))?;
+    let after_name = stat.rsplit_once(')').context("no name")?.1;
+    Ok(after_name.split_whitespace().nth(40).context("no guest_time")?.parse()?)
 }
 
 fn end() -> Outcome {
