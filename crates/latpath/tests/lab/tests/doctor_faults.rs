@@ -6,6 +6,7 @@ use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
 use latpath_doctor::{DoctorDocument, Finding};
 use latpath_lab::{GuestFiles, Lab};
+use latpath_linux::proc::{Root, Stat};
 use latpath_testkit::{latpath, waits::until};
 use latpath_vms::{Guests, Role};
 use std::{
@@ -152,13 +153,12 @@ fn start(files: &GuestFiles, keys: &str) -> Outcome {
     done("tune apply sv-hypervisor --no-watch --yes").map(drop)
 }
 
-/// Time for which the guest's vCPU has run in the guest, ticks: `guest_time` of proc_pid_stat(5).
+/// Time for which the guest's vCPU has run in the guest, clock ticks.
 fn guest_ticks() -> Result<u64> {
     let threads = threads()?;
     let (_, vcpu) = threads.iter().find(|(name, _)| *name == "VCPU").context("no vCPU")?;
-    let stat = fs::read_to_string(format!("/proc/{vcpu}/stat"))?;
-    let after_name = stat.rsplit_once(')').context("no name")?.1;
-    Ok(after_name.split_whitespace().nth(40).context("no guest_time")?.parse()?)
+    let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{vcpu}"));
+    Ok(stat.context("the vCPU has ended")?.guest_ticks)
 }
 
 fn end() -> Outcome {
