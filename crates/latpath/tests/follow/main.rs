@@ -19,7 +19,7 @@ use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_report::Report;
 use latpath_run::Run;
 use latpath_testkit::names::own;
-use latpath_testkit::waits::{listens, until, LIMIT};
+use latpath_testkit::waits::{delivered, listens, until, LIMIT};
 use latpath_testkit::{equal, latpath, need_btf, need_guest, need_lab, need_root, Bench, Started};
 use latpath_testkit::{Failed, Trial};
 use latpath_traffic::document::PublishDocument;
@@ -116,7 +116,9 @@ fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
 /// Publishes to the end; returns the publisher's summary.
 fn publish(bench: &Bench, words: &str) -> Result<PublishDocument, Failed> {
     let command = latpath(&format!("publish -i {PUBLISHER} --json {words}"));
-    bench.run(&bench.path.publisher, command, LIMIT)?.json()
+    let published = bench.run(&bench.path.publisher, command, LIMIT)?.json()?;
+    delivered()?;
+    Ok(published)
 }
 
 /// `latpath report RUN --json`.

@@ -10,6 +10,7 @@ use latpath_testkit::waits::has_read;
 use latpath_testkit::{bench, latpath, need_tool, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use latpath_traffic::document::{PublishDocument, SubscribeDocument};
+use nix::sys::signal::Signal;
 use pcap_file::pcap::PcapReader;
 use serde_json::Value;
 use std::net::UdpSocket;
@@ -24,6 +25,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("what_the_application_did_not_read_is_lost_where_it_waits", needs, lost_at_socket),
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("the_events_of_guests_doors_change_no_journey_without_a_guest", needs, door),
+        trial("what_waits_in_the_kernel_when_a_recorder_is_interrupted_is_recorded", needs, interrupted_late),
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("two_senders_whose_packets_never_meet_are_not_one_route", needs, two_senders),
         trial("points_narrows_the_route", needs, points),
@@ -68,6 +70,25 @@ fn door() -> Result<(), Failed> {
     equal("points", figures.points.len(), 5)?;
     let said = figures.notes.iter().any(|note| note.contains("--door: ") && note.contains(" events were recorded"));
     equal(&format!("{:?}", figures.notes), said, true)
+}
+
+/// Packets, and the interrupt, arrive while the recorder has no CPU.
+fn interrupted_late() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("late");
+    let application = subscribe(&bench, &svid)?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
+    publish(&bench, &format!("--svid {svid} --count 4000 {LONG_WRAP}"))?;
+    recorder.has(1)?;
+    recorder.process.signal(Signal::SIGSTOP);
+    publish(&bench, &format!("--svid {svid} --first 4000 --count 4000 {LONG_WRAP}"))?;
+    has_read(&application)?;
+    recorder.process.interrupt();
+    recorder.process.signal(Signal::SIGCONT);
+    let ended = recorder.process.finish(LIMIT)?;
+    equal(&format!("exit code: {}", ended.stderr), ended.code, Some(0))?;
+    let figures = report(&recorder.run, "")?.summary;
+    equal("journeys and complete", (figures.journeys, figures.complete), (8000, 8000))
 }
 
 fn two_senders() -> Result<(), Failed> {
