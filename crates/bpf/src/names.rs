@@ -6,6 +6,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{BufRead, BufReader},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 /// Kernel functions by address. There are some 100,000, so their names share one buffer.
@@ -18,8 +19,21 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Reads /proc/kallsyms. Empty if the kernel hides addresses.
-    pub fn read() -> Self {
+    /// Reads the running kernel's functions, which takes about 0.1 s. Empty if the kernel hides addresses.
+    pub fn read() -> Arc<Self> {
+        let read = Arc::new(Self::from_kallsyms());
+        *lock_latest() = Arc::downgrade(&read);
+        read
+    }
+
+    /// The functions as this process last read them, if another part of it still holds them (some 5 MiB); otherwise
+    /// reads them.
+    pub fn latest() -> Arc<Self> {
+        let held = lock_latest().upgrade();
+        held.unwrap_or_else(Self::read)
+    }
+
+    fn from_kallsyms() -> Self {
         let Ok(file) = fs::File::open("/proc/kallsyms") else { return Self::default() };
         let mut file = BufReader::with_capacity(1 << 16, file);
         let (mut found, mut line) = (Self::default(), String::new());
@@ -83,6 +97,14 @@ impl Functions {
     pub fn name(&self, address: u64) -> String {
         self.find(address).map_or_else(|| format!("{address:#x}"), str::to_string)
     }
+}
+
+/// The functions that this process read last, unless it has dropped them.
+static LATEST: Mutex<Weak<Functions>> = Mutex::new(Weak::new());
+
+fn lock_latest() -> MutexGuard<'static, Weak<Functions>> {
+    // Each change is one assignment.
+    LATEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Names of `enum skb_drop_reason`, from the kernel's type information.
@@ -177,6 +199,16 @@ mod tests {
         let f = f.sorted();
         assert_eq!(["a", "b"].map(Some), [0xffff_1004, 0xffff_3000].map(|address| f.find(address)));
         assert_eq!((f.find(0xfff), f.find(0)), (None, None));
+    }
+
+    #[test]
+    fn functions_are_read_again_only_when_nobody_holds_them() {
+        let held = Functions::read();
+        assert!(Arc::ptr_eq(&held, &Functions::latest()));
+        drop(held);
+        assert!(lock_latest().upgrade().is_none());
+        let read = Functions::latest();
+        assert!(Arc::ptr_eq(&read, &Functions::latest()));
     }
 
     #[test]

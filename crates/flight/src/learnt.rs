@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 struct LearntNames {
     irqs: HashMap<u32, String>,
-    functions: Functions,
+    functions: Arc<Functions>,
     begun: Option<Instant>,
     done: bool,
 }

@@ -12,6 +12,7 @@ use latpath_stats::TimeFigures;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 pub use instrument::{Queues, QueuesOptions};
 pub use latpath_queues::QueueCounts;
@@ -158,7 +159,7 @@ impl Sizes {
 #[derive(Default)]
 pub struct Names {
     /// The kernel's functions.
-    pub functions: Functions,
+    pub functions: Arc<Functions>,
     /// Names of interrupts by number.
     pub interrupts: HashMap<u32, String>,
     /// virtio devices by number.

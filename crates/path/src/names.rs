@@ -5,12 +5,13 @@ use latpath_bpf::{Functions, Reasons};
 use latpath_net::{namespace_names, namespace_owner};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 #[derive(Default)]
 pub(crate) struct Names {
     functions: HashMap<u64, String>,
     // Read at the first drop, which is rare.
-    all: OnceCell<Functions>,
+    all: OnceCell<Arc<Functions>>,
     reasons: OnceCell<Reasons>,
     namespaces: RefCell<HashMap<u32, String>>,
 }
@@ -31,7 +32,7 @@ impl Names {
     }
 
     pub fn near(&self, address: u64) -> String {
-        self.all.get_or_init(Functions::read).name(address)
+        self.all.get_or_init(Functions::latest).name(address)
     }
 
     /// Name of a drop reason.

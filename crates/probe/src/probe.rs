@@ -16,14 +16,16 @@ use latpath_model::{
 };
 use std::collections::HashMap;
 use std::mem::offset_of;
+use std::sync::Arc;
 
 /// Maximum number of drop notes (place and reason); further drops have none. A kernel has some 2,000.
 const MOST_NOTES: usize = 1 << 14;
 
-/// Names of functions and reasons, read at the first drop.
+/// Places and reasons of drops. Names of functions and reasons are read at the first drop.
 #[derive(Default)]
 pub(crate) struct Notes {
-    names: Option<(Functions, Reasons)>,
+    functions: Arc<Functions>,
+    reasons: Option<Reasons>,
     by_place: HashMap<u64, u16>,
     notes: Vec<DropNote>,
 }
@@ -37,9 +39,11 @@ impl Notes {
         if self.notes.len() == MOST_NOTES {
             return 0;
         }
-        let (functions, reasons) = self.names.get_or_insert_with(|| (Functions::read(), Reasons::read()));
+        // The flight recorder holds the functions, and may have read them again.
+        self.functions = Functions::latest();
+        let reasons = self.reasons.get_or_insert_with(Reasons::read);
         // Restores the top bits of the kernel address, of which 48 bits are kept.
-        let function = functions.name(place | 0xffff << 48);
+        let function = self.functions.name(place | 0xffff << 48);
         self.notes.push(DropNote { reason: reasons.name((place >> 48) as u16), function, at: None });
         let note = self.notes.len() as u16;
         self.by_place.insert(place, note);

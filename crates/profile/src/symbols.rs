@@ -7,6 +7,7 @@ use latpath_bpf::Functions;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of cached addresses per process.
@@ -26,7 +27,7 @@ pub fn is_named(name: &str) -> bool {
 
 /// Finds and caches names.
 pub(crate) struct Symbols {
-    kernel: Functions,
+    kernel: Arc<Functions>,
     reader: Reader,
     /// The pending request.
     asked: Option<PendingRequest>,

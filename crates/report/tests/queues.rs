@@ -84,7 +84,8 @@ fn names() -> Names {
         functions: Functions::named([
             (HANDLE_TX, "handle_tx_kick".to_owned()),
             (HANDLE_RX, "handle_rx_kick".to_owned()),
-        ]),
+        ])
+        .into(),
         interrupts: [(25, "virtio3-input.0".to_owned())].into(),
         devices: [(3, card)].into(),
         vms: [(227, "guest0".to_owned())].into(),
