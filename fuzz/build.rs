@@ -1,4 +1,4 @@
-//! The kernel programs' parser, compiled for user space.
+//! Compiles the kernel programs' parser for user space.
 
 fn main() {
     latpath_bpf::compile_for_user_space("src/kernel_parser.c");

@@ -1,6 +1,6 @@
-//! Compiles the programs that test the headers, and from which the Rust counterparts of the shared types are generated.
+//! Compiles the programs that test the headers and define the shared types of the Rust side.
 
-// A build script cannot use the library that it is a part of.
+// A build script cannot use the library of its own crate.
 #[path = "src/compile.rs"]
 mod compile;
 

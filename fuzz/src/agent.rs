@@ -1,10 +1,11 @@
-//! Any messages of an agent, through all of the host's processing: messages, clock, merge, joiner, route, counters,
-//! summary, text. Checks that nothing panics, memory is bounded, time does not go back, and the output has no control
-//! character.
+//! Any messages from an agent, through all of the host's processing: messages, clock, merge, joiner, route, counters,
+//! summary, text. Checks that nothing panics, memory is bounded, time does not go back, and the output contains no
+//! control characters.
 //!
-//! Input: steps, each a byte. 0: the host requests the time. 1: it requests a window. 2: it sees 16 packets at both of
-//! its points. 3: it starts its next round. 4: the wait for windows expires. Above: the length of a frame, which
-//! follows; from 250 on, a second byte has the length beyond 250, in units of 8 bytes. Each step takes 1 ms.
+//! Input: steps of one byte each. 0: the host requests the time. 1: it requests a window. 2: it sees 16 packets at both
+//! of its points. 3: it starts its next round. 4: the wait for windows expires. Above 4: a frame follows, whose length
+//! in bytes is the step minus 5; from 250 on, a second byte adds to the length, in units of 8 bytes. Each step takes 1
+//! ms.
 
 use crate::wire::{bytes, frame, list, number, zigzag};
 use latpath_agent::{Machine, ScriptedAgent};
@@ -24,7 +25,7 @@ const MS: Ns = 1_000_000;
 const GUEST: Ns = 5_000_000 * MS;
 const WINDOW: Ns = 50 * MS;
 
-/// This machine's sightings, which are correct.
+/// The host's own sightings, which are correct.
 #[derive(Clone, Default)]
 struct Host(Arc<Mutex<(Vec<Sighting>, Ns)>>);
 
@@ -55,7 +56,7 @@ impl Origin for Host {
     }
 }
 
-/// The processing of the sightings of host and guest.
+/// Processes the sightings of host and guest.
 struct Following {
     merge: Merge,
     tables: Tables,
@@ -93,7 +94,7 @@ impl Following {
         assert!(self.joiner.open() <= 1024 && self.joiner.bytes() < 4 << 20, "{} bytes", self.joiner.bytes());
     }
 
-    /// The figures of all journeys.
+    /// The figures over all journeys.
     fn summary(&mut self) -> Summary {
         self.joiner.finish(self.reached, &mut |j: &Journey| self.finder.observe(j));
         let points = &self.tables.points;
@@ -162,7 +163,7 @@ pub fn run(bytes: &[u8]) {
 fn follow(bytes: &[u8]) -> Summary {
     let (machine, mut agent) = Machine::scripted("guest0", streams().len());
     let host = Host::default();
-    // After the end of a machine's session, its watermark is the current time.
+    // Once a machine's session has ended, its watermark is the current time.
     let begin = monotonic();
     let feeds = vec![Feed::new(host.clone()), Feed::new(machine)];
     let mut following = Following {
@@ -206,7 +207,7 @@ fn follow(bytes: &[u8]) -> Summary {
     following.summary()
 }
 
-/// The n-th packet of the millisecond before `now`.
+/// The sightings, at both points, of the n-th packet in the millisecond before `now`.
 fn packet(begin: Ns, now: Ns, n: Ns) -> [Sighting; 2] {
     let key = ((now - begin) / MS * 16 + n) as u32 & 0xffff;
     let at = |point: u16, t| Sighting { t, key, point, ..Sighting::default() };
@@ -214,7 +215,7 @@ fn packet(begin: Ns, now: Ns, n: Ns) -> [Sighting; 2] {
     [at(0, t), at(1, t + 9_000)]
 }
 
-/// Passes one frame to the host; returns the rest of the input.
+/// Sends one frame from the agent to the host; returns the rest of the input.
 pub(crate) fn say<'a>(agent: &mut ScriptedAgent, length: u8, rest: &'a [u8], now: Ns) -> &'a [u8] {
     let (more, rest) = match rest.split_first() {
         Some((more, rest)) if length >= 250 => (usize::from(*more) * 8, rest),
@@ -225,14 +226,14 @@ pub(crate) fn say<'a>(agent: &mut ScriptedAgent, length: u8, rest: &'a [u8], now
     rest
 }
 
-/// Checks that the printed text has no character that controls a terminal.
+/// Checks that the printed text contains no characters that control a terminal.
 pub(crate) fn clean(text: &str) {
     let text = visible(text);
     let steers = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
     assert!(!text.chars().any(steers), "{text:?}");
 }
 
-/// Handwritten frames of the protocol, whose tags never change their meaning.
+/// Handwritten frames of the protocol. Field tags never change their meaning, so the frames stay valid.
 pub fn seeds() -> Vec<Vec<u8>> {
     let guest = |ms: i64| zigzag(GUEST + ms * MS);
     let hello = frame(2, &[number(1, 1), bytes(2, b"0.1.0"), bytes(3, b"6.1.0"), number(8, 1)]);
@@ -282,7 +283,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let window = |id: u64, chunk: &[u8], last: u64| frame(16, &[number(1, id), bytes(3, chunk), number(4, last)]);
     let greeted = [hello, vec![0, 0, 0], reply(1, 2), reply(2, 3), reply(3, 3), started, points, notes].concat();
     let keys = |first: u64| [vec![zigzag(first as i64); 2], vec![zigzag(1); 30]].concat();
-    // The host sees its first 16 packets in this step.
+    // The host sees its first 16 packets at this step.
     let joined = |step: u64| {
         let first = batch(step as i64 - 1, &keys(step * 16));
         [vec![2], first, vec![3, 2], batch(step as i64 + 2, &keys(33)), totals(90), vec![3]].concat()
@@ -294,7 +295,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         long.extend([vec![2, 3], batch(10 + round * 4, &[step, step]), vec![pause]].concat());
     }
     let pair = frame(11, &[number(1, guest(3)), number(2, zigzag(1_700_000_000_000_000_000)), number(3, zigzag(900))]);
-    // Its vhost worker has the number of the thread in the sightings.
+    // Its vhost worker has the TID that the sightings contain.
     let worker = Thread { tid: 815, role: Role::Vhost, ..Thread::default() };
     let vm = Vm { name: "relay\u{1b}[2J".into(), threads: vec![worker], ..Vm::default() };
     let vm = serde_json::to_vec(&vm).expect("a virtual machine is JSON");

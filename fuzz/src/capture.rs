@@ -1,15 +1,15 @@
 //! Any messages as a capture's file: the file is refused; or it is read, and has the same contents when written and
-//! read again. Explaining its packets ends without a panic.
+//! read again. Explaining its packets does not panic.
 //!
-//! Input: the length of the first frame in a byte, its bytes, and the bytes of the second frame. The target adds the
-//! framing, since random frames are invalid.
+//! Input: a byte with the length of the first frame, its bytes, and the bytes of the second frame. The target adds the
+//! framing, because random frames would be invalid.
 
 use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineSnapshot, Packet, RankedCapture};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::packed::{pack, unpack};
 use latpath_model::PacketSighting;
 
-/// The capture's file for an input.
+/// The capture file that an input represents.
 pub(crate) fn file(bytes: &[u8]) -> Vec<u8> {
     let (length, messages) = bytes.split_first().unwrap_or((&0, &[]));
     let (head, body) = messages.split_at(messages.len().min(usize::from(*length)));
@@ -38,7 +38,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A spike with a late packet and a punctual one, of a machine with a record and one without.
+/// A spike with a late packet and a punctual one, on a machine with a flight record and one without.
 pub fn seeds() -> Vec<Vec<u8>> {
     let sighting = |t| PacketSighting { point: (t % 7) as u16, t, cpu: Some(1), tid: Some(41) };
     let packet = |number, late| Packet {

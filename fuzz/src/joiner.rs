@@ -1,9 +1,9 @@
 //! Any sequence of sightings through the joiner: nothing panics, each journey is returned once and in order, and memory
 //! is bounded.
 //!
-//! Input: one byte of options, then sightings of 8 bytes: stream and point, key (2), time (3, since the previous
-//! sighting, signed, in units of 64 ns), note, and an action. Some actions follow the sighting; others change it first:
-//! they extend the key to 32 bits, set the clock, or move the time to an end of its range.
+//! Input: one byte of options, then sightings of 8 bytes: stream and point (1), key (2), time (3, since the previous
+//! sighting, signed, in units of 64 ns), note (1), and an action (1). Some actions follow the sighting; others change
+//! it first: they extend the key to 32 bits, set the clock, or move the time to an end of its range.
 
 use latpath_journey::{Joiner, Journey, Options};
 use latpath_model::{KeyRule, Link, Point, PointInfo, Sighting};
@@ -24,7 +24,7 @@ pub fn run(bytes: &[u8]) {
     ];
     let mut points = POINTS.map(|text| PointInfo::from(text.parse::<Point>().expect("a point")));
     if kind & 2 != 0 {
-        // Two senders: packets of the first point reach no other point.
+        // With two senders, packets at the first point reach no other point.
         for (info, (netns, peer_netns)) in points.iter_mut().zip([(1, 9), (2, 3), (2, 3), (3, 2)]) {
             (info.link, info.netns, info.peer_netns) = (Link::Veth, netns, peer_netns);
         }
@@ -52,7 +52,7 @@ pub fn run(bytes: &[u8]) {
     while let Some((s, tail)) = rest.split_first_chunk::<8>() {
         let step = i64::from(i32::from_be_bytes([s[3], s[4], s[5], 0]) >> 8);
         t = match s[7] {
-            // Sets the clock by up to 24 days.
+            // Sets the clock forward or back by up to 24 days.
             18 => t.saturating_add(step * 250_000_000),
             19 => i64::MAX - step.abs(),
             20 => i64::MIN + step.abs(),

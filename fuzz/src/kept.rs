@@ -1,8 +1,8 @@
-//! Any text as a file of `latpath profile -o` or `latpath study -o`, which are read again for comparisons: an error, or
-//! pages, JSON and flame graphs. Checks that nothing panics, that no profile has more time than its lines, and that the
-//! output has no control character.
+//! Any text as a file written by `latpath profile -o` or `latpath study -o`, which read such files again for
+//! comparisons: the result is an error, or pages, JSON and flame graphs. Checks that nothing panics, that a profile's
+//! total is the sum of its lines, and that the output contains no control characters.
 //!
-//! Input: a text that begins with `{` is a configuration of a study; any other text is a profile.
+//! Input: a text that begins with `{` is a study's configuration; any other text is a profile.
 
 use crate::agent::clean;
 use latpath_bpf::Window;
@@ -34,7 +34,7 @@ fn read(bytes: &[u8]) -> bool {
     refused.map_err(|why| assert!(!why.is_empty())).is_ok()
 }
 
-/// Shows the configuration next to a copy under another name, and alone.
+/// Shows the configuration alone, and next to a copy under another name.
 fn show_study(one: Configuration) {
     let other = Configuration { name: "another".into(), ..one.clone() };
     for all in [vec![one.clone()], vec![one.clone(), other]] {
@@ -47,7 +47,7 @@ fn show_study(one: Configuration) {
     }
 }
 
-/// Shows the profile alone; and compared with an empty one, as the earlier and as the later profile.
+/// Shows the profile alone, and compared with an empty one, both as the earlier and as the later profile.
 fn show_profile(profile: Profile) {
     clean(&text(&ProfileFigures::observe(&profile, 0), 20, &["main".into()], Letters::Unicode.into()));
     let again = Profile::parse(profile.kept().as_bytes(), "kept").expect("what was read is kept as it was");
@@ -62,7 +62,7 @@ fn show_profile(profile: Profile) {
         let diff = Diff::new(&before, &after);
         clean(&diff_text(&diff, 20, Letters::Unicode.into()));
         clean(&serde_json::to_string(&diff).expect("figures are JSON"));
-        // Flame graphs of many frames are slow.
+        // Flame graphs with many frames are slow.
         if before.stacks.len() + after.stacks.len() < 64 {
             let _ = flame_graph_of_difference(&before, &after).map(|graph| clean(&graph));
         }
@@ -85,7 +85,7 @@ fn some_profile(window_ns: i64) -> Profile {
     profile
 }
 
-/// A configuration with all parts that a study keeps.
+/// A configuration with all parts that a study stores.
 fn some_configuration(traffic: Traffic) -> Configuration {
     let work = Work { took_ns: 1_000_000, traffic, reported_bits_per_second: Some(1e9) };
     let mut took = Histogram::new();
@@ -120,7 +120,7 @@ fn some_configuration(traffic: Traffic) -> Configuration {
     }
 }
 
-/// Files that latpath itself writes; an empty window; and sums that overflow.
+/// Files as written by latpath, with an empty window, and with sums that overflow.
 pub fn seeds() -> Vec<Vec<u8>> {
     let most = Traffic { to_guest_packets: u64::MAX, from_guest_packets: 1, ..Traffic::default() };
     let studies = [Traffic { to_guest_bytes: 500, ..Traffic::default() }, most]

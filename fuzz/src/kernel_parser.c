@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * The kernel programs' headers in user space: this file replaces the parts of the kernel that they use, and checks
- * every read.
- */
+/* Compiles the kernel programs' headers in user space: this file replaces the parts of the kernel that they use, and
+ * checks every read. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <stdlib.h>
@@ -18,12 +16,12 @@
 #define unlikely(x) (x)
 #define BOUND(x, size) ((x) &= (size) - 1)
 #define bpf_htons __builtin_bswap16
-/* User space sets values that are constant in the kernel. */
+/* User space sets these values, which are constant in the kernel. */
 #define const
-/* The only instruction in the programs' own assembler reads a word of the window. */
+/* The only inline assembly in the programs reads a word from the window. */
 #define asm
 #define volatile(...) memcpy(&word, &f->buf[off], sizeof(word))
-/* Types of the kernel, and the code that reads them, are not needed. */
+/* Kernel types, and the code that reads them, are not needed. */
 #define LATPATH_KERNEL_H
 #define LATPATH_COMMON_H
 #define bpf_ksym_exists(name) 1
@@ -80,7 +78,7 @@ static void *bpf_map_lookup_elem(void *map, void *key)
 	return 0;
 }
 
-/* Copies the tables that user space makes for the kernel. */
+/* Copies the tables that user space prepares for the kernel. */
 void kernel_parser_select(void *s)
 {
 	memcpy((void *)&selection, s, sizeof(selection));
@@ -114,10 +112,8 @@ struct result {
 	__u32 fragment;
 };
 
-/*
- * A frame of `len` bytes, the last `paged` of which are in a page fragment; BEHIND more bytes are readable. `no_link`:
- * the ethertype of a frame without its Ethernet header; otherwise 0.
- */
+/* Parses a frame of `len` bytes, the last `paged` of which are in a page fragment; BEHIND more bytes are readable.
+ * `no_link`: the ethertype of a frame that has no Ethernet header; otherwise 0. */
 void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, __u32 no_link, struct result *out)
 {
 	struct frame *f = &scratch.frame;

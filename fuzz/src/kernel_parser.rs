@@ -1,6 +1,6 @@
-//! Any bytes as a frame, for the C of the kernel programs and the parsers of user space: both accept the same frames
-//! and find the same streams and keys, whether a frame is linear or in a page fragment; and the C does not read beyond
-//! it.
+//! Any bytes as a frame, for the kernel programs' C code and for the parsers in user space: both accept the same frames
+//! and find the same streams and keys, whether a frame is linear or in a page fragment. The C code does not read beyond
+//! the frame and the bytes that may follow it.
 
 use latpath_bpf::{bytes_of, Table};
 use latpath_protocols::goose::Frame as Goose;
@@ -24,7 +24,7 @@ const STREAMS: [&str; 10] = [
     "ptp:sync",
     "ptp:delay_req,domain=24",
 ];
-/// All streams: [`STREAMS`], and an example of each protocol whose frames name their streams.
+/// All streams: [`STREAMS`], and an example of each listed protocol.
 fn streams() -> Vec<StreamSpec> {
     let examples = ProtocolId::listed().into_iter().map(|protocol| protocol.info().example);
     let others = examples.filter(|example| !STREAMS.contains(example));
@@ -33,7 +33,7 @@ fn streams() -> Vec<StreamSpec> {
 
 /// Maximum length of a frame, bytes.
 const MOST: usize = 9216;
-/// Number of readable bytes after a frame.
+/// Number of readable bytes after a frame, as in kernel_parser.c.
 const BEHIND: usize = 4096;
 
 /// `struct result` of kernel_parser.c.
@@ -56,7 +56,7 @@ extern "C" {
     fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, no_link: u32, out: *mut ParserResult);
 }
 
-/// Access to the C, which has a single set of tables.
+/// Access to the C code, which has only one set of tables.
 struct Parser {
     specs: Vec<StreamSpec>,
     table: Table,
@@ -67,7 +67,7 @@ fn parser() -> MutexGuard<'static, Parser> {
     let make = || {
         let specs = streams();
         let table = Table::new(&specs).expect("streams that can be followed");
-        // SAFETY: each value has the type whose bytes the C copies; no other thread runs the C yet.
+        // SAFETY: each value has the type whose bytes the C code copies; no other thread is running the C code yet.
         unsafe {
             kernel_parser_select(bytes_of(&table.selection).as_ptr());
             for (at, conf) in table.streams.iter().enumerate() {
@@ -85,8 +85,8 @@ fn parser() -> MutexGuard<'static, Parser> {
     PARSER.get_or_init(make).lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The result of the C, by the user's numbers of the streams. `no_link`: the ethertype of a packet without an Ethernet
-/// header, otherwise 0.
+/// The C code's result, with streams by their index in [`streams`]. `no_link`: the ethertype of a packet without an
+/// Ethernet header, otherwise 0.
 fn find(parser: &Parser, frame: &[u8], paged: usize, no_link: u16) -> (ParserResult, BTreeMap<u16, u32>) {
     let mut bytes = frame.to_vec();
     bytes.resize(frame.len() + BEHIND, 0xa5);
@@ -105,10 +105,10 @@ pub fn run(bytes: &[u8]) {
     let (found, streams) = find(&parser, frame, 0, 0);
     let (header, listed) = match Matcher::read(frame) {
         Ok(read) => read,
-        // Only user space refuses names that are too long: the programs look them up, and find none.
+        // Only user space refuses names that are too long: the programs look them up and find no stream.
         Err(FrameError::BadLength { what: "svID" | "gocbRef" | "goID", .. }) => return,
         Err(error) => {
-            // The programs ignore a frame that is too short for a header, without an error.
+            // The programs silently ignore a frame that is too short for a header.
             assert!(found.bad != 0 || streams.is_empty(), "user space cannot read it: {error}");
             return;
         }
@@ -123,7 +123,7 @@ pub fn run(bytes: &[u8]) {
         }
     }
     assert_eq!(streams, expected);
-    // As in drivers that use page fragments: the header is linear.
+    // As with drivers that use page fragments, the header is linear and the rest is in the fragment.
     assert_eq!(find(&parser, frame, frame.len() - header.payload_at, 0).1, expected, "in a page fragment");
     if [0x0800, 0x86dd].contains(&header.ethertype) {
         let is_filtered = |stream: &u16| parser.specs[usize::from(*stream)].link != LinkFilter::default();
@@ -177,7 +177,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let asdus = vec![asdu(b"MU01"), asdu(b"A")];
         FrameSpec { asdus, ..FrameSpec::default() }.build().expect("a legal frame")
     };
-    // Replaces fields that senders may omit or encode otherwise by unknown ones.
+    // Replaces a field that senders may omit or encode differently with an unknown one.
     let other = |mut frame: Vec<u8>, field: [u8; 2]| {
         let at = frame.windows(2).rposition(|element| element == field).expect("the field");
         frame[at] = 0x8f;

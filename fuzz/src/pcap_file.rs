@@ -1,4 +1,4 @@
-//! Any bytes as a pcap or pcapng file: reading ends, at worst with an error.
+//! Any bytes as a pcap or pcapng file: reading ends, possibly with an error.
 
 use latpath_traffic::{CaptureFile, Discovery};
 use std::path::Path;

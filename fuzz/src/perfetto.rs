@@ -1,4 +1,4 @@
-//! Any messages as a capture's file, exported as a trace: writing does not panic, and the whole trace is valid in
+//! Any messages as a capture's file, exported as a trace: writing does not panic, and the complete trace is valid in
 //! Perfetto's format.
 //!
 //! Input: as for `capture`.

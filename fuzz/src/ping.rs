@@ -1,7 +1,7 @@
 //! Any frames to a reflector and to an emitter: nothing panics or fails, an answer is never longer than its request and
-//! fits its frame, and each probe is answered or lost.
+//! fits into a frame, and each probe is either answered or lost.
 //!
-//! Input: a byte of options, then frames: two bytes of length, and the bytes. If the lowest bit of the options is set,
+//! Input: a byte of options, then frames, each with its length in two bytes. If the lowest bit of the options is set,
 //! the frames go to an emitter that requests a session; otherwise to a reflector.
 
 use latpath_model::Ns;
@@ -31,7 +31,7 @@ enum WireError {
     Over,
 }
 
-/// A device that receives the frames one by one.
+/// A device that receives the input's frames one by one.
 struct Wire<'a> {
     rest: &'a [u8],
     /// Length of the last received message.
@@ -69,7 +69,8 @@ impl Transport for Wire<'_> {
     fn receive(&mut self, buffer: &mut [u8], _: Wait) -> Result<Got<Peer>, WireError> {
         let Some((head, tail)) = self.rest.split_first_chunk::<2>() else {
             self.stop.store(true, Ordering::Relaxed);
-            // A reflector then checks its stop flag; an emitter would wait for welcomes, so an error ends it.
+            // A reflector then checks its stop flag. An emitter would go on waiting for the session to be accepted, so
+            // it gets an error.
             return if self.is_emitter { Err(WireError::Over) } else { Ok(Got::Nothing) };
         };
         let (frame, rest) = tail.split_at(usize::from(u16::from_be_bytes(*head)).min(tail.len()));
@@ -127,7 +128,7 @@ impl Observer for Watching {
     fn route(&mut self, _: u16) {}
 }
 
-/// The clocks for all inputs: watching them takes a thread.
+/// The clocks, shared by all inputs because watching them takes a thread.
 fn clocks() -> &'static Clocks {
     static CLOCKS: OnceLock<Clocks> = OnceLock::new();
     CLOCKS.get_or_init(|| Clocks::watch(None))
@@ -170,7 +171,7 @@ pub fn run(bytes: &[u8]) {
     assert!(!device.chars().any(char::is_control), "{device:?}");
 }
 
-/// A session of a reflector, and the messages of a correct reflector to an emitter.
+/// A reflector's session, and the messages of a correct reflector to an emitter.
 pub fn seeds() -> Vec<Vec<u8>> {
     let message = |kind, sequence, len: usize| {
         let mut message = vec![0; len];

@@ -1,9 +1,9 @@
-//! Any samples from an agent, through all of the host's processing: samples on the host's timeline, one profile of host
+//! Any samples from an agent, through all of the host's processing: samples on the host's timeline, a profile of host
 //! and guest, the page, JSON, and the files for other tools. Checks that nothing panics, that the host's exact times
-//! are unchanged, and that the output has no control character.
+//! are unchanged, and that the output contains no control characters.
 //!
-//! Input: steps, each a byte. Up to 4: the host requests the time. Above: the length of a frame, which follows, as in
-//! the target `agent`. Each step takes 1 ms.
+//! Input: steps of one byte each. 0 to 4: the host requests the time. Above 4: a frame follows, whose length is encoded
+//! as in the target `agent`. Each step takes 1 ms.
 
 use crate::agent::{clean, say};
 use crate::wire::{bytes, frame, list, number, zigzag};
@@ -24,11 +24,11 @@ const MS: Ns = 1_000_000;
 const SECOND: Ns = 1000 * MS;
 /// Start of the guest's clock in the seeds.
 const GUEST: Ns = 5_000_000 * MS;
-/// QEMU's process on the host; `VCPU` is the thread of its vCPU.
+/// QEMU's process ID on the host; `VCPU` is the TID of its vCPU thread.
 const QEMU: u32 = 100;
 const VCPU: u32 = 101;
 
-/// The host's samples from `from` on: one second of one CPU, most of it in the guest.
+/// The host's samples: one second of one CPU, starting at `from`, most of it in the guest.
 fn host(from: Ns) -> (Samples, GuestTime) {
     let thread = |tid| Thread { tid, tgid: QEMU, comm: "qemu".into(), process: "qemu".into(), ..Thread::default() };
     let frame = |mode, frames| Stack { mode, frames };
@@ -121,13 +121,13 @@ fn show(profile: &Profile, host: &Samples, guest: &Guest) {
         SampledMachine { samples: &guest.samples, offset_ns, prefix: "guest0:".into() },
     ];
     write_profile(99, &machines, &mut out).expect("memory takes all");
-    // The flame graph is slow, and its input is the kept profile.
+    // The flame graph is only drawn with guest samples, because it is slow; its input is the stored profile.
     if guest.samples.samples > 0 {
         clean(&flame_graph(profile).expect("a flame graph"));
     }
 }
 
-/// A greeted agent that sends slices: whole, in pieces, with unnamed places, and with invalid contents.
+/// An agent that has been greeted and sends slices: whole, in pieces, with unnamed places, and with invalid contents.
 pub fn seeds() -> Vec<Vec<u8>> {
     let guest = |ms: i64| zigzag(GUEST + ms * MS);
     let hello = frame(2, &[number(1, 1), bytes(2, b"0.1.0"), bytes(3, b"6.1.0"), number(10, 1)]);
@@ -161,7 +161,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [&greeted[..], &halves, &[0], &whole(&second)].concat(),
         [&greeted[..], &whole(&second)].concat(),
         [&greeted[..], &piece(&bytes(1, b"no \x1b[2J BTF"), 1), &end].concat(),
-        // A place in a file without a build-id; and empty names, which take memory too.
+        // A place in a file without a build ID; and empty names, which still take memory.
         [&greeted[..], &whole(&[packed(10, true), bytes(14, &number(1, 2))].concat()), &end].concat(),
         [&greeted[..], &whole(&[packed(10, true), [3 << 3 | 2, 0].repeat(4000)].concat()), &end].concat(),
     ]

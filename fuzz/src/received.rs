@@ -1,6 +1,6 @@
 //! Any sequence of frames through a subscriber and the discovery: nothing panics, and each frame is counted once.
 //!
-//! Input: frames, each after 2 bytes of time (µs since the previous frame, signed) and 2 bytes of length.
+//! Input: frames, each preceded by 2 bytes of time (µs since the previous frame, signed) and 2 bytes of length.
 
 use latpath_traffic::{Discovery, Subscription};
 use latpath_wire::Received;

@@ -1,9 +1,9 @@
-//! Any files as a run's: an error, or a report, its JSON, CSV, the causes and a trace, without a panic and without a
-//! character that controls a terminal.
+//! Any files as those of a run: the result is an error, or a report, its JSON, CSV, the causes and a trace, without a
+//! panic and without characters that control a terminal.
 //!
-//! Input: files, each with a byte for the kind, two bytes of length, and its bytes. 0: `manifest.json`, 1:
-//! `clocks.jsonl`, 2: `vms.json`, 3: a capture (in the input format of `capture`), 4: a part of journeys whose points
-//! have ordinary names, 5: a part with hostile names, 6: any bytes as a part.
+//! Input: files, each with a byte for its kind, two bytes of length, and its bytes. The kinds are 0: `manifest.json`,
+//! 1: `clocks.jsonl`, 2: `vms.json`, 3: a capture (in the input format of `capture`), 4: a part of journeys whose
+//! points have ordinary names, 5: a part whose points have hostile names, 6: any bytes as a part.
 
 use crate::agent::clean;
 use latpath_analysis::{
@@ -115,7 +115,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Produces all outputs of a run, except those for terminals only.
+/// Produces all outputs of a run, except those that are only for terminals.
 fn read(run: &Run) {
     let options = SummaryOptions { worst: 4, workers: 1, ..SummaryOptions::default() };
     let summary = summarise(run, &options).expect("no segment is asked for");
@@ -142,7 +142,7 @@ fn read(run: &Run) {
     let perfetto = EXPORTERS.iter().find(|exporter| exporter.name == "perfetto").expect("it is listed");
     let stop = AtomicBool::new(false);
     let mut request = ExportRequest { run, selection: Selection::Worst(4), stop: &stop, progress: &mut |_| () };
-    // An error is allowed: the run may have nothing to write.
+    // An error is permitted: the run may contain nothing to write.
     let _ = (perfetto.write)(&mut request, &mut io::sink());
 }
 

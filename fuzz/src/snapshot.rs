@@ -1,5 +1,5 @@
 //! Any messages as a snapshot from another machine's flight recorder: the snapshot is refused; or it is read, and is
-//! the same when written and read again. Its names cannot control a terminal.
+//! the same when written and read again. Its names contain no characters that control a terminal.
 //!
 //! Input: the contents of the frame; the target adds the framing.
 
@@ -29,7 +29,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![messages(Snapshot::default()), messages(some())]
 }
 
-/// A short window with all kinds of names, and of upcalls.
+/// A snapshot of a short window, with upcalls and all kinds of names.
 pub fn some() -> Snapshot {
     let kinds = [
         EventKind::IrqEntry(9),

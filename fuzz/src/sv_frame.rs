@@ -1,4 +1,4 @@
-//! Any bytes as a frame: the parser does not panic, and all that it returns is within the frame.
+//! Any bytes as a frame: the parser does not panic, and everything that it returns is within the frame.
 
 use latpath_protocols::sv::Frame;
 
@@ -15,7 +15,7 @@ pub fn run(bytes: &[u8]) {
         let next = asdu.smp_cnt.wrapping_add(1).to_be_bytes();
         patched[asdu.smp_cnt_at..asdu.smp_cnt_at + 2].copy_from_slice(&next);
     }
-    // A replay patches smpCnt in place: no other field may change.
+    // A replay changes smpCnt in place: no other field may change.
     let again = Frame::parse(&patched).expect("smpCnt may have any value");
     for (old, new) in frame.asdus().zip(again.asdus()) {
         assert_eq!(old.smp_cnt.wrapping_add(1), new.smp_cnt);

@@ -1,4 +1,4 @@
-//! Any bytes as the text of a trace: an error, or figures that add up, with their page and JSON.
+//! Any bytes as the text of a trace: the result is an error, or figures that add up, with their page and JSON.
 
 use crate::agent::clean;
 use latpath_ladder::trace_text::import;

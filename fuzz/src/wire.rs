@@ -2,13 +2,14 @@
 
 pub use latpath_testkit::wire::{bytes, list, number, zigzag};
 
-/// A message in the input format of the targets: its length as a step above 4, for a long message with a second byte.
+/// A message in the targets' input format: a step above 4 with its length and, for a long message, a second byte.
 pub fn frame(kind: u64, content: &[Vec<u8>]) -> Vec<u8> {
     let message = bytes(kind, &content.concat());
     match message.len() {
         len @ ..245 => [vec![len as u8 + 5], message].concat(),
         len => {
-            // Padding with zeros would make the message invalid; an unknown field of 3 bytes or more fills the frame.
+            // Padding with zeros would make the message invalid, so an unknown field of at least 3 bytes fills the
+            // frame.
             let exact = (len - 245) % 8 == 0;
             let more = (len - 245 + if exact { 0 } else { 3 }).div_ceil(8);
             let mut padded = message;

@@ -1,5 +1,5 @@
-//! Runs each target on all of its kept inputs, and on some thousand variations of these, the same each time. An input
-//! that makes a target fail is written to target/tmp, and named.
+//! Runs each target on all of its stored inputs, and on thousands of variations of these, the same on each run. An
+//! input that makes a target fail is written to target/tmp, and its path is reported.
 
 use latpath_fuzz::TARGETS;
 use latpath_testkit::Noise;
@@ -7,7 +7,8 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// Number of variations for each target; an emitter waits occasionally, and an import writes to disk.
+/// Number of variations for each target; lower for slow ones: an emitter waits occasionally, and an import writes to
+/// disk.
 fn made(name: &str) -> usize {
     match name {
         "import" => 500,
@@ -19,7 +20,7 @@ fn made(name: &str) -> usize {
 /// Maximum length of an input, bytes.
 const LONGEST: usize = 1 << 16;
 
-/// An input with one to four changes.
+/// A stored input with one to four changes.
 fn change(noise: &mut Noise, kept: &[Vec<u8>]) -> Vec<u8> {
     let mut below = |end: usize| noise.below(end as u32) as usize;
     let mut input = kept[below(kept.len())].clone();
@@ -66,7 +67,7 @@ fn feed(name: &str) {
     }
 }
 
-/// A test for each target; a target without a test does not compile.
+/// Defines a test for each target; a target without a test does not compile.
 macro_rules! targets {
     ($($name:ident),*) => {
         $(#[test] fn $name() { feed(stringify!($name)) })*

@@ -45,7 +45,7 @@ impl Source for Invented {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
-        // Earlier reports have been written by now.
+        // Aborts only here, on the next call, so that all earlier reports have been written.
         if self.next >= self.last {
             eprintln!("out of luck");
             std::process::abort();
@@ -68,7 +68,7 @@ impl Source for Invented {
     }
 }
 
-/// See the module.
+/// A source and flight recorder with the worst contents that the protocol permits (`fake-agent hostile`).
 struct Hostile {
     chance: Noise,
 }
@@ -113,7 +113,7 @@ impl Source for Hostile {
                 note: 0,
             });
         }
-        // Later sightings may have any age.
+        // The watermark lies 1.8 s in the past, so that later sightings may have any time since then.
         now - 1_800_000_000
     }
 
@@ -153,7 +153,7 @@ impl Record for Hostile {
     }
 }
 
-/// Speaks the protocol by itself; see the module.
+/// Implements the protocol itself, without the limits of an honest agent (`fake-agent raw`).
 fn raw() -> io::Result<()> {
     const OURS: &[u8] = b"\xfe\xfflatpth";
     let (mut host, out) = (io::stdin().lock(), Mutex::new(io::stdout()));
@@ -176,14 +176,14 @@ fn raw() -> io::Result<()> {
             host.read_exact(&mut message)?;
             let now = || zigzag(monotonic());
             match tag(&message) {
-                // Copies its number: the first field of the content, after the content's length.
+                // The reply repeats the request's id: the first field of the content, after the content's length.
                 Some((9, content)) => say(10, &[content[1..].to_vec(), number(2, now()), number(3, now())])?,
                 Some((3, _)) => {
                     say(4, &[])?;
                     scope.spawn(|| profile(&say));
                 }
                 Some((19, _)) => drop(scope.spawn(|| prints(&say))),
-                // The host stops; the closed stream ends the flooding threads.
+                // The host requests a stop. Exiting closes the stream and ends the flooding threads.
                 Some((13, _)) => std::process::exit(0),
                 _ => {}
             }
@@ -191,10 +191,11 @@ fn raw() -> io::Result<()> {
     })
 }
 
-/// Sends a message of this kind.
+/// Sends a message of a kind (its protobuf tag), with the encoded fields of its content.
 type Say<'a> = &'a (dyn Fn(u64, &[Vec<u8>]) -> io::Result<()> + Sync);
 
-/// Endless slices with as many entries of each kind in turn as the host accepts, then samples that are all different.
+/// Sends endless slices of a profile: first slices with as many entries of one kind as the host accepts, then samples
+/// that are all different.
 fn profile(say: Say) -> io::Result<()> {
     const PIECE: usize = 512 << 10;
     let mut t = monotonic();
@@ -227,7 +228,7 @@ fn profile(say: Say) -> io::Result<()> {
     }
 }
 
-/// Endless output of a command.
+/// Sends endless output of a command.
 fn prints(say: Say) -> io::Result<()> {
     let piece = vec![b'\x1b'; 1_000_000];
     loop {
@@ -254,7 +255,7 @@ fn main() {
         _ => panic!("fake-agent [device PATH | die-after N | refuse WHY | hostile | raw]"),
     }
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
-    // As on a separate machine.
+    // No boot ID, so that the host takes this agent for one on a separate machine.
     let facts = Facts { boot_id: String::new(), ..Facts::of_this_machine() };
     let mut options = ServeOptions { facts, ..ServeOptions::default() };
     let waits = at == Listen::Stdio;

@@ -41,8 +41,8 @@ impl Source for Invented {
         let until = (self.next + self.at_once).min(MILLION);
         for i in self.next..until {
             let (packet, point) = (i / 3, i % 3);
-            // Packets every 250 µs with jitter; the application is one thread, the others are interrupts of five
-            // threads.
+            // Packets every 250 µs with jitter. The application is a single thread; at the other points, interrupts hit
+            // five different threads.
             let t = self.began + packet * 250_000 + point * 20_000 + packet * 7919 % 50_000;
             out.push(Sighting {
                 t,
@@ -62,7 +62,7 @@ impl Source for Invented {
     }
 }
 
-/// CPU time of this process's threads with these names, ns (first number of `/proc/PID/task/TID/schedstat`).
+/// Total CPU time of this process's threads with these names, ns (first number of `/proc/PID/task/TID/schedstat`).
 fn cpu_ns(names: &[&str]) -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let of_task = |task: std::fs::DirEntry| {
@@ -73,7 +73,7 @@ fn cpu_ns(names: &[&str]) -> u64 {
     tasks.flatten().filter_map(of_task).sum()
 }
 
-/// At 4,000 packets per second and three points, 10 ms have 120 sightings.
+/// Drains first 120 sightings at once (10 ms at 4,000 packets per second and three points), then 2,000.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     [120, 2000].into_iter().try_for_each(million)
 }

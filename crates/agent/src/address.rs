@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 pub enum Address {
     /// `ssh:[user@]host[:port]`: starts an agent on that host.
     Ssh {
-        /// Login name, if it differs.
+        /// Login name, if it differs from the user's own.
         user: Option<String>,
         /// Host name or address.
         host: String,
@@ -75,7 +75,7 @@ fn ssh(rest: &str) -> Result<Address, &'static str> {
         }
         None => (place, None),
     };
-    // A leading dash would be an option of ssh.
+    // ssh would take a leading dash for an option.
     let plain =
         |s: &str| !s.is_empty() && !s.starts_with('-') && !s.contains(|c: char| c.is_whitespace() || c.is_control());
     if !plain(host) || !user.is_none_or(plain) {

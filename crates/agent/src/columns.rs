@@ -1,20 +1,20 @@
 //! The encoding of sightings on the wire, a few bytes each.
 //!
 //! A batch has columns: the time since the previous sighting (2 to 3 bytes at thousands of packets per second), the
-//! difference of the key to the previous one of the same stream at the same point (1 byte), and an index (1 byte) into
-//! the batch's table of contexts. A context is a combination of point, stream, CPU, thread and drop note.
+//! difference from the previous key of the same stream at the same point (1 byte), and an index (1 byte) into the
+//! batch's table of contexts. A context is a combination of point, stream, CPU, thread and drop note.
 
 use crate::message::{Batch, Context, MAX_POINTS};
 use latpath_model::{stream::MAX_STREAMS, Ns, PointId, Sighting, StreamId};
 
-/// Maximum number of sightings per batch of the agent; small, so that time replies do not wait long.
+/// Maximum number of sightings per batch sent by the agent; small, so that time replies do not wait long.
 pub const BATCH: usize = 1024;
 /// Maximum number of sightings per batch that the host accepts.
 pub const MAX_BATCH: usize = 8192;
 /// Size of the encoder's hash table of contexts.
 const PLACES: usize = 256;
 
-/// Last key of each stream at each point, equal at both ends.
+/// Last key of each stream at each point; the agent and the host keep equal copies.
 #[derive(Clone, Debug)]
 struct LastKeys(Vec<u32>);
 
@@ -40,8 +40,8 @@ impl Encoder {
         Self { keys: LastKeys::new(), places: Box::new([0; PLACES]) }
     }
 
-    /// Encodes up to [`MAX_BATCH`] sightings. Returns the number of those left out, whose stream or point is out of
-    /// range.
+    /// Encodes up to [`MAX_BATCH`] sightings. Returns the number of sightings left out because their stream or point is
+    /// out of range.
     pub fn pack(&mut self, sightings: &[Sighting], watermark: Ns) -> (Batch, u64) {
         let first = sightings.first().map_or(0, |s| s.t);
         let mut batch = Batch { watermark, first, ..Batch::default() };
@@ -65,7 +65,7 @@ impl Encoder {
         (batch, left_out)
     }
 
-    /// Index of a sighting's context. A hash collision only costs a second entry in the batch's table.
+    /// Returns the index of a sighting's context. A hash collision only costs a second entry in the batch's table.
     fn context(&mut self, contexts: &mut Vec<Context>, s: &Sighting) -> u32 {
         let context = Context {
             stream: s.stream.into(),
@@ -107,7 +107,7 @@ impl Decoder {
     /// Appends a batch's sightings, with times in the guest's clock.
     ///
     /// # Errors
-    /// With a description of an invalid batch.
+    /// The batch is invalid; describes the problem.
     pub fn unpack(&mut self, batch: &Batch, tables: Tables, out: &mut Vec<Sighting>) -> Result<(), String> {
         let n = batch.context.len();
         if n > MAX_BATCH || batch.later.len() != n || batch.key.len() != n || batch.contexts.len() > n {

@@ -17,11 +17,11 @@ const MAX_WORDS: usize = 4096;
 const MAX_WORDS_BYTES: usize = 128 << 10;
 /// Maximum size of an output chunk, bytes.
 const PIECE: usize = 8 << 10;
-/// Maximum number of chunks waiting for the host; then the command's writes block.
+/// Maximum number of chunks waiting for the host; beyond it, the command's writes block.
 const MAX_WAITING: usize = 16;
-/// Maximum time to end after SIGTERM; a tracing command may have many programs to detach.
+/// Time from SIGTERM to SIGKILL; a tracing command may have many programs to detach.
 const TIME_TO_END: Duration = Duration::from_secs(10);
-/// Maximum time that processes left behind may keep the output open.
+/// Maximum time for which surviving child processes may keep the output open after the command's end.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum size of unfetched output on the host, bytes.
 const MAX_KEPT: usize = 4 << 20;
@@ -32,8 +32,8 @@ const PIECE_COST: usize = 64;
 pub(crate) struct Running {
     child: Child,
     output: Receiver<(bool, Vec<u8>)>,
-    /// Exit code and time of the end. The process is not reaped before the output is complete, so that its number,
-    /// which is that of its group, is not reused.
+    /// Exit code and time of the end. The process is reaped only when the output is complete: until then, its PID,
+    /// which is also its process group's ID, is not reused.
     ended: Option<(i32, Instant)>,
     signalled: Option<Instant>,
 }
@@ -59,7 +59,7 @@ impl Running {
         Ok(running)
     }
 
-    /// The next message to send; none after the one with the exit code.
+    /// Returns the next message to send; the one with the exit code is the last.
     pub fn step(&mut self) -> Result<Option<Message>, String> {
         if self.signalled.is_some_and(|at| at.elapsed() >= TIME_TO_END) {
             self.signal(Signal::SIGKILL);
@@ -76,7 +76,7 @@ impl Running {
             Err(TryRecvError::Empty) => false,
         };
         let Some((code, at)) = self.ended else { return Ok(None) };
-        // Processes left behind may keep the output open.
+        // Surviving child processes may keep the output open: wait for its end, but not for ever.
         if !over && at.elapsed() < PATIENCE {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ impl Running {
         self.signalled.get_or_insert_with(Instant::now);
     }
 
-    /// Exit code (128 + number for a signal) after the end, without reaping the process.
+    /// Returns the exit code (128 + signal number after a fatal signal) once the process has ended, without reaping it.
     fn code(&self) -> nix::Result<Option<i32>> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         Ok(match waitid(Id::Pid(self.group()), flags)? {
@@ -144,14 +144,14 @@ pub(crate) struct Commanded {
     end: Option<Result<i32, String>>,
 }
 
-/// Output of a remote command since the last call, and its end.
+/// Output of a remote command since the last call, and its result once it has ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CommandNews {
     /// Output chunks in order, each with a flag for standard error.
     pub printed: Vec<(bool, Vec<u8>)>,
     /// Bytes of output lost because they were not fetched in time.
     pub left_out: u64,
-    /// Exit code (128 + number for a signal), or the reason why the command did not run.
+    /// Exit code (128 + signal number after a fatal signal), or the reason why the command did not run.
     pub end: Option<Result<i32, String>>,
 }
 
@@ -171,7 +171,7 @@ impl Commanded {
         Ok(())
     }
 
-    /// Stores output if there is room, merging consecutive small chunks.
+    /// Stores output unless the buffer is full, merging consecutive small chunks.
     fn keep(&mut self, is_error: bool, bytes: Vec<u8>) {
         let last = self.printed.back_mut().filter(|(of, _)| *of == is_error);
         let cost = bytes.len() + if last.is_some() { 0 } else { PIECE_COST };
@@ -204,7 +204,7 @@ mod tests {
         RunCommand { words: words.iter().map(ToString::to_string).collect(), key: Vec::new() }
     }
 
-    /// Runs a command to its end, as the host does.
+    /// Runs a command to its end, handling its messages as the host does.
     fn to_its_end(running: &mut Running) -> CommandNews {
         let (mut host, began) = (Commanded::default(), Instant::now());
         while host.end.is_none() {
@@ -283,7 +283,7 @@ mod tests {
         let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/{}/status", running.child.id())).unwrap_or_default();
         assert!(stat().contains(&format!("PPid:\t{}\n", std::process::id())));
-        // For the kernel, the end of the starting thread equals a killed agent.
+        // The kernel sends the parent-death signal when the starting thread ends, as it does when the agent is killed.
         let orphan = std::thread::spawn(|| {
             let running = Running::start(&run(&["sleep", "1000"])).unwrap();
             let group = running.group();

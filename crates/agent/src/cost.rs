@@ -15,8 +15,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Cost in percent of one CPU, including the kernel programs: sightings and flight recorder events, each times its
-    /// unit cost. Defined for any values from a peer.
+    /// Cost in percent of one CPU, including the kernel programs: sightings and flight recorder events, each multiplied
+    /// by its unit cost. Cannot overflow, whatever values a peer sends.
     pub fn percent(&self, counters: &Counters, flight: Option<&Figures>) -> f64 {
         let times = |n: u64, each: u64| n as f64 * each as f64;
         let events = flight.map_or(0.0, |flight| times(flight.events, flight.ns_per_event.unwrap_or(0)));
@@ -25,7 +25,7 @@ impl Cost {
     }
 }
 
-/// Measures the CPU time of this process since its creation.
+/// Measures the CPU time that this process has used since the meter was created.
 pub struct Meter {
     began: Instant,
     used: Duration,

@@ -25,7 +25,7 @@ const FIRST_RESERVED: u32 = 512;
 /// Any context identifier of this machine (`VMADDR_CID_ANY`).
 pub(crate) const CID_ANY: u32 = u32::MAX;
 
-/// Interval of attempts to connect.
+/// Interval between attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
 /// Maximum number of lines of a command's standard error in an error, and their maximum length.
 const TAIL_LINES: usize = 5;
@@ -38,7 +38,7 @@ pub(crate) struct Line {
 }
 
 /// Connects to an agent. An agent started over ssh may run commands only with `runs_commands`, so that a forced command
-/// or a sudo rule can permit one form without the other.
+/// or a sudo rule can permit agents without permitting commands.
 ///
 /// # Errors
 /// With the reason and the next step.
@@ -93,7 +93,7 @@ fn agent_of_ssh(runs_commands: bool) -> impl Iterator<Item = &'static str> {
     ["latpath", "agent", "--stdio"].into_iter().chain(runs_commands.then_some("--allow-commands"))
 }
 
-/// Options that deny a guest the forwarded keys and ports of root's ssh configuration.
+/// ssh options that prevent agent, X11 and port forwarding to the guest, which root's configuration may enable.
 fn ssh_options() -> [&'static str; 7] {
     ["-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]
 }
@@ -119,7 +119,7 @@ fn reach(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> Res
 /// Binds a reserved port if this user is root. The agent accepts commands only from such ports.
 fn reserve(fd: &OwnedFd) {
     let bound = |port: &u32| bind(fd.as_raw_fd(), &VsockAddr::new(CID_ANY, *port));
-    // Without a free one, the kernel chooses a port.
+    // If no reserved port is free, the kernel chooses another port.
     let _ = (FIRST_RESERVED..RESERVED).map(|port| bound(&port)).find(|bound| *bound != Err(Errno::EADDRINUSE));
 }
 
@@ -144,8 +144,8 @@ fn attempt(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> R
     }
 }
 
-/// A command that carries the stream. Its own process group protects it from Ctrl-C until the last sightings have
-/// arrived. Dropping it kills the whole group.
+/// A command that carries the stream. It runs in its own process group, so that Ctrl-C does not kill it before the last
+/// sightings have arrived. Dropping it kills the whole group.
 pub(crate) struct Carrier {
     child: Child,
     tail: Arc<Mutex<VecDeque<String>>>,
@@ -183,7 +183,8 @@ fn spawn(mut command: Command) -> Result<Line, String> {
 }
 
 impl Carrier {
-    /// The last lines of the command's standard error, and its exit status if it has ended.
+    /// Returns the last lines of the command's standard error, and its exit status if it has ended. Waits up to `wait`
+    /// for the end.
     pub fn last_words(&mut self, wait: Duration) -> String {
         let began = Instant::now();
         let status = loop {
@@ -213,7 +214,7 @@ impl Carrier {
 
 impl Drop for Carrier {
     fn drop(&mut self) {
-        // With closed streams, most commands end by themselves.
+        // Most commands end by themselves once their streams are closed.
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(500) {
             if !matches!(self.child.try_wait(), Ok(None)) {

@@ -20,7 +20,7 @@ const PREAMBLE: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     Message(Box<Message>),
-    /// The preamble of a session with this number.
+    /// The preamble of the session with this ID.
     Preamble(u64),
 }
 
@@ -73,7 +73,8 @@ impl FrameReader {
         &self.bytes[self.at..]
     }
 
-    /// Skips to the next preamble and returns its number. Keeps a possible prefix of one.
+    /// Skips to the next preamble and returns its session ID. If none is found, keeps only bytes that may be the start
+    /// of one.
     pub fn scan(&mut self) -> Option<u64> {
         loop {
             let magic = self.magic;
@@ -97,17 +98,17 @@ impl FrameReader {
         }
     }
 
-    /// The number of a preamble that comes next, without consuming it.
+    /// Returns the session ID if a preamble comes next, without consuming it.
     pub fn peek_preamble(&self) -> Option<u64> {
         let here = self.rest();
         (here.len() >= PREAMBLE && here[..8] == self.magic)
             .then(|| u64::from_le_bytes(here[8..PREAMBLE].try_into().expect("8 bytes")))
     }
 
-    /// The next complete item, if any.
+    /// Returns the next complete item, if any.
     ///
     /// # Errors
-    /// If the bytes are no frame.
+    /// The bytes are not a valid frame.
     pub fn next(&mut self) -> Result<Option<Item>, FrameError> {
         let rest = self.rest();
         let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
@@ -139,7 +140,7 @@ pub fn append(bytes: &mut Vec<u8>, message: Message) {
     envelope.encode(bytes).expect("a Vec takes any length");
 }
 
-/// Frames to be written.
+/// Queue of frames to be written.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     current: Vec<u8>,
@@ -167,8 +168,8 @@ impl Outgoing {
         self.bytes
     }
 
-    /// Writes as much as the stream accepts; returns the number of bytes. Before each frame, `urgent` may insert one;
-    /// it is called at the last moment, so that a time in that frame is the time of writing. `idle` is called when the
+    /// Writes as much as the stream accepts; returns the number of bytes. `urgent` is called right before each frame
+    /// and may insert another one, so that a timestamp in it is the time of writing. `idle` is called for more when the
     /// queue is empty.
     pub fn flush(
         &mut self,

@@ -12,7 +12,7 @@ pub struct Hypervisor {
 }
 
 impl Hypervisor {
-    /// A machine of this name, without a clock yet.
+    /// Creates a machine of this name, without a clock yet.
     pub fn new(name: &str) -> Self {
         Self { name: name.into(), clock: Arc::default() }
     }
@@ -26,8 +26,7 @@ impl Hypervisor {
         *self.clock() = Some(clock);
     }
 
-    /// The latest clock. Its lock is taken while a session's lock is held, so no other lock may be taken while it is
-    /// held.
+    /// The latest clock. Its lock is taken while a session's lock is held, so its holder must not take any other lock.
     pub(crate) fn clock(&self) -> MutexGuard<'_, Option<HypervisorClock>> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,14 +25,15 @@ use std::sync::Arc;
 
 /// Maximum number of pending time requests.
 pub const MAX_TIME_REQUESTS: usize = 32;
-/// Maximum time of a sighting ahead of the host's clock, beyond the clock's bound, before it is refused.
+/// Maximum time by which a sighting may be ahead of the host's clock, beyond the clock's error bound, ns; further
+/// ahead, it is refused.
 const FUTURE: Ns = 1_000_000_000;
 
 /// Maximum number of unfetched sample times.
 const MAX_MOMENTS: usize = 1 << 17;
 
-/// Maximum time of a sighting behind the watermark before it is refused. A guest's CPU may be stopped between reading
-/// the clock and publishing the sighting.
+/// Maximum time by which a sighting may precede the watermark, ns; older ones are refused. Not 0, because a guest's CPU
+/// may be stopped between reading the clock and publishing the sighting.
 const LATE: Ns = 2_000_000_000;
 
 /// The host's state of one agent.
@@ -43,7 +44,7 @@ pub struct Inbox {
     pub facts: Option<Facts>,
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
-    /// Notes of the source, in addition to sightings.
+    /// Notes that the source reports in addition to sightings.
     pub source_notes: Vec<SourceNote>,
     pub senders: Vec<SenderAt>,
     pub reports_notes: bool,
@@ -54,9 +55,9 @@ pub struct Inbox {
     /// The virtual machines that it runs, if they were requested.
     pub vms: Option<ReportedVms>,
     pub counters: Counters,
-    /// Cost on its machine; `None` before the first report.
+    /// Cost of the agent on its machine; `None` before the first report.
     pub cost: Option<Cost>,
-    /// Number of refused sightings, with impossible times.
+    /// Number of sightings refused because of an impossible time.
     pub refused: u64,
     pub timeline: Timeline,
     /// Whether the flight recorder was requested.
@@ -65,15 +66,15 @@ pub struct Inbox {
     pub recorder: Option<Result<Figures, String>>,
     pub windows: Windows,
     pub profile: Option<Profiled>,
-    /// Sample times since the last call.
+    /// Sample times received since the last call.
     pub moments: Vec<Moment>,
     /// The watch of the host's clocks, if the agent was asked for its grandmaster's time.
     pub clocks: Option<Arc<Monitor>>,
-    /// The machine on which this guest runs, unless that is this host.
+    /// The machine on which this guest runs, if it is not this host.
     pub hypervisor: Option<Hypervisor>,
-    /// Where the machine's guests find its clock, if it was asked for its time of day.
+    /// Where to publish the machine's clock for its guests, if its time of day was requested.
     pub published: Option<Hypervisor>,
-    /// Pairs with the hypervisor's time of day.
+    /// Pairs of the guest's clock with its hypervisor's time of day.
     pub chained: ChainedPairs,
     /// The requested command, if any.
     pub command: Option<Commanded>,
@@ -81,9 +82,9 @@ pub struct Inbox {
     pub observation: Option<Observed>,
     /// Sightings that were not taken yet, on the host's timeline.
     pub fresh: Vec<Sighting>,
-    /// No later sighting is older, host's timeline.
+    /// Watermark on the host's timeline: no later sighting is older.
     pub watermark: Ns,
-    /// Arrival of the last exchange, host's clock.
+    /// Arrival of the last time exchange's reply, host's clock.
     pub last_exchange: Ns,
     /// Whether the agent's probe is attached.
     pub started: bool,
@@ -139,7 +140,7 @@ impl Inbox {
         }
     }
 
-    /// The next time request, sent at `now`; `None` while too many are pending.
+    /// Returns the next time request, sent at `now`; `None` while too many are pending.
     pub fn request_time(&mut self, now: Ns) -> Option<TimeRequest> {
         if self.time_requests.len() >= MAX_TIME_REQUESTS {
             return None;
@@ -149,7 +150,7 @@ impl Inbox {
         Some(TimeRequest { id: self.requested })
     }
 
-    /// Number of time requests, and of those pending.
+    /// Returns the number of time requests sent so far, and how many of them are pending.
     pub fn requested(&self) -> (u64, usize) {
         (self.requested, self.time_requests.len())
     }
@@ -295,7 +296,7 @@ impl Inbox {
         self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
         self.last_exchange = now;
         let tie = TscTie { tsc: reply.tsc, monotonic_ns: reply.tsc_at, uncertainty_ns: reply.tsc_uncertainty };
-        // The host's KVM knows the counters of its own guests only.
+        // The host's KVM can convert the TSC of its own guests only.
         if let Some(here) = TscTie::read().filter(|_| tie.tsc != 0 && self.hypervisor.is_none()) {
             self.timeline.add_tsc(&tie, here, &mut self.tsc);
         }
@@ -329,7 +330,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Uses the grandmaster that the agent's and this machine's (`here`) system clocks follow.
+    /// Ties the agent's clock to the host's by PTP, if both system clocks follow the same grandmaster; `here` is this
+    /// machine's reading.
     fn by_ptp(&mut self, time: &GrandmasterTime, here: PtpTime) {
         let moment = PtpTime::try_from(time).and_then(|theirs| here.moment_of(&theirs));
         match moment {
@@ -411,7 +413,7 @@ mod tests {
         let mut inbox = started();
         let identity = latpath_timesync::ClockIdentity([7; 8]);
         let here = PtpTime { grandmaster: identity, monotonic_ns: NOW, utc_ns: 5_000_000_000_000, bound_ns: 300 };
-        // The guest's clock is one second ahead, and PTP is off by 90 ns.
+        // The guest's clock is one second ahead, and PTP is wrong by 90 ns.
         let time = |i: Ns, grandmaster: [u8; 8]| GrandmasterTime {
             grandmaster: grandmaster.to_vec(),
             monotonic: NOW + 1_000_000_000 + i,
@@ -498,7 +500,8 @@ mod tests {
         assert_eq!((inbox.source_notes, inbox.senders), (vec![note("guest0: 9 of its packets")], vec![at(0, 0)]));
     }
 
-    /// A machine whose clock is two seconds ahead, and a guest of it, one second ahead of this host.
+    /// Machine b, whose clock is two seconds ahead of this host's, and its guest `relay`, whose clock is one second
+    /// ahead.
     fn b_and_relay() -> (Inbox, Inbox) {
         let hypervisor = Hypervisor::new("b");
         let (mut b, mut relay) = (started(), started());
@@ -518,7 +521,7 @@ mod tests {
         (b, relay)
     }
 
-    /// The time of day of b minus its monotonic time.
+    /// b's time of day minus its monotonic time.
     const UTC: Ns = 1_700_000_000_000_000_000;
 
     fn report(at: Ns) -> Message {
@@ -526,7 +529,7 @@ mod tests {
         Message::TimeOfDay(TimeOfDay { low: UTC - 40, high: UTC + 40, since, until })
     }
 
-    /// A reading of the hypervisor's time of day by relay. `utc` is the hypervisor's time of day minus its monotonic
+    /// A reading of the hypervisor's time of day by `relay`. `utc` is that time of day minus the hypervisor's monotonic
     /// time.
     fn pair_of_relay(at: Ns, utc: Ns) -> Message {
         let (guest, host_realtime) = (at + 1_000_000_000, at + 2_000_000_000 + utc);
@@ -556,7 +559,7 @@ mod tests {
     #[test]
     fn a_guest_of_another_machine_is_not_tied_to_this_hosts_time_of_day() {
         let (_, mut relay) = b_and_relay();
-        // The user does not say that it is a guest of b, whose time of day is not this host's.
+        // The user has not declared that this is a guest of b, whose time of day differs from this host's.
         relay.hypervisor = None;
         let this_hosts = relay.realtime.range().low - 2_000_000_000;
         for i in 0..8 {

@@ -6,7 +6,7 @@
 //! * Host's side: [`Machine::connect`] connects to an agent at an [`Address`]; a [`Machine`] is itself a `Source`, with
 //!   times on the host's timeline.
 //!
-//! Each end treats the other as hostile: every length, index and wait is bounded, and a peer that sends invalid data,
+//! Each side treats the other as hostile: every length, index and wait is bounded, and a peer that sends invalid data,
 //! stalls or dies causes an error that names it. docs/agent.md describes the protocol.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 

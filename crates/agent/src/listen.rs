@@ -23,7 +23,8 @@ use std::time::Duration;
 
 /// Context identifier of the host on vsock (`VMADDR_CID_HOST`).
 const CID_HOST: u32 = 2;
-/// Poll interval of a device without a host. poll(2) does not wait there, because the kernel reports a hangup at once.
+/// Poll interval of a device while no host has opened it. poll(2) cannot wait for the host: the kernel reports a hangup
+/// at once.
 const DEVICE_PAUSE: Duration = Duration::from_millis(200);
 
 /// Maximum time from connection to preamble.
@@ -74,7 +75,7 @@ fn place(at: &Listen, why: impl fmt::Display) -> ListenError {
 }
 
 /// Serves sessions one after another, or a single one (`once`; always on standard input and output). Each gets its
-/// source from a copy of `make_source`. `log` receives events for people. Returns when `quit` becomes readable, or
+/// source from a copy of `make_source`. `log` receives human-readable events. Returns when `quit` becomes readable, or
 /// after the single session.
 ///
 /// # Errors
@@ -92,14 +93,15 @@ where
     F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Clone + Send + 'static,
 {
     let mut listener = Listener::open(at)?;
-    // Disconnects a silent peer, so that others can connect. On a device, the host may appear at any time.
+    // A silent peer is disconnected, so that others can connect. A device has no timeout: its host may appear at any
+    // time.
     let is_connected = matches!(at, Listen::Unix(_) | Listen::Vsock(_));
     if is_connected {
         options.opening.get_or_insert(OPENING);
     }
     let commands = options.commands.clone();
     let last = once || *at == Listen::Stdio;
-    // A connection without a session.
+    // The peer connected but opened no session; this does not count as the single session.
     let is_nobody = |e: &ServeError| is_connected && matches!(e, ServeError::NobodyCame(_));
     if *at != Listen::Stdio {
         log(&format!("waiting for the host at {at}"));
@@ -107,7 +109,7 @@ where
     loop {
         let Some((mut stream, is_trusted)) = listener.next_host(quit, log)? else { return Ok(()) };
         options.commands = if is_trusted { commands.clone() } else { Commands::Refused };
-        // A device stays open; it may already have delivered bytes of the next session.
+        // A device stays open between sessions: it may already have delivered bytes of the next one.
         loop {
             let result = serve(&mut stream, options, quit, make_source.clone());
             match &result {
@@ -154,14 +156,15 @@ impl<'l> Listener<'l> {
         let socket = match at {
             Listen::Stdio => None,
             Listen::Device(path) => {
-                // Checks the path early, to report a wrong name at once.
+                // Checks the path now, to report a wrong name at once.
                 fs::metadata(path).map_err(|e| place(at, device_error(e)))?;
                 None
             }
             Listen::Unix(path) => {
                 remove_stale(path).map_err(|why| place(at, why))?;
                 let socket = waiting(AddressFamily::Unix, |fd| {
-                    // Linux gives the socket's file the mode of its descriptor, so that others can never connect.
+                    // Linux gives the socket's file the mode of its descriptor, so that other users cannot connect even
+                    // for a moment.
                     fchmod(fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
                     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)
                 });
@@ -181,8 +184,8 @@ impl<'l> Listener<'l> {
         Ok(Self { at, socket })
     }
 
-    /// The stream of the next host, and whether it may run commands: any user of a host can reach a guest's vsock, but
-    /// only root from a reserved port. `None` on quit.
+    /// Returns the stream of the next host, and whether it may run commands: any user of a host can connect to a
+    /// guest's vsock, but only root can do so from a reserved port. `None` on quit.
     fn next_host(
         &mut self,
         quit: Option<BorrowedFd>,
@@ -219,7 +222,7 @@ impl<'l> Listener<'l> {
 impl Drop for Listener<'_> {
     fn drop(&mut self) {
         if let Listen::Unix(path) = self.at {
-            // The file may have been removed by others.
+            // Someone else may already have removed the file.
             let _ = fs::remove_file(path);
         }
     }
@@ -237,7 +240,7 @@ fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<Owne
         if fds.get(1).and_then(PollFd::any).unwrap_or(false) {
             return Ok(None);
         }
-        // The socket is non-blocking, because the wakeup may concern `quit`.
+        // The socket is non-blocking, because poll may have woken for `quit` only.
         match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
             // SAFETY: accept4 returned a descriptor without another owner.
             Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
@@ -247,7 +250,7 @@ fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<Owne
     }
 }
 
-/// Removes the socket of a killed agent; refuses any other file.
+/// Removes the socket left behind by a killed agent; refuses to remove any other file.
 fn remove_stale(path: &Path) -> Result<(), String> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
     if !meta.file_type().is_socket() {
@@ -288,8 +291,8 @@ fn next_on_device(at: &Listen, path: &Path, quit: Option<BorrowedFd>) -> Result<
         }
         if !ready.hangup {
             if ready.read {
-                // Immediately informs a host in a session with a dead agent that this is a new agent. No session has
-                // number 0, so a host that opens a session ignores it.
+                // A host whose session was with an agent that has died learns at once that this is a new agent. Session
+                // ID 0 is never used, so a host that is opening a session ignores this preamble.
                 let _ = stream.write(&preamble(AGENT_MAGIC, 0));
                 return Ok(Some(stream));
             }

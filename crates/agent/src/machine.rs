@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Age of an overdue time exchange that is reported, ns.
+/// Time without a reply after which a time exchange is reported as overdue, ns.
 const OVERDUE: Ns = 1_000_000_000;
 
 /// Timeouts of a machine.
@@ -42,8 +42,8 @@ pub struct Timeouts {
     pub silence: Duration,
     /// From the stop request to the agent's goodbye.
     pub stop: Duration,
-    /// From the stop request to the goodbye with a profile, whose remaining samples must arrive; also from the end of
-    /// an observation's window to its arrival.
+    /// From the stop request to the goodbye if a profile is being taken, because its remaining samples must arrive
+    /// first; also from the end of an observation's window to the observation's arrival.
     pub profile: Duration,
     /// For a window of the flight recorder.
     pub window: Duration,
@@ -56,7 +56,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Error of a machine.
+/// An error of a remote machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{machine} ({address}): {why}")]
 pub struct MachineError {
@@ -92,7 +92,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Connects to an agent, exchanges hellos, and estimates its clock by a burst of exchanges (half a second).
+    /// Connects to an agent, exchanges hellos, and estimates the offset of its clock by a burst of time exchanges (half
+    /// a second).
     ///
     /// # Errors
     /// If the agent cannot be reached or does not reply.
@@ -100,8 +101,8 @@ impl Machine {
         Self::reach(name, address, timeouts, false, None)
     }
 
-    /// As [`Self::connect`], for a guest that runs on another machine of the run: `/dev/ptp_kvm` shows the guest that
-    /// machine's time of day.
+    /// Like [`Self::connect`], but for a guest that runs on another machine of the run: `/dev/ptp_kvm` shows the guest
+    /// that machine's time of day.
     ///
     /// # Errors
     /// If the agent cannot be reached or does not reply.
@@ -114,7 +115,7 @@ impl Machine {
         Self::reach(name, address, timeouts, false, Some(hypervisor))
     }
 
-    /// As [`Self::connect`], for running commands: an agent started over ssh gets the flag that permits them.
+    /// Like [`Self::connect`], but for running commands: an agent started over ssh gets the flag that permits them.
     ///
     /// # Errors
     /// If the agent cannot be reached or does not reply.
@@ -134,7 +135,7 @@ impl Machine {
         Self::speak(name, address.to_string(), line, timeouts, hypervisor)
     }
 
-    /// As [`Self::connect`], over an existing stream; `address` is its name in errors.
+    /// Like [`Self::connect`], over an existing stream; error messages show `address`.
     ///
     /// # Errors
     /// If the agent does not reply.
@@ -142,7 +143,7 @@ impl Machine {
         Self::speak(name, address.into(), Line { stream, command: None }, timeouts, None)
     }
 
-    /// As [`Self::on_stream`], for a guest of this machine.
+    /// Like [`Self::on_stream`], for a guest of this machine.
     ///
     /// # Errors
     /// If the agent does not reply.
@@ -166,7 +167,7 @@ impl Machine {
         let (wake, woken) = UnixStream::pair().map_err(|e| error(e.to_string()))?;
         wake.set_nonblocking(true).map_err(|e| error(e.to_string()))?;
         let shared = Arc::new(Shared::new(name));
-        // The agent sends pairs from its hello on.
+        // Set before the session starts, because the agent sends clock pairs right after its hello.
         shared.lock().inbox.hypervisor = hypervisor.cloned();
         let session = Session::new(line, shared.clone(), woken, timeouts);
         // The kernel limits thread names to 15 bytes.
@@ -191,15 +192,15 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A machine without a connection that follows `streams` streams. [`ScriptedAgent::send`] passes in its agent's bytes. For
-    /// tests of the host's handling of messages.
+    /// Creates a machine without a connection that follows `streams` streams. [`ScriptedAgent::send`] feeds it the
+    /// bytes of its agent. For tests of the host's message handling.
     #[doc(hidden)]
     pub fn scripted(name: &str, streams: usize) -> (Self, ScriptedAgent) {
         let shared = Arc::new(Shared::new(name));
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
         inbox.reports_notes = true;
-        // Its pairs refer to its own time of day, so that its messages exercise the whole chain of clocks.
+        // The machine is its own hypervisor, so that its clock pairs exercise the whole chain of clocks.
         let itself = Hypervisor::new(name);
         (inbox.published, inbox.hypervisor) = (Some(itself.clone()), Some(itself));
         inbox.vms = Some(ReportedVms::default());
@@ -221,22 +222,22 @@ impl Machine {
         (machine, ScriptedAgent { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
-    /// Sets the watch of this host's clocks. With [`StartRequest::GRANDMASTER`], the machine is then tied by PTP if its
-    /// system clock follows the same grandmaster.
+    /// Sets the monitor of this host's clocks. With [`StartRequest::GRANDMASTER`], the machine's clock is then tied by
+    /// PTP if its system clock follows the same grandmaster.
     pub fn use_clocks(&mut self, clocks: Arc<Monitor>) {
         self.shared.lock().inbox.clocks = Some(clocks);
     }
 
-    /// Publishes the machine's clock for its guests, from the start on with [`StartRequest::TIME_OF_DAY`].
+    /// Publishes the machine's clock for its guests, once started with [`StartRequest::TIME_OF_DAY`].
     pub fn publish_clock(&mut self, hypervisor: &Hypervisor) {
         self.shared.lock().inbox.published = Some(hypervisor.clone());
     }
 
-    /// Starts sampling of the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
+    /// Starts sampling the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
     /// With `one_by_one`, also keeps the time of each sample.
     ///
     /// # Errors
-    /// If the agent has no profiles, or the session has ended.
+    /// If the agent does not support profiles, or the session has ended.
     pub fn start_profile(&mut self, hz: u32, one_by_one: bool) -> Result<(), MachineError> {
         if !self.facts.profiles {
             let program = cut(&self.facts.program, 64);
@@ -256,7 +257,7 @@ impl Machine {
         self.wait(self.timeouts.start, "begin to sample", |state| state.inbox.started.then_some(()))
     }
 
-    /// The samples up to the end of the session.
+    /// Returns the samples up to the end of the session.
     ///
     /// # Errors
     /// With the agent's error.
@@ -274,7 +275,7 @@ impl Machine {
         std::mem::take(&mut self.shared.lock().inbox.moments)
     }
 
-    /// End of the received samples, in the machine's clock.
+    /// Time up to which samples have been received, in the machine's clock.
     pub fn profiled_until(&self) -> Option<Ns> {
         self.shared.lock().inbox.profile.as_ref()?.samples.span().map(|(_, until)| until)
     }
@@ -285,17 +286,17 @@ impl Machine {
     /// If the request is invalid, or the agent cannot attach its probe.
     pub fn start(&mut self, request: &StartRequest) -> Result<(), MachineError> {
         let start = Start::from(request);
-        // Checks the request as the agent will, to report an error here.
+        // Makes the same check as the agent, to report an error here.
         StartRequest::try_from(start.clone()).map_err(|why| self.error(why))?;
         if request.streams.is_empty() {
             return Err(self.error("no stream to watch".into()));
         }
         let mut state = self.shared.lock();
         state.inbox.streams = request.streams.len();
-        // Older agents ignore the option.
+        // Older agents ignore this option.
         state.inbox.records = request.option(StartRequest::FLIGHT).is_some();
         state.inbox.reports_notes = request.option(StartRequest::NOTES).is_some();
-        // Without the option it sends no time, and those of older agents have none.
+        // An agent sends the grandmaster's time only with this option; older agents never send it.
         if request.option(StartRequest::GRANDMASTER).is_none() {
             state.inbox.clocks = None;
         }
@@ -379,8 +380,8 @@ impl Machine {
         self.command_key = key.0;
     }
 
-    /// Runs a command on the agent's machine; [`Self::command`] returns its output and end. It ends with the session at
-    /// the latest.
+    /// Runs a command on the agent's machine; [`Self::command`] returns its output and result. The command ends with
+    /// the session at the latest.
     ///
     /// # Errors
     /// If the agent does not permit commands.
@@ -398,7 +399,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Output of the command since the last call, and its end, at the latest that of the session.
+    /// Returns the command's output since the last call, and its result once it has ended. It ends with the session at
+    /// the latest.
     pub fn command(&mut self) -> CommandNews {
         let mut state = self.shared.lock();
         let (over, fault) = (state.over, state.fault.clone());
@@ -432,8 +434,8 @@ impl Machine {
     }
 
     /// Requests a window of the agent's flight recorder between two times of the host's clock; the end may be up to a
-    /// second ahead. Returns at once with the number under which [`Self::take_windows`] will return the result.
-    /// Requests should be prompt, because a recorder keeps only some tenths of a second of a busy CPU.
+    /// second ahead. Returns at once, with the ID under which [`Self::take_windows`] will return the result. Requests
+    /// should be prompt, because a recorder keeps only some tenths of a second of a busy CPU.
     pub fn request_window(&mut self, from: Ns, to: Ns) -> u64 {
         self.requested += 1;
         let id = self.requested;
@@ -467,8 +469,8 @@ impl Machine {
         id
     }
 
-    /// Windows received since the last call, or their errors. Each request has one result, at the latest at its timeout
-    /// ([`Timeouts::window`]) or at the end of the session.
+    /// Returns the windows received since the last call, or their errors. Each request gets one result, at the latest
+    /// at its timeout ([`Timeouts::window`]) or at the end of the session.
     pub fn take_windows(&mut self) -> Vec<(u64, Result<GuestWindow, String>)> {
         let mut state = self.shared.lock();
         let windows = std::mem::take(&mut state.inbox.windows.done);
@@ -481,7 +483,7 @@ impl Machine {
     }
 
     fn wake(&self) {
-        // A full pipe means that the thread is already awake.
+        // A full pipe means that a wakeup is already pending.
         let _ = (&self.wake).write(&[1]);
     }
 
@@ -526,8 +528,8 @@ impl Machine {
         self.shared.lock().inbox.settings.as_ref().map(MachineReading::reading)
     }
 
-    /// The virtual machines that the machine ran when its probe was attached, and why some are not known. `None` without
-    /// [`StartRequest::VMS`], and from older agents.
+    /// The virtual machines that the machine ran when its probe was attached, and why some may be missing. `None`
+    /// without [`StartRequest::VMS`], and from older agents.
     pub fn vms(&self) -> Option<(Vec<Vm>, Option<String>)> {
         self.shared.lock().inbox.vms.as_ref().and_then(ReportedVms::complete)
     }
@@ -537,7 +539,7 @@ impl Machine {
         &self.facts
     }
 
-    /// State of the machine's clock against the host's.
+    /// State of the machine's clock relative to the host's.
     pub fn clock(&self) -> ClockState {
         let inbox = &self.shared.lock().inbox;
         inbox.timeline.state(inbox.last_exchange)
@@ -557,7 +559,7 @@ impl Machine {
         }
     }
 
-    /// The last fault of the clock, or of the machine.
+    /// The last fault of the machine or of its clock.
     pub fn clock_fault(&self) -> Option<String> {
         let clock = self.clock();
         let state = self.shared.lock();
@@ -583,8 +585,8 @@ impl Machine {
         }
     }
 
-    /// Cost of latpath on the machine in percent of one of its CPUs: process, sightings and flight recorder events.
-    /// `None` if the agent does not report it.
+    /// Cost of latpath on the machine in percent of one of its CPUs: agent process, sightings and flight recorder
+    /// events. `None` if the agent does not report it.
     pub fn cpu_percent(&self) -> Option<f64> {
         let inbox = &self.shared.lock().inbox;
         let flight = inbox.recorder.as_ref().and_then(|recorder| recorder.as_ref().ok());
@@ -631,7 +633,7 @@ impl ScriptedAgent {
         self.shared.lock().inbox.request_time(now);
     }
 
-    /// Expires all requested windows.
+    /// Makes all requested windows time out.
     pub fn expire(&mut self) {
         self.shared.lock().inbox.windows.expire(Ns::MAX);
     }
@@ -650,8 +652,8 @@ impl Source for Machine {
         let from = out.len();
         let mut state = self.shared.lock();
         let sightings = &mut state.inbox.fresh;
-        // Moves the list if possible: a second one would grow as large, and neither would return its memory after a
-        // flood.
+        // Moves the whole list if possible: a copy would grow as large in a flood, and neither list would return its
+        // memory afterwards.
         match from {
             0 => *out = std::mem::take(sightings),
             _ => out.append(&mut std::mem::take(sightings)),

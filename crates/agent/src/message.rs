@@ -13,22 +13,22 @@ pub use crate::source_notes::SourceNotes;
 
 /// Version of the protocol. It changes when an older peer would misread a newer one.
 pub const VERSION: u32 = 1;
-/// Oldest version that this end understands.
+/// Oldest version that this peer supports.
 pub const OLDEST_VERSION: u32 = 1;
 
 /// Maximum number of points announced by one machine: as many as a run can have.
 pub const MAX_POINTS: usize = 64;
-/// Maximum drop notes announced by one machine.
+/// Maximum number of drop notes announced by one machine.
 pub const MAX_NOTES: usize = 1024;
 /// Maximum length of a name, bytes: device, clock, drop reason, function, host name.
 pub const MAX_NAME: usize = 256;
-/// Maximum length of an error or a text on capabilities, bytes.
+/// Maximum length of an error or a description of capabilities, bytes.
 pub const MAX_TEXT: usize = 4096;
 /// Maximum length of a stream as the user wrote it, bytes.
 const MAX_STREAM_TEXT: usize = 1024;
-/// Maximum number of options of a start.
+/// Maximum number of options of a start request.
 const MAX_OPTIONS: usize = 64;
-/// Maximum number of lines on missing kernel features.
+/// Maximum number of lines about missing kernel features.
 pub const MAX_LINES: usize = 64;
 
 /// Content of one frame.
@@ -59,7 +59,7 @@ pub enum Message {
     Points(Points),
     #[prost(message, tag = "6")]
     DropNotes(DropNotes),
-    /// A: sightings, or only a later watermark.
+    /// A: sightings, or only a new watermark.
     #[prost(message, tag = "7")]
     Batch(Batch),
     /// A: the counts so far.
@@ -67,21 +67,21 @@ pub enum Message {
     Totals(Totals),
     #[prost(message, tag = "9")]
     TimeRequest(TimeRequest),
-    /// A: the reply, sent before all other pending messages.
+    /// A: reply to a time request, sent before all other pending messages.
     #[prost(message, tag = "10")]
     TimeReply(TimeReply),
     /// A: simultaneous times of guest and host, from `/dev/ptp_kvm`.
     #[prost(message, tag = "11")]
     Pair(Pair),
-    /// Both: the reason for the end of the session.
+    /// H or A: the reason for the end of the session.
     #[prost(message, tag = "12")]
     Error(ErrorText),
-    /// H: detach, report the rest, and send a goodbye.
+    /// H: detach, report the remaining sightings, and send a goodbye.
     #[prost(message, tag = "13")]
     Stop(Empty),
     #[prost(message, tag = "14")]
     Bye(Empty),
-    /// H: request for the CPUs' events in a time; only to an agent whose hello has `records`.
+    /// H: request for the CPUs' events between two times; only to an agent whose hello has `records`.
     #[prost(message, tag = "15")]
     WindowRequest(WindowRequest),
     /// A: a part of the reply, sent after all other pending messages.
@@ -108,10 +108,10 @@ pub enum Message {
     /// H: start this instrument, until [`Message::EndObservation`]; only to an agent whose hello has `observes`.
     #[prost(message, tag = "23")]
     Observe(Observe),
-    /// A: the window has begun.
+    /// A: the observation's window has begun.
     #[prost(message, tag = "24")]
     Observing(Empty),
-    /// H: end the window.
+    /// H: end the observation's window.
     #[prost(message, tag = "25")]
     EndObservation(Empty),
     /// A: a part of the observation; sent after all other queued messages.
@@ -120,16 +120,16 @@ pub enum Message {
     /// A: the machine's settings, before [`Message::Started`]. Only to a host whose start had the option.
     #[prost(message, tag = "27")]
     Settings(MachineReading),
-    /// A: the time of the grandmaster that its system clock follows, twice a second. Only to a host whose start had the
-    /// option.
+    /// A: the time of the grandmaster that the agent's system clock follows, twice a second. Only to a host whose start
+    /// had the option.
     #[prost(message, tag = "28")]
     GrandmasterTime(GrandmasterTime),
-    /// A: a part of the list of the virtual machines that it runs, before [`Message::Started`]. Only to a host whose
-    /// start had the option.
+    /// A: a part of the list of virtual machines on the agent's machine, before [`Message::Started`]. Only to a host
+    /// whose start had the option.
     #[prost(message, tag = "29")]
     Vms(VmList),
-    /// A: its time of day at a reading of its monotonic clock, four times a second. Only to a host whose start had the
-    /// option.
+    /// A: the agent's time of day relative to its monotonic clock, four times a second. Only to a host whose start had
+    /// the option.
     #[prost(message, tag = "30")]
     TimeOfDay(TimeOfDay),
 }
@@ -145,7 +145,7 @@ pub struct HostHello {
     pub oldest: u32,
     #[prost(uint32, tag = "2")]
     pub newest: u32,
-    /// latpath's version, for errors.
+    /// latpath's version, for error messages.
     #[prost(string, tag = "3")]
     pub program: String,
 }
@@ -165,19 +165,19 @@ pub struct Facts {
     /// Host name.
     #[prost(string, tag = "4")]
     pub hostname: String,
-    /// Number of CPUs that the agent may use.
+    /// Number of CPUs available to the agent.
     #[prost(uint32, tag = "5")]
     pub cpus: u32,
     /// The kernel's clock source (`kvm-clock`, `tsc`).
     #[prost(string, tag = "6")]
     pub clocksource: String,
-    /// Capabilities of the probe, for people.
+    /// Capabilities of the probe, as human-readable text.
     #[prost(string, tag = "7")]
     pub capabilities: String,
     /// Whether it has a flight recorder and supports its messages.
     #[prost(bool, tag = "8")]
     pub records: bool,
-    /// `/proc/sys/kernel/random/boot_id`, equal for machines with one kernel; empty from old agents.
+    /// `/proc/sys/kernel/random/boot_id`, equal for machines that share a kernel; empty from old agents.
     #[prost(string, tag = "9")]
     pub boot_id: String,
     /// Whether it can sample its CPUs and supports the messages.
@@ -186,7 +186,7 @@ pub struct Facts {
     /// Whether it runs commands for its host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
-    // Tag 12: the machine's settings, in each greeting of earlier versions.
+    // Tag 12 is reserved: earlier versions sent the machine's settings in each hello.
     /// Whether it can attach instruments and supports their messages.
     #[prost(bool, tag = "13")]
     pub observes: bool,
@@ -213,7 +213,7 @@ impl Facts {
         }
     }
 
-    /// The facts, truncated, and without control codes.
+    /// A copy with all strings truncated and without control codes.
     pub(crate) fn printable(&self) -> Self {
         Self {
             program: short(&self.program),
@@ -275,22 +275,22 @@ pub struct WireNote {
 /// Sightings in columns; see [`crate::columns`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Batch {
-    /// No later batch has an older sighting; in the guest's clock.
+    /// Watermark, in the guest's clock: no later batch has an older sighting.
     #[prost(sint64, tag = "1")]
     pub watermark: Ns,
     /// Time of the first sighting.
     #[prost(sint64, tag = "2")]
     pub first: Ns,
-    /// Common properties of sightings in this batch.
+    /// The distinct contexts (stream, point, CPU, thread, drop note) of this batch's sightings.
     #[prost(message, repeated, tag = "3")]
     pub contexts: Vec<Context>,
-    /// Context of each sighting, by index.
+    /// Context of each sighting: an index into `contexts`.
     #[prost(uint32, repeated, tag = "4")]
     pub context: Vec<u32>,
-    /// Time since the previous sighting.
+    /// Time since the previous sighting, ns.
     #[prost(sint64, repeated, tag = "5")]
     pub later: Vec<i64>,
-    /// Key minus the previous key of the same stream at the same point.
+    /// Each sighting's key minus the previous key of the same stream at the same point.
     #[prost(sint32, repeated, tag = "6")]
     pub key: Vec<i32>,
 }
@@ -325,7 +325,7 @@ pub struct Totals {
     pub ns_per_sighting: u64,
     #[prost(uint64, tag = "7")]
     pub packets_seen: u64,
-    /// CPU time of the agent's process since the start of the session.
+    /// CPU time used by the agent's process since the start of the session, ns.
     #[prost(uint64, tag = "8")]
     pub process_ns: u64,
     /// Duration of the session, ns; 0 from an agent that does not measure itself.
@@ -351,7 +351,7 @@ pub struct TimeReply {
     /// The guest's clock right before writing this reply.
     #[prost(sint64, tag = "3")]
     pub sent: Ns,
-    /// The guest's TSC shortly before; 0 if unknown.
+    /// The guest's TSC shortly before `sent`; 0 if unknown.
     #[prost(fixed64, tag = "4")]
     pub tsc: u64,
     /// The guest's clock at that TSC, ± `tsc_uncertainty`.
@@ -401,13 +401,13 @@ pub struct GrandmasterTime {
     /// Identity of the grandmaster's clock.
     #[prost(bytes = "vec", tag = "1")]
     pub grandmaster: Vec<u8>,
-    /// A moment by the agent's `CLOCK_MONOTONIC`.
+    /// A reading of the agent's `CLOCK_MONOTONIC`.
     #[prost(sint64, tag = "2")]
     pub monotonic: Ns,
-    /// The same moment as the grandmaster shows it, UTC.
+    /// The grandmaster's time at that reading, UTC.
     #[prost(sint64, tag = "3")]
     pub utc: Ns,
-    /// Maximum error of the relation.
+    /// Maximum error of `utc` relative to `monotonic`, ns.
     #[prost(sint64, tag = "4")]
     pub bound: Ns,
 }
@@ -436,7 +436,7 @@ impl TryFrom<&GrandmasterTime> for PtpTime {
 pub struct WindowRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Start, in the agent's clock.
+    /// Start of the window, in the agent's clock.
     #[prost(sint64, tag = "2")]
     pub from: Ns,
     #[prost(sint64, tag = "3")]
@@ -447,7 +447,7 @@ pub struct WindowRequest {
 pub struct WindowReply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Reason for a missing window; other fields are then empty.
+    /// Reason why there is no window; other fields are then empty.
     #[prost(string, tag = "2")]
     pub error: String,
     /// The next bytes of the encoded snapshot.
@@ -463,7 +463,7 @@ pub struct Recording {
     /// Reason for not recording; empty while recording.
     #[prost(string, tag = "1")]
     pub error: String,
-    /// Missing kernel features as lines for people; the first time only.
+    /// Missing kernel features as human-readable lines; in the first message only.
     #[prost(string, repeated, tag = "2")]
     pub missing: Vec<String>,
     #[prost(uint64, tag = "3")]
@@ -474,19 +474,19 @@ pub struct Recording {
     pub bytes: u64,
     #[prost(uint64, tag = "6")]
     pub windows: u64,
-    /// Mean cost of an event; 0 if unknown.
+    /// Mean cost of an event, ns; 0 if unknown.
     #[prost(uint64, tag = "7")]
     pub ns_per_event: u64,
     /// Maximum CPU time of the recorder, in millionths of all CPUs' time; absent from an agent without a budget.
     #[prost(uint64, optional, tag = "8")]
     pub budget_ppm: Option<u64>,
-    /// Mean use of that budget.
+    /// Mean CPU time of the recorder, in the same unit.
     #[prost(uint64, optional, tag = "9")]
     pub cost_ppm: Option<u64>,
-    /// Time with fewer events to stay within the budget, ns.
+    /// Time for which fewer events were recorded to stay within the budget, ns.
     #[prost(uint64, tag = "10")]
     pub reduced_ns: u64,
-    /// Time without events to stay within the budget, ns.
+    /// Time for which no events were recorded to stay within the budget, ns.
     #[prost(uint64, tag = "11")]
     pub paused_ns: u64,
 }
@@ -494,7 +494,7 @@ pub struct Recording {
 /// The instrument to start.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Observe {
-    /// Its name.
+    /// The instrument's name.
     #[prost(string, tag = "1")]
     pub instrument: String,
 }
@@ -504,7 +504,7 @@ pub struct Observe {
 pub struct Chunk {
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,
-    /// Whether it completes the reply.
+    /// Whether this piece completes the reply.
     #[prost(bool, tag = "2")]
     pub last: bool,
 }
@@ -534,10 +534,10 @@ pub struct CommandChunk {
     /// The next bytes of output.
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,
-    /// Whether they are from standard error.
+    /// Whether `bytes` come from standard error.
     #[prost(bool, tag = "2")]
     pub is_error: bool,
-    /// Whether the command ended, with this code; the last message.
+    /// Whether the command has ended, with exit code `code`; this message is then the last one.
     #[prost(bool, tag = "3")]
     pub ended: bool,
     #[prost(sint32, tag = "4")]
@@ -563,16 +563,16 @@ pub struct StartRequest {
 }
 
 impl StartRequest {
-    /// Option to run a flight recorder: bytes for the events of each CPU.
+    /// Option to run a flight recorder: size of each CPU's event buffer, bytes.
     pub const FLIGHT: &str = "flight_bytes_per_cpu";
-    /// Option to limit its cost: maximum CPU time, in millionths of all CPUs' time.
+    /// Option to limit the flight recorder's cost: maximum CPU time, in millionths of all CPUs' time.
     pub const FLIGHT_BUDGET: &str = "flight_budget_ppm";
     /// Option to sample the CPUs: frequency, Hz.
     pub const PROFILE: &str = "profile_hz";
-    /// Option to report the places of functions without names.
+    /// Option to report the locations of functions that have no symbol.
     pub const PLACES: &str = "profile_places";
-    /// Option to name reading threads with a reserved entry in the probe's table of points: one name per line, with `*`
-    /// for any text.
+    /// Option with the names of reading threads for which the probe's table of points reserves an entry: one name per
+    /// line, `*` matches any string.
     pub const READERS: &str = "readers";
     /// Option to report the machine's settings once.
     pub const SETTINGS: &str = "settings";
@@ -580,10 +580,10 @@ impl StartRequest {
     pub const VMS: &str = "vms";
     /// Option to report the time of the grandmaster that the machine's system clock follows.
     pub const GRANDMASTER: &str = "grandmaster_time";
-    /// Option to report the machine's time of day against its monotonic clock, because guests of the machine are
-    /// followed too.
+    /// Option to report the machine's time of day relative to its monotonic clock, needed if its guests are followed
+    /// too.
     pub const TIME_OF_DAY: &str = "time_of_day";
-    /// Option to use the timestamps that the machine's NICs give packets.
+    /// Option to use the timestamps that the machine's NICs take of packets.
     pub const NIC_TIMES: &str = "nic_times";
     /// Option to report notes and senders of the source.
     pub const NOTES: &str = "source_notes";
@@ -593,7 +593,7 @@ impl StartRequest {
         self.options.get(name).map(String::as_str)
     }
 
-    /// [`Self::READERS`] with these names, up to the maximum length of an option.
+    /// Returns [`Self::READERS`] with as many of these names as fit into an option.
     pub fn names_of_readers(names: &[String]) -> Option<(String, String)> {
         let mut text = String::new();
         for name in names.iter().filter(|name| !name.contains('\n')) {
@@ -644,7 +644,7 @@ impl From<&PointInfo> for WirePoint {
 }
 
 impl WirePoint {
-    /// The point on the machine of this name.
+    /// Decodes the point, as one of the machine with this name.
     ///
     /// # Errors
     /// The point is invalid; names the problem.
@@ -677,12 +677,12 @@ impl WireNote {
     }
 }
 
-/// The counts of [`Totals`]. A missing counter does not compile.
+/// Converts between [`Counters`] and [`Totals`]. A missing counter does not compile.
 macro_rules! counted {
     ($($name:ident),*) => {
         impl From<Counters> for Totals {
             fn from(counters: Counters) -> Self {
-                // An agent follows every packet.
+                // `left_out` is always 0: an agent follows every packet.
                 let Counters { $($name,)* left_out: _ } = counters;
                 Self { $($name,)* ..Self::default() }
             }
@@ -700,7 +700,7 @@ macro_rules! counted {
 counted!(sightings, dropped, malformed, points_overflow, unreadable, skipped, ns_per_sighting, packets_seen);
 
 /// A peer's name, made safe for tables. A guest's processes name their threads and devices freely, so an unsafe name is
-/// replaced rather than refused with its point.
+/// cleaned up instead of refusing its point.
 fn name(text: &str) -> String {
     if text.is_empty() {
         "?".into()
@@ -709,13 +709,13 @@ fn name(text: &str) -> String {
     }
 }
 
-/// A peer's text for one line: truncated, without control codes.
+/// Makes a peer's string safe for one line: truncated, without control codes.
 fn short(text: &str) -> String {
     cut(&latpath_model::text::printable(text), MAX_NAME).into()
 }
 
-/// A peer's text for people: truncated, without line breaks and control codes. A second line could pass for one of
-/// ours.
+/// Makes a peer's string safe to show: truncated, without line breaks and control codes, because a second line could
+/// pass for one of ours.
 pub fn printable(text: &str) -> String {
     latpath_model::text::printable(&cut(text, MAX_TEXT).replace('\n', " "))
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 /// Maximum size of an encoded observation, bytes.
 pub const MAX_OBSERVATION: usize = 4 << 20;
-/// Interval between two [`Observer::step`] calls.
+/// Interval between [`Observer::step`] calls.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// An instrument whose window has begun.
 pub trait Observer {
     /// Processes the pending events. Called about twenty times a second.
     fn step(&mut self);
-    /// Ends the window and encodes its observation; without delay if `stop` is set.
+    /// Ends the window and returns the encoded observation; without delay if `stop` is set.
     fn end(self: Box<Self>, stop: &AtomicBool) -> Vec<u8>;
 }
 
-/// Attaches an instrument, in the instrument's thread.
+/// Constructor of an instrument's observer, called in the instrument's thread.
 pub type MakeObserver = Box<dyn FnOnce() -> Result<Box<dyn Observer>, String> + Send>;
 
 /// Report of the instrument's thread.
@@ -28,7 +28,7 @@ enum News {
     Ended(Result<Vec<u8>, String>),
 }
 
-/// The guest's side.
+/// The guest's side of an observation.
 pub(crate) struct Observing {
     worker: Worker<News>,
     out: Outbound,
@@ -60,12 +60,12 @@ impl Observing {
         Ok(Self { worker, out: Outbound::default(), ended: false })
     }
 
-    /// An observation that was refused.
+    /// Starts an observation that only reports why it was refused.
     pub fn refused(why: String) -> std::io::Result<Self> {
         Self::begin(Box::new(move || Err(why)))
     }
 
-    /// The message that the window has begun, once.
+    /// Returns the message that the window has begun, once.
     pub fn tick(&mut self) -> Option<Message> {
         match self.worker.next()? {
             News::Begun => return Some(Message::Observing(Empty {})),
@@ -78,7 +78,7 @@ impl Observing {
         self.out.waiting() > 0
     }
 
-    /// The next piece for the host.
+    /// Returns the next piece for the host.
     pub fn piece(&mut self) -> Option<Message> {
         self.out.chunk().map(Message::ObservationChunk)
     }
@@ -88,13 +88,13 @@ impl Observing {
         self.worker.stop();
     }
 
-    /// Whether the whole reply is on its way.
+    /// Whether the instrument has ended and the whole reply has been handed over for sending.
     pub fn is_over(&self) -> bool {
         self.ended && !self.has_chunks()
     }
 }
 
-/// The host's side.
+/// The host's side of an observation.
 #[derive(Default)]
 pub(crate) struct Observed {
     /// Whether the window has begun.
@@ -105,7 +105,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// Processes a message on the observation. The error describes invalid data.
+    /// Processes a message about the observation. The error describes invalid data.
     pub fn take(&mut self, message: Message) -> Result<(), String> {
         match message {
             Message::Observing(_) if !self.begun && self.outcome.is_none() => self.begun = true,
@@ -127,7 +127,7 @@ mod tests {
     use crate::message::Chunk;
     use proptest::prelude::*;
 
-    /// Observes this many bytes.
+    /// An observer whose observation has this number of bytes.
     struct Counts(usize);
 
     impl Observer for Counts {
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Transfers an instrument's observation from the guest to the host.
+    /// Passes an instrument's observation from the guest's side to the host's.
     fn observed(make: MakeObserver) -> (Observing, Observed) {
         let (mut guest, mut host) = (Observing::begin(make).unwrap(), Observed::default());
         while !guest.is_over() {

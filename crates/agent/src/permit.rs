@@ -1,4 +1,4 @@
-//! Permission of commands for the host.
+//! Permission for the host to run commands.
 
 use latpath_linux::open_file;
 use std::fmt;
@@ -9,15 +9,15 @@ use std::path::Path;
 /// Permitted length of a key, bytes.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
 
-/// Permission of commands for the host.
+/// Permission for the host to run commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Commands {
     /// No commands.
     #[default]
     Refused,
-    /// Commands of any connected host; on vsock only from a reserved port.
+    /// Commands of any connected host; over vsock, only from a reserved port.
     Allowed,
-    /// As `Allowed`, if the host also has this key.
+    /// Like `Allowed`, but only if the host also presents this key.
     WithKey(CommandKey),
 }
 

@@ -18,14 +18,14 @@ use std::time::Duration;
 const MAX_PACKED: usize = 4 << 20;
 /// Maximum number of samples and threads of a slice.
 const MAX_ROWS: usize = 1 << 18;
-/// Interval of draining the ring.
+/// Interval between reads of the ring.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// Source of slices.
 pub trait Sampler {
-    /// Drains the samples; sometimes returns a slice.
+    /// Drains the samples; returns a slice from time to time.
     fn step(&mut self) -> Option<Slice>;
-    /// Ends with the last slice, soon if `stop` is set.
+    /// Ends sampling and returns the last slice; without delay if `stop` is set.
     fn end(&mut self, stop: &AtomicBool) -> Slice;
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Packed {
     threads: Vec<Thread>,
     #[prost(message, repeated, tag = "5")]
     stacks: Vec<PackedStack>,
-    /// Samples in columns: time since the previous one.
+    /// First of the columns of samples: time since the previous sample, ns.
     #[prost(sint64, repeated, tag = "6")]
     later: Vec<i64>,
     #[prost(uint32, repeated, tag = "7")]
@@ -64,7 +64,7 @@ pub(crate) struct Packed {
     thread: Vec<u32>,
     #[prost(uint32, repeated, tag = "9")]
     stack: Vec<u32>,
-    /// Running times of threads in columns.
+    /// First of the columns of threads' running times: index of the thread.
     #[prost(uint32, repeated, tag = "10")]
     ran: Vec<u32>,
     #[prost(sint64, repeated, tag = "11")]
@@ -112,10 +112,10 @@ impl From<Slice> for Packed {
     }
 }
 
-/// Checks the memory that a packed slice needs before any is allocated: a thread without names has two bytes, and needs
-/// a hundred.
+/// Checks how much memory decoding a packed slice would need, before allocating any: a thread without names takes two
+/// bytes on the wire, but a hundred in memory.
 fn check(mut bytes: &[u8]) -> Result<(), String> {
-    /// Maximum of each field: the total numbers of a list, the bytes of call chains.
+    /// Limit of each field, by tag: total number of entries; for call chains (5), their total bytes.
     const MOST: [(u32, usize); 11] = [
         (3, MAX_NAMES),
         (4, MAX_THREADS),
@@ -129,7 +129,7 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
         (14, MAX_UNNAMED),
         (CHAINS, MAX_STACKS),
     ];
-    /// Pseudo tag of the number of call chains.
+    /// Pseudo tag under which call chains are counted.
     const CHAINS: u32 = 0;
     let mut counts = MOST.map(|_| 0usize);
     let mut count = |tag: u32, more: usize| {
@@ -152,7 +152,7 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
         let field = usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or("it is cut off")?;
         bytes = &bytes[field.len()..];
         match tag {
-            // The last byte of each number is below 128.
+            // Counts the varints in a packed list: only the last byte of each is below 128.
             6..=11 => count(tag, field.iter().filter(|byte| **byte < 128).count())?,
             5 => count(tag, field.len()).and_then(|()| count(CHAINS, 1))?,
             _ => count(tag, 1)?,
@@ -161,7 +161,8 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits a slice into parts that can be sent: first names and chains, at one time, then the samples.
+/// Splits a slice into parts that are small enough to send: first names and call chains, all with the slice's start
+/// time, then the samples.
 fn split(mut slice: Slice) -> VecDeque<Slice> {
     let mut pieces = VecDeque::new();
     let mut definitions = |piece: Slice| pieces.push_back(Slice { from: slice.from, until: slice.from, ..piece });
@@ -221,11 +222,11 @@ impl TryFrom<Packed> for Slice {
     }
 }
 
-/// The guest's end: the sampler's thread, and the slices waiting for the host.
+/// The guest's side of a profile: the sampler's thread, and the slices waiting for the host.
 pub(crate) struct Profiling {
     worker: Worker<Result<Slice, String>>,
     out: Outbound,
-    /// Parts of a long slice, not yet packed.
+    /// Parts of a long slice that are not packed yet.
     parts: VecDeque<Slice>,
 }
 
@@ -236,7 +237,7 @@ impl Profiling {
                 Ok(sampler) => sampler,
                 Err(why) => return drop(sender.send(Err(why))),
             };
-            // Ends when the receiver is gone.
+            // Also ends when the receiver is gone.
             while !orders.is_stopped() {
                 if sampler.step().is_some_and(|slice| sender.send(Ok(slice)).is_err()) {
                     return;
@@ -248,7 +249,7 @@ impl Profiling {
         Ok(Self { worker, out: Outbound::default(), parts: VecDeque::new() })
     }
 
-    /// Whether parts wait for the host; packs the next slice if none do.
+    /// Whether parts are waiting for the host; packs the next slice if there are none.
     pub fn has_chunks(&mut self) -> bool {
         if self.out.waiting() == 0 {
             match self.parts.pop_front() {
@@ -272,7 +273,8 @@ impl Profiling {
             }
             self.parts = split(slice);
             let mut part = self.parts.pop_front().expect("a slice has a part");
-            // Later slices refer to names and chains; samples may be lost.
+            // Names and chains must be kept, because later slices refer to them; a part's samples are dropped if it is
+            // still too long.
             for part in self.parts.iter_mut().chain([&mut part]) {
                 if !part.seen.is_empty() && is_long(&Packed::from(part.clone()), part.seen.len()) {
                     part.lost += part.seen.len() as u64;
@@ -290,7 +292,7 @@ impl Profiling {
         self.out.chunk().map(Message::ProfileChunk)
     }
 
-    /// Requests the sampler's end; its last slices follow as parts until [`Self::is_over`].
+    /// Asks the sampler to end; its last slices follow as parts until [`Self::is_over`].
     pub fn stop(&self) {
         self.worker.stop();
     }
@@ -301,11 +303,11 @@ impl Profiling {
     }
 }
 
-/// The host's end.
+/// The host's side of a profile.
 #[derive(Default)]
 pub(crate) struct Profiled {
     pub samples: Samples,
-    /// Times, in its own clock, and CPUs of the samples in the last slice.
+    /// Time (in the guest's clock) and CPU of each sample in the last slice.
     pub moments: Vec<(Ns, u32)>,
     inbound: Inbound,
     /// Reason for a missing profile.
@@ -348,7 +350,7 @@ mod tests {
     use crate::work::PIECE;
     use proptest::prelude::*;
 
-    /// A sampler with this number of slices.
+    /// A sampler that produces this number of slices.
     struct Made(u32);
 
     fn slice(number: i64) -> Slice {
@@ -442,7 +444,7 @@ mod tests {
         assert_eq!(host.samples.thread(4999), wanted.thread(4999));
     }
 
-    /// A few bytes that need much memory are refused before it is allocated.
+    /// A short slice that would need much memory is refused before the memory is allocated.
     #[test]
     fn empty_entries_need_no_memory() {
         let said = |slice: Vec<u8>| {

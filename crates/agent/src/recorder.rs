@@ -13,7 +13,7 @@ const MAX_READY: usize = 16 << 20;
 
 /// The recorder thread with its queues.
 pub struct Recording {
-    /// `None` after its end.
+    /// The recorder's thread; `None` once it has ended.
     thread: Option<RecorderThread<Vec<u8>>>,
     /// Requests not started yet.
     coming: Vec<WindowRequest>,
@@ -113,7 +113,7 @@ impl Recording {
         })
     }
 
-    /// Handles the end of the thread.
+    /// Reports to the host that the recorder's thread has ended.
     fn broken(&mut self, why: &str, out: &mut Vec<Message>) {
         let coming = std::mem::take(&mut self.coming);
         out.extend(self.working.take().into_iter().chain(coming.iter().map(|r| r.id)).map(|id| error(id, why)));

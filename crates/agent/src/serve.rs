@@ -34,7 +34,7 @@ impl<S: Source> From<S> for Attached<S> {
     }
 }
 
-/// Finds the instrument of a name.
+/// Finds the instrument with a given name.
 pub type FindObserver = Box<dyn Fn(&str) -> Option<MakeObserver> + Send>;
 
 /// Options of an agent.
@@ -45,22 +45,22 @@ pub struct ServeOptions {
     pub facts: Facts,
     /// Reader of the hypervisor's clock, if available.
     pub hypervisor: Option<Box<dyn Reader>>,
-    /// Where this machine's clock daemons answer.
+    /// How to reach this machine's clock daemons.
     pub clocks: SurveyOptions,
     /// Finds the virtual machines that this machine runs.
     pub vms: fn() -> Result<Vec<Vm>, String>,
     /// Maximum silence of the host before it counts as dead.
     pub silence: Duration,
-    /// Maximum wait for a preamble; `None` waits for ever, or for 10 s after a connection to a socket.
+    /// Maximum wait for a preamble; with `None`, 10 s after a connection to a socket, otherwise unlimited.
     pub opening: Option<Duration>,
     /// Interval of draining the source.
     pub every: Duration,
-    /// Instruments that it attaches for the host; the hello announces whether there are any.
+    /// Finds the instruments that the agent attaches for the host; the hello announces whether there are any.
     pub observers: Option<FindObserver>,
     /// Permission of commands, announced in the hello.
     pub commands: Commands,
-    /// Capacity of the source's rings in sightings, for running in the background while the source runs. `None` in
-    /// tests.
+    /// Capacity of the source's rings, in sightings; the process then runs at background priority while the source
+    /// runs. `None` in tests.
     pub background: Option<usize>,
 }
 
@@ -82,7 +82,7 @@ impl Default for ServeOptions {
     }
 }
 
-/// Regular end of a session.
+/// How a session ended regularly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// The host requested a stop.
@@ -104,7 +104,7 @@ pub enum ServeError {
     /// The host was silent for too long.
     #[error("no message from the host for {0:?}: considered dead")]
     Silent(Duration),
-    /// The host does not read.
+    /// The host did not read anything for too long.
     #[error("the host has read nothing for {0:?}: considered dead")]
     Stuck(Duration),
     /// Invalid bytes.
@@ -124,11 +124,12 @@ pub enum ServeError {
     Io(#[from] std::io::Error),
 }
 
-/// Serves one session: waits for a host, attaches the requested source by `make_source`, and forwards its sightings
-/// until the host requests a stop or is gone. The source is dropped, and so detached, before this returns; a source
-/// still being attached is dropped afterwards. Bytes left by an earlier session on this stream are read first.
+/// Serves one session: waits for a host, attaches the source that `make_source` creates for the request, and forwards
+/// its sightings until the host requests a stop or is gone. The source is dropped, and so detached, before this
+/// returns; a source that is still being attached is dropped afterwards. Bytes left by an earlier session on this
+/// stream are read first.
 ///
-/// The session ends when `quit` becomes readable.
+/// The session also ends when `quit` becomes readable.
 ///
 /// # Errors
 /// If the session fails.
@@ -152,14 +153,14 @@ where
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
         Ok(Ended::Quit) => Some("the agent was stopped".to_string()),
         Err(ServeError::Io(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
-        // Reports the reason to a host that was only slow, or whose guest was stopped.
+        // The host may only be slow, or its guest was stopped; report the reason to it.
         Err(e) => Some(e.to_string()),
     };
     session.end(last_word);
     result
 }
 
-/// The number of the next session, or the end of the wait for it.
+/// Returns the ID of the next session, or why the wait for it ended.
 fn wait_for_host(
     stream: &mut Stream,
     within: Option<Duration>,

@@ -29,9 +29,9 @@ const LEAST_EXCHANGES: u64 = 3;
 const ROUND: Duration = Duration::from_millis(100);
 /// Maximum wait for the last output of a carrier command.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Maximum wait for that output if the agent has closed the stream, so that the command is about to end.
+/// Maximum wait for the last output if the agent has closed the stream, because the command is then about to end.
 const LAST_WORDS_AT_THE_END: Duration = Duration::from_secs(5);
-/// Error text for that case.
+/// Error when the agent closes the stream.
 const CLOSED: &str = "the agent closed the stream";
 
 /// State shared by the owner of the machine and the session thread.
@@ -56,7 +56,7 @@ impl Shared {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic of the other side, the session has ended, but its results can still be read.
+        // A panic of the other thread ends the session, but its results can still be read.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
@@ -68,13 +68,13 @@ pub(crate) struct State {
     /// Whether the first burst is complete, so that times can be mapped.
     pub ready: bool,
     pub over: bool,
-    /// Error of the session, unless the agent ended it regularly.
+    /// Error that ended the session; `None` if the agent ended it regularly.
     pub fault: Option<String>,
     /// Sightings dropped here because they were not drained in time.
     pub overflow: u64,
-    /// Number of requested windows not fetched yet.
+    /// Number of requested windows that have not been fetched yet.
     pub unfetched: usize,
-    /// Messages to send.
+    /// Messages to be sent to the agent.
     pub commands: VecDeque<Message>,
     /// Whether the session thread must end unconditionally.
     pub close: bool,
@@ -84,7 +84,7 @@ impl State {
     /// Handles all complete messages, received at `now`.
     ///
     /// # Errors
-    /// With a description of an invalid message.
+    /// A message is invalid; describes the problem.
     pub fn take_items(&mut self, reader: &mut FrameReader, session: u64, now: Ns) -> Result<(), String> {
         loop {
             match reader.next().map_err(|e| format!("the agent sent {e}"))? {
@@ -132,7 +132,7 @@ impl Session {
     pub fn new(mut line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
         let now = Instant::now();
         line.stream.reader = FrameReader::new(AGENT_MAGIC);
-        // Distinguishes sessions on one device, without being secret; never 0.
+        // Distinguishes the sessions on one device; need not be secret, but is never 0.
         let nonce = (monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
         Self {
             stream: line.stream,
@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Runs until the agent's goodbye, an error, or the owner's close.
+    /// Runs until the agent's goodbye, an error, or until the owner closes the session.
     pub fn run(mut self) {
         let result = self.speak();
         let Self { stream, mut carrier, shared, stopping, .. } = self;
@@ -208,8 +208,8 @@ impl Session {
                     Got::End => return Err(CLOSED.into()),
                 }
             }
-            // A write error counts only after all earlier messages of the agent are read. So does silence: this thread
-            // may have had no CPU in the meantime.
+            // A write error counts only once all messages that the agent sent before have been read. So does silence:
+            // this thread may have had no CPU in the meantime.
             flushed?;
             self.check_waits()?;
         }
@@ -240,7 +240,8 @@ impl Session {
         Ok(())
     }
 
-    /// Repeats the preamble until the agent replies: the first one may be taken for part of an older session's frame.
+    /// Repeats the preamble until the agent replies: the agent may take the first one for part of an older session's
+    /// frame.
     fn knock(&mut self) {
         if !self.open && self.knocked.is_none_or(|at| at.elapsed() >= KNOCK) && self.out.waiting() == 0 {
             self.out.push_bytes(&preamble(HOST_MAGIC, self.nonce));
@@ -260,7 +261,8 @@ impl Session {
         let question = || {
             let now = Instant::now();
             let inbox = &mut shared.lock().inbox;
-            // The agent must hear from its host during the wait.
+            // While the rest of a profile is awaited, requests continue, so that the agent does not consider its host
+            // dead.
             let is_over = *stopping && inbox.profile.is_none();
             if greeted.is_none() || is_over || now < *next_question {
                 return None;
@@ -270,7 +272,7 @@ impl Session {
                 + match requested {
                     requested if requested < BURST && under_way > 3 => BURST_STEP * 4,
                     requested if requested < BURST => BURST_STEP,
-                    // 12 to 20 per second, out of step with the agent's own interval.
+                    // After the burst, 12 to 20 requests per second, out of step with the agent's own interval.
                     requested => Duration::from_micros(50_000 + requested.wrapping_mul(0x9e37_79b9) % 32_768),
                 };
             inbox.request_time(monotonic()).map(Message::TimeRequest)

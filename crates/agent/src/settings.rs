@@ -4,7 +4,7 @@ use crate::message::{MAX_LINES, MAX_NAME};
 use latpath_model::text::{cut, printable};
 use latpath_settings::{read_host, Reading, SettingValue};
 
-/// Maximum number of settings that an agent sends, and that a host keeps: a guest has some hundreds.
+/// Maximum number of settings that an agent sends and a host keeps; a guest has some hundreds.
 const MAX_SETTINGS: usize = 4096;
 /// Maximum length of a value, bytes.
 const MAX_VALUE: usize = 2048;
@@ -14,19 +14,19 @@ const MAX_BYTES: usize = 512 << 10;
 /// The settings of a machine.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct MachineReading {
-    /// Begin of the reading, `CLOCK_MONOTONIC` of the agent's machine.
+    /// Start of the reading, `CLOCK_MONOTONIC` of the agent's machine.
     #[prost(int64, tag = "1")]
     pub taken_ns: i64,
-    /// Duration of the reading.
+    /// Duration of the reading, ns.
     #[prost(int64, tag = "2")]
     pub took_ns: i64,
     /// The values, in the order of the table of settings.
     #[prost(message, repeated, tag = "3")]
     pub values: Vec<WireSetting>,
-    /// Values that were not sent.
+    /// Number of values that were not sent.
     #[prost(uint64, tag = "4")]
     pub omitted: u64,
-    /// Settings that could not be read; lines for people.
+    /// Settings that could not be read, as human-readable lines.
     #[prost(string, repeated, tag = "5")]
     pub notes: Vec<String>,
 }
@@ -60,7 +60,7 @@ impl MachineReading {
         .bounded()
     }
 
-    /// A copy within all limits, whose texts have no control codes for a terminal.
+    /// A copy that keeps all limits and contains no terminal control codes.
     pub(crate) fn bounded(&self) -> Self {
         let text = |text: &str, most: usize| cut(&printable(text), most).to_owned();
         let mut bytes = 0;
@@ -83,7 +83,7 @@ impl MachineReading {
         }
     }
 
-    /// In the format of a run.
+    /// Converts the settings to the format of a run.
     pub fn reading(&self) -> Reading {
         let value = |one: &WireSetting| SettingValue {
             setting: one.setting.clone(),

@@ -20,7 +20,8 @@ pub struct SourceNotes {
     pub notes: Vec<WireSourceNote>,
     #[prost(message, repeated, tag = "2")]
     pub senders: Vec<WireSender>,
-    /// Error bounds of the points' times on the machine's clock, ns, in the order of the points; the rest are 0.
+    /// Error bounds of the points' times on the machine's clock, ns, in the order of the points; points beyond the end
+    /// of the list have 0.
     #[prost(uint64, repeated, tag = "3")]
     pub bounds: Vec<u64>,
 }
@@ -70,10 +71,10 @@ impl SourceNotes {
         }
     }
 
-    /// Decodes the notes, prefixed with the machine's name, the senders and the bounds.
+    /// Decodes the notes (prefixed with the machine's name), the senders and the bounds.
     ///
     /// # Errors
-    /// With a description of an invalid message.
+    /// The message is invalid; describes the problem.
     pub fn read(self, machine: &str) -> Result<ReadNotes, String> {
         let (notes, senders, bounds) = (self.notes.len(), self.senders.len(), self.bounds.len());
         if notes > MAX_SOURCE_NOTES || senders > MAX_SENDERS || bounds > MAX_POINTS {

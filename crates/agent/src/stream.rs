@@ -1,4 +1,4 @@
-//! A byte stream of two non-blocking descriptors.
+//! A byte stream over one or two non-blocking descriptors.
 
 use crate::frame::{FrameReader, HOST_MAGIC};
 use nix::errno::Errno;
@@ -15,7 +15,7 @@ const READ: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Stream {
     rx: OwnedFd,
-    /// `None` if the same as `rx`.
+    /// `None` if `rx` is also used for writing.
     tx: Option<OwnedFd>,
     /// Flags to restore on each descriptor, because other processes may share the open file (a terminal, a shell's
     /// pipe).
@@ -42,12 +42,12 @@ pub(crate) struct Ready {
     pub write: bool,
     /// Whether the other descriptor is readable.
     pub other: bool,
-    /// Whether the peer hung up.
+    /// Whether the peer has hung up.
     pub hangup: bool,
 }
 
 impl Stream {
-    /// Creates a stream of a socket or device, open for reading and writing.
+    /// Creates a stream from a socket or device that is open for reading and writing.
     ///
     /// # Errors
     /// The descriptor cannot be made non-blocking.
@@ -55,7 +55,7 @@ impl Stream {
         Self::from_parts(fd.into(), None)
     }
 
-    /// Creates a stream of two pipes.
+    /// Creates a stream from two pipes.
     ///
     /// # Errors
     /// A descriptor cannot be made non-blocking.
@@ -63,7 +63,7 @@ impl Stream {
         Self::from_parts(rx.into(), Some(tx.into()))
     }
 
-    /// Creates a stream of standard input and output.
+    /// Creates a stream from standard input and output.
     ///
     /// # Errors
     /// A descriptor cannot be copied or made non-blocking.
@@ -120,7 +120,7 @@ impl Stream {
                 fds[0] = PollFd::new(self.rx.as_fd(), PollFlags::POLLIN | PollFlags::POLLOUT);
                 0
             }
-            // Without POLLOUT, a broken pipe is still reported.
+            // Polled even without POLLOUT: a broken pipe is reported in any case.
             (Some(tx), write) => {
                 fds.push(PollFd::new(tx.as_fd(), if write { PollFlags::POLLOUT } else { PollFlags::empty() }));
                 1
@@ -129,7 +129,7 @@ impl Stream {
         if let Some(fd) = other {
             fds.push(PollFd::new(fd, PollFlags::POLLIN));
         }
-        // Rounded up, so that a wait does not end just before its time, repeatedly.
+        // Rounded up: with less than a millisecond left, a caller would otherwise poll in a busy loop.
         let ms = timeout.as_nanos().div_ceil(1_000_000).min(60_000) as u16;
         match poll(&mut fds, PollTimeout::from(ms)) {
             Ok(_) => {}
@@ -151,7 +151,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         for (fd, flags) in [Some(&self.rx), self.tx.as_ref()].into_iter().zip(self.flags) {
             if let (Some(fd), Some(flags)) = (fd, flags) {
-                // Best effort: the peer may be gone.
+                // An error is ignored: the peer may be gone.
                 let _ = fcntl(fd, FcntlArg::F_SETFL(flags));
             }
         }

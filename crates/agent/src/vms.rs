@@ -11,27 +11,27 @@ const MAX_VMS: usize = 1024;
 const MAX_VM_BYTES: usize = 128 << 10;
 /// Maximum size of the JSON of all virtual machines, bytes.
 const MAX_BYTES: usize = 2 << 20;
-/// Size of a message from which the next virtual machine begins another one, bytes.
+/// Message size above which the next virtual machine starts a new message, bytes.
 const MESSAGE_BYTES: usize = 256 << 10;
 
 /// A part of the list of virtual machines.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct VmList {
-    /// Each as JSON, like an element of `vms` of `latpath vms --json`.
+    /// The virtual machines, each as JSON like an element of `vms` of `latpath vms --json`.
     #[prost(bytes = "vec", repeated, tag = "1")]
     pub vms: Vec<Vec<u8>>,
-    /// Whether it completes the list.
+    /// Whether this part completes the list.
     #[prost(bool, tag = "2")]
     pub last: bool,
-    /// Number of virtual machines that exceed the limits; in the last part.
+    /// Number of virtual machines omitted because of the limits; set in the last part.
     #[prost(uint64, tag = "3")]
     pub omitted: u64,
-    /// Why the machine's virtual machines are not known; in the last part.
+    /// Why the machine's virtual machines are not known; set in the last part.
     #[prost(string, tag = "4")]
     pub error: String,
 }
 
-/// The list as messages, in order, within all limits.
+/// Encodes the list as messages, in order, within all limits.
 pub fn messages(found: Result<Vec<Vm>, String>) -> Vec<VmList> {
     let (vms, error) = match found {
         Ok(vms) => (vms, String::new()),
@@ -56,7 +56,7 @@ pub fn messages(found: Result<Vec<Vm>, String>) -> Vec<VmList> {
     parts
 }
 
-/// The list, as far as it has arrived.
+/// The virtual machines received so far.
 #[derive(Debug, Default)]
 pub struct ReportedVms {
     vms: Vec<Vm>,
@@ -72,7 +72,7 @@ impl ReportedVms {
     /// Adds a part.
     ///
     /// # Errors
-    /// If the list exceeds its limits, or was complete already.
+    /// If the list exceeds its limits, or was already complete.
     pub fn take(&mut self, part: VmList) -> Result<(), String> {
         if self.is_complete {
             return Err("the agent sent virtual machines after the end of their list".into());
@@ -84,7 +84,7 @@ impl ReportedVms {
                     "the agent sent more than {MAX_VMS} virtual machines, or more than {MAX_BYTES} bytes about them"
                 ));
             }
-            // A later version may have roles that this one does not know.
+            // An agent of a later version may report roles that this version cannot parse.
             match serde_json::from_slice(&json).ok().and_then(|json| serde_json::from_value(harmless(json)).ok()) {
                 Some(vm) => self.vms.push(vm),
                 None => self.unread += 1,
@@ -94,7 +94,7 @@ impl ReportedVms {
         Ok(())
     }
 
-    /// The list, and why machines are missing from it, if any are; `None` until it is complete.
+    /// The list, and why virtual machines are missing from it (if any are); `None` until it is complete.
     pub fn complete(&self) -> Option<(Vec<Vm>, Option<String>)> {
         if !self.is_complete {
             return None;
@@ -112,7 +112,7 @@ impl ReportedVms {
     }
 }
 
-/// A copy with bounded texts that have no control codes for a terminal.
+/// A copy in which strings are truncated and contain no terminal control codes.
 fn harmless(json: Value) -> Value {
     match json {
         // A list of CPUs may be longer than a name.

@@ -9,20 +9,20 @@ use latpath_model::Ns;
 pub const MAX_WINDOWS: usize = 16;
 /// Maximum length of a window, ns.
 pub const LONGEST: Ns = 10_000_000_000;
-/// Maximum distance of a window's end in the future, ns.
+/// Maximum time by which a window's end may lie in the future, ns.
 pub const AHEAD: Ns = 1_000_000_000;
 
-/// Maximum memory of received windows before they are fetched, bytes: a guest can send them faster than the host uses
-/// them.
+/// Maximum memory of received windows that have not been fetched, bytes: a guest can send them faster than the host
+/// uses them.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Maximum distance of an event's time in the future, ns; the host refuses windows beyond it.
+/// Maximum time by which an event may lie in the future, ns; the host refuses windows with later events.
 const FUTURE: Ns = 1_000_000_000;
 
 /// A window of a machine's flight recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestWindow {
-    /// The machine's clock minus the host's, as used for sightings of that time.
+    /// The machine's clock minus the host's, as applied to sightings in this window, ns.
     pub offset_ns: Ns,
     /// Error bound of the offset, ns.
     pub error_bound_ns: Ns,
@@ -35,15 +35,15 @@ pub type Answer = Result<GuestWindow, String>;
 
 struct Open {
     id: u64,
-    /// Requested time, in the agent's clock.
+    /// Start of the requested window, in the agent's clock.
     from: Ns,
     to: Ns,
-    /// Timeout, in the host's clock.
+    /// Deadline for the reply, in the host's clock.
     until: Ns,
     bytes: Vec<u8>,
     /// Number of bytes received, including discarded ones.
     came: usize,
-    /// Whether its timeout has passed; its further parts are discarded.
+    /// Whether the deadline has passed; the rest of the window is then discarded.
     given_up: bool,
 }
 
@@ -51,13 +51,13 @@ struct Open {
 #[derive(Default)]
 pub struct Windows {
     open: Vec<Open>,
-    /// The window received in part: until its end, parts of others are refused.
+    /// ID of the window that has been received in part; until it is complete, parts of other windows are refused.
     coming: Option<u64>,
     /// Windows received since the last call.
     pub done: Vec<(u64, Answer)>,
 }
 
-/// Refuses empty times, and longer ones than a recorder keeps.
+/// Refuses windows that are empty, too long, or end too far in the future.
 pub fn sensible(from: Ns, to: Ns, now: Ns) -> Result<(), String> {
     match to.saturating_sub(from) {
         ..=0 => Err("a window must end after it begins".into()),
@@ -68,7 +68,7 @@ pub fn sensible(from: Ns, to: Ns, now: Ns) -> Result<(), String> {
 }
 
 impl Windows {
-    /// The request for a window of the host's time; `None` if it already has an answer.
+    /// Returns the request for a window between two times of the host's clock; `None` if it failed at once.
     pub fn request(
         &mut self,
         id: u64,
@@ -134,7 +134,7 @@ impl Windows {
         if open.given_up {
             return Ok(());
         }
-        // A window that is too large or damaged is reported as missing; its other fields are still checked.
+        // A window that is too large or damaged is reported as missing; one with impossible times ends the session.
         let answer = match Snapshot::decode_within(&open.bytes, SnapshotLimits::SENT) {
             Err(e) => Err(format!("the agent's window cannot be read: {e}")),
             Ok(snapshot) if snapshot.bytes() > MAX_BYTES.saturating_sub(self.bytes()) => {
@@ -152,7 +152,7 @@ impl Windows {
         self.done.iter().filter_map(|(_, answer)| Some(answer.as_ref().ok()?.snapshot.bytes())).sum()
     }
 
-    /// Gives up windows whose timeout has passed.
+    /// Abandons windows whose deadline has passed.
     pub fn expire(&mut self, now: Ns) {
         for open in self.open.iter_mut().filter(|open| !open.given_up && now >= open.until) {
             (open.given_up, open.bytes) = (true, Vec::new());
@@ -167,7 +167,7 @@ impl Windows {
     }
 }
 
-/// Checks that a complete window has the requested time and no impossible times.
+/// Checks that a complete window covers the requested time and has no events in the future.
 fn check(open: &Open, snapshot: Snapshot, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, String> {
     let window = &snapshot.window;
     if (window.from, window.to) != (open.from, open.to) {
@@ -178,7 +178,7 @@ fn check(open: &Open, snapshot: Snapshot, timeline: &mut Timeline, now: Ns) -> R
     if latest.is_some_and(future) {
         return Err("its times are in the future".into());
     }
-    // Uses the same offset as sightings of that time.
+    // Uses the same offset as for sightings in this window.
     timeline.advance(open.to);
     let known = timeline.offset_over(open.from, open.to);
     let (offset_ns, error_bound_ns) = known.ok_or("its clock is not known")?;
@@ -194,7 +194,7 @@ mod tests {
     const NOW: Ns = 100_000_000_000;
     const MS: Ns = 1_000_000;
 
-    /// Timeline of a guest whose clock is a second ahead.
+    /// Timeline of a guest whose clock is one second ahead.
     fn timeline() -> Timeline {
         let mut timeline = Timeline::new();
         let t = NOW - 50_000 + 1_000 * MS;
@@ -276,7 +276,7 @@ mod tests {
             bytes
         })
         .contains("version 9"));
-        // A few KiB that would need many MiB of memory.
+        // A few KiB that would take many MiB of memory when decoded.
         let bomb = why(&|request| {
             let events = vec![Event { t: request.from, pid: 1, what: EventKind::TimerExit }; 1 << 19];
             let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];

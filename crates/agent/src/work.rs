@@ -1,4 +1,4 @@
-//! Work of the agent for the host in a separate thread, and its reply, sent in parts after all other messages.
+//! Work that the agent does for the host in a separate thread, and its reply, sent in parts after all other messages.
 
 use crate::message::{printable, Chunk, Reply, MAX_TEXT};
 use latpath_model::text::cut;
@@ -10,23 +10,23 @@ use std::thread::JoinHandle;
 
 /// Maximum size of a part, bytes; small, so that time replies are not delayed.
 pub(crate) const PIECE: usize = 8 << 10;
-/// Maximum number of results waiting for the host; if reached, the thread waits.
+/// Maximum number of results waiting for the host; beyond it, the thread blocks.
 const MAX_WAITING: usize = 16;
 
 /// A thread that works until it is stopped. Dropping it stops it, and waits for its end.
 pub(crate) struct Worker<T> {
     thread: Option<JoinHandle<()>>,
     orders: Arc<Orders>,
-    /// `None` once the thread has ended and all its results are taken.
+    /// `None` once the thread has ended and all its results have been taken.
     results: Option<Receiver<T>>,
 }
 
 /// Requests to a [`Worker`]'s thread.
 #[derive(Default)]
 pub(crate) struct Orders {
-    /// End the work and send the remaining results.
+    /// Whether to end the work and send the remaining results.
     pub stop: AtomicBool,
-    /// No receiver exists for the remaining results.
+    /// Whether to end at once, because nobody will receive the remaining results.
     pub leave: AtomicBool,
 }
 
@@ -57,7 +57,7 @@ impl<T: Send + 'static> Worker<T> {
         }
     }
 
-    /// Requests the thread's end; its last results arrive until [`Self::is_over`].
+    /// Asks the thread to end; its last results arrive until [`Self::is_over`].
     pub fn stop(&self) {
         self.orders.stop.store(true, Ordering::SeqCst);
     }
@@ -71,7 +71,7 @@ impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         self.orders.leave.store(true, Ordering::SeqCst);
         self.orders.stop.store(true, Ordering::SeqCst);
-        // Ends a send that waits for a free entry.
+        // Unblocks a send that is waiting for a free entry.
         self.results = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -79,7 +79,7 @@ impl<T> Drop for Worker<T> {
     }
 }
 
-/// A reply that the agent is sending: its bytes, and the number of bytes sent.
+/// A reply that the agent is sending, and how many bytes of it have been sent.
 #[derive(Default)]
 pub(crate) struct Outbound {
     bytes: Vec<u8>,
@@ -91,7 +91,7 @@ impl Outbound {
         Self { bytes, sent: 0 }
     }
 
-    /// A reply with this content, or with the error.
+    /// Creates a reply with this content or error.
     pub fn reply(outcome: Result<Vec<u8>, String>) -> Self {
         let reply = match outcome {
             Ok(content) => Reply { error: String::new(), content },
@@ -100,12 +100,12 @@ impl Outbound {
         Self::new(reply.encode_to_vec())
     }
 
-    /// Number of bytes not sent yet.
+    /// Number of bytes not yet sent.
     pub fn waiting(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// The next piece, and whether it is the last.
+    /// Returns the next piece, and whether it is the last.
     pub fn piece(&mut self) -> Option<(Vec<u8>, bool)> {
         let rest = &self.bytes[self.sent..];
         let piece = rest[..rest.len().min(PIECE)].to_vec();

@@ -9,7 +9,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// An agent's answer to a host's preamble, and its greeting (version 1), by hand: the wire format is fixed.
+/// The bytes of an agent's reply to a host's preamble and of its hello, with this protocol version. Written by hand,
+/// because the wire format is fixed.
 fn greeting(preamble: &[u8], version: u8) -> Vec<u8> {
     let mut bytes = b"\xfe\xfflatpth".to_vec();
     bytes.extend(&preamble[8..16]);
@@ -19,7 +20,7 @@ fn greeting(preamble: &[u8], version: u8) -> Vec<u8> {
 
 const SOON: Duration = Duration::from_millis(600);
 
-/// Connects to an agent: `peer`, at the other end of the stream.
+/// Connects to an agent, which `peer` plays at the other end of the stream.
 fn host_against(peer: impl FnOnce(UnixStream) + Send + 'static) -> Result<Machine, MachineError> {
     host_that_waits(patient(), peer)
 }
@@ -65,7 +66,7 @@ fn an_agent_that_stalls_after_its_greeting_is_disconnected() {
         guest.write_all(&greeting(&preamble, 1)).unwrap();
         hold(guest);
     }));
-    // The error has the duration.
+    // The error contains the duration.
     assert!(error.contains("no answer for ") && error.contains(" s: considered dead"), "{error}");
 }
 
@@ -95,7 +96,7 @@ fn an_agent_that_observes_without_being_asked_is_refused() {
     let error = why(host_against(|mut guest| {
         let preamble = knock(&mut guest);
         guest.write_all(&greeting(&preamble, 1)).unwrap();
-        // The window has begun.
+        // The message `Observing`: the window has begun.
         guest.write_all(&[3, 0, 0, 0, 0xc2, 1, 0]).unwrap();
         hold(guest);
     }));
@@ -133,7 +134,7 @@ fn an_agent_that_floods_before_its_greeting_wastes_the_timeout_but_no_memory() {
     assert!(error.contains("no agent answered"), "{error}");
 }
 
-/// Serves a host, `peer`, which disconnects when the closure's result is dropped.
+/// Serves a host played by `peer`, which disconnects when the closure's result is dropped.
 fn serve_against<T>(options: ServeOptions, peer: impl FnOnce(UnixStream) -> T) -> Result<Ended, ServeError> {
     let (host, guest) = UnixStream::pair().unwrap();
     host.set_read_timeout(Some(LIMIT)).unwrap();
@@ -150,7 +151,7 @@ fn waits_long() -> ServeOptions {
 }
 
 const OPEN: &[u8] = b"\xfe\xffLATPTH\x01\x02\x03\x04\x05\x06\x07\x08";
-/// HostHello of versions 1 to 1.
+/// HostHello with oldest and newest version 1.
 const HELLO: &[u8] = &[6, 0, 0, 0, 0x0a, 4, 0x08, 1, 0x10, 1];
 
 #[test]
@@ -200,7 +201,7 @@ fn a_host_that_never_reads_is_disconnected() {
     let error = serve_against(ServeOptions { silence: SOON, ..waits_long() }, |mut host| {
         host.write_all(OPEN).unwrap();
         host.write_all(HELLO).unwrap();
-        // Endless time requests: the replies fill the stream.
+        // Endless time requests: the replies fill the stream, because they are not read.
         let question = [4, 0, 0, 0, 0x4a, 2, 0x08, 1].repeat(100);
         host.set_write_timeout(Some(LIMIT)).unwrap();
         while host.write_all(&question).is_ok() {}
@@ -208,7 +209,7 @@ fn a_host_that_never_reads_is_disconnected() {
     })
     .unwrap_err();
     let gave_up = matches!(error, ServeError::Stuck(_) | ServeError::Protocol(_) | ServeError::Io(_));
-    // A thread that is paused for so long counts as dead too.
+    // If the test's thread is paused for longer than the timeout, the host counts as silent instead.
     assert!(gave_up || matches!(error, ServeError::Silent(_)), "{error}");
 }
 
@@ -245,13 +246,13 @@ proptest! {
     }
 }
 
-/// Frames with random contents, some with the header of an existing message.
+/// Frames with random contents; in some, the content follows the tag and length of an existing message.
 fn framed(frames: &[(Vec<u8>, bool, u8)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (content, like_a_message, tag) in frames {
         let mut frame = content.clone();
         if *like_a_message {
-            // Tags from 16 on need a second byte.
+            // Tags above 15 take a second byte.
             let head = match *tag {
                 tag @ ..16 => vec![tag << 3 | 2],
                 tag => vec![(tag << 3 | 2) | 0x80, tag >> 4],

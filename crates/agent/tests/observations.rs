@@ -1,4 +1,4 @@
-//! An instrument that an agent attaches for its host, from the begin of its window to the observation.
+//! An instrument that an agent attaches for its host, from the start of its window to the observation.
 
 mod fake;
 
@@ -11,7 +11,7 @@ use std::sync::mpsc::{channel, Receiver};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Counts its steps, and returns this many bytes.
+/// An observer that counts its steps and returns this many bytes.
 struct Counts {
     steps: Arc<AtomicU32>,
     bytes: usize,
@@ -29,14 +29,14 @@ impl Observer for Counts {
     }
 }
 
-/// A machine whose agent has the instruments that `find` finds.
+/// Connects to a machine whose agent has the instruments that `find` returns.
 fn machine(find: Option<FindObserver>, timeouts: Timeouts) -> (Machine, Agent) {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = agent_with(guest, ServeOptions { observers: find, ..ServeOptions::default() });
     (Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), timeouts).unwrap(), agent)
 }
 
-/// An agent that has the instruments `short` and `long`, and `none`, which cannot be attached.
+/// Finds the instruments `short` and `long`, and `none`, which cannot be attached.
 fn instruments(steps: &Arc<AtomicU32>) -> FindObserver {
     let steps = steps.clone();
     Box::new(move |name| {

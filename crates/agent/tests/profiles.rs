@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::time::Duration;
 
-/// Returns a slice at each step, and the last one on request.
+/// A sampler that returns a slice at each step, and the last one on request.
 struct Slow {
     until: Ns,
     first: bool,
@@ -48,7 +48,7 @@ impl Sampler for Slow {
     }
 }
 
-/// A machine that has started to send samples.
+/// Connects to a machine that has started to send samples.
 fn sampled(timeouts: Timeouts) -> (Machine, Agent, Sender<()>) {
     let (host, guest) = UnixStream::pair().unwrap();
     let (last, go_on) = channel();
@@ -75,7 +75,7 @@ fn the_host_waits_for_late_samples_and_exchanges_times_meanwhile() {
     let samples = machine.take_profile().unwrap();
     assert!(samples.span().unwrap().1 >= requested, "the last slice is missing");
     assert_eq!((moments.len() as u64, moments[0].cpu), (samples.samples, 3));
-    // Both have the same clock.
+    // Host and guest share a clock, so the times can be compared.
     let off = moments.last().map(|last| (last.t - requested, last.error_bound_ns));
     assert!(off.is_some_and(|(off, bound)| off <= bound), "{off:?}");
 }

@@ -88,7 +88,7 @@ fn notes_and_senders_reach_only_hosts_that_request_them_with_the_last_at_the_end
 
 #[test]
 fn times_of_a_machine_with_another_clock_are_within_the_bound() {
-    // Ahead by 100 s and fast by 80 ppm.
+    // The guest's clock is 100 s ahead and 80 ppm fast.
     let began = monotonic();
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
     let (mut machine, agent) = connected(move || guest(monotonic()));
@@ -108,7 +108,7 @@ fn times_of_a_machine_with_another_clock_are_within_the_bound() {
         let off = s.t - seen[s.key as usize];
         assert!(off.abs() <= clock.max_error_bound_ns + 2, "{off} ns off, bound {}", clock.max_error_bound_ns);
     }
-    // Without exchanges for a while, both clocks' bounds grow.
+    // The error bounds grow while no exchanges take place, so wait until the clock is exact again.
     until("the clock is as it is", || {
         let (clock, now) = (machine.clock(), monotonic());
         let off = clock.offset_ns - (guest(now) - now);
@@ -233,7 +233,7 @@ fn clock_exchanges_continue_while_the_probe_is_attached() {
     std::thread::spawn(move || {
         let make = move |_: &StartRequest| {
             let before = heard.load(Ordering::SeqCst);
-            // A time reply has less than 50 bytes, and no other messages are sent meanwhile.
+            // A time reply has fewer than 50 bytes, and no other messages are sent in the meantime.
             until("ten answers", || heard.load(Ordering::SeqCst) > before + 500).unwrap();
             Err::<Attached<fake::Given>, _>("slow".to_string())
         };
@@ -245,7 +245,7 @@ fn clock_exchanges_continue_while_the_probe_is_attached() {
     assert!(machine.clock().exchanges >= before + 5);
 }
 
-/// Forwards in both directions, and counts the bytes of the second end.
+/// Forwards bytes in both directions; returns a counter of the bytes sent by `far`.
 fn counted(near: UnixStream, far: UnixStream) -> Arc<AtomicU64> {
     let said = Arc::new(AtomicU64::new(0));
     let (mut back, mut there) = (near.try_clone().unwrap(), far.try_clone().unwrap());
@@ -263,7 +263,7 @@ fn counted(near: UnixStream, far: UnixStream) -> Arc<AtomicU64> {
     said
 }
 
-/// Forwards with a millisecond's delay.
+/// Forwards bytes with a delay of one millisecond.
 fn forward_slowly(mut from: UnixStream, mut to: UnixStream) {
     std::thread::spawn(move || {
         let mut bytes = [0; 4096];
@@ -276,7 +276,7 @@ fn forward_slowly(mut from: UnixStream, mut to: UnixStream) {
     });
 }
 
-/// An exact hypervisor's clock: guest and host are one machine here.
+/// An exact reader of the hypervisor's clock: guest and host are the same machine here.
 struct True;
 
 impl Reader for True {
@@ -296,7 +296,7 @@ fn the_hypervisors_clock_is_used_if_available() {
     assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
 }
 
-/// A hypervisor's clock that differs from this host's by 5 ms.
+/// A reader of a hypervisor's clock that is 5 ms ahead of this host's.
 struct Another;
 
 impl Reader for Another {
@@ -312,7 +312,7 @@ fn the_clock_of_another_machines_guest_is_used_through_that_machine() {
     let connected = |reader: Box<dyn Reader>, is_of_b: bool| {
         let (host, near) = UnixStream::pair().unwrap();
         let (far, guest) = UnixStream::pair().unwrap();
-        // Its own exchanges are slower than those of b.
+        // The guest's own exchanges are slower than b's, so that the clock through b is more exact.
         forward_slowly(near.try_clone().unwrap(), far.try_clone().unwrap());
         forward_slowly(far, near);
         let agent = agent_with(guest, ServeOptions { hypervisor: Some(reader), ..ServeOptions::default() });
@@ -332,7 +332,7 @@ fn the_clock_of_another_machines_guest_is_used_through_that_machine() {
     until("ptp_kvm through b", || relay.clock_method() == "ptp_kvm through b").unwrap();
     let clock = relay.clock();
     assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
-    // The time of day that it reads is not that of b; nor is it this host's.
+    // This guest reads a time of day that is neither b's nor this host's, so its pairs must be refused.
     for is_of_b in [true, false] {
         let (stranger, _stranger) = connected(Box::new(Another), is_of_b);
         until("the refusal", || stranger.clock().pairs_refused.is_some()).unwrap();
@@ -373,7 +373,7 @@ fn a_socket_serves_successive_hosts_is_private_and_is_removed() {
         let mut options = ServeOptions { facts: Facts::default(), ..ServeOptions::default() };
         listen(&at, false, &mut options, Some(quit.as_fd()), &mut |_| {}, fresh())
     });
-    // The host may connect first; it tries again.
+    // The host may try to connect before the agent listens; it then tries again.
     let address = format!("unix:{}", path.display()).parse().unwrap();
     for _ in 0..2 {
         let mut machine = Machine::connect("guest0", &address, patient()).unwrap();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const MS: Ns = 1_000_000;
 
-/// Reports this number of events in each window, which zstd cannot compress.
+/// A recorder that reports this number of events in each window, which zstd cannot compress.
 #[derive(Clone, Default)]
 struct Invents {
     events: u64,
@@ -53,7 +53,7 @@ impl Record for Invents {
     }
 }
 
-/// A started host and agent with this recorder.
+/// Starts a host and an agent with this recorder.
 fn started(options: ServeOptions, recorder: Begun, timeouts: Timeouts) -> (Machine, Agent) {
     let (host, guest) = UnixStream::pair().unwrap();
     started_over(host, guest, options, recorder, timeouts)
@@ -72,7 +72,7 @@ fn started_over(
     (machine, agent)
 }
 
-/// The first `n` windows.
+/// Waits for the first `n` windows.
 fn windows(machine: &mut Machine, n: usize) -> Vec<(u64, Result<GuestWindow, String>)> {
     let mut got = Vec::new();
     let waited = until(&format!("{n} windows come"), || {
@@ -89,13 +89,13 @@ fn only(machine: &mut Machine) -> Result<GuestWindow, String> {
 
 #[test]
 fn a_window_has_the_requested_time_and_the_clocks_offset() {
-    // Ahead by 100 s and fast by 80 ppm.
+    // The guest's clock is 100 s ahead and 80 ppm fast.
     let began = monotonic();
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
     let options = ServeOptions { clock: Box::new(move || guest(monotonic())), ..ServeOptions::default() };
     let invents = Invents { events: 1000, ..Invents::default() };
     let (mut machine, agent) = started(options, invents.boxed(), patient());
-    // Sightings determine the clock's offset.
+    // Sightings determine the offset that is also applied to the window.
     let t = monotonic();
     agent.sightings.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
     let seen = drain(&mut machine, 1)[0].t;
@@ -106,7 +106,7 @@ fn a_window_has_the_requested_time_and_the_clocks_offset() {
     let GuestWindow { offset_ns, error_bound_ns, snapshot } = window.unwrap();
     assert_eq!(snapshot, invents.snapshot(snapshot.window.from, snapshot.window.to), "as it was made there");
     assert!((offset_ns - (guest(t) - t)).abs() <= error_bound_ns, "{offset_ns} within {error_bound_ns}");
-    // The same offset as the sighting's: both are on one timeline.
+    // The window has the same offset as the sighting: they are on the same timeline.
     assert!((guest(t) - offset_ns - seen).abs() <= 1, "{} against {seen}", guest(t) - offset_ns);
     assert!((snapshot.window.to - guest(t)).abs() <= 1 && (snapshot.window.from - guest(t - 30 * MS)).abs() < 10_000);
 }
@@ -145,7 +145,7 @@ fn each_requested_window_is_answered_once() {
     assert!(only(&mut machine).is_ok(), "those that were fetched make room");
 }
 
-/// The agent's stream to the host, limited to the allowed bytes; without a limit once the sender is dropped.
+/// The agent's stream to the host, on which only the allowed bytes pass; unlimited once the sender is dropped.
 struct Line {
     more: Sender<usize>,
     left: Arc<AtomicUsize>,
@@ -177,7 +177,7 @@ impl Line {
         (host, guest, Self { more, left })
     }
 
-    /// Allows more bytes, unless enough are left.
+    /// Allows more bytes unless enough are left; returns how many.
     fn allow(&self) -> usize {
         if self.left.load(Ordering::SeqCst) >= 4096 {
             return 0;
@@ -221,7 +221,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
         machine.clock().exchanges > before
     })
     .unwrap();
-    // The window has about 2 MB; after a pause of the machine, all may have passed.
+    // The window has about 2 MB; if the test machine paused, all of it may have been allowed through.
     assert!(allowed > 1 << 20 || machine.take_windows().is_empty(), "{allowed} bytes passed");
     drop(line);
     assert_eq!(only(&mut machine).unwrap().snapshot.window.cpus[0].events.len() as u64, EVENTS);
@@ -233,7 +233,7 @@ fn a_recorders_missing_features_and_cost_are_reported() {
     let now = monotonic();
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
-    // At any load.
+    // Repeats the request, because on a busy machine the figures may arrive late.
     until("the figures", || {
         machine.request_window(now - MS, now);
         drop(machine.take_windows());
@@ -266,7 +266,7 @@ fn without_a_recorder_a_window_is_an_error_with_the_reason() {
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine), Err("no BTF".into()));
 
-    // An agent that does not know the option and reports no recorder.
+    // The agent does not support the option, so it reports no recorder.
     let (machine, _agent) = started(ServeOptions::default(), None, patient());
     assert_eq!(window(machine).0, "no flight recorder runs here");
 }
@@ -284,11 +284,11 @@ fn an_agent_older_than_recorders_gets_no_request_and_the_host_reports_it() {
     assert!(machine.is_alive());
 }
 
-/// A recorder that reports nothing before a signal.
+/// A recorder that blocks until a signal.
 struct Waits(Invents, Mutex<Receiver<()>>);
 
 impl Waits {
-    /// The recorder, and the sender whose drop releases it.
+    /// Creates the recorder, and the sender whose drop releases it.
     fn boxed(invents: &Invents) -> (Begun, Sender<()>) {
         let (go_on, signal) = channel();
         (Some(Ok(Box::new(Self(invents.clone(), Mutex::new(signal))))), go_on)
@@ -322,7 +322,7 @@ fn a_late_window_is_given_up_and_its_later_parts_are_discarded() {
     assert!(machine.take_windows().is_empty() && machine.is_alive(), "{:?}", machine.fault());
 }
 
-/// A faulty recorder.
+/// A recorder that panics.
 struct Panics;
 
 impl Record for Panics {

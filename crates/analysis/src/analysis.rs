@@ -7,7 +7,7 @@ use latpath_run::{Deficiency, DeficiencyKind, Manifest, Run, Select, CLOCKS};
 use latpath_stats::{units::number_of, Band, Facts, PatternKind, Setup};
 use latpath_vms::VmsByMachine;
 
-/// Maximum number of histograms of all workers together, about 20 KiB each.
+/// Maximum number of histograms of all workers together; each takes about 20 KiB.
 const HISTOGRAMS: usize = 8192;
 
 /// Options of a summary of a run.
@@ -17,21 +17,21 @@ pub struct SummaryOptions {
     pub select: Select,
     /// Threshold of late packets, ns; `None` for the recording's own.
     pub threshold_ns: Option<Ns>,
-    /// Further thresholds, ns: the longest row of consecutive late packets is found for each.
+    /// Further thresholds, ns: for each, the longest sequence of consecutive late packets is found.
     pub row_limits: Vec<Ns>,
-    /// Band in which times are counted too.
+    /// Band of times whose packets are also counted.
     pub band: Option<Band>,
     /// Number of the worst packets to keep.
     pub worst: usize,
     /// The user's segments; see [`layout_of`](crate::layout_of).
     pub segments: Vec<String>,
-    /// Segments of a profile. Segments with new names and with points that the run has are added to `segments`.
+    /// Segments of a profile. Those with a new name whose points exist in the run are added to `segments`.
     pub possible_segments: Vec<String>,
-    /// Kinds of patterns: the figures are also computed without the packets that these touch.
+    /// Kinds of patterns: the figures are also computed without the packets that belong to them.
     pub exclude: Vec<PatternKind>,
-    /// Length of intervals, ns, for each of which the figures are also computed.
+    /// Length of the intervals for each of which the figures are also computed, ns.
     pub every: Option<Ns>,
-    /// Number of reading threads; 0 means one.
+    /// Number of threads that read the run; 0 means one.
     pub workers: usize,
 }
 
@@ -43,16 +43,16 @@ pub struct Analysis<'a> {
     pub options: SummaryOptions,
     /// Route and segments, the user's segments last.
     pub layout: Layout,
-    /// The run's manifest, with the largest error bound of all clock samples of each machine: after a crash, the
+    /// The run's manifest, in which each machine has the largest error bound of its clock samples: after a crash, the
     /// samples are newer than the manifest.
     pub manifest: Manifest,
-    /// The machines' virtual machines.
+    /// The virtual machines of each machine.
     pub vms: VmsByMachine,
-    /// The streams, points, segments and thresholds that are counted.
+    /// The streams, points, segments and thresholds of the figures.
     pub setup: Setup,
     /// Parts of the run that could not be read.
     pub unread: Vec<Deficiency>,
-    /// Number of segments before the user's in the layout.
+    /// Number of segments that precede the user's in the layout.
     recorded: usize,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Analysis<'a> {
     /// Derives the inputs. Reads the first journeys of the run to find the route.
     ///
     /// # Errors
-    /// If the run does not have the points of one of the user's segments.
+    /// If the run lacks the points of one of the user's segments.
     pub fn open(run: &'a Run, mut options: SummaryOptions) -> Result<Self, String> {
         let mut layout = recorded_layout(run);
         let recorded = layout.segments.len();
@@ -79,24 +79,24 @@ impl<'a> Analysis<'a> {
         self.setup = setup(self.run, &self.options, &self.layout);
     }
 
-    /// Segments without those of the user.
+    /// The segments except the user's.
     pub(crate) fn recorded_segments(&self) -> &[Segment] {
         &self.layout.segments[..self.recorded]
     }
 
-    /// Facts of a summary that do not come from counting: of the `whole` run, or of a part of `elapsed` ns.
+    /// Facts of a summary that do not come from counting, for the `whole` run or for a part of `elapsed` ns.
     pub(crate) fn facts(&self, whole: bool, elapsed: Ns) -> Facts<'_> {
         let Self { manifest, layout, vms, .. } = self;
         Facts { manifest, points: self.run.points(), route: &layout.route, before: &[], whole, vms, elapsed }
     }
 
-    /// Times of the first sightings of the first and the last selected journey; `None` in an empty run.
+    /// Start and end of the selected part of the run, limited to the run's own; `None` for an empty run.
     pub(crate) fn span(&self, select: &Select) -> Option<(Ns, Ns)> {
         let (first, last) = self.run.times()?;
         Some((select.from_ns.max(first), select.to_ns.min(last)))
     }
 
-    /// Number of reading threads, limited by the memory of their histograms.
+    /// Number of threads that read the run, limited by the memory for their histograms.
     pub(crate) fn workers(&self) -> usize {
         let histograms = (self.setup.streams * self.setup.segments.len()).max(1);
         self.options.workers.clamp(1, (HISTOGRAMS / histograms).max(1))

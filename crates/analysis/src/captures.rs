@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Why a selection is empty.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
-    /// The run has no match, or several. The text lists the candidates.
+    /// No match, or several. The text lists the candidates.
     #[error("{0}")]
     Usage(String),
     /// The run has no captures. The text gives the reason.
@@ -23,7 +23,7 @@ pub enum SelectError {
     /// The capture was replaced while it was read.
     #[error("capture {0} changed while it was read; try again")]
     Changed(u32),
-    /// The user stopped it.
+    /// The user interrupted the command.
     #[error("interrupted")]
     Interrupted,
     /// A file of the run cannot be read.
@@ -34,7 +34,7 @@ pub enum SelectError {
 /// Captures of a run, which are too large to be held in memory together.
 pub struct RunCaptures<'a> {
     run: &'a Run,
-    /// Files of the captures, and notes on them.
+    /// The captures' files, and notes about them.
     pub files: SpikeFiles,
     /// Number of unreadable captures.
     pub unread: usize,
@@ -48,13 +48,13 @@ pub struct SelectedPacket {
     pub captures: Vec<u32>,
 }
 
-/// A packet's stream, and its number in the stream.
+/// A packet's stream, and its index in the stream.
 type PacketId = (StreamId, u64);
 
 /// A selection of captures.
 #[derive(Clone, Debug)]
 pub enum Selection {
-    /// The captures of this many of the worst packets.
+    /// The captures of the N worst packets.
     Worst(usize),
     /// Captures by number.
     Spikes(Vec<u32>),
@@ -62,7 +62,7 @@ pub enum Selection {
     Packet(PacketSelector),
 }
 
-/// The captures and packets of a selection.
+/// The captures and packets that match a selection.
 #[derive(Debug)]
 pub struct Selected {
     /// Numbers of the captures, in order of time.
@@ -72,7 +72,7 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// Whether the packet is selected.
+    /// Whether the selection includes the packet.
     pub fn matches(&self, packet: &Packet) -> bool {
         self.packets.as_ref().is_none_or(|packets| packets.contains(&(packet.stream, packet.number)))
     }
@@ -96,7 +96,7 @@ impl<'a> RunCaptures<'a> {
         for number in numbers {
             match self.run.capture(number) {
                 Ok(ranked) => take(&ranked.capture),
-                // A current recording may have replaced the capture with a worse one.
+                // A recording in progress may have replaced the capture with a worse one.
                 Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
                     self.files.files.retain(|f| f.head.number != number);
                 }
@@ -127,7 +127,7 @@ impl<'a> RunCaptures<'a> {
     /// # Errors
     /// If no packet matches, or more than one.
     pub fn find(&mut self, selector: &PacketSelector, context: &RunContext) -> Result<SelectedPacket, SelectError> {
-        // If two captures have a packet, the capture with its whole route comes first.
+        // If two captures contain a packet, the one with its whole route comes first.
         let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
         for kind in [CaptureKind::Spike, CaptureKind::Baseline] {
             self.each(kind, |capture| {
@@ -150,7 +150,7 @@ impl<'a> RunCaptures<'a> {
     /// Reads a packet that was found, and its capture.
     ///
     /// # Errors
-    /// If the capture is no longer readable.
+    /// If the capture can no longer be read.
     pub fn read(&self, selected: &SelectedPacket) -> Result<(Capture, Packet), SelectError> {
         let chosen = &selected.packet;
         let capture = self.run.capture(chosen.capture)?.capture;
@@ -210,7 +210,7 @@ impl<'a> RunCaptures<'a> {
         self.files.files.iter().any(|file| file.head.number == number)
     }
 
-    /// Numbers of the captures, for an error.
+    /// Numbers of the captures, for an error message.
     fn listed(&self) -> String {
         const LISTED: usize = 20;
         let all: Vec<String> = self.files.files.iter().map(|file| file.head.number.to_string()).collect();
@@ -221,7 +221,8 @@ impl<'a> RunCaptures<'a> {
         }
     }
 
-    /// The worst packets and their captures. Reads a capture only if its worst packet may be among the `most` worst.
+    /// Finds the worst packets and their captures. Reads a capture only if its worst packet may be among the `most`
+    /// worst.
     fn worst(&self, most: usize, stop: &AtomicBool) -> Result<(Vec<u32>, HashSet<PacketId>), SelectError> {
         struct Late {
             took: Ns,
@@ -239,7 +240,7 @@ impl<'a> RunCaptures<'a> {
             if worst.len() >= most && worst[most - 1].took >= file.head.worst {
                 break;
             }
-            // An unreadable capture, or a capture without its late packets, counts by its worst time.
+            // A capture that is unreadable or has no late packets is represented by its recorded worst time.
             let capture = file.head.number;
             let packets = self.run.capture(capture).map(|ranked| ranked.capture.packets).unwrap_or_default();
             let late = packets.iter().filter(|packet| packet.late).filter_map(|packet| {
@@ -252,7 +253,7 @@ impl<'a> RunCaptures<'a> {
                 worst.push(Late { took: file.head.worst, packet: None, capture });
             }
             worst.sort_by_key(|late| (Reverse(late.took), late.capture));
-            // A packet between two spikes may be late in both.
+            // A packet between two spikes may be a late packet of each.
             let mut seen = HashSet::new();
             worst.retain(|late| late.packet.is_none_or(|packet| seen.insert(packet)));
             worst.truncate(most);
@@ -261,7 +262,7 @@ impl<'a> RunCaptures<'a> {
     }
 }
 
-/// A packet as a candidate for a selection.
+/// Converts a packet to a candidate for a selection; `None` if it has no sightings on its route.
 fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
     let route = context.route(packet.stream);
     let on_route = || packet.sightings.iter().filter(|s| route.is_empty() || route.contains(&s.point)).map(|s| s.t);

@@ -1,4 +1,4 @@
-//! Data of charts, which are not in a summary.
+//! Data of charts, which a summary does not contain.
 
 use crate::intervals::intervals;
 use crate::summarise::{gather, without, Gathered, Reading};
@@ -31,14 +31,14 @@ pub struct Charts {
 pub struct ChartedSegment {
     /// Index into the summary's segments.
     pub figures: usize,
-    /// Times in equal slots of the run.
+    /// Times in equal slots of the run's time.
     pub slots: Vec<Slot>,
     /// Histograms of the times.
     pub histograms: FineHistograms,
 }
 
 impl ChartedSegment {
-    /// The segments at the `charted` indexes of the setup.
+    /// Data of the setup's segments with these indexes (`charted`).
     pub(crate) fn all(aggregate: &Aggregate, charted: &[usize], over_time: &OverTime) -> Vec<Self> {
         let of = |(figures, histograms): (usize, FineHistograms)| {
             let at = charted.iter().position(|segment| *segment == histograms.segment)?;
@@ -80,13 +80,13 @@ impl Analysis<'_> {
         Ok((summary, charts))
     }
 
-    /// The slowest packet of an aggregate, as a summary shows it.
+    /// The slowest packet of an aggregate, in the form of a summary.
     fn slowest(&self, counted: &Aggregate) -> Option<Worst> {
         latpath_stats::summarise(counted, &self.facts(false, 0)).worst.into_iter().next()
     }
 }
 
-/// Indexes of the segments with charts in the setup: at most `most`, classic segments first.
+/// Indexes in the setup of the segments with charts: at most `most`, segments of single steps only if there is room.
 fn charted(setup: &Setup, most: usize) -> Vec<usize> {
     let mut chosen: Vec<usize> = (0..setup.segments.len()).collect();
     chosen.sort_by_key(|at| setup.segments[*at].kind == SegmentKind::Step);
@@ -95,8 +95,8 @@ fn charted(setup: &Setup, most: usize) -> Vec<usize> {
     chosen
 }
 
-/// The complete packet with segment times closest to the medians, among the first `TRIED` packets of the stream with
-/// most packets.
+/// The complete packet whose segment times are closest to the medians, among the first `TRIED` packets of the stream
+/// with the most packets.
 fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Option<Aggregate> {
     const TRIED: usize = 20_000;
     let streams = select.streams.clone();
@@ -113,7 +113,7 @@ fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Opti
     let medians: Vec<_> = setup.segments.iter().filter_map(median).collect();
     let streams = Some(vec![StreamId::try_from(id).ok()?]);
     let select = Select { streams, ..select.clone() };
-    // Imported files have no CPUs and threads.
+    // Imported files contain no CPUs and threads.
     let select = if run.manifest().imported.is_empty() { select.with_cpus_and_threads() } else { select };
     let (mut tried, mut least) = (0, i128::MAX);
     let mut best = Rows::default();

@@ -1,4 +1,4 @@
-//! The options that the user gave for a report: a page about part of a run names that part.
+//! The options that the user gave for a report: if a page covers only a part of a run, it names that part.
 
 use crate::SummaryOptions;
 use latpath_model::{text::printable, Ns};
@@ -23,9 +23,9 @@ pub struct Chosen {
     pub threshold_ns: Option<Ns>,
     /// The user's segments, `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Kinds of patterns: the figures are also shown without the packets that these touch.
+    /// Kinds of patterns: the figures are also shown without the packets that belong to them.
     pub exclude: Vec<PatternKind>,
-    /// Profile of limits.
+    /// Name of the profile of limits.
     pub profile: Option<String>,
     /// Title given by the author.
     pub title: Option<String>,

@@ -1,4 +1,4 @@
-//! Figures that runs are compared by, and limits on differences.
+//! Figures by which runs are compared, and limits on differences.
 
 mod limit;
 mod recording;

@@ -1,7 +1,7 @@
 //! Explains late packets from captures, for `latpath explain` and `latpath live`.
 //!
 //! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] captures with late packets,
-//! in any order: it explains each late packet, ranks the causes, and keeps the worst packets. The result is an
+//! in any order. It explains each late packet, ranks the causes, and keeps the worst packets. The result is an
 //! [`Explanation`], available at any time, during a recording as well as afterwards.
 
 mod alike;
@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Maximum number of on-time packets of a capture from which the baseline is learnt.
 const MAX_LEARNT: usize = 128;
-/// Maximum number of remembered late packets: a packet in two captures counts once.
+/// Maximum number of remembered late packets, so that a packet in two captures counts once.
 const MAX_REMEMBERED: usize = 1 << 20;
 
 /// A packet with its causes.
@@ -50,14 +50,14 @@ const MAX_REMEMBERED: usize = 1 << 20;
 pub struct ExplainedPacket {
     /// Causes along its whole route.
     pub explained: PacketTimeline,
-    /// Causes by their time beyond the baseline.
+    /// Share of each cause in the time beyond the baseline.
     pub attribution: Attribution,
-    /// Fixes of its first cause.
+    /// Fixes for its first cause.
     pub advice: Vec<Advice>,
 }
 
 impl ExplainedPacket {
-    /// Order by time, the longest first; of equal times, the earlier packet first.
+    /// Sort key: the longest time first; among equal times, the earlier packet first.
     fn rank(&self) -> impl Ord {
         (Reverse(self.attribution.time_ns), self.explained.begin())
     }
@@ -81,20 +81,20 @@ pub struct RankedCause {
     pub advice: Vec<Advice>,
 }
 
-/// Causes of all late packets.
+/// Causes of all explained late packets.
 #[derive(Clone, Debug, Default)]
 pub struct Explanation {
     /// Number of explained late packets.
     pub late: u64,
-    /// Number of late packets that the captures omit.
+    /// Number of late packets omitted from the captures.
     pub more_late: u64,
     /// Total time of the explained packets, ns.
     pub time_ns: Ns,
-    /// Excess of the explained packets over the baseline, ns: the sum of rows and others.
+    /// Time of the explained packets beyond the baseline, ns: the sum of `ranking` and `others`.
     pub excess_ns: Ns,
     /// Number of packets with a hop that has no baseline.
     pub without_baseline: u64,
-    /// Unexplained share of a packet's excess, in thousandths: the median over the packets.
+    /// Median over the packets of the unexplained share of a packet's excess, per mille.
     pub unexplained_per_mille: u64,
     /// Number of on-time packets from which the baseline was learnt.
     pub baseline_packets: u64,
@@ -102,17 +102,17 @@ pub struct Explanation {
     pub baseline_captures: u64,
     /// Rows by excess, the largest first; `unexplained` last.
     pub ranking: Vec<RankedCause>,
-    /// Causes too small to be kept.
+    /// Causes too small for a row of the ranking.
     pub others: Others,
     /// The worst packets, the latest first.
     pub worst: Vec<ExplainedPacket>,
-    /// The worst packet of each of the worst spikes: one stall makes many packets late, for the same reason.
+    /// The worst spikes, each represented by its worst packet: one stall makes many packets late, for the same reason.
     pub spikes: Vec<ExplainedSpike>,
     /// Number of late packets by the reason why Open vSwitch had no flow for them.
     pub no_flow: BTreeMap<NoFlow, u64>,
     /// Consistency of guests' events with the host's record of their vCPUs, over all explained captures.
     pub causality: Vec<GuestCausality>,
-    /// Events that machines do not record, and other notes for the reader.
+    /// Notes for the reader, e.g. events that machines do not record.
     pub notes: Vec<String>,
 }
 
@@ -156,8 +156,8 @@ impl Explainer {
         }
     }
 
-    /// Histograms of a segment's times among late packets, by first cause in the segment. `segment` is an index into
-    /// the context's segments.
+    /// Histograms of a segment's times among late packets, by their first cause in the segment. `segment` is an index
+    /// into the context's segments.
     pub fn first_causes(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
         self.first_causes.buckets(segment)
     }
@@ -167,19 +167,19 @@ impl Explainer {
         &self.context
     }
 
-    /// The context, to be updated: in a current recording, points and routes are found one by one.
+    /// The context, to be updated: during a recording, points and routes are found one by one.
     pub fn context_mut(&mut self) -> &mut RunContext {
         &mut self.context
     }
 
-    /// Number of on-time packets in the baseline so far.
+    /// Number of on-time packets from which the baseline has been learnt so far.
     pub fn learnt(&self) -> u64 {
         self.baseline.packets()
     }
 
     /// Learns the baseline from a capture's packets that reached the end of their route and were not late. Pass
-    /// captures with late packets only if there are no others: the cause of the late packets may have delayed the rest
-    /// too.
+    /// captures with late packets only if there are no others, because the cause of the late packets may also have
+    /// delayed the rest.
     pub fn learn(&mut self, capture: &Capture) {
         let has_arrived = |p: &Packet| {
             let end = self.context.route(p.stream).last();
@@ -199,7 +199,7 @@ impl Explainer {
         self.context.learn(capture);
     }
 
-    /// Explains a capture's late packets by the current baseline.
+    /// Explains a capture's late packets, compared with the current baseline.
     pub fn add(&mut self, capture: &Capture) {
         if capture.kind == CaptureKind::Baseline {
             return;
@@ -253,12 +253,12 @@ impl Explainer {
         }
     }
 
-    /// The worst packet of the latest capture.
+    /// The worst packet of the capture that was explained last.
     pub fn latest(&self) -> Option<&ExplainedPacket> {
         self.latest.as_ref()
     }
 
-    /// Restarts all counts. Keeps the baseline.
+    /// Resets all counts, but keeps the baseline.
     pub fn reset(&mut self) {
         let (context, worst) = (std::mem::take(&mut self.context), self.most_worst);
         let (baseline, baseline_captures) = (std::mem::take(&mut self.baseline), self.baseline_captures);
@@ -321,7 +321,8 @@ impl Explainer {
     }
 }
 
-/// Gives single packets the fixes of their rows, and removes fixes that contradict these.
+/// Gives single packets the fixes of their row of the ranking. Packets without a row lose fixes that contradict those
+/// of the ranking.
 fn agreeing(mut explanation: Explanation) -> Explanation {
     let mut assigned = Assigned::default();
     for advice in explanation.ranking.iter().flat_map(|ranked| &ranked.advice) {
@@ -337,7 +338,7 @@ fn agreeing(mut explanation: Explanation) -> Explanation {
     Explanation { worst, spikes, ..explanation }
 }
 
-/// A note on a guest whose events occur at impossible times.
+/// Returns a note if the guest has events at impossible times.
 fn violated(guest: &GuestCausality) -> Option<String> {
     let GuestCausality { machine, events: Causality { checked, violations } } = guest;
     (*violations > 0).then(|| {

@@ -1,4 +1,4 @@
-//! Figures of consecutive intervals of equal length of a run: `--every 1min`.
+//! Figures of consecutive intervals of a run, all of the same length: `--every 1min`.
 
 use crate::Analysis;
 use latpath_model::Ns;
@@ -9,8 +9,8 @@ use latpath_stats::{Aggregate, Batches, IntervalFigures, Setup};
 /// Maximum number of intervals of a run.
 const MOST: Ns = 10_000;
 
-/// Figures of the intervals from the first packet's to the last packet's, including empty ones. Intervals are counted
-/// from the run's start.
+/// Figures of the intervals from the first packet's interval to the last packet's, including empty ones. Intervals are
+/// numbered from the run's start.
 ///
 /// # Errors
 /// If there are more than `MOST` intervals, or the run was imported from durations alone, so that its times of day are
@@ -22,7 +22,7 @@ pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, Str
         return Err("--every: the run was imported from durations alone, which do not say when they were".into());
     }
     let start = manifest.start.monotonic_ns;
-    // Times before the start, because of a wrong clock or of samples, belong to the first interval.
+    // Times before the run's start (because of a wrong clock, or of samples) belong to the first interval.
     let number = |t: Ns| t.saturating_sub(start).max(0) / every;
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
     if many > MOST {

@@ -7,9 +7,9 @@ use latpath_run::{NamedSegment, Run, Select};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of journeys at the start of a run from which the order of its points is found.
+/// Number of journeys, from the run's start, that are read to find the order of its points.
 const SAMPLE: usize = 20_000;
-/// Maximum number of segments, 16 for each of 256 streams: each segment takes memory for each stream.
+/// Maximum number of segments (16 for each of 256 streams); limited, because each segment takes memory for each stream.
 const MAX_SEGMENTS: usize = 4096;
 
 /// Output of `latpath segments --json`: the points and segments of a run.
@@ -28,7 +28,7 @@ pub struct SegmentsDocument {
 }
 
 impl SegmentsDocument {
-    /// The document of the layout of a run with these points.
+    /// The document for the layout of a run with these points.
     pub fn of(layout: &Layout, points: &[PointInfo]) -> Self {
         let all = |ids: &[PointId]| ids.iter().map(|id| points[usize::from(*id)].point.clone()).collect();
         Self {
@@ -40,18 +40,18 @@ impl SegmentsDocument {
     }
 }
 
-/// A run's route and segments, with the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`, or a
-/// point's number on the route, from 1.
+/// A run's route and segments, including the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`,
+/// or a point's number on the route, from 1.
 ///
 /// # Errors
-/// If the run does not have the points of one of the user's segments.
+/// If the run lacks the points of one of the user's segments.
 pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     let mut layout = recorded_layout(run);
     add_segments(&mut layout, run.points(), own)?;
     Ok(layout)
 }
 
-/// A run's route and segments, as last found by the recorder, or else as found from the first journeys of the run.
+/// A run's route and segments as the recorder last found them; otherwise, as derived from the run's first journeys.
 pub fn recorded_layout(run: &Run) -> Layout {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
@@ -64,7 +64,7 @@ pub fn recorded_layout(run: &Run) -> Layout {
         route = found;
     }
     let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
-    // The segments of a wrong route are wrong too, except the user's.
+    // If the recorded route is wrong, so are its segments, except the user's.
     let is_kept = |s: &&NamedSegment| !ends_at_sender || s.kind == SegmentKind::Named;
     let recorded = manifest.segments.iter().filter(is_kept).filter_map(|s| {
         let (from, to) = (id(&s.from)?, id(&s.to)?);
@@ -97,7 +97,7 @@ pub(crate) fn add_segments(layout: &mut Layout, points: &[PointInfo], own: &[Str
     Ok(())
 }
 
-/// Adds the segments of a profile whose points the run has and whose names are new; returns them.
+/// Adds those segments of a profile whose names are new and whose points the run has; returns them.
 pub(crate) fn add_possible(
     layout: &mut Layout,
     points: &[PointInfo],
@@ -110,14 +110,14 @@ pub(crate) fn add_possible(
     Ok(possible)
 }
 
-/// The route of the first journeys.
+/// Derives the route from the run's first journeys.
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);
     let streams = &run.manifest().streams;
     let reacts = |id: StreamId| streams.get(usize::from(id)).is_some_and(|stream| stream.reaction.is_some());
-    // Damage is reported when the whole run is read.
+    // Damage is ignored here; it is reported when the whole run is read.
     run.for_each(&Select::default().with_cpus_and_threads(), |journey| {
-        // The route of reactions follows from those of packets.
+        // The routes of reactions are derived from those of packets.
         if !reacts(journey.stream) {
             finder.observe(journey);
         }

@@ -1,7 +1,7 @@
-//! Analysis of runs and captures: figures, intervals, data of charts, verdicts on limits, the figures that runs are
-//! compared by, and the causes of late packets. The crate prints nothing.
+//! Analysis of runs and captures: figures, intervals, data of charts, verdicts on limits, the figures by which runs are
+//! compared, and the causes of late packets. The crate prints nothing.
 //!
-//! Figures are a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
+//! Figures are a [`latpath_stats::Summary`], computed in the same way for live measurements and recorded runs.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod analysis;

@@ -15,22 +15,22 @@ use std::{fmt, str::FromStr};
 pub(crate) use verdict::lacking;
 pub use verdict::LimitVerdict;
 
-/// A limit of the user or of a profile.
+/// A limit set by the user or a profile.
 #[derive(Clone, Debug)]
 pub struct Limit {
     text: String,
     what: Subject,
-    /// Maximum of the figure; for journeys, the minimum.
+    /// Maximum of the figure (times in ns); for journeys, the minimum.
     bar: i64,
     about: Option<About>,
     /// Whether the figure is not measured here.
     is_not_measured: bool,
 }
 
-/// Purpose of a profile's limit.
+/// What a profile's limit is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct About {
-    /// Its name, for people.
+    /// Human-readable name of the limit.
     pub name: String,
     /// The standard, device or customer that requires it.
     pub source: String,
@@ -39,13 +39,13 @@ pub struct About {
 #[derive(Clone, Debug)]
 enum Subject {
     Time(Where, fn(&TimeFigures) -> Ns, IsExact),
-    /// Times of a segment over the threshold.
+    /// Number of a segment's times over the threshold.
     Over(Where),
-    /// Negative times of a segment.
+    /// Number of a segment's negative times.
     Negative(Where),
-    /// A time between consecutive packets, at all points or at points that match a pattern.
+    /// A time between consecutive packets, at all points or only at points that match a pattern.
     Pacing(Option<String>, fn(&PacingFigures) -> Ns),
-    /// Consecutive packets that were lost or took longer than this time; `None` for the threshold.
+    /// Number of consecutive packets that were lost or took longer than this time; `None` for the threshold.
     Consecutive(Option<Ns>),
     /// Minimum number of packets.
     Journeys,
@@ -63,7 +63,7 @@ enum Counter {
     NeverSeen,
     Malformed,
     SightingsDropped,
-    /// Packets lost on one LAN of redundant networks.
+    /// Packets lost on one LAN of a redundant network.
     LostOn(Lan),
 }
 
@@ -112,7 +112,7 @@ impl Counter {
 /// Whether a figure is independent of the offset between two clocks.
 type IsExact = bool;
 
-/// A segment, of each stream or of all streams together.
+/// A segment, for each stream separately or for all streams together (`pooled`).
 #[derive(Clone, Debug)]
 struct Where {
     segment: String,
@@ -126,10 +126,10 @@ impl Where {
     }
 }
 
-/// Why a text is not a limit.
+/// Why a string is not a limit.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadLimit {
-    /// The text has another form.
+    /// The string does not have the form of a limit.
     #[error(
         "{0:?}: not a limit; write SEGMENT:FIGURE<=TIME, COUNTER<=N or journeys>=N, as in total:max<=3ms or lost<=0"
     )]
@@ -142,7 +142,7 @@ pub enum BadLimit {
     Value(String),
 }
 
-/// The figure of a segment's times with a name: `p99.9`, `max`.
+/// Finds a figure of a segment's times by name: `p99.9`, `max`.
 pub fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     Some(match name {
         "min" => |t| t.min_ns,
@@ -162,7 +162,7 @@ fn pacing_figure(name: &str) -> Option<fn(&PacingFigures) -> Ns> {
     })
 }
 
-/// The points of `pacing` (all) or `pacing POINT`; `None` for other texts.
+/// The points of `pacing` (all points) or `pacing POINT`; `None` for other strings.
 fn paced(text: &str) -> Option<Option<String>> {
     match text.strip_prefix("pacing")? {
         "" => Some(None),
@@ -170,7 +170,7 @@ fn paced(text: &str) -> Option<Option<String>> {
     }
 }
 
-/// The count with a name.
+/// Finds a count by name.
 fn counter(name: &str) -> Option<Subject> {
     if let Some(counter) = Counter::ALL.into_iter().find(|counter| counter.name() == name) {
         return Some(Subject::All(counter));
@@ -232,12 +232,12 @@ impl Limit {
         }
     }
 
-    /// The purpose, for a limit of a profile.
+    /// What the limit is for, if a profile set it.
     pub fn about(&self) -> Option<&About> {
         self.about.as_ref()
     }
 
-    /// The name of the limit's count: `lost`, `pacing`, `over` of a segment, …; `None` for times of segments and for
+    /// The name of the limit's count: `lost`, `pacing`, `over` for a segment, …; `None` for times of segments and for
     /// journeys.
     pub fn counter(&self) -> Option<&'static str> {
         match self.what {
@@ -250,7 +250,7 @@ impl Limit {
         }
     }
 
-    /// The limit's own threshold of consecutive late packets, ns.
+    /// The limit's own threshold for consecutive late packets, ns.
     pub fn row_limit(&self) -> Option<Ns> {
         match self.what {
             Subject::Consecutive(own) => own,
@@ -258,7 +258,7 @@ impl Limit {
         }
     }
 
-    /// Marks the limit as not measured here: then it cannot be judged.
+    /// Marks the limit's figure as not measured here, so that the limit cannot be judged.
     pub fn not_measured(&mut self) {
         self.is_not_measured = true;
     }

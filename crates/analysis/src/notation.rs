@@ -1,19 +1,19 @@
-//! Notation of numbers and names in a text.
+//! Notation of numbers and names in text.
 
 use latpath_model::Ns;
 use latpath_stats::units::{of_things, Letters};
 
-/// Letters of a text, and whether only people read it.
+/// Character set of a text, and whether only people read it.
 #[derive(Clone, Copy, Debug)]
 pub struct Notation {
-    /// Letters that the text may contain.
+    /// Character set of the output.
     pub letters: Letters,
-    /// Whether digits are grouped, which programs cannot parse.
+    /// Whether digits are grouped; programs cannot parse grouped digits.
     pub is_for_people: bool,
 }
 
 impl From<Letters> for Notation {
-    /// Notation of a text that programs may read.
+    /// Notation for text that programs may parse.
     fn from(letters: Letters) -> Self {
         Self { letters, is_for_people: false }
     }
@@ -25,12 +25,12 @@ impl Notation {
         self.letters.duration(ns)
     }
 
-    /// A count and its noun: `1 packet`, `12 packets`; the number as [`Notation::count`] writes it.
+    /// A count with its noun: `1 packet`, `12 packets`; the number is written like [`Notation::count`].
     pub fn number_of(&self, n: u64, noun: &str) -> String {
         of_things(&self.count(n), n, noun)
     }
 
-    /// A count; for people, at most 14 columns.
+    /// A count; in text for people, at most 14 columns wide.
     pub fn count(&self, n: u64) -> String {
         match self.is_for_people {
             true => self.letters.count_within(n, 14),
@@ -38,7 +38,7 @@ impl Notation {
         }
     }
 
-    /// Events per second.
+    /// A rate, in events per second.
     pub fn rate(&self, hz: f64) -> String {
         match self.is_for_people {
             true => self.letters.rate(hz),
@@ -46,7 +46,7 @@ impl Notation {
         }
     }
 
-    /// A text from outside, without control characters and without letters that the output cannot show.
+    /// A string from outside, without control characters and characters that the output cannot show.
     pub fn clean(&self, text: &str) -> String {
         self.letters.clean(text)
     }

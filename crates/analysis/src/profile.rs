@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 1 << 20;
 pub struct Profile {
     /// The limits.
     pub limits: Vec<Limit>,
-    /// Segments of the limits, in addition to the classic ones, as `NAME=FROM..TO`.
+    /// Segments that the limits use in addition to the classic ones, as `NAME=FROM..TO`.
     pub segments: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ struct Row {
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadProfile {
-    /// Neither a built-in profile nor a file has the name.
+    /// No built-in profile and no file has this name.
     #[error("{0}: no such profile, and no such file (profiles: {known}; or a TOML file, as ./limits.toml)", known = names().collect::<Vec<_>>().join(", "))]
     Unknown(String),
     /// The file cannot be read.
@@ -88,7 +88,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().map(|(name, _)| name)
 }
 
-/// Reads a profile: a built-in one by its name, else a file.
+/// Reads a profile: a built-in one by its name, otherwise a file.
 ///
 /// # Errors
 /// If the profile does not exist, cannot be read, or has an entry that is not a limit.

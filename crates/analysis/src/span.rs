@@ -5,7 +5,7 @@ use latpath_model::Ns;
 use latpath_run::{Manifest, Mark};
 use std::{str::FromStr, time::SystemTime};
 
-/// An instant of a run, in the user's form.
+/// An instant of a run, as the user specifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum When {
     /// Time since the run's start, ns.
@@ -16,7 +16,7 @@ pub enum When {
     Mark(String),
 }
 
-/// A text that is not an instant.
+/// A string that does not specify an instant.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?}: not a time; write the time since the run's start (90s, 1h30m), UTC (2026-01-02T03:04:05Z), or a mark (@iperf on)")]
 pub struct BadTime(pub String);
@@ -37,11 +37,11 @@ impl FromStr for When {
     }
 }
 
-/// Start and end on the run's timeline (`CLOCK_MONOTONIC`), ns. If the time of day was set back, the span reaches from
+/// Start and end on the run's timeline (`CLOCK_MONOTONIC`), ns. If the time of day was set back, the span extends from
 /// the first matching moment to the last.
 ///
 /// # Errors
-/// If the span is empty, or no mark has the text.
+/// If the span is empty, or no mark has this text.
 pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mark]) -> Result<(Ns, Ns), String> {
     let of_day = |at: Option<&When>| match at {
         Some(When::Utc(ns)) => Some(*ns),
@@ -60,15 +60,16 @@ pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mar
         return Ok((begin, end));
     }
     let run_end = run.end.as_ref().map_or(Ns::MAX, |end| end.monotonic_ns.saturating_add(1));
-    // Times of day are skipped when the clock is set forward.
+    // If the clock was set forward, no moment of the run may match.
     let (first, last) = run.time_of_day().span(of_day.0, of_day.1, run_end).unwrap_or((Ns::MAX, Ns::MAX));
     Ok((begin.max(first), end.min(last)))
 }
 
-/// An instant on the run's timeline, ns. If a time of day occurred twice, or several marks have the text, the first.
+/// An instant on the run's timeline, ns. If a time of day occurred twice, or several marks have the same text, the
+/// first one counts.
 ///
 /// # Errors
-/// If no mark has the text, or the time of day never occurred.
+/// If no mark has this text, or the time of day never occurred.
 pub fn instant(at: &When, run: &Manifest, marks: &[Mark]) -> Result<Ns, String> {
     match at {
         When::SinceStart(ns) => Ok(run.start.monotonic_ns.saturating_add(*ns)),

@@ -14,16 +14,16 @@ use latpath_stats::{
 /// Computes all figures of a run; see [`Analysis::summarise`].
 ///
 /// # Errors
-/// If the run does not have the points of one of the user's segments, or cannot have the intervals.
+/// If the run lacks the points of one of the user's segments, or cannot be divided into the requested intervals.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
     Analysis::open(run, options.clone())?.summarise()
 }
 
 impl Analysis<'_> {
-    /// Computes all figures. Skips damaged parts, and lists them in the summary's notes.
+    /// Computes all figures. Skips damaged parts and lists them in the summary's notes.
     ///
     /// # Errors
-    /// If the run cannot have the requested intervals.
+    /// If the run cannot be divided into the requested intervals.
     pub fn summarise(&self) -> Result<Summary, String> {
         let intervals = intervals(self)?;
         let mut gathered = gather(self, &Reading::of_report(self), |_| (), |(), _| ());
@@ -34,7 +34,7 @@ impl Analysis<'_> {
     }
 }
 
-/// The figures without the packets touched by the patterns that the user excludes; `None` if the user excludes none.
+/// The figures without the packets that belong to the patterns excluded by the user; `None` if the user excludes none.
 pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[DetectedPattern]) -> Option<WithoutPatterns> {
     let options = &analysis.options;
     if options.exclude.is_empty() {
@@ -53,7 +53,8 @@ pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[DetectedPatt
     })
 }
 
-/// The clocks' figures, with those of packets while the clocks were disordered. `elapsed_ns`: that of the whole report.
+/// The clocks' figures, with separate figures for the packets seen while the clocks were disordered. `elapsed_ns` is
+/// the duration of the whole report.
 fn clocks(analysis: &Analysis, elapsed_ns: Ns) -> Option<ClockFigures> {
     let Analysis { run, manifest, options, .. } = analysis;
     let start = manifest.start.monotonic_ns;
@@ -80,7 +81,7 @@ fn clocks(analysis: &Analysis, elapsed_ns: Ns) -> Option<ClockFigures> {
     Some(figures)
 }
 
-/// Number of patterns of these kinds, and their spans.
+/// Number of patterns of these kinds, and the spans that they cover in each stream.
 pub(crate) fn touched(found: &[DetectedPattern], kinds: &[PatternKind]) -> (u64, Spans) {
     let named: Vec<&DetectedPattern> = found.iter().filter(|f| kinds.contains(&f.pattern.kind)).collect();
     let touched = named.iter().flat_map(|f| &f.touched);
@@ -94,13 +95,13 @@ pub(crate) struct Gathered<G> {
     pub summary: Summary,
     /// The counts behind the figures.
     pub counted: Aggregate,
-    /// Patterns of the summary, with the packets that they touch.
+    /// Patterns of the summary, with the packets that belong to them.
     pub patterns: Vec<DetectedPattern>,
-    /// The callers' gatherers, one per worker.
+    /// The caller's gatherers, one per worker.
     pub more: Vec<G>,
 }
 
-/// Results of a worker for reports only.
+/// A worker's results that only reports need.
 struct OfReport {
     pacing: Pacing,
     patterns: Patterns,
@@ -118,24 +119,24 @@ impl OfReport {
     }
 }
 
-/// The journeys of a run to read, and the figures to compute.
+/// Which journeys to read, and which figures to compute.
 pub(crate) struct Reading {
     /// The journeys to read.
     pub select: Select,
     /// Number of the worst packets to keep.
     pub worst: usize,
-    /// Whether to compute pacing and patterns too.
+    /// Whether to compute pacing and patterns as well.
     pub is_report: bool,
 }
 
 impl Reading {
-    /// The reading for a report with the options of `analysis`.
+    /// What a report with the options of `analysis` reads and computes.
     pub fn of_report(analysis: &Analysis) -> Self {
         Self { select: analysis.options.select.clone(), worst: analysis.options.worst, is_report: true }
     }
 }
 
-/// Computes the figures. Each worker creates a gatherer of the caller with `make`, and passes each batch of journeys to
+/// Computes the figures. Each worker creates a gatherer with the caller's `make`, and passes each batch of journeys to
 /// it with `add`.
 pub(crate) fn gather<G: Send>(
     analysis: &Analysis,
@@ -151,7 +152,7 @@ pub(crate) fn gather<G: Send>(
     let (first, last) = analysis.span(&select).unwrap_or_default();
     let of_report = || {
         let (pacing, patterns) = (Pacing::new(setup.streams, points.len()), Patterns::new(&setup, first, last));
-        // Pacing and patterns need real times.
+        // Pacing and patterns need real times; those of a run imported from durations alone are made up.
         (reading.is_report && !manifest.has_durations_alone()).then_some(OfReport { pacing, patterns })
     };
     let begin = || (Batches::new(&setup), ((Aggregate::new(setup.clone()), of_report()), make(&setup)));
@@ -194,7 +195,7 @@ pub(crate) fn gather<G: Send>(
     summary.notes.extend(layout.notes.iter().cloned());
     let mut damaged: Vec<_> = scan.damaged.iter().map(ToString::to_string).collect();
     damaged.retain(|damage| !run.notes().contains(damage));
-    // Sort: the order depends on the workers.
+    // Sorted, because the order depends on the workers.
     damaged.sort();
     if all.strays() > 0 {
         let strays = count(all.strays());
@@ -213,7 +214,7 @@ pub(crate) fn gather<G: Send>(
     Gathered { summary, counted: all, patterns, more }
 }
 
-/// Adds CPUs and threads of the worst packets: reading those of all packets would double the time.
+/// Adds the CPUs and threads of the worst packets in a second pass: reading them for all packets would double the time.
 fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) {
     let slowest = all.slowest();
     if slowest.is_empty() || !run.manifest().imported.is_empty() {
@@ -227,7 +228,7 @@ fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) 
         || Rows::new(run.points().len()),
         |rows, journey| {
             let is_it = |(stream, number, _): &_| (*stream, *number) == (journey.stream, journey.number);
-            // Each packet occurs once, except in a forged run.
+            // The limit only matters for a forged run: otherwise, each packet occurs once.
             if rows.len() < slowest.len() && slowest.iter().any(is_it) {
                 rows.push(journey);
             }

@@ -1,4 +1,4 @@
-//! Warnings on figures.
+//! Warnings about figures.
 
 use latpath_model::Ns;
 use latpath_stats::units::duration;
@@ -19,7 +19,7 @@ pub fn warnings(summary: &Summary) -> Vec<String> {
     all
 }
 
-/// Whether a time is smaller than the error bound between its two clocks, and so not significant.
+/// Whether a time is not significant, because it is smaller than the error bound of its two clocks.
 pub fn is_within(time: Ns, bound: Ns) -> bool {
     bound > 0 && time.unsigned_abs() < bound.unsigned_abs()
 }

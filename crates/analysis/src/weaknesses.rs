@@ -1,4 +1,4 @@
-//! Weaknesses of a verdict on limits.
+//! Reasons to doubt a verdict on limits.
 
 use crate::warnings::warnings;
 use latpath_run::Run;
@@ -6,11 +6,11 @@ use latpath_stats::figures::never_seen;
 use latpath_stats::units::{number_of, of_things};
 use latpath_stats::Summary;
 
-/// Weaknesses of a verdict; first the deficiencies, because of which limits cannot be judged. `part`: the covered part
-/// of the run, unless the figures cover all.
+/// Reasons to doubt a verdict, beginning with the deficiencies that keep limits from being judged. `part` is the
+/// covered part of the run, if the figures do not cover all of it.
 pub fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<String>) -> Vec<String> {
     let deficiencies = summary.deficiencies.iter().map(|one| one.text.clone());
-    // Notes of the recorder do not concern the figures; notes of the reader do.
+    // Only notes added while reading the run concern the figures; those of the recorder do not.
     let of_run = run.into_iter().flat_map(|run| {
         let is_found = |note: &&String| !run.manifest().notes.contains(note);
         run.notes().iter().filter(is_found).cloned()

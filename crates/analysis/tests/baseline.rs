@@ -1,4 +1,4 @@
-//! Packets from which a baseline is learnt.
+//! Which packets a baseline is learnt from.
 
 use latpath_analysis::Explainer;
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};

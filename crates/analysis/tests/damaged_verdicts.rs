@@ -1,4 +1,4 @@
-//! A run with one damage or one missing observation keeps no limit that the complete run breaks.
+//! A limit that the complete run breaks is never judged as kept if the run is damaged or lacks an observation.
 
 use latpath_analysis::compare::{recording, DifferenceLimit, RecordingOptions};
 use latpath_analysis::{summarise, Limit, SummaryOptions};
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 const POINTS: [&str; 3] = ["host/nic-rx@eth0", "guest0/nic-rx@eth1", "guest0/app-read@relay"];
 const PARTS: u64 = 3;
-/// Journeys per part.
+/// Number of journeys per part.
 const ROWS: u64 = 300;
-/// Packets that are late at the last point only; a lost packet; an overtaken packet; a duplicated packet.
+/// Indexes of the packets that are late at the last point only; below, of a lost, an overtaken and a duplicated packet.
 const LATE: [u64; 2] = [ROWS + 70, ROWS + 71];
 const LOST: u64 = 2 * ROWS + 90;
 const OVERTAKEN: u64 = 40;
 const TWICE: u64 = 50;
 
-/// Limits that the complete run breaks, except the last, which cannot be judged because of the guest's clock error.
+/// Limits that the complete run breaks, except the last one, which cannot be judged because of the guest's clock error.
 const LIMITS: [&str; 13] = [
     "total:max<=1ms",
     "total(all):max<=1ms",
@@ -36,14 +36,14 @@ const LIMITS: [&str; 13] = [
     "journeys>=1000",
     "Thyp:max<=3ms",
 ];
-/// Limits whose violation only the reader's sightings show.
+/// Limits whose violation is visible only in the reader's sightings.
 const OF_READER: [&str; 6] =
     ["total:max<=1ms", "total(all):max<=1ms", "total:over<=1", "Tsub:max<=1ms", "lost<=0", "consecutive(1ms)<=1"];
 
 type Change = fn(&mut Manifest);
 type Seen = fn(u64) -> u64;
 
-/// Points that see a packet, as bits.
+/// Bit mask of the points that see a packet.
 fn all_points(number: u64) -> u64 {
     if number == LOST {
         3
@@ -71,7 +71,7 @@ fn manifest() -> Manifest {
     }
 }
 
-/// Records the seen journeys in three parts.
+/// Records in three parts the journeys that are seen at any point.
 fn record(path: &Path, seen: Seen, change: Change) {
     let home = path.parent().unwrap();
     let last = PARTS - 1;
@@ -81,7 +81,7 @@ fn record(path: &Path, seen: Seen, change: Change) {
         let run = if part == last { path.into() } else { home.join(format!("part{part}")) };
         let mut manifest = manifest();
         change(&mut manifest);
-        // The last run has the manifest of the merged run.
+        // The last run provides the manifest of the merged run, so it counts the journeys of all parts.
         manifest.journeys = (0..part).map(|part| numbers(part).count() as u64).sum();
         let mut writer = Writer::create(&run, manifest).unwrap();
         for number in numbers(part) {
@@ -125,7 +125,7 @@ fn files(of: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The verdict on each limit; empty if the run cannot be read, which keeps no limit either.
+/// The verdict on each limit; empty if the run cannot be read, in which case no limit is kept either.
 fn words(path: &Path, limits: &[&str]) -> Vec<(String, &'static str)> {
     let Ok(run) = Run::open(path) else { return Vec::new() };
     let options = SummaryOptions { row_limits: vec![1_000_000], workers: 1, ..SummaryOptions::default() };
@@ -138,7 +138,7 @@ fn kept(path: &Path, limits: &[&str]) -> Vec<String> {
     words(path, limits).into_iter().filter(|(_, word)| *word == "kept").map(|(limit, _)| limit).collect()
 }
 
-/// Pseudo-random numbers (xorshift), equal in each run of the test.
+/// Pseudo-random numbers (xorshift), the same in each run of the test.
 struct Chance(u64);
 
 impl Chance {
@@ -239,7 +239,7 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
     for (n, (what, seen, change)) in cases.into_iter().enumerate() {
         let path = home.path().join(format!("run{n}"));
         record(&path, seen, change);
-        // A clock jump concerns neither arrivals nor times on one machine.
+        // A clock jump affects neither arrivals nor times on a single machine.
         let limits =
             if what == "a clock that jumped" { vec!["total:max<=1ms", "total:over<=1"] } else { OF_READER.into() };
         let limits = if what == "a late packet's first sighting" {
@@ -248,7 +248,7 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
             limits
         };
         if what == "journeys missing" {
-            // The state after a writer was killed: the manifest counts more journeys than the files contain.
+            // As after a writer was killed: the manifest counts more journeys than the files contain.
             let file = path.join("manifest.json");
             let text = std::fs::read_to_string(&file).unwrap();
             let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();

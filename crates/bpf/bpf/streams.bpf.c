@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/* Programs with only the shared headers: tests run them on frames, and user space takes the types from here. */
+/* Programs that use only the shared headers: tests run them on frames, and user space takes the shared types from here.
+ */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -34,7 +35,7 @@ struct trial {
 	__u8 frame[TRIAL_BYTES];
 };
 
-/* The frame of a test: in kernel memory, like a packet's. */
+/* The frame under test: in kernel memory, like a packet's. */
 SHARED_ARRAY(trials, 1, struct trial);
 
 struct layout layouts[LAYOUTS];
@@ -85,7 +86,7 @@ int try_frame(void *ctx)
 		struct layout *l = &layouts[layout_of(f->base)];
 		__s64 known = known_layout(l, f->base, f->linear);
 
-		/* The slow path has removed the trailer. */
+		/* Read from the frame itself, because the slow path has removed the trailer from f. */
 		t->lan = lan_of_end(kernel_word(f->base + len - t->paged - 8), len - t->paged);
 
 		if (known >= 0) {

@@ -6,10 +6,8 @@
 #ifndef LATPATH_BER_H
 #define LATPATH_BER_H
 
-/*
- * Reads a BER tag and length at *off, moves *off to the value, and returns tag << 16 | length; -1 without a valid
- * element that ends by `end`.
- */
+/* Reads a BER tag and length at *off, moves *off to the value, and returns tag << 16 | length; -1 if there is no valid
+ * element that ends by `end`. */
 __noinline int tlv(struct frame *f, __u32 *off, __u32 end)
 {
 	__u32 at, len;
@@ -55,10 +53,8 @@ static __always_inline __u32 value_len(int tl)
 	return tl & 0xffff;
 }
 
-/*
- * Reads the link layer at *off and the outermost element, which must have tag `tag`. Moves *off into the element and
- * returns its end; -1 without one.
- */
+/* Reads the link layer at *off and the outermost element, which must have tag `tag`. Moves *off into the element and
+ * returns its end; -1 if there is no such element. */
 static __always_inline int pdu(struct frame *f, __u32 *off, int tag)
 {
 	__u32 end;

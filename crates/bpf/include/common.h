@@ -11,17 +11,15 @@
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #endif
 
-/*
- * Kernel addresses have at least the upper 8 bits set: they begin at 0xff00… with five-level page tables on x86, at
- * 0xfff0… with 52-bit addresses on arm64. For skbs of a socket, the field of skb->dev has other contents, with an upper
- * byte of 0 or 1.
- */
+/* Kernel addresses have at least the upper 8 bits set: they begin at 0xff00… with five-level page tables on x86, at
+ * 0xfff0… with 52-bit addresses on arm64. In skbs of a socket, the field skb->dev holds other data, with an upper byte
+ * of 0 or 1. */
 static __always_inline int is_kernel_address(__u64 p)
 {
 	return p >> 56 == 0xff;
 }
 
-/* The VLAN tag that the NIC or the stack removed from a frame, as protocol << 16 | TCI; 0 without one. */
+/* The VLAN tag that the NIC or the stack removed from a frame, as protocol << 16 | TCI; 0 if none was removed. */
 static __always_inline __u32 removed_tag(void *skb, __be16 protocol, __u16 tci)
 {
 	struct sk_buff___with_vlan_present *old = skb;
@@ -75,7 +73,7 @@ static __always_inline int is_ethernet(__u16 type)
 	return type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 }
 
-/* Kinds of devices that the programs distinguish, by driver (rtnl_link_ops.kind). */
+/* Kinds of devices that the programs distinguish, by the driver's rtnl_link_ops.kind. */
 enum device_kind { DEVICE_NIC, DEVICE_TAP, DEVICE_MACVTAP, DEVICE_OTHER };
 
 static __always_inline enum device_kind device_kind(const struct rtnl_link_ops *ops)

@@ -11,13 +11,11 @@ static __always_inline int reads_directly(void)
 	return bpf_ksym_exists(bpf_rdonly_cast);
 }
 
-/*
- * An untrusted pointer to the same struct, for reading its pointer fields. For each such field of a trusted struct (an
- * argument of a tracepoint, the current task), verifiers from 6.2 on look up whether the field is trusted too: they
- * compare some 100,000 names, which takes the CPU of the loading thread a millisecond. They do not for fields of an
- * untrusted struct, and of all structs to which it points. A load through an untrusted pointer takes a nanosecond more,
- * so numeric fields are read from the trusted struct.
- */
+/* An untrusted pointer to the same struct, for reading its pointer fields. For each pointer field of a trusted struct
+ * (an argument of a tracepoint, the current task), verifiers from 6.2 on look up whether the field is trusted too: they
+ * compare some 100,000 names, which takes a millisecond of CPU time when loading. They skip this for an untrusted
+ * struct and for all structs that it points to. A load through an untrusted pointer takes a nanosecond longer, so
+ * numeric fields are read from the trusted struct. */
 #define UNTRUSTED(p)                                                                                              \
 	((__typeof__(p))(reads_directly() ? bpf_rdonly_cast((p), bpf_core_type_id_kernel(__typeof__(*(p)))) : (p)))
 

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * The fast path for Sampled Values frames as most senders build them: one ASDU, BER lengths of one or two bytes, svID
+/* The fast path for Sampled Values frames as most senders build them: one ASDU, BER lengths of one or two bytes, svID
  * of at most 32 bytes followed by smpCnt, all in the linear part, and a stream without filters. Any other frame,
- * malformed ones included, takes the slow path (match_frame). A frame with a layout that the CPU has seen before takes
- * neither path (known_layout).
- */
+ * including a malformed one, takes the slow path (match_frame). A frame whose layout the CPU has seen before takes
+ * neither path (known_layout). */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
 
 #include "direct.h"
 
-/* Eight bytes of kernel memory. */
+/* Reads eight bytes of kernel memory. */
 static __always_inline __u64 kernel_word(__u64 at)
 {
 	return *(volatile __u64 *)bpf_rdonly_cast((void *)at, bpf_core_type_id_kernel(struct new_utsname));
 }
 
-/* Eight bytes of the frame, in native byte order. */
+/* Reads eight bytes of the frame, in native byte order. */
 static __always_inline __u64 word_at(__u64 base, struct frame *f, __u32 off)
 {
 	__u64 word;
@@ -25,7 +23,7 @@ static __always_inline __u64 word_at(__u64 base, struct frame *f, __u32 off)
 		return kernel_word(base + off);
 	if (off > WINDOW - 8)
 		return 0;
-	/* Assembler, because the compiler would read byte by byte. */
+	/* In assembler, because the compiler would read byte by byte. */
 	asm volatile("%0 = *(u64 *)(%1 + 0)" : "=r"(word) : "r"(&f->buf[off]));
 	return word;
 }
@@ -35,7 +33,7 @@ static __always_inline __u16 be16(__u64 word)
 	return __builtin_bswap16((__u16)word);
 }
 
-/* Clears the bytes of a word after the end of a name with `left` bytes left. */
+/* Clears the bytes of a word that follow the end of a name; `left` bytes of the name remain. */
 static __always_inline __u64 head_of(__u64 word, __s32 left)
 {
 	if (left <= 0)
@@ -70,10 +68,8 @@ struct fields {
 	__u32 end; /* of the PDU */
 };
 
-/*
- * Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm. 0 if another field is at that place; the
- * sender's clock state is then unknown.
- */
+/* Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm; 0 if the PDU ends before it or the fields
+ * differ. */
 static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt_at, __u32 end)
 {
 	__u32 at = smp_cnt_at + 8;
@@ -85,7 +81,7 @@ static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_c
 	return at + 3 <= end ? at : 0;
 }
 
-/* smpSynch + 1 from a word that begins with its tag; 0 without that tag. */
+/* smpSynch + 1 from a word that begins with its tag; 0 if the tag is missing. */
 static __always_inline __u32 synch_of(__u64 w)
 {
 	return (w & 0xffff) == 0x0185 && (w >> 16 & 0xff) < 0xff ? (w >> 16 & 0xff) + 1 : 0;
@@ -94,10 +90,9 @@ static __always_inline __u32 synch_of(__u64 w)
 #define IN_NO_STREAM -1
 #define SLOW_PATH -2
 
-/*
- * Reads a frame directly or, with f, in the window. Returns the frame's stream and sets *at; or IN_NO_STREAM; or
- * SLOW_PATH. Words are little-endian, as on all supported machines: the frame's first byte is the lowest.
- */
+/* Decodes a frame by direct loads or, if f is set, from its window. Returns the frame's stream and sets *at; or
+ * IN_NO_STREAM; or SLOW_PATH. Words are little-endian, as on all supported machines: the frame's first byte is the
+ * lowest. */
 static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, struct fields *at)
 {
 	__u64 w = word_at(base, f, 12);
@@ -163,10 +158,8 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	return s->simple ? (int)s->first - 1 : SLOW_PATH;
 }
 
-/*
- * A frame layout that a CPU has seen: another frame with the same bytes from the ethertype to smpCnt needs no decoding.
- * One cache line.
- */
+/* A frame layout that a CPU has seen: another frame with the same bytes from the ethertype up to smpCnt needs no
+ * decoding. Fits one cache line. */
 #define LAYOUT_WORDS 7
 #define LAYOUTS 16 /* per CPU, selected by the last byte of the destination address */
 
@@ -183,10 +176,8 @@ static __always_inline __u32 layout_of(__u64 base)
 	return kernel_word(base) >> 40 & (LAYOUTS - 1);
 }
 
-/*
- * Pointer from which the words of a layout and smpSynch are at fixed offsets. Each conversion of an address to a
- * pointer is a helper call, and the verifier requires a type of sufficient size: a name of 65 bytes.
- */
+/* A pointer from which the words of a layout and smpSynch are at fixed offsets. Each conversion of an address to a
+ * pointer is a helper call, and the verifier requires a sufficiently large type: a struct with an array of 65 bytes. */
 static __always_inline const volatile void *before_smp_cnt(__u64 base, __u32 smp_cnt)
 {
 	return bpf_rdonly_cast((void *)(base + smp_cnt + 2 - 8 * LAYOUT_WORDS), bpf_core_type_id_kernel(struct new_utsname));
@@ -197,7 +188,7 @@ static __always_inline __u64 layout_word(const volatile void *words, int i)
 	return *(const volatile __u64 *)(words + 8 * (LAYOUT_WORDS - 1 - i));
 }
 
-/* Whether word i contains bytes from the ethertype on. */
+/* Whether word i contains any bytes of the layout, i.e. at or after the ethertype. */
 static __always_inline int has_word(__u32 smp_cnt, int i)
 {
 	return smp_cnt + 2 > 12 + 8 * i;
@@ -207,10 +198,8 @@ static __always_inline int has_word(__u32 smp_cnt, int i)
 #define KNOWN_SYNCH(known) ((__u32)(known) >> 16)
 #define KNOWN_KEY(known) ((__u32)(known) & 0xffff)
 
-/*
- * Compares a frame with a layout. Returns stream, smpSynch + 1 and smpCnt, packed; SLOW_PATH for a frame of another
- * layout. An interrupt may replace the layout at any time.
- */
+/* Compares a frame with a layout. If they match, returns stream << 32 | smpSynch + 1 << 16 | smpCnt, otherwise
+ * SLOW_PATH. An interrupt may replace the layout at any time. */
 static __always_inline __s64 known_layout(struct layout *l, __u64 base, __u32 linear)
 {
 	__u64 places = *(volatile __u64 *)&l->places, w, known;
@@ -256,13 +245,14 @@ static __always_inline void learn_layout(struct layout *l, __u64 base, struct fi
 	*(volatile __u64 *)&l->places = at->synch_at ? places | LAYOUT_SYNCH : places;
 }
 
-/* The fast path by direct loads. A function of its own, which the verifier checks once for all forms of a frame. */
+/* The fast path by direct loads. A separate function, so that the verifier checks it only once for all forms of a
+ * frame. */
 __noinline int fast_path_directly(struct fields *at, __u32 linear)
 {
 	return at && reads_directly() ? fast_path(at->base, linear, 0, at) : SLOW_PATH;
 }
 
-/* The fast path on the window, where the verifier permits words at any offset. */
+/* The fast path in the window, where the verifier permits reading words at any offset. */
 __noinline int fast_path_in_window(struct frame *f, struct fields *at)
 {
 	return f && at ? fast_path(0, f->linear, f, at) : SLOW_PATH;

@@ -61,7 +61,7 @@ static __always_inline int fill(struct frame *f)
 	if (n > WINDOW || bpf_probe_read_kernel(f->buf, n, (void *)f->base))
 		return -1;
 	f->have = n;
-	/* Some drivers leave only the headers in the linear part; the fragment has the rest of the window. */
+	/* Some drivers leave only the headers in the linear part; the rest of the window is then in the fragment. */
 	if (f->frag_len && n < 32) {
 		__u32 rest = f->frag_len;
 
@@ -83,7 +83,7 @@ __noinline int far_byte(struct frame *f, __u32 off)
 	return b;
 }
 
-/* A byte of the frame, -1 beyond its end. */
+/* Returns a byte of the frame; -1 beyond its end. */
 static __always_inline int byte_at(struct frame *f, __u32 off)
 {
 	off &= OFF_MASK;
@@ -103,7 +103,7 @@ __noinline int be16_at(struct frame *f, __u32 off)
 	return (hi | lo) < 0 ? -1 : hi << 8 | lo;
 }
 
-/* Removes the trailer of PRP from a frame whose bytes after the Ethernet header and its tags begin at `payload`. */
+/* Removes the PRP trailer from a frame whose bytes after the Ethernet header and its tags begin at `payload`. */
 static __always_inline void remove_trailer(struct frame *f, __u32 payload)
 {
 	__u32 end = f->linear + f->frag_len;
@@ -123,10 +123,8 @@ static __always_inline void remove_trailer(struct frame *f, __u32 payload)
 		f->have = f->len;
 }
 
-/*
- * Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, -1 without one. It is a
- * function so that the verifier follows the code after it once, not once for each number of tags.
- */
+/* Reads the Ethernet header with 802.1Q and HSR tags; returns the offset of the payload, or -1 if there is none. A
+ * separate function, so that the verifier follows the code after the call once, not once per number of tags. */
 __noinline int ethernet(struct frame *f)
 {
 	__u32 off = 14;
@@ -203,7 +201,7 @@ static __always_inline int fetch_all(struct frame *f, __u32 off, void *to, __u32
 	return 0;
 }
 
-/* 32-bit hash of `len` bytes, up to 128, from `off`: FNV-1a by bytes, folded at the end. */
+/* Computes a 32-bit hash of `len` bytes (at most 128) from `off`: FNV-1a by bytes, folded at the end. */
 __noinline int hash_bytes(struct frame *f, __u32 off, __u32 len, __u32 *out)
 {
 	__u32 h = 2166136261u;

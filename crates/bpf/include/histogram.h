@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * A histogram that programs fill and user space reads (Histogram::of_coarse). It depends on no kernel type, so user
- * space tests it too.
- */
+/* A histogram that programs fill and user space reads (Histogram::of_coarse). It needs no kernel types, so that user
+ * space can test it too. */
 #ifndef LATPATH_HISTOGRAM_H
 #define LATPATH_HISTOGRAM_H
 
@@ -12,7 +10,7 @@
 #define BUCKETS 512   /* up to 2^35 (34 s in ns), the last one without an upper limit; a power of two */
 #define SMALL_BITS 32 /* squares of values below 2^32 are exact; those of larger values have units of 2^32 */
 
-/* A sum of up to 2^64 values of 64 bits, without overflow. */
+/* A sum of up to 2^64 64-bit values, without overflow. */
 struct wide_sum {
 	__u64 low;
 	__u64 high;

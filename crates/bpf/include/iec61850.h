@@ -5,7 +5,7 @@
 
 #include "ber.h"
 
-/* Layout of `protocol_bytes` of a stream of Sampled Values or GOOSE. */
+/* Layout of `protocol_bytes` for a stream of Sampled Values or GOOSE. */
 struct iec61850_conf {
 	__u16 appid;
 	__u16 has_appid;
@@ -19,7 +19,7 @@ struct named {
 	__u32 payload; /* offset of the APPID */
 };
 
-/* Adds the streams of this name whose filters the frame passes. */
+/* Adds the streams with this name whose filters accept the frame. */
 __noinline int add_named(struct frame *f, struct found *out, __u32 protocol, struct named *n)
 {
 	int first;

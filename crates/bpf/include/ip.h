@@ -6,10 +6,8 @@
 #define IP_UDP 17
 #define IP6_FRAGMENT 44
 
-/*
- * Reads an IPv4 or IPv6 header at `off` and the UDP header after it. Returns the offset of the payload; 0 if the packet
- * is not UDP. Only the first fragment of a packet has ports.
- */
+/* Reads an IPv4 or IPv6 header at `off` and the UDP header after it. Returns the offset of the payload; 0 if the packet
+ * is not UDP. In a fragmented packet, only the first fragment contains the ports. */
 static __always_inline __u32 udp_header(struct frame *f, __u32 off, __u32 *l4)
 {
 	int b = byte_at(f, off);

@@ -7,7 +7,7 @@
 #ifndef LATPATH_KERNEL_H
 #define LATPATH_KERNEL_H
 
-/* skb_frag_t is a struct bio_vec in some kernels, a struct of its own in others; both have this layout. */
+/* skb_frag_t is a struct bio_vec in some kernels and a separate struct in others; both have this layout. */
 struct fragment {
 	__u64 page;
 	__u32 len;
@@ -137,7 +137,7 @@ struct netlink_sock {
 	__u32 portid;
 };
 
-/* Up to Linux 6.1 a separate bit marks vlan_tci as valid; without it, vlan_tci may have a stale value. */
+/* Up to Linux 6.1, a separate bit marks vlan_tci as valid; if it is clear, vlan_tci may be stale. */
 struct sk_buff___with_vlan_present {
 	__u8 vlan_present : 1;
 };
@@ -175,12 +175,12 @@ struct task_struct {
 	char comm[16];
 };
 
-/* Up to Linux 5.15 the CPU number is a field of the task itself. */
+/* Up to Linux 5.15, the CPU number is a field of task_struct itself. */
 struct task_struct___with_cpu {
 	unsigned int cpu;
 };
 
-/* From Linux 6.18 on, tasks are throttled one by one. */
+/* From Linux 6.18 on, tasks are throttled individually. */
 struct task_struct___throttled {
 	_Bool throttled;
 };
@@ -208,7 +208,7 @@ struct skb_shared_info {
 	struct fragment frags[1];
 };
 
-/* A type with a long array of bytes that every kernel has; direct loads are typed with it. */
+/* A type with a long byte array that exists in every kernel; direct loads use it as their type. */
 struct new_utsname {
 	char sysname[65];
 };
@@ -312,7 +312,7 @@ struct vhost_virtqueue {
 	__u64 acked_features;
 };
 
-/* Linux 6.18 and later: heads come in batches, with their counts in nheads. */
+/* Linux 6.18 and later: heads come in batches; nheads has the number of heads in each. */
 struct vhost_virtqueue___batches {
 	__u16 *nheads;
 };
@@ -328,7 +328,7 @@ struct vhost_net {
 	struct vhost_poll poll[2];
 };
 
-/* arch/x86/kvm/svm/svm.h and vmx/vmx.h: both begin with the vCPU. */
+/* arch/x86/kvm/svm/svm.h and vmx/vmx.h: both structs begin with the vCPU. */
 struct vmcb_control_area {
 	__u32 exit_code;
 };

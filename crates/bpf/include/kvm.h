@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Exit reasons of a vCPU. crates/vms/src/exit_reason.rs has their names. */
+/* Exit reasons of a vCPU. Their names are in crates/vms/src/exit_reason.rs. */
 #ifndef LATPATH_KVM_H
 #define LATPATH_KVM_H
 
@@ -7,16 +7,14 @@
 
 #define NO_REASON 0xffffffff
 
-/* Vendor of the reasons; the first two values are those of KVM's tracepoint. */
+/* Architecture or vendor that defines the reasons; the first two values are those of KVM's tracepoint. */
 #define ISA_VMX 1
 #define ISA_SVM 2
 #define ISA_ARM 3
 
 #if defined(__TARGET_ARCH_x86)
-/*
- * The tracepoint gets the reason from the vendor's module, which has it in the struct around the vCPU
- * (kvm_x86_ops.get_exit_info).
- */
+/* The tracepoint gets the reason from the vendor's module (kvm_x86_ops.get_exit_info), which keeps it in the struct
+ * that contains the vCPU. */
 static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 isa)
 {
 	void *whole = vcpu;
@@ -32,10 +30,8 @@ static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 isa)
 	return NO_REASON;
 }
 #else
-/*
- * arch/arm64/include/asm/kvm_asm.h: the exception class is valid for traps only; for other exits it is that of an
- * earlier trap.
- */
+/* arch/arm64/include/asm/kvm_asm.h: the exception class is valid only for traps; for other exits it is left over from
+ * an earlier trap. */
 static __always_inline __u32 exit_reason(int ret, __u32 class)
 {
 	__u32 code = ret & 0x7fffffff;

@@ -3,7 +3,7 @@
 #ifndef LATPATH_MAP_H
 #define LATPATH_MAP_H
 
-/* A map of type BPF_MAP_TYPE_kind_. */
+/* Declares a map of type BPF_MAP_TYPE_kind_. */
 #define MAP(name_, kind_, entries_, key_, value_) \
 	struct { \
 		__uint(type, BPF_MAP_TYPE_##kind_); \

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * The user's streams in the kernel programs, and functions with which all protocols find them. User space
+/* The user's streams in the kernel programs, and functions with which all protocols look them up. User space
  * (src/streams.rs) fills the tables declared here. Each protocol has a header in protocols/, from which the build
- * generates match_frame().
- */
+ * generates match_frame(). */
 #ifndef LATPATH_STREAMS_H
 #define LATPATH_STREAMS_H
 
@@ -26,7 +24,7 @@ enum key_rule { KEY_OWN = 0, KEY_SEQ = 1, KEY_HASH = 2 };
 #define FILTER_MAC 1
 #define FILTER_VLAN 2
 
-/* One stream of the user. `next` links streams of the same name. */
+/* One of the user's streams. `next` links streams with the same name. */
 struct stream_conf {
 	__u8 rule;
 	__u8 filters;
@@ -38,7 +36,7 @@ struct stream_conf {
 	__u8 protocol_bytes[PROTOCOL_BYTES]; /* read by the protocol's header */
 };
 
-/* The streams of one protocol in the table. */
+/* The range of one protocol's streams in the table. */
 struct stream_range {
 	__u16 first;
 	__u16 count;
@@ -58,7 +56,8 @@ struct selection {
 
 const volatile struct selection selection = {};
 
-/* Names of up to 32 bytes: a hash table with open addressing. A name is in one of NAME_PROBES entries from its hash. */
+/* Names of up to 32 bytes: a hash table with open addressing. A name is in one of the NAME_PROBES entries starting at
+ * its hash. */
 struct name_short {
 	__u64 word[4];  /* the bytes, padded with zeros */
 	__u16 protocol_len; /* protocol << 8 | length */
@@ -73,7 +72,7 @@ struct name_long {
 	__u8 name[NAME_LONG];
 };
 
-/* Whether frames with this ethertype can belong to a stream: tested before any other part of the frame is read. */
+/* Whether frames with this ethertype can belong to a stream; checked before any other part of the frame is read. */
 static __always_inline int ethertype_selected(__be16 ethertype)
 {
 	if (selection.any_ethertype)
@@ -96,10 +95,8 @@ static __always_inline int is_ip(__be16 protocol)
 	return protocol == bpf_htons(ETH_IP) || protocol == bpf_htons(ETH_IP6);
 }
 
-/*
- * The same at points where a sender's packet socket may have left skb->protocol unset or wrong: only protocols that
- * cannot be set by mistake exclude a packet.
- */
+/* Like ethertype_selected, but for points where a sender's packet socket may have left skb->protocol unset or wrong:
+ * only protocols that cannot be set by mistake rule a packet out. */
 static __always_inline int ethertype_possible(__be16 protocol)
 {
 	return ethertype_selected(protocol) || (!is_ip(protocol) && protocol != bpf_htons(ETH_ARP));
@@ -107,7 +104,8 @@ static __always_inline int ethertype_possible(__be16 protocol)
 
 #define MAX_FOUND 8 /* maximum streams of one frame */
 
-/* The first difference between a frame and a stream with the same name or one equal end. */
+/* The first difference between a frame and a stream that it nearly matches: it has the same name, or the same source or
+ * destination. */
 enum difference { DIFFERENCE_VLAN = 1, DIFFERENCE_MAC = 2, DIFFERENCE_SOURCE = 3, DIFFERENCE_DESTINATION = 4 };
 
 struct found {
@@ -116,10 +114,7 @@ struct found {
 		__u32 stream;
 		__u32 key;
 	} at[MAX_FOUND];
-	/*
-	 * A stream that the frame would belong to without its differences: it may be its packet, changed on the
-	 * route.
-	 */
+	/* A stream that the frame nearly matches: the frame may be one of its packets, changed on the route. */
 	__u32 near_difference; /* enum difference; 0: none */
 	__u32 near_stream;
 	__u32 near_key;
@@ -134,10 +129,8 @@ struct scratch {
 	struct frame frame;
 };
 
-/*
- * An interrupt may occur while one is in use, so each CPU has one for each context that can interrupt another: task,
- * softirq, hardirq, NMI.
- */
+/* Each CPU has one scratch for each context that can interrupt another (task, softirq, hardirq, NMI), because an
+ * interrupt may occur while a scratch is in use. */
 #define SCRATCHES 4
 
 MAP(scratches, ARRAY, SCRATCHES, __u32, struct scratch);
@@ -169,7 +162,7 @@ MAP(names_long, HASH, MAX_STREAMS, struct name_long, __u32);
 
 static __always_inline void add_found(struct found *out, __u32 stream, __u32 key)
 {
-	/* Of several keys of a stream in one frame, the first counts. */
+	/* If a frame has several keys of one stream, only the first is added. */
 	for (int i = 0; i < MAX_FOUND; i++) {
 		if (i == out->n) {
 			out->at[i].stream = stream;
@@ -182,10 +175,8 @@ static __always_inline void add_found(struct found *out, __u32 stream, __u32 key
 	}
 }
 
-/*
- * The first Ethernet filter of a stream that this frame does not pass; 0 if it passes all. A frame without a link
- * header passes none.
- */
+/* The first of a stream's Ethernet filters that this frame does not pass; 0 if it passes them all. A frame without a
+ * link header passes none. */
 static __always_inline __u32 link_difference(struct frame *f, struct stream_conf *s)
 {
 	__u8 filters = s->filters;
@@ -245,7 +236,7 @@ __noinline int lookup_long(struct frame *f, __u32 protocol, __u32 off, __u32 len
 	return first ? *first : -1;
 }
 
-/* The first entry to search for a name; src/streams.rs has the same function. */
+/* The entry at which the search for a name starts; src/streams.rs has the same function. */
 static __always_inline __u32 name_place(const __u64 *w, __u32 len)
 {
 	__u64 h = (w[0] + len) * 0x9e3779b97f4a7c15ull;
@@ -264,10 +255,8 @@ struct name_words {
 	__u64 word[4];
 };
 
-/*
- * The entry of a name in names_short; -1 if no stream has the name. A separate function, which the verifier checks
- * once; inlined code would be checked again for each form of the preceding frame.
- */
+/* Finds the entry of a name in names_short; -1 if no stream has the name. A separate function, which the verifier
+ * checks once; inlined code would be checked again for each form of the preceding frame. */
 __noinline int place_of_name(struct name_words *name, __u32 protocol_len)
 {
 	__u32 place;
@@ -288,7 +277,7 @@ __noinline int place_of_name(struct name_words *name, __u32 protocol_len)
 	return -1;
 }
 
-/* The entry of a name; null if no stream has the name. */
+/* Finds the entry of a name; null if no stream has the name. */
 static __always_inline struct name_short *lookup_words(__u32 protocol, struct name_words *name, __u32 len)
 {
 	int at = place_of_name(name, protocol << 8 | len);
@@ -296,7 +285,7 @@ static __always_inline struct name_short *lookup_words(__u32 protocol, struct na
 	return at < 0 ? 0 : &names_short[at & (NAME_PLACES - 1)];
 }
 
-/* The first stream of the protocol with the name at `off`; -1 without one. */
+/* Finds the protocol's first stream with the name at `off`; -1 if there is none. */
 __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len)
 {
 	struct name_short *s;
@@ -313,10 +302,8 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 	return s ? s->first - 1 : -1;
 }
 
-/*
- * Visits the streams of a protocol that have no name: `s` is the configuration of each, `stream` its number. The body
- * ends with `continue` if the frame does not belong to the stream.
- */
+/* Visits the streams of a protocol without names: `stream` is the index of each, `s` its configuration. The body
+ * executes `continue` if the frame does not belong to the stream. */
 #define FOR_EACH_STREAM(protocol, stream, s)                                                                         \
 	for (__u32 i_ = 0, stream; i_ < MAX_SCANNED; i_++)                                                           \
 		if (stream = selection.streams[protocol].first + i_, i_ >= selection.streams[protocol].count)        \
@@ -324,10 +311,9 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 		else                                                                                                 \
 			for (struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream); s; s = 0)
 
-/*
- * Adds a stream whose frame has this key (by the protocol's own rule) and a payload at `payload`. `difference`: the
- * first difference found so far, or 0.
- */
+/* Adds a stream to which the frame belongs, or records it as a near match if there is a difference. The upper 16 bits
+ * of stream_payload are the stream, the lower 16 the offset of the payload; `key` is the key by the protocol's own
+ * rule; `difference` is the first difference found so far, or 0. */
 __noinline int add_stream_unless(struct frame *f, struct found *out, __u32 stream_payload, __u32 key, __u32 difference)
 {
 	__u32 stream = stream_payload >> 16, payload = stream_payload & 0xffff;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * GOOSE: IEC 61850-8-1, annex A. Identified by goID, or by gocbRef without a goID; key: low 16 bits of stNum and of
- * sqNum.
- */
+/* GOOSE: IEC 61850-8-1, annex A. Identified by goID, or by gocbRef if goID is missing. Key: the low 16 bits of stNum,
+ * then those of sqNum. */
 #include "iec61850.h"
 
 #define GOOSE_FIELDS 8
 
-/* The low 16 bits of an INTEGER of `len` bytes at `off`; -1 if it does not fit 32 bits. */
+/* The low 16 bits of an INTEGER of `len` bytes at `off`; -1 if it does not fit in 32 bits. */
 static __always_inline int goose_number(struct frame *f, __u32 off, __u32 len)
 {
 	if (len < 1 || len > 5)

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Sampled Values: IEC 61850-9-2, clause 8.5. Identified by the svID of any ASDU of the frame; key: smpCnt. */
+/* Sampled Values: IEC 61850-9-2, clause 8.5. Identified by the svID of any ASDU in the frame; key: smpCnt. */
 #include "iec61850.h"
 
 #define SV_ASDUS 16
 #define SV_FIELDS 10
 
-/*
- * Reads the ASDU with fields in [off, end). Returns 0 if it has svID and smpCnt; smpSynch follows them. The first of
- * repeated fields counts, as on the fast path.
- */
+/* Reads the ASDU whose fields are in [off, end), up to smpSynch. Returns 0 if it has svID and smpCnt. If a field is
+ * repeated, the first one counts, as on the fast path. */
 __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 {
 	int have = 0, synch;

@@ -51,10 +51,7 @@ __noinline int match_udp(struct frame *f, __u32 ip, struct found *out)
 		is_to = !conf->dst_port || conf->dst_port == dst_port;
 		if (is_to && conf->has_dst)
 			is_to = udp_address_is(f, version == 4 ? ip + 16 : ip + 24, conf->dst, len);
-		/*
-		 * A changed destination is considered only if the stream names the sender and the packet has that
-		 * source.
-		 */
+		/* A packet with another destination is a near match only if the stream specifies a source and the packet has it. */
 		if (!is_to && !conf->has_src)
 			continue;
 		is_from = !conf->src_port || conf->src_port == src_port;

@@ -19,7 +19,7 @@ fn clang() -> String {
     clang.expect("no clang found: install clang-19 (Debian: apt install clang-19), or set CLANG to its path")
 }
 
-/// Compiles a C file with the programs' headers for user space and links it into the crate, for tests and fuzzing.
+/// Compiles a C file with the programs' headers for user space, and links it into the crate, for tests and fuzzing.
 #[allow(dead_code)] // this crate's own build script has none
 pub fn compile_for_user_space(source: &str) {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -64,7 +64,7 @@ pub fn compile(name: &str) {
     };
     write(&out.join("protocols.h"), &dispatch(&protocols));
     write(&out.join("point_kinds.h"), &point_kinds());
-    // True for crate bpf itself, which has the shared headers.
+    // True for the crate bpf itself, which contains the shared headers.
     let folders = if Path::new("include").exists() { vec![Path::new("bpf"), &include] } else { vec![Path::new("bpf")] };
     write(&out.join("constants.rs"), &constants(&folders));
     // libbpf-sys builds libbpf and exports its header path.
@@ -97,12 +97,12 @@ pub fn compile(name: &str) {
         .unwrap_or_else(|e| {
             let said = format!("{e:?}");
             eprintln!("{said}\n\n{}", summary(&source, &said));
-            // No panic: its backtrace would hide clang's messages.
+            // Exits instead of panicking, because a backtrace would hide clang's messages.
             std::process::exit(1);
         });
 }
 
-/// The errors in clang's output, without the notes on macros, and advice if a kernel type lacks a field.
+/// The errors in clang's output, without its notes on macros; adds advice if a kernel type lacks a field.
 fn summary(source: &str, said: &str) -> String {
     let errors: Vec<&str> = said.lines().filter(|line| line.contains(" error: ")).map(str::trim).collect();
     let mut text = format!("{source} did not compile:\n{}", errors.join("\n"));
@@ -133,7 +133,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// Generates the header that includes all protocols and dispatches a frame to its protocol.
+/// Generates the header that includes all protocols and passes a frame to those that its ethertype fits.
 fn dispatch(protocols: &Path) -> String {
     let files = fs::read_dir(protocols).unwrap_or_else(|e| panic!("{}: {e}", protocols.display()));
     for file in files.flatten() {
@@ -163,7 +163,7 @@ fn dispatch(protocols: &Path) -> String {
     )
 }
 
-/// Properties of kinds of points for the programs: sets of kinds, each with the bits of its members' numbers.
+/// Properties of point kinds for the programs: each property is a bit set of the kinds that have it, by kind number.
 const SETS: [(&str, fn(&KindInfo) -> bool); 7] = [
     ("HEADER_AT_DATA", |kind| matches!(kind.frame, FrameAt::Data)),
     ("HAVE_LINK_HEADER", |kind| matches!(kind.frame, FrameAt::Data | FrameAt::Mac)),

@@ -1,4 +1,4 @@
-//! Tests whether this kernel attaches programs to functions, and attaches programs without libbpf's objects.
+//! Tests whether this kernel can attach programs to functions, and attaches programs without libbpf's objects.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Candidate functions; every kernel has at least one of them.
 const ANY: [&str; 3] = ["xdp_do_redirect", "skb_consume_udp", "__netif_receive_skb"];
 
-/// Tries to load and attach a program of two instructions at the entry of a function. A kernel without trampolines
-/// refuses it, whatever its version.
+/// Tries to load and attach a program of two instructions at the entry of a function. Whatever its version, a kernel
+/// without trampolines refuses the program.
 ///
 /// # Errors
 /// With the reason if the kernel refuses it.
@@ -42,11 +42,12 @@ pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
     }
     // SAFETY: a fresh descriptor that nothing else owns.
     let program = unsafe { OwnedFd::from_raw_fd(loaded) };
-    // A kernel may load the program and have no trampoline to attach it.
+    // Attaching is tested too: a kernel may load the program but lack a trampoline to attach it.
     attach(std::os::fd::AsFd::as_fd(&program)).map(drop).map_err(|e| why_not(&e))
 }
 
-/// The reason for a refusal. A kernel without trampolines returns the error codes of missing permissions.
+/// The reason for a refusal. The error code alone is not enough: without trampolines, a kernel returns the same codes
+/// as for missing permissions.
 fn why_not(error: &std::io::Error) -> String {
     match crate::kernel::able() {
         Ok(()) => "this kernel has no trampolines for functions: it lacks CONFIG_FUNCTION_TRACER or \
@@ -64,7 +65,8 @@ pub fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     attach_at(program, None)
 }
 
-/// Attaches a loaded program: to `tracepoint` for the type raw tracepoint, else to the target in its type information.
+/// Attaches a loaded program: to `tracepoint` if it is a raw tracepoint program, otherwise to the target in its type
+/// information.
 pub(crate) fn attach_at(program: BorrowedFd<'_>, tracepoint: Option<&CStr>) -> std::io::Result<OwnedFd> {
     let name = tracepoint.map_or(std::ptr::null(), CStr::as_ptr);
     // SAFETY: the name outlives the call, and may be null for a program with a target of its own. The descriptor is

@@ -1,4 +1,4 @@
-//! Minimal programs at a tracepoint, as the floor of benchmarks: an empty one, and one that reads the clock once.
+//! Minimal programs at a tracepoint, as the lower limit in benchmarks: an empty one, and one that reads the clock once.
 
 use libbpf_sys::*;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ fn owned(fd: i32) -> Result<OwnedFd> {
 /// Attaches the program. Dropping the returned descriptors (link and program) detaches it.
 ///
 /// # Errors
-/// If the kernel has no such tracepoint, or refuses the program.
+/// If the kernel lacks the tracepoint, or refuses the program.
 pub fn attach(tracepoint: &str, reads_clock: bool) -> Result<[OwnedFd; 2]> {
     let insn = |code: u32, imm: u32| bpf_insn { code: code as u8, imm: imm as i32, ..Default::default() };
     // r0 = ktime(); r0 = 0; exit

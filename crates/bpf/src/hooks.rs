@@ -1,5 +1,5 @@
-//! The tracepoints and functions that programs attach to. Determines which of them the running kernel has, with
-//! substitutes for programs that it rejects, and notes on missing ones.
+//! The tracepoints and functions that programs attach to. Determines which of them the running kernel has, substitutes
+//! programs for those that it rejects, and notes missing attach points.
 
 use crate::fentry::attach_at;
 use crate::{able, accused, attach_program, fentry_works, last_words, measure, program_info, Unable};
@@ -18,13 +18,13 @@ pub struct Hook {
     pub at: &'static str,
     /// Whether the attach point is a function's entry (needs trampolines in the kernel); otherwise it is a tracepoint.
     pub is_function: bool,
-    /// The module of the attach point, which need not be loaded: then there are no events of this kind.
+    /// Module that has the attach point. It need not be loaded; without it there are no events of this kind.
     pub module: Option<&'static str>,
-    /// Whether the kernel itself need not have the attach point: then there are no events of this kind.
+    /// Whether the kernel may lack the attach point because it then has no events of this kind.
     pub is_optional: bool,
-    /// Substitute program, if the kernel rejects this one.
+    /// Name of the substitute program, used if the kernel rejects this one.
     pub instead: Option<&'static str>,
-    /// The data that are not recorded without it.
+    /// What is not recorded without the program.
     pub shows: &'static str,
 }
 
@@ -38,17 +38,17 @@ impl Hook {
     }
 }
 
-/// A program at a tracepoint of the kernel itself.
+/// Describes a program at a tracepoint of the kernel itself.
 pub const fn hook(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
     Hook { program, at, is_function: false, module: None, is_optional: false, instead: None, shows }
 }
 
-/// A program at a tracepoint of a module.
+/// Describes a program at a module's tracepoint.
 pub const fn module_hook(program: &'static str, at: &'static str, module: &'static str, shows: &'static str) -> Hook {
     Hook { module: Some(module), ..hook(program, at, shows) }
 }
 
-/// A program at the entry of a function, in a module or the kernel itself.
+/// Describes a program at the entry of a function, in a module or the kernel itself.
 pub const fn function_hook(
     program: &'static str,
     at: &'static str,
@@ -58,17 +58,17 @@ pub const fn function_hook(
     Hook { is_function: true, module, ..hook(program, at, shows) }
 }
 
-/// A program with its substitute.
+/// Adds a substitute to a program.
 pub const fn or(hook: Hook, instead: &'static str) -> Hook {
     Hook { instead: Some(instead), ..hook }
 }
 
-/// A program whose attach point the kernel need not have.
+/// Marks a program's attach point as one that the kernel may lack.
 pub const fn optional(hook: Hook) -> Hook {
     Hook { is_optional: true, ..hook }
 }
 
-/// Programs at the entry and exit of each interrupt vector (x86, and ARM's IPIs), named like their tracepoints. They
+/// Programs at the entry and exit of each interrupt vector (x86) and IPI (ARM), named after their tracepoints. They
 /// record the timer interrupt, interrupts from other CPUs, and the thermal interrupt.
 pub const fn irq_vectors(tick: &'static str, ipi: &'static str, thermal: &'static str) -> [Hook; 16] {
     const fn at(tracepoint: &'static str, shows: &'static str) -> Hook {
@@ -94,7 +94,7 @@ pub const fn irq_vectors(tick: &'static str, ipi: &'static str, thermal: &'stati
     ]
 }
 
-/// Concatenates two tables, with `N = A + B` hooks.
+/// Concatenates two tables of hooks; `N` must be `A + B`.
 pub const fn joined<const A: usize, const B: usize, const N: usize>(a: [Hook; A], b: [Hook; B]) -> [Hook; N] {
     assert!(N == A + B);
     let mut all = [a[0]; N];
@@ -113,9 +113,9 @@ pub struct Missing {
     pub tracepoint: &'static str,
     /// Whether the attach point is a function, not a tracepoint.
     pub is_function: bool,
-    /// The data that are not recorded.
+    /// What is not recorded.
     pub lost: &'static str,
-    /// The reason: the kernel's error, or that the attach point does not exist.
+    /// The reason: the kernel's error, or a statement that the attach point does not exist.
     pub why: String,
 }
 
@@ -140,17 +140,17 @@ pub struct Hooks {
     pub programs: Vec<&'static str>,
     /// Missing attach points.
     pub missing: Vec<Missing>,
-    /// Substitutes in use, with the kernel's errors for the programs that they replace.
+    /// Names of substitutes in use, each with the kernel's error for the program that it replaces.
     refused: Vec<(&'static str, String)>,
 }
 
-/// Whether a loaded module's BTF has this name.
+/// Whether a loaded module's BTF contains this name.
 fn module_has(module: &str, name: &str) -> bool {
     let found = |btf: Vec<u8>| btf.windows(name.len()).any(|w| w == name.as_bytes());
     std::fs::read(format!("/sys/kernel/btf/{module}")).is_ok_and(found)
 }
 
-/// Whether only the other architecture has this tracepoint or function.
+/// Whether this tracepoint or function exists only on another architecture.
 fn elsewhere(at: &str) -> bool {
     let arm = at.starts_with("ipi_");
     let x86 = ["__apic_", "local_timer_", "reschedule_", "call_function_", "irq_work_", "x86_", "thermal_", "nmi_"];
@@ -161,7 +161,7 @@ fn elsewhere(at: &str) -> bool {
     }
 }
 
-/// A loaded program, which is attached until this value is dropped or the process ends, including by kill -9.
+/// A loaded program. It stays attached until this value is dropped or the process ends, even by kill -9.
 pub struct AttachedProgram {
     /// The program's name in bpf/.
     pub name: &'static str,
@@ -173,10 +173,10 @@ pub struct AttachedProgram {
 }
 
 impl AttachedProgram {
-    /// Attaches a program of the type raw tracepoint to the tracepoint with this name.
+    /// Attaches a raw tracepoint program to the tracepoint with this name.
     ///
     /// # Errors
-    /// If the kernel does not have the tracepoint, or does not attach the program.
+    /// If the kernel lacks the tracepoint, or refuses to attach the program.
     pub fn at_tracepoint(name: &'static str, program: BorrowedFd<'_>, tracepoint: CString) -> std::io::Result<Self> {
         let program = program.try_clone_to_owned()?;
         let mut attached = Self { name, program, tracepoint: Some(tracepoint), link: None };
@@ -189,7 +189,7 @@ impl AttachedProgram {
         self.link.is_some()
     }
 
-    /// Detaches the program, and keeps its counts.
+    /// Detaches the program but keeps its counts.
     pub fn detach(&mut self) {
         self.link = None;
     }
@@ -197,7 +197,7 @@ impl AttachedProgram {
     /// Attaches the program again.
     ///
     /// # Errors
-    /// If the kernel does not attach it.
+    /// If the kernel refuses.
     pub fn attach(&mut self) -> std::io::Result<()> {
         self.link = Some(attach_at(self.program.as_fd(), self.tracepoint.as_deref())?);
         Ok(())
@@ -215,30 +215,31 @@ pub struct Programs {
     pub attached: Vec<AttachedProgram>,
     /// Missing attach points.
     pub missing: Vec<Missing>,
-    /// Number of permanent entries at the start of `missing`. Programs of later entries may be attached later.
+    /// Number of permanently missing attach points, which come first in `missing`. Programs of later entries may still
+    /// be attached again.
     missing_for_good: usize,
     table: &'static [Hook],
-    /// Descriptor that keeps the kernel's statistics of programs enabled.
+    /// Descriptor that keeps the kernel's program statistics enabled.
     measuring: Option<OwnedFd>,
-    /// Missed runs in addition to those that the kernel counts: for tests, since the kernel rarely misses runs.
+    /// Missed runs to add to those that the kernel counts; for tests, because the kernel rarely misses runs.
     #[doc(hidden)]
     pub more_missed: u64,
 }
 
 impl Programs {
-    /// The attached programs of `hooks`. With `measures`, the kernel also measures their cost, which adds two readings
-    /// of the clock to each run.
+    /// Keeps programs that were attached for `hooks`. With `measures`, the kernel also measures their cost, which adds
+    /// two clock readings to each run.
     ///
     /// # Errors
-    /// If the kernel cannot measure.
+    /// If the kernel cannot measure the cost.
     pub fn new(attached: Vec<AttachedProgram>, hooks: Hooks, measures: bool) -> std::io::Result<Self> {
         let measuring = measures.then(measure).transpose()?;
         let Hooks { table, missing, .. } = hooks;
         Ok(Self { attached, missing_for_good: missing.len(), missing, table, measuring, more_missed: 0 })
     }
 
-    /// Attaches the needed programs that are detached, and detaches all others. A program that the kernel does not
-    /// attach is missing until a later call attaches it.
+    /// Attaches the needed programs that are detached, and detaches all others. A program that the kernel refuses to
+    /// attach counts as missing until a later call attaches it.
     pub fn attach_only(&mut self, is_needed: impl Fn(&str) -> bool) {
         self.missing.truncate(self.missing_for_good);
         for program in &mut self.attached {
@@ -252,30 +253,30 @@ impl Programs {
         }
     }
 
-    /// Whether the kernel has refused to attach a program again.
+    /// Whether the last [`Self::attach_only`] failed to re-attach some programs.
     pub fn lacks_some_for_now(&self) -> bool {
         self.missing.len() > self.missing_for_good
     }
 
-    /// Whether a program is attached at this tracepoint now.
+    /// Whether a program is currently attached at this tracepoint.
     pub fn stands_at(&self, tracepoint: &str) -> bool {
         let is_there =
             |hook: &Hook| self.attached.iter().any(|there| there.name == hook.program && there.is_attached());
         self.table.iter().any(|hook| hook.at == tracepoint && is_there(hook))
     }
 
-    /// Whether a program of this name is among them.
+    /// Whether a program with this name was attached at the start.
     pub fn has(&self, name: &str) -> bool {
         self.attached.iter().any(|there| there.name == name)
     }
 
-    /// Runs that the kernel skipped because the same program was already running.
+    /// Number of runs that the kernel skipped because the same program was already running.
     pub fn missed(&self) -> u64 {
         let missed = |info: libbpf_sys::bpf_prog_info| info.recursion_misses;
         self.attached.iter().filter_map(AttachedProgram::info).map(missed).sum::<u64>() + self.more_missed
     }
 
-    /// Number of runs and their total time, ns, if the kernel measures them.
+    /// Number of runs, and their total time, ns; `None` unless the kernel measures them.
     pub fn cost(&self) -> Option<(u64, u64)> {
         let add = |(runs, ns), info: libbpf_sys::bpf_prog_info| (runs + info.run_cnt, ns + info.run_time_ns);
         self.measuring.as_ref().map(|_| self.attached.iter().filter_map(AttachedProgram::info).fold((0, 0), add))
@@ -292,7 +293,7 @@ impl Hooks {
         self.missing.retain(|missing| needed(missing.tracepoint));
     }
 
-    /// The programs of the table that this kernel can load.
+    /// Determines the programs of the table that this kernel can load.
     ///
     /// # Errors
     /// If this kernel does not support tracing, or this user may not trace.
@@ -301,7 +302,7 @@ impl Hooks {
         Ok(Self::find(table, &Btf::from_vmlinux().map_err(Unable::BadBtf)?))
     }
 
-    /// Searches the kernel's BTF.
+    /// Looks for the attach points in the kernel's BTF.
     fn find(table: &'static [Hook], btf: &Btf<'_>) -> Self {
         let mut found = Self { table, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|function| function.type_id().into());
@@ -311,7 +312,7 @@ impl Hooks {
             false => btf.type_by_name::<Typedef<'_>>(&hook.in_types()).is_some(),
         };
         for hook in table.iter().filter(|hook| !elsewhere(hook.at)) {
-            // A substitute is only used if the kernel rejects the other program.
+            // Substitutes are skipped here: they are used only if their program cannot be.
             if table.iter().any(|h| h.instead == Some(hook.program)) {
                 continue;
             }
@@ -338,7 +339,7 @@ impl Hooks {
         self.missing.push(Missing::of(hook, why));
     }
 
-    /// Handles the kernel's rejection of a program; false if the program was not to be loaded.
+    /// Handles the kernel's rejection of a program; returns false if the program was not to be loaded.
     pub fn without(&mut self, program: &str, why: String) -> bool {
         let Some(at) = self.programs.iter().position(|p| *p == program) else { return false };
         self.programs.remove(at);
@@ -348,7 +349,8 @@ impl Hooks {
                 self.programs.push(instead);
                 return true;
             }
-            // If both are rejected, the first error is more informative, because its program is for newer kernels.
+            // If the kernel rejects both a program and its substitute, the program's error is reported: the substitute
+            // is only the fallback for older kernels.
             let first = self.refused.iter().find(|(instead, _)| *instead == program);
             let why = first.map_or(why, |(_, first)| first.clone());
             self.misses(hook, why);
@@ -356,12 +358,12 @@ impl Hooks {
         true
     }
 
-    /// Calls `load` repeatedly, each time without the program that the kernel has rejected, until it accepts the rest.
-    /// If the kernel does not name the program, those at functions are omitted, because kernels differ more in
-    /// functions than in tracepoints. A `load` that fails must leave no program attached.
+    /// Calls `load` repeatedly, each time without the program that the kernel has just rejected, until it accepts the
+    /// rest. If the kernel does not name the program, all programs at functions are omitted, because kernels differ
+    /// more in their functions than in their tracepoints. A `load` that fails must leave no program attached.
     ///
     /// # Errors
-    /// If the kernel rejects anything else, or the rest does not suffice; with the kernel's messages.
+    /// If the kernel rejects something else, or the remaining programs do not suffice; with the kernel's messages.
     pub fn load<T, E>(
         &mut self,
         suffices: impl Fn(&Self) -> bool,
@@ -379,7 +381,7 @@ impl Hooks {
         }
     }
 
-    /// Omits the programs that the kernel has rejected with this message; false if none can be omitted.
+    /// Omits the programs that the kernel has rejected with this message; returns false if none can be omitted.
     fn without_refused(&mut self, said: &str) -> bool {
         if let Some(program) = accused(said) {
             return self.without(program, said.into());
@@ -392,17 +394,17 @@ impl Hooks {
         !functions.is_empty()
     }
 
-    /// Enables loading of an object's programs that are in this list, and of no others.
+    /// Enables loading of those of an object's programs that are in this list, and disables the others.
     pub fn choose(&self, object: &mut libbpf_rs::OpenObject) {
         for mut program in object.progs_mut() {
             program.set_autoload(program.name().to_str().is_some_and(|name| self.has(name)));
         }
     }
 
-    /// Attaches the loaded programs; those that the kernel does not attach become missing.
+    /// Attaches the loaded programs; those that the kernel refuses to attach become missing.
     ///
     /// # Errors
-    /// If the process has no free descriptors.
+    /// If the process has no free file descriptors.
     pub fn attach(&mut self, object: &libbpf_rs::Object) -> std::io::Result<Vec<AttachedProgram>> {
         let mut attached = Vec::new();
         for program in object.progs_mut() {
@@ -425,7 +427,7 @@ impl Hooks {
         self.programs.contains(&program)
     }
 
-    /// Whether to load a program for this tracepoint.
+    /// Whether a program for this tracepoint is to be loaded.
     pub fn stands_at(&self, tracepoint: &str) -> bool {
         self.table.iter().any(|hook| hook.at == tracepoint && self.has(hook.program))
     }
@@ -455,7 +457,7 @@ mod tests {
     fn a_program_that_is_refused_when_it_is_attached_again_is_missing_until_it_is_attached() {
         static TABLE: [Hook; 2] = [hook("switch", "sched_switch", "who ran"), hook("nmi", "nmi_handler", "NMIs")];
         let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").expect("a file"));
-        // No kernel attaches a descriptor that is not a program.
+        // Stand-in descriptors: no kernel attaches a descriptor that is not a program.
         let program =
             |name| AttachedProgram { name, program: descriptor(), tracepoint: None, link: Some(descriptor()) };
         let hooks = Hooks { table: &TABLE, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };

@@ -40,7 +40,7 @@ pub fn able() -> Result<(), Unable> {
     Ok(())
 }
 
-/// The kernel's information on a program; `None` if it gives none.
+/// The kernel's information about a program; `None` if the kernel provides none.
 pub fn program_info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;

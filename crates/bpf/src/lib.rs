@@ -1,5 +1,5 @@
 //! Shared parts of latpath's eBPF programs and their loaders: the headers in `include` and `protocols`, the build of
-//! programs, the table of streams, maps as memory, errors, and names for the kernel's numbers.
+//! programs, the table of streams, maps in shared memory, errors, and names for the kernel's numbers.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 #[cfg(feature = "build")]

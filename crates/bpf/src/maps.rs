@@ -1,4 +1,4 @@
-//! Kernel maps: arrays as memory shared with the running programs, and hash tables.
+//! Kernel maps: arrays in memory shared with the running programs, and hash tables.
 
 use latpath_linux::Map;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -49,21 +49,22 @@ pub fn from_bytes<T: Plain>(b: &[u8]) -> Option<T> {
     (b.len() == size_of::<T>()).then(|| unsafe { b.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// All entries of a hash table; empty if it cannot be read.
+/// Returns all entries of a hash table; none if it cannot be read.
 pub fn entries<K: Plain, V: Plain>(table: &MapHandle) -> Vec<(K, V)> {
-    // One batch for all entries: the kernel ends a smaller batch before a bucket that does not fit, and libbpf-rs
-    // treats a batch that is not full as the last one.
+    // Reads all entries in one batch: the kernel ends a smaller batch early if the next bucket does not fit, and
+    // libbpf-rs takes a batch that is not full for the last one.
     let all = table.lookup_batch(table.max_entries(), MapFlags::ANY, MapFlags::ANY);
     all.into_iter().flatten().filter_map(|(key, value)| Some((from_bytes(&key)?, from_bytes(&value)?))).collect()
 }
 
-/// Reinterprets a value as another type of the same layout: each skeleton has Rust types of its own for the types of
-/// the shared headers.
+/// Reinterprets a value as another type with the same layout: each skeleton has its own Rust types for those of the
+/// shared headers.
 pub fn convert<A: Plain, B: Plain>(value: &A) -> B {
     from_bytes(bytes_of(value)).expect("the types are twins of one C type")
 }
 
-/// An array map in this process's memory. The kernel changes it at any time, so every access is volatile and by copy.
+/// An array map in this process's memory. The kernel may change it at any time, so every access is volatile and by
+/// copy.
 pub struct Mapped<T: Plain> {
     map: Map,
     len: usize,
@@ -72,7 +73,7 @@ pub struct Mapped<T: Plain> {
 }
 
 impl<T: Plain> Mapped<T> {
-    /// Maps `len` entries of an array map that has `BPF_F_MMAPABLE`.
+    /// Maps `len` entries of an array map with `BPF_F_MMAPABLE`.
     ///
     /// # Errors
     /// If mmap(2) fails.

@@ -12,14 +12,14 @@ use std::{
 /// Kernel functions by address. There are some 100,000, so their names share one buffer.
 #[derive(Default)]
 pub struct Functions {
-    /// Addresses with the offset of the name, sorted.
+    /// Address of each function, and the offset of its name in `names`; sorted by address.
     by_address: Vec<(u64, u32)>,
     /// Names, one per line.
     names: String,
 }
 
 impl Functions {
-    /// Reads the running kernel's functions, which takes about 0.1 s. Empty if the kernel hides addresses.
+    /// Reads the running kernel's functions, which takes about 0.1 s. Returns an empty table if the kernel hides addresses.
     pub fn read() -> Arc<Self> {
         let read = Arc::new(Self::from_kallsyms());
         *lock_latest() = Arc::downgrade(&read);
@@ -55,7 +55,7 @@ impl Functions {
     }
 
     fn add(&mut self, address: u64, name: &str) {
-        // Fails beyond 4 GiB of names only.
+        // Fails only if the names exceed 4 GiB.
         let Ok(place) = u32::try_from(self.names.len()) else { return };
         self.by_address.push((address, place));
         self.names.extend(name.split('\n'));
@@ -63,7 +63,7 @@ impl Functions {
     }
 
     fn sorted(mut self) -> Self {
-        // The stable sort keeps the first of several names for one address first.
+        // The sort is stable, so if an address has several names, the first one is kept.
         self.by_address.sort_by_key(|(address, _)| *address);
         self.by_address.dedup_by_key(|(address, _)| *address);
         self.by_address.shrink_to_fit();
@@ -71,7 +71,7 @@ impl Functions {
         self
     }
 
-    /// Functions that another machine reported, or a recording contains.
+    /// Creates a table of functions that another machine reported or a recording contains.
     pub fn named(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
         let mut named = Self::default();
         functions.into_iter().for_each(|(address, name)| named.add(address, &name));
@@ -86,8 +86,8 @@ impl Functions {
         (address - start < 1 << 20).then(|| self.names[place as usize..].lines().next()).flatten()
     }
 
-    /// The function that begins exactly at an address. Functions of modules loaded later are unknown, and the nearest
-    /// known function before them is another one.
+    /// The function that begins exactly at an address. For addresses in modules loaded later, the nearest known
+    /// function would be a wrong one.
     pub fn at(&self, address: u64) -> Option<&str> {
         let place = self.by_address.binary_search_by_key(&address, |(a, _)| *a).ok()?;
         self.names[self.by_address[place].1 as usize..].lines().next()
@@ -107,7 +107,7 @@ fn lock_latest() -> MutexGuard<'static, Weak<Functions>> {
     LATEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Names of `enum skb_drop_reason`, from the kernel's type information.
+/// Names of `enum skb_drop_reason`, from the kernel's BTF.
 #[derive(Default)]
 pub struct Reasons {
     names: HashMap<u32, String>,
@@ -129,7 +129,7 @@ impl Reasons {
         Self { names: names.unwrap_or_default() }
     }
 
-    /// The name of a reason in the programs' encoding: 4 bits of subsystem, 12 bits of code.
+    /// The name of a drop reason as encoded by the programs: subsystem in the top 4 bits, code in the low 12.
     pub fn name(&self, packed: u16) -> String {
         match (self.names.get(&u32::from(packed)), packed >> 12) {
             (Some(name), _) => name.clone(),
@@ -147,7 +147,7 @@ pub fn interrupts() -> HashMap<u32, String> {
 fn irqs(text: &str) -> HashMap<u32, String> {
     let named = lines(text).filter_map(|line| {
         let number = line.label.parse().ok()?;
-        // Skips chip and hardware number, and the trigger: `2-edge` on x86, `Level` elsewhere.
+        // Skips the chip, the hardware interrupt number, and the trigger (`2-edge` on x86, `Level` elsewhere).
         let names = line.words.split_whitespace().skip(1).skip_while(|word| is_trigger(word));
         let name = names.collect::<Vec<_>>().join(" ");
         (!name.is_empty()).then_some((number, printable(&name)))

@@ -1,4 +1,4 @@
-//! The kernel's reason for refusing a program. libbpf passes on the verifier's log line by line; its last lines name
+//! The kernel's reason for refusing a program. libbpf forwards the verifier's log line by line; its last lines contain
 //! the reason.
 
 use libbpf_rs::PrintLevel;
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 /// Log of the current load. libbpf has one print callback per process.
 static LOG: Mutex<String> = Mutex::new(String::new());
-/// Maximum size of the kept log, bytes. The verifier's log can have megabytes, and its end has the reason.
+/// Maximum size of the kept log, bytes. The verifier's log can be megabytes long; only its end contains the reason.
 const MOST: usize = 64 << 10;
 /// Number of lines of the verifier's log in an error.
 const LINES: usize = 3;
@@ -22,18 +22,18 @@ fn print(level: PrintLevel, text: String) {
     }
 }
 
-/// Starts to collect libbpf's log.
+/// Starts collecting libbpf's log.
 pub fn listen() {
     LOG.lock().unwrap_or_else(|e| e.into_inner()).clear();
     libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
 }
 
-/// The kernel's last reason, in one line; empty if there is none.
+/// The kernel's most recent reason, on one line; empty if there is none.
 pub fn last_words() -> String {
     reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// An error, followed by the kernel's last reason if there is one.
+/// An error, followed by the kernel's most recent reason if there is one.
 pub fn with_last_words(error: impl std::fmt::Display) -> String {
     match last_words() {
         said if said.is_empty() => error.to_string(),
@@ -41,12 +41,12 @@ pub fn with_last_words(error: impl std::fmt::Display) -> String {
     }
 }
 
-/// The program that the kernel's last reason names.
+/// The program that the kernel's reason names.
 pub fn accused(said: &str) -> Option<&str> {
     said.split("program ").nth(1)?.split(':').next()
 }
 
-/// The program and the last meaningful lines of the verifier's log; without such a log, libbpf's last line.
+/// The program and the last meaningful lines of the verifier's log; if there is no such log, libbpf's last line.
 fn reason(log: &str) -> String {
     let Some(end) = log.find("-- END PROG LOAD LOG --") else {
         return log.lines().last().map(|l| l.trim_start_matches("libbpf: ").trim().to_string()).unwrap_or_default();
@@ -55,7 +55,7 @@ fn reason(log: &str) -> String {
     let program = then.split("prog '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or("?");
     // The start is missing if the log was longer than the limit.
     let said = said.rsplit_once("-- BEGIN PROG LOAD LOG --").map_or(said, |(_, said)| said);
-    // The log ends with statistics, which give no reason.
+    // The log ends with statistics, which are not part of the reason.
     let counts = ["processed ", "verification time ", "stack depth ", "insns_processed "];
     let said = said.lines().map(str::trim);
     let said: Vec<_> = said.filter(|l| !l.is_empty() && !counts.iter().any(|c| l.starts_with(c))).collect();

@@ -1,4 +1,4 @@
-//! Loading of an object with programs.
+//! Loads an object with programs.
 
 use crate::{listen, Hooks, Purpose, StartError};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -10,9 +10,9 @@ pub type Opened<'o, B> = <B as SkelBuilder<'o>>::Output;
 pub type Loaded<'o, B> = <Opened<'o, B> as OpenSkel<'o>>::Output;
 
 impl Purpose {
-    /// Opens an object, enables the programs of `hooks`, calls `configure` for constants and table sizes, loads the
-    /// object, and calls `take`, which maps the tables and attaches the programs ([`Hooks::attach`]). Repeats this with
-    /// fewer programs while the kernel rejects some and the rest suffices ([`Hooks::load`]).
+    /// Opens an object, enables the programs of `hooks`, calls `configure` to set constants and table sizes, loads the
+    /// object, and calls `take`, which maps the tables and attaches the programs ([`Hooks::attach`]). As long as the
+    /// kernel rejects some programs and the rest suffices, repeats this without them ([`Hooks::load`]).
     ///
     /// # Errors
     /// If the kernel rejects a needed program; with its messages.

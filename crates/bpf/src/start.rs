@@ -17,26 +17,26 @@ pub enum StartError {
     /// There is nothing to observe; the text includes the next step.
     #[error("{0}")]
     NothingHere(String),
-    /// This machine lacks what the programs observe: a sentence for the user.
+    /// The kernel refused the programs.
     #[error(
         "kernel {release} refused the programs that {purpose} ({step}): {why}; RUST_LOG=debug shows all that it said"
     )]
     Refused {
         /// `uname -r`.
         release: String,
-        /// Purpose of the programs: `watch VM exits`.
+        /// What the programs are for, e.g. `watch VM exits`.
         purpose: &'static str,
         /// The failed step.
         step: &'static str,
-        /// The kernel's error, with the verifier's last words.
+        /// The kernel's error, with the last lines of the verifier's log.
         why: String,
     },
-    /// Memory, a descriptor or a thread is not available.
+    /// Memory, a descriptor or a thread was not available.
     #[error("the system has no room for the programs and their tables: {0}")]
     System(#[from] io::Error),
 }
 
-/// Purpose of programs, as in their errors.
+/// What programs are for, as worded in their errors.
 #[derive(Clone, Copy)]
 pub struct Purpose(pub &'static str);
 
@@ -59,11 +59,11 @@ pub struct Window {
     pub from: Ns,
     /// End, `CLOCK_MONOTONIC`.
     pub until: Ns,
-    /// Events missed because the same program was already running on the CPU.
+    /// Number of events missed because the same program was already running on the CPU.
     pub missed: u64,
     /// Attach points that this kernel lacks.
     pub missing: Vec<Missing>,
-    /// Number of the programs' runs and their total time, ns, if the kernel measured them.
+    /// Number of program runs, and their total time, ns; `None` if the kernel did not measure them.
     pub cost: Option<(u64, u64)>,
 }
 
@@ -94,15 +94,15 @@ impl Programs {
     }
 }
 
-/// Lead time before a window's bounds take effect, ns: all programs and user space must have read them by then.
+/// Lead time between setting a window's bound and its effect, ns; by then, all programs must have read the bound.
 const SOON: Ns = 2_000_000;
 
 fn wait_for(t: Ns) {
     sleep(Duration::from_nanos((t - monotonic()).max(0) as u64));
 }
 
-/// Starts the window in which programs count, by setting its bounds with `set_from` and `set_until`. Until then,
-/// `until` is 0, so that programs count nothing. Returns the start (`CLOCK_MONOTONIC`) once it is reached.
+/// Starts the window in which programs count, by setting its bounds with `set_from` and `set_until`. Before that,
+/// `until` is 0, so programs count nothing. Returns the start (`CLOCK_MONOTONIC`) once it is reached.
 pub fn begin_window(set_from: impl FnOnce(u64), set_until: impl FnOnce(u64)) -> Ns {
     let from = monotonic() + SOON;
     set_from(from as u64);
@@ -111,8 +111,8 @@ pub fn begin_window(set_from: impl FnOnce(u64), set_until: impl FnOnce(u64)) -> 
     from
 }
 
-/// Ends the window, and calls `at_end` immediately afterwards. Returns the end once all program runs that began before
-/// it have finished.
+/// Ends the window, and calls `at_end` right at its end. Returns the end once all program runs that began before it
+/// have finished.
 pub fn end_window<T>(set_until: impl FnOnce(u64), at_end: impl FnOnce() -> T) -> (Ns, T) {
     let until = monotonic() + SOON;
     set_until(until as u64);

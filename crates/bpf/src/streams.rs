@@ -20,7 +20,7 @@ const _: () = assert!(latpath_protocols::stream::MAX_STREAMS == MAX_STREAMS);
 const _: () = assert!(ProtocolId::ALL.len() <= MAX_PROTOCOLS);
 const _: () = assert!(*ProtocolId::ALL.first().expect("there are protocols") as usize == 0);
 
-/// Streams that the kernel programs cannot follow together.
+/// Why the kernel programs cannot follow these streams together.
 #[derive(Debug, thiserror::Error)]
 pub enum BadStreams {
     /// No stream.
@@ -29,13 +29,13 @@ pub enum BadStreams {
     /// More streams than the kernel's table holds.
     #[error("{0} streams: at most {MAX_STREAMS} can be followed at once")]
     TooMany(usize),
-    /// Too many streams of one name.
+    /// Too many streams with the same name.
     #[error("{0} is named more than {MAX_CHAIN} times")]
     Chain(String),
     /// Too many streams without a name.
     #[error("{1} streams {0}:…: at most {MAX_SCANNED} can be followed at once")]
     Scanned(&'static str, usize),
-    /// No slot left for a name in the open table.
+    /// No free slot for a name in the open-addressing table.
     #[error("{0:?} collides with too many other names: name fewer streams at once")]
     Crowded(String),
     /// A stream is given twice.
@@ -48,17 +48,17 @@ pub enum BadStreams {
 pub struct Table {
     /// Entries of the kernel's table.
     pub streams: Vec<StreamConf>,
-    /// Number of the user's stream for each entry.
+    /// The user's stream for each entry.
     pub user: Vec<StreamId>,
-    /// Occupied slots of the open table of short names.
+    /// Occupied slots of the open-addressing table of short names.
     pub short: HashMap<usize, NameShort>,
-    /// First stream of each long name, by `struct name_long`.
+    /// First stream of each long name; the key is a `struct name_long`.
     pub long: HashMap<[u8; NAME_LONG + 2], u32>,
     /// Constants of the programs.
     pub selection: Selection,
 }
 
-/// A name as words, as in `names_short`.
+/// A name as padded words, as stored in `names_short`.
 fn words(name: &[u8]) -> [u64; 4] {
     let mut bytes = [0; NAME_SHORT];
     bytes[..name.len()].copy_from_slice(name);
@@ -69,7 +69,7 @@ fn words(name: &[u8]) -> [u64; 4] {
     word
 }
 
-/// First slot of the search for a name; same as `name_place` in include/streams.h.
+/// Slot at which the search for a name starts; same as `name_place` in include/streams.h.
 fn place_of(word: &[u64; 4], len: usize) -> usize {
     let mut h = word[0].wrapping_add(len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if len > 8 {
@@ -106,8 +106,8 @@ fn conf(spec: &StreamSpec) -> StreamConf {
     }
 }
 
-/// Number of bytes of a frame that the programs may read for a stream: for a stream with a name, which may be anywhere,
-/// their maximum; for others the headers, the protocol's header and the key.
+/// Number of bytes of a frame that the programs may need to read for a stream: if it has a name, which may be anywhere,
+/// as many as they can; otherwise the headers, the protocol's header and the key.
 fn reach(spec: &StreamSpec) -> u16 {
     /// Maximum size of headers, bytes: Ethernet with two tags, IPv6 with a fragment header or IPv4 with options, UDP.
     const HEADERS: u16 = 22 + 60 + 8;
@@ -161,7 +161,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Adds the streams of one name to the tables of names.
+    /// Adds the streams with one name to the tables of names.
     fn add_name(&mut self, protocol: ProtocolId, name: &[u8], chain: &[usize]) -> Result<(), BadStreams> {
         if chain.len() > MAX_CHAIN {
             return Err(BadStreams::Chain(format!("{}:{}", protocol.info().prefix, lossy(name))));
@@ -191,11 +191,11 @@ impl Table {
         Ok(())
     }
 
-    /// Selects the frames that the programs must read.
+    /// Sets the constants that determine which frames, and how much of them, the programs read.
     fn select(&mut self, specs: &[StreamSpec]) {
         let of = |specs: &mut dyn Iterator<Item = &StreamSpec>| specs.flat_map(|s| s.matcher.ethertypes()).collect();
         let ethertypes: BTreeSet<u16> = of(&mut specs.iter());
-        // Frames of the first protocol take the fast path, unless a stream of another protocol may have the same
+        // Frames of the first protocol take the fast path, unless a stream of another protocol may include the same
         // frames.
         let fast = ProtocolId::ALL[0];
         let others: BTreeSet<u16> = of(&mut specs.iter().filter(|s| s.matcher.protocol() != fast));

@@ -1,4 +1,4 @@
-//! For tests: runs the shared headers (bpf/streams.bpf.c) on frames of the caller, by BPF_PROG_RUN.
+//! For tests: runs the shared headers (bpf/streams.bpf.c) on frames supplied by the caller, by BPF_PROG_RUN.
 
 use crate::skel::{types, StreamsSkelBuilder};
 use crate::streams::Table;
@@ -37,24 +37,24 @@ pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result
 /// Result of the programs for one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The streams of the frame, each with the frame's key.
+    /// The streams to which the frame belongs, each with the frame's key.
     pub streams: Vec<(StreamId, u32)>,
     /// Whether the frame is malformed for the protocol of its ethertype or port.
     pub malformed: bool,
-    /// Results of the fast path: from fetched bytes, by direct loads, and by the layout of an earlier frame. `None` if
-    /// the frame takes the slow path.
+    /// Results of the three fast paths: from fetched bytes, by direct loads, and by the layout of an earlier frame. The
+    /// outer `None`: the frame takes the slow path; the inner one: it belongs to no stream.
     pub fast: [Option<Option<(StreamId, u32)>>; 3],
     /// smpSynch as read by the three fast paths and the slow path; `None` if not read.
     pub synch: [Option<u8>; 4],
-    /// The LAN of redundant networks (`LAN_…` of include/redundancy.h, 0 without one) by the end of an unpaged frame on
-    /// kernels with direct loads, and by the slow path.
+    /// The LAN of a redundant network (`LAN_…` of include/redundancy.h; 0 if there is none): as read at the end of the
+    /// linear part (on kernels with direct loads), and by the slow path.
     pub lan: [usize; 2],
     /// Hash of the first 128 bytes; 0 if the frame is shorter.
     pub hash: u32,
-    /// Whether the frame is the first of several fragments of an IP packet.
+    /// Whether the frame is the first fragment of an IP packet.
     pub fragment: bool,
-    /// A stream with the frame's name, or one equal end, that the frame does not belong to: stream, key, and the first
-    /// difference (`DIFFERENCE_…` of include/streams.h).
+    /// A stream that the frame nearly matches: it has the same name, or the same source or destination, but differs
+    /// otherwise. Stream, key and first difference (`DIFFERENCE_…` of include/streams.h).
     pub near: Option<(StreamId, u32, usize)>,
 }
 
@@ -86,7 +86,7 @@ impl Trial {
         Ok(Self { program, trial: Mapped::new(&skel.maps.trials.as_fd(), 1)?, table })
     }
 
-    /// Runs the programs on a frame with its last `paged` bytes in a page fragment.
+    /// Runs the programs on a frame whose last `paged` bytes are in a page fragment.
     ///
     /// # Errors
     /// If the frame is longer than [`MOST`], or the kernel does not run the programs.
@@ -97,7 +97,7 @@ impl Trial {
     /// Runs the programs on a packet of this ethertype without an Ethernet header, as on IP-only devices.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Like [`run`](Self::run).
     pub fn run_without_link(&self, packet: &[u8], paged: usize, ethertype: u16) -> std::io::Result<Found> {
         self.run_as(packet, paged, ethertype)
     }

@@ -1,11 +1,11 @@
-//! No counter of the programs wraps within a week at 1,000,000 events per second: it has 64 bits, or is limited
-//! otherwise.
+//! Checks that no counter of the programs wraps within a week at 1,000,000 events per second: it has 64 bits, or its
+//! value is limited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Narrower fields that programs increment, and the reason why none of them wraps: `FILE: FIELD`.
+/// Narrower fields that programs increment (`FILE: FIELD`), each with the reason why it does not wrap.
 const LIMITED: [(&str, &str); 15] = [
     ("exits/bpf/exits.bpf.c: next_slot", "a slot is taken below `slots_max` only"),
     ("exits/bpf/exits.bpf.c: next_row", "set back to REASONS above it"),
@@ -72,8 +72,8 @@ fn added(line: &str) -> Vec<&str> {
     atomics.chain(increments).chain(prefixed).chain(sums).collect()
 }
 
-/// Width in bits of each field and global variable that a crate's sources declare with an integer type of the kernel;
-/// of several with one name, the smallest width.
+/// Width in bits of each field and global variable that a crate's sources declare with one of the kernel's integer
+/// types; if several share a name, the smallest width.
 fn bits(sources: &BTreeMap<String, String>, place: &str) -> BTreeMap<String, u32> {
     let mut bits = BTreeMap::new();
     for (_, text) in sources.iter().filter(|(file, _)| file.starts_with(place)) {
@@ -116,7 +116,8 @@ fn counters_have_64_bits_or_a_limit() {
     let mut narrow = BTreeSet::new();
     let mut wide = 0;
     for (file, text) in &sources {
-        // A name's declaration in the file takes precedence over the crate's, and that over the shared headers'.
+        // A declaration in the same file takes precedence over one in the crate, which takes precedence over the shared
+        // headers'.
         let places = [file.as_str(), &file[..=file.find('/').unwrap()], "bpf/include/"];
         let mut known = BTreeMap::new();
         places.into_iter().rev().for_each(|place| known.extend(bits(&sources, place)));

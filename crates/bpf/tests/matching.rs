@@ -1,4 +1,4 @@
-//! The programs' C agrees with the parsers and tables of user space on every frame.
+//! Checks that the programs' C code agrees with user space's parsers and tables on every frame.
 //!
 //! The programs run in the kernel by BPF_PROG_RUN: no packet and no device is affected.
 
@@ -53,7 +53,7 @@ fn check(runs: u32, test: impl Fn(&mut TestRunner) -> Result<(), String>) -> Res
     Ok(test(&mut TestRunner::new(Config { cases: runs, failure_persistence: None, ..Config::default() }))?)
 }
 
-/// The result for a frame that is read in one piece.
+/// Runs the programs on a frame without page fragments.
 fn run(trial: &Trial, frame: &[u8]) -> Result<Found, TestCaseError> {
     trial.run(frame, 0).map_err(|e| TestCaseError::fail(e.to_string()))
 }
@@ -100,7 +100,7 @@ fn svid() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Frames of Sampled Values, whole or with bytes changed or missing.
+/// Frames of Sampled Values: whole, or with bytes changed or missing.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
     (prop::collection::vec(svid(), 1..4), tags(), any::<u16>(), changes, 0..40usize).prop_map(
@@ -121,7 +121,7 @@ fn streams_of_sv() -> Vec<String> {
     vec!["svid:A".into(), "svid:MU01".into(), format!("svid:{}", "B".repeat(32)), format!("svid:{}", "B".repeat(33))]
 }
 
-/// smpSynch of frames with and without refrTm, with one ASDU and several. A fast path reads it unless it leaves the
+/// smpSynch in frames with and without refrTm, with one or several ASDUs. A fast path must read it unless it leaves the
 /// frame to the slow path.
 fn smpsynch() -> Result<(), Failed> {
     let trial = load(&["svid:MU01"])?;
@@ -160,7 +160,7 @@ fn fast_path() -> Result<(), Failed> {
         }
         Ok(())
     };
-    // Frames that changed bytes rarely produce: svID or smpCnt twice in an ASDU, more ASDUs than noASDU.
+    // Frames that random changes rarely produce: svID or smpCnt twice in an ASDU, more ASDUs than noASDU.
     let elements = |svids: &[&[u8]], from: &[u8], to: &[u8]| {
         let mut frame = sv(svids, vec![], 1);
         let at = frame.windows(from.len()).position(|w| w == from).expect("the element");
@@ -175,7 +175,7 @@ fn fast_path() -> Result<(), Failed> {
     rare.into_iter().try_for_each(run).map_err(|e| e.to_string())?;
     check(4000, |runner| runner.run(&frame(), run).map_err(|e| e.to_string()))?;
     let taken = taken.map(|t| t.get());
-    // Before Linux 6.2, programs cannot read bytes directly.
+    // Before Linux 6.2, programs have no direct loads, so only the first fast path can be taken.
     if taken[0] < 100 || (taken[1] > 0 && taken[2] < 20) {
         return Err(format!("the fast path took {taken:?} frames only").into());
     }
@@ -189,7 +189,7 @@ fn broken_frames() -> Result<(), Failed> {
     check(4000, |runner| {
         let run = |(bytes, linear): (Vec<u8>, usize)| {
             let found = run(&trial, &bytes)?;
-            // Drivers that use page fragments only keep the headers linear.
+            // Drivers that use page fragments leave only the headers in the linear part.
             let paged = trial.run(&bytes, bytes.len().saturating_sub(linear)).expect("it runs");
             prop_assert_eq!((&paged.streams, paged.malformed), (&found.streams, found.malformed));
             match Frame::parse(&bytes) {
@@ -205,7 +205,7 @@ fn broken_frames() -> Result<(), Failed> {
                     }
                     prop_assert_eq!(found.streams, expected);
                 }
-                // The programs read up to the last svID and smpCnt, the parser reads the whole frame.
+                // The programs read only up to the last svID and smpCnt, the parser reads the whole frame.
                 Err(e) => prop_assert!(e.is_malformed() || found.streams.is_empty()),
             }
             Ok(())
@@ -229,7 +229,7 @@ fn jumbo_frames() -> Result<(), Failed> {
     };
     for (asdus, data) in [(2, 4030), (2, 4110), (8, 1080), (2, 4400), (16, 900), (2, 8000)] {
         let frame = frame(asdus, data);
-        // The linear part of a packet socket's jumbo frame only contains the Ethernet header.
+        // In a packet socket's jumbo frame, the linear part contains only the Ethernet header.
         for paged in [0, frame.len() - 14, frame.len() - 20, frame.len() - 300] {
             let found = trial.run(&frame, paged)?;
             equal("streams", found.streams, vec![(0, 100), (1, 99 + asdus as u32)])?;
@@ -264,7 +264,7 @@ fn element(tag: u8, value: &[u8]) -> Vec<u8> {
     [&[tag, value.len() as u8][..], value].concat()
 }
 
-/// A frame with a goosePdu up to sqNum and some of the following fields.
+/// A frame with a goosePdu that ends at sqNum, with some of the optional fields.
 fn goose_frame(goid: Option<&str>, st_num: &[u8], sq_num: &[u8]) -> Vec<u8> {
     let mut inside = element(0x80, b"IED1LD0/LLN0$GO$gcb01");
     inside.extend(element(0x81, &[0x07, 0xd0]));
@@ -310,7 +310,7 @@ fn over(header: &[u8], message: &[u8]) -> Vec<u8> {
     [&[1, 0x1b, 0x19, 0, 0, 0, 2, 0, 0, 0, 0, 1], header, message].concat()
 }
 
-/// An IPv4 and UDP header to this port.
+/// An IPv4 and UDP header with this destination port.
 fn udp4(port: u16) -> Vec<u8> {
     let mut header = vec![0x08, 0, 0x45, 0, 0, 72, 0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1, 224, 0, 1, 129, 1, 63];
     header.extend(port.to_be_bytes());
@@ -318,7 +318,7 @@ fn udp4(port: u16) -> Vec<u8> {
     header
 }
 
-/// The same over IPv6, optionally with a fragment header with these bytes before UDP.
+/// Like [`udp4`] over IPv6, optionally with a fragment header made of these bytes before UDP.
 fn udp6(port: u16, fragment: &[u8]) -> Vec<u8> {
     let mut header = vec![0x86, 0xdd, 0x60, 0, 0, 0, 0, 52, if fragment.is_empty() { 17 } else { 44 }, 1];
     header.extend([0xfd; 16]);
@@ -344,7 +344,7 @@ fn without_link() -> Result<(), Failed> {
     {
         let frame = over(&header, &ptp_message(0, 0, 777));
         let with = trial.run(&frame, 0)?;
-        // Packets without an Ethernet header pass no filter on it.
+        // A packet without an Ethernet header passes no Ethernet filter.
         let filtered = |(stream, _): &(u16, u32)| ![3, 4].contains(stream);
         let expected: Vec<_> = with.streams.iter().copied().filter(filtered).collect();
         equal("streams with a link header", with.streams.len(), 4)?;
@@ -440,7 +440,7 @@ fn ptp_frames() -> Result<(), Failed> {
     equal("a short message", (short.streams, short.malformed), (vec![], true))
 }
 
-/// The streams that user space finds in a frame, each with its key; `None` if it cannot read the frame.
+/// The streams that user space finds in a frame, each with its key; `None` if user space cannot read the frame.
 fn read(specs: &[StreamSpec], frame: &[u8]) -> Option<Vec<(u16, u32)>> {
     let (header, listed) = Matcher::read(frame).ok()?;
     let vlan = header.tags().last().map(|tag| tag.vlan());
@@ -457,8 +457,8 @@ fn read(specs: &[StreamSpec], frame: &[u8]) -> Option<Vec<(u16, u32)>> {
     Some(all)
 }
 
-/// Frames of each protocol whose frames name their streams: tagged, changed, truncated, and in page fragments. The
-/// protocols come from the table.
+/// Frames of each protocol whose frames contain the stream's identity: tagged, changed, truncated, and in page
+/// fragments. The protocols come from the table of protocols.
 fn each_protocol() -> Result<(), Failed> {
     for protocol in ProtocolId::listed() {
         let example = protocol.info().example;
@@ -508,11 +508,11 @@ fn each_protocol() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Frames with PRP's trailer or HSR's tag, whole, changed and in page fragments.
+/// Frames with a PRP trailer or an HSR tag: whole, changed, and in page fragments.
 fn copies() -> Result<(), Failed> {
     for protocol in ProtocolId::listed() {
         let example: StreamSpec = protocol.info().example.parse().expect("a stream");
-        // The last bytes of the payload are keys, too: the trailer must not be one of them.
+        // The key hashes the payload up to its end, where the trailer must not be included.
         let end = 64;
         let by_end = format!("ether:{:#06x},hash=0:{end}", example.matcher.ethertypes()[0]);
         let trial = load_specs(std::slice::from_ref(&example))?;
@@ -531,7 +531,7 @@ fn copies() -> Result<(), Failed> {
             prop_assert_eq!((&found.streams, found.malformed), (&expected.streams, false), "{:02x?}", frame);
             prop_assert!(!found.streams.is_empty());
             prop_assert_eq!((found.lan[1], expected.lan), (number, [0, 0]));
-            // Tags and trailer are read without the slow path only at the frame's end.
+            // Without the slow path, the LAN is read only from a PRP trailer at the frame's end.
             prop_assert!(found.lan[0] == 0 || found.lan[0] == number);
             let mut numbers = found_in.get();
             numbers[usize::from(found.lan[0] == number)] += 1;

@@ -1,4 +1,4 @@
-//! All eBPF programs also compile for arm64, which differs in registers and in the kernel's addresses.
+//! Checks that all eBPF programs also compile for arm64, which has different registers and kernel addresses.
 
 use std::{fs, path::Path, process::Command};
 
@@ -15,7 +15,7 @@ fn every_program_compiles_for_arm64() {
         if cfg!(not(target_arch = "aarch64")) {
             clang.arg("-include").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/include/arm64.h"));
         }
-        // Generated headers are those of this build; the C library's are the same on both architectures.
+        // The generated headers come from this build; the C library's are the same on both architectures.
         for folder in [env!("BPF_LIBBPF"), env!("OUT_DIR"), concat!("/usr/include/", env!("BPF_MULTIARCH"))] {
             clang.arg("-I").arg(folder);
         }

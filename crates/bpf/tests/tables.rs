@@ -1,4 +1,4 @@
-//! Tables of the kernel are read as a whole.
+//! Checks that hash tables are read completely.
 
 use latpath_bpf::{bytes_of, entries};
 use latpath_testkit::{equal, need_root, trial, Failed};

@@ -31,7 +31,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The running kernel's configuration; `None` if no file has it.
+    /// The running kernel's configuration; `None` if no file contains it.
     pub fn of_kernel(root: &Root) -> Option<Self> {
         let release = line(root.path("proc/sys/kernel/osrelease"));
         let files = [

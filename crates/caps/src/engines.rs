@@ -9,20 +9,20 @@ use latpath_probe::{Options, Probe};
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
 use std::fmt::Display;
 
-/// Memory of a trial recorder or probe, bytes; its records are never read.
+/// Buffer size of a trial recorder or probe, bytes; its records are never read.
 const BYTES_PER_CPU: usize = 1 << 16;
-/// Kernel options required by programs at functions.
+/// Kernel options required by programs that attach to functions.
 const FUNCTIONS: [&str; 2] = ["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
 /// Kernel options required by all tracing.
 const TRACING: [&str; 3] = ["BPF_SYSCALL", "DEBUG_INFO_BTF", "PERF_EVENTS"];
 
 pub(crate) struct Engine {
     commands: &'static [&'static str],
-    /// Title for users; `None`: the names of the commands.
+    /// Title for users; `None` for the names of the commands.
     title: Option<&'static str>,
     /// Finds missing parts; an error if the commands do not work at all.
     lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>,
-    /// Data needed to judge limits that the commands cannot observe on any machine.
+    /// What the commands cannot observe on any machine, although some limits need it.
     not_observable: &'static [&'static str],
 }
 
@@ -30,15 +30,15 @@ const fn engine(commands: &'static [&'static str], lacks: fn(&Machine) -> Result
     Engine { commands, title: None, lacks, not_observable: &[] }
 }
 
-/// No hook shows that a frame was placed in a mapped ring: `tpacket_rcv` begins before the socket's filter and before
-/// it is known whether the ring has room, in a softirq, where the reader's thread is unknown. An unobserved reader must
-/// not satisfy a limit.
+/// No hook shows that a frame was placed in a mapped ring: `tpacket_rcv` begins before the socket's filter, before it
+/// is known whether the ring has room, and in a softirq, where the reader's thread is unknown. An unobserved reader
+/// must not satisfy a limit.
 const MAPPED_RINGS: &str =
     "applications that read through a mapped ring (PACKET_RX_RING); limits on total and lost of what they read cannot be judged";
 
 pub(crate) static ALL: [Engine; 9] = [
     Engine { not_observable: &[MAPPED_RINGS], ..engine(&["record", "live", "segments", "agent"], points) },
-    // Explaining a run has no requirements; recording its causes does.
+    // `explain` itself has no requirements; recording the causes that it shows does.
     Engine { title: Some("causes in record and live, which explain shows"), ..engine(&["explain"], causes) },
     engine(&["path"], path),
     engine(&["exits"], |machine| instrument(machine, "exits")),
@@ -67,13 +67,13 @@ impl Engine {
     }
 }
 
-/// Describes a complete failure by the engine's own error.
+/// Converts the error of an engine that does not work at all.
 fn nothing(machine: &Machine, options: &[&str]) -> impl Fn(&dyn Display) -> Lack {
     let remedy = machine.remedy(options);
     move |error| Lack { what: error.to_string(), lost: String::new(), remedy: remedy.clone() }
 }
 
-/// Missing hooks of a table of programs; hooks missing for the same reason are combined.
+/// Describes the missing hooks of a table of programs; hooks that are missing for the same reason are combined.
 fn together(machine: &Machine, missing: &[Missing]) -> Vec<Lack> {
     let mut groups: Vec<Vec<&Missing>> = Vec::new();
     for one in missing {
@@ -116,7 +116,7 @@ fn kvm(machine: &Machine) -> Result<(), Lack> {
     machine.without_module("kvm", "KVM", "").map_or(Ok(()), Err)
 }
 
-/// Missing parts of the instrument with this name.
+/// Missing parts of the instrument with this name; an error if it does not work at all.
 fn instrument(machine: &Machine, name: &str) -> Result<Vec<Lack>, Lack> {
     let entry = latpath_observe::instrument(name).expect("an instrument of the table");
     let needs = entry.needs;
@@ -139,7 +139,7 @@ fn instrument(machine: &Machine, name: &str) -> Result<Vec<Lack>, Lack> {
     Ok(lacks)
 }
 
-/// Missing parts of a study's instruments; a study works if any of them works.
+/// Missing parts of a study's instruments; an error if KVM is missing or none of them works.
 fn study(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     kvm(machine)?;
     let mut lacks: Vec<Lack> = Vec::new();

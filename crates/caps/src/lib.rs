@@ -1,7 +1,7 @@
 //! Reports which of latpath's commands work on this machine, what they lack, and the remedies.
 //!
 //! Nothing is guessed from a version: the programs of each command are loaded and attached briefly, and a hook counts
-//! as missing if the kernel refuses it or does not have it.
+//! as missing if the kernel refuses it or lacks it.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -29,9 +29,9 @@ pub enum Works {
 /// Something that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Lack {
-    /// The missing thing, and the reason.
+    /// What is missing, and why.
     pub what: String,
-    /// Data that is not available without it; empty if nothing works.
+    /// Data that is not available because of it; empty if the commands do not work at all.
     pub lost: String,
     /// Remedy, if this machine allows one.
     pub remedy: Option<String>,
@@ -42,24 +42,24 @@ pub struct Lack {
 pub struct Command {
     /// Names of the commands.
     pub commands: Vec<String>,
-    /// Title for users: the commands' names, or the part with requirements if the command itself has none.
+    /// Title for users: the commands' names, or, if a command itself has no requirements, the part of it that has.
     pub title: String,
     /// Extent to which the commands work.
     pub works: Works,
     /// Missing parts.
     pub lacks: Vec<Lack>,
-    /// Data needed to judge limits that the commands cannot observe on any machine; has no effect on `works`.
+    /// What the commands cannot observe on any machine, although some limits need it; has no effect on `works`.
     pub not_observable: Vec<String>,
 }
 
-/// An option of the kernel's configuration that some command uses.
+/// An option of the kernel's configuration that at least one command uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelOption {
     /// Its name.
     pub name: String,
-    /// Its purpose.
+    /// What the option is needed for.
     pub needed_for: String,
-    /// Its setting.
+    /// The option's setting in this kernel.
     pub setting: Setting,
 }
 
@@ -109,7 +109,7 @@ impl Caps {
     }
 }
 
-/// The machine's state from which remedies follow.
+/// The parts of the machine's state from which remedies are derived.
 struct Machine {
     root: Root,
     config: Option<Config>,
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// The missing part if a module that a command watches is not loaded.
+    /// Describes the missing part if a module that a command observes is not loaded; `None` if it is loaded.
     fn without_module(&self, module: &str, option: &str, lost: &str) -> Option<Lack> {
         if self.has_module(module) {
             return None;
@@ -145,20 +145,20 @@ impl Machine {
     }
 }
 
-/// Options that only kernels of one architecture have.
+/// Options that exist only on one architecture: architecture, option, and what it is needed for.
 const OF_ARCHITECTURE: [(&str, &str, &str); 3] = [
     ("x86_64", "KVM_INTEL", "KVM on Intel"),
     ("x86_64", "KVM_AMD", "KVM on AMD"),
     ("aarch64", "KALLSYMS_ALL", "exits: polling in halts"),
 ];
 
-/// Options that commands use, of kernels of this architecture.
+/// Options that commands use on this architecture, and what they are needed for.
 fn options_of(architecture: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     let own = OF_ARCHITECTURE.iter().filter(move |(of, ..)| *of == architecture);
     OPTIONS.into_iter().chain(own.map(|(_, name, needed_for)| (*name, *needed_for)))
 }
 
-/// Options that commands use, of kernels of any architecture.
+/// Options that commands use on every architecture, and what they are needed for.
 const OPTIONS: [(&str, &str); 25] = [
     ("BPF_SYSCALL", "all that traces"),
     ("BPF_JIT", "all that traces, at a tenth of the cost"),

@@ -1,4 +1,4 @@
-//! A capture: the records of all machines around late packets, and the packets.
+//! A capture: the records of all machines around late packets, together with the packets.
 
 use latpath_flight::Snapshot;
 use latpath_model::{Ns, PacketSighting, StreamId};
@@ -9,26 +9,26 @@ use latpath_model::{Ns, PacketSighting, StreamId};
 pub enum CaptureKind {
     /// A packet was late.
     Spike = 0,
-    /// All packets were on time: the capture is a source of baselines.
+    /// All packets were on time: the capture serves to learn a baseline.
     Baseline = 1,
 }
 
 /// An interval of time: the records of all machines, and the packets that were under way.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// Number in the run, from 1.
+    /// Number of the capture in the run, from 1.
     pub number: u32,
-    /// Why it was made.
+    /// Why the capture was made.
     pub kind: CaptureKind,
     /// Start of the machines' records, host's `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
     /// End of the machines' records, host's `CLOCK_MONOTONIC`, ns.
     pub to: Ns,
-    /// Per machine, the host first.
+    /// The machines' records, the host's first.
     pub machines: Vec<MachineSnapshot>,
-    /// Packets seen anywhere in this interval, each with all its sightings, by time of the first.
+    /// Packets seen anywhere in this interval, each with all its sightings, ordered by their first sightings.
     pub packets: Vec<Packet>,
-    /// Late packets omitted from `packets`.
+    /// Number of late packets omitted from `packets`.
     pub more_late: u64,
 }
 
@@ -39,14 +39,14 @@ impl Capture {
     }
 }
 
-/// A capture, and its rank.
+/// A capture and its rank.
 #[derive(Clone, Debug)]
 pub struct RankedCapture {
     /// The capture.
     pub capture: Capture,
-    /// Time of its latest packet, over all or in the longest of its segments, ns.
+    /// Time of its latest packet, ns: the longest over any of the packet's segments.
     pub worst: Ns,
-    /// Late packets per stream, including omitted ones, without those in an earlier capture.
+    /// Number of late packets per stream, including omitted ones, but not those already counted in an earlier capture.
     pub late: Vec<u64>,
 }
 
@@ -59,7 +59,7 @@ pub struct MachineSnapshot {
     pub offset_ns: Ns,
     /// Maximum error of `offset_ns`, ns.
     pub error_bound_ns: Ns,
-    /// Events of its CPUs, in its own clock; or why there are none.
+    /// Events of its CPUs, in its own clock; or the reason why there are none.
     pub record: Result<Snapshot, String>,
 }
 
@@ -77,10 +77,10 @@ pub struct Packet {
     pub stream: StreamId,
     /// Its key in the stream.
     pub key: u32,
-    /// Its number in the stream.
+    /// Its index in the stream.
     pub number: u64,
-    /// The packet was over the threshold, and all its sightings are in the interval: this capture explains it. Packets
-    /// with a sighting outside are included because others may have waited for them.
+    /// Whether the packet was over the threshold and all its sightings are in the interval, so that this capture
+    /// explains it. Packets with a sighting outside are included too, because others may have waited for them.
     pub late: bool,
     /// Sightings, in order of time.
     pub sightings: Vec<PacketSighting>,

@@ -1,6 +1,6 @@
 //! The file format of captures: `LPSPIKE`, a version, then two frames of messages ([`latpath_flight::packed`]). The
-//! first contains the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as in its
-//! agent's messages.
+//! first frame contains the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as in
+//! its agent's messages.
 
 use crate::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture};
 use latpath_flight::packed::{messages, number, pack, put, put_number, put_signed, signed, unpack};
@@ -9,11 +9,11 @@ use latpath_model::text::{cut, printable};
 use latpath_model::{stream::MAX_STREAMS, Ns, PacketSighting, PointId};
 
 const MAGIC: &[u8; 7] = b"LPSPIKE";
-/// The version that is written, and the newest that can be read.
+/// The version that is written, which is also the newest that can be read.
 pub const VERSION: u8 = 1;
 /// Maximum size of a file, bytes.
 pub const MAX_ENCODED: usize = 64 << 20;
-/// Maximum uncompressed size of the head and of the rest, bytes. Snapshots are compressed already; packets take a few
+/// Maximum uncompressed size of the head and of the rest, bytes. Snapshots are already compressed; packets take a few
 /// MiB.
 const MAX_HEAD: usize = 8192;
 const MAX_PLAIN: usize = MAX_ENCODED + (16 << 20);
@@ -28,12 +28,12 @@ pub enum BadCapture {
     /// The bytes have another format.
     #[error("not a capture of latpath")]
     Other,
-    /// Written by a newer version of latpath.
+    /// The capture was written by a newer version of latpath.
     #[error(
         "the capture is of version {0}, this latpath reads up to {VERSION}: read it with the latpath that recorded it"
     )]
     Newer(u8),
-    /// Truncated or modified.
+    /// The capture is truncated or modified.
     #[error("the capture is damaged: {0}")]
     Damaged(&'static str),
 }
@@ -56,13 +56,13 @@ pub struct Head {
     /// Time of its latest packet, ns.
     #[prost(sint64, tag = "5")]
     pub worst: Ns,
-    /// Number of packets in the capture.
+    /// Number of packets in the file, late or not.
     #[prost(uint64, tag = "6")]
     pub packets: u64,
-    /// Late packets that the capture omits.
+    /// Number of late packets that the capture omits.
     #[prost(uint64, tag = "7")]
     pub more_late: u64,
-    /// Late packets per stream, including omitted ones.
+    /// Number of late packets per stream, including omitted ones.
     #[prost(uint64, repeated, tag = "8")]
     pub late: Vec<u64>,
 }
@@ -98,8 +98,8 @@ struct PacketMessage {
     number: u64,
     #[prost(bool, tag = "4")]
     late: bool,
-    /// Per sighting, signed: the time since the previous one (the first: since the start of the capture), point, CPU,
-    /// thread.
+    /// Per sighting: time since the previous sighting (for the first one, since the start of the capture), ns, signed;
+    /// then point, CPU and thread ID, unsigned.
     #[prost(bytes = "vec", tag = "5")]
     sightings: Vec<u8>,
 }
@@ -120,18 +120,18 @@ struct MachineMessage {
 enum Record {
     #[prost(bytes, tag = "4")]
     Snapshot(Vec<u8>),
-    /// The reason for its absence.
+    /// Why the snapshot is missing.
     #[prost(string, tag = "5")]
     Missing(String),
 }
 
-/// CPU of a sighting whose CPU is not known.
+/// CPU of a sighting whose CPU is unknown.
 const UNKNOWN_CPU: u16 = u16::MAX;
-/// Thread of a sighting whose thread is not known. Linux has none with such a number.
+/// Thread ID of a sighting whose thread is unknown; not a valid TID in Linux.
 const UNKNOWN_TID: u32 = u32::MAX;
 
 fn sighting(point: PointId, t: Ns, cpu: u16, tid: u32) -> PacketSighting {
-    // Earlier versions wrote thread 0 where neither CPU nor thread was known.
+    // Earlier versions wrote TID 0 if neither the CPU nor the thread was known.
     let is_unknown = tid == UNKNOWN_TID || (tid, cpu) == (0, UNKNOWN_CPU);
     PacketSighting { point, t, cpu: (cpu != UNKNOWN_CPU).then_some(cpu), tid: (!is_unknown).then_some(tid) }
 }
@@ -245,7 +245,7 @@ impl Head {
     pub const MOST_BYTES: usize = 4096;
 }
 
-/// The head, and the bytes after it.
+/// Decodes the head; returns it with the bytes that follow.
 fn head(bytes: &[u8]) -> Result<(Head, &[u8]), BadCapture> {
     let (version, mut rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadCapture::Other)?;
     if *version > VERSION {
@@ -331,7 +331,8 @@ mod tests {
             let good = ranked(Vec::new(), "gone").encode();
             let at = at.index(good.len());
             prop_assert!(RankedCapture::decode(&[&good[..at], &bytes].concat()).is_err());
-            // With a valid checksum, random bytes in place of the head or the rest are rejected or read.
+            // With a valid checksum, random bytes in place of the head or the rest may be accepted, but must not cause
+            // a panic.
             let (_, mut body) = head(&good).unwrap();
             let head = &good[..good.len() - body.len()];
             let plain = unpack(&mut body, MAX_PLAIN).unwrap();

@@ -1,4 +1,4 @@
-//! Decides which intervals are captured: those around late packets, and occasional ones in which all packets are on
+//! Decides which intervals are captured: those around late packets, and occasionally one in which all packets are on
 //! time.
 
 use crate::recent::{Recent, RecentPacket};
@@ -11,27 +11,27 @@ use std::collections::VecDeque;
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000 * MS;
 
-/// Time before a spike's first packet, ns: wakeups and queued packets that affected it are older.
+/// Time captured before a spike's first packet, ns: the wakeups and queued packets that affected it came earlier.
 const BEFORE: Ns = 5 * MS;
-/// Additional time before it, as a divisor of the longest packet's delay, since longer delays have older causes; and
-/// the maximum of both, ns.
+/// Divisor of the longest packet's delay, which gives additional time to capture before the spike, because longer
+/// delays have older causes. `MAX_BEFORE`: maximum of `BEFORE` and that time together, ns.
 const BEFORE_PART: Ns = 4;
 const MAX_BEFORE: Ns = 50 * MS;
-/// Time after a spike's last packet, ns.
+/// Time captured after a spike's last packet, ns.
 const AFTER: Ns = 2 * MS;
-/// Maximum gap between late packets of one spike, ns; and the maximum duration of a spike, unless a single packet takes
-/// longer.
+/// Maximum gap between late packets of one spike, ns. `MAX_SPIKE`: maximum duration of a spike, ns, unless a single
+/// packet takes longer.
 const MAX_GAP: Ns = 10 * MS;
 const MAX_SPIKE: Ns = 100 * MS;
-/// Time without another late packet after which a capture is requested, ns. Because the rings overwrite themselves, it
-/// is requested at most `MAX_OPEN` after the first late packet.
+/// Time without another late packet after which a capture is requested, ns. Because the rings overwrite themselves, the
+/// request is made at most `MAX_OPEN` after the first late packet, ns.
 const QUIET: Ns = 15 * MS;
 const MAX_OPEN: Ns = 100 * MS;
-/// Maximum number of packets of a capture, and late packets among them.
+/// Maximum number of packets in a capture, and of late packets among them.
 const MAX_PACKETS: usize = 4096;
 const MAX_LATE: usize = 1024;
-/// Maximum number of captures requested at once; one more becomes available per `CAPTURE_INTERVAL`. The worst spike of
-/// the last `WORST_PERIOD` is always captured.
+/// Number of captures that can be requested in quick succession; one more becomes available every `CAPTURE_INTERVAL`.
+/// The worst spike of each `WORST_PERIOD` is captured in any case.
 const BURST: Ns = 64;
 const CAPTURE_INTERVAL: Ns = 100 * MS;
 const WORST_PERIOD: Ns = 10 * SECOND;
@@ -45,7 +45,7 @@ const BASELINES: u32 = 40;
 pub struct Options {
     /// Which packets are late.
     pub rule: LatenessRule,
-    /// Maximum wait for packets that are still under way when a capture is requested, ns.
+    /// Maximum wait for packets that are still in flight when a capture is requested, ns.
     pub max_wait: Ns,
     /// Whether baselines are captured.
     pub baselines: bool,
@@ -62,11 +62,11 @@ pub struct CaptureRequest {
     pub from: Ns,
     /// End of the interval, which has passed, ns.
     pub to: Ns,
-    /// Time of the latest packet as known so far, ns.
+    /// Time of the latest packet known so far, ns.
     pub worst: Ns,
     /// Stream of the latest packet.
     pub stream: StreamId,
-    /// Number of the latest packet in its stream.
+    /// Index of the latest packet in its stream.
     pub packet: u64,
 }
 
@@ -77,20 +77,20 @@ pub struct CapturedPackets {
     pub number: u32,
     /// Time of the latest packet, ns: the capture's rank.
     pub worst: Ns,
-    /// Packets, by time of their first sightings.
+    /// The packets, ordered by their first sightings.
     pub packets: Vec<Packet>,
-    /// Late packets that exceed the limit.
+    /// Number of late packets omitted because of the limit.
     pub more_late: u64,
-    /// Late packets per stream, including omitted ones, without those in an earlier capture.
+    /// Number of late packets per stream, including omitted ones, but not those already counted in an earlier capture.
     pub late: Vec<u64>,
 }
 
 /// Counts of late packets and spikes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LateCounts {
-    /// Late packets per stream.
+    /// Number of late packets per stream.
     pub late: Vec<u64>,
-    /// Spikes that were not captured, because of their number or because worse ones are kept.
+    /// Number of spikes that were not captured, because there were too many or because worse ones are kept.
     pub passed_over: u64,
 }
 
@@ -99,12 +99,13 @@ pub struct LateCounts {
 struct StreamRoute {
     segments: Vec<(PointId, PointId)>,
     points: u64,
-    /// If its packets are reactions: the time over which they are late, ns; `None` for never.
+    /// If the stream's packets are reactions: the time above which they are late, ns (inner `None`: never late). `None`
+    /// for other streams.
     reactions: Option<Option<Ns>>,
 }
 
 impl StreamRoute {
-    /// Whether a reaction that took this time is late; `None` for a packet.
+    /// Whether a reaction that took this time is late; `None` if the stream's packets are not reactions.
     fn is_late_reaction(&self, time: Option<Ns>) -> Option<bool> {
         let late = self.reactions?;
         Some(late.zip(time).is_some_and(|(late, time)| time > late))
@@ -116,18 +117,18 @@ impl StreamRoute {
 struct OpenSpike {
     first: Ns,
     last: Ns,
-    /// Time from which on packets are late, ns.
+    /// Time from which packets are late, ns.
     threshold: Ns,
     worst: Ns,
     stream: StreamId,
     packet: u64,
-    /// Delay of the slowest packet, ns.
+    /// Time from first to last sighting of the packet for which it is longest, ns.
     longest: Ns,
     opened: Ns,
     added: Ns,
 }
 
-/// A requested capture whose packets are not complete yet.
+/// A requested capture whose packets have not all arrived.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     request: CaptureRequest,
@@ -135,7 +136,7 @@ struct Pending {
     requested: Ns,
 }
 
-/// Finds late packets and requests captures. It needs every journey, and periodically the time.
+/// Finds late packets and requests captures. It must be given every journey, and periodically the time.
 #[derive(Debug)]
 pub struct LateDetector {
     options: Options,
@@ -149,7 +150,7 @@ pub struct LateDetector {
     pending: Vec<Pending>,
     number: u32,
     retention: RetentionPolicy,
-    /// Time at which the budget for captures is balanced; see `BURST`.
+    /// Time up to which the budget for captures is spent; see `BURST`.
     paid: Ns,
     worst: Ns,
     worst_until: Ns,
@@ -160,7 +161,7 @@ pub struct LateDetector {
 }
 
 impl LateDetector {
-    /// A detector for this many streams. It does not request captures that the retention policy would discard.
+    /// Creates a detector for this many streams. It requests no captures that the retention policy would discard.
     pub fn new(options: Options, streams: usize, retention: RetentionPolicy) -> Self {
         Self {
             classifier: LatenessClassifier::new(options.rule),
@@ -184,8 +185,8 @@ impl LateDetector {
         }
     }
 
-    /// Sets the segments, and the points of each stream's route. A segment counts for the streams whose route has both
-    /// its ends; a segment on no route (off route, or user-defined) counts for all.
+    /// Sets the segments, and the points of each stream's route. A segment counts for the streams whose routes contain
+    /// both of its ends; a segment that is on no route (off route, or user-defined) counts for all streams of packets.
     pub fn set_layout(&mut self, segments: &[Segment], routes: &[Vec<PointId>]) {
         let is_on = |points: &[PointId], s: &Segment| points.contains(&s.from) && points.contains(&s.to);
         for (stream, route) in self.routes.iter_mut().enumerate() {
@@ -201,8 +202,9 @@ impl LateDetector {
         }
     }
 
-    /// Declares streams of reactions, each with the time over which its reactions are late, ns; `None` for never. They
-    /// are not judged by the rule for packets, which take far less time. Call it before [`Self::set_layout`].
+    /// Declares streams of reactions, each with the time above which its reactions are late, ns (`None`: never). The
+    /// rule for packets is not applied to them, because packets take far less time. Must be called before
+    /// [`Self::set_layout`].
     pub fn set_reactions(&mut self, reactions: impl IntoIterator<Item = (StreamId, Option<Ns>)>) {
         for (stream, late) in reactions {
             if let Some(route) = self.routes.get_mut(usize::from(stream)) {
@@ -216,12 +218,12 @@ impl LateDetector {
         &self.counts
     }
 
-    /// Adds a journey. Journeys arrive roughly in order of their first sightings, but those that wait for a sighting
-    /// arrive later.
+    /// Adds a journey. Journeys come roughly in order of their first sightings, but those that lack a sighting come
+    /// later.
     pub fn take(&mut self, journey: &Journey) {
         let Some(route) = self.routes.get(usize::from(journey.stream)) else { return };
         let Some(first) = journey.first() else { return };
-        // A talker's activity from the send time on may explain why it sent late.
+        // Begins with the send time, because the talker's activity from then on may explain why it sent late.
         let computed = (0..journey.t.len()).filter(|point| (journey.seen & journey.samples) >> point & 1 == 1);
         let first = computed.map(|point| journey.t[point]).fold(first, Ns::min);
         let time = route.segments.iter().filter_map(|(from, to)| journey.between(*from, *to)).max();
@@ -310,7 +312,7 @@ impl LateDetector {
         self.pending.push(Pending { request, threshold, requested: self.clock });
     }
 
-    /// Advances the time: `clock` is this machine's; all journeys that began before `reached` have been added.
+    /// Advances the time. `clock` is this machine's; all journeys that began before `reached` must have been added.
     pub fn advance(&mut self, clock: Ns, reached: Ns) {
         if self.began == Ns::MIN {
             self.began = clock;
@@ -325,12 +327,12 @@ impl LateDetector {
         if self.options.baselines {
             self.find_baseline(reached);
         }
-        // The packets that a capture may still need: up to the maximum wait, and the time before it.
+        // Keeps the packets that a capture may still need: those of the maximum wait, and of the time before it.
         let keep = self.options.max_wait.saturating_mul(2).saturating_add(SECOND);
         self.recent.forget(reached.saturating_sub(keep));
     }
 
-    /// With the rule of the worst per minute: tests whether the worst packet of the finished slice is one of them.
+    /// With the rule `WorstPerMinute`: decides whether the worst packet of the finished slice is late.
     fn end_slice(&mut self, reached: Ns) {
         let LatenessClassifier::Worst(worst) = &mut self.classifier else { return };
         let Some(threshold) = worst.slice(reached) else { return };
@@ -339,7 +341,8 @@ impl LateDetector {
         }
     }
 
-    /// Periodically, with growing intervals, requests an interval in which all packets were on time.
+    /// Requests a baseline if one is due and all packets of an interval were on time; the intervals between baselines
+    /// grow.
     fn find_baseline(&mut self, reached: Ns) {
         if self.routes.iter().all(|route| route.points == 0) || self.baselines >= BASELINES {
             return;
@@ -383,12 +386,13 @@ impl LateDetector {
         self.request(request, Ns::MAX);
     }
 
-    /// The next capture to make. Each request is returned once.
+    /// The next request for a capture; each is returned once.
     pub fn next_request(&mut self) -> Option<CaptureRequest> {
         self.requests.pop_front()
     }
 
-    /// The packets of a requested capture, once they are complete or overdue. `reached` as for [`Self::advance`].
+    /// The packets of a requested capture, once they are complete or overdue. `reached` is the same as in
+    /// [`Self::advance`].
     pub fn next_packets(&mut self, reached: Ns) -> Option<CapturedPackets> {
         let is_done =
             |p: &Pending| reached >= p.request.to || self.clock >= p.requested.saturating_add(self.options.max_wait);
@@ -400,7 +404,7 @@ impl LateDetector {
     fn gather(&mut self, pending: &Pending) -> CapturedPackets {
         let CaptureRequest { number, kind, from, to, .. } = pending.request;
         let routes = &self.routes;
-        // The record does not cover the causes of packets outside; another capture has them.
+        // The capture does not cover the causes of packets that are partly outside; another capture does.
         let is_whole = |p: &RecentPacket| from <= p.first && p.last <= to;
         let is_late = |p: &RecentPacket| {
             let late_reaction = routes[usize::from(p.stream)].is_late_reaction(p.time);
@@ -409,7 +413,7 @@ impl LateDetector {
         };
         let mut late = vec![0; routes.len()];
         for p in self.recent.within_mut(from, to).filter(|p| is_late(p)) {
-            // Packets at the edge of two captures may be in both.
+            // A packet at the boundary of two captures may be in both, but is counted once.
             late[usize::from(p.stream)] += u64::from(!std::mem::replace(&mut p.counted, true));
         }
         let mut packets: Vec<&RecentPacket> = self.recent.within(from, to).collect();
@@ -418,7 +422,7 @@ impl LateDetector {
         let worst = times.max().unwrap_or(pending.request.worst);
         let mut kept_late = all_late;
         if packets.len() > MAX_PACKETS || all_late > MAX_LATE as u64 {
-            // The latest packets first; then those that overlap with the latest of all, and their neighbours.
+            // Keeps the latest packets; then on-time packets, those closest to the latest packet first.
             let centre =
                 packets.iter().filter(|p| is_late(p)).max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
             let distance = |p: &RecentPacket| (p.first - centre.1).max(centre.0 - p.last).max(0);

@@ -2,7 +2,7 @@
 //!
 //! A [`LateDetector`] examines every journey. It decides which packets are late ([`LatenessRule`]), groups those close
 //! together into one spike, requests a capture of its interval ([`CaptureRequest`]), and collects the packets that were
-//! under way in it ([`CapturedPackets`]). Occasionally it requests a baseline: an interval in which all packets were on
+//! in flight in it ([`CapturedPackets`]). Occasionally it requests a baseline: an interval in which all packets were on
 //! time. A [`RetentionPolicy`] keeps the worst captures. [`RankedCapture::encode`] encodes a capture. The caller
 //! collects the records and stores the captures.
 

@@ -5,8 +5,8 @@ use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum memory of the waiting records, bytes. A single waiting capture may have any size: the records of this
-/// machine have no limit, and those of another machine may be large.
+/// Maximum memory of the waiting records, bytes. A capture that waits alone may have any size, because this machine's
+/// records have no limit and another machine's may be large.
 pub const MAX_WAITING_BYTES: usize = 16 << 20;
 
 /// The sending end of a queue of captures; `T` contains a capture. The queue ends when this end is dropped.
@@ -24,7 +24,7 @@ pub struct WaitingCaptures<T> {
 }
 
 impl<T> BoundedCaptures<T> {
-    /// Both ends of a queue for at most `most` waiting captures.
+    /// Creates a queue for at most `most` waiting captures; returns both ends.
     pub fn new(most: usize) -> (Self, WaitingCaptures<T>) {
         let (sender, receiver) = sync_channel(most);
         let waiting_bytes = Arc::<AtomicUsize>::default();
@@ -32,14 +32,14 @@ impl<T> BoundedCaptures<T> {
         (Self { items: sender, waiting_bytes }, waiting)
     }
 
-    /// Adds a capture whose records take `bytes` of memory, unless too many or too large captures wait. Returns whether
-    /// it was added.
+    /// Adds a capture whose records take `bytes` of memory, unless the waiting captures are too many or too large.
+    /// Returns whether it was added.
     pub fn offer(&self, bytes: usize, item: T) -> bool {
         let waiting = self.waiting_bytes.load(Ordering::Relaxed);
         if waiting > 0 && bytes > 0 && waiting.saturating_add(bytes) > MAX_WAITING_BYTES {
             return false;
         }
-        // Count first: the receiver may take the capture at once.
+        // Counted before sending: the receiver may take the capture at once.
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let added = self.items.try_send((bytes, item)).is_ok();
         if !added {
@@ -48,7 +48,7 @@ impl<T> BoundedCaptures<T> {
         added
     }
 
-    /// Adds a capture of any size; waits while the queue is full. Returns whether the receiving end still exists.
+    /// Adds a capture of any size; blocks while the queue is full. Returns whether the receiving end still exists.
     pub fn send(&self, bytes: usize, item: T) -> bool {
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.items.send((bytes, item)).is_ok()

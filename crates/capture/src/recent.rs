@@ -5,33 +5,33 @@ use latpath_journey::Journey;
 use latpath_model::{Ns, PacketSighting, PointId, StreamId};
 use std::collections::VecDeque;
 
-/// Maximum memory of packets and sightings, bytes: some 100,000 packets seen by three points.
+/// Maximum memory of packets and sightings, bytes: some 100,000 packets, each seen at three points.
 const BYTES: usize = 11 << 20;
 
-/// The CPU of a computed time, which has none.
+/// CPU number that marks a computed time, which has no CPU.
 const NO_CPU: u16 = u16::MAX;
 
-/// A packet; its sightings follow those of the previous one.
+/// A packet. Its sightings follow the previous packet's in [`Recent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecentPacket {
     pub number: u64,
     pub first: Ns,
     pub last: Ns,
-    /// Longest time over a segment of its stream, ns, if any was complete.
+    /// Its longest time over any segment of its stream, ns; `None` if it completed no segment.
     pub time: Option<Ns>,
-    /// Sequence number of its first sighting among all that were ever added.
+    /// Index of its first sighting among all sightings ever added.
     at: u64,
     pub key: u32,
     pub stream: StreamId,
     sightings: u8,
-    /// All points of its route saw it.
+    /// Whether all points of its route saw it.
     pub whole: bool,
-    /// Counted among the late packets of a capture.
+    /// Whether it has been counted among the late packets of a capture.
     pub counted: bool,
 }
 
 impl RecentPacket {
-    /// Whether it was under way in this interval.
+    /// Whether it was in flight at any time in this interval.
     pub fn is_in(&self, from: Ns, to: Ns) -> bool {
         self.first <= to && self.last >= from
     }
@@ -61,7 +61,7 @@ impl Recent {
         Self { packets: VecDeque::new(), sightings: VecDeque::new(), evicted: 0, most_bytes: BYTES }
     }
 
-    /// Adds a packet, and evicts the oldest ones beyond the limit. `first`: time of its first sighting.
+    /// Adds a packet, and evicts the oldest ones if the limit is exceeded. `first` is the time of its first sighting.
     pub fn push(&mut self, journey: &Journey, first: Ns, time: Option<Ns>, whole: bool) -> RecentPacket {
         let at = self.evicted + self.sightings.len() as u64;
         let (mut left, mut last, mut n) = (journey.seen, first, 0);
@@ -104,7 +104,7 @@ impl Recent {
         }
     }
 
-    /// Packets that were under way in this interval.
+    /// Packets that were in flight at any time in this interval.
     pub fn within(&self, from: Ns, to: Ns) -> impl Iterator<Item = &RecentPacket> {
         self.packets.iter().filter(move |p| p.is_in(from, to))
     }
@@ -130,7 +130,8 @@ impl Recent {
     }
 }
 
-/// Grows a long list by an eighth: doubling could use twice the intended memory.
+/// Makes room for one element. A long list grows by an eighth only, because doubling could use twice the intended
+/// memory.
 fn room_for_one<T>(list: &mut VecDeque<T>) {
     if list.len() == list.capacity() {
         list.reserve_exact(list.len() / 8 + 64);

@@ -5,17 +5,17 @@ use latpath_model::Ns;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MINUTE: Ns = 60_000_000_000;
-/// Divisor of the limits that gives the share of baselines.
+/// Divisor of the limits: the result is the share available for baselines.
 const BASELINE_PART: usize = 4;
 
-/// Limits of the kept captures.
+/// Limits on the captures kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// Maximum number of captures.
     pub captures: usize,
     /// Maximum total size, bytes.
     pub bytes: u64,
-    /// Maximum number of captures of spikes per minute, of which the worst are kept; `None` for no such limit.
+    /// Maximum number of spikes kept per minute (the worst ones); `None` for no such limit.
     pub per_minute: Option<usize>,
 }
 
@@ -39,12 +39,12 @@ pub struct StoredCapture {
     pub worst: Ns,
     /// Size in the store, bytes.
     pub bytes: u64,
-    /// Late packets per stream.
+    /// Number of late packets per stream.
     pub late: Vec<u64>,
 }
 
-/// Decides which captures are kept. Clones share one state: the detector avoids captures that would be discarded; the
-/// store learns which ones to write and delete.
+/// Decides which captures are kept. All clones share one state: the detector uses it to avoid requesting captures that
+/// would be discarded, and the store to find out which captures to write and delete.
 #[derive(Clone, Debug, Default)]
 pub struct RetentionPolicy(Arc<Mutex<Retained>>);
 
@@ -55,12 +55,12 @@ struct Retained {
     not_kept: u64,
 }
 
-/// The decision on a capture.
+/// The decision about a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Whether to keep it.
     pub keep: bool,
-    /// Less severe captures to delete.
+    /// Numbers of less severe captures to delete.
     pub remove: Vec<u32>,
 }
 
@@ -74,7 +74,7 @@ impl RetentionPolicy {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides on a new capture.
+    /// Decides whether to keep a new capture, and which others to delete.
     pub fn add(&self, capture: StoredCapture) -> Decision {
         let mut retained = self.retained();
         let may = capture.kind == CaptureKind::Spike || retained.has_room_for_baseline(&capture);
@@ -84,13 +84,14 @@ impl RetentionPolicy {
         retained.not_kept += decision.remove.len() as u64;
         match decision.keep {
             true => retained.kept.push(capture),
-            // A discarded baseline capture is not counted.
+            // Discarded baselines are not counted.
             false => retained.not_kept += u64::from(capture.kind == CaptureKind::Spike),
         }
         decision
     }
 
-    /// Spikes whose latest packet took no longer than this are discarded, ns. Others may be discarded for their size.
+    /// Spikes whose latest packet took no longer than this, ns, are discarded. Others may still be discarded because of
+    /// their size.
     pub fn keep_threshold(&self) -> Ns {
         let retained = self.retained();
         match retained.kept.len() >= retained.limits.captures {
@@ -128,10 +129,10 @@ impl Retained {
         all().count() < captures && bytes <= self.limits.bytes / BASELINE_PART as u64
     }
 
-    /// The captures to delete for a new one; `None` if the new one is the least severe.
+    /// The captures to delete for a new one; `None` if too few are less severe than the new one.
     fn make_room(&self, new: &StoredCapture) -> Option<Vec<u32>> {
         let mut remove = Vec::new();
-        // No spike can be explained without a baseline.
+        // A baseline takes precedence over any spike, because no spike can be explained without one.
         let is_worse = |c: &StoredCapture| c.worst < new.worst || new.kind == CaptureKind::Baseline;
         if let Some(most) = self.limits.per_minute.filter(|_| new.kind == CaptureKind::Spike) {
             let same = |c: &&StoredCapture| c.to.div_euclid(MINUTE) == new.to.div_euclid(MINUTE);
@@ -142,7 +143,7 @@ impl Retained {
         }
         let left = self.kept.iter().filter(|c| !remove.contains(&c.number));
         let (mut captures, mut bytes) = left.clone().fold((1, new.bytes), |(n, b), c| (n + 1, b + c.bytes));
-        // Of two equally severe captures the earlier one is kept: it may be the cause of the later one.
+        // Of two equally severe captures, the earlier one is kept: its spike may have caused the later one.
         let mut less: Vec<&StoredCapture> = left.filter(|c| c.kind == CaptureKind::Spike && is_worse(c)).collect();
         less.sort_by_key(|c| (c.worst, std::cmp::Reverse(c.number)));
         let mut less = less.into_iter();

@@ -4,10 +4,10 @@ use latpath_histogram::Histogram;
 use latpath_model::Ns;
 
 const MINUTE: Ns = 60_000_000_000;
-/// Length of a slice, ns. At most one packet per slice counts among the worst of its minute, since a stall delays many
-/// packets at once.
+/// Length of a slice, ns. At most one packet per slice counts among the worst of its minute, because a stall delays
+/// many packets at once.
 const SLICE: Ns = 200_000_000;
-/// Packets between updates of the threshold of [`LatenessRule::OneOf`].
+/// Number of packets between updates of the threshold of [`LatenessRule::OneOf`].
 const UPDATE_INTERVAL: u64 = 1000;
 
 /// Which packets are late.
@@ -15,9 +15,9 @@ const UPDATE_INTERVAL: u64 = 1000;
 pub enum LatenessRule {
     /// Packets that take longer than this, ns.
     Over(Ns),
-    /// The slowest packets of each minute, this many.
+    /// The N slowest packets of each minute.
     WorstPerMinute(usize),
-    /// The slowest of this many packets: 10,000 is the top 0.01 %.
+    /// The slowest of every N packets; N = 10,000 selects the slowest 0.01 %.
     OneOf(u64),
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum LatenessClassifier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lateness {
     OnTime,
-    /// Late, as is every packet that takes at least this time, ns.
+    /// Late. Every packet that takes at least this time, ns, is late too.
     Late(Ns),
     /// Decided at the end of the slice.
     Undecided,
@@ -48,7 +48,7 @@ impl LatenessClassifier {
         }
     }
 
-    /// Classifies a packet first seen at `t`; `time`: its longest time, ns.
+    /// Classifies a packet first seen at `t`; `time` is its longest time over any segment, ns.
     pub fn classify(&mut self, t: Ns, time: Ns) -> Lateness {
         match self {
             Self::Over(threshold) if time > *threshold => Lateness::Late(*threshold + 1),
@@ -74,10 +74,10 @@ pub(crate) struct Worst {
     minute: Option<Ns>,
     /// Times of the current minute's late packets, ascending, ns.
     times: Vec<Ns>,
-    /// End of the slice, and the time of its slowest packet.
+    /// End of the current slice. `worst`: the time of its slowest packet, ns.
     slice: Ns,
     worst: Option<Ns>,
-    /// Time of the slowest packet of the previous slice that was not selected, ns.
+    /// Time of the slowest recent packet that was not selected, ns.
     on_time: Option<Ns>,
 }
 
@@ -98,7 +98,7 @@ impl Worst {
         Lateness::Undecided
     }
 
-    /// Resets the selection at a new minute.
+    /// Resets the selection when a new minute begins.
     fn turn(&mut self, t: Ns) {
         let minute = t.div_euclid(MINUTE);
         if self.minute.is_none_or(|m| m < minute) {
@@ -111,7 +111,7 @@ impl Worst {
         self.n > 0 && (self.times.len() < self.n || time > self.times[0])
     }
 
-    /// Ends a slice. Returns the time from which on its packets are late, if any is.
+    /// Ends a slice once its time is over. Returns the time from which its packets are late, ns; `None` if none is.
     pub fn slice(&mut self, now: Ns) -> Option<Ns> {
         if self.slice == Ns::MIN || now < self.slice {
             return None;
@@ -169,7 +169,8 @@ mod tests {
         fn the_top_part_is_not_much_more_than_requested(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
             let mut classifier = LatenessClassifier::new(LatenessRule::OneOf(100));
             let late = times.iter().filter(|t| classifier.classify(0, **t) != Lateness::OnTime).count();
-            // The threshold follows earlier packets, and changes in steps of 0.4 %.
+            // More than 1 % may be late, because the threshold is derived from earlier packets and changes in steps of
+            // 0.4 %.
             prop_assert!(late <= times.len() * 4 / 100, "{} of {}", late, times.len());
             prop_assert!(matches!(classifier.classify(0, 20_000_000), Lateness::Late(_)));
         }

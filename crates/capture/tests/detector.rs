@@ -1,4 +1,4 @@
-//! The captures that the detector requests of a generated stream of 4,000 packets per second over three points.
+//! The captures that the detector requests for generated packets: 4,000 per second, seen at three points.
 
 use latpath_capture::{
     CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, Options, RetentionLimits,
@@ -11,16 +11,16 @@ use proptest::prelude::*;
 const MS: Ns = 1_000_000;
 const PERIOD: Ns = MS / 4;
 const THRESHOLD: Ns = MS / 5;
-/// Delay of the joiner, ns: journeys are handed out this long after their last sighting, in order of the first.
+/// Delay of the joiner, ns: it returns a journey this long after its last sighting, in order of first sightings.
 const LINGER: Ns = 50 * MS;
 
-/// A packet with its times at three points.
+/// A generated packet with its times at three points.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     stream: u16,
     number: u64,
     t: [Ns; 3],
-    /// The last point did not see it.
+    /// Whether the last point does not see it.
     lost: bool,
 }
 
@@ -59,7 +59,7 @@ fn with_retention(rule: LatenessRule, streams: usize, retention: RetentionPolicy
     detector
 }
 
-/// Passes packets as the joiner does, and advances the detector every 5 ms.
+/// Passes packets to the detector in the order of the joiner, and advances it every 5 ms.
 fn run(detector: &mut LateDetector, packets: &[Made]) -> Reported {
     let mut reported = Reported::default();
     let mut next = 0;
@@ -108,7 +108,7 @@ fn collect(detector: &mut LateDetector, reported: &mut Reported, clock: Ns, reac
     }
 }
 
-/// Packets that arrive during a stall are processed at its end.
+/// Delay caused by a stall: packets that arrive during it are processed at its end.
 fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
     move |t| if (from..to).contains(&t) { to - t } else { 0 }
 }
@@ -143,7 +143,7 @@ fn a_stall_of_any_length_is_one_capture() {
     let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1);
     assert_eq!(reported.of(&spikes[0].1).late, [2400]);
-    // The capture has room for the 1,024 worst of the late packets.
+    // The capture holds only the 1,024 worst of the late packets.
     let gathered = reported.of(&spikes[0].1);
     assert_eq!((gathered.packets.iter().filter(|p| p.late).count(), gathered.more_late), (1024, 2400 - 1024));
     assert!(gathered.packets.iter().any(|p| p.late && p.number == 2000), "the worst of all");
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// Reactions of 3 ms, one of 5 ms, and packets of 10 us, whose threshold is 200 us.
+/// Reactions of 3 ms with one of 5 ms, and packets of 10 µs with a threshold of 200 µs.
 #[test]
 fn reactions_are_late_by_their_own_time_alone() {
     let reaction = |number: u64| {

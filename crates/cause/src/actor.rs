@@ -1,5 +1,5 @@
-//! Actors and culprits: threads of one name are one actor, and threads of one process one culprit, however often they
-//! restart.
+//! Actors and culprits. Threads with the same name are one actor, and threads of the same process one culprit, however
+//! often they are restarted.
 
 use crate::Executor;
 use latpath_flight::{Class, Doing};
@@ -7,7 +7,7 @@ use latpath_vms::{Role, Thread, Vm};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of thread numbers kept per actor.
+/// Maximum number of thread IDs kept per actor.
 const MAX_PIDS: usize = 32;
 
 /// Maximum number of thread names kept per culprit.
@@ -18,26 +18,27 @@ pub const LATPATH_ITSELF: &str = "latpath itself";
 /// The process of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Process {
-    /// Number of its first thread.
+    /// Process ID: the TID of its first thread.
     pub pid: u32,
     /// Name of its first thread.
     pub name: String,
     /// Its systemd unit or control group, if recorded.
     pub unit: Option<String>,
-    /// Its owner, as people name it: `unit relay.service`, `container web (docker)`, `pod shop/web-0`, if recorded.
+    /// Its owner in human-readable form, if recorded: `unit relay.service`, `container web (docker)`, `pod shop/web-0`.
     pub owner: Option<String>,
 }
 
-/// An actor or culprit: a thread, softirq, interrupt or idle CPU. Threads of one name and role are one actor.
+/// An actor or culprit: a thread, softirq, interrupt or idle CPU. Threads with the same name and role are one actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
-    /// Its role for a virtual machine, else its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25 virtio0`.
+    /// Its role for a virtual machine, otherwise its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25
+    /// virtio0`.
     pub name: String,
     /// The latest context in which it acted.
     pub doing: Doing,
     /// Latest scheduling class of a thread, if known.
     pub class: Option<Class>,
-    /// Thread numbers, latest last; at most 32.
+    /// Thread IDs, the latest last; at most 32.
     pub pids: Vec<u32>,
     /// Whether it belongs to latpath itself.
     pub is_tool: bool,
@@ -48,7 +49,7 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Creates an actor. `vm` is the virtual machine that the thread works for, and the thread's role.
+    /// Creates an actor. `vm` contains the virtual machine for which the thread works, and the thread's role.
     pub(crate) fn new(executor: &Executor, vm: Option<(&Vm, &Thread)>, process: Option<&Process>) -> Self {
         let pid = executor.doing.thread().filter(|pid| *pid != 0);
         let comm = bare(&executor.name);
@@ -70,8 +71,8 @@ impl Actor {
         Self { name, doing, class, pids, is_tool, process: process.cloned(), threads: Vec::new() }
     }
 
-    /// The culprit of this actor: all threads of a process are one culprit, and so are all of latpath's. Threads of
-    /// virtual machines remain separate, because they have roles.
+    /// Converts this actor to a culprit: all threads of a process are one culprit, and so are all of latpath's. Threads
+    /// of virtual machines remain separate, because they have roles.
     pub(crate) fn culprit(self, is_of_vm: bool) -> Self {
         let process = self.process.as_ref().filter(|p| !is_of_vm && self.pid().is_some_and(|pid| pid != p.pid));
         let name = match process {
@@ -83,7 +84,7 @@ impl Actor {
         Self { name, threads, ..self }
     }
 
-    /// Number of the latest thread.
+    /// Thread ID of the latest thread.
     pub fn pid(&self) -> Option<u32> {
         self.pids.last().copied()
     }
@@ -110,13 +111,13 @@ fn number(vcpu: Option<u32>) -> String {
     vcpu.map_or(String::new(), |n| format!(" {n}"))
 }
 
-/// The name in `rustc (18491) in its guest`.
+/// The bare name `rustc` of `rustc (18491) in its guest`.
 fn bare(name: &str) -> &str {
     let at = name.match_indices(" (").find(|(at, _)| name[at + 2..].starts_with(|c: char| c.is_ascii_digit()));
     at.map_or(name, |(at, _)| &name[..at])
 }
 
-/// One name for kernel threads that differ in a number, or take turns.
+/// A common name for kernel threads whose names differ only in a number, or that share their work.
 fn thread_name(comm: &str, shown: &str) -> String {
     let function = shown.rsplit_once(") at ").map(|(_, function)| function);
     match (comm.strip_prefix("kworker/"), function) {

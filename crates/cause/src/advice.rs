@@ -1,10 +1,10 @@
-//! Fixes of a cause: a sentence and its commands, with the numbers of this case.
+//! Fixes for a cause: a sentence and its commands, with the numbers of the case at hand.
 //!
 //! The commands are those of Debian 12: chrt(1), taskset(1), virsh(1), cpupower-idle-set(1), perf-record(1), sysctl(8),
-//! ovs-ofctl(8), ovs-vswitchd.conf.db(5), tc(8), nsenter(1), and files of proc(5), cgroups(7), the kernel's admin-guide
-//! and its KVM documentation. crates/latpath/tests/lab/causes/fixes.rs runs those that can run anywhere. Advice applies
-//! to the case: to raise a priority only if another one is higher, to move a thread only if another CPU exists.
-//! docs/causes.md lists all advice.
+//! ovs-ofctl(8), ovs-vswitchd.conf.db(5), tc(8), nsenter(1), and files described in proc(5), cgroups(7), the kernel's
+//! admin-guide and its KVM documentation. crates/latpath/tests/lab/causes/fixes.rs runs those that can run anywhere.
+//! Advice fits the case: it raises a priority only if another one is higher, and moves a thread only if another CPU
+//! exists. docs/causes.md lists all advice.
 
 mod shell;
 
@@ -23,12 +23,11 @@ use shell::{device_of, flow, group_of, list, mask, ofctl_port, old_group_of, tex
 pub struct Advice {
     /// The action and its reason: a sentence without a full stop.
     pub what: String,
-    /// Commands for it, to be entered on `machine`; the first that fits the setup is enough.
+    /// Commands for it, to be run on `machine`. If there are alternatives, the first one that fits the setup is enough.
     pub commands: Vec<String>,
-    /// The settings that the fix changes; empty if it changes none, or only settings that latpath's table does not
-    /// have.
+    /// The settings that the fix changes; empty if it changes none, or only settings missing from latpath's table.
     pub settings: Vec<Setting>,
-    /// Name of the machine on which to enter the commands.
+    /// Name of the machine on which to run the commands.
     pub machine: String,
 }
 
@@ -42,18 +41,18 @@ fn is_deadline(class: Option<Class>) -> bool {
     class.is_some_and(|class| class.policy == 6)
 }
 
-/// Fixes of a cause of one packet of this stream, or of many packets ([`Row`](crate::Row)), the best first; empty if
+/// Fixes for a cause of one packet of this stream, or of many packets ([`Row`](crate::Row)), the best first; empty if
 /// latpath knows no fix.
 pub fn advise(share: &CauseShare, stream: Option<StreamId>, known: &RunContext) -> Vec<Advice> {
     let advisor = Advisor { share, stream, known };
-    // A latpath program as `share.actor`, rather than `by`, is the user's application.
+    // Only as a culprit (`by`) is a latpath program to blame; as `share.actor`, it is the user's application.
     match advisor.by().filter(|actor| actor.is_tool) {
         Some(tool) => advisor.of_tool(tool),
         None => (share.cause.info().advice)(&advisor),
     }
 }
 
-/// Gives advice on one cause. It has a method for each kind of cause; each cause names its method.
+/// Gives advice on one cause. Each cause names the method that applies to its kind.
 pub(crate) struct Advisor<'a> {
     share: &'a CauseShare,
     stream: Option<StreamId>,
@@ -66,7 +65,7 @@ impl Advisor<'_> {
         Advice { what: what.into(), commands, settings: Vec::new(), machine: self.share.machine.clone() }
     }
 
-    /// Advises to set a setting to a value; the command is that of the settings table.
+    /// Advises changing a setting; the command comes from the table of settings.
     fn set(&self, what: impl Into<String>, setting: Setting, at: &Place, value: &str) -> Advice {
         Advice { settings: vec![setting], ..self.one(what, setting.shell(at, value)) }
     }
@@ -80,12 +79,12 @@ impl Advisor<'_> {
         vec![Advice { machine, ..self.one(what, [command]) }]
     }
 
-    /// The CPU where the delay occurred; all if unknown.
+    /// The CPU on which the delay occurred; all CPUs if it is unknown.
     fn cpu_or_all(&self) -> Place {
         self.share.cpu().map_or(Place::All, Place::name)
     }
 
-    /// No advice: latpath knows no fix.
+    /// Returns no advice, for causes to which latpath knows no fix.
     pub(crate) fn none(&self) -> Vec<Advice> {
         Vec::new()
     }
@@ -108,8 +107,8 @@ impl Advisor<'_> {
         self.known.vms.of(&self.share.machine)
     }
 
-    /// CPUs to which a thread could move: without the CPU where the delay occurred, and if possible without CPUs to
-    /// which vCPUs are pinned.
+    /// CPUs to which a thread could move: not the one on which the delay occurred and, if possible, none to which vCPUs
+    /// are pinned.
     fn elsewhere(&self) -> Option<String> {
         self.elsewhere_list().map(|cpus| text(&cpus))
     }
@@ -127,13 +126,13 @@ impl Advisor<'_> {
         (!cpus.is_empty()).then_some(cpus)
     }
 
-    /// A thread's virtual machine, if libvirt manages it.
+    /// The virtual machine and role of a thread, if libvirt manages the virtual machine.
     fn libvirts(&self, pid: u32) -> Option<(&Vm, &Thread)> {
         self.known.vm_of(&self.share.machine, pid).filter(|(vm, _)| vm.libvirt)
     }
 
-    /// Advises to move the observed threads by their ids; the threads of a virtual machine also through libvirt, and a
-    /// service with all threads that it starts later.
+    /// Advises moving the observed threads by their IDs. For threads of a virtual machine, adds libvirt's command; for
+    /// a service, a command that also covers threads started later.
     fn moving(&self, what: String, actor: &Actor, cpus: &str) -> Advice {
         let Some(pid) = actor.pid() else { return self.one(what, None::<String>) };
         let mut advice = match actor.pids.as_slice() {
@@ -151,7 +150,7 @@ impl Advisor<'_> {
             let name = quoted(&vm.name);
             advice.commands.extend(match (thread.role, thread.vcpu) {
                 (Role::Vcpu, n) => n.map(|n| format!("virsh vcpupin {name} {n} {cpus} --live --config")),
-                // libvirt's names of I/O threads have their numbers.
+                // libvirt's thread names contain the IDs of I/O threads.
                 (Role::Io, _) => thread
                     .comm
                     .strip_prefix("IO iothread")
@@ -171,9 +170,9 @@ impl Advisor<'_> {
         advice
     }
 
-    /// Advises to pin the waiting thread to the CPU where it waited most, so that moving other threads away helps.
-    /// `None` for a thread of a VM, a kernel thread that belongs to its CPU, several threads, a CPU to which a vCPU is
-    /// pinned, and without another CPU.
+    /// Advises pinning the waiting thread to the CPU on which it waited most, so that moving other threads away helps.
+    /// `None` if it is a thread of a VM, a kernel thread bound to its CPU, or one of several threads; if a vCPU is
+    /// pinned to the CPU; or if there is no other CPU.
     fn pin_victim(&self, victim: &Actor) -> Option<Advice> {
         let (cpu, pid) = (self.share.cpu()?, victim.pid()?);
         let elsewhere = self.elsewhere_list()?;
@@ -192,7 +191,7 @@ impl Advisor<'_> {
         vcpus.any(|t| t.cpus_allowed.contains(cpu) && list(&t.cpus_allowed).len() < all)
     }
 
-    /// Advice for a thread that was ready while its CPU ran another thread.
+    /// Advice for a thread that was ready while its CPU was running another thread.
     pub(crate) fn of_waiting(&self) -> Vec<Advice> {
         let (Some(victim), Some(by)) = (self.share.actor.as_ref(), self.by()) else { return Vec::new() };
         let Some(pid) = victim.pid() else { return self.of_interrupts() };
@@ -215,7 +214,7 @@ impl Advisor<'_> {
         let raise = |priority: u32, what: String| {
             self.set(what, Setting::ThreadPriority, &Place::name(pid), &format!("fifo {priority}"))
         };
-        // The waiting thread must stay on the CPU that others are kept off.
+        // The waiting thread must stay on the CPU from which the others are moved.
         let make_room = || match move_by.clone() {
             Some(move_by) if self.share.cpu().is_some_and(|cpu| self.has_vcpu(cpu)) && !is_vcpu(victim) => {
                 move_victim.clone().into_iter().chain(move_victim.is_none().then_some(move_by)).collect::<Vec<_>>()
@@ -228,7 +227,8 @@ impl Advisor<'_> {
         match (mine, its) {
             (mine, Some(its)) if its < 99 && mine.is_none_or(|mine| mine <= its) => {
                 let raise = raise(its + 1, format!("give {} a priority above that of {}", victim.name, by.name));
-                // A real-time vCPU is so on purpose, and may never sleep.
+                // A vCPU has real-time priority on purpose and may never sleep, so moving the waiting thread comes
+                // first.
                 if is_vcpu(by) {
                     all.extend(move_victim);
                     all.push(raise);
@@ -263,7 +263,7 @@ impl Advisor<'_> {
         all
     }
 
-    /// Advice for softirqs of a veth: they run on the CPU that sent the packets, and no interrupt can be moved.
+    /// Advice for softirqs of a veth: they run on the CPU that sent the packets, so there is no interrupt to move.
     fn of_virtual_devices(&self) -> Option<Advice> {
         let is_here = |info: &&PointInfo| {
             info.link == Link::Veth && info.point.kind.is_entry() && info.point.machine == self.share.machine
@@ -287,7 +287,7 @@ impl Advisor<'_> {
         Some(advice)
     }
 
-    /// Advice if an interrupt, softirq or timer had the CPU, or if interrupts were delayed.
+    /// Advice if an interrupt, softirq or timer occupied the CPU, or if interrupts were delayed.
     pub(crate) fn of_interrupts(&self) -> Vec<Advice> {
         let Some(by) = self.by() else { return Vec::new() };
         let cpu = self.share.cpu().map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
@@ -324,7 +324,7 @@ impl Advisor<'_> {
         }
     }
 
-    /// Advises to isolate a CPU by the kernel's command line, with interrupts on the CPUs `others`.
+    /// Advises isolating a CPU with kernel command line options; `others` are the CPUs for interrupts.
     fn isolate(&self, what: String, cpu: u32, others: &str) -> Advice {
         let cpu = &*cpu.to_string();
         let parameters = [
@@ -340,9 +340,9 @@ impl Advisor<'_> {
 
     pub(crate) fn of_idle(&self) -> Vec<Advice> {
         let state = self.share.state.as_deref();
-        // A machine with virtual machines has CPUs of its own.
+        // A machine that runs virtual machines has physical CPUs.
         if !self.is_on_host() && self.vms().is_empty() {
-            // On x86, a virtual CPU that polls does not exit to the host.
+            // On x86, a virtual CPU that polls in its idle loop does not exit to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
                 return self.without_command("the guest's CPU polled: what the host did to that vCPU delayed it");
             }
@@ -353,7 +353,7 @@ impl Advisor<'_> {
                 "poll",
             )];
         }
-        // Only virtual machines have the haltpoll driver.
+        // Only virtual machines use the haltpoll driver.
         if self.is_on_host() && self.known.is_virtual
             || state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll"))
         {
@@ -585,7 +585,7 @@ impl Advisor<'_> {
             _ => None,
         });
         all.extend(match reason.unwrap_or(NoFlow::Unknown) {
-            // Idle flows are the most frequent reason.
+            // Idle flows are the most frequent reason, so this advice is also given if the reason is unknown.
             NoFlow::Idle | NoFlow::Unknown => Some(self.one(
                 "keep flows in the kernel for 10 minutes without a packet (10 s otherwise)",
                 ["ovs-vsctl set Open_vSwitch . other_config:max-idle=600000"],
@@ -616,7 +616,7 @@ impl Advisor<'_> {
         let (name, namespace) = sender.map_or(("DEV", None), device_of);
         let within = namespace.map_or(String::new(), |namespace| namespace.enter());
         let device = quoted(name);
-        // taprio has its own timer function; all other qdiscs that wait for a time share the watchdog.
+        // taprio has its own timer function; all other qdiscs that wait for a time share the qdisc watchdog.
         let is_taprio = self.by().is_some_and(|by| by.name.contains("advance_sched"));
         let kinds = held_by(self.share, self.known);
         let what = match is_taprio {
@@ -725,8 +725,8 @@ pub fn held_by<'a>(share: &CauseShare, known: &'a RunContext) -> &'a [String] {
     sender.and_then(|info| known.qdiscs.get(&(info.netns, info.ifindex))).map_or(&[], Vec::as_slice)
 }
 
-/// The device whose queueing discipline held packets, with the kinds: `hout (tbf)`, `hout of network namespace nw-hv
-/// (tbf)`.
+/// The device whose queueing discipline held packets, with the discipline's kinds: `hout (tbf)`, `hout of network
+/// namespace nw-hv (tbf)`.
 pub fn held_at(share: &CauseShare, known: &RunContext) -> Option<String> {
     let (device, namespace) = device_of(sending_device(share, known)?);
     let name = namespace.as_ref().and_then(|namespace| namespace.name());
@@ -749,7 +749,7 @@ fn of_qdisc(kind: &str) -> Option<String> {
     })
 }
 
-/// Whether the actor is a kernel thread that belongs to its CPU.
+/// Whether the actor is a kernel thread that is bound to its CPU.
 fn stays(actor: &Actor) -> bool {
     let of_a_cpu = [
         "ksoftirqd/",

@@ -1,4 +1,4 @@
-//! Explains the time between two sightings of a packet: the actors that had to act for it, and what delayed them.
+//! Explains the time between two sightings of a packet: which actors had to act for it, and what delayed them.
 
 use crate::{
     causality::{self, GuestCausality},
@@ -14,7 +14,7 @@ use latpath_flight::{Class, Doing};
 use latpath_model::{Ns, PacketSighting, PointId, PointInfo, HOST};
 use std::{cell::RefCell, collections::HashMap};
 
-/// Maximum depth of a backlog: packets ahead of packets ahead.
+/// Maximum depth of a backlog, in packets: each one waited behind the next.
 const MAX_BACKLOG: usize = 256;
 
 /// A thread, softirq, interrupt or idle CPU that held a packet, or delayed another executor.
@@ -24,7 +24,7 @@ const MAX_BACKLOG: usize = 256;
 pub struct Executor {
     /// Display name: `rustc (18491)`, `softirq NET_RX`.
     pub name: String,
-    /// Kind of executor. Thread numbers are those of the interval's machine.
+    /// Kind of executor. Thread IDs are those of the interval's machine.
     pub doing: Doing,
     /// Scheduling class of a thread, if known.
     pub class: Option<Class>,
@@ -37,16 +37,16 @@ pub struct CauseInterval {
     pub from: Ns,
     /// End: the `from` of the next interval.
     pub to: Ns,
-    /// Reason why the packet did not proceed in this time.
+    /// Why the packet did not proceed during this time.
     pub cause: Cause,
     /// The thread, softirq or interrupt that had to act for the packet to proceed; `None` if unknown.
     pub actor: Option<Executor>,
-    /// The executor that delayed the actor: that ran instead, interrupted it, or ended its sleep. For an idle exit, the
-    /// idle CPU with its state; for a poll interval or a queueing discipline, the timer.
+    /// The executor that delayed the actor: the one that ran instead, interrupted it, or ended its sleep. For an idle
+    /// exit, the idle CPU with its state; for a poll interval or a queueing discipline, the timer.
     pub by: Option<Executor>,
-    /// The thread that slept until the actor had acted.
+    /// A thread that slept until the actor had acted.
     pub waiter: Option<Executor>,
-    /// Index of the machine in the capture, to which actor, culprit and CPU belong.
+    /// Index in the capture of the machine to which actor, culprit and CPU belong.
     pub machine: usize,
     /// CPU on which the actor ran or was to run, if known.
     pub cpu: Option<u32>,
@@ -54,14 +54,14 @@ pub struct CauseInterval {
     ///
     /// | cause | number |
     /// |---|---|
-    /// | queued-behind, upcall | packets served before, in total (equal for all intervals of one queue) |
+    /// | queued-behind, upcall | total number of packets served before (equal for all intervals of one queue) |
     /// | idle-exit | index of the idle state in the driver |
     /// | poll-interval | time that the reader slept, ns |
     /// | vm-exit | exit reason, as numbered by the CPU's vendor |
     pub number: Option<u64>,
-    /// Name of the idle state of an idle exit, if known.
+    /// Name of the idle state that an idle exit left, if known.
     pub state: Option<String>,
-    /// Notes for the reader: the reason why time is unexplained, the joint of two machines' times, the end of a wait.
+    /// Notes for the reader: why time is unexplained, where the times of two machines meet, what ended a wait.
     pub notes: Vec<Note>,
 }
 
@@ -85,7 +85,7 @@ impl CauseInterval {
         self.cause.info().detail == Detail::IdleState || idles(&self.by)
     }
 
-    /// Whether the intervals differ in time only.
+    /// Whether the intervals differ only in time.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let what = |p: &Self| (p.cause, p.machine, p.cpu, p.number);
         what(self) == what(other) && self.actor == other.actor && self.by == other.by && self.notes == other.notes
@@ -100,7 +100,7 @@ pub struct Analyst<'a> {
     guests: Guests,
     sightings: SightingsByPoint,
     spacing: Spacing,
-    /// Interval that filled a queue between two points, by the first packet in the queue.
+    /// The interval that caused a queue between two points; the key also contains the first packet in the queue.
     fillers: RefCell<HashMap<(PointId, PointId, usize), Option<CauseInterval>>>,
 }
 
@@ -118,9 +118,9 @@ impl<'a> Analyst<'a> {
         }
     }
 
-    /// Explains the time between two sightings by intervals without a gap, from exactly `a.t` to exactly `b.t`; empty
-    /// if `b` is not later. There are a few hundred at most: frequent alternations are summed, which the intervals'
-    /// notes report.
+    /// Explains the time between two sightings by adjoining intervals, from exactly `a.t` to exactly `b.t`; empty if
+    /// `b` is not later. There are a few hundred intervals at most: if many alternate, they are summed, as their notes
+    /// state.
     pub fn explain(&self, packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
         if b.t <= a.t {
             return Vec::new();
@@ -131,8 +131,8 @@ impl<'a> Analyst<'a> {
         })
     }
 
-    /// The packet's visit to ovs-vswitchd between two sightings: from an upcall, since no flow matched, to its return;
-    /// `None` if it was not there, or without a record of it.
+    /// The packet's visit to ovs-vswitchd between two sightings, from the upcall (because no flow matched) to its
+    /// return; `None` if there was no visit, or none was recorded.
     pub fn visit(&self, a: &PacketSighting, b: &PacketSighting) -> Option<DaemonVisit> {
         let (a, b) = (self.sighting(a).ok()?, self.sighting(b).ok()?);
         if !a.info.point.kind.misses_flow() {
@@ -152,11 +152,11 @@ impl<'a> Analyst<'a> {
         causality::of_guests(&self.machines, &self.guests.vcpus)
     }
 
-    /// The intervals between two sightings, earliest first, and the packets served in that time.
+    /// The intervals between two sightings, the earliest first, and the packets served before this one in that time.
     fn walk(&self, a: &PacketSighting, b: &PacketSighting) -> Result<(Vec<CauseInterval>, PacketsAhead), String> {
         let b = self.sighting(b)?;
         let a = match self.points.get(usize::from(a.point)).filter(|info| info.point.kind.is_computed()) {
-            // The talker is on the machine that sees its packet first.
+            // A computed sighting is the talker's, which is on the machine that sees the packet first.
             Some(info) => ResolvedSighting { seen: a, info, place: b.place },
             None => self.sighting(a)?,
         };
@@ -167,10 +167,10 @@ impl<'a> Analyst<'a> {
         Ok((intervals, ahead))
     }
 
-    /// Replaces the time behind queued packets by the reason for the queue. If these packets arrived at the usual
-    /// spacing, they were held like this one: the actor did something else until it served the first of them, and the
-    /// rest of the wait has the cause that filled the queue. If they arrived closer together, the time before the first
-    /// one may still be most of the wait.
+    /// Replaces the time spent behind queued packets by the reason for the queue. If those packets arrived at the usual
+    /// spacing, they were held up like this one: the actor did something else until it served the first of them, and
+    /// the rest of the wait gets the cause that filled the queue. If they arrived closer together, the time before the
+    /// first one may still be most of the wait.
     fn without_backlog(
         &self,
         intervals: Vec<CauseInterval>,
@@ -179,7 +179,7 @@ impl<'a> Analyst<'a> {
         a: &PacketSighting,
         b: &PacketSighting,
     ) -> Vec<CauseInterval> {
-        // A softirq may have served packets of any stream.
+        // Only queues served by a thread: a softirq may have served packets of any stream.
         let is_thread = |p: &CauseInterval| p.actor.as_ref().is_some_and(|actor| actor.doing.thread().is_some());
         let known = |p: &CauseInterval| p.cause == Cause::QueuedBehind && is_thread(p);
         let Some((first, served)) = ahead.first().filter(|_| intervals.iter().any(known)) else { return intervals };
@@ -187,7 +187,7 @@ impl<'a> Analyst<'a> {
         let early = ahead.came_early_by(self.capture, &self.spacing, a.point, packet, waited);
         let (filler, served) = match early.is_none_or(|early| early >= waited / 2) {
             true if served - a.t < waited / 2 => return intervals,
-            // A burst: the first packet took the actor as long as each of the others.
+            // In a burst, the first packet is assumed to have occupied the actor as long as each of the others.
             true => (None, served - (b.t - served) / ahead.count()),
             false => (self.filler(a.point, b.point, first), served),
         };
@@ -213,8 +213,8 @@ impl<'a> Analyst<'a> {
         all
     }
 
-    /// The longest interval that held the packets of a backlog, other than the packets themselves, from the first
-    /// packet that found the queue empty. `packet` is one of the packets.
+    /// The cause with the longest total time for the packets of a backlog, back to the packet that found the queue
+    /// empty, other than waiting behind each other. `packet` is the index of the backlog's first packet.
     fn filler(&self, from: PointId, to: PointId, packet: usize) -> Option<CauseInterval> {
         if let Some(known) = self.fillers.borrow().get(&(from, to, packet)) {
             return known.clone();

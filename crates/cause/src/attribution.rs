@@ -1,9 +1,9 @@
 //! Attributes one packet's delay beyond the baseline to its causes, by excess.
 //!
-//! On each hop, the baseline of a cause (the mean time of on-time packets) is subtracted. A packet may have less of a
-//! cause than the baseline: its reader would have left an idle state, but waited for its CPU instead. The remainder is
-//! subtracted from the other causes in proportion. So no excess is negative, and their sum is exactly the packet's time
-//! beyond the baseline.
+//! On each hop, the baseline of each cause (the mean time over on-time packets) is subtracted. A packet may have less
+//! time of a cause than the baseline: e.g. its reader usually waits for an idle exit, but this time waited for its CPU
+//! instead. The remainder is then subtracted from the other causes in proportion. So no excess is negative, and their
+//! sum is exactly the packet's time beyond the baseline.
 
 use crate::actor::Actor;
 use crate::baseline::{Baseline, MeanTimes};
@@ -18,44 +18,45 @@ const MAX_NOTES: usize = 4;
 /// The causes of one packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attribution {
-    /// Time from the first point of the route that saw the packet to the last, ns.
+    /// Time from the packet's first sighting on the route to its last, ns.
     pub time_ns: Ns,
-    /// Baseline of that time, ns; 0 for hops without a baseline.
+    /// Baseline of that time, ns; hops without a baseline contribute 0.
     pub baseline_ns: Ns,
     /// Time beyond the baseline, ns; at least 0.
     pub excess_ns: Ns,
-    /// Whether a hop of the route has no baseline.
+    /// Whether any hop of the route lacks a baseline.
     pub without_baseline: bool,
     /// Causes, largest excess first. Their times sum to `time_ns`, their excesses to `excess_ns`.
     pub shares: Vec<CauseShare>,
 }
 
-/// One cause of one packet: all time on the whole route in which the same actor was delayed by the same cause.
+/// One cause of one packet's delay: all time on the whole route in which the same actor was delayed for the same
+/// reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CauseShare {
-    /// Reason why the packet did not proceed.
+    /// Why the packet did not proceed.
     pub cause: Cause,
     /// Name of the actor's machine; empty for `unexplained`.
     pub machine: String,
     /// The actor that had to act for the packet to proceed.
     pub actor: Option<Actor>,
-    /// The thread that slept until the actor had acted.
+    /// A thread that slept until the actor had acted.
     pub waiter: Option<Actor>,
-    /// Time, ns.
+    /// Time of this cause, ns.
     pub time_ns: Ns,
     /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
-    /// Executors that delayed the actor, with their parts of `time_ns`, longest first.
+    /// Executors that delayed the actor, each with its part of `time_ns`, longest first.
     pub by: Vec<(Actor, Ns)>,
     /// Time per CPU, longest first.
     pub cpus: Vec<(u32, Ns)>,
     /// Time per hop, longest first.
     pub hops: Vec<((PointId, PointId), Ns)>,
-    /// Largest number of its intervals: packets ahead, exit reason.
+    /// Largest `number` of its intervals: packets ahead, idle state or exit reason.
     pub number: Option<u64>,
     /// Name of the idle state with that number, if known.
     pub state: Option<String>,
-    /// Notes for the reader with the time they apply to, longest first.
+    /// Notes for the reader, each with the time that it applies to, longest first.
     pub notes: Vec<(Note, Ns)>,
 }
 
@@ -77,12 +78,12 @@ impl CauseShare {
         }
     }
 
-    /// The culprit: the executor that delayed the actor longest, or the actor itself if nothing else did or it chose to
-    /// wait.
+    /// The culprit: the executor that delayed the actor longest, or the actor itself if nothing else delayed it or it
+    /// chose to wait.
     pub fn culprit(&self) -> Option<&Actor> {
         let by = self.by.first().map(|(actor, _)| actor);
         match self.cause.info().culprit {
-            // The waking timer was the actor's own.
+            // The timer that woke the actor was its own.
             Culprit::Actor => self.actor.as_ref().or(by),
             Culprit::Found | Culprit::IdleCpu | Culprit::Nobody => by.or(self.actor.as_ref()),
         }
@@ -93,14 +94,14 @@ impl CauseShare {
         self.cpus.first().map(|(cpu, _)| *cpu)
     }
 
-    /// Merges a newer record of its actor.
+    /// Merges a newer record of the actor.
     pub(crate) fn update_actor(&mut self, actor: Option<&Actor>) {
         if let (Some(known), Some(actor)) = (&mut self.actor, actor) {
             known.update(actor);
         }
     }
 
-    /// Adds time of a culprit; a new culprit only if there are fewer than `most`.
+    /// Adds a culprit's time. A new culprit is only added if there are fewer than `most`.
     pub(crate) fn add_culprit(&mut self, by: &Actor, ns: Ns, most: usize) {
         let room = self.by.len() < most;
         match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
@@ -113,7 +114,7 @@ impl CauseShare {
         }
     }
 
-    /// Keeps the larger number with its name.
+    /// Keeps the larger number, and the state name that belongs to it.
     pub(crate) fn keep_greatest(&mut self, number: Option<u64>, state: &Option<String>) {
         if number > self.number {
             (self.number, self.state) = (number, state.clone());
@@ -122,14 +123,15 @@ impl CauseShare {
 }
 
 impl Attribution {
-    /// Attributes a packet's delay. `route` is that of its stream.
+    /// Attributes a packet's delay. `route` is the route of its stream.
     pub fn of(packet: &PacketTimeline, route: &[PointId], baseline: &Baseline, context: &RunContext) -> Self {
         let mut attribution = Self { time_ns: packet.time(), ..Self::default() };
         let means: Vec<Option<MeanTimes>> = packet.hops.iter().map(|p| baseline.of(p.from, p.to, route)).collect();
         attribution.without_baseline = means.iter().any(Option::is_none);
         let means: Vec<MeanTimes> = means.into_iter().map(Option::unwrap_or_default).collect();
 
-        // A cell is the time of one group of intervals on one hop; a group is one `CauseShare`.
+        // A cell is the time of one group of intervals on one hop: indexes of hop and group, and the time. A group is
+        // one `CauseShare`.
         let mut groups: HashMap<(Cause, usize, Option<String>), usize> = HashMap::new();
         let mut cells: Vec<(usize, usize, Ns)> = Vec::new();
         for (at, hop) in packet.hops.iter().enumerate() {
@@ -137,7 +139,7 @@ impl Attribution {
                 let ns = interval.to.saturating_sub(interval.from);
                 let machine = packet.machine(interval);
                 let actor = interval.actor.as_ref().map(|executor| context.actor(machine, executor));
-                // All unexplained time is one group, on any machine.
+                // All unexplained time is one group, whatever the machine.
                 let (place, named) = match interval.cause == Cause::Unexplained {
                     true => (0, None),
                     false => (interval.machine, actor.as_ref().map(|a| a.name.clone())),
@@ -168,7 +170,7 @@ impl Attribution {
             }
         }
         attribution.baseline_ns = means.iter().flat_map(|m| m.values()).fold(0, |sum: Ns, ns| sum.saturating_add(*ns));
-        // Bounds garbled times, so that sums cannot overflow.
+        // Limits the excess of packets with damaged times, so that sums cannot overflow.
         attribution.excess_ns = attribution.time_ns.saturating_sub(attribution.baseline_ns).clamp(0, Ns::MAX / 4);
         attribution.spread(&means, &cells);
         for share in &mut attribution.shares {
@@ -184,9 +186,9 @@ impl Attribution {
         attribution
     }
 
-    /// Distributes the packet's excess to its causes.
+    /// Distributes the packet's excess among its causes.
     fn spread(&mut self, means: &[MeanTimes], cells: &[(usize, usize, Ns)]) {
-        // For each part of the route and cause: its cells and their total time.
+        // For each pair of hop and cause: their total time, and the indexes of their cells.
         let mut kinds: Vec<((usize, Cause), Ns, Vec<usize>)> = Vec::new();
         for (at, (hop, group, ns)) in cells.iter().enumerate() {
             let key = (*hop, self.shares[*group].cause);
@@ -201,7 +203,7 @@ impl Attribution {
         let mut weights = vec![0_i128; cells.len()];
         for ((hop, cause), time, of) in &kinds {
             let baseline = means[*hop].get(cause).copied().unwrap_or(0);
-            // On a hop, the groups of a cause share the baseline in proportion to their times.
+            // On a hop, all groups with the same cause share its baseline in proportion to their times.
             let times: Vec<i128> = of.iter().map(|at| i128::from(cells[*at].2)).collect();
             let beyond = apportion(time.saturating_sub(baseline).max(0), &times);
             of.iter().zip(beyond).for_each(|(at, ns)| weights[*at] = i128::from(ns));
@@ -217,7 +219,7 @@ impl Attribution {
     }
 }
 
-/// Divides a whole in proportion to weights. The parts sum to it exactly, unless no weight is above 0.
+/// Divides a whole in proportion to weights. The parts sum to the whole exactly, or are all 0 if no weight is positive.
 pub(crate) fn apportion(whole: Ns, weights: &[i128]) -> Vec<Ns> {
     let all: i128 = weights.iter().sum();
     if all <= 0 {

@@ -1,10 +1,10 @@
-//! The baseline: the time that on-time packets spend by each cause, on each hop of their route.
+//! The baseline: the mean time that on-time packets spend on each cause, on each hop of their route.
 
 use crate::{Cause, PacketTimeline};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
-/// Maximum number of hops. A run has at most 64 points; more hops than this come from damaged sightings.
+/// Maximum number of hops. A run has at most 64 points, so only damaged sightings can produce more hops than this.
 const MAX_HOPS: usize = 4096;
 
 /// Mean times over on-time packets.
@@ -46,8 +46,8 @@ impl Baseline {
         self.packets
     }
 
-    /// Mean times from one point to another: of packets seen at both points and none in between, else the sum over the
-    /// hops in between. `None` if a hop is unknown.
+    /// Mean times from one point to another: those of packets seen at both points and at none in between, or else the
+    /// sum over the hops in between. `None` if a hop is unknown.
     pub fn of(&self, from: PointId, to: PointId, route: &[PointId]) -> Option<MeanTimes> {
         if let Some(sums) = self.hops.get(&(from, to)) {
             return Some(sums.means());

@@ -1,4 +1,4 @@
-//! Checks the events of guests against their hypervisors' records of their vCPUs.
+//! Checks the events of guests against their hypervisors' records of the vCPUs.
 
 use crate::{guests::Vcpus, machine::Machine};
 use latpath_flight::{Doing, State};
@@ -6,18 +6,18 @@ use latpath_model::{Causality, Ns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of a guest's events that agree with its hypervisor's record, and that contradict it. Events without such a
-/// record of the vCPU do not count.
+/// How many of a guest's events agree with its hypervisor's record of the vCPU, and how many contradict it. Events at
+/// times without such a record do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GuestCausality {
     /// Name of the guest's machine.
     pub machine: String,
-    /// Numbers of agreeing and contradicting events.
+    /// Number of events checked, and of events that contradict the record.
     #[serde(flatten)]
     pub events: Causality,
 }
 
-/// Checks each guest that has a record, known vCPU threads and recorded entries.
+/// Checks each guest with a record, known vCPU threads and recorded guest entries.
 pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausality> {
     let of = |(place, guest): (usize, &Machine)| {
         let mut events = Causality::default();
@@ -35,7 +35,7 @@ pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausali
 
 fn add(sum: &mut Causality, host: &Machine, thread: u32, guest: &Machine, cpu: u32) {
     let stays = stays(host, thread);
-    // The hypervisor's own times are exact on this host alone.
+    // The hypervisor's own times also have an error, unless it is this host.
     let bound = guest.error_bound.saturating_add(host.error_bound);
     for event in guest.events(cpu, Ns::MIN, Ns::MAX) {
         let at = |t: Ns| stays.get(stays.partition_point(|stay| stay.to <= t)).filter(|stay| stay.from <= t);
@@ -52,7 +52,7 @@ struct VcpuPeriod {
     inside: bool,
 }
 
-/// The intervals in order, without times that the host did not record.
+/// The vCPU thread's periods in order, without times that the host did not record.
 fn stays(host: &Machine, thread: u32) -> Vec<VcpuPeriod> {
     let mut stays: Vec<VcpuPeriod> = Vec::new();
     let mut push = |from: Ns, to: Ns, inside: bool| match stays.last_mut() {

@@ -1,4 +1,4 @@
-//! The table of causes: one entry per cause with all its texts. The rules of crate::wakeup_chain find the causes.
+//! The table of causes: one entry per cause, with all its texts. The rules in crate::wakeup_chain find the causes.
 
 use crate::advice::{Advice, Advisor};
 use serde::{Deserialize, Serialize};
@@ -14,24 +14,24 @@ pub struct CauseInfo {
     pub meaning: &'static str,
     /// First words of the sentence.
     pub subject: Subject,
-    /// The event, as a sentence without a full stop, and without its subject if that is the actor. Placeholders:
-    /// `{actor}` the actor; `{was}` `was ` after a waiter (`relay waited for server, which`), else nothing; `{for}` the
-    /// duration (` for 14.2 ms`); `{by}` the culprits after the link's words; `{detail}` the detail.
+    /// What happened, as a sentence without a full stop; its subject is omitted if that is the actor. Placeholders:
+    /// `{actor}` the actor; `{was}` `was ` after a waiter (`relay waited for server, which`), otherwise nothing;
+    /// `{for}` the duration (` for 14.2 ms`); `{by}` the culprits, preceded by the link's words; `{detail}` the detail.
     pub sentence: &'static str,
-    /// Relation of culprit and actor.
+    /// Relation between culprit and actor.
     pub link: Link,
     /// Further detail in the sentence.
     pub detail: Detail,
-    /// State of the actor meanwhile.
+    /// State of the actor during this time.
     pub state: ActorState,
-    /// The actor to which totals and advice attribute the cause.
+    /// Who counts as the culprit in totals and advice.
     pub culprit: Culprit,
-    /// Whether the cause is reported for the thread that holds a kernel lock, if the actor waits for that lock.
+    /// What is reported if the actor waits for a kernel lock whose holder has this cause.
     pub of_holder: OfHolder,
-    /// External events that can produce this cause. The lab judges its faults by them; a cause that takes time from
-    /// another cause has that cause's rivals.
+    /// External events that can produce this cause; the lab checks its injected faults against them. A cause that takes
+    /// over time from another cause has that cause's rivals.
     pub rivals: &'static [Rival],
-    /// Whether latpath knows a fix: the entry names another method than `none`.
+    /// Whether latpath knows a fix, i.e. the entry names a method other than `none`.
     pub has_advice: bool,
     /// Fixes, best first.
     pub(crate) advice: fn(&Advisor) -> Vec<Advice>,
@@ -40,9 +40,9 @@ pub struct CauseInfo {
 /// First words of a cause's sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// The actor, with its waiter.
+    /// The actor, preceded by its waiter if there is one.
     Actor,
-    /// No executor.
+    /// No actor: the sentence has its own subject.
     None,
 }
 
@@ -57,7 +57,7 @@ pub enum Link {
     By,
     /// The actor waited for the culprit.
     WokenBy,
-    /// The actor waited for a time.
+    /// The actor waited for a point in time.
     Until,
 }
 
@@ -86,11 +86,11 @@ pub enum Detail {
     None,
     /// The note of the interval.
     Note,
-    /// The idle state that the CPU left, by the interval's number.
+    /// The idle state that the CPU left; the interval's number is its index.
     IdleState,
-    /// The VM exit reason in the interval's number.
+    /// The VM exit reason, which is the interval's number.
     ExitReason,
-    /// The packets ahead in the queue, by the interval's number.
+    /// The packets ahead in the queue; the interval's number is their count.
     PacketsAhead,
 }
 
@@ -101,7 +101,7 @@ pub enum ActorState {
     Works,
     /// An interrupt or the hypervisor runs on its CPU.
     Interrupted,
-    /// It, or its pending work, is ready and does not run.
+    /// It is ready, or its work is pending, but it does not run.
     Waits,
     /// It waits for an event or a time.
     Sleeps,
@@ -109,12 +109,12 @@ pub enum ActorState {
     Unknown,
 }
 
-/// The actor to which totals and advice attribute a cause.
+/// Who counts as the culprit of a cause in totals and advice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Culprit {
     /// The thread or interrupt that kept the actor from acting; the actor itself if none was found.
     Found,
-    /// The actor itself, by its own choice.
+    /// The actor itself, which chose to wait.
     Actor,
     /// The idle CPU on which the actor was waiting to run.
     IdleCpu,
@@ -122,21 +122,21 @@ pub enum Culprit {
     Nobody,
 }
 
-/// The reported cause while another thread holds a kernel lock that the actor waits for.
+/// What is reported while the actor waits for a kernel lock that another thread holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfHolder {
-    /// The holder's own cause: something kept the holder from acting.
+    /// The holder's cause: something kept the holder from acting.
     Its,
-    /// The holder's own cause, unless it is the actor itself that is blocked.
+    /// The interval's own cause if the interval is the holder's; blocked by the holder if it is the actor's own.
     ItsOfAnother,
-    /// The actor is blocked by the holder.
+    /// Blocked by the holder.
     Blocked,
 }
 
-/// Kinds of faults outside the stream.
+/// Kinds of disturbances from outside the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
-    /// Threads that have the CPU.
+    /// Other threads on the CPU.
     Threads,
     /// Interrupts and softirqs.
     Interrupts,

@@ -1,14 +1,14 @@
-//! Sums many short, alternating intervals into few.
+//! Sums many short, alternating intervals into a few longer ones.
 
 use crate::{CauseInterval, Detail, Note};
 
-/// Number of intervals above which they are summed.
+/// Number of intervals above which intervals are summed.
 const MANY: usize = 256;
-/// Maximum number of intervals of one actor that remain separate.
+/// Maximum number of consecutive intervals of one actor that remain separate.
 const FEW: usize = 24;
 
-/// Sums alternating intervals if there are many: each uninterrupted run of one actor becomes one interval per cause and
-/// culprit, in order of first occurrence. All sums are preserved.
+/// Sums alternating intervals if there are many: consecutive intervals of one actor become one interval per cause and
+/// culprit, in order of first occurrence. The total time of each is preserved.
 pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
     if intervals.len() <= MANY {
         return intervals;
@@ -22,7 +22,7 @@ pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         let mut sums: Vec<(CauseInterval, i64, usize)> = Vec::new();
         for interval in stretch {
             let took = interval.to - interval.from;
-            // The number of an exit is its reason.
+            // For VM exits, the number is the exit reason, so intervals with different numbers are kept apart.
             let reason = |p: &CauseInterval| p.number.filter(|_| p.cause.info().detail == Detail::ExitReason);
             let same = |p: &CauseInterval| {
                 p.cause == interval.cause

@@ -10,27 +10,27 @@ use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, H
 use latpath_vms::{Thread, Vm, VmsByMachine};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of threads with a known process.
+/// Maximum number of threads per machine whose process is remembered.
 const MAX_THREADS: usize = 1 << 16;
 
-/// The context needed to explain, report and export a run or a current recording.
+/// The context needed to explain, report and export a run or a recording in progress.
 #[derive(Clone, Debug, Default)]
 pub struct RunContext {
     /// All points, indexed by their ids.
     pub points: Vec<PointInfo>,
-    /// Route of each stream: its points in the order of the packets' passage.
+    /// Route of each stream: its points in the order in which packets pass.
     pub routes: Vec<Vec<PointId>>,
     /// Segments of the layout.
     pub segments: Vec<Segment>,
     /// Streams, indexed by their ids.
     pub streams: Vec<StreamSpec>,
-    /// The machines' virtual machines.
+    /// The virtual machines of each machine.
     pub vms: VmsByMachine,
-    /// Machine on which each guest runs, if the user named it.
+    /// Machine on which each guest runs, if the user specified it.
     pub named_hypervisors: BTreeMap<String, String>,
     /// Machine on which each guest runs, if captures have shown it.
     pub hypervisors: HashMap<String, String>,
-    /// Processes of each machine's threads, as named in captures.
+    /// Process of each thread, by machine and thread ID, as learnt from captures.
     pub processes: BTreeMap<String, HashMap<u32, Process>>,
     /// CPUs of each machine, if known.
     pub cpus: BTreeMap<String, Cpus>,
@@ -38,12 +38,12 @@ pub struct RunContext {
     pub governors: Vec<String>,
     /// Whether the host is itself a virtual machine.
     pub is_virtual: bool,
-    /// Kinds of queueing disciplines by network namespace and index of the host's devices: the root's, then its
-    /// children's.
+    /// Kinds of queueing disciplines (the root's, then its children's) on each of the host's devices, by network
+    /// namespace and device index.
     pub qdiscs: HashMap<(u32, u32), Vec<String>>,
     /// Kernel release of each machine, if known.
     pub kernels: BTreeMap<String, String>,
-    /// Start of the run, on its own timeline.
+    /// Start of the run on its own timeline, ns.
     pub start_ns: Ns,
     /// Relation of the timeline to UTC.
     pub time_of_day: TimeOfDay,
@@ -110,13 +110,13 @@ impl RunContext {
                 known.clear();
             }
             for (tid, thread) in &snapshot.threads {
-                // Skips processes without a name of their first thread.
+                // Skips threads of processes whose first thread has no name in the record.
                 let Some(first) = snapshot.threads.get(&thread.tgid).filter(|first| first.tgid == thread.tgid) else {
                     known.remove(tid);
                     continue;
                 };
                 let unit = snapshot.units.get(&thread.tgid).cloned();
-                // Earlier versions recorded the unit alone.
+                // Earlier versions recorded only the unit.
                 let of_unit = || Some(Owner::of_path(unit.as_deref()?)?.to_string());
                 let owner = snapshot.owners.get(&thread.tgid).cloned().or_else(of_unit);
                 known.insert(*tid, Process { pid: thread.tgid, name: first.name.clone(), unit, owner });
@@ -149,7 +149,7 @@ impl RunContext {
         self.named_hypervisors.get(guest).or(self.hypervisors.get(guest)).map_or(HOST, String::as_str)
     }
 
-    /// The actor for a thread, softirq or interrupt of a machine.
+    /// The actor that corresponds to a thread, softirq or interrupt of a machine.
     pub fn actor(&self, machine: &str, executor: &Executor) -> Actor {
         let pid = executor.doing.thread();
         let vm = pid.and_then(|pid| self.vm_of(machine, pid));
@@ -157,7 +157,7 @@ impl RunContext {
         Actor::new(executor, vm, process)
     }
 
-    /// The culprit for a thread, softirq or interrupt of a machine: its process, or latpath as a whole.
+    /// The culprit that corresponds to a thread, softirq or interrupt of a machine: its process, or latpath as a whole.
     pub fn culprit(&self, machine: &str, executor: &Executor) -> Actor {
         let pid = executor.doing.thread();
         self.actor(machine, executor).culprit(pid.is_some_and(|pid| self.vm_of(machine, pid).is_some()))

@@ -1,4 +1,4 @@
-//! Follows a packet back across machines: a wakeup chain on each machine, and the transitions between them.
+//! Follows a packet back across machines: the wakeup chain on each machine, and the transitions between machines.
 
 use crate::{
     guests::Guests,
@@ -13,7 +13,7 @@ use latpath_model::{Link, Ns, PacketSighting, Passage, PointInfo};
 /// Maximum number of transitions between machines per walk.
 const MAX_CROSSINGS: usize = 8;
 
-/// A sighting with its point and the index of its machine in the capture.
+/// A sighting with its point, and the index (`place`) of its machine in the capture.
 #[derive(Clone, Copy)]
 pub(crate) struct ResolvedSighting<'s> {
     pub seen: &'s PacketSighting,
@@ -34,11 +34,12 @@ pub(crate) struct CrossMachineWalk<'t> {
 }
 
 enum Place {
-    /// On a machine, in a context.
+    /// On the machine with this index, in this context.
     At(usize, Context),
-    /// The host interrupted a guest's CPU by this interrupt; or the guest's record does not reach further back.
+    /// At a guest's CPU that the host interrupted (`by`: the interrupt), or for which the guest's record does not go
+    /// back far enough (`by`: why).
     Called { guest: usize, cpu: u32, by: Result<Doing, String> },
-    /// The walk ends here.
+    /// The walk ends here, with the cause, machine and note for the remaining time.
     End(Cause, usize, String),
 }
 
@@ -135,7 +136,7 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// Whether only devices are between the two sightings.
+    /// Whether only NICs and the network are between the two sightings.
     fn over_wire(&self) -> bool {
         let passage = |info: &PointInfo| info.point.kind.info().passage;
         self.a.info.point.kind.is_sending()
@@ -144,7 +145,8 @@ impl<'t> CrossMachineWalk<'t> {
             && self.b.info.link == Link::Nic
     }
 
-    /// Handles a machine without a record. For a guest, its hypervisor's record of the vCPU threads may explain the time.
+    /// Handles a machine without a record. If it is a guest, its hypervisor's record of the vCPU threads may explain
+    /// the time.
     fn without_record(&self, place: usize, cpu: Option<u32>) -> Place {
         let machine = &self.machines[place];
         let why = format!("no record of {}: {}", machine.name, machine.without.as_deref().unwrap_or_default());
@@ -154,7 +156,8 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// The packet was in its guest's ring at the earlier sighting, and a vCPU had to run in the guest.
+    /// Explains the wait for a vCPU: at the earlier sighting, the packet was already in its guest's ring, and a vCPU
+    /// had to run in the guest.
     fn waited_for_vcpu(&mut self) -> Place {
         let (at, host) = (self.b.place, &self.machines[self.b.place]);
         let Some(vcpu) = self.b.seen.thread() else {
@@ -170,8 +173,8 @@ impl<'t> CrossMachineWalk<'t> {
         Place::End(Cause::Unexplained, at, String::new())
     }
 
-    /// Labels of the time in which a vCPU's thread ran its guest with an interrupt pending, and in which its state is
-    /// unknown.
+    /// Templates of intervals: for the time in which a vCPU's thread ran its guest with an interrupt pending, and for
+    /// the time in which the thread's state is unknown.
     fn labels_of(&self, vcpu: u32, at: usize) -> (CauseInterval, CauseInterval) {
         let host = &self.machines[at];
         let actor = Some(host.thread(vcpu, self.t));
@@ -182,7 +185,7 @@ impl<'t> CrossMachineWalk<'t> {
         (inside, unknown)
     }
 
-    /// Moves from a guest to its hypervisor: to the context that interrupted its CPU.
+    /// Moves from a guest to its hypervisor, to the context that interrupted the guest's CPU.
     fn cross(&mut self, guest: usize, cpu: u32, by: Result<Doing, String>) -> Place {
         let Some((at, vcpu)) = self.guests.vcpus.thread(guest, cpu) else {
             let why = by.err().unwrap_or_else(|| format!("which thread of the host runs CPU {cpu} is not known"));
@@ -203,7 +206,7 @@ impl<'t> CrossMachineWalk<'t> {
         let mut walk = WakeupChain::new(host, at, &self.pair, &self.guests.vcpus, self.t);
         walk.reader = false;
         let carried = self.a.place == at && self.a.info.point.kind.info().passage == Passage::ToVm;
-        // The vCPU ran with the packet already.
+        // The vCPU was already running with the packet at the earlier sighting.
         let has_entered = self.a.place == at && self.a.info.point.kind.is_in_vm();
         let next = if has_entered || (by.is_err() && self.a.place == guest) {
             let asleep = Cause::VcpuHalted;
@@ -231,8 +234,8 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// Explains the time in which an interrupt was pending while the vCPU ran: the guest's activity instead of handling
-    /// it.
+    /// Explains the time in which an interrupt was pending while the vCPU ran: by what the guest did instead of
+    /// handling it.
     fn pending(&self, intervals: Vec<CauseInterval>, guest: usize, cpu: u32, interrupt: &Doing) -> Vec<CauseInterval> {
         let machine = &self.machines[guest];
         let mut all = Vec::with_capacity(intervals.len());
@@ -261,7 +264,7 @@ impl<'t> CrossMachineWalk<'t> {
         all
     }
 
-    /// Moves from a hypervisor into the guest with the earlier sighting, before its vCPU thread acted there.
+    /// Moves from a hypervisor into the guest that has the earlier sighting, to the time before its vCPU thread acted.
     fn enter(&mut self, at: usize, thread: u32, vcpu: Option<u32>) -> Place {
         let guest = self.a.place;
         let cpu = vcpu.or(self.a.seen.cpu.map(u32::from));
@@ -305,8 +308,8 @@ impl<'t> CrossMachineWalk<'t> {
         all
     }
 
-    /// Adds a note to short intervals at the joint of two machines, once each: their times are only as exact as the
-    /// clock difference.
+    /// Adds a note to short intervals at the transition between two machines, once each: their times are only as exact
+    /// as the difference of the clocks.
     fn note_joints(&mut self) {
         let bound = |place: usize| self.machines.get(place).map_or(0, |machine| machine.error_bound);
         let mut noted = None;
@@ -327,7 +330,7 @@ impl<'t> CrossMachineWalk<'t> {
     }
 }
 
-/// Adds an earlier interval, merging it with the last one if they are alike.
+/// Adds an earlier interval, or extends the last one back if they are alike.
 fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
     match intervals.last_mut() {
         Some(later) if later.is_like(&interval) => later.from = interval.from,
@@ -335,7 +338,7 @@ fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
     }
 }
 
-/// An interval without further information.
+/// An interval with a note about why it is unexplained, and without an actor.
 pub(crate) fn unexplained(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> CauseInterval {
     CauseInterval { from, to, cause, machine, notes: vec![why.into()], ..CauseInterval::default() }
 }

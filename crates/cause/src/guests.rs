@@ -1,7 +1,7 @@
 //! Identifies the virtual machine of each guest, and the threads of its hypervisor that work for it.
 //!
-//! A run may have several hypervisors: the host, and machines that report virtual machines. Thread numbers and devices
-//! are always those of one of them.
+//! A run may have several hypervisors: the host, and other machines that report virtual machines. Thread IDs and
+//! devices always belong to one of them.
 
 use crate::RunContext;
 use latpath_capture::Capture;
@@ -9,7 +9,7 @@ use latpath_model::{Link, Passage, PointInfo};
 use latpath_vms::{Role, Vm};
 use std::collections::HashMap;
 
-/// vCPU threads, by the index of their hypervisor in the capture, and their number.
+/// vCPU threads, by their hypervisor's index in the capture and their thread ID.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vcpus(HashMap<(usize, u32), Vcpu>);
 
@@ -17,7 +17,7 @@ pub(crate) struct Vcpus(HashMap<(usize, u32), Vcpu>);
 struct Vcpu {
     /// Index of the guest in the capture, if known.
     guest: Option<usize>,
-    /// Number of the vCPU; `None` if one thread runs all of them.
+    /// Index of the vCPU in its guest; `None` if one thread runs all vCPUs.
     number: Option<u32>,
 }
 
@@ -26,17 +26,17 @@ impl Vcpus {
         self.0.contains_key(&(machine, thread))
     }
 
-    /// Index in the capture of the guest that a thread of a machine runs.
+    /// Index in the capture of the guest that this thread of a machine runs.
     pub fn guest(&self, machine: usize, thread: u32) -> Option<usize> {
         self.0.get(&(machine, thread))?.guest
     }
 
-    /// Number of the vCPU that a thread of a machine runs.
+    /// Index in its guest of the vCPU that this thread of a machine runs.
     pub fn number(&self, machine: usize, thread: u32) -> Option<u32> {
         self.0.get(&(machine, thread))?.number
     }
 
-    /// Thread of a guest's vCPU, with the index of its hypervisor in the capture.
+    /// Thread that runs a guest's vCPU, preceded by its hypervisor's index in the capture.
     pub fn thread(&self, guest: usize, number: u32) -> Option<(usize, u32)> {
         let of_guest = || self.0.iter().filter(|(_, vcpu)| vcpu.guest == Some(guest));
         let exactly = of_guest().find(|(_, vcpu)| vcpu.number == Some(number));
@@ -47,11 +47,11 @@ impl Vcpus {
     }
 }
 
-/// Guests, as identified from the capture's packets and the machines' virtual machines.
+/// Guests, identified from the capture's packets and the virtual machines of its machines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
     pub vcpus: Vcpus,
-    /// Threads that carry packets to and from each guest, by its index in the capture; on its hypervisor.
+    /// IDs of the hypervisor's threads that carry packets to and from each guest, by the guest's index in the capture.
     carriers: HashMap<usize, Vec<u32>>,
 }
 
@@ -81,7 +81,7 @@ impl Guests {
     }
 }
 
-/// The hypervisor of each guest of the capture that could be identified, by name.
+/// The hypervisor of each guest in the capture that could be identified; both by name.
 pub(crate) fn hypervisors(capture: &Capture, context: &RunContext) -> HashMap<String, String> {
     let name = |place: usize| capture.machines[place].machine.clone();
     let of = |(candidate, guest): (Candidate, Option<usize>)| Some((name(guest?), name(candidate.hypervisor)));
@@ -103,7 +103,7 @@ fn guests_of<'c>(capture: &Capture, context: &'c RunContext) -> Vec<(Candidate<'
     });
     let vms: Vec<Candidate> = vms.collect();
     let mut guests = vec![None; vms.len()];
-    // The first machine is this host.
+    // Skips the first machine, which is this host.
     for place in 1..capture.machines.len() {
         if let Some(vm) = vm_of(place, capture, context, &vms) {
             guests[vm] = Some(place);
@@ -112,7 +112,7 @@ fn guests_of<'c>(capture: &Capture, context: &'c RunContext) -> Vec<(Candidate<'
     vms.into_iter().zip(guests).collect()
 }
 
-/// Index of the virtual machine of a guest: the one with the taps of most of the guest's packets.
+/// Index of a guest's virtual machine: the one through whose taps most of the guest's packets passed.
 fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate]) -> Option<usize> {
     let machine = &capture.machines[guest].machine;
     let name = |candidate: &Candidate| &capture.machines[candidate.hypervisor].machine;
@@ -136,7 +136,7 @@ fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate
         }
     }
     let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
-    // Two hypervisors may run virtual machines of one name.
+    // Not if it is ambiguous: two hypervisors may run virtual machines with the same name.
     let named = || {
         let is_named = |candidate: &Candidate| {
             candidate.vm.name == *machine && candidate.hypervisor != guest && is_possible(candidate)
@@ -144,7 +144,7 @@ fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate
         let mut named = vms.iter().enumerate().filter(|(_, candidate)| is_named(candidate));
         named.next().filter(|_| named.next().is_none()).map(|(vm, _)| vm)
     };
-    // A single virtual machine and a single machine that runs none belong together.
+    // If there is only one virtual machine, and only one machine that runs none, they belong together.
     let alone = || {
         let runs_vms = |place: usize| place == 0 || vms.iter().any(|candidate| candidate.hypervisor == place);
         let mut possible = vms.iter().enumerate().filter(|(_, candidate)| is_possible(candidate));
@@ -159,13 +159,13 @@ fn vm_of(guest: usize, capture: &Capture, context: &RunContext, vms: &[Candidate
     best.map(|(vm, _)| vm).or_else(named).or_else(alone)
 }
 
-/// Whether a point is between a hypervisor and its guest.
+/// Whether a point is on the boundary between a hypervisor and its guest.
 fn at_tap(point: &PointInfo) -> bool {
     point.link == Link::Tap || matches!(point.point.kind.info().passage, Passage::ToVm | Passage::FromVm)
 }
 
-/// Whether a point is at a virtual machine's tap: by its name, or by the index of its device, since a tap that returned
-/// under another name has its first name in points.
+/// Whether a point is at a virtual machine's tap, by its name or by its device index: a tap that was recreated under
+/// another name keeps its first name in points.
 fn has_tap(vm: &Vm, point: &PointInfo) -> bool {
     let device = point.point.device_name();
     vm.taps.iter().any(|tap| {

@@ -1,13 +1,14 @@
-//! Intervals of softirqs and interrupts from start to end, including nested interruptions.
+//! Intervals of softirqs and interrupts from start to end, including those that interrupt each other.
 
 use latpath_flight::{CpuRecord, Doing, EventKind};
 use latpath_model::Ns;
 use std::collections::HashSet;
 
-/// Maximum number of open intervals per CPU. PREEMPT_RT may preempt a softirq by that of another thread.
+/// Maximum number of open intervals per CPU. There may be several softirqs, because with PREEMPT_RT another thread's
+/// softirq can preempt one.
 const DEEPEST: usize = 32;
 
-/// A softirq or interrupt from start to end.
+/// An execution of a softirq or interrupt, from start to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IrqInterval {
     pub doing: Doing,
@@ -15,7 +16,7 @@ pub(crate) struct IrqInterval {
     /// Whether its start is in the record.
     pub begun: bool,
     pub to: Ns,
-    /// Thread that it interrupted, or that ran it.
+    /// ID of the thread that it interrupted, or that ran it.
     pub pid: u32,
 }
 
@@ -24,7 +25,7 @@ pub(crate) struct IrqInterval {
 pub(crate) struct IrqIntervals {
     softirqs: Vec<IrqInterval>,
     interrupts: Vec<IrqInterval>,
-    /// Raised softirqs in order of time: vector and time.
+    /// Vector and time of each raised softirq, in order of time.
     raises: Vec<(u32, Ns)>,
 }
 
@@ -46,7 +47,7 @@ impl IrqIntervals {
             let same = |s: &IrqInterval| s.doing == doing && s.pid == event.pid;
             let first = seen.insert(doing);
             if begins {
-                // A second start without an end: the end is lost.
+                // Another start without an end in between: the end was lost.
                 if let Some(at) = open.iter().rposition(same) {
                     done.push(IrqInterval { to: event.t, ..open.remove(at) });
                 }
@@ -59,7 +60,7 @@ impl IrqIntervals {
                 done.push(IrqInterval { from: record.since, begun: false, to: event.t, ..irq });
             }
         }
-        // Open intervals extend to the end of the record.
+        // Intervals that are still open extend to the end of the record.
         done.extend(open.into_iter().map(|irq| IrqInterval { to: last.max(irq.from), ..irq }));
         done.sort_by_key(|irq| (irq.from, std::cmp::Reverse(irq.to)));
         (found.softirqs, found.interrupts) = done.into_iter().partition(|s| matches!(s.doing, Doing::Softirq(_)));
@@ -71,22 +72,22 @@ impl IrqIntervals {
         irq_intervals[..end].iter().rev().take(2 * DEEPEST).find(|irq| irq.to >= t && is(irq))
     }
 
-    /// The softirq of a vector in progress at a time.
+    /// The softirq with this vector that was running at a time.
     pub fn softirq(&self, vector: u32, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.softirqs, t, |irq| irq.doing == Doing::Softirq(vector))
     }
 
-    /// Any softirq in progress at a time.
+    /// Any softirq that was running at a time.
     pub fn any_softirq(&self, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.softirqs, t, |_| true)
     }
 
-    /// The interrupt in progress at a time.
+    /// The interrupt that was running at a time.
     pub fn interrupt(&self, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.interrupts, t, |_| true)
     }
 
-    /// Time at which the softirq that began at `began` was raised first, since the start of the previous one.
+    /// Time at which the softirq that began at `began` was first raised after the start of its previous execution.
     pub fn raised(&self, vector: u32, began: Ns) -> Option<Ns> {
         let of_vector = |irq: &&IrqInterval| irq.doing == Doing::Softirq(vector) && irq.begun;
         let end = self.softirqs.partition_point(|irq| irq.from < began);

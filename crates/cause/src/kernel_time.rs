@@ -1,10 +1,10 @@
-//! Activities and waits of a thread in the kernel, from the recorder's rarer events.
+//! What a thread did in the kernel and what it waited for, from the recorder's rarer events.
 
 use crate::{machine::Machine, Note};
 use latpath_flight::EventKind;
 use latpath_model::Ns;
 
-/// Maximum mean time between page faults, ns, at which the faults dominate.
+/// Mean time between page faults, ns, up to which the faults dominate.
 const FAULT_NS: Ns = 20_000;
 
 /// Functions of the scheduler and of locks, which are skipped because their callers are more specific.
@@ -36,7 +36,7 @@ const MEMORY_MAP: [&str; 12] = [
     "madvise_",
 ];
 
-/// A reason for waiting: the functions that identify it, and its fix.
+/// A reason for waiting: prefixes of the functions that identify it, and its fix.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reason {
     functions: &'static [&'static str],
@@ -94,7 +94,7 @@ fn begins(name: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// The reason for waiting in these functions, innermost first.
+/// The reason for waiting, given the functions on the stack, the innermost first.
 fn waited_for(functions: &[String]) -> Option<Note> {
     let at = functions.iter().position(|name| !begins(name, &SCHEDULER))?;
     let functions = &functions[at..];
@@ -110,7 +110,7 @@ fn waited_for(functions: &[String]) -> Option<Note> {
     Some(Note::WaitedFor(reason, function.clone()))
 }
 
-/// Fix for a wait with this note.
+/// Fix for the wait that this note describes.
 pub(crate) fn fix(note: &Note) -> Option<&'static str> {
     match note {
         Note::WaitedFor(reason, _) => Some(reason.fix).filter(|fix| !fix.is_empty()),
@@ -119,7 +119,7 @@ pub(crate) fn fix(note: &Note) -> Option<&'static str> {
 }
 
 impl Machine {
-    /// The reason why a thread was blocked from `from` to `to`.
+    /// Why a thread was blocked from `from` to `to`.
     pub fn why_blocked(&self, pid: u32, from: Ns, to: Ns) -> Option<Note> {
         let switch = |cpu| self.events(cpu, from, from + 1).iter().any(|e| e.pid == pid && is_switch(e.what));
         let cpu = self.cpus().find(|cpu| switch(*cpu))?;
@@ -142,8 +142,8 @@ impl Machine {
         }
     }
 
-    /// Activities of a thread that ran from `from` to `to`, with page faults `faults` throughout: latest first, each
-    /// with its start.
+    /// What a thread did that ran from `from` to `to`: notes with their starts, the latest first. `faults` applies to
+    /// all time except direct reclaim.
     pub fn worked(&self, pid: u32, faults: &Option<Note>, from: Ns, to: Ns) -> Vec<(Ns, Option<Note>)> {
         let mut all = Vec::new();
         let mut end = to;

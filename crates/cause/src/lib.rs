@@ -4,9 +4,9 @@
 //! [`Cause`], an actor and a culprit. They sum to that time exactly; time that no rule covers is
 //! [`Cause::Unexplained`].
 //!
-//! [`PacketTimeline`] has the intervals of a packet's whole route, [`Baseline`] the mean times of on-time packets.
+//! [`PacketTimeline`] contains the intervals of a packet's whole route, [`Baseline`] the mean times of on-time packets.
 //! [`Attribution`] ranks a packet's causes by their time beyond the baseline, [`Ranking`] those of all late packets,
-//! and [`advise`] returns the fixes of a cause.
+//! and [`advise`] returns the fixes for a cause.
 
 mod actor;
 mod advice;

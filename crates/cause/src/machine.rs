@@ -17,11 +17,11 @@ use std::{
 pub(crate) struct Machine {
     pub name: String,
     pub error_bound: Ns,
-    /// Reason for a missing record.
+    /// Why there is no record; `None` if there is one.
     pub without: Option<String>,
-    /// Whether the record has wakers, which requires the kernel's tracepoints.
+    /// Whether the record contains wakers, for which the kernel must have the tracepoints.
     pub records_wakers: bool,
-    /// Threads with recorded entries to and exits from guests.
+    /// IDs of threads whose guest entries and exits are recorded.
     records_guest_exits: HashSet<u32>,
     timeline: Timeline,
     records: Vec<CpuRecord>,
@@ -30,9 +30,9 @@ pub(crate) struct Machine {
     /// Upcalls of Open vSwitch.
     pub upcalls: Vec<Upcall>,
     pub flow_limits: Option<FlowLimits>,
-    /// Scheduling classes of threads, each with its start.
+    /// Scheduling classes of each thread, each with the time from which it applies.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
-    /// Intervals of direct reclaim by thread.
+    /// Intervals of direct reclaim, by thread ID.
     reclaims: HashMap<u32, Vec<(Ns, Ns)>>,
     rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,
 }
@@ -144,7 +144,7 @@ impl Machine {
         rows.entry(pid).or_insert_with(|| self.timeline.thread(pid).into()).clone()
     }
 
-    /// The CPU on which a thread ran just before a time, and since when, considering the record from `from` on.
+    /// The CPU on which a thread ran right up to `t`, and since when; the record is considered from `from` on.
     pub fn has_run(&self, pid: u32, from: Ns, t: Ns) -> Option<(u32, Ns)> {
         let has = |tile: &CpuTile| tile.thread == Some(pid);
         self.timeline.cpus.iter().find_map(|row| {
@@ -160,7 +160,7 @@ impl Machine {
         self.place(cpu).map(|place| &self.irq_intervals[place])
     }
 
-    /// Events of a CPU from `from` to before `to`.
+    /// Events of a CPU from `from` up to, but not including, `to`.
     pub fn events(&self, cpu: u32, from: Ns, to: Ns) -> &[latpath_flight::Event] {
         let Some(place) = self.place(cpu) else { return &[] };
         let events = &self.records[place].events;
@@ -172,7 +172,7 @@ impl Machine {
         self.records.iter().map(|record| record.cpu)
     }
 
-    /// Intervals of direct reclaim of a thread within an interval.
+    /// A thread's intervals of direct reclaim that overlap an interval.
     pub fn reclaims(&self, pid: u32, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
         let all = self.reclaims.get(&pid).into_iter().flatten();
         all.filter(|(begin, end)| *begin < to && *end > from).copied().collect()
@@ -187,12 +187,12 @@ impl Machine {
         self.records.iter().filter_map(first).min()
     }
 
-    /// Time from `from` on at which a CPU did not choose this ready thread, although it went idle or ran a thread that
-    /// is never more urgent.
+    /// First time after `from` at which a CPU passed over this ready thread: it went idle, or ran a thread that the
+    /// scheduler never prefers.
     pub fn passes_over(&self, pid: u32, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
         let class = self.class(pid, from);
         let mut came_out = false;
-        // The thread's own switch made it ready.
+        // At `from` itself, only the thread's own switch counts, because it made the thread ready.
         let later = self.events(cpu, from, to).iter().filter(|e| e.t > from || e.pid == pid);
         for event in later {
             match event.what {
@@ -218,7 +218,7 @@ impl Machine {
         self.executor(0, &Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
     }
 
-    /// The executor on a CPU, with the same name at all times.
+    /// The executor on a CPU. Its name is the same throughout the capture.
     pub fn executor(&self, cpu: u32, doing: &Doing, t: Ns) -> Executor {
         let (doing, class) = match *doing {
             Doing::Thread(running) => {
@@ -251,19 +251,19 @@ impl Machine {
         self.records_guest_exits.contains(&pid)
     }
 
-    /// Notes on a tile of a CPU.
+    /// Notes about a tile of a CPU.
     pub fn notes_of(&self, cpu: u32, tile: &CpuTile) -> Vec<Note> {
         let name = || self.executor(cpu, &tile.doing, tile.from).name;
         let note = || format!("the switch away from {} is not recorded", name()).into();
         tile.is_assumed().then(note).into_iter().collect()
     }
 
-    /// Reason why the activity of a CPU is unknown if the sighting does not contain its number.
+    /// Why a CPU's activity is unknown if the sighting has no CPU number.
     pub fn why_cpu_unknown(&self, t: Ns) -> String {
         self.why_not_recorded(t).unwrap_or_else(|| "which CPU had the packet is not known".into())
     }
 
-    /// Why no CPU was recorded at a time, if none was.
+    /// Why nothing was recorded at a time; `None` if something was.
     fn why_not_recorded(&self, t: Ns) -> Option<String> {
         match &self.without {
             Some(why) => Some(format!("no record of {}: {why}", self.name)),
@@ -271,7 +271,7 @@ impl Machine {
         }
     }
 
-    /// Reason why a CPU's activity at a time is unknown.
+    /// Why a CPU's activity at a time is unknown.
     pub fn why_unknown(&self, cpu: Option<u32>, t: Ns) -> String {
         if let Some(why) = self.why_not_recorded(t) {
             return why;
@@ -298,8 +298,8 @@ impl Machine {
 }
 
 /// Whether the scheduler never prefers a thread of class `one` to one of class `other`: an ordinary thread to a
-/// real-time one, or any but the kernel's own (FIFO 99: migration/0) to a deadline one. Priority inheritance may raise
-/// an ordinary thread.
+/// real-time thread, or any thread except the kernel's own (FIFO 99: migration/0) to a deadline thread. Priority
+/// inheritance may raise an ordinary thread.
 pub(crate) fn never_before(one: Class, other: Option<Class>) -> bool {
     let ordinary = matches!(one.policy, 0 | 3 | 5) && one.prio >= 100;
     match other.map(|class| class.policy) {

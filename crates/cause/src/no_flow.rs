@@ -6,12 +6,14 @@ use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Maximum difference between a sighting and the record of the same upcall, ns: both are taken by programs at one
-/// tracepoint, and an interrupt may come between them.
+/// Maximum time between a sighting and the record of the same upcall, ns: programs at the same tracepoint take both,
+/// but an interrupt may come between them.
 const SAME: Ns = 200_000;
-/// Open vSwitch compares times in ms, the kernel keeps a flow's last use in ticks of at most 10 ms.
+/// Tolerance of idle times, ns: Open vSwitch compares times in ms, and the kernel keeps a flow's last use in ticks of
+/// at most 10 ms.
 const SLACK: Ns = 20_000_000;
-/// Idle time after which flows are removed while a datapath has more than `flow-limit` (ofproto/ofproto-dpif-upcall.c).
+/// Idle time, ns, after which flows are removed while a datapath has more than `flow-limit`
+/// (ofproto/ofproto-dpif-upcall.c).
 const IDLE_OVER_LIMIT: Ns = 100_000_000;
 
 macro_rules! reasons {
@@ -34,7 +36,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// A word or two for lists.
+            /// The reason in a few words, for lists.
             pub fn short(self) -> &'static str {
                 match self {
                     $(Self::$variant => $short,)*
@@ -88,9 +90,9 @@ impl NoFlow {
         }
     }
 
-    /// The rules of revalidators, ofproto/ofproto-dpif-upcall.c: beyond twice the limit they remove all flows; else
-    /// those that were idle for `max-idle`, or for 100 ms beyond the limit; else those whose actions or masks no longer
-    /// fit the rules.
+    /// The rules of Open vSwitch's revalidators (ofproto/ofproto-dpif-upcall.c): with more flows than twice the limit,
+    /// they remove all of them; otherwise, those idle for `max-idle` (or for 100 ms, above the limit), and those whose
+    /// actions or masks no longer match the rules.
     fn of_revalidator(removal: &Removal, limits: FlowLimits) -> Self {
         let flows = u64::from(removal.flows);
         let Some(idle) = removal.idle_ns.map(|idle| idle.saturating_add(SLACK)) else { return Self::Unknown };
@@ -112,41 +114,41 @@ pub struct DaemonVisit {
     pub reason: NoFlow,
     /// The record of the upcall, from which the reason is deduced.
     pub upcall: Upcall,
-    /// Open vSwitch's limits of flows, if it was asked and has answered; otherwise its defaults were assumed.
+    /// Open vSwitch's flow limits, if Open vSwitch was queried and replied; otherwise its defaults were assumed.
     pub limits: Option<FlowLimits>,
-    /// The parts of the time; `None` if the record does not have them.
+    /// The parts of the visit's time; `None` if they were not recorded.
     pub parts: Option<VisitParts>,
 }
 
-/// The parts of the time from the upcall to the packet's return to the datapath. They sum to it exactly.
+/// The parts of the time from the upcall to the packet's return to the datapath. Their sum is exactly that time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VisitParts {
     /// The thread of ovs-vswitchd that handled the packet.
     pub handler: Executor,
     /// Time from the upcall until the handler had read it, ns.
     pub to_daemon_ns: Ns,
-    /// Parts of `to_daemon_ns` in which the handler slept, was ready without a CPU, and ran, ns; the rest is not
-    /// recorded.
+    /// Part of `to_daemon_ns` in which the handler slept, ns. `ready_ns`: in which it was ready without a CPU;
+    /// `running_ns`: in which it ran. The rest was not recorded.
     pub asleep_ns: Ns,
     /// See `asleep_ns`.
     pub ready_ns: Ns,
     /// See `asleep_ns`.
     pub running_ns: Ns,
-    /// Time from the read until the handler began to send its answer, ns.
+    /// Time from the read until the handler began to send its reply, ns.
     pub in_daemon_ns: Ns,
-    /// Time from the answer until the datapath began to execute the answer's actions on the packet, ns.
+    /// Time from the reply until the datapath began to execute the reply's actions on the packet, ns.
     pub to_kernel_ns: Ns,
 }
 
 impl Machine {
-    /// The record of an upcall that was seen at a time on a CPU.
+    /// The record of the upcall that a CPU made at a time.
     pub fn upcall_at(&self, cpu: u32, t: Ns) -> Option<&Upcall> {
         let apart = |upcall: &&Upcall| upcall.t.saturating_sub(t).saturating_abs();
         let here = self.upcalls.iter().filter(|upcall| upcall.cpu == cpu);
         here.min_by_key(apart).filter(|upcall| apart(upcall) <= SAME)
     }
 
-    /// The parts of a visit from `a` to `b`, if the same thread read the upcall and returned the packet.
+    /// The parts of a visit from `a` to `b`; `None` unless the same thread read the upcall and returned the packet.
     pub fn visit_parts(&self, upcall: &Upcall, a: Ns, b: Ns, returned_by: Option<u32>) -> Option<VisitParts> {
         let (pid, read) = upcall.read.filter(|(pid, _)| returned_by == Some(*pid))?;
         let answered = upcall.answered?;
@@ -175,7 +177,7 @@ impl Machine {
     }
 }
 
-/// Shifts an upcall's times by `own`.
+/// Converts an upcall's times with `own`.
 pub(crate) fn shifted(upcall: &Upcall, own: impl Fn(Ns) -> Ns) -> Upcall {
     let flow = match upcall.flow.clone() {
         FlowState::Unknown => FlowState::Unknown,

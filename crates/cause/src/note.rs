@@ -1,4 +1,4 @@
-//! Notes on intervals: variants for programs, texts for people.
+//! Notes on intervals: as variants for programs, as text for people.
 
 use crate::kernel_time::Reason;
 use crate::NoFlow;
@@ -10,17 +10,18 @@ use std::fmt;
 pub enum Note {
     /// The interval is the sum of this many intervals.
     Summed(usize),
-    /// The interval joins the times of two machines; error bound of their clock difference, ns.
+    /// The times of two machines meet in the interval; error bound of the difference of their clocks, ns.
     Joined(Ns),
     /// Name of a VM exit reason.
     ExitReason(&'static str),
-    /// Reason for a thread's wait, and the kernel function.
+    /// Why a thread waited, and the kernel function in which it waited.
     WaitedFor(&'static Reason, String),
-    /// A thread waited for block I/O, and a request over its control group's limit was released meanwhile.
+    /// A thread waited for block I/O, and during this time the kernel released a request that exceeded its control
+    /// group's limit.
     ThrottledIo,
     /// A thread was in direct reclaim.
     Reclaims,
-    /// Minimum number of page faults of a thread.
+    /// A thread had at least this many page faults.
     PageFaults(u64),
     /// Why Open vSwitch had no flow for the packet.
     NoFlow(NoFlow),
@@ -29,7 +30,7 @@ pub enum Note {
 }
 
 impl Note {
-    /// Whether the note concerns the measurement of the times, not the events.
+    /// Whether the note is about the measurement of the times, not about events.
     pub fn is_of_times(&self) -> bool {
         matches!(self, Self::Summed(_) | Self::Joined(_))
     }

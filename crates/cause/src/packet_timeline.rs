@@ -5,14 +5,14 @@ use latpath_capture::{Capture, Packet};
 use latpath_model::{Ns, PacketSighting, PointId, PointInfo, StreamId};
 use std::collections::BTreeMap;
 
-/// A packet with the causes between the points of its route that saw it.
+/// A packet with the causes of delay between the points of its route that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketTimeline {
     /// The packet's stream.
     pub stream: StreamId,
     /// Key of the packet in its stream.
     pub key: u32,
-    /// Number of the packet in its stream.
+    /// Index of the packet in its stream.
     pub number: u64,
     /// Whether the packet was over the threshold.
     pub late: bool,
@@ -20,16 +20,17 @@ pub struct PacketTimeline {
     pub capture: u32,
     /// Machines of the capture, indexed by [`CauseInterval::machine`].
     pub machines: Vec<String>,
-    /// Sightings on the route and at optional points, in order of time; before them the packet's send time, if it is
-    /// known and had passed.
+    /// Sightings on the route and at optional points, in order of time. If the packet's send time is known and precedes
+    /// them, it comes first.
     pub seen: Vec<PacketSighting>,
-    /// Consecutive hops from the send time, or else the first point of the route that saw the packet, to the last point.
+    /// Consecutive hops, from the send time (or else the first point of the route that saw the packet) to the last
+    /// point.
     pub hops: Vec<Hop>,
-    /// Its recorded visits to ovs-vswitchd, because no flow matched.
+    /// Its recorded visits to ovs-vswitchd, made because no flow matched.
     pub visits: Vec<DaemonVisit>,
 }
 
-/// The hop from one point of the route to the next that saw the packet.
+/// The hop between two consecutive points of the route that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The earlier point.
@@ -44,20 +45,20 @@ pub struct Hop {
     pub intervals: Vec<CauseInterval>,
 }
 
-/// The time at which a packet's talker should have sent it, if that is before `first`, its first sighting on the route.
-/// `points` are those of the run.
+/// The time at which a packet's talker was to send it, if that is before `first`, the packet's first sighting on the
+/// route. `points` are those of the run.
 pub fn send_time<'p>(packet: &'p Packet, first: Ns, points: &[PointInfo]) -> Option<&'p PacketSighting> {
     packet.sightings.iter().find(|one| one.t < first && is_computed(one.point, points))
 }
 
-/// Whether a sighting of a capture is a send time: times of samples are in no capture.
+/// Whether a sighting in a capture is a send time. Captures contain no other computed times.
 fn is_computed(point: PointId, points: &[PointInfo]) -> bool {
     points.get(usize::from(point)).is_some_and(|info| info.point.kind.is_computed())
 }
 
 impl PacketTimeline {
-    /// The cause with the largest excess between two sightings' times; `None` if the packet took no longer there than
-    /// on-time packets. `route` is that of its stream.
+    /// The cause with the largest excess between two sightings, given by their times; `None` if the packet took no
+    /// longer there than on-time packets. `route` is the route of its stream.
     pub fn first_cause_between(&self, (from, to): (Ns, Ns), route: &[PointId], baseline: &Baseline) -> Option<Cause> {
         let mut all: BTreeMap<Cause, Ns> = BTreeMap::new();
         for hop in self.hops.iter().filter(|hop| hop.begin >= from && hop.end <= to) {
@@ -72,11 +73,12 @@ impl PacketTimeline {
             }
         }
         let beyond = all.into_iter().filter(|(_, ns)| *ns > 0);
-        // The first of several causes with equal excess.
+        // Of several causes with the same excess, the first one counts.
         beyond.reduce(|most, next| if next.1 > most.1 { next } else { most }).map(|(cause, _)| cause)
     }
 
-    /// Explains a packet of the analyst's capture. `route` is that of its stream; if it is empty, all sightings count.
+    /// Explains a packet of the analyst's capture. `route` is the route of its stream; if it is empty, all sightings
+    /// count.
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, route: &[PointId], points: &[PointInfo]) -> Self {
         let on_route = |p: PointId| route.is_empty() || route.contains(&p);
         let optional = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
@@ -84,7 +86,7 @@ impl PacketTimeline {
         let is_sighting = |one: &&PacketSighting| !is_computed(one.point, points);
         let seen_there = |one: &&PacketSighting| on_route(one.point) || optional(one.point);
         for one in packet.sightings.iter().filter(is_sighting).filter(seen_there) {
-            // The first of several sightings at a point counts.
+            // If a point saw the packet several times, the first sighting counts.
             if !seen.iter().any(|before| before.point == one.point) {
                 seen.push(*one);
             }
@@ -127,8 +129,8 @@ impl PacketTimeline {
         }
     }
 
-    /// The send time, if it is known and had passed, or else the time of the first sighting on the route; `None` without
-    /// a sighting.
+    /// The send time if it is known and precedes the first sighting on the route, otherwise the time of that sighting;
+    /// `None` if there is no sighting.
     pub fn begin(&self) -> Option<Ns> {
         self.seen.first().map(|s| s.t)
     }
@@ -141,7 +143,7 @@ impl PacketTimeline {
         }
     }
 
-    /// Time with ovs-vswitchd, from upcall to return, ns.
+    /// Total time that the packet spent with ovs-vswitchd, from upcall to return, ns.
     pub fn with_daemon(&self, points: &[PointInfo]) -> Ns {
         let (mut asked, mut sum) = (None, 0);
         for one in &self.seen {

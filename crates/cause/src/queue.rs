@@ -1,12 +1,12 @@
-//! Queues between two points, and the packets that were ahead in them.
+//! Queues between two points, and the packets that were ahead in a queue.
 
 use latpath_capture::{Capture, Packet};
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use std::collections::HashMap;
 
-/// Whether a packet lies in a queue between two points of one machine, or between two machines.
+/// Whether there is a queue between two points of a machine. Between two machines, there always is.
 pub(crate) fn lies_between(a: &PointInfo, b: &PointInfo) -> bool {
-    // Without a queue, one executor carries the packet from one point to the other without a break.
+    // Without a queue, one executor carries the packet from one point to the other without interruption.
     a.point.machine != b.point.machine || a.point.kind.info().queue_behind || b.point.kind.info().queue_before
 }
 
@@ -21,7 +21,7 @@ struct Served {
     packet: usize,
 }
 
-/// Packets that were served before this one, by their places in the capture, and when, in the order of times.
+/// Packets that were served before this one, in order of time: index in the capture, and time of service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PacketsAhead(Vec<(usize, Ns)>);
 
@@ -38,7 +38,8 @@ impl SightingsByPoint {
         Self(points)
     }
 
-    /// Other packets that were seen at a point between two times: by this thread, or in interrupt context on this CPU.
+    /// The other packets that were seen at a point between two times, by this thread or in interrupt context on this
+    /// CPU.
     pub fn between(&self, point: PointId, from: Ns, to: Ns, by: By) -> PacketsAhead {
         let Some(served) = self.0.get(&point) else { return PacketsAhead::default() };
         let first = served.partition_point(|s| s.t <= from);
@@ -51,22 +52,22 @@ impl SightingsByPoint {
             })
             .map(|s| (s.packet, s.t))
             .collect();
-        // A packet that is seen twice counts once.
+        // Consecutive sightings of the same packet count once.
         times.dedup_by_key(|(packet, _)| *packet);
         PacketsAhead(times)
     }
 }
 
-/// The server of a queue.
+/// What serves a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Thread(u32),
-    /// `None` if unknown: then no packets are found.
+    /// Interrupt context on a CPU. If it is unknown (`None`), no packets are found.
     Cpu(Option<u16>),
 }
 
 impl PacketsAhead {
-    /// Time at which the last of these packets was served in the interval, and the number served in it.
+    /// Time at which the last of these packets within the interval was served, and the number served in it.
     pub fn since(&self, from: Ns, to: Ns) -> (Ns, u64) {
         let (first, end) = (self.0.partition_point(|(_, t)| *t <= from), self.0.partition_point(|(_, t)| *t < to));
         match self.0.get(first..end) {
@@ -80,13 +81,13 @@ impl PacketsAhead {
         self.0.len() as Ns
     }
 
-    /// The packet that was served first, and its time.
+    /// The packet that was served first, as its index in the capture, and the time of service.
     pub fn first(&self) -> Option<(usize, Ns)> {
         self.0.first().copied()
     }
 
-    /// The time by which these packets and `own`, which waited behind them for `waited`, arrived at a point closer
-    /// together than usual for their streams: at most this part of the wait is due to the queue. `None` if unknown.
+    /// How much closer together than usual for their streams these packets and `own` (which waited behind them for
+    /// `waited`) arrived at a point, ns: the queue accounts for at most this part of the wait. `None` if unknown.
     pub fn came_early_by(
         &self,
         capture: &Capture,
@@ -105,7 +106,7 @@ impl PacketsAhead {
         let mut early: Ns = 0;
         for (stream, (first, last, count)) in streams {
             let (usual, seen_for) = *spacing.0.get(&(point, stream))?;
-            // A stream with many more packets is a burst, however long it lasts.
+            // If a stream has many more packets than `own`'s, it is a burst, however long it lasts.
             if count > 0 && seen_for < waited || count > 2 * of_own + 2 {
                 return None;
             }
@@ -119,8 +120,8 @@ fn arrival(packet: &Packet, point: PointId) -> Option<Ns> {
     packet.sightings.iter().find(|seen| seen.point == point).map(|seen| seen.t)
 }
 
-/// The usual spacing of each stream's packets at each point, from one number to the next, and the length of the
-/// observation.
+/// By point and stream: the usual time between packets with consecutive indexes, and the time over which it was
+/// observed, ns.
 pub(crate) struct Spacing(HashMap<(PointId, StreamId), (Ns, Ns)>);
 
 impl Spacing {
@@ -141,7 +142,7 @@ impl Spacing {
                 })
                 .collect();
             gaps.sort_unstable();
-            // The median by time: a burst of many packets has little weight.
+            // A median weighted by time, so that a burst of many packets has little weight.
             let all = gaps.iter().fold(0, |sum: Ns, (_, gap)| sum.saturating_add(*gap));
             let mut sum: Ns = 0;
             let median = gaps.iter().find(|(_, gap)| {

@@ -8,22 +8,23 @@ use latpath_model::Ns;
 use std::collections::HashMap;
 use std::ops::Deref;
 
-/// Maximum number of rows. A new row replaces the smallest one, which is added to the others.
+/// Maximum number of rows. A new row replaces the smallest one, which is added to [`Others`].
 const MAX_ROWS: usize = 512;
 /// Maximum number of culprits, CPUs, hops and notes per row.
 const MAX_PER_ROW: usize = 16;
 
-/// The effect of one cause with one actor and one culprit on all late packets. Its [`CauseShare`] sums those of the
-/// packets, by excess. The machine is empty for `unexplained`; all packets have the same first culprit.
+/// The effect of one cause with one actor and one culprit on all late packets. Its [`CauseShare`] sums the packets'
+/// shares, in proportion to their excess. The machine is empty for `unexplained`; the first culprit is the same for all
+/// packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The summed shares of the packets.
+    /// Sum of the packets' shares.
     pub share: CauseShare,
     /// Number of late packets with this cause beyond the baseline.
     pub packets: u64,
-    /// Number of late packets with this as their first cause.
+    /// Number of late packets whose first cause this is.
     pub first: u64,
-    /// Maximum number of excess for one packet, ns.
+    /// Largest excess of one packet, ns.
     pub worst_ns: Ns,
     firsts: Sample,
     all: Sample,
@@ -53,7 +54,8 @@ impl Row {
         }
     }
 
-    /// Median excess, ns: over packets with this as their first cause, or over all without any.
+    /// Median excess, ns: over the packets whose first cause this is or, if there are none, over all packets with this
+    /// cause.
     pub fn median_ns(&self) -> Ns {
         self.firsts.median().or_else(|| self.all.median()).unwrap_or(0)
     }
@@ -94,18 +96,18 @@ impl Row {
     }
 }
 
-/// Sum of the replaced rows.
+/// Sum of the rows that were replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
     /// Number of rows.
     pub rows: u64,
     /// Sum of their excesses, ns.
     pub excess_ns: Ns,
-    /// Number of packets with one of them as the first cause.
+    /// Number of packets whose first cause was in one of these rows.
     pub first: u64,
 }
 
-/// Key of a row: cause, machine, actor, culprit, and waiter.
+/// Key of a row: cause, machine, and the names of actor, culprit and waiter.
 type Key = (Cause, String, [Option<String>; 3]);
 
 /// The ranking of causes.
@@ -177,7 +179,7 @@ impl Ranking {
         self.excess_ns
     }
 
-    /// Number of late packets with a hop without a baseline, where all time is excess.
+    /// Number of late packets with a hop that lacks a baseline, so that all time there counts as excess.
     pub fn without_baseline(&self) -> u64 {
         self.without_baseline
     }
@@ -195,7 +197,7 @@ impl Ranking {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Rows replaced by others.
+    /// Sum of the rows that were replaced.
     pub fn others(&self) -> Others {
         self.others
     }
@@ -205,7 +207,8 @@ fn per_mille(hop: Ns, all: Ns) -> Ns {
     (i128::from(hop) * 1000 / i128::from(all.max(1))) as Ns
 }
 
-/// A sample for the median: all values up to a number, then every second, every fourth and so on.
+/// A sample from which the median is computed: all values at first; once it is full, every second value, then every
+/// fourth and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sample {
     kept: Vec<Ns>,

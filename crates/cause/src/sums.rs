@@ -6,7 +6,7 @@ pub(crate) fn plus(sum: &mut Ns, ns: Ns) {
     *sum = sum.saturating_add(ns);
 }
 
-/// Adds a time to the entry of its key; a new key only if there are fewer than `most`.
+/// Adds a time to the entry with this key. A new key is only added if there are fewer than `most`.
 pub(crate) fn add<K: PartialEq>(list: &mut Vec<(K, Ns)>, key: K, ns: Ns, most: usize) {
     let room = list.len() < most;
     match list.iter_mut().find(|(known, _)| *known == key) {

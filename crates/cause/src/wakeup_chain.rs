@@ -1,4 +1,4 @@
-//! The wakeup chain: walks back from a sighting to the previous one on one machine.
+//! The wakeup chain: walks back from a packet's sighting to its previous one, on one machine.
 
 mod softirq;
 mod thread;
@@ -20,7 +20,7 @@ const MAX_STEPS: usize = 200;
 /// Maximum number of intervals per walk.
 pub(crate) const MAX_INTERVALS: usize = 4096;
 
-/// The context that handles the packet.
+/// A context in which the packet, or a wakeup for it, is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     Thread(u32),
@@ -43,12 +43,12 @@ pub(crate) enum Context {
         cpu: u32,
         doing: Doing,
     },
-    /// Any context of a CPU that is not known.
+    /// An unknown context on an unknown CPU.
     UnknownCpu,
 }
 
 impl Context {
-    /// The context for an activity of a CPU.
+    /// The context that corresponds to a CPU's activity.
     pub fn of(cpu: u32, doing: Doing) -> Self {
         match doing {
             Doing::Thread(running) => Self::Thread(running.pid),
@@ -59,7 +59,7 @@ impl Context {
         }
     }
 
-    /// The context on a CPU at a time.
+    /// The context in which a CPU was at a time.
     pub fn on(cpu: Option<u32>, machine: &Machine, t: Ns) -> Self {
         cpu.map_or(Self::UnknownCpu, |cpu| Self::of(cpu, machine.at(cpu, t)))
     }
@@ -70,14 +70,14 @@ impl Context {
         let Some(cpu) = seen.cpu.map(u32::from) else { return thread_of_point.unwrap_or(Self::UnknownCpu) };
         let doing = machine.at(cpu, seen.t);
         match doing {
-            // A timer function passes on held packets.
+            // A timer function releases packets that were held, so its interrupt or softirq counts.
             Doing::Timer(_) => {
                 let irq_intervals = machine.irq_intervals(cpu);
                 let interrupt = irq_intervals.and_then(|s| s.interrupt(seen.t)).filter(|s| s.to > seen.t);
                 let irq = interrupt.or_else(|| irq_intervals.and_then(|s| s.any_softirq(seen.t)));
                 irq.map_or(Self::Timer { cpu, doing }, |irq| Self::of(cpu, irq.doing))
             }
-            // The sighting has the current thread, from the kernel itself.
+            // The sighting contains the current thread as read from the kernel itself.
             Doing::Thread(running) => Self::Thread(seen.thread().unwrap_or(running.pid)),
             Doing::Unknown => thread_of_point.unwrap_or(Self::of(cpu, doing)),
             doing => Self::of(cpu, doing),
@@ -94,7 +94,7 @@ fn idle_state(tiles: &[CpuTile]) -> Option<u32> {
     states.flatten().next()
 }
 
-/// Two sightings of a packet between which its actors are to be found.
+/// Two sightings of a packet, between which the walk looks for actors.
 pub(crate) struct SightingPair {
     /// End of the walk: time of the earlier sighting.
     pub a: Ns,
@@ -102,21 +102,21 @@ pub(crate) struct SightingPair {
     pub b: Ns,
     /// CPU of the earlier sighting.
     pub cpu_of_a: Option<u32>,
-    /// Index of its machine in the capture.
+    /// Index in the capture of the machine of the earlier sighting.
     pub machine_of_a: usize,
-    /// Whether the packet was in a queue between the two.
+    /// Whether the packet was in a queue between the two sightings.
     pub queue: bool,
-    /// Whether the later sighting is at the transmission by a device.
+    /// Whether the later sighting is at a device's transmission.
     pub sends: bool,
-    /// Whether ovs-vswitchd handles the packet.
+    /// Whether ovs-vswitchd handled the packet between the two sightings.
     pub upcall: bool,
-    /// Whether the earlier time is that at which the packet was to be sent.
+    /// Whether the earlier time is not a sighting, but the packet's planned send time.
     pub planned: bool,
     /// Packets that the actor of the later sighting served before this one.
     pub ahead: PacketsAhead,
 }
 
-/// State of a walk, from the end to the start.
+/// State of a walk, which goes back in time.
 pub(crate) struct WakeupChain<'w> {
     pub machine: &'w Machine,
     /// Index of the machine in the capture.
@@ -124,9 +124,9 @@ pub(crate) struct WakeupChain<'w> {
     pub pair: &'w SightingPair,
     /// vCPU threads of all hypervisors.
     pub vcpus: &'w Vcpus,
-    /// Lower limit of the walk.
+    /// Time at which the walk ends.
     pub a: Ns,
-    /// Start of the intervals so far, which reach to the later sighting.
+    /// Time reached so far: the intervals cover the time from here to the later sighting.
     pub t: Ns,
     /// Intervals, latest first.
     pub intervals: Vec<CauseInterval>,
@@ -134,20 +134,20 @@ pub(crate) struct WakeupChain<'w> {
     pub reader: bool,
     /// Current depth of nested waits.
     nested: u32,
-    /// Thread whose sleep led, from waker to waker, to the current context.
+    /// Thread whose sleep led to the current context, over any number of wakers.
     waiter: Option<u32>,
 }
 
-/// End of a walk.
+/// How a walk ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The walk reached the earlier sighting.
     Done,
-    /// An interrupt of this CPU came from outside the machine: from a device, or from the host.
+    /// The walk reached an interrupt of this CPU that came from outside the machine: from a device, or from the host.
     Outside { cpu: u32, doing: Doing, why: String },
-    /// This thread acted, as this vCPU, for the guest with the earlier sighting.
+    /// The walk reached this thread, which acted, as this vCPU, for the guest with the earlier sighting.
     Inside { thread: u32, vcpu: Option<u32> },
-    /// The record has no predecessor.
+    /// The record does not show what preceded.
     Lost(String),
 }
 
@@ -160,20 +160,20 @@ impl<'w> WakeupChain<'w> {
         self.t <= self.a
     }
 
-    /// Adds an interval of this machine, from `from` to `self.t`.
+    /// Adds an interval on this machine, from `from` to `self.t`.
     pub fn add(&mut self, from: Ns, cause: Cause, like: CauseInterval) {
         let waiter = self.waiter_for(&like.actor);
         self.add_interval(from, CauseInterval { cause, machine: self.place, waiter, ..like });
     }
 
-    /// The thread that slept until the actor had acted, if it is another one.
+    /// The thread that slept until the actor had acted, unless it is the actor.
     fn waiter_for(&self, actor: &Option<Executor>) -> Option<Executor> {
         let acts = actor.as_ref()?.doing.thread()?;
         let waiter = self.waiter.filter(|waiter| *waiter != acts)?;
         Some(self.machine.thread(waiter, self.t))
     }
 
-    /// Adds an interval of any machine and cause.
+    /// Adds an interval, from `from` to `self.t`, that already has its machine and cause.
     pub fn add_interval(&mut self, from: Ns, like: CauseInterval) {
         let from = from.max(self.a);
         if from >= self.t {
@@ -191,7 +191,7 @@ impl<'w> WakeupChain<'w> {
         self.pair.machine_of_a == self.place
     }
 
-    /// Walks back as far as the record permits.
+    /// Walks back as far as the record allows.
     pub fn go(&mut self, mut context: Context) -> End {
         for _ in 0..MAX_STEPS {
             if self.is_done() {
@@ -244,7 +244,7 @@ impl<'w> WakeupChain<'w> {
         self.machine.tiles(cpu, from.max(self.a), self.t).into_iter().rev()
     }
 
-    /// Handles an interrupt, whose origin is outside this machine.
+    /// Handles an interrupt. Unless another CPU sent it, its origin is outside this machine.
     fn interrupt(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
         let irq = self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(self.t)).copied();
         let from = irq.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
@@ -270,7 +270,8 @@ impl<'w> WakeupChain<'w> {
         Err(End::Outside { cpu, doing, why: format!("what sent {} is not recorded", actor.name) })
     }
 
-    /// One CPU interrupts another for a packet (packet steering): the context on the CPU that had the packet before.
+    /// Handles packet steering, in which one CPU interrupts another for a packet: returns the context on the CPU that
+    /// had the packet before.
     fn sent_from(&mut self, cpu: u32, actor: &Executor) -> Option<Context> {
         let sender = self.pair.cpu_of_a.filter(|sender| self.has_a() && *sender != cpu)?;
         let irq = self.machine.irq_intervals(sender)?.any_softirq(self.a).copied()?;
@@ -302,7 +303,7 @@ impl<'w> WakeupChain<'w> {
         Err(End::Done)
     }
 
-    /// The cause for a timer: that of a queueing discipline, or of a reader.
+    /// The cause of a wait for a timer: a queueing discipline, or a reader that polls.
     pub fn cause_of_timer(&self, doing: &Doing) -> Cause {
         const QDISCS: [&str; 5] = ["qdisc_watchdog", "advance_sched", "taprio", "gate_timer_func", "cake"];
         match doing {

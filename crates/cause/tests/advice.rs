@@ -1,4 +1,4 @@
-//! Advice on each cause, and its absence where it does not apply.
+//! Advice on each cause, and no advice if it does not apply.
 
 use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, NoFlow, Note, Process, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
@@ -86,12 +86,12 @@ fn points() -> Vec<PointInfo> {
     vec![info("host/nic-rx@enp7s0"), info("host/tx@vnet7")]
 }
 
-/// Advice on a share, on a host with 8 CPUs and one guest on CPUs 4 and 5.
+/// Advice for a share, on a host with 8 CPUs and one guest on CPUs 4 and 5.
 fn advice_of(share: &CauseShare) -> Vec<Advice> {
     advice_beside(vm(), share)
 }
 
-/// As [`advice_of`], in a context with this guest.
+/// Like [`advice_of`], but in a context with this guest.
 fn advice_beside(vm: Vm, share: &CauseShare) -> Vec<Advice> {
     advice_at(points(), vm, share)
 }
@@ -227,7 +227,7 @@ fn interrupts_are_moved_to_other_cpus() {
         of("timer interrupt", Doing::Vector(Vector::LocalTimer)),
         ["isolcpus=4 nohz_full=4 rcu_nocbs=4 irqaffinity=0-3,6-7"]
     );
-    // A softirq's time is not a thread's, so priorities do not help.
+    // A softirq's time is not charged to a thread, so raising a priority does not help.
     let waits = share(
         Cause::SoftirqWait,
         "host",
@@ -341,7 +341,7 @@ fn a_device_is_looked_for_in_its_own_namespace() {
     assert_eq!(of("eth0", own), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
     assert_eq!(of("eth0%relay", 4026531000)[1], "ip netns exec relay tc qdisc del dev eth0 root");
     assert_eq!(of("eth0%7", 4026531000)[1], "ip netns exec 7 tc qdisc del dev eth0 root");
-    // Nor in the shell's namespace, which may have another device of this name, even if no other point does.
+    // The command must not run in the shell's namespace, which may have another device with this name.
     for device in ["eth0", "eth0%4026531000"] {
         assert_eq!(
             of(device, 4026531000)[0],
@@ -526,7 +526,7 @@ fn advice_that_changes_a_setting_names_it_and_its_line_is_the_tables() {
     }
     for advice in all {
         assert!(advice.settings.is_empty() || !advice.commands.is_empty(), "{advice:?}");
-        // The tool or file name from the table, independent of the value.
+        // The tool or file name in the table's command, without the value.
         let of_tool = |setting: &Setting| {
             let line = setting.shell(&Place::name("AT"), "VALUE").unwrap_or_default();
             let words: Vec<&str> = line.split(' ').collect();
@@ -539,7 +539,7 @@ fn advice_that_changes_a_setting_names_it_and_its_line_is_the_tables() {
             assert!(is_there, "{tool} in {advice:?}");
         }
     }
-    // Advice without a setting contains no command that sets one of the table's settings.
+    // Advice without a setting must not contain a command that changes one of the table's settings.
     let alone = every_advice().into_iter().filter(|advice| advice.settings.is_empty());
     for command in alone.flat_map(|advice| advice.commands) {
         let is_setting =

@@ -1,4 +1,5 @@
-//! For any events and sightings: the pieces tile the time between two sightings exactly, and their number is bounded.
+//! For any events and sightings, the intervals cover the time between two sightings exactly, and their number is
+//! limited.
 
 mod stage;
 
@@ -77,7 +78,8 @@ fn any_what() -> impl Strategy<Value = EventKind> {
     ]
 }
 
-/// Mostly of the thread of the previous switch; otherwise, nothing would be known of any thread.
+/// Events, most of which belong to the thread that the previous switch started; otherwise, hardly anything would be
+/// known about any thread.
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec((0i64..400, prop::option::weighted(0.05, 0u32..8), any_what()), 0..80).prop_map(|rows| {
         let (mut t, mut runs) = (0, 1);
@@ -109,7 +111,7 @@ fn any_seen() -> impl Strategy<Value = PacketSighting> {
     (0u16..15, -100i64..12_000, cpu, tid).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
 }
 
-/// A capture with these records and sightings. Hypervisor b has the host's thread numbers.
+/// A capture with these records and sightings. Machine b, a hypervisor, has the same thread IDs as the host.
 fn stage(
     [host, b]: [Vec<CpuRecord>; 2],
     guests: [Option<Vec<CpuRecord>>; 2],
@@ -135,7 +137,7 @@ fn stage(
     let threads = [(4, Role::MainLoop, None), (3, Role::Vcpu, Some(0)), (6, Role::Vcpu, None)];
     stage.vms.push(vm("relay1", "tap0", &threads));
     stage.vms_of_b.push(vm("relay2", "tap0", &threads));
-    // Adds the points, which exist from their first use.
+    // Adds the points, which a stage only has once they are used, and removes the packet again.
     stage.packet(&POINTS.map(|point| (point, 0, 0, 0)));
     stage.capture.packets.clear();
     for (number, sightings) in packets.into_iter().enumerate() {

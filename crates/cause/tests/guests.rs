@@ -18,7 +18,7 @@ const AHEAD: i64 = 1_000_000;
 const HLT: u32 = 12;
 const EXTERNAL: u32 = 1;
 
-/// QEMU's main loop takes the packet at 100; the guest's NIC receives it at 300.
+/// A stage on which QEMU's main loop takes the packet at 100 and the guest's NIC receives it at 300.
 fn stage(host: impl FnOnce(&mut Stage), guest: impl FnOnce(&mut Cpu)) -> Stage {
     let mut stage = Stage::new(&[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (HOG, "hog"), (62, "CPU 1/KVM")]);
     host(&mut stage);
@@ -33,13 +33,13 @@ fn stage(host: impl FnOnce(&mut Stage), guest: impl FnOnce(&mut Cpu)) -> Stage {
     stage
 }
 
-/// The guest is idle until its NIC's interrupt, and then handles the packet in a softirq.
+/// Adds a guest that is idle until its NIC's interrupt and then handles the packet in a softirq.
 fn interrupt_at(c: &mut Cpu, t: i64) {
     c.at(AHEAD + t).irq(25).at(AHEAD + t + 5).raises(NET_RX).at(AHEAD + t + 8).irq_ends(25).softirq(NET_RX);
     c.at(AHEAD + 310).softirq_ends(NET_RX);
 }
 
-/// QEMU's main loop on CPU 1, which wakes the vCPU at 130 and then sleeps.
+/// Adds QEMU's main loop on CPU 1, which wakes the vCPU at 130 and then sleeps.
 fn main_loop(stage: &mut Stage) {
     stage.cpu(|c| {
         c.runs(MAIN).at(130).wakes(VCPU, 0).at(140).sleeps_then(0);
@@ -97,7 +97,7 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
                 c.at(260).sleeps_then(VCPU).at(264).event(EventKind::KvmInjVirq(33)).at(266).enters_guest(0);
                 c.at(400).leaves_guest(0, HLT).sleeps_then(0);
             });
-            // It interrupts a running vCPU, which needs no wake-up.
+            // QEMU's main loop does not wake the vCPU, which is ready already, but only raises its interrupt.
             host.cpu(|c| {
                 c.runs(MAIN).at(140).sleeps_then(0);
             });
@@ -167,7 +167,7 @@ fn a_thread_that_slept_since_has_passed_its_packets_on() {
                 c.runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(HOG).at(280).sleeps_then(VCPU);
                 c.at(282).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
             });
-            // A later packet wakes it again; for that packet, it wakes the vCPU.
+            // A later packet wakes QEMU's main loop again; only for that packet does it wake the vCPU.
             host.cpu(|c| {
                 c.runs(MAIN).at(140).sleeps_then(0).at(230).softirq(NET_RX).wakes(MAIN, 1).at(240).softirq_ends(NET_RX);
                 c.sleeps_then(MAIN).at(270).wakes(VCPU, 0).at(275).sleeps_then(0);
@@ -457,7 +457,7 @@ fn of_a_guest_without_a_record_the_hosts_part_is_explained() {
         ]
     );
     assert_eq!(stage.intervals()[2].note().as_deref(), Some("no record of guest0: no agent"));
-    // From one of the guest's points to another.
+    // From one of the guest's points to another, the hypervisor's record also explains the time.
     stage.packet(&[("guest0/nic-rx@eth0", 200, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
         stage.explained(),
@@ -503,7 +503,7 @@ fn times_of_imprecise_clocks_are_joined_with_a_note() {
                 c.runs(MAIN).at(206).wakes(VCPU, 0).at(230).sleeps_then(0);
             });
         },
-        // By the guest's clock, the interrupt precedes every wake-up of the vCPU.
+        // By the guest's clock, the interrupt comes before any wakeup of the vCPU.
         |c| interrupt_at(c, 200),
     );
     stage.capture.machines[1].error_bound_ns = 20;
@@ -520,8 +520,8 @@ fn times_of_imprecise_clocks_are_joined_with_a_note() {
     assert_eq!(stage.intervals()[3].note().as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
 }
 
-/// The vCPU is in the guest from 100 to 200 and from 300 to 400; the assumed offset of the guest's clock is `AHEAD`,
-/// the real one greater by `error`.
+/// Checks a guest whose vCPU is in the guest from 100 to 200 and from 300 to 400. The assumed offset of the guest's
+/// clock is `AHEAD`; the real one is greater by `error`. Returns the numbers of checked and violating events.
 fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
     let mut stage = Stage::new(&[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (62, "CPU 1/KVM")]);
     stage.cpu(|c| {
@@ -543,7 +543,7 @@ fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
 #[test]
 fn guest_events_outside_guest_mode_are_counted_beyond_the_clocks_bound() {
     assert_eq!(with_a_clock_off_by(0, 0), [(10, 0)]);
-    // The events at 190 and 390 happened at 220 and 420, when the vCPU slept and KVM handled an exit.
+    // The events at 190 and 390 seem to happen at 220 and 420, when the vCPU slept and KVM handled an exit.
     assert_eq!(with_a_clock_off_by(30, 0), [(10, 4)]);
     assert_eq!(with_a_clock_off_by(30, 30), [(10, 0)], "the bound says that it may be so wrong");
     assert_eq!(
@@ -554,7 +554,7 @@ fn guest_events_outside_guest_mode_are_counted_beyond_the_clocks_bound() {
 }
 
 /// A guest without an agent: vhost (62) reads the packet at 100 and raises its interrupt at 110; a vCPU enters the
-/// guest with it at 300.
+/// guest with the packet at 300. Returns the intervals.
 fn at_door(from: &str, host: impl FnOnce(&mut Cpu)) -> Vec<String> {
     const VHOST: u32 = 62;
     let mut stage = Stage::new(&[(VHOST, "vhost-60"), (VCPU, "CPU 0/KVM"), (HOG, "hog")]);
@@ -585,7 +585,7 @@ fn a_vcpu_that_does_not_get_its_cpu_keeps_the_packet_at_the_door() {
 }
 
 /// QEMU's main loop raises vhost's interrupts. It loses its CPU while raising one, before it wakes the vCPU, and the
-/// packet arrives meanwhile.
+/// packet arrives in the meantime.
 #[test]
 fn a_halted_vcpu_waits_for_the_thread_that_is_about_to_wake_it() {
     const VHOST: u32 = 62;
@@ -653,8 +653,8 @@ fn behind_the_door_the_guest_has_the_packet() {
 /// The clock of machine b minus the host's, ns.
 const B_AHEAD: i64 = 3_000_000;
 
-/// The host runs guest0. Machine b runs relay, in a virtual machine with the tap and the thread numbers of the host's:
-/// only the machine distinguishes them. A packet goes from b's QEMU to relay.
+/// The host runs guest0. Machine b runs relay, in a virtual machine with the same tap name and thread IDs as the
+/// host's: only the machine distinguishes them. A packet goes from b's QEMU to relay.
 fn two_hypervisors() -> Stage {
     let mut stage = stage(
         |host| {
@@ -714,7 +714,7 @@ fn the_record_of_each_guest_is_checked_against_that_of_its_own_hypervisor() {
         found.iter().map(of).collect::<Vec<_>>()
     };
     assert_eq!(checked(&stage), [("guest0".into(), 0), ("relay".into(), 0)]);
-    // By b's record, the vCPU of relay was not in its guest at these times.
+    // Then, according to b's record, relay's vCPU was not in the guest at these times.
     stage.capture.machines[3].offset_ns += 100;
     let [(_, of_guest0), (_, of_relay)] = &checked(&stage)[..] else { panic!("two guests") };
     assert!(*of_guest0 == 0 && *of_relay > 0, "{of_guest0} {of_relay}");

@@ -1,5 +1,5 @@
-//! Names come from guests, creators of devices, and others' runs. In a command for root, each must be one word with the
-//! same role as a plain name.
+//! Names may come from guests, from creators of devices, and from other users' runs. In a command for root, each name
+//! must be one word with the same role as a harmless name.
 
 use latpath_cause::{advise, Actor, Cause, CauseShare, RunContext};
 use latpath_flight::{Class, Doing, Running};
@@ -8,7 +8,7 @@ use latpath_vms::{Bridge, Role, Tap, Thread, Vm};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// The words of a command as parsed by a shell; operators are separate words that begin with a NUL. Only quotes and
+/// The words of a command, as a shell parses it. Operators are separate words that begin with a NUL. Only quotes and
 /// words matter here, not expansions: `$` outside quotes is an ordinary character.
 fn words(command: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, command.chars());
@@ -61,10 +61,10 @@ fn plain() -> Names {
     Names::of(["Nvm", "Ntap", "Nbridge", "Nthread", "Ndevice", "Nspace"])
 }
 
-/// Inode number of a namespace, as from a kernel. A namespace named by its number counts as nameless.
+/// Inode number of a network namespace, as assigned by a kernel. A namespace whose name is a number counts as unnamed.
 const INODE: u32 = 4_026_532_007;
 
-/// Location of the devices.
+/// Network namespace of the devices.
 #[derive(Clone, Copy)]
 enum Space {
     Own,
@@ -72,7 +72,7 @@ enum Space {
     Unnamed,
 }
 
-/// All commands of a cause. Without threads, it was a softirq.
+/// All commands for a cause. If `pids` is empty, a softirq had to act.
 fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<String> {
     let (device, netns) = match space {
         Space::Own => (names.device.clone(), 0),
@@ -143,7 +143,7 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<St
     advise(&share, Some(0), &known).into_iter().flat_map(|advice| advice.commands).collect()
 }
 
-/// Checks that words differ from the plain ones in the names only, including words of scripts for shells.
+/// Checks that words differ from the expected ones only in the names, including words inside scripts for shells.
 fn check_words(expected: &str, found: &str, names: &Names) -> Result<(), TestCaseError> {
     let plain = plain();
     let expected_words = words(expected).map_err(TestCaseError::fail)?;
@@ -156,7 +156,7 @@ fn check_words(expected: &str, found: &str, names: &Names) -> Result<(), TestCas
         }
         let named = plain.all().into_iter().zip(names.all()).find(|(plain, _)| expected.contains(plain));
         let right = named.map_or(expected.clone(), |(plain, name)| expected.replace(plain, name));
-        // The ovs-ofctl word contains quotes itself.
+        // The word for ovs-ofctl itself contains quotes.
         let is_flow = expected.contains("actions=");
         prop_assert!(*found_word == right || is_flow, "{}: {:?} is not {:?}", found, found_word, right);
     }

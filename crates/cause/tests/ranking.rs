@@ -1,4 +1,4 @@
-//! The ranking of packets that were explained by hand.
+//! The ranking of packets that are explained by hand.
 
 use latpath_cause::{Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext};
 use latpath_flight::{Class, Doing, Running};
@@ -13,7 +13,7 @@ fn thread(pid: u32, name: &str) -> Executor {
     Executor { name: format!("{name} ({pid})"), doing, class }
 }
 
-/// A piece: time, cause, actor, culprit.
+/// An interval: duration in ns, cause, actor, culprit.
 type ExplainedPacket = (Ns, Cause, Option<Executor>, Option<Executor>);
 
 fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacket>)]) -> PacketTimeline {
@@ -151,7 +151,7 @@ fn unexplained_time_is_one_row_at_the_end() {
     assert_eq!(ranking.unexplained_per_mille(), 998);
 }
 
-/// Any explained packet.
+/// Any explained packet, with intervals of up to `longest` ns.
 fn any_packet(longest: Ns) -> impl Strategy<Value = PacketTimeline> {
     let executor = || {
         prop::option::of((0_u32..600, any::<bool>()).prop_map(|(pid, one)| {

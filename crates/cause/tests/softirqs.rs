@@ -222,7 +222,7 @@ fn packets_that_another_softirq_sends_were_held_by_a_queueing_discipline() {
     stage.cpu(|c| {
         c.runs(SENDER).at(90).raises(NET_RX).softirq(NET_RX).at(120).softirq_ends(NET_RX).at(130).sleeps_then(0);
         c.at(300).timer(0xe00).wakes(SENDER, 0).at(310).timer_ends().sleeps_then(SENDER);
-        // Its next packet, with the held ones.
+        // The softirq of the sender's next packet also transmits the held packets.
         c.at(450).raises(NET_RX).softirq(NET_RX).at(600).softirq_ends(NET_RX);
     });
     assert_eq!(

@@ -9,7 +9,7 @@ use stage::{fifo, Stage, NET_RX, OTHER};
 const READER: u32 = 7;
 const HOG: u32 = 9;
 
-/// A reader sleeps on CPU 0; the softirq of a sender on CPU 1 wakes it at 120.
+/// A reader that sleeps on CPU 0 and is woken at 120 by the softirq of a sender on CPU 1.
 fn a_reader_is_woken() -> Stage {
     let mut stage = Stage::new(&[(READER, "qemu"), (HOG, "hog"), (5, "sender"), (11, "bash")]);
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
@@ -64,7 +64,7 @@ fn a_reader_waits_for_its_cpu_behind_one_that_is_more_urgent() {
 fn activity_of_a_locks_holder_before_the_wait_is_not_blamed() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
-        // It runs briefly after the hog, and must then wait for bash, which had slept all the time.
+        // The reader runs briefly after the hog, and must then wait for bash, which slept all the time before.
         c.class(HOG, fifo(80))
             .runs(READER)
             .at(10)
@@ -120,7 +120,8 @@ fn a_reader_that_was_awake_has_had_the_packet_since_its_arrival() {
 fn a_ready_reader_beside_an_idle_cpu_is_throttled() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
-        // No event of the wake-up shows it: other threads of its group use up the time at that moment.
+        // No event at the wakeup shows the throttling: other threads of the reader's group use up the time at that
+        // moment.
         c.runs(READER)
             .at(10)
             .sleeps_then(HOG)
@@ -148,8 +149,8 @@ fn a_ready_reader_beside_an_idle_cpu_is_throttled() {
     );
 }
 
-/// A reader of this class that works from 130 on and leaves its CPU at 150, although still ready: the idle loop runs
-/// until 200, bash, an ordinary thread, until 280.
+/// A reader of this class that works from 130 on and leaves its CPU at 150 although it is still ready: the idle loop
+/// runs until 200, then bash, an ordinary thread, until 280.
 fn a_reader_leaves_its_cpu_while_it_works(class: Class, next: u32) -> Stage {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
@@ -286,7 +287,7 @@ fn a_stopped_reader_stays_stopped_despite_other_events() {
     assert_eq!(stage.intervals()[0].note().as_deref(), Some("it went on by bash (11)"));
 }
 
-/// A reader that is woken, and then waits in the kernel from 140 to 250.
+/// A reader that is woken, and then waits in the kernel for a lock from 140 to 250.
 fn a_reader_waits_for_a_lock() -> Stage {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
@@ -420,7 +421,7 @@ fn a_reader_that_sleeps_by_its_own_timer_polls() {
 #[test]
 fn the_walk_continues_along_the_chain_of_wakers() {
     let mut stage = a_reader_is_woken();
-    // The sender wakes a helper, which waits behind the hog before it wakes the reader.
+    // The sender wakes a helper, which waits behind the hog before waking the reader.
     stage.cpu(|c| {
         c.runs(READER).at(10).sleeps_then(0).at(260).sleeps_then(READER).at(400).sleeps_then(0);
     });
@@ -555,8 +556,8 @@ fn the_switchs_daemon_works_on_packets_without_a_flow() {
     );
 }
 
-/// The daemon handles a packet, as in the test above; the upcall's record has the times of the packet's visit to the
-/// daemon.
+/// The daemon handles a packet, as in the test above; the record of the upcall contains the times of the packet's visit
+/// to the daemon.
 fn a_packet_without_a_flow(read: Option<(u32, i64)>, answered: Option<i64>) -> Stage {
     let mut stage = Stage::new(&[(READER, "handler3"), (HOG, "hog"), (5, "sender")]);
     stage.packet(&[("host/ovs-upcall@veth0", 100, 1, 5), ("host/ovs-return@veth0", 300, 0, READER)]);
@@ -628,7 +629,7 @@ fn without_a_record_the_reason_is_reported() {
 #[test]
 fn a_wait_without_a_culprit_is_unexplained() {
     let mut stage = a_reader_is_woken();
-    // The CPU switches to bash, and the next event, after the softirq, belongs to another thread: from then on, the
+    // The CPU switches to bash, but the next event, after the softirq, belongs to another thread: from then on, the
     // current thread is unknown.
     stage.cpu(|c| {
         c.runs(READER).at(10).sleeps_then(11).at(180).softirq(NET_RX).at(190).softirq_ends(NET_RX);
@@ -665,7 +666,7 @@ fn times_after_the_end_of_the_record_are_reported_as_such() {
 
 const TALKER: u32 = 21;
 
-/// A talker on CPU 0 was to send a packet at 100, and sent it at 300.
+/// A talker on CPU 0 that was to send a packet at 100 and sent it at 300.
 fn a_talker_sends_late() -> Stage {
     let mut stage = Stage::new(&[(TALKER, "talker"), (HOG, "hog")]);
     stage.function(0xf00, "hrtimer_wakeup");

@@ -1,12 +1,12 @@
-//! A guest of another machine: its pairs are with that machine's time of day, which that machine's clocks and its
-//! timeline convert to the host's time.
+//! The clock of a guest that runs on another machine: the guest's pairs refer to that machine's time of day, which the
+//! machine's reports and its timeline convert to the host's time.
 //!
 //! ```text
 //! guest's CLOCK_MONOTONIC ─pair─ hypervisor's CLOCK_REALTIME ─report─ hypervisor's CLOCK_MONOTONIC ─timeline─ host's
 //! ```
 //!
-//! The bounds of all parts add up. A report holds from the last step of the hypervisor's time of day to the report's
-//! own time, so a pair waits until a later report confirms that no step came between.
+//! The error bounds of all parts add up. A report is valid from the last step of the hypervisor's time of day to the
+//! report's own time, so a pair waits until a later report confirms that no step came in between.
 
 use crate::exchange::LATEST;
 use crate::ptp_kvm::PtpPair;
@@ -15,7 +15,7 @@ use crate::timeline::Timeline;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Maximum number of pairs that wait for a report: some seconds of them.
+/// Maximum number of pairs that wait for a report; enough for some seconds.
 const MAX_WAITING: usize = 32;
 
 /// A hypervisor's clocks at its latest report.
@@ -26,23 +26,24 @@ pub struct HypervisorClock {
 }
 
 impl HypervisorClock {
-    /// `timeline` is that of the hypervisor at the time of its report; `None` if the report is invalid.
+    /// Creates the clock; `timeline` is the hypervisor's at the time of its report. `None` if the report is invalid.
     pub fn new(timeline: Timeline, realtime: RealtimeRange) -> Option<Self> {
         let is_valid =
             realtime.low <= realtime.high && [realtime.since, realtime.until].iter().all(|t| (0..=LATEST).contains(t));
         is_valid.then_some(Self { timeline, realtime })
     }
 
-    /// The host's time of a time of the hypervisor's `CLOCK_REALTIME`, and its maximum error, ns; `None` before the
-    /// hypervisor's first exchange.
+    /// Converts a time of the hypervisor's `CLOCK_REALTIME` to the host's; also returns the maximum error, ns. `None`
+    /// before the hypervisor's first exchange.
     pub(crate) fn host_time(&self, realtime: Ns) -> Option<(Ns, Ns)> {
         let (monotonic, uncertainty) = self.realtime.to_monotonic(realtime);
         let (at_host, bound) = self.timeline.host_time(monotonic)?;
-        // Two roundings, and the drift within the uncertainty.
+        // Adds two rounding errors, and the drift within the uncertainty.
         Some((at_host, bound.saturating_add(uncertainty).saturating_add(uncertainty / 1_000 + 2)))
     }
 
-    /// Host times between which the report certainly holds; empty if they cannot be told apart.
+    /// Host times between which the report is certainly valid. The interval is empty if the error bounds exceed its
+    /// length.
     pub(crate) fn holds(&self) -> Option<(Ns, Ns)> {
         let (since, of_since) = self.timeline.host_time(self.realtime.since)?;
         let (until, of_until) = self.timeline.host_time(self.realtime.until)?;
@@ -50,7 +51,7 @@ impl HypervisorClock {
     }
 }
 
-/// Pairs of a guest with its hypervisor's time of day.
+/// Pairs of a guest's clock with its hypervisor's time of day that wait for a report.
 #[derive(Clone, Debug, Default)]
 pub struct ChainedPairs {
     waiting: VecDeque<PtpPair>,
@@ -58,7 +59,7 @@ pub struct ChainedPairs {
 }
 
 impl ChainedPairs {
-    /// Adds a pair of the guest.
+    /// Adds a pair read by the guest.
     pub fn push(&mut self, pair: PtpPair) {
         if self.waiting.len() == MAX_WAITING {
             self.waiting.pop_front();
@@ -67,7 +68,7 @@ impl ChainedPairs {
         self.waiting.push_back(pair);
     }
 
-    /// Adds the pairs that the hypervisor's report covers to the guest's timeline.
+    /// Adds those pairs to the guest's timeline that the hypervisor's report covers.
     pub fn apply(&mut self, guest: &mut Timeline, hypervisor: &HypervisorClock) {
         while self.waiting.front().is_some_and(|pair| guest.add_pair_through(pair, hypervisor)) {
             self.waiting.pop_front();
@@ -75,7 +76,7 @@ impl ChainedPairs {
         }
     }
 
-    /// Whether no report has covered the latest pairs for seconds.
+    /// Whether pairs had to be discarded because no report had covered them for seconds.
     pub fn is_unconfirmed(&self) -> bool {
         self.unconfirmed > 0
     }
@@ -88,7 +89,7 @@ mod tests {
     use crate::timeline::Method;
 
     const MS: Ns = 1_000_000;
-    /// The hypervisor's and the guest's clock minus the host's.
+    /// The clocks of the hypervisor (b) and the guest (relay), minus the host's.
     const OF_B: Ns = 40_000 * MS;
     const OF_RELAY: Ns = 7_000 * MS;
     /// The hypervisor's CLOCK_REALTIME minus its CLOCK_MONOTONIC.
@@ -102,12 +103,14 @@ mod tests {
         RealtimeRange { low: utc - 30, high: utc + 30, since: since + OF_B, until: until + OF_B }
     }
 
-    /// The guest read the hypervisor's time of day `utc` at a host time.
+    /// A pair for which the guest read its hypervisor's clock at a host time; `utc` is the hypervisor's time of day
+    /// minus its monotonic time.
     fn pair(host: Ns, utc: Ns) -> PtpPair {
         PtpPair { guest_ns: host + OF_RELAY, host_realtime_ns: host + OF_B + utc, uncertainty_ns: 60 }
     }
 
-    /// Timelines of hypervisor and guest after two seconds: PTP ties the hypervisor to ±300 ns; the guest answers in 4 ms.
+    /// Timelines of hypervisor and guest after two seconds: PTP ties the hypervisor's clock to within ±300 ns; the
+    /// guest's exchanges take 4 ms.
     fn timelines() -> (Timeline, Timeline) {
         let (mut b, mut relay) = (Timeline::new(), Timeline::new());
         for host in (0..40).map(|i| 1_000 * MS + i * 50 * MS) {
@@ -145,9 +148,9 @@ mod tests {
         let mut pairs = ChainedPairs::default();
         (0..4).for_each(|i| pairs.push(pair(2_000 * MS + i * 100 * MS, UTC)));
         assert_eq!(agreed(&mut pairs, report(900 * MS, 2_001 * MS, UTC)), (4, Method::TimedExchanges));
-        // The exchanges know the guest's time to 2 ms only.
+        // The exchanges alone determine the guest's time only to ±2 ms, so the pairs are used.
         assert_eq!(agreed(&mut pairs.clone(), report(900 * MS, 2_250 * MS, UTC)), (1, Method::PtpKvm));
-        // A step before the report: the pairs may precede it.
+        // There was a step before the report, which the pairs may precede.
         assert_eq!(agreed(&mut pairs.clone(), report(2_301 * MS, 2_500 * MS, UTC + 9)), (0, Method::TimedExchanges));
     }
 
@@ -166,7 +169,7 @@ mod tests {
     #[test]
     fn a_hypervisor_that_is_not_the_guests_own_is_disproved_by_the_exchanges() {
         let (b, mut relay) = timelines();
-        // Its time of day differs from that of the guest's own hypervisor by 9 ms.
+        // The time of day of this hypervisor differs from that of the guest's own by 9 ms.
         let clock = HypervisorClock::new(b, report(900 * MS, 2_900 * MS, UTC + 9 * MS)).unwrap();
         let mut pairs = ChainedPairs::default();
         (0..8).for_each(|i| pairs.push(pair(2_000 * MS + i * 100 * MS, UTC)));

@@ -1,39 +1,41 @@
 //! The offset between two clocks, from limits that hold with certainty.
 //!
-//! Let θ(g) = g − h, where the guest's clock shows g at the moment the host's shows h. Each exchange proves θ(t2) ≤ t2
-//! − t1 and θ(t3) ≥ t3 − t4. A limit holds at its own moment; how far it may be carried to another depends on how fast
-//! θ can move. That is the one assumption ([`Assumed`]): within the window θ stays close to *some* straight line,
+//! Let θ(g) = g − h, where the guest's clock shows g at the moment when the host's shows h. Each exchange proves θ(t2)
+//! ≤ t2 − t1 and θ(t3) ≥ t3 − t4. A limit is valid at its own moment; how far it can be carried to another moment
+//! depends on how fast θ can change. There is one assumption about this ([`Assumed`]): within the window, θ stays close
+//! to *some* straight line,
 //!
 //! ```text
 //! |θ(a) − θ(b) − s·(a − b)| ≤ steering · |a − b|      and |slope| ≤ max_drift
 //! ```
 //!
-//! The slope s is not guessed: upper and lower limits at different times leave a range of it ([`Hulls`]), and a limit
-//! is carried by the worst slope of the range. At any moment the tightest carried limits enclose θ; their middle is the
-//! estimate, half their distance the bound. Slow exchanges give loose limits and so change nothing; limits that exclude
-//! each other prove that a clock violated the assumption: a [`Fault`], after which the fit starts again.
+//! The slope s is not guessed: upper and lower limits at different times leave a range for it ([`Hulls`]), and a limit
+//! is carried with the worst slope of this range. At any moment, the tightest carried limits enclose θ; their middle is
+//! the estimate, half their distance its error bound. Slow exchanges give loose limits and so change nothing. Limits
+//! that exclude each other prove that a clock violated the assumption: this is a [`Fault`], after which the fit starts
+//! again.
 
 use crate::exchange::{Exchange, Fault, FaultKind, Limits, LATEST};
 use crate::slope::{from_ppb, times_down, times_up, to_ppb, Hulls, Slope, FRACTION};
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Exchanges kept per slot of a window; beyond it, the slowest are dropped.
+/// Maximum number of exchanges kept per slot of a window; beyond it, the slowest one is dropped.
 const KEPT_PER_SLOT: usize = 4;
-/// Slots of a window. With [`KEPT_PER_SLOT`], bounds the memory of a run of any length.
+/// Number of slots in a window. With [`KEPT_PER_SLOT`], limits the memory for a run of any length.
 const SLOTS: Ns = 300;
 /// Maximum steering of a clock, ppb; beyond it, every contradiction counts as a jump.
 const HARDEST_STEERING_PPB: i64 = 200_000;
 
-/// Assumptions about two clocks; see the head of this module.
+/// Assumptions about two clocks; see the module's documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assumed {
     /// Age up to which limits are kept, ns.
     pub window_ns: Ns,
     /// Maximum drift between the clocks, ppb.
     pub max_drift_ppb: i64,
-    /// Maximum deviation of the drift from a constant within a window, ppb. A contradiction small enough to be steering
-    /// doubles it; each calm window halves it, down to this value.
+    /// Maximum deviation of the drift from a constant within a window, ppb. A contradiction that is small enough to be
+    /// caused by steering doubles it; each window without a fault halves it again, down to this value.
     pub steering_ppb: i64,
 }
 
@@ -56,11 +58,11 @@ pub struct Estimate {
     pub drift_ppb: i64,
 }
 
-/// Estimates a guest's clock from exchanges in bounded memory; the head of the module has the method.
+/// Estimates a guest's clock from exchanges, in bounded memory. See the module's documentation for the method.
 #[derive(Clone, Debug)]
 pub struct OffsetEstimator {
     assumed: Assumed,
-    /// Limits in ascending order of both guest times.
+    /// Limits in ascending order of their guest times (both `upper_at` and `lower_at`).
     kept: VecDeque<Limits>,
     steering: Slope,
     /// Guest time of the last fault, or of the last time the steering was halved.
@@ -74,7 +76,7 @@ pub struct OffsetEstimator {
 }
 
 impl OffsetEstimator {
-    /// An estimator without exchanges.
+    /// Creates an estimator without exchanges.
     pub fn new(assumed: Assumed) -> Self {
         let drift = from_ppb(assumed.max_drift_ppb);
         Self {
@@ -114,7 +116,7 @@ impl OffsetEstimator {
                 self.restart(new, back);
                 return fault(FaultKind::WentBack, back);
             }
-            // Comparison with the earlier limits yields the true size of a jump.
+            // The earlier limits show the true size of a jump.
             let above = self.upper_at(new.lower_at).map_or(0, |upper| new.lower - upper);
             let below = self.lower_at(new.upper_at).map_or(0, |lower| lower - new.upper);
             let gap = above.max(below);
@@ -145,13 +147,13 @@ impl OffsetEstimator {
         let slot = |l: &Limits| l.upper_at / (self.assumed.window_ns / SLOTS).max(1);
         let from = self.kept.len() - self.kept.iter().rev().take_while(|l| slot(l) == slot(&new)).count();
         if self.kept.len() - from > KEPT_PER_SLOT {
-            // Keeps the newest, which may show a jump.
+            // The newest one is kept in any case, because it may show a jump.
             let slowest = (from..self.kept.len() - 1).max_by_key(|&i| self.kept[i].width()).expect("the slot is full");
             self.kept.remove(slowest);
         }
     }
 
-    /// Discards all limits except the new ones, which contradicted the others by `gap`.
+    /// Discards all limits except the new ones, which contradicted the earlier ones by `gap`.
     fn restart(&mut self, new: Limits, gap: Ns) {
         self.faults += 1;
         self.kept.clear();
@@ -168,14 +170,14 @@ impl OffsetEstimator {
         }
     }
 
-    /// Computes the range of slopes. Returns the size of the contradiction among the kept limits, 0 for none.
+    /// Computes the range of slopes. Returns the size of the contradiction among the kept limits; 0 if there is none.
     fn fit(&mut self) -> Ns {
         let drift = from_ppb(self.assumed.max_drift_ppb);
         let (least, greatest) = self
             .hulls
             .range(self.kept.iter().map(|l| (l.upper_at, l.upper)), self.kept.iter().map(|l| (l.lower_at, l.lower)));
-        // The line's slope lies between least − steering and greatest + steering; θ itself may deviate by steering
-        // again.
+        // The line's slope lies between least − steering and greatest + steering; θ itself may deviate from it by
+        // steering once more.
         self.least = least.map_or(-drift, |s| (s - 2 * self.steering).clamp(-drift, drift + 1));
         self.greatest = greatest.map_or(drift, |s| (s + 2 * self.steering).clamp(-drift - 1, drift));
         if self.least > self.greatest {
@@ -185,7 +187,8 @@ impl OffsetEstimator {
         self.contradiction()
     }
 
-    /// Traverses the limits in order of time, with the tightest upper and lower one carried along.
+    /// Size of the largest contradiction. Traverses the limits in order of time, carrying along the tightest upper and
+    /// lower one.
     fn contradiction(&self) -> Ns {
         let fixed = |ns: Ns| i128::from(ns) << FRACTION;
         let (mut upper, mut lower) = (None::<(Ns, i128)>, None::<(Ns, i128)>);
@@ -272,7 +275,7 @@ impl OffsetEstimator {
         self.added
     }
 
-    /// Number of exchanges that the estimate is based on.
+    /// Number of exchanges on which the estimate is based.
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
@@ -289,7 +292,8 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// An exchange with a guest whose clock is ahead by `offset`, with these delays there and back.
+    /// An exchange with a guest whose clock is ahead by `offset`; `there` and `back` are the delays of request and
+    /// response.
     fn exchange(host: Ns, offset: Ns, there: Ns, back: Ns) -> Exchange {
         let t2 = host + there + offset;
         Exchange { t1: host, t2, t3: t2 + 500, t4: host + there + 500 + back }

@@ -6,7 +6,7 @@ use std::fmt;
 /// Upper limit of valid times, ns (73 years of uptime), so that no difference overflows.
 pub(crate) const LATEST: Ns = 1 << 61;
 
-/// A request and response between the host and another machine (here called guest).
+/// A request and response between the host and another machine (called the guest here).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// Host sends the request; host clock.
@@ -68,15 +68,15 @@ impl Limits {
 /// Why a clock is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// The exchanges contradict each other: a clock stepped, stopped, or was steered harder than assumed.
+    /// The exchanges contradict each other: a clock stepped, stopped, or was steered more than assumed.
     Contradiction,
     /// The guest's clock went backward.
     WentBack,
-    /// The four times are not those of an exchange, which was ignored.
+    /// The four times cannot be those of an exchange, so they were ignored.
     Disordered,
 }
 
-/// A fault of a clock: when it was detected, and a lower bound of its size. The estimate restarts afterwards.
+/// A fault of a clock: when it was detected, and its minimum size. The estimate restarts afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The kind of fault.

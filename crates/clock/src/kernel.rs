@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `PTP_MAX_SAMPLES`.
 const MAX_SAMPLES: usize = 25;
 
-/// The CPU's time stamp counter; `None` if it has none.
+/// Reads the CPU's time stamp counter; `None` if the architecture has none.
 pub fn tsc() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 CPU has both instructions. The fence orders the reading after earlier ones.
@@ -52,7 +52,7 @@ struct Precise {
 #[derive(Clone, Copy)]
 struct Extended {
     n_samples: u32,
-    /// Since Linux 6.13; earlier kernels require 0, which is `CLOCK_REALTIME`.
+    /// Field since Linux 6.13; earlier kernels require 0, which is `CLOCK_REALTIME`.
     clock: i32,
     reserved: [u32; 2],
     ts: [[ClockTime; 3]; MAX_SAMPLES],
@@ -64,7 +64,7 @@ struct Extended {
 struct Basic {
     n_samples: u32,
     reserved: [u32; 3],
-    /// Alternating readings of the system and the PTP clock, ending with the system's.
+    /// Alternating readings of the system clock and the PTP clock, beginning and ending with the system clock.
     ts: [ClockTime; 2 * MAX_SAMPLES + 1],
 }
 
@@ -74,7 +74,7 @@ mod request {
     nix::ioctl_readwrite!(extended, b'=', 9, super::Extended);
 }
 
-/// The system clock that brackets readings of a PTP clock.
+/// The system clock whose readings bracket those of a PTP clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemClock {
     Realtime = 0,
@@ -82,7 +82,7 @@ pub(crate) enum SystemClock {
     Monotonic = 1,
 }
 
-/// A reading of the PTP clock between two of a system clock, ns.
+/// A reading of the PTP clock between two readings of a system clock, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) before: Ns,
@@ -90,7 +90,7 @@ pub(crate) struct Sample {
     pub(crate) after: Ns,
 }
 
-/// A simultaneous reading of the PTP clock and `CLOCK_REALTIME` (`PTP_SYS_OFFSET_PRECISE`).
+/// Reads the PTP clock and `CLOCK_REALTIME` simultaneously (`PTP_SYS_OFFSET_PRECISE`).
 pub(crate) fn precise(fd: BorrowedFd<'_>) -> io::Result<(Ns, Ns)> {
     let mut offset = Precise::default();
     // SAFETY: the request's size is that of the struct, which the kernel fills and which outlives the call; any bytes
@@ -99,7 +99,7 @@ pub(crate) fn precise(fd: BorrowedFd<'_>) -> io::Result<(Ns, Ns)> {
     Ok((offset.device.ns()?, offset.sys_realtime.ns()?))
 }
 
-/// Several readings of the PTP clock, each between two of a system clock (`PTP_SYS_OFFSET_EXTENDED`).
+/// Reads the PTP clock several times, each between two readings of a system clock (`PTP_SYS_OFFSET_EXTENDED`).
 pub(crate) fn extended(fd: BorrowedFd<'_>, clock: SystemClock, samples: usize) -> io::Result<Vec<Sample>> {
     let samples = samples.clamp(1, MAX_SAMPLES);
     let none = [[ClockTime::default(); 3]; MAX_SAMPLES];

@@ -1,12 +1,12 @@
 //! Maps the times of all machines to one timeline, the host's `CLOCK_MONOTONIC`, with error bounds.
 //!
 //! * [`ClockTie`] ties `CLOCK_MONOTONIC` to `CLOCK_REALTIME` and `CLOCK_TAI`; [`RealtimeWatch`] detects steps of the
-//!   time of day, and [`TimeOfDay`] is UTC across them.
-//! * [`OffsetEstimator`] estimates another machine's clock from timed exchanges, each of which limits the offset with
-//!   certainty.
+//!   time of day, and [`TimeOfDay`] provides UTC across them.
+//! * [`OffsetEstimator`] estimates another machine's clock from timed exchanges, each of which gives hard bounds on the
+//!   offset.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
 //! * [`HypervisorClock`] converts such a time if the guest runs on another machine.
-//! * [`tsc`] converts a guest's TSC by KVM's data on the host.
+//! * [`tsc`] converts a guest's TSC using KVM's per-VM data on the host.
 //! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
 //! * [`Timeline`] uses the best available source, checks the others against the exchanges, and maps a machine's times
 //!   without changing their order.

@@ -1,8 +1,8 @@
 //! The host's time of day, read inside a KVM guest through `/dev/ptp_kvm`.
 //!
 //! Its `PTP_SYS_OFFSET_PRECISE` returns a simultaneous reading of the host's and the guest's `CLOCK_REALTIME` (the
-//! hypercall returns the counter's value, the kernel converts it: `drivers/ptp/ptp_kvm_common.c`). Only guests whose
-//! host keeps its clock on the TSC have it; latpath uses it if available and never relies on it.
+//! hypercall returns the counter's value, the kernel converts it: `drivers/ptp/ptp_kvm_common.c`). It is only available
+//! to guests whose host uses the TSC as its clock source; latpath uses it if available, but never relies on it.
 
 use crate::kernel;
 use crate::tie::{ClockTie, RealtimeWatch};
@@ -12,19 +12,19 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// `clock_name` of the virtual clock in the kernel.
+/// `clock_name` of the virtual clock in sysfs.
 const CLOCK_NAME: &str = "KVM virtual PTP";
-/// Error of the conversion from counter values, ns, on either side.
+/// Error of the conversion from counter values, ns, on each side.
 const CONVERSION_NS: Ns = 50;
 
-/// A simultaneous reading of guest and host.
+/// A simultaneous reading of the guest's and the host's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtpPair {
     /// Guest's `CLOCK_MONOTONIC`, ns.
     pub guest_ns: Ns,
     /// Host's `CLOCK_REALTIME`, ns.
     pub host_realtime_ns: Ns,
-    /// Maximum error between the two, ns.
+    /// Maximum error between the two times, ns.
     pub uncertainty_ns: Ns,
 }
 
@@ -37,7 +37,7 @@ pub struct Reading {
     pub guest_realtime_ns: Ns,
 }
 
-/// A source of readings: the device, or a test.
+/// A source of readings: the device, or a simulation in tests.
 pub trait Reader: Send {
     /// Reads both clocks simultaneously.
     ///
@@ -49,14 +49,14 @@ pub trait Reader: Send {
 /// Reads a pair, and converts the guest's time to `CLOCK_MONOTONIC`.
 ///
 /// # Errors
-/// The reading fails, or the guest's time of day was set during it.
+/// The reading failed, or the guest's time of day was set during it.
 pub fn read_pair(reader: &mut dyn Reader, watch: &mut RealtimeWatch) -> io::Result<PtpPair> {
     pair_from(reader.read()?, &ClockTie::read(), watch)
 }
 
 fn pair_from(reading: Reading, tie: &ClockTie, watch: &mut RealtimeWatch) -> io::Result<PtpPair> {
     if watch.observe(tie).is_some() {
-        // The reading may precede the step, the tie follows it.
+        // The reading may precede the step, but the tie follows it.
         return Err(io::Error::other("the guest's time of day was set just now"));
     }
     let (guest_ns, uncertainty) = watch.to_monotonic(reading.guest_realtime_ns);
@@ -70,7 +70,7 @@ fn pair_from(reading: Reading, tie: &ClockTie, watch: &mut RealtimeWatch) -> io:
 pub struct Device(File);
 
 impl Device {
-    /// Opens this guest's virtual clock; `None` if no working one exists.
+    /// Opens this guest's virtual clock; `None` if there is none that works.
     pub fn open() -> Option<Self> {
         let mut device = Self::open_in(Path::new("/sys/class/ptp"), Path::new("/dev"))?;
         device.read().is_ok().then_some(device)

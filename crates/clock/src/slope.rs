@@ -1,10 +1,10 @@
-//! Slopes in fixed point, and the range of slopes that limits allow.
+//! Slopes in fixed point, and the range of slopes that a set of limits allows.
 
 use latpath_model::Ns;
 
 /// A slope in units of 2⁻⁴⁰ ns per ns: over a window of a minute, one unit is 0.06 ns.
 pub(crate) type Slope = i128;
-/// Bits after the point.
+/// Number of bits after the binary point.
 pub(crate) const FRACTION: u32 = 40;
 
 pub(crate) fn from_ppb(ppb: i64) -> Slope {
@@ -37,7 +37,7 @@ fn turns_left(a: Spot, b: Spot, c: Spot) -> bool {
     x1 * y2 - y1 * x2 > 0
 }
 
-/// The lower (`sign` 1) or upper (`sign` −1) convex hull of spots in order of time.
+/// Computes the lower (`sign` 1) or upper (`sign` −1) convex hull of points given in order of time.
 fn hull(spots: impl Iterator<Item = Spot>, sign: i64, out: &mut Vec<Spot>) {
     out.clear();
     for (x, y) in spots {
@@ -58,11 +58,11 @@ pub(crate) struct Hulls {
 }
 
 impl Hulls {
-    /// The least and the greatest slope of a line between the upper and the lower limits; `None` for an unlimited end.
-    /// The least exceeds the greatest if no straight line fits.
+    /// The smallest and the largest slope of a line that runs between the upper and the lower limits; `None` if the
+    /// slope is unlimited in that direction. If no straight line fits, the smallest exceeds the largest.
     ///
-    /// Only corners of the hulls are compared. If no line fits, other points matter too, and the returned range is
-    /// wider than necessary, which is safe.
+    /// Only corners of the hulls are compared. If no line fits, other points would matter too, and the returned range
+    /// is wider than necessary, which is safe.
     pub fn range(
         &mut self,
         uppers: impl Iterator<Item = Spot>,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a slow reference: every pair of limits, in floating point.
+        /// Compares the result with a slow reference: every pair of limits, in floating point.
         #[test]
         fn the_hulls_find_the_slopes_that_all_pairs_find(
             slope in -1e-4f64..1e-4,

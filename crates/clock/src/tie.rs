@@ -5,9 +5,9 @@ use latpath_model::Ns;
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-/// Readings per tie, of which the tightest is kept.
+/// Number of readings per tie; the tightest is kept.
 const READINGS: usize = 16;
-/// Maximum difference of two ties without a step, ns: each clock's reading is truncated to whole ns.
+/// Maximum difference between two ties without a step, ns: each clock's reading is truncated to whole ns.
 const ROUNDING_NS: Ns = 2;
 
 /// A simultaneous reading of three clocks.
@@ -24,7 +24,8 @@ pub struct ClockTie {
 }
 
 impl ClockTie {
-    /// Reads the clocks now: each reading lies between two of `CLOCK_MONOTONIC`; the tightest of several is kept.
+    /// Reads the clocks now. Each reading is enclosed by two readings of `CLOCK_MONOTONIC`; the tightest of several is
+    /// kept.
     pub fn read() -> Self {
         let one = || {
             let before = monotonic();
@@ -67,9 +68,9 @@ pub struct RealtimeRange {
     pub low: Ns,
     /// Maximum of the difference, ns.
     pub high: Ns,
-    /// Time of `CLOCK_MONOTONIC` from which on the range holds, ns.
+    /// `CLOCK_MONOTONIC` time from which the range is valid, ns.
     pub since: Ns,
-    /// Time up to which it holds, that of the latest tie, ns. It precedes `since` if there is only one tie.
+    /// Time of the latest tie, up to which the range is valid, ns. It precedes `since` if there is only one tie.
     pub until: Ns,
 }
 
@@ -80,7 +81,7 @@ impl RealtimeRange {
         Self { low, high, since, until }
     }
 
-    /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time, and its maximum error, ns.
+    /// Converts a `CLOCK_REALTIME` time to `CLOCK_MONOTONIC`. Returns it with its maximum error, ns.
     pub fn to_monotonic(&self, realtime: Ns) -> (Ns, Ns) {
         let middle = self.low.saturating_add(self.high.saturating_sub(self.low) / 2);
         let uncertainty = self.high.saturating_sub(middle).saturating_add(ROUNDING_NS);
@@ -115,7 +116,8 @@ impl RealtimeWatch {
         self.steps
     }
 
-    /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time since the last step, and its maximum error, ns.
+    /// Converts a `CLOCK_REALTIME` time since the last step to `CLOCK_MONOTONIC`. Returns it with its maximum error,
+    /// ns.
     pub fn to_monotonic(&self, realtime: Ns) -> (Ns, Ns) {
         self.range.to_monotonic(realtime)
     }

@@ -8,12 +8,12 @@ use latpath_model::Ns;
 pub struct TimeOfDay {
     start: Ns,
     offset: Ns,
-    /// Times from which another offset is valid, ascending, and the offset.
+    /// For each step, in ascending order: the time from which its offset is valid, and that offset.
     later: Vec<(Ns, Ns)>,
 }
 
 impl TimeOfDay {
-    /// From `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start, and the steps since.
+    /// Creates it from `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start, and the steps since then.
     pub fn new(start: Ns, utc: Ns, steps: &[Step]) -> Self {
         let offset = utc.saturating_sub(start);
         let mut steps = steps.to_vec();
@@ -37,8 +37,8 @@ impl TimeOfDay {
         self.later.iter().map(|(from, _)| *from)
     }
 
-    /// The first to the last moment between the start and `end` whose time of day is in `from..to`; moments between
-    /// them may have others if the time was set back. `None` if there is no such moment.
+    /// Returns the first and the last moment between the start and `end` whose time of day is in `from..to`; if the
+    /// clock was set back, the time of day of moments between them may lie outside. `None` if there is no such moment.
     pub fn span(&self, from: Ns, to: Ns, end: Ns) -> Option<(Ns, Ns)> {
         let parts = self
             .eras()

@@ -10,17 +10,18 @@ use crate::tsc::{HostTsc, TscTie};
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Maximum correction rate of the mapping beyond the drift (100 ppm), so that differences of a machine's times are true
-/// to 0.01 %.
+/// Limits the correction rate of the mapping beyond the drift to 1 / 10,000 (100 ppm), so that differences between a
+/// machine's times are accurate to 0.01 %.
 const FASTEST_CORRECTION: i64 = 10_000;
-/// Minimum error after a fault at which the mapping jumps, ns; smaller ones are corrected within a second.
+/// Minimum error after a fault at which the mapping jumps, ns. Smaller errors are corrected gradually, within a second.
 const LEAST_BREAK: Ns = 100_000;
-/// Number of knots kept: sightings may come this many steps late and are still mapped like their neighbours.
+/// Number of knots kept: sightings may arrive this many steps late and are still mapped like their neighbours.
 const KNOTS: usize = 64;
-/// Pairs that must agree with the exchanges before they are used, initially and after a contradiction.
+/// Number of pairs that must agree with the exchanges before a method is used: initially, and after a contradiction
+/// (`PAIRS_TO_TRUST_AGAIN`).
 const PAIRS_TO_TRUST: u32 = 3;
 const PAIRS_TO_TRUST_AGAIN: u32 = 100;
-/// Reciprocal of the part of the widening of PTP's bound that each agreeing pair removes.
+/// Each agreeing pair reduces the widening of PTP's bound by 1 / this.
 const PTP_DECAY: Ns = 64;
 
 /// Source of an offset.
@@ -70,8 +71,8 @@ pub struct ClockState {
     pub last_fault: Option<(Ns, String)>,
     /// Why an available `ptp_kvm` or `tsc-offset` is not used.
     pub pairs_refused: Option<String>,
-    /// Number of times by PTP or through another machine that the exchanges disproved: a message would have arrived
-    /// before it was sent.
+    /// Number of PTP times, and times through another machine, that the exchanges disproved: by those times, a message
+    /// would have arrived before it was sent.
     pub causality_violations: u64,
 }
 
@@ -82,7 +83,7 @@ struct Knot {
     offset: Ns,
 }
 
-/// Pairs from one method of the hypervisor.
+/// Pairs obtained by one method.
 #[derive(Clone, Debug)]
 struct Pairs {
     method: Method,
@@ -95,7 +96,8 @@ struct Pairs {
 impl Pairs {
     fn by(method: Method) -> Self {
         let estimator = OffsetEstimator::new(Assumed::PAIRS);
-        // Times by PTP come twice a second only, and without them the first times would have the exchanges' bound.
+        // PTP pairs arrive only twice a second; until the first one is used, times have the wider bound of the
+        // exchanges.
         let needed = if method == Method::Ptp { 1 } else { PAIRS_TO_TRUST };
         Self { method, estimator, agreeing: 0, needed, refused: None }
     }
@@ -105,7 +107,8 @@ impl Pairs {
         *self = Self { needed, refused, ..Self::by(self.method) };
     }
 
-    /// The offset at a guest time, if trusted: pairs may have stopped before the exchanges show a change.
+    /// The offset at a guest time; `None` if the pairs are not trusted or contradict the exchanges: pairs may have
+    /// stopped before a change that the exchanges show.
     fn at(&self, guest: Ns, timed: &Estimate) -> Option<Estimate> {
         let agrees = |e: &Estimate| (e.offset_ns - timed.offset_ns).abs() <= e.bound_ns + timed.bound_ns;
         self.estimator.at(guest).filter(|e| self.is_trusted() && agrees(e))
@@ -123,7 +126,7 @@ impl Pairs {
 pub struct Timeline {
     exchanges: OffsetEstimator,
     pairs: [Pairs; 3],
-    /// Widening of the bound of times by PTP since the exchanges disproved some, ns.
+    /// Widening of the error bound of PTP times since the exchanges disproved one, ns.
     ptp_widening: Ns,
     violations: u64,
     knots: VecDeque<Knot>,
@@ -134,7 +137,7 @@ pub struct Timeline {
     last_fault: Option<(Ns, String)>,
 }
 
-/// Limits a time, which a peer may choose freely, to a range in which differences cannot overflow.
+/// Clamps a time, which a peer may choose freely, to a range in which differences cannot overflow.
 fn sane(t: Ns) -> Ns {
     t.clamp(0, LATEST)
 }
@@ -146,7 +149,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// A timeline without exchanges.
+    /// Creates a timeline without exchanges.
     pub fn new() -> Self {
         Self {
             exchanges: OffsetEstimator::new(Assumed::EXCHANGES),
@@ -169,14 +172,14 @@ impl Timeline {
         fault
     }
 
-    /// Adds a pair of `ptp_kvm`, whose host time of day `host` converts to `CLOCK_MONOTONIC`.
+    /// Adds a `ptp_kvm` pair. `host` converts its host time of day to `CLOCK_MONOTONIC`.
     pub fn add_pair(&mut self, pair: &PtpPair, host: &RealtimeWatch) {
         let (at_host, host_uncertainty) = host.to_monotonic(pair.host_realtime_ns);
         self.pair(Method::PtpKvm, pair.guest_ns, at_host, pair.uncertainty_ns.saturating_add(host_uncertainty));
     }
 
-    /// Adds a pair of `ptp_kvm` of another machine's guest, whose host time of day is that machine's. Returns false if
-    /// the pair must wait for a later report of the machine.
+    /// Adds a `ptp_kvm` pair from a guest of another machine; its host time of day is that machine's. Returns false if
+    /// the pair must wait for a later report of that machine.
     pub fn add_pair_through(&mut self, pair: &PtpPair, hypervisor: &HypervisorClock) -> bool {
         let guest = sane(pair.guest_ns);
         let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return false };
@@ -184,7 +187,8 @@ impl Timeline {
         if guest.saturating_sub(lower) > to {
             return false;
         }
-        // Before the last step of the machine's time of day, the report does not hold.
+        // The pair precedes the last step of the machine's time of day, so the report does not apply; the pair is
+        // dropped.
         if guest.saturating_sub(upper) < from {
             return true;
         }
@@ -196,8 +200,8 @@ impl Timeline {
         true
     }
 
-    /// How far the exchanges exclude that the guest's clock showed `guest` when the host's showed `at_host`, beyond
-    /// this uncertainty, ns; `None` if they permit it.
+    /// By how much, beyond this uncertainty, the exchanges contradict that the guest's clock showed `guest` when the
+    /// host's showed `at_host`, ns; `None` if they permit it.
     fn disproved_by(&self, guest: Ns, at_host: Ns, uncertainty: Ns) -> Option<Ns> {
         let (lower, upper) = self.exchanges.limits_at(guest)?;
         let offset = guest.saturating_sub(at_host);
@@ -205,7 +209,7 @@ impl Timeline {
         (outside > 0).then_some(outside)
     }
 
-    /// Adds a guest's reading of its TSC, which the host followed with its own, `here`.
+    /// Adds a guest's reading of its TSC. `here` is the host's own reading, taken afterwards.
     pub fn add_tsc(&mut self, guest: &TscTie, here: TscTie, host: &mut HostTsc) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest.monotonic_ns) else { return };
         let agrees = |at_host: Ns, uncertainty: Ns| {
@@ -217,10 +221,12 @@ impl Timeline {
         }
     }
 
-    /// Adds a pair by PTP: the guest's clock showed `guest` when the host's showed `at_host`, within the sum of the
-    /// bounds of both servos. If the exchanges disprove it, its bound was too small, as by an asymmetric path, and
-    /// by an unknown amount: the bound of this pair and of the next ones then covers all that the exchanges permit.
-    /// The widening decays with pairs that agree.
+    /// Adds a PTP pair: the guest's clock showed `guest` when the host's showed `at_host`, within `uncertainty`, the
+    /// sum of the bounds of both servos.
+    ///
+    /// If the exchanges disprove the pair, the bound was too small by an unknown amount, e.g. because of an asymmetric
+    /// path. The bounds of this pair and of the next ones are then widened to cover everything that the exchanges
+    /// permit. The widening decays with pairs that agree.
     pub fn add_ptp(&mut self, guest: Ns, at_host: Ns, uncertainty: Ns) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest) else { return };
         let offset = guest.saturating_sub(at_host);
@@ -235,14 +241,14 @@ impl Timeline {
         self.pair(Method::Ptp, guest, at_host, uncertainty.saturating_add(self.ptp_widening));
     }
 
-    /// Refuses times by PTP, for this reason.
+    /// Stops using PTP times, for this reason.
     pub fn refuse_ptp(&mut self, why: String) {
         let ptp = self.pairs.iter_mut().filter(|pairs| pairs.method == Method::Ptp && pairs.refused.is_none());
         ptp.for_each(|pairs| pairs.refuse(why.clone()));
     }
 
-    /// Adds a pair, which must lie within the limits of the exchanges and of any preceding method. A pair that does not
-    /// disables its method until a hundred have agreed again.
+    /// Adds a pair, which must be consistent with the exchanges and with all preceding methods. A pair that is not
+    /// disables its method until 100 pairs have agreed again.
     fn pair(&mut self, method: Method, guest: Ns, at_host: Ns, uncertainty: Ns) {
         let offset = guest.saturating_sub(at_host);
         let outside = |e: &Estimate| {
@@ -278,8 +284,8 @@ impl Timeline {
         }
     }
 
-    /// The offset at a guest time from its best source: `ptp_kvm`, then `tsc-offset`, if trusted; the exchanges if they
-    /// are tighter (after pairs stopped coming).
+    /// The offset at a guest time from the source with the tightest bound: a trusted method (`ptp_kvm`, `tsc-offset`,
+    /// PTP), or the exchanges, e.g. after pairs stopped arriving.
     fn estimate(&self, guest: Ns) -> Option<(Estimate, Method)> {
         let timed = self.exchanges.at(guest)?;
         let known = self.pairs.iter().filter_map(|pairs| Some((pairs.at(guest, &timed)?, pairs.method)));
@@ -330,7 +336,8 @@ impl Timeline {
         self.knots.push_back(knot);
     }
 
-    /// The host's time at a guest time within the range of [`Self::advance`]. `None` before the first exchange.
+    /// Converts a guest time within the range of [`Self::advance`] to the host's time. `None` before the first
+    /// exchange.
     pub fn to_host(&self, guest: Ns) -> Option<Ns> {
         let guest = sane(guest);
         let right = match self.knots.len() {
@@ -352,7 +359,8 @@ impl Timeline {
     }
 
     /// One offset for all times of the guest's clock in `from..=to` (the one that maps `to`), and its maximum error
-    /// over that range, by current knowledge: earlier parts of the mapping may have been fixed with larger errors.
+    /// over that range. The error is based on current knowledge: earlier parts of the mapping may have been fixed with
+    /// larger errors.
     pub fn offset_over(&self, from: Ns, to: Ns) -> Option<(Ns, Ns)> {
         let (from, to) = (sane(from.min(to)), sane(to));
         let offset = to.saturating_sub(self.to_host(to)?);
@@ -374,16 +382,16 @@ impl Timeline {
         times_up(dt, self.estimator(method).drift_span()) / 4 + 1
     }
 
-    /// The host's time at a guest time by the best source, whatever was mapped before, and its maximum error, ns. `None`
-    /// before the first exchange.
+    /// Converts a guest time to the host's by the best source, independently of the mapping. Returns it with its
+    /// maximum error, ns; `None` before the first exchange.
     pub fn host_time(&self, guest: Ns) -> Option<(Ns, Ns)> {
         let guest = sane(guest);
         let (known, _) = self.estimate(guest)?;
         Some((guest.saturating_sub(known.offset_ns), known.bound_ns))
     }
 
-    /// The guest's time at a host time: the inverse of [`Self::to_host`], within a nanosecond. Beyond the mapped range
-    /// it follows the exchanges, within their bound; `None` before the first.
+    /// Converts a host time to the guest's: the inverse of [`Self::to_host`], to within a nanosecond. Beyond the mapped
+    /// range it uses the exchanges, within their bound; `None` before the first exchange.
     pub fn to_guest(&self, host: Ns) -> Option<Ns> {
         let host = sane(host);
         let of = |k: &Knot| k.guest.saturating_sub(k.offset);
@@ -460,7 +468,7 @@ mod tests {
         let mut mapped = Vec::new();
         for i in 0..2000 {
             let host = 1_000 * MS + i * 10 * MS;
-            // The offset varies by 5 ppm; exchanges differ in speed.
+            // The offset varies by 5 ppm; the exchanges differ in duration.
             let offset = OFFSET + (i / 100 % 2 * 100 - i % 100).abs() * 50;
             let slow = i * 7919 % 300 * 1000;
             let e = exchange(host, offset);
@@ -496,7 +504,8 @@ mod tests {
 
     #[test]
     fn the_bound_of_an_earlier_time_belongs_to_its_mapping() {
-        // The first exchange is slow in one direction only: times mapped then are off by 0.4 ms, within the bound.
+        // The first exchange is slow in one direction only: times mapped before the next one are off by 0.4 ms, which
+        // is within the bound.
         let mut timeline = Timeline::new();
         let e = exchange(1_000 * MS, OFFSET);
         timeline.add(&Exchange { t1: e.t1 - 900_000, ..e });
@@ -598,7 +607,7 @@ mod tests {
             timeline.add_pair(&exact, &watch());
         }
         assert_eq!(timeline.state(2_950 * MS + 300_000).method, Method::PtpKvm);
-        // The guest's clock jumps: the counter shows it as exactly as the offset.
+        // The guest's clock jumps: its offset from the counter changes by exactly as much.
         (40..60).for_each(|i| step(&mut timeline, i, OFFSET + 5 * MS));
         let state = timeline.state(3_950 * MS + 300_000);
         assert_eq!((state.method, state.offset_ns / MS), (Method::TscOffset, 12));
@@ -619,7 +628,7 @@ mod tests {
         assert_eq!((state.method, state.causality_violations), (Method::Ptp, 0));
         let known = timeline.estimate(at + OFFSET).unwrap().0;
         assert!((known.offset_ns - OFFSET).abs() <= known.bound_ns && known.bound_ns < 1_500, "{known:?}");
-        // An exchange cannot be wrong: PTP's bound was. The exchanges allow 50 us.
+        // Exchanges cannot be wrong, so PTP's bound was too small. The exchanges permit ±50 us.
         (20..40).for_each(|i| at = step(&mut timeline, i, 90_000));
         let state = timeline.state(at);
         assert!(state.causality_violations > 10, "{state:?}");

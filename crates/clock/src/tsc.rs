@@ -5,9 +5,9 @@
 //! guest's TSC = (host's TSC × ratio >> fraction bits) + offset
 //! ```
 //!
-//! The guest reads its TSC together with its clock; the host converts that to its own TSC and, between two of its own
-//! readings, to its own clock. The guest's VM need not be known: it is the VM whose offset agrees with the timed
-//! exchanges.
+//! The guest reads its TSC together with its clock. The host converts that TSC to its own, and then, by interpolating
+//! between two of its own readings, to its clock. It need not know which VM is the guest: it takes the VM whose offset
+//! agrees with the timed exchanges.
 
 use crate::kernel;
 use latpath_linux::monotonic;
@@ -17,13 +17,13 @@ use latpath_model::Ns;
 const KVM: &str = "sys/kernel/debug/kvm";
 /// Maximum number of VMs that are examined.
 const MAX_VMS: usize = 4096;
-/// Readings of which the tightest is kept.
+/// Number of readings; the tightest is kept.
 const READINGS: usize = 4;
 /// Validity of the list of VMs, ns.
 const REFRESH_INTERVAL: Ns = 1_000_000_000;
 /// Maximum deviation of a clock's rate from its average between two readings, ppm: the limit of NTP's steering.
 const STEERED_PPM: Ns = 500;
-/// Maximum distance of two readings between which times are interpolated, ns.
+/// Maximum time between two readings for interpolation, ns.
 const MAX_GAP: Ns = 10_000_000_000;
 
 /// A simultaneous reading of a machine's TSC and its `CLOCK_MONOTONIC`.
@@ -38,12 +38,12 @@ pub struct TscTie {
 }
 
 impl TscTie {
-    /// Reads both; `None` if the CPU has no TSC.
+    /// Reads the TSC and `CLOCK_MONOTONIC`; `None` if the CPU has no TSC.
     pub fn read() -> Option<Self> {
         Self::read_beside(&monotonic)
     }
 
-    /// Reads the TSC with another clock; `None` if the CPU has no TSC.
+    /// Reads the TSC together with another clock; `None` if the CPU has no TSC.
     pub fn read_beside(clock: &dyn Fn() -> Ns) -> Option<Self> {
         let one = || {
             let before = clock();
@@ -68,7 +68,7 @@ impl Scaling {
         let text = |file: &str| root.text(&format!("{KVM}/{vm}/vcpu0/{file}"));
         let number = |file| text(file)?.trim().parse::<u64>().ok();
         let offset = text("tsc-offset")?.trim().parse::<i64>().ok()? as u64;
-        // Without TSC scaling in the CPU the files do not exist, and both counters have the same rate.
+        // On CPUs without TSC scaling these files do not exist, and both TSCs have the same rate.
         let scale = number("tsc-scaling-ratio").zip(number("tsc-scaling-ratio-frac-bits"));
         let (ratio, bits) = scale.filter(|(ratio, bits)| *ratio > 0 && (1..64).contains(bits)).unwrap_or((1, 0));
         Some(Self { offset, ratio, fraction_bits: bits as u32 })
@@ -86,19 +86,20 @@ pub struct HostTsc {
     root: Root,
     vms: Vec<String>,
     read_at: Option<Ns>,
-    /// The VM that agreed last.
+    /// The VM whose offset agreed last.
     chosen: Option<String>,
     before: Option<TscTie>,
 }
 
 impl HostTsc {
-    /// Finds VMs under this root.
+    /// Creates a converter that looks for VMs in the file system at `root`.
     pub fn new(root: Root) -> Self {
         Self { root, vms: Vec::new(), read_at: None, chosen: None, before: None }
     }
 
-    /// The host's time, and its maximum error, at a guest's reading that the host followed with `here`. `agrees` tests
-    /// whether a time is possible. `None` if no VM yields a possible time, or several yield different ones.
+    /// Converts a guest's reading to the host's time. `here` is the host's own reading, taken afterwards; `agrees`
+    /// tests whether a host time with this maximum error is possible. Returns the time and its maximum error; `None` if
+    /// no VM yields a possible time, or several yield different ones.
     pub fn host_time(&mut self, guest: &TscTie, here: TscTie, agrees: impl Fn(Ns, Ns) -> bool) -> Option<(Ns, Ns)> {
         let before = self.before.replace(here)?;
         let time_of = |vm: &str| {
@@ -124,7 +125,7 @@ impl HostTsc {
     }
 }
 
-/// The host's time at which its counter showed `tsc`, interpolated between two readings, and its maximum error.
+/// The host's time at which its TSC was `tsc`, interpolated between two readings, and its maximum error.
 fn between(a: &TscTie, b: &TscTie, tsc: u64) -> Option<(Ns, Ns)> {
     let all = i128::from(b.tsc.checked_sub(a.tsc).filter(|ticks| *ticks > 0)?);
     let part = i128::from(tsc as i64) - i128::from(a.tsc as i64);
@@ -164,7 +165,7 @@ mod tests {
         (dir, known)
     }
 
-    /// The host's counter runs at 2 GHz and started with its clock.
+    /// The host's TSC runs at 2 GHz and started together with its clock.
     fn host_tie(ns: Ns) -> TscTie {
         tie(ns as u64 * 2, ns)
     }

@@ -50,7 +50,7 @@ fn guest() -> impl Strategy<Value = Guest> {
     )
 }
 
-/// A guest whose drift varies within the assumptions on simultaneous readings.
+/// A guest whose drift varies within what is assumed for simultaneous readings.
 fn calm_guest() -> impl Strategy<Value = Guest> {
     guest().prop_map(|guest| Guest { wander_ppb: guest.wander_ppb % 400, ..guest })
 }
@@ -61,7 +61,7 @@ fn delay() -> impl Strategy<Value = Ns> {
         .prop_map(|(floor, more)| floor + more)
 }
 
-/// Per exchange: the host's pause before it, the time to the guest, in the guest, and back.
+/// Per exchange: the host's pause before it, the time to the guest, the time in the guest, and the time back.
 fn exchanges(n: usize) -> impl Strategy<Value = Vec<(Ns, Ns, Ns, Ns)>> {
     prop::collection::vec((MS..100 * MS, delay(), 0i64..300_000, delay()), n)
 }
@@ -82,7 +82,7 @@ proptest! {
             let e = guest.exchange(host, there, inside, back);
             host = e.t4;
             prop_assert_eq!(estimator.add(&e), None);
-            // Now, or some time ahead or back.
+            // Tests the present, a time ahead and a time back, in turn.
             let when = if i % 3 == 0 { host } else { (host + distance * if i % 3 == 1 { 1 } else { -1 }).max(SECOND) };
             let shown = guest.at(when);
             let estimate = estimator.at(shown).unwrap();
@@ -107,7 +107,7 @@ proptest! {
             estimator.add(&e);
             round_trips.push((e.t4, e.round_trip()));
         }
-        // The range of drifts adds a few ppm: after the fastest exchange of the last second, at most 100 µs.
+        // The range of drifts adds a few ppm to the bound: within a second of the fastest exchange, at most 100 µs.
         let fastest = round_trips.iter().filter(|(t, _)| *t > host - SECOND).map(|(_, r)| *r).min().unwrap();
         let bound = estimator.at(guest.at(host)).unwrap().bound_ns;
         prop_assert!(bound <= fastest / 2 + 100_000, "bound {}, fastest {}", bound, fastest);
@@ -201,8 +201,9 @@ proptest! {
         prop_assert!(estimator.kept() <= 1210);
     }
 
-    /// A guest of machine b, and b. Each step has an exchange with both, a pair of the guest with b's time of day, and, in
-    /// every other one, b's report. The time of day is set now and then, by any amount.
+    /// Simulates machine b and a guest of b (`relay`). Each step has an exchange with both and a pair of the guest's
+    /// time with b's time of day; every other step also has a report from b. The time of day is occasionally set, by
+    /// any amount.
     #[test]
     fn a_time_through_another_hypervisor_is_true_within_the_sum_of_the_bounds(
         [b, relay] in [calm_guest(), calm_guest()],
@@ -254,7 +255,8 @@ proptest! {
             }
             used += u32::from(time_of_relay.state(host).method.name() == "ptp_kvm");
         }
-        // The chain's bound includes that of b's exchanges, so the guest's own may be tighter, but no pair is false.
+        // The bound of the chain includes that of b's exchanges, so the guest's own bound may be tighter, but no pair
+        // may be disproved.
         let state = time_of_relay.state(host);
         prop_assert_eq!((state.causality_violations, state.pairs_refused), (0, None), "used {} times", used);
     }

@@ -5,12 +5,12 @@ use crate::pairs::Pair;
 use crate::recording::{Figure, Measured, Recording};
 use latpath_stats::units::{duration, rate};
 
-/// Maximum ratio of packet rates: beyond it, the streams load the host differently.
+/// Maximum ratio of packet rates; with a larger one, the streams load the host differently.
 const RATES_APART: f64 = 1.02;
 /// Maximum share of sightings that latpath itself may lose.
 const DROPPED: f64 = 1e-3;
 
-/// Reasons why nothing of the two groups can be compared.
+/// Reasons why the two groups cannot be compared at all.
 pub fn pages_reasons((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Recording])) -> Vec<String> {
     let all = || a.iter().chain(b);
     let mut why = Vec::new();
@@ -66,7 +66,7 @@ pub fn other_place(
     Some(format!("{} {verb} at {at_a} in {a_name}, at {at_b} in {b_name}, and {other} has {point} too", in_a.name))
 }
 
-/// Reason why one figure of a segment cannot be compared.
+/// Reason why one figure of a segment cannot be compared; `None` if it can.
 pub fn row_reason(pair: &Pair, figure: Figure, row: &Row, names: (&str, &str), losses: &[LossRow]) -> Option<String> {
     let sides = || pair.a.iter().chain(&pair.b);
     if figure == Figure::Spikes && sides().any(|m| m.spikes.is_none() || m.is_late_often) {
@@ -93,8 +93,8 @@ pub fn row_reason(pair: &Pair, figure: Figure, row: &Row, names: (&str, &str), l
     })
 }
 
-/// Lost packets have no time; had they arrived, they might be among the slowest. If the two loss ratios differ by more
-/// than a tenth of the share of packets beyond the figure, the figure describes different packets on each side.
+/// Lost packets have no time, but would perhaps have been among the slowest. If the two loss ratios differ by more than
+/// a tenth of the share of packets beyond the figure, the figure describes different packets on each side.
 fn lost(losses: &LossRow, figure: Figure, (a, b): (&str, &str)) -> Option<String> {
     let share = |lost: u64, packets: u64| lost as f64 / packets.max(1) as f64;
     let (in_a, in_b) = (share(losses.a_lost, losses.a_packets), share(losses.b_lost, losses.b_packets));

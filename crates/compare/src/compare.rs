@@ -10,10 +10,10 @@ use crate::sentence::{conclusion, sentence, subject, Judged};
 use latpath_histogram::Histogram;
 use latpath_settings::{differences, Side};
 
-/// Significance level: a row differs if its p-value, corrected for all rows of the page, is below this.
+/// Significance level: a row differs if its p-value, corrected for all tested rows, is below this.
 pub const SIGNIFICANCE: f64 = 0.05;
 
-/// One side of a row: the estimate of each recording.
+/// One side of a row: an estimate per recording.
 type Estimates = Vec<Option<Estimate>>;
 
 /// A group of recordings with its name.
@@ -34,7 +34,7 @@ pub fn compare_all(pairs: &[(Named, Named)]) -> Vec<Comparison> {
     pages
 }
 
-/// The rows of a comparison, not judged yet.
+/// Computes the rows of a comparison, without verdicts.
 fn compared((a_name, a): Named, (b_name, b): Named) -> Comparison {
     let not_comparable = pages_reasons((a_name, a), (b_name, b));
     let (pairs, mut notes) = pairs((a_name, a), (b_name, b));
@@ -103,7 +103,7 @@ fn rows(page: &mut Comparison) -> Vec<(String, &mut Row)> {
     of_segments.chain(of_losses).collect()
 }
 
-/// Sets the verdict and the sentence of each tested row of all pages, whose p-values are corrected together.
+/// Corrects the p-values of all pages together, and sets the verdict and the sentence of each tested row.
 fn judge(pages: &mut [Comparison]) {
     let p_of = |page: &mut Comparison| -> Vec<f64> {
         let is_open = |row: &Row| row.p.is_some() && row.verdict == Verdict::NotTested;
@@ -114,7 +114,7 @@ fn judge(pages: &mut [Comparison]) {
     pages.iter_mut().for_each(|page| judge_page(page, &mut corrected, p.len()));
 }
 
-/// Judges a page by the next corrected p-values; `tested` is the number of all tested rows.
+/// Sets the verdicts of a page from the next corrected p-values; `tested` is the number of tested rows on all pages.
 fn judge_page(page: &mut Comparison, corrected: &mut impl Iterator<Item = f64>, tested: usize) {
     let (single, a, b) = (page.is_single, page.a.name.clone(), page.b.name.clone());
     page.tested = tested;
@@ -143,8 +143,8 @@ fn judge_page(page: &mut Comparison, corrected: &mut impl Iterator<Item = f64>, 
     page.conclusion = conclusion(&judged, own, (&a, &b));
 }
 
-/// The recordings' notes, each once, with the paths of the recordings that have it. Notes that differ only in numbers
-/// appear as the first of them.
+/// The recordings' notes without duplicates, each with the paths of its recordings. Of notes that differ only in
+/// numbers, the first is shown.
 pub fn notes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<String> {
     let mut all = 0;
     let mut found: Vec<Vec<(&str, &str)>> = Vec::new();
@@ -181,7 +181,7 @@ fn without_numbers(note: &str) -> impl Iterator<Item = &str> {
     note.split(' ').filter(move |word| !is_number(word))
 }
 
-/// The recordings' footnotes, each once.
+/// The recordings' footnotes, without duplicates.
 pub fn footnotes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for note in recordings.flat_map(|recording| &recording.footnotes) {
@@ -250,8 +250,8 @@ fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
     Row { a, b, ..Row::empty(figure.name(), unit, Verdict::NotTested) }
 }
 
-/// A row of a figure that varies between recordings. It shows rates and shares as counted; the scales on which they are
-/// compared add 3/8 to each count.
+/// Creates the row of a figure that varies between recordings. It shows rates and shares as counted, whereas the scales
+/// on which they are compared add 3/8 to each count.
 fn varied(name: &'static str, unit: Unit, is_tested: bool, (a, b): (Estimates, Estimates)) -> Row {
     let scale = match unit {
         Unit::Ns => Scale::Ratio,
@@ -279,10 +279,10 @@ fn varied(name: &'static str, unit: Unit, is_tested: bool, (a, b): (Estimates, E
     row
 }
 
-/// A figure in its unit: whole nanoseconds; rates and shares rounded to the digits shown.
+/// Rounds a figure as shown in its unit: whole nanoseconds or packets; rates and shares to the digits printed.
 fn shown(value: f64, unit: Unit) -> Amount {
     match unit {
-        // Symmetric, so that the negated value fits too.
+        // Excludes `i64::MIN`, so that the negated value also fits.
         Unit::Ns | Unit::Packets => Amount::Whole((value.round() as i64).max(-i64::MAX)),
         Unit::PerHour => Amount::Rate((value * 1e2).round() / 1e2),
         Unit::Percent => Amount::Rate((value * 1e6).round() / 1e6),
@@ -318,7 +318,7 @@ fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
         let mut share = compared("lost_share", Unit::Percent, |l| l.share);
         let (a_lost, b_lost) = (sum(&a, lost), sum(&b, lost));
         if a_lost + b_lost == 0 {
-            // Without a loss on either side, nothing is tested.
+            // If neither side lost a packet, nothing is tested.
             for row in [&mut row, &mut share] {
                 (row.p, row.verdict) = (None, Verdict::NotTested);
             }

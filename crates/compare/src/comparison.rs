@@ -25,7 +25,7 @@ pub struct Comparison {
     pub conclusion: Vec<String>,
     /// Number of figures tested; all p-values are corrected for it.
     pub tested: usize,
-    /// Whether a group has only one recording: then a difference applies to these recordings, not to their
+    /// Whether a group has only one recording: a difference then applies to these recordings only, not to their
     /// configurations.
     pub is_single: bool,
     /// Reasons why nothing can be compared; empty if the groups are comparable.
@@ -49,7 +49,7 @@ pub struct ComparedSettings {
     pub a_recorded: usize,
     /// Recordings of B that have settings.
     pub b_recorded: usize,
-    /// Differing settings of all machines: first those that differ between the groups, then those that vary within a
+    /// Settings that differ, of all machines: first those that differ between the groups, then those that vary within a
     /// group, then those of only one group. Empty if a group has no settings at all.
     pub differences: Vec<SettingDifference>,
 }
@@ -57,16 +57,16 @@ pub struct ComparedSettings {
 /// A side of a comparison.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
-    /// Its name: `A`, `B`, or the user's.
+    /// Name: `A`, `B`, or a name given by the user.
     pub name: String,
-    /// Its recordings.
+    /// Recordings of the group.
     pub recordings: Vec<Recorded>,
 }
 
 /// Summary of one recording.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Recorded {
-    /// Path as the user named it.
+    /// Path as given by the user.
     pub path: String,
     /// Kind of recording.
     pub source: Source,
@@ -83,7 +83,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Extracts the identity of a recording from its figures.
+    /// Summarises a recording.
     pub fn of(recording: &Recording) -> Self {
         Self {
             path: recording.path.clone(),
@@ -104,7 +104,7 @@ pub struct Segment {
     pub stream: Option<String>,
     /// Kind of segment.
     pub kind: SegmentKind,
-    /// Its name.
+    /// Name of the segment.
     pub name: String,
     /// First point in A.
     pub from: String,
@@ -116,7 +116,8 @@ pub struct Segment {
     pub b_to: String,
     /// Error bound of a difference, from the clocks of several machines; null if unknown.
     pub error_bound_ns: Option<Ns>,
-    /// Deficiencies of the recordings that could change these times; with any, no limit on a difference can be judged.
+    /// Deficiencies of the recordings that could change these times. If there are any, limits on differences cannot be
+    /// judged.
     pub lacks: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
@@ -129,7 +130,7 @@ pub struct Segment {
 /// One figure of both groups.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
-    /// Its name.
+    /// Name of the figure.
     pub figure: Cow<'static, str>,
     /// `ns`, `packets`, `per_hour`, `percent`.
     pub unit: Unit,
@@ -218,7 +219,7 @@ pub enum Verdict {
     Fewer,
     /// A has more spikes or losses.
     More,
-    /// These recordings differ; one recording on a side supports no more than that.
+    /// These recordings differ. With a single recording on a side, nothing can be concluded about the configurations.
     Differ,
     /// No significant difference.
     NoDifference,

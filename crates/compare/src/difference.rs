@@ -1,10 +1,10 @@
 //! The difference between two groups of recordings in one figure, with its interval.
 //!
-//! Two recordings of the same configuration differ by more than the chance within each explains: memory placement, the
-//! CPU of an interrupt, temperature. So the variance between the recordings of a group counts (Welch, The
-//! generalization of Student's problem when several different population variances are involved, Biometrika 34, 1947).
-//! With few recordings that variance may come out too small by luck; the variance within the recordings is its lower
-//! bound.
+//! Two recordings of the same configuration differ by more than random variation within each explains: memory
+//! placement, the CPU of an interrupt and the temperature vary too. So the variance between the recordings of a group
+//! is used (Welch, The generalization of Student's problem when several different population variances are involved,
+//! Biometrika 34, 1947). With few recordings that variance may by chance be too small; the variance within the
+//! recordings is its lower bound.
 
 use crate::estimate::Estimate;
 use crate::student;
@@ -12,16 +12,16 @@ use crate::student;
 /// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Variance-stabilising scale on which figures are compared.
+/// Variance-stabilising scale on which a figure is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Times by their logarithms.
+    /// Logarithms of times.
     Ratio,
-    /// Times as they are, because some are not positive.
+    /// Times as they are; used if some are not positive.
     Plain,
-    /// Rates of events; the estimates are square roots of rates.
+    /// Square roots of event rates, as returned by the estimates.
     Root,
-    /// Shares; the estimates are arcsines of square roots of shares.
+    /// Arcsines of the square roots of shares, as returned by the estimates.
     Arcsine,
 }
 
@@ -30,13 +30,13 @@ pub enum Scale {
 pub struct Difference {
     /// Mean of the group's recordings: geometric on the ratio scale, otherwise arithmetic on the scale itself.
     pub a: f64,
-    /// As `a`, for group B.
+    /// Like `a`, for group B.
     pub b: f64,
     /// A − B on the scale; ln(A/B) on the ratio scale.
     pub by: f64,
     /// Half the width of the confidence interval on the scale; `None` if the recordings are too short to estimate it.
     pub plus_minus: Option<f64>,
-    /// Two-sided p-value; 1 if the recordings are too short to estimate it.
+    /// Two-sided p-value; 1 if the recordings are too short to estimate the variance.
     pub p: f64,
     /// Scale of the comparison.
     pub scale: Scale,
@@ -79,7 +79,7 @@ fn statistic(a: &[Estimate], b: &[Estimate], scale: Scale) -> Option<Statistic> 
     let by = of_a.value - of_b.value;
     let variance = of_a.variance + of_b.variance;
     let degrees = match (a.as_slice(), b.as_slice()) {
-        // A single recording uses the other group's variance: both terms of the sum are one estimate.
+        // A single recording takes the other group's variance, so both terms of the sum are the same estimate.
         ([_], [_, _, ..]) | ([_, _, ..], [_]) => of_a.degrees.min(of_b.degrees),
         _ if variance == 0.0 => of_a.degrees.min(of_b.degrees),
         // Degrees of freedom by Welch and Satterthwaite, for a sum of two variances.
@@ -119,8 +119,8 @@ pub fn difference(a: &[Estimate], b: &[Estimate], scale: Scale) -> Option<Differ
     Some(Difference { a, b, by, plus_minus, p, scale })
 }
 
-/// Mean of a group. A single recording takes the variance between recordings from the other group; if that has only one
-/// too, the variance within the recording remains.
+/// Computes a group's mean. A single recording takes the variance between recordings from the other group; if that
+/// group also has only one recording, the variance within each recording is used.
 fn mean(own: &[Estimate], other: &[Estimate]) -> Option<Mean> {
     let n = own.len() as f64;
     if own.is_empty() {
@@ -164,7 +164,7 @@ mod tests {
         values.iter().map(|value| Estimate { value: *value, counted: *value, variance: 0.0, degrees: 59.0 }).collect()
     }
 
-    /// Student's own data on sleep (1908), unequal variances: t = −1.8608, 17.776 degrees, p = 0.07939.
+    /// Student's sleep data (1908), with unequal variances: t = −1.8608, 17.776 degrees of freedom, p = 0.07939.
     #[test]
     fn a_known_answer() {
         let a = of(&[0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]);
@@ -210,13 +210,13 @@ mod tests {
         near(d(Scale::Arcsine, a, b, a - b), 0.21);
     }
 
-    /// A standard normal deviate, by Box and Muller.
+    /// Draws a standard normal deviate (Box-Muller).
     fn normal(noise: &mut latpath_testkit::Noise) -> f64 {
         (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
     }
 
-    /// The error rate of one recording against several is that of several against several: 5 ± 0.5 % of 10,000
-    /// comparisons without a difference.
+    /// With one recording on a side, the error rate equals that of several against several: 5 ± 0.5 % of 10,000
+    /// comparisons without a true difference.
     #[test]
     fn one_recording_against_several_is_as_sure_as_is_said() {
         let mut noise = latpath_testkit::Noise(0x2545_f491);

@@ -15,7 +15,7 @@ use latpath_stats::track::{Interval, Intervals, Lost, Spikes};
 const HOUR: f64 = 3.6e12;
 /// Minimum number of blocks from which a variance is estimated.
 const LEAST_BLOCKS: usize = 16;
-/// Minimum number of packets beyond a percentile; with fewer, it would depend on single packets.
+/// Minimum number of packets beyond a percentile; with fewer, it would depend on individual packets.
 pub const LEAST_BEYOND: f64 = 10.0;
 /// Variance of the quantisation error of a nanosecond clock, ns².
 const RESOLUTION: f64 = 1.0 / 12.0;
@@ -27,8 +27,8 @@ const HALF_BUCKET: f64 = 1.0 / 512.0;
 pub struct Estimate {
     /// The value, on the scale of the comparison.
     pub value: f64,
-    /// Value for display: spikes per hour (compared by the root of their rate), lost packets in percent (compared by an
-    /// arcsine).
+    /// Value for display: events per hour (compared by the square root of the rate), or lost packets in percent
+    /// (compared by an arcsine).
     pub counted: f64,
     /// Variance within the recording.
     pub variance: f64,
@@ -75,9 +75,10 @@ impl Times {
         })
     }
 
-    /// The quantile at `share`, ns; `None` if fewer than 10 times are beyond it. Its variance follows from that of the
-    /// share of times beyond it, block by block: the values at share ± deviation are the ends of the interval
-    /// (Woodruff, Confidence intervals for medians and other position measures, JASA 47, 1952).
+    /// The quantile at `share`, ns; `None` if fewer than 10 times are beyond it. Its variance is derived from the
+    /// variance of the share of times beyond it, which is computed over blocks: the quantiles at `share` ± that
+    /// standard deviation are one standard deviation from the value (Woodruff, Confidence intervals for medians and
+    /// other position measures, JASA 47, 1952).
     pub fn quantile(&self, share: f64) -> Option<Estimate> {
         let n = self.histogram.count() as f64;
         if n * share.min(1.0 - share) < LEAST_BEYOND {
@@ -95,7 +96,7 @@ impl Times {
         Some(Estimate { value, counted: value, variance, degrees })
     }
 
-    /// The track edge whose share of times beyond it is nearest to that beyond the quantile.
+    /// The track edge for which the share of times beyond it is nearest to `1 - share`.
     fn nearest_edge(&self, value: f64, share: f64) -> Place {
         let here = place_of(value as i64);
         let miss = |place: &Place| (self.beyond(*place) - (1.0 - share)).abs();
@@ -113,7 +114,7 @@ impl Times {
     }
 }
 
-/// Variance of Σx/Σn and its degrees of freedom, from intervals (number, n, x) in order.
+/// Variance of Σx/Σn and its degrees of freedom. Each interval is its index, n and x; they are sorted by index.
 fn variance_of_ratio(intervals: &[(usize, f64, f64)]) -> (f64, f64) {
     let (n, x) = intervals.iter().fold((0.0, 0.0), |(n, x), s| (n + s.1, x + s.2));
     let length = intervals.last().map_or(0, |last| last.0 + 1);
@@ -131,9 +132,10 @@ fn variance_of_ratio(intervals: &[(usize, f64, f64)]) -> (f64, f64) {
     (most, degrees)
 }
 
-/// Spikes per hour as √((c + ⅜) / hours), whose variance hardly depends on c (Anscombe, The transformation of Poisson,
-/// binomial and negative-binomial data, Biometrika 35, 1948): φ / (4 · hours). The dispersion φ is the variance of the
-/// count per block over its mean, at least 1; it exceeds 1 if spikes come in bursts.
+/// Spikes per hour as √((c + ⅜) / hours), where c is the number of spikes. Its variance hardly depends on c (Anscombe,
+/// The transformation of Poisson, binomial and negative-binomial data, Biometrika 35, 1948): φ / (4 · hours). The
+/// dispersion φ is the variance of the count per block divided by its mean, but at least 1; it exceeds 1 if spikes come
+/// in bursts.
 pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     let count = spikes.count()?;
     let (hours, length) = (span.elapsed as f64 / HOUR, span.intervals.length());
@@ -153,8 +155,8 @@ pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     Some(Estimate { value, counted: count as f64 / hours, variance: bunched.max(1.0) / (4.0 * hours), degrees })
 }
 
-/// The share of lost packets as asin √((c + ⅜) / (n + ¾)), whose variance hardly depends on c of n packets (Anscombe
-/// 1948): φ / (4 n), with the dispersion φ of [`spike_rate`].
+/// The share of lost packets as asin √((c + ⅜) / (n + ¾)), where c of n packets were lost. Its variance hardly depends
+/// on c (Anscombe 1948): φ / (4 n), with the dispersion φ of [`spike_rate`].
 pub fn lost_share(lost: &Lost, packets: u64, span: Span) -> Option<Estimate> {
     if packets == 0 {
         return None;

@@ -1,5 +1,5 @@
-//! Compares two groups of recordings: which figures differ, by how much, with which confidence, and which cannot be
-//! compared. docs/compare.md explains the method with its formulas.
+//! Compares two groups of recordings: which figures differ, by how much and with what confidence, and which cannot be
+//! compared. docs/compare.md explains the method and its formulas.
 //!
 //! The method uses no random numbers: the same recordings give the same result.
 

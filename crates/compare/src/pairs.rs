@@ -1,8 +1,8 @@
 //! Pairs the segments of two groups.
 //!
-//! Device names vary between hosts and set-ups (`vnet0`, `vnet7`, `tap3`): two segments are the same if their names,
-//! and the machines and point kinds of their ends, are equal. A step between neighbouring points is named after them,
-//! so only its ends count.
+//! Device names vary between hosts and set-ups (`vnet0`, `vnet7`, `tap3`). Two segments are therefore the same if their
+//! names are equal, and the machines and point kinds of both ends. The name of a step between neighbouring points
+//! contains the points' names, so steps are matched by their ends alone.
 
 use crate::recording::{Measured, Recording};
 use latpath_model::{Ns, SegmentKind};
@@ -15,26 +15,26 @@ pub struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Error bound of the difference, ns. A group's clocks may err the same way in all recordings, so the bounds add.
-    /// `None` if one is unknown.
+    /// Error bound of the difference, ns; `None` if one is unknown. A group's clocks may have the same error in all
+    /// recordings, so the bounds of the two groups are added.
     pub fn error_bound_ns(&self) -> Option<Ns> {
         let most = |side: &[&Measured]| side.iter().map(|m| m.error_bound_ns).try_fold(0, |most, b| Some(b?.max(most)));
         Some(most(&self.a)?.saturating_add(most(&self.b)?))
     }
 
-    /// The band that the user names.
+    /// The band given by the user.
     pub fn band(&self) -> Option<Band> {
         self.a.iter().chain(&self.b).find_map(|m| m.in_band).map(|(band, _)| band)
     }
 }
 
-/// `host/tx` of `host/tx@vnet0`.
+/// Point without its device name: `host/tx` for `host/tx@vnet0`.
 fn place(point: &str) -> &str {
     point.split('@').next().unwrap_or(point)
 }
 
-/// Identity of a segment without device names. The number counts earlier segments of the recording with the same
-/// identity: streams may take several routes.
+/// Identity of a segment without device names: stream, name, first point, last point, and the number of earlier
+/// segments of the recording for which these are the same, since streams may take several routes.
 type Key<'a> = (&'a Option<String>, &'a str, &'a str, &'a str, usize);
 
 fn keys(recording: &Recording) -> Vec<Key<'_>> {

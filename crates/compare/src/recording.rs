@@ -24,9 +24,9 @@ pub enum Figure {
     Max,
     /// Packets over the threshold.
     Over,
-    /// Spikes per hour: packets over the threshold that are close together count as one.
+    /// Spikes per hour. Packets over the threshold that are close together count as one spike.
     Spikes,
-    /// Share of packets with times in the band that the user names.
+    /// Share of packets with times in the band given by the user.
     InBand,
 }
 
@@ -64,13 +64,13 @@ impl Figure {
         }
     }
 
-    /// Whether the figure gets a verdict. Each further test makes the correction stricter, so few figures are tested:
-    /// minimum and maximum are single packets, and the figures left out are correlated with the tested ones.
+    /// Whether the figure gets a verdict. Each additional test makes the correction stricter, so few figures are
+    /// tested: minimum and maximum depend on a single packet, and the others left out are correlated with tested ones.
     pub fn is_tested(self) -> bool {
         matches!(self, Self::Mean | Self::Percentile(500_000 | 990_000 | 999_000) | Self::Spikes)
     }
 
-    /// Share of packets beyond the figure, against which the share of lost packets is judged.
+    /// Share of packets beyond the figure, against which the difference in lost packets is judged.
     pub fn beyond(self) -> f64 {
         match self {
             Self::Percentile(per_million) => 1.0 - f64::from(per_million) / 1e6,
@@ -98,13 +98,13 @@ pub struct Measured {
     pub cost_ns: Ns,
     /// Packets over the threshold.
     pub over: u64,
-    /// The band that the user names, and the number of times in it; `None` without a band.
+    /// The band given by the user, and the number of times in it; `None` without a band.
     pub in_band: Option<(Band, u64)>,
     /// All times of the segment, ns.
     pub histogram: Histogram,
     /// Number of spikes; `None` if they are too many to be distinguished.
     pub spikes: Option<usize>,
-    /// Whether spikes take more than a tenth of the time; their number then has no meaning.
+    /// Whether spikes cover more than a tenth of the recording; their number is then meaningless.
     pub is_late_often: bool,
     /// Deficiency of the recording that could change these times, as a sentence.
     pub lacks: Option<String>,
@@ -160,12 +160,13 @@ pub struct Losses {
     pub share: Option<Estimate>,
     /// Loss events per hour (losses close together count once), from [`crate::estimate::spike_rate`].
     pub rate: Option<Estimate>,
-    /// Whether losses take more than a tenth of the time; the number of loss events then has no meaning.
+    /// Whether losses cover more than a tenth of the recording; the number of loss events is then meaningless.
     pub is_lost_often: bool,
 }
 
 impl Losses {
-    /// Computes number, share and rate from the times of the losses, if these are known.
+    /// Computes the count, share and rate of losses from their times. `is_known`: whether lost packets can be detected;
+    /// without it, the count is `None`.
     pub fn of(stream: Option<String>, packets: u64, is_known: bool, mut when: Lost, span: Span) -> Self {
         let (share, lost) = (lost_share(&when, packets, span), is_known.then(|| when.count()));
         let events = when.events();
@@ -173,7 +174,7 @@ impl Losses {
     }
 }
 
-/// Whether spikes take more than a tenth of the time; their number then has no meaning.
+/// Whether spikes cover more than a tenth of the recording; their number is then meaningless.
 fn is_often(spikes: &Spikes, span: Span) -> bool {
     let all = spikes.found().iter().map(|(first, last)| last.saturating_sub(*first));
     all.fold(0, Ns::saturating_add) > span.elapsed / 10
@@ -192,7 +193,7 @@ pub enum Source {
 /// Packets excluded from a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Excluded {
-    /// Kinds of patterns to exclude, as the user named them.
+    /// Kinds of patterns to exclude, as given by the user.
     pub kinds: Vec<PatternKind>,
     /// Number of patterns of these kinds.
     pub patterns: u64,
@@ -203,7 +204,7 @@ pub struct Excluded {
 /// Figures of one recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Path as the user named it.
+    /// Path as given by the user.
     pub path: String,
     /// Whether it is a run or a ping log.
     pub source: Source,
@@ -215,7 +216,7 @@ pub struct Recording {
     pub elapsed_ns: Ns,
     /// Threshold of `over` and `spikes`.
     pub threshold_ns: Ns,
-    /// Sightings recorded, and sightings that latpath itself lost.
+    /// Number of sightings recorded, and number of sightings that latpath itself lost.
     pub sightings: (u64, u64),
     /// The machines' settings during the recording; empty if it has none.
     pub settings: RunSettings,

@@ -3,12 +3,12 @@
 use crate::comparison::{Amount, Row, Unit, Verdict};
 use latpath_stats::units::{count, duration, rate};
 
-/// Figure name of the row on the share of lost packets.
+/// Figure name of the row for the share of lost packets.
 const LOST_SHARE: &str = "lost_share";
 /// Reason for a missing verdict on short recordings, and the remedy.
 const TOO_SHORT: &str = "too short to say how much it varies (record 16 s or more, or several recordings a side)";
 
-/// A figure with its unit, for people.
+/// Formats a value with its unit.
 pub fn amount(value: Amount, unit: Unit) -> String {
     match (value, unit) {
         (Amount::Whole(ns), Unit::Ns) => duration(ns),
@@ -21,7 +21,7 @@ pub fn amount(value: Amount, unit: Unit) -> String {
     }
 }
 
-/// A signed percentage, `+5.0 %`, with more digits if small.
+/// Formats a signed percentage, e.g. `+5.0 %`, with more digits if it is small.
 pub fn percent(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => "over +1000 %".into(),
@@ -31,7 +31,7 @@ pub fn percent(value: f64) -> String {
     }
 }
 
-/// A signed difference with its unit.
+/// Formats a signed difference with its unit.
 pub fn signed(value: Amount, unit: Unit) -> String {
     let sign = if value.value() >= 0.0 { "+" } else { "-" };
     let size = match value {
@@ -62,20 +62,21 @@ pub fn subject(segment: &str, figure: &str) -> String {
     }
 }
 
-/// Verdict of a row, for the conclusion.
+/// A row reduced to what the conclusion needs.
 pub struct Judged {
     what: String,
     verdict: Verdict,
-    /// The difference with its unit, for people.
+    /// The difference with its unit, formatted.
     by: Option<String>,
-    /// Sort key, independent of the order of the groups: ratios (by the absolute logarithm) before other differences.
+    /// Sort key, independent of the order of the groups: whether the difference is a ratio, and its size (for ratios
+    /// the absolute logarithm).
     size: (bool, f64),
-    /// Shares of lost packets of A and B, for the row on losses.
+    /// Shares of lost packets in A and B; only for the row `lost_share`.
     lost: Option<(Amount, Amount)>,
 }
 
 impl Judged {
-    /// The part of a row that sentences about several rows need.
+    /// Extracts what the conclusion needs from a row. `what` is its subject.
     pub fn of(what: String, row: &Row) -> Self {
         let size = match row.difference_percent {
             Some(percent) => (true, (percent / 100.0).ln_1p().abs()),
@@ -85,7 +86,7 @@ impl Judged {
         Self { what, verdict: row.verdict, by: by(row).0, size, lost }
     }
 
-    /// A sentence on unequal losses, which matter more than any figure of times.
+    /// The sentence on unequal losses, which matter more than any time.
     fn losses(&self, (a, b): (&str, &str)) -> Option<String> {
         let (in_a, in_b) = self.lost.filter(|(in_a, in_b)| in_a != in_b)?;
         let more = match self.verdict {
@@ -127,7 +128,7 @@ pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<St
             None => row.what.clone(),
         };
         let mut rows: Vec<&Judged> = of(Verdict::Differ).collect();
-        // Largest first: ratios, then counts.
+        // Largest first, with ratios before other differences.
         rows.sort_by(|x, y| y.size.0.cmp(&x.size.0).then(y.size.1.total_cmp(&x.size.1)));
         let rows: Vec<String> = rows.into_iter().map(with_size).collect();
         all.push(format!("of {tested} tested {differ} {}: {}", verb(differ, "differs", "differ"), rows.join(", ")));
@@ -152,7 +153,7 @@ pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<St
     all
 }
 
-/// One row in words: the figure of both groups, the difference and its interval.
+/// Writes a row as a sentence: the figure of both groups, the difference and its interval.
 pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str)) -> String {
     let what = subject(segment, &row.figure);
     let value = |side: Option<Amount>| side.map_or("-".into(), |v| amount(v, row.unit));

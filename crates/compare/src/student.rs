@@ -1,11 +1,11 @@
-//! Student's t distribution for any number of degrees of freedom from 1.
+//! Student's t distribution for real numbers of degrees of freedom, from 1.
 //!
 //! With t = √ν · tan θ the density becomes cos^(ν−1) θ on (−π/2, π/2). A tail is then a quotient of two integrals of
-//! smooth functions, and the normalising constant with its gamma function cancels.
+//! smooth functions, and the normalising constant with its gamma function cancels out.
 
 use std::f64::consts::FRAC_PI_2;
 
-/// Maximum number of degrees of freedom; more change any relevant p by less than 1 %.
+/// Maximum number of degrees of freedom; larger numbers change any relevant p by less than 1 %.
 const MOST: f64 = 400.0;
 const STEPS: u32 = 400;
 
@@ -32,10 +32,11 @@ pub fn quantile(two_sided_p: f64, degrees: f64) -> f64 {
     low.tan() * degrees.sqrt()
 }
 
-/// ∫ cos^(ν−1) from θ to π/2 by Simpson's rule, up to where the integrand is negligible against its value at θ.
+/// Integrates cos^(ν−1) from θ to π/2 by Simpson's rule, up to where the integrand is negligible compared with its
+/// value at θ.
 fn tail(theta: f64, degrees: f64) -> f64 {
     let power = degrees - 1.0;
-    // cos^(ν−1) falls at least as fast as a normal density of deviation 1/√ν: 12 deviations suffice.
+    // cos^(ν−1) falls at least as fast as a normal density with standard deviation 1/√ν: 12 deviations suffice.
     let end = FRAC_PI_2.min(theta + 12.0 / degrees.sqrt());
     let step = (end - theta) / f64::from(STEPS);
     let value = |i: u32| (theta + step * f64::from(i)).cos().max(0.0).powf(power);

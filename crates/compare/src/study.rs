@@ -1,4 +1,4 @@
-//! Several groups in one table: a study's configurations under its loads.
+//! Several groups in one table: the configurations of a study under its loads.
 
 use crate::compare::{footnotes_of, notes_of};
 use crate::recording::Recording;
@@ -59,7 +59,8 @@ pub struct StudyRow {
     pub histogram: Vec<Bucket>,
 }
 
-/// Makes the table of one segment: the named one, else `total`, else the last.
+/// Creates the table for one segment: `segment` if given, otherwise `total`, or the last segment if there is no
+/// `total`.
 ///
 /// # Errors
 /// If a recording lacks the segment.

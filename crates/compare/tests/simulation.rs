@@ -1,5 +1,5 @@
-//! Error rates of comparisons are as stated, for recordings that vary from one to the next, slowly within one, and in
-//! bursts. The full test is scripts/bench compare.
+//! Checks that the error rates of comparisons are as documented, for recordings that vary from one to the next, slowly
+//! within one, and in bursts. The full test is scripts/bench compare.
 
 #[path = "../examples/simulate_compare/noise.rs"]
 mod noise;
@@ -14,7 +14,7 @@ const SHORT: Variation = Variation { seconds: 300, rate: 100, ..Variation::TEN_M
 #[test]
 fn recordings_of_the_same_do_not_differ() {
     let named = trials(7, 40, 5, SHORT, SHORT);
-    // 5 % of 40 are 2; 5 or more have a probability of 5 %.
+    // The expected number is 2 (5 % of 40); the probability of 5 or more is 5 %.
     assert!(named.any <= 4, "{named:?}");
     assert!(named.resampled > named.any, "a plain bootstrap is no worse: {named:?}");
 }

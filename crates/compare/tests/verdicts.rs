@@ -11,7 +11,7 @@ use latpath_testkit::Noise;
 const SECOND: Ns = 1_000_000_000;
 const RATE: u64 = 200;
 
-/// A recording of `seconds` whose packets take `time(n)`; each packet with `is_lost(n)` is lost.
+/// Creates a recording of `seconds` in which packet `n` takes `time(n)`, and is lost if `is_lost(n)`.
 fn recording(seconds: u64, time: impl Fn(u64) -> Ns, is_lost: impl Fn(u64) -> bool) -> Recording {
     let span = Span::of((0, seconds as Ns * SECOND - 1), 1);
     let (mut histogram, mut track) = (Histogram::new(), Track::new(span.intervals, 500_000));
@@ -133,7 +133,7 @@ fn recordings_that_are_too_short_are_not_called_equal() {
     let text = page.conclusion.join("\n");
     assert!(text.starts_with("lost packets: too short to say whether losses differ: fixed 0.00 %"), "{text}");
     assert_eq!(text.matches("record 16 s or more").count(), 1, "{text}");
-    // Several recordings per group may be short: they show their variation themselves.
+    // Several recordings per group may be short: the variance is estimated from the differences between them.
     let several: Vec<Recording> = (0..4).map(|_| noisy(&mut noise, 8, 0.0)).collect();
     let page = compare(("A", &several[..2]), ("B", &several[2..]));
     assert!(page.tested > 0 && rows(&page).iter().all(|row| row.verdict != Verdict::TooShort));
@@ -176,7 +176,7 @@ fn a_segment_that_ends_elsewhere_is_not_compared_with_its_namesake() {
         "{}",
         mean.sentence
     );
-    // Another device name at the same place does not make it another place.
+    // A different device name at the same place is not a different place.
     b[0].segments = vec![named("Tnet", "host/tx@pa", "host/nic-rx@eth7", &of_b)];
     let page = compare(("import", &a), ("live", &b));
     assert_ne!(row(&page, Figure::Mean.name()).verdict, Verdict::NotComparable);
@@ -213,7 +213,7 @@ fn losses_without_an_end_are_compared_by_their_share_alone() {
     let endless = recording(30, |n| 40_000 + n as Ns % 89, |n| n % 5 == 0);
     let page = compare(("A", std::slice::from_ref(&single)), ("B", std::slice::from_ref(&endless)));
     assert_eq!(row(&page, "lost_share").verdict, Verdict::Differ);
-    // Three events against one.
+    // Three loss events against one that does not end: their rates cannot be compared.
     assert_eq!(row(&page, "lost").verdict, Verdict::NotComparable);
     assert!(page.conclusion[0].starts_with("lost packets: A lost fewer"), "{:?}", page.conclusion);
 }

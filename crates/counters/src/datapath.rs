@@ -1,4 +1,4 @@
-//! Open vSwitch's datapaths in the kernel, read by generic netlink: none of its programs is needed.
+//! Open vSwitch's datapaths in the kernel, read via generic netlink: no Open vSwitch program is needed.
 
 use latpath_model::text::of_field;
 use latpath_net::{
@@ -25,17 +25,17 @@ pub struct Datapath {
     pub hit: u64,
     /// Packets without a matching flow: each causes an upcall.
     pub missed: u64,
-    /// Upcalls, including those of a flow's action, that did not reach ovs-vswitchd, because its queue was full or no
-    /// process was listening. Their packets are lost.
+    /// Upcalls, including those caused by a flow's action, that did not reach ovs-vswitchd because its queue was full
+    /// or no process was listening. Their packets are lost.
     pub lost: u64,
     /// Number of flows in the kernel's table.
     pub flows: u64,
 }
 
-/// The datapaths of a namespace; empty without Open vSwitch in the kernel.
+/// Lists the datapaths of a namespace; empty if the kernel has no Open vSwitch.
 ///
 /// # Errors
-/// If the namespace cannot be entered, or the kernel does not list them.
+/// If the namespace cannot be entered, or the kernel does not list its datapaths.
 pub fn datapaths(netns: &Netns) -> Result<Vec<Datapath>> {
     let answer = list_of_family(netns, WHAT, FAMILY, (GET_DATAPATH, 2), &[0; OVS_HEADER])?;
     Ok(answer.iter().filter_map(|message| datapath(&message.payload)).collect())

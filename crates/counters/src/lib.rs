@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A namespace is identified by its inode number (`/proc/PID/ns/net`), as in latpath's points. A separate thread enters
-//! it; the caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
+//! the namespace; the caller's thread stays in its own. Reading changes nothing and loads no kernel module.
 
 mod datapath;
 mod qdisc;

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 /// Kinds and drops of a device's queueing disciplines, in both directions. The kernel's 32-bit counters wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queueing {
-    /// The kind of the device's root queueing discipline, then the kinds below it, each once: `mq`, `fq_codel`. In a
-    /// difference, the kinds at either time.
+    /// Kind of the device's root queueing discipline, then the kinds below it, without duplicates, e.g. `mq`,
+    /// `fq_codel`. In a difference: the kinds at either time.
     #[serde(default)]
     pub kinds: Vec<String>,
     /// Packets dropped by the queueing discipline and those below it.
@@ -31,10 +31,10 @@ impl Queueing {
     }
 }
 
-/// Queueing disciplines by device index. Devices without one are missing.
+/// Lists queueing disciplines by device index. Devices without one are omitted.
 ///
 /// # Errors
-/// If the namespace cannot be entered, or the kernel does not list them.
+/// If the namespace cannot be entered, or the kernel does not list its queueing disciplines.
 pub fn queueing(netns: &Netns) -> Result<HashMap<u32, Queueing>> {
     let mut found: HashMap<u32, Queueing> = HashMap::new();
     for qdisc in qdiscs(netns)? {

@@ -1,4 +1,4 @@
-//! All counters at one time, and differences of two snapshots.
+//! All counters at one time, and differences between two snapshots.
 
 use crate::{
     datapath::{datapaths, Datapath},
@@ -21,7 +21,7 @@ pub struct Snapshot {
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
-    /// Time that this machine's hypervisor took from each CPU since boot, ns, in steps of a clock tick.
+    /// Steal time of each CPU since boot: time that the hypervisor did not let it run, ns, in steps of a clock tick.
     #[serde(default)]
     pub stolen: BTreeMap<u32, Ns>,
     /// Counters that could not be read, with the reasons.
@@ -44,11 +44,11 @@ pub struct Namespace {
 pub struct DeviceCounters {
     /// Name of the device.
     pub name: String,
-    /// Kind of a virtual device, as in `ip -d link`.
+    /// Kind of a virtual device, as shown by `ip -d link`.
     pub kind: Option<String>,
     /// The device's own counters.
     pub statistics: Statistics,
-    /// Times that its link went down: it lost its carrier, or was set down.
+    /// Number of times that its link went down: it lost its carrier, or was set down.
     #[serde(default)]
     pub link_downs: u32,
     /// Counters of its queueing disciplines; `None` if it has none.
@@ -59,7 +59,7 @@ pub struct DeviceCounters {
     pub is_renewed: bool,
 }
 
-/// The difference of two snapshots.
+/// The difference between two snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Time between the snapshots.
@@ -69,12 +69,12 @@ pub struct Difference {
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
-    /// Time that this machine's hypervisor took from each CPU, ns; CPUs with 0 are omitted.
+    /// Steal time of each CPU: time that the hypervisor did not let it run, ns; CPUs with 0 are omitted.
     #[serde(default)]
     pub stolen: BTreeMap<u32, Ns>,
-    /// Devices that were removed, with their counters of the earlier snapshot: later increments are unknown.
+    /// Devices that were removed, with their counters in the earlier snapshot: any later increments are unknown.
     pub gone: Vec<(Inode, DeviceCounters)>,
-    /// Counters that could not be read for either snapshot, with the reasons.
+    /// Counters missing from either snapshot because they could not be read, with the reasons.
     pub unread: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ impl Snapshot {
         self.namespaces.insert(netns.inode(), space);
     }
 
-    /// The kinds of each device's queueing disciplines: see [`Difference::qdiscs`].
+    /// The kinds of each device's queueing disciplines, as in [`Difference::qdiscs`].
     pub fn qdiscs(&self) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
         qdiscs(&self.namespaces)
     }
@@ -152,7 +152,7 @@ impl Snapshot {
     }
 }
 
-/// Kind of the queueing discipline of a device without a queue.
+/// Kind of queueing discipline of devices that have no queue.
 const NO_QUEUE: &str = "noqueue";
 
 fn qdiscs(namespaces: &BTreeMap<Inode, Namespace>) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
@@ -211,13 +211,13 @@ impl Difference {
         self.namespaces.get(&netns)?.devices.get(&ifindex)
     }
 
-    /// Like [`Self::device`], for counters since the beginning: `None` for a device that replaced another one, whose
-    /// counters ended with it.
+    /// Like [`Self::device`], but `None` if the device replaced another one: the counters of the earlier device were
+    /// lost with it, so the increments do not cover the whole time.
     pub fn device_since(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
         self.device(netns, ifindex).filter(|device| !device.is_renewed)
     }
 
-    /// The kinds of each device's queueing disciplines, by namespace and index; devices without one are missing.
+    /// The kinds of each device's queueing disciplines, by namespace and index; devices without a queue are omitted.
     pub fn qdiscs(&self) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
         qdiscs(&self.namespaces)
     }

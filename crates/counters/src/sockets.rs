@@ -1,4 +1,4 @@
-//! Drops of a namespace's sockets: the sum of all UDP sockets, and each packet socket (AF_PACKET).
+//! Drops of a namespace's sockets: the sum over all UDP sockets, and those of each packet socket (AF_PACKET).
 
 use latpath_linux::would_load_module;
 use latpath_net::{
@@ -20,7 +20,7 @@ const MEMORY: u16 = 6;
 /// SK_MEMINFO_DROPS
 const DROPS: usize = 8;
 
-/// Drops of sockets since the creation of the namespace, or of the packet socket.
+/// Drops since the creation of the namespace or, for a packet socket, of the socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sockets {
     /// Datagrams dropped because a UDP socket's buffer was full (RcvbufErrors, IPv4 and IPv6).
@@ -39,9 +39,9 @@ pub struct Sockets {
 pub struct PacketSocket {
     /// The socket's inode number: `socket:[N]` in `/proc/PID/fd`.
     pub inode: u32,
-    /// Ethertype that the socket receives; 3 for all.
+    /// EtherType that the socket receives; 3 (ETH_P_ALL) for all.
     pub protocol: u16,
-    /// Index of the device that the socket is bound to; 0 for all.
+    /// Index of the device to which the socket is bound; 0 if it receives from all.
     pub ifindex: u32,
     /// Packets dropped because its buffer was full. Mapped rings (PACKET_RX_RING) have a separate counter that only
     /// their owner can read (PACKET_STATISTICS).
@@ -89,7 +89,7 @@ fn packet_socket(payload: &[u8]) -> Option<PacketSocket> {
     Some(found)
 }
 
-/// A counter of `/proc/net/snmp`: a line of names, then a line of numbers.
+/// Reads a counter from `/proc/net/snmp`: a line of names, then a line of values.
 fn column(text: &str, group: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
     let (Some(names), Some(numbers)) = (lines.next(), lines.next()) else { return 0 };
@@ -97,7 +97,7 @@ fn column(text: &str, group: &str, name: &str) -> u64 {
     found.and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
 }
 
-/// A counter of `/proc/net/snmp6`: a name and a number per line.
+/// Reads a counter from `/proc/net/snmp6`: a name and a value per line.
 fn line(text: &str, name: &str) -> u64 {
     let mut words = text.lines().map(str::split_ascii_whitespace);
     let found = words.find_map(|mut line| (line.next() == Some(name)).then(|| line.next())?);

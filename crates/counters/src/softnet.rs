@@ -12,13 +12,13 @@ pub struct Softnet {
 /// Counters of one CPU's network stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftnetCpu {
-    /// Number of the CPU.
+    /// CPU number.
     pub cpu: u32,
     /// Packets processed.
     pub processed: u32,
     /// Packets dropped because the CPU's queue was full (`netdev_max_backlog`), or one flow exceeded its share.
     pub dropped: u32,
-    /// Times that the softirq stopped with work left, because its budget or time was exhausted.
+    /// Number of times that the softirq stopped with work left, because its budget or time was exhausted.
     pub squeezed: u32,
 }
 
@@ -27,8 +27,8 @@ impl Softnet {
         Some(Self::parse(&std::fs::read_to_string("/proc/net/softnet_stat").ok()?))
     }
 
-    /// Parses hexadecimal columns (net/core/net-procfs.c, softnet_seq_show). The 13th is the CPU's number, from 5.14
-    /// on.
+    /// Parses the hexadecimal columns (net/core/net-procfs.c, softnet_seq_show). From Linux 5.14 on, the 13th is the
+    /// CPU number.
     fn parse(text: &str) -> Self {
         let cpu = |(place, line): (usize, &str)| {
             let columns: Vec<u32> = line.split(' ').map_while(|word| u32::from_str_radix(word, 16).ok()).collect();

@@ -1,4 +1,4 @@
-//! The cost of faults in recorded runs: explain's causes, and the settings that fix them.
+//! Cost of faults in recorded runs: the causes found by explain, and the settings that fix them.
 
 use crate::finding::{Finding, RunShare};
 use latpath_analysis::explain::{run_context, RankedCause};
@@ -10,7 +10,7 @@ use latpath_run::{Run, RunError};
 use latpath_settings::{Scope, Setting};
 use std::path::Path;
 
-/// A cause of late packets of a run: a row of explain's ranking.
+/// A cause of late packets in a run: a row of explain's ranking.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostRow {
     /// Name of the cause.
@@ -35,7 +35,7 @@ pub struct RunCost {
 }
 
 impl RunCost {
-    /// The causes on the host that an explanation has.
+    /// Extracts the host's causes from an explanation.
     pub fn of(run: &str, explanation: &Explanation) -> Self {
         let here = explanation.ranking.iter().filter(|ranked| ranked.row.machine == HOST);
         let row = |ranked: &RankedCause| {
@@ -82,22 +82,22 @@ impl RunCost {
     }
 }
 
-/// How well a finding fits a cause.
+/// How well a finding fits a cause, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     /// Not at all.
     Not,
-    /// The fault has such causes as effects on these CPUs.
+    /// The fault has causes of this kind, on these CPUs.
     Cause,
-    /// The fault has such causes as effects, and the finding names a thread or interrupt involved.
+    /// The fault has causes of this kind, and the finding names a thread or interrupt involved.
     Named,
-    /// Explain's advice changes the finding's settings.
+    /// Explain's advice changes one of the finding's settings.
     Advice,
 }
 
 impl CostRow {
-    /// The CPUs must overlap if both are known. For a setting of single threads or interrupts, names or CPUs must
-    /// match.
+    /// Rates how well a finding fits this cause. If the CPUs of both are known, they must overlap. For a setting of
+    /// individual threads, interrupts or control groups, names or CPUs must match.
     fn fit(&self, finding: &Finding) -> Fit {
         let is_known = !finding.cpus.is_empty() && !self.cpus.is_empty();
         let meets = finding.cpus.overlaps(&self.cpus);
@@ -121,7 +121,7 @@ impl CostRow {
     }
 }
 
-/// Adds its cost in the runs to each finding, and ranks the findings: by cost, then by severity, the worst first.
+/// Adds to each finding its cost in the runs, and sorts the findings by descending cost, then by severity, worst first.
 pub fn rank(findings: &mut [Finding], runs: &[RunCost]) {
     for run in runs {
         let costs = run.of_each(findings);
@@ -130,6 +130,6 @@ pub fn rank(findings: &mut [Finding], runs: &[RunCost]) {
         }
     }
     findings.iter_mut().for_each(|finding| finding.cost.sort_by_key(|share| std::cmp::Reverse(share.excess_ns)));
-    // A stable sort: equal findings keep the order of the rules and of the profile.
+    // The sort is stable: equal findings keep the order of the rules and of the profile.
     findings.sort_by_key(|finding| (std::cmp::Reverse(finding.excess_ns()), finding.severity));
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub struct Diagnosis {
     /// The kernel's release.
     pub kernel: String,
-    /// How the kernel is preempted: `PREEMPT_RT`, `PREEMPT_DYNAMIC full`.
+    /// Preemption model of the kernel: `PREEMPT_RT`, `PREEMPT_DYNAMIC full`.
     pub preemption: String,
     /// Whether the machine is a virtual machine itself.
     pub is_guest: bool,
@@ -29,9 +29,9 @@ pub struct Diagnosis {
     pub lines_met: u64,
     /// Lines of the profile that do not apply to this machine, or could not be judged, with the reasons.
     pub lines_left_out: Vec<String>,
-    /// The runs from which costs are taken.
+    /// Runs from which the costs are taken.
     pub runs: Vec<String>,
-    /// The faults: the most expensive first, then the worst.
+    /// Faults, sorted by descending cost, then by severity, worst first.
     pub findings: Vec<Finding>,
     /// The CPUs.
     pub map: CpuMap,

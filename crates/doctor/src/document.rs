@@ -11,6 +11,6 @@ pub struct DoctorDocument {
     /// Faults of the machine.
     #[serde(flatten)]
     pub diagnosis: Diagnosis,
-    /// Which commands of latpath work on this machine; null unless asked for.
+    /// Which commands of latpath work on this machine; null unless requested.
     pub capabilities: Option<Caps>,
 }

@@ -6,7 +6,7 @@ use latpath_settings::Owner;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How bad a fault is, the worst first.
+/// Severity of a fault, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -21,7 +21,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// The name in texts.
+    /// Name shown to the user.
     pub fn name(self) -> &'static str {
         match self {
             Self::Deadlock => "deadlock",
@@ -79,15 +79,15 @@ pub struct Finding {
     pub settings: Vec<String>,
     /// Names of the causes of late packets that the fault produces, in addition to those that its settings fix.
     pub causes: Vec<String>,
-    /// Cost in the runs that show the fault, the highest first; empty if no run shows it.
+    /// Cost in each run that shows the fault, the highest first; empty if no run shows it.
     pub cost: Vec<RunShare>,
     /// Commands that fix the fault, to be entered on this machine.
     pub commands: Vec<String>,
     /// Commands that undo the fix.
     pub undo: Vec<String>,
-    /// Disturbance by the commands: `nothing`, `CPU stall`, `link flap`, `VM restart`, `reboot`.
+    /// Disturbance that the commands cause: `nothing`, `CPU stall`, `link flap`, `VM restart`, `reboot`.
     pub disturbs: String,
-    /// Programs that set the same settings, and set them again.
+    /// Programs that manage the same settings and may overwrite the fix.
     pub owners: Vec<Owner>,
 }
 

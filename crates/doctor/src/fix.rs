@@ -18,7 +18,7 @@ impl Fix {
     pub fn set(setting: Setting, at: &Place, old: &str, new: &str) -> Self {
         let info = setting.info();
         if matches!(info.read, Read::Boot(_)) {
-            // A caller with a machine uses `boot`.
+            // The commands depend on the machine's boot loader; callers that have the machine use `boot`.
             return Self { settings: vec![setting], disturbs: Some(info.disturbs), ..Self::default() };
         }
         Self {
@@ -29,7 +29,7 @@ impl Fix {
         }
     }
 
-    /// Commands of the program that owns the setting.
+    /// Sets a setting by commands of the program that owns it.
     pub fn commands<S: Into<String>>(
         setting: Setting,
         disturbs: Disturbs,
@@ -45,17 +45,17 @@ impl Fix {
         self
     }
 
-    /// Adds a fix by another setting.
+    /// Adds the fix of another setting.
     pub fn and(mut self, other: Self) -> Self {
         self.settings.extend(other.settings);
         self.commands.extend(other.commands);
-        // Last first.
+        // The last change is undone first.
         self.undo.splice(0..0, other.undo);
         self.disturbs = worst(self.disturbs, other.disturbs);
         self
     }
 
-    /// Sets parameters of the kernel's command line, by the files of this machine's boot loader. `value` is the
+    /// Sets parameters of the kernel's command line in the files of this machine's boot loader. `value` is the
     /// setting's value: [`Setting::BARE`] for a parameter without one.
     pub fn boot(machine: &Machine, parameters: &[(Setting, &str)]) -> Self {
         let words: Vec<String> = parameters.iter().filter_map(|(s, value)| s.shell(&Place::All, value)).collect();

@@ -21,7 +21,7 @@ const MOST_THREADS: usize = 1 << 16;
 pub struct Stranger {
     /// Name of the thread.
     pub comm: String,
-    /// Thread number.
+    /// Thread ID.
     pub tid: u32,
     /// CPUs on which it may run.
     pub cpus: Cpus,
@@ -51,12 +51,12 @@ pub struct Machine {
     pub datapaths: Vec<Datapath>,
     /// Settings and objects that this user could not read, with the reasons.
     pub unseen: Vec<String>,
-    /// The same machine, for plans of profiles.
+    /// The same machine as crate tune represents it, for planning profiles.
     pub(crate) tuned: latpath_tune::Machine,
 }
 
 impl Machine {
-    /// Reads this machine, which takes tens of milliseconds, and about a second at most. It changes nothing.
+    /// Reads this machine, without changing anything. This takes tens of milliseconds, at most about a second.
     pub fn here() -> Self {
         let (found, mut unseen) = match latpath_vms::find() {
             Ok(found) => (found, Vec::new()),
@@ -65,7 +65,7 @@ impl Machine {
         unseen.extend(found.unseen.into_iter().map(|note| note.replace("latpath vms", "latpath doctor")));
         let source = Source::machine(&found.vms, Vec::new());
         let root = Path::new("/");
-        // Listing the datapaths would load the module.
+        // Listing the datapaths would load the module, so they are listed only if it is loaded.
         let has_datapaths = root.join("sys/module/openvswitch").exists();
         let list = || Netns::own().and_then(|netns| latpath_counters::datapaths(&netns));
         let datapaths = has_datapaths.then(list).transpose().unwrap_or_else(|error| {
@@ -76,7 +76,7 @@ impl Machine {
         Self { datapaths: datapaths.unwrap_or_default(), ..machine }
     }
 
-    /// Reads a machine that is laid out in a folder.
+    /// Reads a machine from a directory that contains its files.
     pub fn below(root: &Path, vms: Vec<Vm>) -> Self {
         let tuned = latpath_tune::Machine::below(root, vms.clone());
         Self::read(&Source::below(root, &vms, Vec::new()), root, vms.clone(), Vec::new(), tuned)
@@ -119,7 +119,7 @@ impl Machine {
     }
 }
 
-/// Threads of programs that may run on reserved CPUs. Kernel threads are left out: each CPU has some of its own.
+/// Threads of other programs that may run on reserved CPUs. Kernel threads are omitted: each CPU has some of its own.
 fn strangers(root: &Root, placement: &Placement, vms: &[Vm]) -> Vec<Stranger> {
     let reserved = placement.reserved();
     if reserved.is_empty() {

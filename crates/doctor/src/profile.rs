@@ -1,4 +1,4 @@
-//! Lines of a profile that the machine does not meet, by crate tune's plan.
+//! Lines of a profile that the machine does not meet, according to the plan of crate tune.
 
 use crate::finding::{Finding, FindingKind, Severity};
 use crate::fix::Fix;
@@ -18,8 +18,8 @@ pub(crate) struct Judged {
     pub left_out: Vec<String>,
 }
 
-/// The profile of a machine: `sv-guest` inside of a virtual machine, `sv-hypervisor` for a machine that runs virtual
-/// machines or can; none for others.
+/// The profile for a machine: `sv-guest` inside a virtual machine, `sv-hypervisor` on a machine that runs virtual
+/// machines or can run them; `None` for others.
 pub fn profile_of(machine: &Machine) -> Option<&'static str> {
     match () {
         () if !machine.vms.is_empty() => Some("sv-hypervisor"),
@@ -29,8 +29,8 @@ pub fn profile_of(machine: &Machine) -> Option<&'static str> {
     }
 }
 
-/// Compares the machine with a profile. If no CPU is isolated, lines are judged by the CPUs that should be isolated;
-/// lines with variables that have no value do not apply.
+/// Compares the machine with a profile. If no CPU is isolated, lines are judged by the CPUs that should be isolated.
+/// Lines that contain variables without a value do not apply.
 pub(crate) fn judge(machine: &Machine, profile: &Profile) -> Judged {
     let isolated = machine.placement.kept().is_empty().then(|| to_isolate(&machine.placement)).flatten();
     let variables = Variables { isolated, ..Variables::default() };
@@ -39,7 +39,8 @@ pub(crate) fn judge(machine: &Machine, profile: &Profile) -> Judged {
     match latpath_tune::plan(&profile, &variables, &machine.tuned) {
         Ok(plan) => {
             let mut judged = of_plan(machine, &plan);
-            // Two vCPUs in real time on one CPU stop each other.
+            // Two real-time vCPUs on one CPU block each other, so lines about vCPUs do not apply if there are too few
+            // CPUs.
             let (vcpus, cpus) = (machine.placement.vcpus().count(), plan.isolated.iter().flat_map(Cpus::iter).count());
             if vcpus > cpus {
                 judged.findings.retain(|line| !is_of_vcpu(machine, line));
@@ -65,7 +66,7 @@ fn severity(setting: Setting) -> Severity {
     }
 }
 
-/// The CPUs of places; of a thread or an interrupt, those on which it may run now.
+/// The CPUs that the places concern; for the affinity of a thread or an interrupt, the CPUs on which it may run now.
 fn cpus_of(setting: Setting, places: &[PlannedPlace]) -> Cpus {
     let mut all = Cpus::default();
     for place in places {
@@ -157,7 +158,7 @@ fn of_later(machine: &Machine, later: &Later) -> Finding {
     }
 }
 
-/// A profile's reason without its full stop, and in lower case unless it begins with an abbreviation.
+/// Formats a profile's reason: without its full stop, and in lower case unless it begins with an abbreviation.
 fn sentence(why: &str) -> String {
     let why = why.trim_end_matches('.');
     let mut letters = why.chars();
@@ -173,7 +174,7 @@ fn is_of_vcpu(machine: &Machine, line: &Finding) -> bool {
     settings.contains(&line.id.as_str()) && machine.placement.vcpus().any(|vcpu| line.target.contains(&vcpu.name))
 }
 
-/// Removes lines of the profile that a structural fault has already: of the same setting, at the same target.
+/// Removes lines of the profile that a structural fault already covers: the same settings, at the same target or CPUs.
 pub(crate) fn without_known(lines: Vec<Finding>, faults: &[Finding]) -> Vec<Finding> {
     let is_known = |line: &Finding| {
         let has = |fault: &&Finding| line.settings.iter().all(|setting| fault.settings.contains(setting));

@@ -1,6 +1,6 @@
-//! The table of structural faults: those that no single setting shows. docs/doctor.md has a row of each entry.
+//! The table of structural faults: those that no single setting reveals. docs/doctor.md has a row for each entry.
 //!
-//! Sources are the kernel's documentation, its source, the profile realtime-virtual-host of tuned, and SEAPATH's issues.
+//! Sources are the kernel's documentation, its source, tuned's profile realtime-virtual-host, and SEAPATH's issues.
 
 mod boot;
 pub(crate) mod cpus;
@@ -32,7 +32,7 @@ pub struct RuleInfo {
     find: fn(&Machine) -> Vec<Hit>,
 }
 
-/// A place with a rule's fault.
+/// A place where a machine has a rule's fault.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hit {
     pub target: String,
@@ -236,7 +236,7 @@ impl Rule {
         Self::ALL.iter().copied().find(|rule| rule.id() == id)
     }
 
-    /// Where a machine has the fault.
+    /// Finds the places where a machine has the fault.
     pub(crate) fn find(self, machine: &Machine) -> Vec<Finding> {
         let info = self.info();
         let finding = |hit: Hit| {
@@ -270,7 +270,7 @@ impl Rule {
     }
 }
 
-/// The table of docs/doctor.md.
+/// Writes the table in docs/doctor.md.
 pub fn page() -> String {
     let mut text = String::from("| fault | name | severity | why it matters | source |\n|---|---|---|---|---|\n");
     for rule in Rule::ALL {

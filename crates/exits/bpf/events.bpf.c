@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * Counts one of KVM's events; loaded once for each. Counts by vCPU in threads that exits.bpf.c knows, by process in
- * all others.
- */
+/* Counts one of KVM's events; the program is loaded once per event. Events in threads known to exits.bpf.c are counted
+ * by vCPU, all others by process. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -12,15 +10,15 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Number of this event, and of all events. */
+/* Index of this event, and the number of events. */
 const volatile __u32 event = 0;
 const volatile __u32 events = 0;
 
-/* Shared with exits.bpf.c. */
+/* Maps shared with exits.bpf.c (`cpus`) and between the loaded programs. */
 MAP(cpus, ARRAY, 1, __u32, struct here);
 SHARED_ARRAY(counting, 1, struct event_count);
 
-/* By slot and event. */
+/* Indexed by slot * events + event. */
 SHARED_ARRAY(of_vcpus, 1, __u64);
 MAP(of_processes, HASH, PROCESS_EVENTS, struct process_event, __u64);
 
@@ -51,7 +49,7 @@ int count(void *ctx)
 	} else {
 		count = of_process();
 	}
-	/* An interrupt may occur in between and count too. */
+	/* Atomic, because an interrupt during the update may count an event too. */
 	__sync_fetch_and_add(count ? count : &state->no_room, 1);
 	return 0;
 }

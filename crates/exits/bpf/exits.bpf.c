@@ -16,7 +16,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Whether only threads announced by user space are watched. */
+/* Whether to watch only the threads announced by user space. */
 const volatile __u32 only_known = 0;
 const volatile __u32 slots_max = 0;
 
@@ -50,10 +50,8 @@ static __always_inline struct row *row_of(__u32 slot, __u32 row)
 	return bpf_map_lookup_elem(&rows, &place);
 }
 
-/*
- * All programs use the same window. An event in an interrupt that hits a program in the middle of an update of the same
- * vCPU is not counted.
- */
+/* Begins the update of a vCPU; returns false if the event must not be counted. All programs use the same window. An
+ * event in an interrupt is skipped if the interrupt hit a program while it updated the same vCPU. */
 static __always_inline _Bool begin(struct vcpu *v, __u64 now)
 {
 	if (now < v->from || now >= v->until)
@@ -81,7 +79,7 @@ static __always_inline void end(struct vcpu *v)
 #endif
 }
 
-/* A thread whose number has no mark is not a vCPU; the mark saves a map lookup. */
+/* The word that contains a thread's mark. A thread whose TID has no mark is not a vCPU, which saves a map lookup. */
 static __always_inline __u64 *mark_of(__u32 tid)
 {
 	__u32 word = tid >> 6;
@@ -163,9 +161,8 @@ static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 #if defined(__TARGET_ARCH_x86)
 #define OF_VCPU(vcpu, field) ((vcpu)->field)
 #else
-/*
- * The tracepoint does not pass the vCPU, but KVM is built in on this architecture and has a per-CPU variable with the
- * running vCPU (virt/kvm/kvm_main.c). Programs cannot reach it in kernels without CONFIG_KALLSYMS_ALL.
+/* The tracepoint does not pass the vCPU, but KVM is built in on this architecture and has a per-CPU variable that
+ * points to the running vCPU (virt/kvm/kvm_main.c). Programs cannot access it in kernels without CONFIG_KALLSYMS_ALL.
  */
 extern struct kvm_vcpu *kvm_running_vcpu __ksym __weak;
 
@@ -240,7 +237,7 @@ int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 	return left(isa, exit_reason(vcpu, isa));
 }
 
-/* Linux 5.15 */
+/* Linux 5.15 passes the reason. */
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(kvm_exit_with_reason, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
 {
@@ -260,7 +257,7 @@ int BPF_PROG(kvm_exit, int ret, unsigned int class)
 }
 #endif
 
-/* Used where the vCPU is not available: its number and the maximum polling time remain unknown. */
+/* Used where the vCPU is not available: its ID and maximum polling time then remain unknown. */
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(kvm_entry_of_any)
 {
@@ -324,11 +321,9 @@ static __always_inline _Bool is_posted(struct kvm_lapic *apic)
 	return BPF_CORE_READ(vcpu, arch.apicv_active);
 }
 
-/*
- * A vCPU's virtual APIC accepts an interrupt from KVM, in any thread or interrupt context, including interrupts that a
- * CPU with APICv or AVIC then delivers by itself. KVM's tracepoint kvm_apic_accept_irq is in this function, but does
- * not report which vCPU's APIC it is.
- */
+/* A vCPU's virtual APIC accepts an interrupt from KVM, in any thread or interrupt context. This includes interrupts
+ * that a CPU with APICv or AVIC then delivers by itself. KVM's tracepoint kvm_apic_accept_irq is in this function, but
+ * does not report the vCPU. */
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accepts, struct kvm_lapic *apic, int mode, int vector)
 {
@@ -352,7 +347,7 @@ int BPF_PROG(accepts, struct kvm_lapic *apic, int mode, int vector)
 }
 #endif
 
-/* Used where no program can attach to the function. */
+/* Used where no program can attach to __apic_accept_irq. */
 SEC("tp_btf/kvm_apic_accept_irq")
 int BPF_PROG(accepted)
 {
@@ -392,17 +387,15 @@ int BPF_PROG(switch_with_state, _Bool preempt, struct task_struct *prev, struct 
 	return switched(preempt, next, state);
 }
 
-/* Linux 5.15 to 5.17 */
+/* Linux 5.15 to 5.17 do not pass the state. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	return switched(preempt, next, prev->__state);
 }
 
-/*
- * Runs on the waker's CPU, even for a thread that still runs, whose own events must not race with this one. A sleeping
- * thread has no events: the scheduler's lock is held both here and when the thread goes to sleep.
- */
+/* Runs on the waker's CPU. If the woken thread still runs, its own events could race with this one, so it is ignored. A
+ * sleeping thread has no events: the scheduler's lock is held both here and when a thread goes to sleep. */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(wakeup, struct task_struct *p)
 {
@@ -441,7 +434,7 @@ int BPF_PROG(thread_end, struct task_struct *p)
 	return 0;
 }
 
-/* Tracepoints at the start and end of an interrupt. */
+/* Defines programs for the tracepoints at the start and end of an interrupt. */
 #define INTERRUPT(name)                                  \
 	SEC("tp_btf/" #name "_entry")                    \
 	int BPF_PROG(name##_entry)                       \

@@ -10,7 +10,7 @@
 #define VECTORS 256     /* of interrupts; a power of two */
 #define DELIVERY_MODES 8 /* a power of two */
 
-/* The slot of the vCPU thread that a CPU runs; 0: another thread. */
+/* Slot of the vCPU thread that a CPU runs; 0 for any other thread. */
 struct here {
 	__u32 slot;
 	__u32 pad[15];
@@ -20,7 +20,7 @@ struct here {
 struct interrupts {
 	__u64 accepted[VECTORS];
 	__u64 posted[VECTORS]; /* delivered by the CPU itself (APICv, AVIC) */
-	/* As in arch/x86/include/asm/apicdef.h: 0 and 1 have vectors, 2 SMI, 4 NMI, 5 INIT, 6 start-up. */
+	/* By delivery mode (arch/x86/include/asm/apicdef.h): 0 and 1 have vectors; 2 SMI, 4 NMI, 5 INIT, 6 start-up. */
 	__u64 modes[DELIVERY_MODES];
 };
 

@@ -10,7 +10,7 @@
 #include "bound.h"
 #include "histogram.h"
 
-/* States of a vCPU thread: the numbers of `Tile` in Rust. */
+/* States of a vCPU thread, with the same numbers as `VcpuState` in Rust. */
 #define NOT_KNOWN 0   /* before its first event */
 #define GUEST 1       /* runs guest code */
 #define KERNEL 2      /* KVM handles an exit, or returns to the guest */
@@ -79,7 +79,7 @@ static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
 	v->since += took;
 }
 
-/* The first event implies the state before it. */
+/* Sets the state before the first event, which the event implies. */
 static __always_inline void was(struct vcpu *v, __u32 state)
 {
 	if (v->state == NOT_KNOWN)
@@ -91,7 +91,7 @@ static __always_inline void close_exit(struct vcpu *v, struct row *row)
 {
 	__u32 i;
 
-	/* Most exits are handled in KVM alone. */
+	/* Most exits are handled in KVM alone, so the loop is rarely needed. */
 	row->tiles[KERNEL] += v->open[KERNEL];
 	v->open[KERNEL] = 0;
 	if (v->used & ~(1u << KERNEL)) {
@@ -117,7 +117,7 @@ static __always_inline void on_entry(struct vcpu *v, __u64 now, struct row *row)
 	close_exit(v, row);
 }
 
-/* `row`: row of the previous exit, still open if KVM returned to the guest without an event. */
+/* `row`: row of the previous exit, which is still open if KVM entered the guest without an event. */
 static __always_inline void on_exit(struct vcpu *v, __u64 now, __u32 reason_row, struct row *row)
 {
 	v->exits++;
@@ -184,7 +184,8 @@ static __always_inline void on_interrupt(struct vcpu *v, __u64 now)
 	if (v->depth++ || v->state == NOT_KNOWN)
 		return;
 	v->under = v->state;
-	/* KVM on AMD (before Linux 6.5) and on ARM reports the exit only after the interrupt was handled. */
+	/* KVM on AMD (before Linux 6.5) and on ARM reports the exit only after the interrupt has been handled, so the exit
+	 * begins here. */
 	if (v->state == GUEST) {
 		v->under = KERNEL;
 		turn(v, now, INTERRUPTED);

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// KVM's counters of the VMs of a process, since their creation.
+/// KVM's counters of a process's VMs, since their creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KvmCounters {
     /// Exits.
@@ -17,15 +17,15 @@ pub struct KvmCounters {
     /// NMIs injected.
     #[serde(default)]
     pub nmi_injections: u64,
-    /// Polling in halts, ns, successful or not.
+    /// Time that KVM polled during halts, ns, successfully or not.
     pub halt_polling_ns: u64,
-    /// Halts in which KVM polled.
+    /// Number of halts in which KVM polled.
     #[serde(default)]
     pub halt_polls: u64,
-    /// Halts that ended while KVM polled, so that the vCPU did not sleep.
+    /// Number of halts that ended while KVM polled, so that the vCPU did not sleep.
     #[serde(default)]
     pub halt_polls_successful: u64,
-    /// Halts ended by anything other than a signal or a timer of the host.
+    /// Number of halts ended by anything other than a signal or a host timer.
     #[serde(default)]
     pub halt_wakeups: u64,
 }
@@ -44,7 +44,7 @@ impl KvmCounters {
             };
             let sum = sum.get_or_insert_with(Self::default);
             sum.exits += read("exits");
-            // On ARM, waits for events and for interrupts.
+            // On ARM, halts are waits for events and for interrupts.
             sum.halt_exits += read("halt_exits") + read("wfe_exit_stat") + read("wfi_exit_stat");
             sum.irq_injections += read("irq_injections");
             sum.nmi_injections += read("nmi_injections");

@@ -16,7 +16,7 @@ latpath_bpf::plain!(RawState, RawKey);
 /// Maximum number of events; no kernel has more.
 const MOST: usize = 1024;
 
-/// A vCPU's count of an event that the exit programs count already.
+/// Reads a vCPU's count of an event that the exit programs already count.
 type Own = fn(&Vcpu) -> u64;
 
 fn own(event: &str) -> Option<Own> {
@@ -55,8 +55,8 @@ pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
 }
 
 impl Counting {
-    /// Attaches to each of these events, except those of the exit programs that `stands` reports as attached. Counting
-    /// is off at first. `cpus` and `slots` are those of the exit programs.
+    /// Attaches a program to each of these events, except those that the exit programs count, as `stands` confirms.
+    /// Counting is off at first. `cpus` is the exit programs' map, `slots` their number of slots.
     pub fn start(
         names: Vec<String>,
         stands: impl Fn(&str) -> bool,
@@ -113,7 +113,7 @@ impl Counting {
         self.own.iter().enumerate().map(|(event, own)| own.map_or_else(|| counted(event), |own| own(vcpu))).collect()
     }
 
-    /// Counts of all other threads.
+    /// Counts of threads that are not vCPUs, by process.
     pub fn others(&self) -> Events {
         let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for key in self.of_processes.keys() {

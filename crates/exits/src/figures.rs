@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub enum VcpuState {
     /// Unknown: before its first event.
     NotKnown,
-    /// It runs guest code.
+    /// Runs guest code.
     Guest,
     /// KVM handles an exit, or returns to the guest.
     Kvm,
@@ -22,14 +22,14 @@ pub enum VcpuState {
     Polling,
     /// The thread sleeps: halted, or waiting in the kernel.
     Asleep,
-    /// It is runnable, but another thread runs.
+    /// Runnable, but another thread runs.
     Ready,
     /// An interrupt or softirq runs on its CPU.
     Interrupted,
 }
 
 impl VcpuState {
-    /// All tiles, in the order of their numbers.
+    /// All states, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::NotKnown,
         Self::Guest,
@@ -56,7 +56,7 @@ impl VcpuState {
     }
 }
 
-/// Time in each tile, ns.
+/// Time in each state, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuTimes {
     /// Before the first event.
@@ -78,7 +78,7 @@ pub struct VcpuTimes {
 }
 
 impl VcpuTimes {
-    /// Time in one tile, ns.
+    /// Time in one state, ns.
     pub fn of(&mut self, tile: VcpuState) -> &mut Ns {
         match tile {
             VcpuState::NotKnown => &mut self.not_known_ns,
@@ -92,19 +92,19 @@ impl VcpuTimes {
         }
     }
 
-    /// Each tile with its time, ns.
+    /// Each state with its time, ns.
     pub fn all(mut self) -> [(VcpuState, Ns); 8] {
         VcpuState::ALL.map(|tile| (tile, *self.of(tile)))
     }
 
-    /// The average per item, of `n` items.
+    /// Divides the times by `n`: the average per item.
     pub fn for_each(self, n: f64) -> Self {
         let mut each = Self::default();
         self.all().iter().for_each(|(tile, ns)| *each.of(*tile) = (*ns as f64 / n) as Ns);
         each
     }
 
-    /// Time in all tiles, ns.
+    /// Time in all states, ns.
     pub fn sum(self) -> Ns {
         self.all().iter().map(|(_, ns)| ns).sum()
     }
@@ -137,7 +137,7 @@ pub struct Vcpu {
     pub tid: u32,
     /// The hypervisor's process.
     pub pid: u32,
-    /// KVM's number of the vCPU.
+    /// vCPU ID.
     pub id: Option<u32>,
     /// Start of its window: later than the watch's if the vCPU was created later.
     pub from: Ns,
@@ -145,26 +145,27 @@ pub struct Vcpu {
     pub until: Ns,
     /// Whether the thread ended.
     pub gone: bool,
-    /// The thread's time in each tile; adds up to `until - from`.
+    /// The thread's time in each state; adds up to `until - from`.
     pub tiles: VcpuTimes,
-    /// `kvm_entry`.
+    /// Number of `kvm_entry` events.
     pub entries: u64,
-    /// `kvm_exit`.
+    /// Number of `kvm_exit` events.
     pub exits: u64,
-    /// `kvm_userspace_exit`: returns to the hypervisor's process.
+    /// Number of `kvm_userspace_exit` events: returns to the hypervisor's process.
     pub to_qemu: u64,
-    /// Halts that ended (`kvm_vcpu_wakeup`).
+    /// Number of halts that ended (`kvm_vcpu_wakeup`).
     pub halts: u64,
-    /// Halts in which the thread slept; the others ended while KVM polled.
+    /// Number of halts in which the thread slept; the others ended while KVM polled.
     pub slept: u64,
-    /// `kvm_inj_virq`; `None` if KVM has no such event. A CPU with APICv or AVIC delivers interrupts without it.
+    /// Number of `kvm_inj_virq` events; `None` if KVM has no such event. A CPU with APICv or AVIC delivers interrupts
+    /// without them.
     pub injected: Option<u64>,
     /// Interrupts that its virtual APIC accepted; `None` if this kernel does not report which APIC accepts an
     /// interrupt.
     pub interrupts: Option<Interrupts>,
-    /// All of KVM's events in its thread, in the order of [`Events::names`]; empty if not requested.
+    /// Counts of all KVM events in its thread, in the order of [`Events::names`]; empty if not requested.
     pub events: Vec<u64>,
-    /// Events missed because they interrupted the handling of another event of the same vCPU.
+    /// Number of events missed because they interrupted the handling of another event of the same vCPU.
     pub skipped: u64,
     /// Its exits, by total time in descending order.
     pub reasons: Vec<Reason>,
@@ -210,9 +211,9 @@ pub struct Events {
     pub names: Vec<String>,
     /// Events to which no program could attach, with the reason.
     pub not_counted: Vec<String>,
-    /// Counts by process (for a kernel thread, the thread itself); 0: on idle CPUs.
+    /// Counts by process ID (for a kernel thread, its own ID); 0 stands for idle CPUs.
     pub by_process: BTreeMap<u32, Vec<u64>>,
-    /// Events of processes for which the table had no room.
+    /// Number of events of processes for which the table had no room.
     pub no_room: u64,
 }
 
@@ -221,13 +222,13 @@ pub struct Events {
 pub struct Exits {
     /// The window.
     pub window: Window,
-    /// The vCPUs, by process, number and thread.
+    /// The vCPUs, sorted by process, vCPU ID and thread.
     pub vcpus: Vec<Vcpu>,
-    /// Interrupts that the virtual local APICs of all VMs accepted, including those delivered by APICv or AVIC; `None`
-    /// if this kernel does not report them.
+    /// Number of interrupts that the virtual local APICs of all VMs accepted, including those delivered by APICv or
+    /// AVIC; `None` if this kernel does not report them.
     pub accepted: Option<u64>,
     /// KVM's events outside vCPU threads; `None` if not requested.
     pub events: Option<Events>,
-    /// Entries of vCPUs for which there was no room.
+    /// Number of entries and exits of vCPUs for which there was no room.
     pub no_room: u64,
 }

@@ -9,7 +9,7 @@ pub(crate) use constants::{MARKS, NO_ROW, REASONS, TILES};
 
 latpath_bpf::plain!(RawVcpu, RawRow, RawInterrupts, Shared);
 
-/// Marks an unknown vCPU number.
+/// Marks an unknown vCPU ID.
 pub(crate) const NO_ID: u32 = constants::NO_ID as u32;
 
 #[cfg(test)]

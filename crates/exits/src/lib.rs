@@ -1,8 +1,8 @@
 //! Reasons and durations of VM exits, and the time of vCPU threads by state.
 //!
-//! eBPF programs aggregate in the kernel (bpf/vcpu_time.h): each event of a vCPU's thread ends one [`VcpuState`] and begins
-//! the next at the same moment, so that the tiles of a window add up to the wall clock, to the nanosecond. No events
-//! are sent to user space, so none can be lost on the way.
+//! eBPF programs aggregate in the kernel (bpf/vcpu_time.h): each event of a vCPU's thread ends one [`VcpuState`] and
+//! begins the next at the same moment, so that the times of all states in a window add up to the wall clock, to the
+//! nanosecond. No events are sent to user space, so none can be lost on the way.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -15,7 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Times are of `CLOCK_MONOTONIC`, in ns.
+//! Times are in ns of `CLOCK_MONOTONIC`.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod counters;

@@ -39,11 +39,11 @@ impl Machine {
     }
 
     fn event(&mut self, event: u32, now: u64, argument: u64) {
-        // SAFETY: the sizes are checked against the C side's; there are REASONS rows.
+        // SAFETY: the sizes are checked against those in C; there are REASONS rows.
         unsafe { vcpu_event(&mut *self.vcpu, self.rows.as_mut_ptr(), event, now, argument) }
     }
 
-    /// Plays events; returns the machine and the total time of each tile.
+    /// Feeds events to a new machine; returns it and the total time in each state.
     fn play(from: u64, events: &[(u64, u32, u64)]) -> (Self, [u64; 8]) {
         let mut machine = Self::new(from);
         events.iter().for_each(|(now, event, argument)| machine.event(*event, *now, *argument));
@@ -84,7 +84,7 @@ fn a_halt_polls_sleeps_waits_for_its_cpu_and_goes_on() {
         (1300, OUT, 0),
         (5000, WAKEUP, NOTHING),
         (5400, IN, NOTHING),
-        // Halted since 1050: KVM polled until 1300.
+        // Halted since 1049: KVM polled until 1300.
         (5500, HALT_END, 4451),
         (5600, ENTRY, NOTHING),
     ];
@@ -139,7 +139,7 @@ proptest! {
             .into_iter()
             .map(|(later, event, argument)| {
                 now += later;
-                // A halt is no longer than the time since the window began.
+                // A halt cannot last longer than the time since the window began.
                 (now, event, if event == HALT_END { argument % (now - from + 1) } else { argument })
             })
             .collect();
@@ -155,22 +155,22 @@ proptest! {
 
     #[test]
     fn buckets_are_those_of_the_histogram(v in (0_u32..42).prop_flat_map(|bits| 0_u64..=(1 << bits))) {
-        // SAFETY: takes and returns a number.
+        // SAFETY: the function takes and returns a number.
         prop_assert_eq!(unsafe { vcpu_bucket_of(v) } as usize, coarse_bucket::<{ STEP_BITS as u32 }>(v).min(BUCKETS - 1));
     }
 }
 
-/// Histogram of a week of values, 1,000,000 per second.
+/// Creates a histogram as after a week with 1,000,000 values per second.
 fn after_a_week(values: &[u64]) -> latpath_histogram::Histogram {
     const A_WEEK: u64 = 7 * 24 * 3600 * 1_000_000;
-    // SAFETY: a repr(C) struct of integers, for which all-zero bytes are valid.
+    // SAFETY: RawRow is a repr(C) struct of integers, for which all-zero bytes are valid.
     let mut row: RawRow = unsafe { std::mem::zeroed() };
     let add = |row: &mut RawRow, v| {
         // SAFETY: the row outlives the call, and has the size of the C struct.
         unsafe { row_add(row, v) }
     };
     values.iter().for_each(|v| add(&mut row, *v));
-    // As if each value had been added many times: scales all sums, with their carries.
+    // Scale all sums, with their carries, as if each value had been added `times` times.
     let times = A_WEEK / values.len() as u64 - 1;
     let took = &mut row.took;
     for sum in [&mut took.sum, &mut took.squares, &mut took.squares_of_large] {
@@ -179,7 +179,7 @@ fn after_a_week(values: &[u64]) -> latpath_histogram::Histogram {
     }
     took.count *= times;
     took.buckets.iter_mut().for_each(|count| *count *= times);
-    // The program adds the last values: it continues to count beyond each limit.
+    // The C code adds the last values itself: it must continue to count beyond each limit.
     values.iter().for_each(|v| add(&mut row, *v));
     latpath_bpf::histogram!(row.took)
 }
@@ -201,7 +201,7 @@ fn figures_are_right_after_a_week_at_a_million_values_a_second() {
 proptest! {
     #[test]
     fn sums_carry_beyond_64_bits(values in prop::collection::vec(any::<u64>(), 1..40)) {
-        // SAFETY: a repr(C) struct of integers, for which all-zero bytes are valid.
+        // SAFETY: RawRow is a repr(C) struct of integers, for which all-zero bytes are valid.
         let mut row: RawRow = unsafe { std::mem::zeroed() };
         for v in &values {
             // SAFETY: the row outlives the call.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Packets and bytes on a VM's taps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
-    /// Buffers to the guest; large ones may be segmented later.
+    /// Packets to the guest, as passed to the tap: large ones may be segmented later.
     pub to_guest_packets: u64,
     /// Bytes to the guest.
     pub to_guest_bytes: u64,

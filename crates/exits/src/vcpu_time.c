@@ -25,7 +25,7 @@ void row_add(struct row *row, __u64 v)
 	histogram_add(&row->took, v);
 }
 
-/* One event. `argument`: the new exit's row, whether the thread is ready, or the duration of the halt, ns. */
+/* Applies one event. `argument`: the new exit's row, whether the thread is ready, or the duration of the halt, ns. */
 void vcpu_event(struct vcpu *v, struct row *rows, unsigned int event, __u64 now, __u64 argument)
 {
 	struct row *row = &rows[v->row & (REASONS - 1)];

@@ -1,4 +1,4 @@
-//! The attached programs, for one window.
+//! The attached programs, and the results of their window.
 
 use crate::events::{self, Counting};
 use crate::figures::{Exits, Interrupts, Reason, Vcpu, VcpuState, VcpuTimes};
@@ -22,9 +22,9 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of vCPUs created during the window.
+/// Number of slots for vCPUs created during the window.
 const MORE: usize = 64;
-/// Maximum number of vCPUs in total, about 90 kB each.
+/// Maximum number of vCPUs in total; each takes about 90 kB.
 const MOST: usize = 2048;
 /// NMI's delivery mode (arch/x86/include/asm/apicdef.h).
 const NMI: usize = 4;
@@ -38,7 +38,7 @@ const PURPOSE: Purpose = Purpose("watch VM exits");
 pub struct Options {
     /// Watches the vCPUs of the given VMs only, not those created later.
     pub only: bool,
-    /// Counts all of KVM's events.
+    /// Also counts all of KVM's events.
     pub events: bool,
     /// Lets the kernel measure the programs' run time, which adds two clock readings to each run.
     pub cost: bool,
@@ -53,7 +53,7 @@ pub struct Watch {
     shared: Mapped<Shared>,
     counting: Option<Counting>,
     from: Ns,
-    /// State in /proc of the vCPUs known at the start.
+    /// State of each vCPU thread known at the start, from /proc, by TID.
     looked: HashMap<u32, VcpuState>,
 }
 
@@ -153,7 +153,7 @@ impl Watch {
 
     fn set_from(&self, from: u64) {
         self.shared.set_field(0, offset_of!(Shared, from), from);
-        // A program that is creating a slot may have read the old value.
+        // A program that is just creating a slot may have read the old value; let it finish.
         sleep(PATIENCE);
         for slot in 1..self.vcpus.len() {
             self.vcpus.set_field(slot, offset_of!(RawVcpu, since), from);
@@ -259,7 +259,7 @@ impl Watch {
         vcpu
     }
 
-    /// A vCPU without any event was in one state throughout: takes that state from /proc.
+    /// Takes the state of a vCPU without events from /proc: it was in one state throughout.
     fn settle(&self, vcpu: &mut Vcpu) {
         if vcpu.tiles.sum() != vcpu.tiles.not_known_ns {
             return;
@@ -275,7 +275,7 @@ impl Watch {
 }
 
 impl Loaded {
-    /// Passes the known vCPUs to the programs.
+    /// Passes the known vCPUs to the programs. `put` maps a TID to its slot.
     fn announce(&self, known: &[Known], put: impl Fn(u32, u32) -> Result<(), StartError>) -> Result<(), StartError> {
         let mut shared = self.shared.get(0);
         shared.next_row = 1 + NO_ROW as u32;
@@ -297,7 +297,7 @@ fn known(vm: &Vm) -> impl Iterator<Item = Known> + '_ {
     vcpus.map(|thread| Known { tid: thread.tid, pid: vm.pid, id: thread.vcpu })
 }
 
-/// The current state of a thread, if it is certain.
+/// The current state of a thread; `None` if it cannot be determined with certainty.
 fn look(pid: u32, tid: u32) -> Option<VcpuState> {
     let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}/task/{tid}"))?;
     match stat.state {
@@ -319,7 +319,7 @@ fn interrupts(raw: &RawInterrupts) -> Interrupts {
     let counts = raw.accepted.iter().zip(&raw.posted).map(|(accepted, posted)| (*accepted, *posted));
     let vectors = (0..=u8::MAX).zip(counts).filter(|(_, (accepted, _))| *accepted > 0).collect();
     let nmis = raw.modes[NMI];
-    // The first two modes have vectors.
+    // Interrupts of the first two delivery modes have vectors.
     Interrupts { vectors, nmis, other: raw.modes[2..].iter().sum::<u64>() - nmis }
 }
 

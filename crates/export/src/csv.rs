@@ -17,14 +17,15 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, a line each".into(), notes: notes(request.run, &damaged) })
 }
 
-/// Size of a write, bytes.
+/// Amount of text after which it is written, bytes.
 const PIECE: usize = 1 << 16;
 
 /// Writes the selected journeys. Skips damaged parts and returns their errors.
 ///
-/// Columns: `stream` (in the form of the command line), `key`, `number`, `utc_ns`, `t_ns`; for each point, in the order
-/// of the route, the ns from `t_ns` to its sighting (empty without a sighting); `cpu:` and `tid:` of each point, if
-/// `select` requests them; `duplicates`, `out_of_order`, `drop_reason` (of packets that did not arrive), `path`.
+/// Columns: `stream` (in the form used on the command line), `key`, `number`, `utc_ns`, `t_ns`; for each point, in the
+/// order of the route, the time from `t_ns` to its sighting in ns (empty without a sighting); `cpu:` and `tid:` of each
+/// point, if `select` requests them; `duplicates`, `out_of_order`, `drop_reason` (of packets that did not arrive),
+/// `path`.
 ///
 /// # Errors
 /// If the output cannot be written.
@@ -108,11 +109,11 @@ fn push_field(text: &mut String, field: &str) {
     text.push_str(&quoted(field));
 }
 
-/// A name, in quotes if it contains a comma or a quote, and without control characters: the table may be shown on a
-/// terminal.
+/// Encodes a name: in quotes if it contains a comma or a quote, and without control characters, because the table may
+/// be shown on a terminal.
 fn quoted(field: &str) -> String {
     let mut field = visible(&printable(field)).into_owned();
-    // A spreadsheet would read it as a formula.
+    // A leading apostrophe keeps a spreadsheet from reading the field as a formula.
     if field.starts_with(['=', '+', '-', '@']) {
         field.insert(0, '\'');
     }

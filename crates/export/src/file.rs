@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Directories of, and links to, a process's own descriptors.
+/// Paths that lead to a process's own descriptors.
 const OWN: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
 
 /// Opens a device or a pipe for direct writing; returns `None` for other files. Symbolic links of other users are not
@@ -32,7 +32,7 @@ fn is_written_as_it_is(path: &Path) -> bool {
 /// Checks that a path may be written to. Devices and pipes are written to directly.
 ///
 /// # Errors
-/// If it is a directory or, without `force`, an existing file. The text includes the remedy.
+/// If it is a directory or, without `force`, an existing file. The message says what to do instead.
 pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -43,8 +43,9 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     }
 }
 
-/// Writes a file that appears under its name when it is complete, or to stdout for `-`. On a full disk, an error or
-/// Ctrl-C, a previous file remains. Without `force`, a file that another program created meanwhile remains too.
+/// Writes a file that appears under its name only when it is complete, or writes to stdout for `-`. If the disk is
+/// full, an error occurs or the user presses Ctrl-C, a previous file remains. Without `force`, so does a file that
+/// another program created in the meantime.
 ///
 /// # Errors
 /// If the file cannot be written, or `write` fails.
@@ -69,7 +70,7 @@ pub fn write_file<T, E: From<io::Error>>(
     write_file_in(&directory, &name, force, write)
 }
 
-/// Like [`write_file`], in an open directory, even if the directory is renamed meanwhile.
+/// Like [`write_file`], in an open directory, even if the directory is renamed in the meantime.
 ///
 /// # Errors
 /// If the file cannot be written, or `write` fails.
@@ -99,7 +100,7 @@ fn appear(directory: &Directory, (part, name): (&OsStr, &OsStr), force: bool) ->
         match directory.link(part, name) {
             Ok(()) => return directory.remove(part),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
-            // Some file systems have no hard links.
+            // Some file systems have no hard links: rename the file instead.
             Err(_) => {}
         }
     }

@@ -1,5 +1,5 @@
-//! Segments' times as a log of HdrHistogram: text version 1.3, with histograms in the compressed V2 encoding in base64.
-//! The formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
+//! Times of segments as an HdrHistogram log: text version 1.3, with histograms in the compressed V2 encoding, in
+//! base64. The formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
 
 use crate::{each_journey, notes, ExportError, ExportRequest, Exported};
 use base64::{engine::general_purpose::STANDARD, Engine};
@@ -12,9 +12,10 @@ use std::{
     io::{self, Write},
 };
 
-/// Interval of lines, ns.
+/// Interval covered by each line, ns.
 const INTERVAL: Ns = 10_000_000_000;
-/// Maximum number of open intervals: journeys of several streams are read slightly out of order.
+/// Maximum number of open intervals; several are needed, because journeys of several streams are read slightly out of
+/// order.
 const OPEN: usize = 16;
 /// Significant digits of a value, and the resulting constants of the format: values below 2048 have a bucket each.
 const DIGITS: u32 = 3;
@@ -22,7 +23,7 @@ const HALF_BITS: u32 = 10;
 const COOKIE: u32 = 0x1c84_9313;
 const COMPRESSED: u32 = 0x1c84_9314;
 
-/// Writes the times of all segments, a line for each of 10 s.
+/// Writes the times of all segments, one line per segment and 10 s.
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let run = request.run;
     let segments = Segment::all(run);
@@ -46,7 +47,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
         for (segment, counts) in segments.iter().zip(counts) {
             match segment.ends.iter().find_map(|(from, to)| journey.between(*from, *to)) {
                 Some(time @ 0..) => counts.add(time as u64),
-                // A negative time means that the packet was not with the daemon.
+                // A negative `Tupcall` only means that the packet did not pass through ovs-vswitchd.
                 Some(_) => negative += u64::from(segment.kind != SegmentKind::Tupcall),
                 None => {}
             }
@@ -68,7 +69,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: format!("the times of {} segments, a line for each of 10 s", segments.len()), notes })
 }
 
-/// A segment by its name. If streams take different routes, a name has several pairs of ends.
+/// A segment, identified by its name. If streams take different routes, it has several pairs of ends.
 struct Segment {
     tag: String,
     kind: SegmentKind,
@@ -81,7 +82,7 @@ impl Segment {
         let mut all: Vec<Self> = Vec::new();
         for segment in &run.manifest().segments {
             let (Some(from), Some(to)) = (id(&segment.from), id(&segment.to)) else { continue };
-            // A comma ends a tag, and a line break ends a line.
+            // A comma would end the tag, and a line break the line.
             let plain = |c: char| if c == ',' || c.is_whitespace() || c.is_control() { '_' } else { c };
             let tag: String = segment.name.chars().map(plain).collect();
             match all.iter_mut().find(|known| known.tag == tag) {
@@ -124,7 +125,7 @@ impl Counts {
         self.greatest = self.greatest.max(value);
     }
 
-    /// The V2 encoding, compressed.
+    /// Encodes the histogram in the compressed V2 encoding.
     fn compressed(&self) -> io::Result<Vec<u8>> {
         let mut payload = Vec::new();
         let mut zeros = 0_i64;
@@ -153,7 +154,7 @@ impl Counts {
     }
 }
 
-/// Index of the bucket of a value: its 11 leading bits, after the buckets of smaller magnitudes.
+/// Index of a value's bucket: buckets keep the 11 leading bits, and follow those of smaller magnitudes.
 fn bucket(value: u64) -> usize {
     let above = 64 - (value | ((2 << HALF_BITS) - 1)).leading_zeros() - (HALF_BITS + 1);
     ((above as usize) << HALF_BITS) + (value >> above) as usize

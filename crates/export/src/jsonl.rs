@@ -20,7 +20,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, an object a line".into(), notes: notes(run, &damaged) })
 }
 
-/// Names for the numbers in a run.
+/// Names of what a run refers to by number.
 struct Names<'a> {
     drops: DropReasons<'a>,
     streams: Vec<String>,

@@ -81,7 +81,7 @@ pub const EXPORTERS: &[Exporter] = &[
 
 /// A format of `latpath export`.
 pub struct Exporter {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// Content and tool, in one sentence.
     pub about: &'static str,
@@ -91,7 +91,7 @@ pub struct Exporter {
     pub extension: &'static str,
     /// Whether the format is text that a terminal can show.
     pub is_text: bool,
-    /// Whether it writes captures, of which a [`Selection`] can be made.
+    /// Whether it writes captures, from which a [`Selection`] can be made.
     pub takes_selection: bool,
     /// Writes the run.
     pub write: fn(&mut ExportRequest, &mut dyn Write) -> Result<Exported, ExportError>,
@@ -105,7 +105,7 @@ pub struct ExportRequest<'a> {
     pub selection: Selection,
     /// Ends the export early once it is set.
     pub stop: &'a AtomicBool,
-    /// Takes lines on the progress.
+    /// Receives progress messages, one line each.
     pub progress: &'a mut dyn FnMut(String),
 }
 
@@ -118,10 +118,12 @@ fn points_in_order(run: &Run) -> Vec<usize> {
     order
 }
 
-/// Drop reasons of packets that did not arrive. A drop of a packet that arrived concerns a copy, as bridges make them.
+/// Drop reasons of packets that did not arrive. A drop of a packet that arrived is ignored: it concerns a copy, e.g.
+/// made by a bridge.
 struct DropReasons<'a> {
     notes: &'a [DropNote],
-    /// Last point of each stream's route, or of the common route if a stream has none, as a bit of a journey's `seen`.
+    /// For each stream, the last point of its route (of the common route if it has none), as a bit of a journey's
+    /// `seen`.
     ends: Vec<u64>,
     end: u64,
 }
@@ -136,7 +138,8 @@ impl<'a> DropReasons<'a> {
         Self { notes: &manifest.drop_notes, ends: ends.collect(), end: all }
     }
 
-    /// The index of a journey's drop note, and the note if the run has it.
+    /// The index of a journey's drop note, and the note if the run contains it. `None` if the packet arrived or has no
+    /// note.
     fn of_packet(&self, stream: StreamId, seen: u64, drop_note: u16) -> Option<(usize, Option<&'a DropNote>)> {
         let arrived = seen & self.ends.get(usize::from(stream)).unwrap_or(&self.end) != 0;
         let note = usize::from(drop_note).checked_sub(1).filter(|_| !arrived)?;
@@ -144,8 +147,8 @@ impl<'a> DropReasons<'a> {
     }
 }
 
-/// Passes on the selected journeys until the user ends the export, which then fails. Skips damaged parts and returns
-/// their errors.
+/// Calls `each` with the selected journeys. Skips damaged parts and returns their errors. Fails if the user ends the
+/// export.
 fn each_journey(
     run: &Run,
     select: &Select,
@@ -247,7 +250,7 @@ mod tests {
             assert!(link.symlink_metadata().unwrap().is_file(), "the link was replaced");
             std::fs::remove_file(&link).unwrap();
         }
-        // Links of the system, and devices by their real names.
+        // Writes to the system's own links, and to devices, directly.
         let (_reader, pipe) = io::pipe().unwrap();
         let own = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
         for path in ["/dev/null", &own].map(std::path::Path::new) {

@@ -78,7 +78,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
 
 struct Table<'a> {
     run: &'a Run,
-    /// Points in the order of their columns.
+    /// Indexes of the points in the order of their columns.
     order: Vec<usize>,
     /// Whether CPUs and threads are known.
     details: bool,

@@ -14,7 +14,8 @@ use std::io::Write;
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
-/// Codes of options: of all blocks, of interfaces, and of packets.
+/// Option codes: `COMMENT` of any block, `APPLICATION` of the section header, `NAME` and `RESOLUTION` of interfaces,
+/// `PACKET_ID` of packets; and the link type `ETHERNET`.
 const COMMENT: u16 = 1;
 const APPLICATION: u16 = 4;
 const NAME: u16 = 2;
@@ -44,20 +45,20 @@ struct Interface {
     kind: PointKind,
 }
 
-/// Packets made of journeys.
+/// Rebuilds packets from journeys.
 struct Rebuilt<'a> {
     streams: Vec<(&'a StreamSpec, String)>,
     drop_notes: &'a [DropNote],
     /// Interfaces in the order in which packets pass them; drops last.
     interfaces: Vec<Interface>,
-    /// Points of computed times, each with the event at that time.
+    /// Indexes of points whose times are computed, each with the event at that time.
     computed: Vec<(usize, &'static str)>,
     time_of_day: TimeOfDay,
-    /// Blocks of the section header and the interfaces.
+    /// Encoded section header and interface blocks.
     head: Vec<u8>,
     packets: Vec<u8>,
     written: u64,
-    /// Number of each stream's journeys whose frames cannot be rebuilt, and the reason.
+    /// For each stream, the number of journeys whose frames cannot be rebuilt, and the reason.
     refused: Vec<(u64, String)>,
     /// Number of sightings before 1970.
     early: u64,
@@ -98,7 +99,7 @@ impl<'a> Rebuilt<'a> {
         })
     }
 
-    /// The packets of a journey, in the order of its points.
+    /// Encodes a journey's sightings as packets, in the order of the route.
     fn packets(&mut self, j: &Journey) -> &[u8] {
         self.packets.clear();
         let Some((stream, name)) = self.streams.get(usize::from(j.stream)) else { return &[] };
@@ -148,7 +149,7 @@ impl<'a> Rebuilt<'a> {
     }
 }
 
-/// The event at the computed times of such points; `None` for sightings.
+/// The event at the computed times of points of this kind; `None` if their times are those of sightings.
 fn computed(kind: PointKind) -> Option<&'static str> {
     let is_planned = kind.info().passage == Passage::Planned;
     kind.is_computed().then_some(if is_planned { "it was to be sent" } else { "its sample was taken" })
@@ -177,7 +178,7 @@ fn section() -> Vec<u8> {
 fn put_interface(out: &mut Vec<u8>, interface: &Interface, info: &PointInfo) {
     let mut body = Vec::new();
     body.extend([ETHERNET, 0].map(u16::to_le_bytes).concat());
-    // No limit on the length of frames.
+    // 0: no limit on the length of frames.
     body.extend(0_u32.to_le_bytes());
     put_option(&mut body, NAME, cut(&interface.name, MOST).as_bytes());
     // The unit of times is 10^-9 s.
@@ -203,7 +204,7 @@ fn put_packet(out: &mut Vec<u8>, (interface, utc): (u32, u64), frame: &[u8], com
     put_block(out, PACKET, &body);
 }
 
-/// Appends a block. The length of its body is a multiple of 4.
+/// Appends a block. The length of `body` must be a multiple of 4.
 fn put_block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
     let length = (body.len() as u32 + 12).to_le_bytes();
     out.extend(kind.to_le_bytes());

@@ -7,7 +7,7 @@ use latpath_stats::units::{bytes, number_of};
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-/// Writes the trace, by crate latpath_perfetto.
+/// Writes the trace, using crate latpath_perfetto.
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let context = run_context(request.run);
     let mut captures = RunCaptures::new(request.run);
@@ -30,7 +30,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: summary_text(&export.finish()?), notes })
 }
 
-/// Summary of the written trace.
+/// Describes the written trace.
 fn summary_text(summary: &Summary) -> String {
     let (captures, packets) = (number_of(summary.captures, "spike"), number_of(summary.packets, "packet"));
     let mut text = format!("{captures} around {packets}, {}; open it in the Perfetto UI", bytes(summary.bytes));

@@ -1,4 +1,4 @@
-//! Exports have the content of the run: each is read back by an independent reader.
+//! Checks that exports contain the run's data: each is read back by an independent reader.
 
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use hdrhistogram::serialization::Deserializer;
@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 const BEGIN: Ns = 1_767_225_600_000_000_000;
 const POINTS: [&str; 3] = ["publisher/tx@eth0", "host/nic-rx@nic0", "relay/app-read@relay"];
 
-/// 30 s of journeys: one in 50 is lost before the last point, one in 40 has a negative time.
+/// Writes a run with 30 s of journeys: one in 50 is lost before the last point, one in 40 has a negative time.
 fn run(path: &Path) -> Run {
     let names: Vec<Point> = POINTS.iter().map(|p| p.parse().unwrap()).collect();
     let points: Vec<PointInfo> = names.iter().cloned().map(PointInfo::from).collect();
@@ -94,8 +94,8 @@ fn json_lines_hold_every_journey() {
     }
 }
 
-/// Names come from packets, devices and other machines. Text formats have no control characters for a terminal, CSV no
-/// formulas for a spreadsheet; JSON has the names unchanged.
+/// Names come from packets, devices and other machines, so they may be malicious. Text formats must contain no control
+/// characters that a terminal obeys, and CSV no formulas for a spreadsheet; JSON contains the names unchanged.
 #[test]
 fn names_are_neither_orders_to_a_terminal_nor_formulas() {
     let folder = tempfile::tempdir().unwrap();

@@ -72,14 +72,14 @@ enum vector {
 #define FEW_FAULTS 64 /* minimum page faults for an event */
 #define SKIPPED 5     /* functions at the top of a stack that belong to the recorder and the scheduler */
 #define DEPTH 4       /* functions after them that are recorded for a blocked thread */
-/* Reading a stack costs 1 to 2 µs: maximum stacks per CPU in STACKS_NS. */
+/* Reading a stack takes 1 to 2 µs, so at most STACKS are read per CPU in STACKS_NS. */
 #define STACKS 10
 #define STACKS_NS 10000000
 
 #define FLAG_PREEMPTED 1
 #define FLAG_THROTTLED 2 /* its control group had exhausted its quota */
 
-/* Unknown vCPUs and reasons. */
+/* Marks an unknown vCPU or reason. */
 #define UNKNOWN 0xffffffff
 
 struct event {
@@ -106,11 +106,9 @@ struct head {
 
 #define BUDGET_EVENTS 256 /* events per part of the budget */
 
-/*
- * The budget of recording: a bucket that fills with time, and from which each CPU takes parts. Its level is stored as a
- * time, up to which the budget is used. Taking a part advances that time; the present overtakes it while little is
- * recorded.
- */
+/* The recording budget: a bucket that fills with time, and from which each CPU takes parts. Its level is stored as a
+ * time: the budget is used up to `used_until`. Taking a part advances that time; while little is recorded, the present
+ * overtakes it. */
 struct allowance {
 	__u64 part_ns;    /* time in which the budget allows one part */
 	__u64 burst_ns;   /* maximum distance of used_until from the present */

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * The flight recorder keeps the latest events of each CPU. Every program writes one event of 32 bytes into its CPU's
- * ring, which overwrites itself. User space reads the ring during writes, and detects overwritten events by the head.
- */
+/* The flight recorder keeps the latest events of each CPU. Every program writes one event of 32 bytes into its CPU's
+ * ring, which overwrites itself. User space reads the ring while it is written, and detects overwritten events by the
+ * head. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -16,9 +15,9 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Events per CPU's ring: 1 << ring_shift. */
+/* Base-2 logarithm of the number of events in each CPU's ring. */
 const volatile __u32 ring_shift = 15;
-/* For doors: of switches, only those from servers are recorded; exits from guests, without their reasons. */
+/* For doors: of thread switches, record only those from servers, and do not read the reasons of guest exits. */
 const volatile _Bool is_for_doors = 0;
 
 SHARED_ARRAY(ring, 1, struct event);
@@ -26,10 +25,10 @@ SHARED_ARRAY(heads, 1, struct head);
 SHARED_ARRAY(names, NAMES, struct name);
 SHARED_ARRAY(allowance, 1, struct allowance);
 
-/* For doors: threads that serve queues, or raise interrupts. */
+/* For doors: TIDs of threads that serve queues or raise interrupts. */
 MAP(servers, LRU_HASH, 4096, __u32, __u8);
 
-/* Wakes the thread of user space that enforces the budget: one entry each time that the budget is used up. */
+/* Wakes the user-space thread that enforces the budget: gets one entry each time the budget is used up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -62,16 +61,14 @@ static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 ki
 	asm volatile("" ::: "memory");
 	*(volatile __u16 *)&e->generation = at >> ring_shift;
 #else
-	/* An exchange is a full barrier; kind and generation share a word. */
+	/* An exchange is a full barrier. It writes kind and generation together, because they share a word. */
 	__sync_lock_test_and_set((__u32 *)&e->kind, (__u32)kind | (__u32)(at >> ring_shift) << 16);
 #endif
 }
 
-/*
- * Takes a part of the budget for this CPU's next events. When the budget is used up, all CPUs stop after their current
- * parts, until user space permits recording again. User space is woken immediately, and detaches the programs, whose
- * entry and return cost time too.
- */
+/* Takes a part of the budget for this CPU's next events. When the budget is used up, each CPU stops after its current
+ * part, until user space permits recording again. User space is woken immediately, and detaches the programs, because
+ * entering and leaving them takes time too. */
 __noinline int take_part(struct head *head)
 {
 	__u32 zero = 0;
@@ -98,18 +95,16 @@ refused:
 	return 0;
 }
 
-/* The CPU's ring and the time of the event. */
+/* The CPU, its ring, and the time of the event. */
 struct here {
 	struct head *head;
 	__u64 now;
 	__u32 cpu;
 };
 
-/*
- * Returns false if nothing is to be recorded. The time is taken before the place: an interrupt between the two takes
- * the earlier place with a later time, and user space sorts by time. The place is taken atomically, because interrupts
- * and NMIs record in between. Reading the clock is by far the most expensive part.
- */
+/* Returns false if nothing is to be recorded. The time is read before a place is taken: an interrupt between the two
+ * gets an earlier place but has a later time, so user space sorts by time. The place is taken atomically, because
+ * interrupts and NMIs record in between. Reading the clock is by far the most expensive part. */
 static __always_inline _Bool is_here(struct here *here)
 {
 	here->cpu = bpf_get_smp_processor_id();
@@ -125,7 +120,7 @@ static __always_inline _Bool is_here(struct here *here)
 static __always_inline void record_at(const struct here *here, __u16 kind, __u32 pid, __u64 b, __u64 c)
 {
 	write_event(here->cpu, take_places(here->head, 1), here->now, kind, pid, b, c);
-	/* One event in 64 is used to measure the cost. */
+	/* Measure the cost of one event in 64. */
 	if ((here->now >> 5 & 63) == 0) {
 		here->head->cost_ns += bpf_ktime_get_ns() - here->now;
 		here->head->cost_samples++;
@@ -156,7 +151,7 @@ static __always_inline __u64 low_high(__u32 low, __u32 high)
 	return low | (__u64)high << 32;
 }
 
-/* Stores a thread's name. If two CPUs write the same place simultaneously, one succeeds. */
+/* Stores a thread's name. If two CPUs write the same entry simultaneously, one of them gives up. */
 static __always_inline void write_name(struct name *n, struct task_struct *p, __u32 pid, const void *comm)
 {
 	if (__sync_lock_test_and_set(&n->pid, BUSY) == BUSY)
@@ -193,15 +188,14 @@ static __always_inline __u32 cpu_of(struct task_struct *p)
 	return p->thread_info.cpu;
 }
 
-/*
- * include/linux/sched.h: TASK_UNINTERRUPTIBLE, except the frequent TASK_IDLE (0x400) and locks of PREEMPT_RT (0x1000).
- */
+/* Whether a thread sleeps in TASK_UNINTERRUPTIBLE (include/linux/sched.h), except for the frequent TASK_IDLE (0x400)
+ * and locks of PREEMPT_RT (0x1000). */
 static __always_inline _Bool is_blocked(__u32 state)
 {
 	return (state & 0x1402) == 0x2;
 }
 
-/* Limits reading of stacks: busy machines have many threads that block briefly. */
+/* Limits how many stacks are read: on busy machines many threads block briefly. */
 static __always_inline _Bool may_read_stack(const struct here *here)
 {
 	struct head *head = here->head;
@@ -213,7 +207,8 @@ static __always_inline _Bool may_read_stack(const struct here *here)
 	return head->stacks++ < STACKS;
 }
 
-/* Records where a thread blocks. The first functions are this program's and the tracepoint's. */
+/* Records where a thread blocks. Skips the first functions, which belong to this program, the tracepoint and the
+ * scheduler. */
 static __always_inline void blocked_at(void *ctx, const struct here *here, __u32 pid)
 {
 	__u64 at[SKIPPED + DEPTH] = {};
@@ -226,14 +221,14 @@ static __always_inline void blocked_at(void *ctx, const struct here *here, __u32
 			record_at(here, BLOCKED_AT, pid, at[i], at[i + 1]);
 }
 
-/* Records the page faults of the leaving thread, and stores the count of the next one. */
+/* Records the page faults of the thread that is switched out, and stores the current count of the next one. */
 static __always_inline void count_faults(const struct here *here, struct task_struct *prev, struct task_struct *next)
 {
 	struct head *head = here->head;
 	__u64 faults;
 	_Bool known;
 
-	/* Unknown for the first thread on each CPU, and after a missed switch. */
+	/* The count at switch-in is unknown for the first thread on each CPU, and after a missed switch. */
 	known = head->pid == prev->pid;
 	faults = prev->min_flt + prev->maj_flt - head->faults;
 	head->faults = next->min_flt + next->maj_flt;
@@ -308,7 +303,7 @@ int BPF_PROG(wakeup, struct task_struct *p)
 	return woken(WAKEUP, p);
 }
 
-/* A new thread may reuse the number of one that has ended. */
+/* A new thread may reuse the TID of one that has ended. */
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(wakeup_new, struct task_struct *p)
 {
@@ -337,7 +332,7 @@ int BPF_PROG(migrate, struct task_struct *p, int to)
 	return record_here(MIGRATE, low_high(p->pid, to), cpu_of(p));
 }
 
-/* A tracepoint whose event has one number, computed from its arguments. */
+/* Defines the program for a tracepoint whose event has a single number, computed from its arguments. */
 #define EVENT(name, tracepoint, kind, number, ...)                \
 	SEC("tp_btf/" #tracepoint)                                \
 	int BPF_PROG(name, ##__VA_ARGS__)                         \
@@ -384,7 +379,7 @@ int BPF_PROG(nmi, void *handler, __s64 took)
 	return record_here(NMI, took, (__u64)handler);
 }
 
-/* A poll without a device is that of the CPU's own backlog. */
+/* A poll without a device polls the CPU's own backlog. */
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
@@ -407,7 +402,8 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 	return 0;
 }
 
-/* Recent kernels assume that arguments of modules' tracepoints may be null. */
+/* The vCPU's ID. The null check is for recent kernels, which assume that pointers passed to modules' tracepoints may be
+ * null. */
 static __always_inline __u32 number_of(struct kvm_vcpu *vcpu)
 {
 	return vcpu ? (__u32)vcpu->vcpu_id : UNKNOWN;
@@ -428,14 +424,14 @@ int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 	return record_here(KVM_EXIT, low_high(number_of(vcpu), reason), isa);
 }
 
-/* Linux 5.15 */
+/* Linux 5.15 passes the reason. */
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(kvm_exit_with_reason, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
 {
 	return record_here(KVM_EXIT, low_high(number_of(vcpu), reason), isa);
 }
 #else
-/* arch/arm64/kvm/trace_arm.h: no vCPU is passed. */
+/* arch/arm64/kvm/trace_arm.h: the tracepoints do not pass the vCPU. */
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(kvm_entry)
 {

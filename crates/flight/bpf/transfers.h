@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * The steps of a transfer between a guest and its host: kicks, vhost's rounds, packets at taps, interrupts. Loaded on
- * request only. Eventfds are identified by their number in /proc/PID/fdinfo, plus one: 0 for none.
- */
+/* The steps of a transfer between a guest and its host: kicks, vhost's rounds, packets at taps, interrupts. Loaded on
+ * request only. An eventfd is identified by its ID in /proc/PID/fdinfo, plus one; 0 stands for none. */
 #ifndef LATPATH_FLIGHT_TRANSFERS_H
 #define LATPATH_FLIGHT_TRANSFERS_H
 
@@ -13,7 +11,8 @@ static __always_inline __u32 number_of_eventfd(struct eventfd_ctx *eventfd)
 	return eventfd ? (__u32)BPF_CORE_READ(eventfd, id) + 1 : 0;
 }
 
-/* For doors: the running thread serves a queue or raises an interrupt, so that its sleeps matter. */
+/* For doors: marks the running thread as one that serves a queue or raises an interrupt, so that its switches are
+ * recorded. */
 static __always_inline void note_server(void)
 {
 	__u32 thread = current_pid();
@@ -23,7 +22,7 @@ static __always_inline void note_server(void)
 		bpf_map_update_elem(&servers, &thread, &yes, BPF_ANY);
 }
 
-/* Up to Linux 6.7. */
+/* Linux up to 6.7; later kernels call eventfd_signal_mask only. */
 SEC("fentry/eventfd_signal")
 int BPF_PROG(eventfd_signal, struct eventfd_ctx *eventfd)
 {
@@ -36,7 +35,7 @@ int BPF_PROG(eventfd_signal_mask, struct eventfd_ctx *eventfd)
 	return record_here(EVENTFD_SIGNAL, number_of_eventfd(eventfd), 0);
 }
 
-/* QEMU serves a queue, or an interrupt that it relays. */
+/* Called when QEMU serves a queue, or an interrupt that it relays. */
 SEC("fentry/eventfd_read")
 int BPF_PROG(eventfd_read, struct kiocb *iocb)
 {
@@ -55,7 +54,7 @@ static __always_inline int record_round(struct vhost_virtqueue *vq, __u64 to_gue
 	return record_here(VHOST_ROUND, low_high(number_of_eventfd(kick), number_of_eventfd(call)), to_guest);
 }
 
-/* drivers/vhost/net.c: rounds started by a kick and by the tap. */
+/* drivers/vhost/net.c: handle_*_kick are rounds started by a kick, handle_*_net rounds started by the tap. */
 SEC("fentry/handle_tx_kick")
 int BPF_PROG(vhost_tx_kick, struct vhost_work *work)
 {
@@ -106,7 +105,7 @@ int BPF_PROG(kvm_mmio, int type, int len, __u64 address, void *value)
 	return record_here(KVM_REGISTER_WRITE, address, written << 1);
 }
 
-/* virtio-mmio and modern PCI on VMX: after the kick. */
+/* A kick by virtio-mmio, or by modern PCI on VMX; the event follows the kick's eventfd. */
 SEC("tp_btf/kvm_fast_mmio")
 int BPF_PROG(kvm_fast_mmio, __u64 address)
 {
@@ -128,7 +127,7 @@ int BPF_PROG(kvm_pio, unsigned int rw, unsigned int port, unsigned int size, uns
 	return record_here(KVM_REGISTER_WRITE, port, written << 1 | 1);
 }
 
-/* Older verifiers reject a const void * argument. */
+/* For older verifiers, which reject a const void * argument. */
 SEC("tp_btf/kvm_pio")
 int BPF_PROG(kvm_pio_without_value, unsigned int rw, unsigned int port)
 {
@@ -180,7 +179,7 @@ int BPF_PROG(kvm_pv_end, void *apic, int vector)
 	return record_here(KVM_END, (__u32)vector, 0);
 }
 
-/* Records a packet at a device of this driver; `size` includes the name's end. */
+/* Records a packet at a device of this driver; `size` includes the name's terminating zero. */
 static __always_inline int record_at_device(__u16 kind, struct net_device *dev, const char *driver, __u32 size)
 {
 	struct net_device *device = UNTRUSTED(dev);
@@ -200,7 +199,7 @@ static __always_inline int record_at_tap(__u16 kind, struct net_device *dev)
 	return record_at_device(kind, dev, "tun", sizeof("tun"));
 }
 
-/* drivers/net/macvtap.c: macvtap_link_ops. Packets from a guest leave by the macvtap. */
+/* drivers/net/macvtap.c: macvtap_link_ops. Packets from a guest leave through the macvtap. */
 SEC("tp_btf/net_dev_start_xmit")
 int BPF_PROG(macvtap_write, struct sk_buff *skb, struct net_device *dev)
 {

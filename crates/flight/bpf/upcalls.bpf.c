@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * Records changes of the flows of Open vSwitch's datapaths, and the upcalls of packets that find none: which thread
+/* Records changes to the flows of Open vSwitch's datapaths, and the upcalls of packets that match no flow: which thread
  * installs and removes flows, which packets are sent to ovs-vswitchd, and when one of its handlers reads them and
- * answers. User space reads the records some time later, and compares the keys of packets with those of removed flows.
+ * replies. User space reads the records some time later, and compares the keys of packets with those of removed flows.
  *
- * Functions at Linux 6.1 to 6.18: net/openvswitch/{datapath,flow_table}.c, net/netlink/af_netlink.c.
- */
+ * Functions as in Linux 6.1 to 6.18: net/openvswitch/{datapath,flow_table}.c, net/netlink/af_netlink.c. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -43,7 +41,7 @@ static __always_inline void *reserve(__u64 size)
 	return record;
 }
 
-/* Fills a record, except for the fields of its event. */
+/* Fills a record, except for the fields specific to its event. */
 static __always_inline void fill(struct datapath_record *record, __u32 event, __u64 table)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
@@ -64,14 +62,14 @@ static __always_inline void fill(struct datapath_record *record, __u32 event, __
 	bpf_get_current_comm(record->comm, sizeof(record->comm));
 }
 
-/* Submits a record. User space reads it when it needs it, and is not woken. */
+/* Submits a record without waking user space, which reads records only when it needs them. */
 static __always_inline int submit(void *record)
 {
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
 }
 
-/* The address as a number, to which the verifier allows variables to be added. */
+/* Returns the address as a number, because the verifier does not allow variables to be added to the pointer. */
 static __always_inline __u64 address_of(const void *pointer)
 {
 	const void *volatile there = pointer;
@@ -88,10 +86,8 @@ static __always_inline void read_key(__u8 *to, const void *key)
 	bpf_probe_read_kernel(to, size < FLOW_KEY_BYTES ? size : FLOW_KEY_BYTES, key);
 }
 
-/*
- * Counts a flow's packets, and finds the time of the last one. Statistics are per CPU; at first, all CPUs use those of
- * CPU 0.
- */
+/* Reads the number of a flow's packets, and the time since the last one. Statistics are per CPU; at first, all CPUs use
+ * those of CPU 0. */
 static __always_inline void read_use(struct datapath_record *record, struct sw_flow *flow)
 {
 	__u64 place = address_of(flow) + bpf_core_field_offset(struct sw_flow, stats);
@@ -131,7 +127,7 @@ static __always_inline struct flow_record *of_flow(struct flow_table *table, str
 	return record;
 }
 
-/* The flow's own pointer to its mask is set afterwards. */
+/* The mask is an argument here: the flow's own pointer to it is set afterwards. */
 SEC("fentry/ovs_flow_tbl_insert")
 int BPF_PROG(flow_inserted, struct flow_table *table, struct sw_flow *flow, const struct sw_flow_mask *mask)
 {
@@ -209,7 +205,7 @@ int BPF_PROG(upcall_ended, struct datapath *dp, void *skb, void *key, void *info
 	return result ? plain_record(UPCALL_LOST, 0) : 0;
 }
 
-/* The threads of ovs-vswitchd that read upcalls have names of their own (lib/ovs-thread.c: handler1). */
+/* Whether the current thread is one of ovs-vswitchd's that read upcalls, by its name (lib/ovs-thread.c: handler1). */
 static __always_inline _Bool is_handler(void)
 {
 	char comm[16] = {};

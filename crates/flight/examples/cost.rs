@@ -1,5 +1,5 @@
-//! Measures the cost of an event while two threads wake each other as fast as possible, on the CPU on which it runs:
-//! `scripts/bench flight-cost`. The argument is the number of turns.
+//! Measures the cost of recording an event, while two threads wake each other as fast as possible: `scripts/bench
+//! flight-cost`. The argument is the number of turns.
 
 use latpath_bpf::{floor, measure};
 use latpath_flight::Recorder;
@@ -7,16 +7,17 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Number of turns: without programs, with programs that do nothing or read the clock, and with the recorder.
-/// Disturbances only add time, so the minimum counts.
+/// Number of turns. Each measures rounds without programs, with programs that do nothing or only read the clock, and
+/// with the recorder. Disturbances only add time, so the minimum is used.
 const TURNS: usize = 25;
-/// Slices per turn, of which the fastest counts.
+/// Number of slices per measurement; the fastest is used.
 const SLICES: usize = 15;
 const SLICE: Duration = Duration::from_millis(10);
-/// The tracepoints of a round.
+/// The tracepoints that a round passes through.
 const PLACES: [&str; 3] = ["sched_switch", "sched_waking", "sched_wakeup"];
 
-/// Rounds of two wakeups; the number of rounds, and the minimum time of one, ns.
+/// Lets two threads wake each other in turn. Returns the number of rounds of two wakeups each, and the minimum time of
+/// a round, ns.
 fn rounds() -> std::io::Result<(u64, f64)> {
     let (mut here, mut there) = UnixStream::pair()?;
     std::thread::scope(|scope| {
@@ -40,7 +41,7 @@ fn rounds() -> std::io::Result<(u64, f64)> {
     })
 }
 
-/// Time of a round, ns, with programs at its tracepoints that do nothing, or read the clock once.
+/// Time of a round, ns, with programs at its tracepoints that do nothing or, if `reads_clock`, read the clock once.
 fn with_floor(reads_clock: bool) -> std::io::Result<f64> {
     let _attached = PLACES.map(|place| floor::attach(place, reads_clock)).into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(rounds()?.1)
@@ -60,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             (recorded, events) = (ns, (recorder.figures().events - before) as f64 / n as f64);
         }
     }
-    // Programs without a ring run once for each switch, waking and wakeup of a round: two of each.
+    // The minimal programs run once for each switch, waking and wakeup of a round, and a round has two of each.
     let floor_events = 2.0 * PLACES.len() as f64;
     println!("minima of {turns} turns: a round takes {alone:.0} ns without, {recorded:.0} ns with {events:.1} events");
     println!("an event: {:.0} ns", (recorded - alone) / events);

@@ -10,22 +10,23 @@ use libbpf_rs::MapHandle;
 use std::mem::offset_of;
 use std::os::fd::AsFd;
 
-/// Base-2 logarithm of the events that fit into `bytes` of memory.
+/// Base-2 logarithm of the number of events that fit into `bytes` of memory.
 pub(crate) fn shift(bytes: usize) -> u32 {
     (bytes.clamp(64 << 10, 256 << 20) / size_of::<RawEvent>()).ilog2()
 }
 
 const PURPOSE: Purpose = Purpose("record what CPUs do");
 
-/// The attached programs. Only file descriptors keep them attached, so they end with the process, even after kill -9.
+/// The attached programs. Only file descriptors keep them attached, so they are detached when the process ends, even
+/// after kill -9.
 pub(crate) struct Attached {
     pub programs: Programs,
-    /// For readers of windows.
+    /// Mapping for readers of windows.
     pub memory: Memory,
-    /// For the keeper of the budget: with its own mapping, it never waits for readers.
+    /// Separate mapping for the thread that enforces the budget, so that it never waits for readers.
     pub keepers: Memory,
     pub allowance: Mapped<Allowance>,
-    /// Ring buffer with one entry each time that the budget was used up.
+    /// Ring buffer that gets one entry each time the budget is used up.
     pub stops: MapHandle,
     pub names: Mapped<RawName>,
 }
@@ -38,7 +39,7 @@ pub(crate) struct Memory {
     pub cpus: usize,
     /// Number of CPUs with a ring.
     pub rings: usize,
-    /// Base-2 logarithm of the events per ring.
+    /// Base-2 logarithm of the number of events per ring.
     pub shift: u32,
 }
 
@@ -55,7 +56,8 @@ fn last(list: &str) -> Option<usize> {
     list.parse::<Cpus>().ok()?.iter().max().map(|cpu| cpu as usize)
 }
 
-/// Number of CPUs that get a ring: machines may have hundreds of possible CPUs that do not exist.
+/// Number of CPUs that get a ring. Machines may have hundreds of possible CPUs that do not exist, so only those up to
+/// the last online CPU get one.
 fn rings(cpus: usize) -> usize {
     last(&line("/sys/devices/system/cpu/online")).map_or(cpus, |last| last + 1).min(cpus)
 }
@@ -79,7 +81,7 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
             let memory = || Memory::of(skel, cpus, rings, shift);
             let (memory, keepers) = (memory()?, memory()?);
             for cpu in 0..cpus {
-                // Generations start at 1, so that memory never written is not an event.
+                // Generations start at 1, so that memory that was never written is not taken for an event.
                 memory.heads.set_field::<u64>(cpu, offset_of!(Head, next), 1 << shift);
                 memory.heads.set_field(cpu, offset_of!(Head, limit), u64::MAX);
             }
@@ -89,7 +91,7 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
             Ok((hooks.attach(skel.object())?, memory, keepers, (names, allowance, stops)))
         },
     );
-    // Without switches recording is useless.
+    // A record without thread switches is useless.
     let no_switches = |why| PURPOSE.refusal("which thread runs", why);
     let (attached, memory, keepers, (names, allowance, stops)) = match loaded {
         Ok(loaded) => loaded,

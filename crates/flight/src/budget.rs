@@ -1,12 +1,14 @@
 //! The budget of the flight recorder, and which events it gives up to stay within it.
 //!
 //! The kernel programs enforce the budget themselves: a bucket that fills with time and is emptied by events (`struct
-//! allowance` of bpf/event.h). It permits 80 % of the budget continuously, and a burst of 15 % of a second's budget.
+//! allowance` in bpf/event.h). It permits 80 % of the budget continuously, and a burst of 15 % of a second's budget.
 //! When the bucket is empty, the programs record nothing more and wake a thread ([`keeper`](crate::keeper)), which
-//! detaches them: the other 5 % are for their entry and return, which cost time too. So no second costs more than the
-//! budget. [`Budget`] decides what is recorded next, and when. It drops the least useful events first: details, then
-//! who woke whom, then all ([`Level`]). It records more again once the machine is calm enough, according to context
-//! switches and interrupts, which the kernel counts even while nothing is recorded.
+//! detaches them. The remaining 5 % cover entering and leaving the programs until then. So no second costs more than
+//! the budget.
+//!
+//! [`Budget`] decides what is recorded next, and when. It drops the least useful events first: details, then wakers,
+//! then all ([`Level`]). It records more again once the machine is calm enough, judged by its context switches and
+//! interrupts, which the kernel counts even while nothing is recorded.
 //!
 //! The programs measure the cost of one event in 64, and count all events.
 
@@ -37,10 +39,11 @@ const EXPECTED: u64 = 75;
 const CALM: u64 = 60;
 /// Time between the end of one level and the start of the next, ns, in which the bucket half fills.
 const REFILL: Ns = BURST_NS as Ns / 2;
-/// Interval at which the machine's activity is read, ns: the file is long on machines with many interrupts. The second
-/// one applies while fewer events are recorded.
+/// Interval at which the machine's activity is read, ns; not shorter, because the file is long on machines with many
+/// interrupts. The second value applies while fewer events are recorded.
 pub(crate) const ACTIVITY_EVERY: [Ns; 2] = [1_000_000_000, 200_000_000];
-/// Minimum time at a level before more is recorded again, ns. It doubles each time that this was too early.
+/// Minimum time at a level before more is recorded again, ns. It doubles, up to `LONGEST_PAUSE`, each time that turns
+/// out to be too early.
 const LEAST_PAUSE: Ns = 500_000_000;
 const LONGEST_PAUSE: Ns = 64_000_000_000;
 
@@ -50,7 +53,7 @@ pub enum Level {
     /// All events.
     #[default]
     All,
-    /// Without functions of timers and work items, and without raising of softirqs.
+    /// All except functions of timers and work items, and raising of softirqs.
     WithoutDetails,
     /// Also without wakers.
     WithoutWakers,
@@ -61,7 +64,8 @@ pub enum Level {
 impl Level {
     const EACH: [Self; 4] = [Self::All, Self::WithoutDetails, Self::WithoutWakers, Self::Paused];
 
-    /// The first level at which a program of bpf/ is detached; names of threads are recorded at each level.
+    /// The first level at which a program of bpf/ is detached; `None` for programs that record threads' names at each
+    /// level.
     pub(crate) fn that_drops(program: &str) -> Option<Self> {
         match program {
             "rename" | "wakeup_new" => None,
@@ -72,7 +76,7 @@ impl Level {
         }
     }
 
-    /// The first level at which an event is not recorded.
+    /// The first level at which events of this kind are not recorded.
     fn that_drops_event(what: &EventKind) -> Self {
         match what {
             EventKind::SoftirqRaise(_)
@@ -88,7 +92,7 @@ impl Level {
     }
 }
 
-/// Shares of the latest events that remain at each level, percent.
+/// Share of the latest events that would be recorded at each level, percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mix([u64; 4]);
 
@@ -112,18 +116,18 @@ impl Mix {
     }
 }
 
-/// The counts so far.
+/// Counts so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Number of events since the recorder's start.
+    /// Number of events since the recorder was started.
     pub events: u64,
     /// Number of program runs that recorded nothing, because the bucket was empty.
     pub refused: u64,
-    /// Context switches, interrupts and softirqs of the machine since boot; `None` if not read this time.
+    /// Number of context switches, interrupts and softirqs of the machine since boot; `None` if not read this time.
     pub activity: Option<u64>,
 }
 
-/// Counts at the latest reading of the machine's activity.
+/// Counts when the machine's activity was last read.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Ns,
@@ -131,7 +135,7 @@ struct Reading {
     cost_ns: u64,
 }
 
-/// Decides on the level. Pure arithmetic on its inputs, so that it can be tested.
+/// Decides on the level. It is pure arithmetic on its inputs, so that it can be tested.
 #[derive(Debug)]
 pub(crate) struct Budget {
     ppm: Ppm,
@@ -140,7 +144,7 @@ pub(crate) struct Budget {
     a_second: u64,
     ns_per_event: u64,
     level: Level,
-    /// The level to enter after a pause in which the bucket fills, and when.
+    /// The level to enter after a pause in which the bucket fills, and the time at which to enter it.
     planned: Option<(Level, Ns)>,
     at: Ns,
     counted: Counts,
@@ -166,7 +170,7 @@ pub(crate) struct Spent {
 }
 
 impl Budget {
-    /// A budget that starts at `now`, with the counts at that time.
+    /// Creates a budget that starts at `now`, with the counts at that time.
     pub fn new(budget: Ppm, cpus: usize, now: Ns, counted: Counts) -> Self {
         Self {
             ppm: budget,
@@ -195,7 +199,7 @@ impl Budget {
         self.ppm
     }
 
-    /// Share of the machine's CPU time that events took over a recording of `length` ns.
+    /// Share of the machine's CPU time that recording took over `length` ns.
     pub fn cost_ppm(&self, length: Ns) -> Ppm {
         let available = u128::from(self.cpus) * length.max(1) as u128;
         (u128::from(self.spent.cost_ns) * 1_000_000 / available) as u64
@@ -206,16 +210,16 @@ impl Budget {
         self.ns_per_event = ns_per_event.unwrap_or(ASSUMED_NS) + ENTRY_NS;
     }
 
-    /// Time in which the bucket gains the cost of [`BUDGET_EVENTS`] events, ns.
+    /// Time in which the bucket fills by the cost of [`BUDGET_EVENTS`] events, ns.
     pub fn part_ns(&self) -> u64 {
-        /// Longer than any recording, and far from an overflow of the kernel's arithmetic.
+        /// Longer than any recording, but far from overflowing the kernel's arithmetic.
         const MOST: u64 = 1 << 60;
         let cost = self.ns_per_event as u128 * BUDGET_EVENTS as u128 * 1_000_000_000;
         let filled = u128::from(self.a_second) * u128::from(SUSTAINED) / 100;
         cost.checked_div(filled).map_or(MOST, |ns| ns.min(u128::from(MOST)) as u64)
     }
 
-    /// When the next [`tick`](Self::tick) is due, given the time of the last reading of the activity.
+    /// When the next [`tick`](Self::tick) is due, given the time at which the activity was last read.
     pub fn due(&self, activity_read: Ns) -> Ns {
         let reading = activity_read + ACTIVITY_EVERY[usize::from(self.level != Level::All)];
         self.planned.map_or(reading, |(_, at)| at.min(reading))
@@ -273,7 +277,7 @@ impl Budget {
     /// Pauses, and plans the first level that is expected to fit the budget.
     fn shed(&mut self, now: Ns, cost: u64, allowed: u64, mix: impl FnOnce() -> Mix) {
         if self.level == Level::All {
-            // Everything was recorded again too early.
+            // The previous return to `Level::All` was too early, so wait longer before the next one.
             let again = now - self.since < self.pause;
             self.pause = if again { (self.pause * 2).min(LONGEST_PAUSE) } else { LEAST_PAUSE };
             self.mix = Some(mix());
@@ -289,7 +293,7 @@ impl Budget {
     /// Returns to the first level that is expected to fit, judged by the machine's activity.
     fn restore(&mut self, now: Ns, activity: u64, allowed: u64) {
         let mix = self.mix.unwrap_or(Mix([100; 4]));
-        // Without a known relation between activity and cost, the levels are tried.
+        // If the relation between activity and cost is unknown, each level counts as fitting and is tried.
         let all = self.all_per_activity.map_or(0, |each| each.saturating_mul(activity) / 1000);
         let fits = |level: Level| all * mix.remains(level) <= allowed * CALM;
         if let Some(level) = Level::EACH.into_iter().find(|level| *level < self.level && fits(*level)) {
@@ -308,8 +312,8 @@ mod tests {
     /// Time until the keeper has detached the programs, ns.
     const LATENCY: Ns = 10 * MS;
 
-    /// A machine with two CPUs, whose rate of switches changes each second; each switch has three events, one of them a
-    /// waking. The programs' bucket is that of bpf/flight.bpf.c.
+    /// A machine with two CPUs, whose rate of switches changes each second. Each switch causes three events, one of
+    /// them a waking. The bucket works like that of bpf/flight.bpf.c.
     struct Machine {
         budget: Budget,
         now: Ns,
@@ -317,7 +321,7 @@ mod tests {
         activity: u64,
         used_until: u64,
         stopped: Option<Ns>,
-        /// Next run of the keeper.
+        /// Time at which the keeper runs next.
         due: Ns,
         activity_read: Ns,
     }
@@ -336,7 +340,7 @@ mod tests {
             }
         }
 
-        /// The programs' part of a millisecond with this number of runs.
+        /// Simulates `runs` runs of the programs within a millisecond.
         fn run_programs(&mut self, mut runs: u64) {
             while runs > 0 {
                 let part = runs.min(BUDGET_EVENTS as u64);
@@ -388,7 +392,7 @@ mod tests {
             self.due = self.budget.due(self.activity_read);
         }
 
-        /// Cost of one second, ppm of the machine.
+        /// Simulates a second; returns its cost, ppm of the machine.
         fn cost(&mut self, switches: u64) -> u64 {
             let before = self.budget.spent.cost_ns;
             self.second(switches);
@@ -418,8 +422,8 @@ mod tests {
     #[test]
     fn the_least_useful_events_are_dropped_first() {
         let mut machine = Machine::new();
-        // 3 × 150 ns × 90,000 are 4.1 % of a CPU, of which 3.2 % are permitted continuously; without wakers they are
-        // 2.7 %.
+        // 90,000 switches × 3 events × 150 ns take 4.1 % of a CPU; 3.2 % are permitted continuously. Without wakers it
+        // is 2.7 %.
         (0..20).for_each(|_| drop(machine.second(90_000)));
         assert_eq!(machine.budget.level, Level::WithoutWakers);
         let Spent { paused_ns, reduced_ns, .. } = machine.budget.spent;
@@ -440,7 +444,7 @@ mod tests {
         let mut machine = Machine::new();
         machine.second(1000);
         machine.now += 20 * MS;
-        // More than a tenth of a second's budget in 1 ms.
+        // This takes more than a tenth of a second's budget within 1 ms.
         machine.run_programs(35_000);
         assert_eq!((machine.stopped, machine.counted.refused), (None, 0));
     }

@@ -11,11 +11,11 @@ const DEEPEST: usize = 16;
 /// A thread on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Running {
-    /// Its number.
+    /// Thread ID.
     pub pid: u32,
     /// Its scheduling class, if a switch recorded it.
     pub class: Option<Class>,
-    /// It runs its guest's code, as a vCPU.
+    /// Whether it runs guest code, as a vCPU.
     pub guest: bool,
     /// The function of a kworker's work item.
     pub work: Option<u64>,
@@ -24,20 +24,20 @@ pub struct Running {
 /// The activity of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doing {
-    /// Runs a thread.
+    /// A thread runs.
     Thread(Running),
     /// Idle.
     Idle {
-        /// The idle state, by the driver's number, if one was entered.
+        /// Number of the idle state in its driver, if one was entered.
         state: Option<u32>,
     },
     /// A device's interrupt, by number.
     Irq(u32),
     /// A softirq, by number.
     Softirq(u32),
-    /// Another interrupt.
+    /// Another kind of interrupt.
     Vector(Vector),
-    /// A timer's function, by its address, within an interrupt or softirq.
+    /// A timer's function, by its address; it runs within an interrupt or softirq.
     Timer(u64),
     /// An NMI.
     Nmi,
@@ -46,8 +46,8 @@ pub enum Doing {
 }
 
 impl EventKind {
-    /// The context that begins (`true`) or ends: an interrupt, a softirq, or a timer's function, whose end does not
-    /// name it.
+    /// The context that begins (`true`) or ends (`false`): an interrupt, a softirq, or a timer's function. The end of a
+    /// timer's function does not contain its address.
     pub fn edge(&self) -> Option<(bool, Doing)> {
         Some(match *self {
             Self::IrqEntry(number) => (true, Doing::Irq(number)),
@@ -83,7 +83,7 @@ impl Doing {
 pub struct CpuTile {
     /// `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
-    /// The next tile's `from`.
+    /// Equals the next tile's `from`.
     pub to: Ns,
     /// The activity.
     pub doing: Doing,
@@ -92,7 +92,8 @@ pub struct CpuTile {
 }
 
 impl CpuTile {
-    /// Whether the activity is assumed: the last thread switched to, because the switch away from it was not recorded.
+    /// Whether the activity is assumed to be the last thread switched to, because the switch away from it was not
+    /// recorded.
     pub fn is_assumed(&self) -> bool {
         self.thread.is_none() && self.doing.thread().is_some()
     }
@@ -103,17 +104,17 @@ impl CpuTile {
 pub struct CpuTimeline {
     /// The CPU.
     pub cpu: u32,
-    /// Contiguous, from the beginning of the record.
+    /// Contiguous tiles, from the beginning of the record.
     tiles: Vec<CpuTile>,
     /// Number of interrupts with a missing beginning or end.
     pub garbled: u64,
-    /// Number of events of another thread than the last switch had left on the CPU. Some kernels do not record all
-    /// switches: the time in between is unknown.
+    /// Number of events whose thread is not the one that the last switch put on the CPU. Some kernels do not record all
+    /// switches; the time in between is unknown.
     pub missed_switches: u64,
 }
 
 /// Removes the ended context from a stack, and all contexts above it, whose ends are missing. Returns the number of
-/// missing ends and beginnings.
+/// missing ends, or 1 if the beginning is missing.
 fn end(stack: &mut Vec<Doing>, ended: Doing) -> u64 {
     let at = match ended {
         // A timer's function ends within the interrupt or softirq in which it began.
@@ -133,9 +134,9 @@ struct Fold {
     class: Option<Class>,
     idle: Option<u32>,
     guest: bool,
-    /// Contexts above the running thread: interrupts, softirqs, timers' functions.
+    /// Nested contexts on top of the running thread: interrupts, softirqs, timers' functions.
     stack: Vec<Doing>,
-    /// Softirqs interrupted by a switch, possible on PREEMPT_RT.
+    /// Softirqs interrupted by a thread switch, which is possible on PREEMPT_RT; by TID.
     put_aside: HashMap<u32, Vec<Doing>>,
     work: HashMap<u32, u64>,
     garbled: u64,
@@ -143,7 +144,7 @@ struct Fold {
 }
 
 impl Fold {
-    /// The state before the first event.
+    /// Determines the state before the first event.
     fn before(record: &CpuRecord) -> Self {
         let mut fold = Self {
             tiles: Vec::new(),
@@ -173,7 +174,7 @@ impl Fold {
                 _ => {}
             }
         }
-        // A context that ends without having begun was active.
+        // A context that ends but never began was active before the first event.
         for event in &record.events {
             if matches!(event.what, EventKind::Switch { .. }) || fold.stack.len() == DEEPEST {
                 break;
@@ -202,7 +203,8 @@ impl Fold {
         }
     }
 
-    /// If the switch away from a thread is missing, it most likely ran until the next event of another.
+    /// The assumed activity if the switch away from a thread is missing: it most likely ran until the next event of
+    /// another thread.
     fn last_switched_to(&self) -> Doing {
         match (self.doing(), self.class) {
             (Doing::Thread(r), Some(_)) => Doing::Thread(Running { guest: false, work: None, ..r }),
@@ -259,8 +261,8 @@ impl Fold {
         }
     }
 
-    /// Sets the class of a leaving thread. If its policy differs from that at its arrival it was changed meanwhile
-    /// (chrt): as a culprit it has the policy with which it leaves.
+    /// Sets the class of a thread that leaves the CPU. If its policy differs from that at its arrival, it was changed
+    /// in the meantime (chrt); the tiles get the later policy, which matters if the thread caused a delay.
     fn was(&mut self, pid: u32, class: Class) {
         if self.class.is_none_or(|known| known.policy == class.policy) {
             return;
@@ -273,8 +275,8 @@ impl Fold {
     }
 
     fn switch(&mut self, prev: u32, next: u32, class: Class) {
-        // Threads cannot switch in an interrupt, so an open interrupt lost its end. Softirqs may be interrupted on
-        // PREEMPT_RT.
+        // Threads are not switched within an interrupt, so the end of an open interrupt was lost. Softirqs may be
+        // interrupted by a switch on PREEMPT_RT.
         let (before, mut in_softirq) = (self.stack.len(), false);
         self.stack.retain(|context| {
             in_softirq = matches!(context, Doing::Softirq(_)) || in_softirq && matches!(context, Doing::Timer(_));
@@ -291,7 +293,7 @@ impl Fold {
 }
 
 impl CpuTimeline {
-    /// The timeline of a CPU's events; it ends at `to`.
+    /// Builds the timeline from a CPU's events; it ends at `to`.
     pub fn of(record: &CpuRecord, to: Ns) -> Self {
         let mut fold = Fold::before(record);
         for event in record.events.iter().take_while(|e| e.t < to) {
@@ -329,7 +331,7 @@ impl CpuTimeline {
         here.map_or(Doing::Unknown, |tile| tile.doing)
     }
 
-    /// Total time per activity, longest first. Time in a guest or in a work item counts for the thread.
+    /// Total time per activity, longest first. Time in a guest or in a work item is counted as the thread's.
     pub fn shares(&self, from: Ns, to: Ns) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         for tile in self.between(from, to) {
@@ -358,6 +360,6 @@ impl CpuTimeline {
 pub struct Share {
     /// The activity.
     pub doing: Doing,
-    /// Its total time, ns.
+    /// Total time, ns.
     pub ns: Ns,
 }

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Event {
     /// `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
-    /// The running thread, 0 when idle; for a switch, the thread that leaves.
+    /// The running thread, 0 when idle; for a switch, the thread that leaves the CPU.
     pub pid: u32,
     /// The kind of event.
     pub what: EventKind,
@@ -47,10 +47,10 @@ pub enum EventKind {
         cpu: u32,
         /// Its scheduling class.
         class: Class,
-        /// Its control group had exhausted its quota.
+        /// Whether its control group had exhausted its quota.
         throttled: bool,
     },
-    /// A thread that does not run moves to another CPU.
+    /// A thread that is not running moves to another CPU.
     Migrate {
         /// The thread.
         pid: u32,
@@ -59,15 +59,15 @@ pub enum EventKind {
         /// Its new CPU.
         to: u32,
     },
-    /// A device's interrupt begins: its number.
+    /// A device's interrupt, identified by its number, begins.
     IrqEntry(u32),
-    /// A device's interrupt ends: its number.
+    /// A device's interrupt, identified by its number, ends.
     IrqExit(u32),
-    /// A softirq is raised: its number.
+    /// A softirq, identified by its number, is raised.
     SoftirqRaise(u32),
-    /// A softirq begins: its number.
+    /// A softirq, identified by its number, begins.
     SoftirqEntry(u32),
-    /// A softirq ends: its number.
+    /// A softirq, identified by its number, ends.
     SoftirqExit(u32),
     /// An interrupt that belongs to no device begins.
     VectorEntry(Vector),
@@ -83,7 +83,7 @@ pub enum EventKind {
         /// Name of the device.
         name: [u8; 16],
     },
-    /// Result of a poll; without a preceding [`Self::NapiPoll`], of the CPU's own backlog.
+    /// Result of a poll: of the device in a preceding [`Self::NapiPoll`], otherwise of the CPU's own backlog.
     NapiWork {
         /// Packets processed.
         work: u32,
@@ -92,13 +92,13 @@ pub enum EventKind {
         /// Index of the device; 0 for the backlog.
         ifindex: u32,
     },
-    /// Enters an idle state; `None` leaves it.
+    /// The CPU enters an idle state, or leaves it (`None`).
     Idle(Option<u32>),
-    /// A timer's function begins: its address.
+    /// A timer's function, identified by its address, begins.
     TimerEntry(u64),
     /// A timer's function ends.
     TimerExit,
-    /// A high-resolution timer's function begins: its address.
+    /// A high-resolution timer's function, identified by its address, begins.
     HrtimerEntry(u64),
     /// A high-resolution timer's function ends.
     HrtimerExit,
@@ -129,52 +129,53 @@ pub enum EventKind {
     KvmVcpuWakeup {
         /// Time halted, ns.
         ns: Ns,
-        /// It slept; otherwise it polled.
+        /// Whether the thread slept; otherwise KVM polled throughout.
         waited: bool,
-        /// The wakeup had a cause.
+        /// Whether the wakeup had a cause.
         valid: bool,
     },
-    /// KVM injects an interrupt into a guest: its vector.
+    /// KVM injects an interrupt with this vector into a guest.
     KvmInjVirq(u32),
-    /// A kworker begins a work item: its function's address.
+    /// A kworker begins a work item, identified by its function's address.
     WorkStart(u64),
     /// A kworker ends a work item.
     WorkEnd,
-    /// Open vSwitch's datapath sends an upcall to its daemon.
+    /// Open vSwitch's datapath sends an upcall to ovs-vswitchd.
     OvsUpcall {
         /// `OVS_PACKET_CMD_*`.
         command: u32,
     },
-    /// The thread begins to free memory before its allocation.
+    /// The thread begins to reclaim memory before it can allocate some.
     ReclaimBegin,
-    /// The thread has freed memory.
+    /// The thread has finished reclaiming memory.
     ReclaimEnd,
-    /// Page faults of the thread since it was switched in; the switch away from it follows.
+    /// Number of page faults of the thread since it was switched in; the switch away from it follows.
     PageFaults(u64),
-    /// Kernel addresses at which it blocks, callee first, 0 for none; the switch away from it follows.
+    /// Kernel addresses at which the thread blocks, callee first, 0 for none; the switch away from it follows.
     BlockedAt([u64; 2]),
     /// A step of a transfer between a guest and its host.
     Transfer(Transfer),
-    /// An event of a newer recorder, or a corrupt one.
+    /// An event from a newer recorder, or a corrupt one.
     Other(u16),
 }
 
 /// Scheduling class of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// The kernel's priority: lower is more urgent; below 100 real time (99 − SCHED_FIFO's), 120 is nice 0.
+    /// The kernel's priority, lower is more urgent: below 100 for real time (99 − the priority of SCHED_FIFO), 120 for
+    /// nice 0.
     pub prio: i16,
-    /// SCHED_*; 0 is OTHER.
+    /// Policy (SCHED_*); 0 is SCHED_OTHER.
     pub policy: u8,
 }
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Records may come from elsewhere, so any number must work.
+        // Records may come from another machine, so any number must be accepted.
         let prio = i32::from(self.prio);
         let nice = prio - 120;
         match (self.policy, prio) {
-            // A lock's owner inherits the priority of its waiters.
+            // The owner of a lock inherits the priority of its waiters.
             (0 | 3 | 5, ..=99) => write!(f, "boosted to {}", 99 - prio),
             (0, _) if nice == 0 => f.write_str("SCHED_OTHER"),
             (0, _) => write!(f, "SCHED_OTHER, nice {nice}"),
@@ -194,9 +195,9 @@ impl fmt::Display for Class {
 pub enum Left {
     /// Still ready to run.
     Ready {
-        /// A more urgent thread took the CPU, or the slice was over; otherwise it yielded.
+        /// Whether a more urgent thread took the CPU, or the time slice was over; otherwise the thread yielded.
         preempted: bool,
-        /// Its control group had exhausted its quota.
+        /// Whether its control group had exhausted its quota.
         throttled: bool,
     },
     /// Asleep.
@@ -227,7 +228,7 @@ pub enum Sleep {
 }
 
 impl Sleep {
-    /// From the kernel's `__state`; include/linux/sched.h.
+    /// Decodes the kernel's `__state` (include/linux/sched.h).
     fn of(state: u32) -> Self {
         const IDLE: u32 = 0x402;
         match state {
@@ -237,7 +238,7 @@ impl Sleep {
             s if s & 0x8 != 0 => Self::Traced,
             s if s & 0x40 != 0 => Self::Parked,
             s if s & IDLE == IDLE => Self::Idle,
-            // Includes locks of PREEMPT_RT (0x1000).
+            // Includes sleeping on locks of PREEMPT_RT (0x1000).
             s if s & 0x1002 != 0 => Self::Blocked,
             s if s & 0x1 != 0 => Self::Interruptible,
             _ => Self::Unknown,
@@ -255,7 +256,7 @@ impl Sleep {
             Self::Parked => 0x40,
             Self::Frozen => 0x8000,
             Self::Ended => 0x80,
-            // TASK_WAKING, in which no thread sleeps.
+            // TASK_WAKING, which is no state of a sleeping thread.
             Self::Unknown => 0x200,
         }
     }
@@ -281,7 +282,7 @@ impl fmt::Display for Sleep {
 pub enum Vector {
     /// Local APIC timer.
     LocalTimer,
-    /// Reschedule.
+    /// Request to reschedule.
     Reschedule,
     /// Function call on several CPUs.
     CallFunction,
@@ -291,15 +292,15 @@ pub enum Vector {
     IrqWork,
     /// Platform-specific.
     PlatformIpi,
-    /// Thermal.
+    /// Thermal interrupt.
     Thermal,
-    /// From another CPU, of unknown purpose.
+    /// An interrupt from another CPU, of unknown purpose.
     Ipi,
     /// Unknown, by number.
     Other(u32),
 }
 
-/// Ordered by their numbers, which start at 1.
+/// In the order of their numbers, which start at 1.
 const VECTORS: [(Vector, &str); 8] = [
     (Vector::LocalTimer, "timer interrupt"),
     (Vector::Reschedule, "reschedule interrupt"),
@@ -344,7 +345,7 @@ pub fn softirq_name(vector: u32) -> Option<&'static str> {
 const PREEMPTED: u64 = 1;
 const THROTTLED: u64 = 2;
 
-/// A number, unless it encodes "unknown".
+/// Returns a number, or `None` if it encodes "unknown".
 fn known(value: u64) -> Option<u32> {
     Some(value as u32).filter(|v| *v != UNKNOWN)
 }

@@ -2,17 +2,17 @@
 
 use latpath_model::Ns;
 
-/// Intervals without recording, which must not look like idle CPUs.
+/// Intervals without recording, which must not be mistaken for idle CPUs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gaps {
-    /// Beginnings and ends, the latest last; the last may be open.
+    /// Start and end of each gap, the latest last; the last may still be open.
     gaps: Vec<(Ns, Option<Ns>)>,
-    /// End of the latest forgotten gap.
+    /// End of the latest gap that is no longer kept.
     forgotten: Ns,
 }
 
 impl Gaps {
-    /// Maximum number of gaps kept; rings cover some tenths of a second.
+    /// Maximum number of gaps kept; few are needed, because rings cover only some tenths of a second.
     const MOST: usize = 8;
 
     /// Begins a gap, unless one is open.

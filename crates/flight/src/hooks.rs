@@ -1,4 +1,4 @@
-//! The tracepoints of the recorder's programs, and their availability in this kernel.
+//! The hooks of the recorder's programs, and whether this kernel has them.
 
 use latpath_bpf::{function_hook as function, hook, irq_vectors, joined, module_hook as module, or, Hook};
 
@@ -63,7 +63,7 @@ const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
-/// Hooks for the guest's door: how packets for a guest are announced to it, and kicks to vhost.
+/// Hooks for the guest's door: notifications of a guest about packets for it, and kicks to vhost.
 static DOOR: [Hook; 21] = joined(ANNOUNCED, [hook("macvtap_write", "net_dev_start_xmit", TAPS)]);
 
 const ANNOUNCED: [Hook; 20] = [
@@ -114,7 +114,7 @@ pub enum Scope {
     Causes,
     /// Events of transfers between guests and host.
     Transfers,
-    /// How packets for a guest are announced to it: vhost's rounds, interrupts, entries of vCPUs.
+    /// Notifications of a guest about packets for it: vhost's rounds, interrupts, entries of vCPUs.
     Door,
 }
 

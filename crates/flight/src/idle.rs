@@ -1,4 +1,4 @@
-//! Names of idle states from the driver of each CPU: numbers differ between machines.
+//! Names of the idle states of each CPU, from its driver: their numbers differ between machines.
 
 use latpath_model::text::{cut, printable};
 use std::collections::BTreeMap;
@@ -8,16 +8,17 @@ use std::path::Path;
 
 /// Maximum number of states of a CPU. The kernel has at most ten (include/linux/cpuidle.h).
 pub(crate) const MAX_STATES: usize = 16;
-/// Maximum length of a name, bytes. The kernel has at most sixteen.
+/// Maximum length of a name, bytes. Names in the kernel have at most sixteen.
 const MAX_NAME: usize = 32;
 /// Maximum number of CPUs.
 const MAX_CPUS: usize = 4096;
 
-/// The idle states of a machine's CPUs: `POLL`, `C1E`, `C6`, `haltpoll`, `WFI`. Empty if the kernel has no cpuidle
+/// The idle states of a machine's CPUs, e.g. `POLL`, `C1E`, `C6`, `haltpoll`, `WFI`. Empty if the kernel has no cpuidle
 /// driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdleStates {
-    /// Names by state, valid from this CPU on to the next entry. A state without a name is empty.
+    /// Names by state, for this CPU and the following ones up to the next entry. The name of an unreadable state is
+    /// empty.
     pub(crate) from: BTreeMap<u32, Vec<String>>,
 }
 
@@ -40,7 +41,7 @@ impl IdleStates {
         Self::named(cpus.into_iter().map(|cpu| (cpu, states(&directory.join(format!("cpu{cpu}/cpuidle"))))))
     }
 
-    /// From names by state, per CPU in ascending order.
+    /// Creates the table from each CPU's names by state, in ascending order of CPUs.
     pub fn named(cpus: impl IntoIterator<Item = (u32, Vec<String>)>) -> Self {
         let mut from: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         let mut last = Vec::new();
@@ -60,7 +61,7 @@ impl IdleStates {
     }
 }
 
-/// Names of a CPU's states.
+/// Reads the names of a CPU's states.
 fn states(cpuidle: &Path) -> Vec<String> {
     let mut names = Vec::new();
     for state in 0..MAX_STATES {

@@ -1,5 +1,5 @@
-//! Enforces the budget: a thread that sleeps until the kernel programs have used up the budget, or the machine may be
-//! calm again.
+//! Enforces the budget: a thread that sleeps until the kernel programs have used up the budget, or until it is time to
+//! check whether the machine is calm again.
 
 use crate::attach::Memory;
 use crate::budget::{Budget, Counts, Level, Mix, ACTIVITY_EVERY, BURST_NS};
@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Minimum number of measured events for a mean cost.
+/// Minimum number of measured events for a mean cost to be given.
 const FEWEST: u64 = 16;
 /// Number of latest events per CPU from which their mix is determined.
 const LATEST: usize = 1024;
 /// Interval between attempts to attach programs that the kernel refused, ns.
 const RETRY_EVERY: Ns = 10_000_000_000;
-/// Sleep of the thread if there is nothing to do, ns.
+/// Interval at which the thread wakes up if there is nothing to do, ns.
 const IDLE: Ns = 1_000_000_000;
 
 /// Attaches and detaches programs, and records the gaps.
@@ -103,7 +103,8 @@ impl Control {
         }
     }
 
-    /// Attaches the programs that this level needs, and detaches the others. Without switches, nothing is recorded.
+    /// Attaches the programs that this level needs, and detaches the others. Recording starts only if thread switches
+    /// can be recorded.
     fn enter(&mut self, level: Level) {
         if self.stopped().is_none() {
             self.set_stopped(monotonic());
@@ -116,17 +117,17 @@ impl Control {
         }
     }
 
-    /// Compares the cost of recording with the budget, and records less or more. Returns the time of the next call.
+    /// Compares the cost of recording with the budget, and records less or more. Returns when to call it next.
     fn keep(&mut self) -> Ns {
         let Some(mut level) = self.budget.as_ref().map(Budget::level) else { return monotonic() + IDLE };
         if level != Level::Paused && !self.programs.stands_at(NEEDED) {
-            // The kernel refused to attach it again.
+            // The kernel refused to attach the program for thread switches again; retry.
             self.enter(level);
             return monotonic() + IDLE;
         }
         let stopped = self.stopped().filter(|_| level != Level::Paused);
         if stopped.is_some() {
-            // Immediately, since each run of a program costs time.
+            // Detach the programs at once, because each run costs time.
             level = Level::Paused;
             self.enter(level);
         }
@@ -149,7 +150,7 @@ impl Control {
         due
     }
 
-    /// The mix of the latest events.
+    /// Determines the mix of the latest events.
     fn latest_mix(&self, now: Ns) -> Mix {
         let Memory { ring, heads, cpus, rings, shift } = &self.memory;
         let (cpus, rings) = (*cpus, Rings { ring, heads, cpus: *rings, shift: *shift, started: 0, until: now });
@@ -159,15 +160,15 @@ impl Control {
     }
 }
 
-/// The thread. Dropping it ends it; the programs then record while their budget lasts, and nothing afterwards.
+/// The thread. Dropping this ends it; the programs then record until their budget is used up, and nothing afterwards.
 pub(crate) struct Keeper {
-    /// Its other end becomes readable when this is dropped.
+    /// When this is dropped, its peer becomes readable, which ends the thread.
     _end: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
-    /// Starts the thread. `stops` has one entry each time that the budget was used up.
+    /// Starts the thread. `stops` gets an entry each time the budget is used up.
     ///
     /// # Errors
     /// No descriptor or thread is available.
@@ -175,11 +176,11 @@ impl Keeper {
         let (end, ended) = UnixStream::pair()?;
         let run = move || {
             keep_prompt();
-            // Entries left in the buffer would wake the thread again and again.
+            // Entries must be consumed: if left in the buffer, they would wake the thread again and again.
             let entries = entries(&stops).ok();
             loop {
                 let wait = (lock(&control).keep() - monotonic()).max(0) as u64;
-                // In whole ms, rounded up.
+                // Whole ms, rounded up.
                 let wait =
                     PollTimeout::try_from(Duration::from_millis(wait.div_ceil(1_000_000))).unwrap_or(PollTimeout::MAX);
                 let mut waited = vec![PollFd::new(ended.as_fd(), PollFlags::POLLIN)];

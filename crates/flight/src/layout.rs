@@ -10,7 +10,7 @@ pub(crate) use constants::{BUDGET_EVENTS, NAMES};
 
 latpath_bpf::plain!(Allowance, RawEvent, Head, RawName, DatapathRecord);
 
-/// An unknown vCPU or exit reason; also a name during its write.
+/// Marks an unknown vCPU or exit reason, and a thread's name while it is written.
 pub(crate) const UNKNOWN: u32 = constants::UNKNOWN as u32;
 
 #[cfg(test)]

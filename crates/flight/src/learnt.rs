@@ -1,4 +1,5 @@
-//! Names of interrupts and functions, read from /proc in the background, and again when a number is new.
+//! Names of interrupts and functions, read from /proc in the background, and again when an unknown number or address
+//! occurs.
 
 use latpath_bpf::interrupts;
 use latpath_bpf::Functions;
@@ -7,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum interval between reads for unknown numbers.
+/// Minimum interval between reads.
 const AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -24,7 +25,7 @@ pub(crate) struct Learnt(Arc<Mutex<LearntNames>>);
 
 impl Learnt {
     fn lock(&self) -> MutexGuard<'_, LearntNames> {
-        // Each change is one assignment.
+        // Each change is a single assignment, so the data are consistent even if a thread panicked.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -53,7 +54,8 @@ impl Learnt {
         self.lock().done
     }
 
-    /// The names of these numbers; unknown ones will be read.
+    /// The known names of these interrupts, functions, and addresses within functions. If some of the first two are
+    /// unknown, starts reading them.
     pub fn names(
         &self,
         irqs: &BTreeSet<u32>,

@@ -1,24 +1,24 @@
 //! The flight recorder: the latest events of each CPU, kept in the kernel and read without stopping it.
 //!
-//! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel supports: at switches
-//! and wakeups, entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work items,
-//! entries to and exits from guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which
-//! overwrites itself. Hooks that the kernel lacks are determined before anything is attached, and reported with the
-//! events that are then not recorded ([`Recorder::missing`]).
+//! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel supports: to thread
+//! switches and wakeups, entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work
+//! items, entries to and exits from guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which
+//! overwrites itself. Hooks that the kernel lacks are determined before anything is attached, and are reported together
+//! with the events that are therefore not recorded ([`Recorder::missing`]).
 //!
 //! [`Recorder::window`] copies the events of an interval from the rings, while the kernel continues to write. For each
-//! CPU it has the time since which the events are complete, and the numbers of overwritten and unfinished events
-//! ([`CpuRecord`]). [`Timeline`] converts them into contiguous tiles: for a CPU its thread, what interrupted the
+//! CPU it reports the time from which the events are complete, and the numbers of overwritten and unfinished events
+//! ([`CpuRecord`]). [`Timeline`] converts the events into contiguous tiles: for a CPU its thread, what interrupted the
 //! thread, or its idle state ([`CpuTile`]); for a thread whether it ran, was ready (since which event, and for which
-//! CPU), or slept (how, and until which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`. These are pure
-//! functions of the events, so that guests' events and files are handled by the same code.
+//! CPU), or slept (how, and which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`. The conversion
+//! consists of pure functions of the events, so that guests' events and files are handled by the same code.
 //!
-//! [`Upcall`]s, which a [`Snapshot`] has too, record which packets found no flow in a datapath of Open vSwitch, the
-//! history of that flow, and when ovs-vswitchd read the packet and answered (bpf/upcalls.bpf.c). Flows may be removed
-//! long before a window, so their changes are kept in user space, all of them, and not in the rings.
+//! [`Upcall`]s, which are also part of a [`Snapshot`], record which packets found no flow in a datapath of Open
+//! vSwitch, the history of that flow, and when ovs-vswitchd read the packet and replied (bpf/upcalls.bpf.c). Flows may
+//! be removed long before a window, so all changes to them are kept in user space, not in the rings.
 //!
-//! [`Names`] has the names of threads, interrupts, functions and idle states. latpath's own threads are recorded like
-//! all others: the tool itself may have delayed a packet.
+//! [`Names`] contains the names of threads, interrupts, functions and idle states. latpath's own threads are recorded
+//! like all others: the tool itself may have delayed a packet.
 //!
 //! Everything ends with the [`Recorder`], even after kill -9: nothing is pinned.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits

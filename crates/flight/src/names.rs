@@ -9,9 +9,9 @@ use std::collections::HashMap;
 /// A thread with its latest name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its name.
+    /// Thread name.
     pub name: String,
-    /// Number of its process.
+    /// Process ID.
     pub tgid: u32,
 }
 
@@ -25,12 +25,12 @@ pub struct Names {
 }
 
 impl Names {
-    /// Only names of threads.
+    /// Creates a table with names of threads only.
     pub fn new(threads: impl IntoIterator<Item = (u32, Thread)>) -> Self {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
-    /// All names of a record: threads, interrupts, functions, idle states.
+    /// Creates a table with all names of a record: threads, interrupts, functions, idle states.
     pub fn recorded_with(
         threads: impl IntoIterator<Item = (u32, Thread)>,
         irqs: impl IntoIterator<Item = (u32, String)>,
@@ -41,12 +41,12 @@ impl Names {
         Self { irqs, functions, idle, ..Self::new(threads) }
     }
 
-    /// The thread with this number, if known.
+    /// The thread with this ID, if known.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
         self.threads.get(&pid).cloned()
     }
 
-    /// Numbers of the threads with this name.
+    /// IDs of the threads with this name.
     pub fn called(&self, name: &str) -> Vec<u32> {
         let called = self.threads.iter().filter(|(_, thread)| thread.name == name);
         let mut found: Vec<u32> = called.map(|(pid, _)| *pid).collect();
@@ -54,7 +54,7 @@ impl Names {
         found
     }
 
-    /// Display name: `rustc (18491)`.
+    /// Display name of a thread, e.g. `rustc (18491)`.
     pub fn of_thread(&self, pid: u32) -> String {
         match self.thread(pid) {
             Some(thread) => format!("{} ({pid})", thread.name),
@@ -62,7 +62,7 @@ impl Names {
         }
     }
 
-    /// The function at an address; the address if unknown.
+    /// Name of the function at an address; the address if unknown.
     pub fn of_function(&self, address: u64) -> String {
         self.functions.at(address).map_or_else(|| format!("{address:#x}"), str::to_owned)
     }
@@ -72,13 +72,13 @@ impl Names {
         self.idle.name(cpu, state)
     }
 
-    /// Display name on this CPU, whose idle states are named: `irq 25 virtio0`, `idle (C6)`.
+    /// Display name of an activity on this CPU, including the names of its idle states: `irq 25 virtio0`, `idle (C6)`.
     pub fn of_on(&self, doing: &Doing, cpu: u32) -> String {
         let Doing::Idle { state: Some(state) } = doing else { return self.of(doing) };
         self.idle_state(cpu, *state).map_or_else(|| self.of(doing), |name| format!("idle ({name})"))
     }
 
-    /// Display name: `irq 25 virtio0`.
+    /// Display name of an activity, e.g. `irq 25 virtio0`.
     pub fn of(&self, doing: &Doing) -> String {
         match doing {
             Doing::Thread(r) => {

@@ -1,8 +1,8 @@
 //! Encodes latpath's records of spikes: length-prefixed protobuf messages in one zstd frame with a checksum.
 //!
-//! Decoding hostile bytes takes bounded memory: [`unpack`] limits the size of a frame, and the messages contain bytes,
-//! text and numbers but no repeated fields, so that they take about the memory of their bytes. Sequences of numbers are
-//! columns of varints.
+//! Decoding bytes from a malicious source takes bounded memory: [`unpack`] limits the size of a frame, and messages
+//! contain bytes, strings and numbers but no repeated fields, so that a decoded message takes little more memory than
+//! its bytes. Sequences of numbers are columns of varints.
 
 use prost::encoding::{decode_varint, encode_varint};
 use prost::Message;
@@ -25,10 +25,11 @@ pub fn pack(plain: &[u8]) -> Vec<u8> {
 /// Decompresses the first frame of `bytes`, advances `bytes` past it, and verifies its checksum.
 ///
 /// # Errors
-/// The bytes are not a frame, the checksum is wrong, or the frame has more than `most` bytes.
+/// The bytes are not a frame, the checksum is wrong, or the decompressed frame exceeds `most` bytes.
 pub fn unpack(bytes: &mut &[u8], most: usize) -> Result<Vec<u8>, &'static str> {
     let damaged = |_| "it cannot be decompressed";
-    // The one bit that neither zstd nor its checksum covers (RFC 8878, 3.1.1.1.1): a change must be detected too.
+    // This bit alone is covered neither by zstd's checks nor by its checksum (RFC 8878, 3.1.1.1.1), but a change of it
+    // must be detected too.
     if bytes.get(4).is_some_and(|descriptor| descriptor & 0x10 != 0) {
         return Err("it cannot be decompressed");
     }
@@ -48,7 +49,7 @@ pub fn put(plain: &mut Vec<u8>, message: &impl Message) {
     plain.extend(message.encode_length_delimited_to_vec());
 }
 
-/// The messages appended by [`put`]; ends after an error.
+/// Iterates over the messages appended by [`put`]; ends after an error.
 pub fn messages<M: Message + Default>(mut plain: &[u8]) -> impl Iterator<Item = Result<M, &'static str>> + '_ {
     std::iter::from_fn(move || {
         (!plain.is_empty()).then(|| {
@@ -66,12 +67,12 @@ pub fn put_number(column: &mut Vec<u8>, number: u64) {
     encode_varint(number, column);
 }
 
-/// Appends a signed number to a column; small absolute values are short.
+/// Appends a signed number to a column; small absolute values take few bytes.
 pub fn put_signed(column: &mut Vec<u8>, number: i64) {
     encode_varint((number << 1 ^ number >> 63) as u64, column);
 }
 
-/// Reads the next number of a column.
+/// Reads the next number from a column.
 ///
 /// # Errors
 /// The column has ended, or the number exceeds its type.

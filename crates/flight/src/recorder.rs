@@ -30,7 +30,7 @@ pub struct Recorder {
     started: Ns,
     learnt: Learnt,
     idle: IdleStates,
-    /// Of a kernel with Open vSwitch.
+    /// `None` if the kernel has no Open vSwitch, or upcalls cannot be recorded.
     upcalls: Option<Mutex<Upcalls>>,
     /// Why upcalls are not recorded, although the kernel may have Open vSwitch.
     no_upcalls: Option<Missing>,
@@ -47,7 +47,7 @@ pub struct ProgramCost {
     pub ns: u64,
 }
 
-/// Figures of a recorder, this machine's or another's.
+/// Figures of a recorder, on this machine or another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Figures {
@@ -61,7 +61,7 @@ pub struct Figures {
     pub ns_per_event: Option<u64>,
     /// Budget, ppm of all CPUs' time; `None` from versions without a budget.
     pub budget_ppm: Option<Ppm>,
-    /// Mean use of CPU time over the recording, ppm.
+    /// Mean share of CPU time used since the start of the recording, ppm.
     pub cost_ppm: Option<Ppm>,
     /// Time in which it recorded fewer events because of the budget, ns.
     pub reduced_ns: u64,
@@ -69,12 +69,12 @@ pub struct Figures {
     pub paused_ns: u64,
     /// Number of windows sent to another machine.
     pub windows: u64,
-    /// Features that its kernel lacks, as lines for people.
+    /// Features that its kernel lacks, formatted for display.
     pub missing: Vec<String>,
 }
 
 impl Figures {
-    /// Omissions because of the budget, for people; `None` without any.
+    /// Describes what was omitted because of the budget; `None` if nothing was.
     pub fn left_out(&self) -> Option<String> {
         let seconds = |ns: u64| format!("{:.1} s", ns as f64 / 1e9);
         let what = match (self.reduced_ns, self.paused_ns) {
@@ -95,7 +95,7 @@ impl Figures {
 }
 
 impl Recorder {
-    /// Memory per CPU for some tenths of a second of events on a busy CPU, bytes: 1 MiB.
+    /// Memory per CPU, bytes: 1 MiB, which holds the events of some tenths of a second on a busy CPU.
     pub const BYTES_PER_CPU: usize = 1 << 20;
 
     /// Loads the programs and attaches those that this kernel supports. `bytes_per_cpu`: memory for each CPU's events,
@@ -196,11 +196,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// The events of all CPUs in `from..to`, both `CLOCK_MONOTONIC`, without stopping the recording. Takes about 0.1 ms
-    /// per CPU for recent times, without system calls for events.
+    /// Copies the events of all CPUs in `from..to`, both `CLOCK_MONOTONIC`, without stopping the recording. Takes about
+    /// 0.1 ms per CPU for recent times; events are read without system calls.
     pub fn window(&self, from: Ns, to: Ns) -> Window {
         let rings = self.rings(to);
-        // A CPU that has never recorded is skipped: possible CPUs need not exist.
+        // CPUs that never recorded are skipped: not every possible CPU exists.
         let cpus =
             (0..self.memory.cpus).filter(|cpu| rings.written(*cpu) > 0).map(|cpu| rings.read(cpu, from, to)).collect();
         Window { from, to, cpus }
@@ -210,12 +210,12 @@ impl Recorder {
     pub(crate) fn recorded(&self, pid: u32) -> Option<Thread> {
         let (table, place) = (&self.names, pid as usize % NAMES);
         let raw = table.get(place);
-        // The number is written last, so a name that has changed meanwhile is not taken for this thread's.
+        // The TID is written last, so it differs if the entry was changed while it was read.
         let whole = raw.pid == pid && pid != 0 && pid != UNKNOWN && table.get(place).pid == pid;
         whole.then(|| Thread { name: printable(&of_field(&raw.comm)), tgid: raw.tgid })
     }
 
-    /// The name of a thread, even if it has ended: from the recorder's table, else from /proc.
+    /// The name of a thread, even one that has ended: from the recorder's table, otherwise from /proc.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
         let ask = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -239,7 +239,7 @@ impl Recorder {
     pub fn figures(&self) -> Figures {
         let mut upcalls = (0, 0);
         if let Some(mut recorded) = self.upcalls() {
-            // Before the programs' buffer is full.
+            // Read the records regularly, before the programs' buffer is full.
             recorded.read();
             upcalls = (recorded.missed(), Upcalls::BYTES);
         }
@@ -264,7 +264,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // Programs are detached before their memory is freed.
+        // Detach the programs before their memory is freed.
         self.keeper = None;
         lock(&self.control).programs.attached.clear();
     }

@@ -1,5 +1,5 @@
-//! Runs the flight recorder on its own thread, so that measuring does not wait while it copies events and resolves
-//! names.
+//! Runs the flight recorder on its own thread, so that measuring need not wait while events are copied and names
+//! resolved.
 
 use crate::recorder::{Figures, Recorder};
 use crate::snapshot::Snapshot;
@@ -17,7 +17,7 @@ const WAITING: usize = 64;
 /// Interval at which figures are read.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// A recorder: [`Recorder`], or another in tests.
+/// A recorder: [`Recorder`], or a substitute in tests.
 pub trait Record: Send {
     /// The events in `from..to`, both of the machine's `CLOCK_MONOTONIC`, ns.
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
@@ -58,7 +58,8 @@ struct Shared {
     is_new: bool,
 }
 
-/// The thread. A result is a [`Snapshot`], converted by `finish` on the thread. Dropping it ends the recording.
+/// The recorder's thread. Each result is a [`Snapshot`] that `finish` converts on the thread. Dropping this ends the
+/// recording.
 pub struct RecorderThread<T = Snapshot> {
     requests: Option<SyncSender<Request>>,
     results: Receiver<(u64, T)>,
@@ -71,7 +72,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl<T: Send + 'static> RecorderThread<T> {
-    /// Starts the thread, at nice 19, on which `finish` runs too.
+    /// Starts the thread, which runs at nice 19 and also calls `finish`.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -99,7 +100,7 @@ impl<T: Send + 'static> RecorderThread<T> {
         })
     }
 
-    /// The next available result, with its request's number.
+    /// The next available result, with the ID of its request; `None` if there is none yet.
     ///
     /// # Errors
     /// The thread has ended.
@@ -111,7 +112,7 @@ impl<T: Send + 'static> RecorderThread<T> {
         }
     }
 
-    /// Waits for the next result.
+    /// Waits for the next result. Returns it with the ID of its request.
     ///
     /// # Errors
     /// The thread has ended.
@@ -124,7 +125,7 @@ impl<T: Send + 'static> RecorderThread<T> {
         lock(&self.shared).figures.clone()
     }
 
-    /// The figures, once after each reading.
+    /// The figures if they were read since the last call.
     pub fn new_figures(&self) -> Option<Figures> {
         let mut shared = lock(&self.shared);
         std::mem::take(&mut shared.is_new).then(|| shared.figures.clone())
@@ -150,7 +151,7 @@ fn run<T>(
     let mut due = Instant::now();
     loop {
         let now = Instant::now();
-        // Also if requests arrive faster than that.
+        // Checked here so that the figures are read even if requests arrive faster.
         if now >= due {
             due = now + FIGURES_EVERY;
             let figures = record.figures();

@@ -22,31 +22,31 @@ const MAX_NAMES_READ: usize = 64;
 /// Maximum number of processes per snapshot whose control groups are read; each costs 1 to 2 system calls.
 const MAX_UNITS_READ: usize = 32;
 
-/// A [`Window`], and the names for its numbers.
+/// A [`Window`], and names for the numbers in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The events, in the machine's own `CLOCK_MONOTONIC`.
     pub window: Window,
-    /// Threads in the window, and the main threads of their processes.
+    /// Threads in the window, and the main threads of their processes, by TID.
     pub threads: BTreeMap<u32, Thread>,
-    /// The systemd unit, or the control group, of each of these processes that has one and was alive, by the process's
-    /// number; empty from versions that did not record them.
+    /// Systemd unit, or otherwise control group, of those processes that have one and were alive, by PID; empty from
+    /// versions that did not record them.
     pub units: BTreeMap<u32, String>,
-    /// The owner of each of these processes, as [`latpath_linux::Owner::label`] names it: `pod shop/web-0`; empty from
+    /// Owners of these processes by PID, in the format of [`latpath_linux::Owner::label`]: `pod shop/web-0`; empty from
     /// versions that did not record them.
     pub owners: BTreeMap<u32, String>,
     /// Names of the interrupts in the window, from /proc/interrupts.
     pub irqs: BTreeMap<u32, String>,
     /// Names of the functions in the window, by address.
     pub functions: BTreeMap<u64, String>,
-    /// Idle states of all CPUs at the start of the recorder; empty from versions that did not record them.
+    /// Idle states of all CPUs when the recorder was started; empty from versions that did not record them.
     pub idle_states: IdleStates,
     /// Upcalls of Open vSwitch in the window: packets for which it had no flow; empty from versions that did not record
     /// them.
     pub upcalls: Vec<Upcall>,
-    /// Open vSwitch's limits of flows, if it was asked and has answered.
+    /// Open vSwitch's limits of flows, if they could be read.
     pub flow_limits: Option<FlowLimits>,
-    /// Features that the machine's kernel lacks, as lines for people.
+    /// Features that the machine's kernel lacks, formatted for display.
     pub missing: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Snapshot {
         self.functions.extend(places.iter().filter_map(|at| Some((*at, known.find(*at)?.to_owned()))));
     }
 
-    /// Approximate memory, bytes.
+    /// Approximate memory usage, bytes.
     pub fn bytes(&self) -> usize {
         /// Overhead of a name in a map, with its allocation, bytes.
         const EACH: usize = 64;
@@ -83,7 +83,7 @@ impl Snapshot {
     }
 }
 
-/// The numbers in a window that need names.
+/// The IDs, numbers and addresses in a window that need names.
 #[derive(Default)]
 struct Numbers {
     threads: BTreeSet<u32>,
@@ -126,9 +126,9 @@ impl Numbers {
 }
 
 impl Recorder {
-    /// A [`window`](Self::window) with the names of everything in it. Waits for nothing: names of interrupts and
-    /// functions are read in the background, starting at [`learn`](Self::learn) or at the first snapshot, which then
-    /// lacks them, as does one with a new interrupt or with a function of a module just loaded.
+    /// A [`window`](Self::window) with the names of everything in it. Never waits: names of interrupts and functions
+    /// are read in the background, starting at [`learn`](Self::learn) or at the first snapshot. That snapshot lacks
+    /// them, as does one with a new interrupt or with a function of a module just loaded.
     pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         let mut snapshot = self.snapshot_of_threads(from, to);
         let numbers = Numbers::of(&snapshot.window);
@@ -136,8 +136,8 @@ impl Recorder {
         snapshot
     }
 
-    /// Like [`snapshot`](Self::snapshot), with the names of threads only: for when reading others would disturb the
-    /// machine.
+    /// Like [`snapshot`](Self::snapshot), with the names of threads only, for times when reading other names would
+    /// disturb the machine.
     pub fn snapshot_of_threads(&self, from: Ns, to: Ns) -> Snapshot {
         let window = self.window(from, to);
         let (upcalls, flow_limits) = self.upcalls_between(from, to);

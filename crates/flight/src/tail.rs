@@ -6,7 +6,7 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// Minimum age of returned events, ns, by which all earlier ones have been written.
+/// Minimum age of returned events, ns. By then, all earlier events have been written.
 pub const SETTLED: Ns = 100_000_000;
 
 /// An item returned by a [`Tail`].
@@ -14,8 +14,8 @@ pub const SETTLED: Ns = 100_000_000;
 pub enum Tailed {
     /// An event of a CPU.
     Event(u32, Event),
-    /// Number of events of a CPU that were overwritten before they were read; following events are later than this
-    /// time.
+    /// CPU, number of its events that were overwritten before they were read, and a time, ns, that all following events
+    /// of the CPU are later than.
     Lost(u32, u64, Ns),
 }
 
@@ -33,7 +33,7 @@ impl Tailed {
 pub struct Tail {
     next: Vec<u64>,
     pending: Vec<Tailed>,
-    /// Time of each CPU's last event that was read, ns.
+    /// Time of the last event read from each CPU, ns.
     last: Vec<Ns>,
 }
 
@@ -43,20 +43,20 @@ impl Tail {
         Self::default()
     }
 
-    /// Returns the events that have settled since the last call. To avoid losses, call it before a ring has overwritten
-    /// itself.
+    /// Returns the events that have settled since the last call. To avoid losses, call it before the kernel has filled
+    /// a ring once.
     pub fn read(&mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
         self.read_before(recorder, monotonic() - SETTLED, take);
     }
 
-    /// Like [`Self::read`], but only the events before `until`, ns; returns the time before which all were returned.
+    /// Like [`Self::read`], but only events before `until`, ns. Returns the time up to which all events were returned.
     pub fn read_until(&mut self, recorder: &Recorder, until: Ns, take: &mut dyn FnMut(&Tailed)) -> Ns {
         let settled = until.min(monotonic() - SETTLED);
         self.read_before(recorder, settled, take);
         settled
     }
 
-    /// Returns the remaining events up to now, a tenth of a second later, when they have settled.
+    /// Waits a tenth of a second until the events up to now have settled, and returns those that remain.
     pub fn finish(mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
         let end = monotonic();
         std::thread::sleep(Duration::from_nanos(SETTLED as u64));

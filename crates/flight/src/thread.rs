@@ -10,7 +10,7 @@ use latpath_model::Ns;
 pub struct ThreadTile {
     /// `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
-    /// The next tile's `from`.
+    /// Equals the next tile's `from`.
     pub to: Ns,
     /// The state.
     pub state: State,
@@ -19,18 +19,18 @@ pub struct ThreadTile {
 /// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It had this CPU. Interrupts may have taken part of the time: see the CPU's timeline.
+    /// It was on this CPU. Interrupts may have taken part of the time: see the CPU's timeline.
     Running {
         /// The CPU.
         cpu: u32,
     },
     /// Ready, but not running.
     Ready {
-        /// The CPU for which it waited, if known.
+        /// The CPU that it waited for, if known.
         cpu: Option<u32>,
-        /// The reason for waiting.
+        /// The event since which it has been ready.
         since: Since,
-        /// Its control group had exhausted its quota.
+        /// Whether its control group had exhausted its quota.
         throttled: bool,
     },
     /// Asleep.
@@ -42,11 +42,11 @@ pub enum State {
 /// The event since which a thread has been ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// It was woken.
+    /// A thread or an interrupt woke it.
     Woken(Waker),
     /// Another thread took its CPU.
     Preempted,
-    /// It yielded.
+    /// It yielded the CPU.
     Yielded,
     /// Unknown.
     Unknown,
@@ -57,11 +57,11 @@ pub enum Since {
 pub struct Waker {
     /// Time of the wakeup, `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
-    /// The CPU.
+    /// CPU of the wakeup.
     pub cpu: u32,
-    /// The thread that ran there; not the cause if an interrupt woke the thread.
+    /// The thread that was running there; if an interrupt woke the thread, it is not the cause.
     pub pid: u32,
-    /// The waking context: that thread, or an interrupt of any kind.
+    /// The waking context: thread `pid`, or an interrupt of any kind.
     pub context: Doing,
 }
 
@@ -74,16 +74,16 @@ pub struct Timeline {
     pub to: Ns,
     /// A timeline per CPU with events.
     pub cpus: Vec<CpuTimeline>,
-    /// All CPUs' events in order of time, each with its CPU's index in `cpus`.
+    /// All CPUs' events in order of time, each with the index of its CPU in `cpus`.
     events: Vec<(Event, usize)>,
     /// Time since which each CPU's record is complete.
     since: Vec<Ns>,
-    /// Time since which all records are complete, except CPUs without a record: then the window is incomplete.
+    /// Time from which all records are complete, disregarding CPUs without a record, which make the window incomplete.
     horizon: Ns,
 }
 
 impl Timeline {
-    /// The timelines of a window. Timelines are contiguous even for hostile events.
+    /// Builds the timelines of a window. They are contiguous even if the events are malicious.
     pub fn of(window: &Window) -> Self {
         let rows = |place: usize| window.cpus[place].events.iter().map(move |e| (*e, place));
         let mut events: Vec<_> = (0..window.cpus.len()).flat_map(rows).collect();
@@ -121,7 +121,7 @@ impl Timeline {
     }
 }
 
-/// The part of a timeline within an interval; missing parts are unknown.
+/// The part of a timeline within an interval; missing parts are filled with unknown tiles.
 fn cut(tiles: &[ThreadTile], from: Ns, to: Ns) -> Vec<ThreadTile> {
     let mut found: Vec<ThreadTile> = Vec::new();
     let mut push = |tile: ThreadTile| match found.last_mut() {
@@ -149,11 +149,11 @@ struct Fold {
     cursor: Ns,
     /// `None` until the first event that shows it.
     state: Option<State>,
-    /// Time at which it was last seen on its CPU.
+    /// Time at which the thread was last seen on its CPU.
     seen: Ns,
     /// Start of its state; the cursor may be later.
     changed: Ns,
-    /// A waker that has begun and not finished to wake it, and the CPU.
+    /// The waker that has begun to wake the thread but not finished, and the CPU on which the thread last ran.
     woken: Option<(Waker, u32)>,
 }
 
@@ -165,7 +165,7 @@ impl Fold {
         self.cursor = self.cursor.max(t);
     }
 
-    /// Changes the state. At the first event, the state `before` is valid back to `since`, the last time at which no
+    /// Changes the state. At the thread's first event, the state was `before` since `since`, the time from which no
     /// event can be missing.
     fn becomes(&mut self, t: Ns, state: State, before: State, since: Ns) {
         if self.state.is_none() {
@@ -186,7 +186,7 @@ impl Fold {
         let (here, horizon) = (timeline.since[place], timeline.horizon);
         let names_a_thread = !matches!(event.what, EventKind::Nmi { .. });
         if names_a_thread && self.state == Some(running) && event.pid != self.pid {
-            // Its switch was missed: it left at some time since.
+            // The switch away from the thread was missed: it left the CPU at some time after it was last seen there.
             self.until(self.seen.min(t));
             self.state = Some(State::Unknown);
         }
@@ -198,7 +198,7 @@ impl Fold {
                         since: if preempted { Since::Preempted } else { Since::Yielded },
                         throttled,
                     },
-                    // It was woken while about to sleep, and does not sleep: it only waits until its CPU notices.
+                    // It was woken while about to sleep, so it does not sleep: it is ready, until a CPU runs it.
                     Left::Asleep(sleep) => match self.woken {
                         Some((waker, target)) => {
                             State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false }
@@ -206,7 +206,8 @@ impl Fold {
                         None => State::Asleep(sleep),
                     },
                 };
-                // It has run here since the beginning, as the CPU has not switched before.
+                // The CPU has not switched threads before, so the thread has run here since the beginning of the
+                // record.
                 self.becomes(t, running, running, here);
                 self.becomes(t, state, running, here);
             }
@@ -217,7 +218,7 @@ impl Fold {
                 }
                 let before = State::Ready { cpu: Some(cpu), since: Since::Unknown, throttled: false };
                 if matches!(self.state, Some(State::Asleep(_))) && self.changed < horizon.min(t) {
-                    // Its wakeup was not seen, so it precedes the beginning of all CPUs' records; it has been ready
+                    // Its wakeup was not seen, so it happened before all CPUs' records begin; the thread has been ready
                     // since then.
                     self.state = Some(State::Unknown);
                     self.until(horizon.min(t));
@@ -230,7 +231,7 @@ impl Fold {
                 let waker = Waker { t, cpu, pid: event.pid, context };
                 self.woken = Some((waker, target));
                 match self.state {
-                    // It had not slept yet. If it still does, the wakeup follows its switch.
+                    // It has not slept yet. If it still does, the wakeup follows the switch.
                     Some(State::Running { .. } | State::Ready { .. }) => {}
                     _ => {
                         let ready = State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false };
@@ -255,7 +256,7 @@ impl Fold {
                 None => (self.state, self.cursor) = (Some(State::Unknown), t),
                 _ => {}
             },
-            // Each event on a CPU shows the running thread.
+            // Each event on a CPU contains the running thread.
             _ if event.pid == self.pid && names_a_thread => {
                 self.becomes(t, running, running, here);
             }

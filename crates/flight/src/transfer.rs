@@ -1,7 +1,7 @@
 //! Events of transfers between a guest and its host (bpf/transfers.h).
 
-/// An event that is only recorded with [`crate::Scope::Transfers`] or, in part, [`crate::Scope::Door`]. Eventfds are
-/// identified by their number in `/proc/PID/fdinfo` plus one; 0 for none.
+/// An event that is only recorded with [`crate::Scope::Transfers`] or, in some cases, [`crate::Scope::Door`]. An
+/// eventfd is identified by its ID in `/proc/PID/fdinfo` plus one; 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// An eventfd is signalled.
@@ -10,47 +10,47 @@ pub enum Transfer {
     Read(u32),
     /// A vhost worker serves a queue.
     Round {
-        /// The eventfd of its kick.
+        /// The eventfd of the queue's kicks.
         kick: u32,
-        /// The eventfd of its interrupt.
+        /// The eventfd of the queue's interrupts.
         call: u32,
-        /// The queue's packets go to the guest.
+        /// Whether the queue's packets go to the guest.
         to_guest: bool,
     },
-    /// KVM converts an eventfd's signal to an interrupt.
+    /// KVM turns an eventfd's signal into an interrupt.
     Irqfd(u32),
     /// The guest reads a device's register.
     RegisterRead,
     /// The guest writes a device's register.
     RegisterWrite {
-        /// A port of x86, not an address.
+        /// Whether `address` is an x86 I/O port.
         is_port: bool,
-        /// The guest-physical address, or the port.
+        /// The guest-physical address, or the port number.
         address: u64,
-        /// The value, if it has 2 or 4 bytes.
+        /// The value written, if it has 2 or 4 bytes; otherwise 0.
         value: u64,
     },
-    /// An interrupt line is raised: its number.
+    /// An interrupt line, identified by its number, is raised.
     RaiseLine(u32),
-    /// A message-signalled interrupt is raised: its data.
+    /// A message-signalled interrupt with this data is raised.
     RaiseMessage(u64),
-    /// A vCPU's interrupt controller accepts a vector.
+    /// A vCPU's interrupt controller accepts an interrupt.
     Accept {
         /// The vector.
         vector: u32,
-        /// Number of the vCPU.
+        /// vCPU ID.
         vcpu: u32,
     },
-    /// Hardware delivers a vector.
+    /// Hardware delivers an interrupt to a vCPU.
     Posted {
         /// The vector.
         vector: u32,
-        /// Number of the vCPU.
+        /// vCPU ID.
         vcpu: u32,
     },
-    /// The guest has handled a vector.
+    /// The guest has handled the interrupt with this vector.
     End(u32),
-    /// A packet is passed to a tap for the guest: the tap's index and its network namespace.
+    /// A packet is passed to a tap for the guest. As in the following events: interface index and network namespace.
     TapArrive(u32, u32),
     /// A packet is read from a tap's queue.
     TapRead(u32, u32),
@@ -59,7 +59,7 @@ pub enum Transfer {
 }
 
 impl Transfer {
-    /// `None` if the number is not that of a transfer's event.
+    /// Decodes an event; `None` if `kind` is not that of a transfer's event.
     pub(crate) fn decode(kind: u16, b: u64, c: u64) -> Option<Self> {
         let (low, high) = (b as u32, (b >> 32) as u32);
         Some(match kind {
@@ -81,7 +81,7 @@ impl Transfer {
         })
     }
 
-    /// Kind and words; the inverse of [`Self::decode`].
+    /// Kind and data words `b` and `c`; the inverse of [`Self::decode`].
     pub(crate) fn encode(self) -> (u16, u64, u64) {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         match self {

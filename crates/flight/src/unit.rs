@@ -4,14 +4,14 @@ use latpath_linux::{proc::Root, Owner};
 use latpath_model::text::printable;
 use std::path::Path;
 
-/// The unit of a running process of this machine, and its owner as people name it.
+/// The unit of a running process on this machine, and the label of its owner.
 pub(crate) fn unit_and_owner(pid: u32) -> (Option<String>, Option<String>) {
     let Some(text) = Root::of(Path::new("/")).text(&format!("proc/{pid}/cgroup")) else { return (None, None) };
     (unit(&text), Owner::parse(&text).map(|owner| owner.label()))
 }
 
-/// The innermost service in a /proc/PID/cgroup, else the innermost scope, else the last group's name; `None` for the
-/// root group, and for login sessions and systemd itself, whose processes are unrelated.
+/// The innermost service in the contents of /proc/PID/cgroup, otherwise the innermost scope, otherwise the name of the
+/// last group. `None` for the root group, and for login sessions and systemd itself, whose processes are unrelated.
 fn unit(text: &str) -> Option<String> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':');

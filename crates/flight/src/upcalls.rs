@@ -35,25 +35,25 @@ pub struct Upcall {
     pub flows: u32,
     /// State of the flow that would have matched the packet.
     pub flow: FlowState,
-    /// Number of earlier packets that found the same flow removed.
+    /// Number of earlier packets that would have matched the same flow after its removal.
     pub missed_before: u64,
-    /// The handler of ovs-vswitchd that read the upcall, and the time, ns.
+    /// The ovs-vswitchd handler thread that read the upcall, and when, ns.
     pub read: Option<(u32, Ns)>,
-    /// Time at which that handler then began to send messages to the kernel, ns.
+    /// Time at which that handler next began to send messages to the kernel, ns.
     pub answered: Option<Ns>,
 }
 
 /// State of the flow that would have matched a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowState {
-    /// Changes of flows are not known: this kernel does not report them.
+    /// Unknown: this kernel does not report changes to flows.
     Unknown,
-    /// The table has had no flow for the packet since this time, from which on all changes are known.
+    /// The table has had no flow for the packet since this time, from which all changes to flows are known.
     NeverThere {
         /// The time, ns.
         since: Ns,
     },
-    /// The flow was installed at this time: just after the packet had been looked up.
+    /// The flow was installed just after the packet had been looked up.
     Installed {
         /// The time, ns.
         at: Ns,
@@ -69,18 +69,18 @@ pub struct Removal {
     pub at: Ns,
     /// The thread that removed it.
     pub pid: u32,
-    /// Name and process of the thread.
+    /// Name and process ID of that thread.
     pub by: Thread,
-    /// Number of flows in the table before.
+    /// Number of flows in the table before the removal.
     pub flows: u32,
     /// Whether all flows of the table were removed at once.
     pub all: bool,
-    /// Time of the flow's installation, if it is known, ns. Without it, and with `all`, it is not known whether the table
-    /// had a flow for the packet.
+    /// Time of the flow's installation, ns, if known. If it is unknown and `all` is set, the table may not have had a
+    /// flow for the packet at all.
     pub installed: Option<Ns>,
     /// Number of packets that the flow had matched; unknown if all flows were removed at once.
     pub packets: Option<u64>,
-    /// Time since the last of these packets, in steps of the kernel's tick, ns.
+    /// Time since the last of these packets, ns, in multiples of the kernel's tick.
     pub idle_ns: Option<Ns>,
 }
 
@@ -89,7 +89,7 @@ pub struct Removal {
 pub struct FlowLimits {
     /// `max-idle`: time without a packet after which a flow is removed, ns.
     pub max_idle_ns: Ns,
-    /// `flow-limit`: number of flows above which flows are removed sooner.
+    /// `flow-limit`: number of flows above which they are removed sooner.
     pub flow_limit: u64,
 }
 
@@ -101,7 +101,7 @@ impl Default for FlowLimits {
 }
 
 impl FlowLimits {
-    /// Reads them from the database; `None` without an answer.
+    /// Reads the limits from Open vSwitch's database; `None` if it does not reply.
     fn read() -> Option<Self> {
         let config = ovs_config(&Root::of(Path::new("/")))?.other_config;
         let number = |key: &str| config.iter().find(|(k, _)| k == key).and_then(|(_, value)| value.parse::<u32>().ok());
@@ -130,7 +130,7 @@ static HOOKS: [Hook; 7] = [
 
 const PURPOSE: Purpose = Purpose("record upcalls of Open vSwitch");
 
-/// The attached programs, and the state according to their records so far.
+/// The attached programs, and the state derived from their records so far.
 pub(crate) struct Upcalls {
     programs: Programs,
     records: RingBuffer<'static>,
@@ -170,7 +170,7 @@ impl Upcalls {
         let (attached, map, lost) = loaded.map_err(|(error, _)| missing(error.to_string()))?;
         let tick = clock_getres(ClockId::CLOCK_MONOTONIC_COARSE).map_err(|e| missing(e.to_string()))?;
         let tick = tick.tv_sec() * 1_000_000_000 + tick.tv_nsec();
-        // Changes of flows are unknown if their programs are missing.
+        // If one of these programs is missing, changes to flows are unknown.
         let knows_flows = ["flow_inserted", "flow_removed", "table_flushed"].iter().all(|name| hooks.has(name));
         let history = Arc::new(Mutex::new(History::new(monotonic(), tick, knows_flows)));
         let to = Arc::clone(&history);
@@ -188,7 +188,7 @@ impl Upcalls {
     /// Memory of the programs' records, bytes.
     pub const BYTES: u64 = 1 << 20;
 
-    /// Runs that the kernel skipped because the same program was already running.
+    /// Number of runs that the kernel skipped because the same program was already running.
     pub fn missed(&self) -> u64 {
         self.programs.missed()
     }
@@ -205,7 +205,7 @@ impl Upcalls {
 
     /// Reads the records that the programs have written.
     pub fn read(&mut self) {
-        // Records that do not fit come after those that do.
+        // The number of lost records is read first: a record that does not fit is later than those in the buffer.
         let lost = self.lost.get(0);
         self.records.consume_raw();
         if lost != self.lost_before {

@@ -1,4 +1,4 @@
-//! Reads the rings while they are written to.
+//! Reads the rings while the kernel writes to them.
 
 use crate::event::Event;
 use crate::layout::{Head, RawEvent};
@@ -7,12 +7,12 @@ use latpath_model::Ns;
 use std::sync::atomic::{fence, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum wait for an event that is being written. Its writer may be a virtual CPU that was preempted.
+/// Maximum time to wait for an event that is being written: its writer may be a preempted virtual CPU.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// Events read before the window: they show which threads ran and slept at its beginning.
+/// Number of events read before the window: they show which threads ran and slept at its beginning.
 const BEFORE: usize = 4096;
-/// Events read after the window: the next switch identifies a thread that ran throughout.
+/// Number of events read after the window: the next switch identifies a thread that ran throughout.
 const BEHIND: usize = 256;
 
 /// Events of all CPUs within an interval, and some before it.
@@ -56,11 +56,11 @@ impl CpuRecord {
     }
 }
 
-/// Events of a CPU's ring since the previous read.
+/// Events of a CPU's ring since the previous read, and the position at which to continue.
 pub(crate) struct ReadOn {
-    /// In the order in which they were written.
+    /// Events in the order in which they were written.
     pub events: Vec<Event>,
-    /// Number overwritten before they were read.
+    /// Number of events overwritten before they were read.
     pub lost: u64,
     pub next: u64,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Rings<'a> {
     pub shift: u32,
     /// When all programs were attached.
     pub started: Ns,
-    /// When the first of them was detached.
+    /// When the first program was detached.
     pub until: Ns,
 }
 
@@ -84,7 +84,7 @@ impl Rings<'_> {
         head
     }
 
-    /// Place of a CPU's next event.
+    /// Position of a CPU's next event.
     pub fn next(&self, cpu: usize) -> u64 {
         self.head(cpu)
     }
@@ -94,14 +94,14 @@ impl Rings<'_> {
         self.head(cpu).saturating_sub(1 << self.shift)
     }
 
-    /// A complete event, if it is written before `until`.
+    /// Reads a complete event; `None` if it is not complete at `until`.
     fn event(&self, cpu: usize, at: u64, until: Instant) -> Option<RawEvent> {
         let place = (cpu << self.shift) + (at & ((1 << self.shift) - 1)) as usize;
         loop {
             let raw = self.ring.get(place);
             fence(Ordering::Acquire);
             if raw.generation == (at >> self.shift) as u16 {
-                // The generation was written last, but may have been read first.
+                // The generation is written last, but may have been read before the rest: read the event again.
                 return Some(self.ring.get(place));
             }
             if Instant::now() >= until {
@@ -117,7 +117,7 @@ impl Rings<'_> {
         self.ring.field::<u64>(place, 0) as Ns
     }
 
-    /// Places of a window's events, with some before and after, among those still in the ring.
+    /// Positions of a window's events, with some before and after it, among those still in the ring.
     fn places(&self, cpu: usize, all: std::ops::Range<u64>, from: Ns, to: Ns) -> std::ops::Range<u64> {
         // Backwards, since recent windows are most common.
         let (mut begin, mut end, mut before) = (all.start, all.end, 0);
@@ -135,14 +135,14 @@ impl Rings<'_> {
         begin..(end + BEHIND as u64).min(all.end).max(begin)
     }
 
-    /// All of a CPU's complete events from a place on.
+    /// Reads all of a CPU's complete events from a position on.
     pub fn read_on(&self, cpu: usize, next: u64) -> ReadOn {
         let size = 1u64 << self.shift;
         let next = next.max(size);
         let head = self.head(cpu);
         let first = next.max(head.saturating_sub(size));
         let until = Instant::now() + PATIENCE;
-        // Events in progress are read the next time.
+        // An event that is still being written, and those after it, are read the next time.
         let raws: Vec<RawEvent> = (first..head).map_while(|at| self.event(cpu, at, until)).collect();
         fence(Ordering::Acquire);
         let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
@@ -150,10 +150,10 @@ impl Rings<'_> {
         ReadOn { events, lost: first - next + gone as u64, next: first + raws.len() as u64 }
     }
 
-    /// The part of an interval that is still in a CPU's ring.
+    /// Reads the part of an interval that is still in a CPU's ring.
     pub fn read(&self, cpu: usize, from: Ns, to: Ns) -> CpuRecord {
         if cpu >= self.cpus {
-            // It came online after the recorder's start.
+            // The CPU came online after the recorder was started, so it has no ring.
             let overwritten = self.written(cpu);
             return CpuRecord { cpu: cpu as u32, since: Ns::MAX, overwritten, ..CpuRecord::default() };
         }
@@ -161,21 +161,22 @@ impl Rings<'_> {
         let head = self.head(cpu);
         let oldest_place = head.saturating_sub(size).max(size);
         let places = self.places(cpu, oldest_place..head, from, to);
-        // The oldest first, because it is overwritten next.
+        // Read the oldest events first, because they are overwritten next.
         let (first, head) = (places.start, places.end);
         let until = Instant::now() + PATIENCE;
         let mut events = Vec::with_capacity((head.saturating_sub(first)) as usize);
         let mut raws: Vec<Option<RawEvent>> = Vec::with_capacity(events.capacity());
         raws.extend((first..head).map(|at| self.event(cpu, at, until)));
         fence(Ordering::Acquire);
-        // Writers advance the head before they write, so it shows what may have been overwritten during the read.
+        // Writers advance the head before they write, so the head limits what may have been overwritten during the
+        // read.
         let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
         let kept = &raws[gone..];
         events.extend(kept.iter().flatten().map(RawEvent::decode));
         let overwritten = (oldest_place - size).max(self.head(cpu).saturating_sub(size).saturating_sub(size));
         let is_all = first + gone as u64 == size;
         let oldest = events.first().map(|e: &Event| e.t);
-        // Before all programs were attached, some ends were recorded without a beginning.
+        // Events from before all programs were attached are dropped: some ends were recorded without a beginning.
         events.retain(|e| e.t >= self.started && e.t < self.until);
         // An interrupt's event may precede the event that it interrupted.
         events.sort_by_key(|e| e.t);

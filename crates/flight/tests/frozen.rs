@@ -1,4 +1,4 @@
-//! Snapshots of the running kernel: decoding restores them, and all names are known.
+//! Takes snapshots of the running kernel: decoding must restore them, and all names must be known.
 
 use latpath_flight::{Doing, EventKind, IdleStates, Recorder, Snapshot, Timeline};
 use latpath_testkit::{trial, waits::until, Failed};
@@ -24,7 +24,7 @@ fn start() -> Result<Recorder, Failed> {
     Ok(Recorder::start(16 << 20)?)
 }
 
-/// Wakes a thread `rounds` times, and sends itself packets: switches, wakeups, softirqs, timers.
+/// Wakes a thread and sends a packet to itself, `rounds` times: causes switches, wakeups, softirqs and timers.
 fn busy(rounds: usize) {
     let (mut near, mut far) = UnixStream::pair().expect("a pair");
     let echo = std::thread::Builder::new().name("lp-echo".into());
@@ -83,7 +83,7 @@ fn named() -> Outcome {
     recorder.learn();
     until("the kernel's names are read", || recorder.has_learnt())?;
     let snapshot = Snapshot::decode(&frozen(&recorder, 400).encode())?;
-    // The thread has ended.
+    // The name of this thread must be known although it has ended.
     let echo = snapshot.threads.values().find(|thread| thread.name == "lp-echo").ok_or("no lp-echo")?;
     assert_eq!(echo.tgid, std::process::id());
     let events = || snapshot.window.cpus.iter().flat_map(|cpu| &cpu.events);
@@ -109,7 +109,7 @@ fn named() -> Outcome {
 }
 
 fn at_once() -> Outcome {
-    // If the machine pauses this thread during a snapshot, the names may already be known; but not each time.
+    // If this thread is paused during a snapshot, the names may be known by then, but not every time.
     let taken = |_| -> Result<_, Failed> {
         let recorder = start()?;
         let snapshot = frozen(&recorder, 30);

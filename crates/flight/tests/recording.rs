@@ -1,5 +1,5 @@
-//! The recorder in the running kernel: which thread delayed or woke which, which events were overwritten, and that
-//! nothing remains attached.
+//! Checks the recorder in the running kernel: which thread delayed or woke which, which events were overwritten, and
+//! that nothing remains attached.
 
 use latpath_flight::{Doing, EventKind, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, Window};
 use latpath_testkit::waits::{is_in_state, until};
@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Makes this binary a child that records until it is killed.
+/// Environment variable that makes this binary a child process, which records until it is killed.
 const CHILD: &str = "LATPATH_FLIGHT_CHILD";
 
 type Outcome = Result<(), Failed>;
@@ -64,7 +64,7 @@ fn now() -> i64 {
 }
 
 fn tid() -> u32 {
-    // SAFETY: takes no arguments and cannot fail.
+    // SAFETY: the function takes no arguments and cannot fail.
     unsafe { libc::gettid() as u32 }
 }
 
@@ -76,7 +76,7 @@ fn sleeps(tid: u32) -> bool {
 
 /// The last CPU that this process may use.
 fn some_cpu() -> usize {
-    // SAFETY: a set of bits, for which zero is valid.
+    // SAFETY: cpu_set_t is a set of bits, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: the set has the given size.
     unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
@@ -85,7 +85,7 @@ fn some_cpu() -> usize {
 }
 
 fn pin(cpu: usize) {
-    // SAFETY: as above.
+    // SAFETY: as in `some_cpu`.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -106,7 +106,7 @@ fn spin(time: Duration) {
     }
 }
 
-/// A thread becomes ready every 300 µs; a more urgent one takes its CPU for 12 ms.
+/// Checks a thread that becomes ready every 300 µs, and loses its CPU to a more urgent one for 12 ms.
 fn hog() -> Outcome {
     let recorder = start()?;
     let (cpu, over) = (some_cpu(), AtomicBool::new(false));
@@ -123,7 +123,7 @@ fn hog() -> Outcome {
             until("the other one sleeps", || sleeps(victim.load(Ordering::SeqCst))).expect("it does");
             pin(cpu);
             assert!(fifo(7), "root may");
-            // Causes a switch, because switches record a thread's class.
+            // Let the CPU switch threads, because a thread's class is recorded at switches.
             latpath_testkit::waits::fault_for(Duration::from_micros(100));
             let from = now();
             spin(Duration::from_millis(12));
@@ -155,7 +155,7 @@ fn hog() -> Outcome {
     Ok(())
 }
 
-/// A thread sleeps in a read until another writes.
+/// Checks a thread that sleeps in a read until another thread writes.
 fn waker() -> Outcome {
     let recorder = start()?;
     let (mut here, mut there) = UnixStream::pair()?;
@@ -187,7 +187,7 @@ fn waker() -> Outcome {
     Ok(())
 }
 
-/// Two threads wake each other often enough to overwrite a small ring many times.
+/// Two threads wake each other until a small ring has been overwritten many times.
 fn overwritten() -> Outcome {
     let recorder = Recorder::start(0)?;
     let (mut here, mut there) = UnixStream::pair()?;
@@ -206,7 +206,7 @@ fn overwritten() -> Outcome {
             }
             here.shutdown(std::net::Shutdown::Both).expect("it is open");
         });
-        // If the two do not get the CPUs, other threads' events fill the ring.
+        // The ring is filled even if the two threads get no CPU: other threads cause events too.
         let known = until("a ring that was written over has what was last", || {
             let window = recorder.window(from, now());
             let lost = window.cpus.iter().filter(|cpu| cpu.overwritten > 0 && !cpu.is_complete(from)).count();
@@ -219,7 +219,7 @@ fn overwritten() -> Outcome {
     })
 }
 
-/// CPUs that sleep all the time record nothing.
+/// Runs a thread on each CPU, because CPUs that sleep all the time record nothing.
 fn run_on_all_cpus() {
     for cpu in 0..=some_cpu() {
         std::thread::spawn(move || pin(cpu)).join().expect("it runs there");
@@ -250,7 +250,7 @@ fn rows() -> Outcome {
         assert!(tiles.windows(2).all(|pair| pair[0].to == pair[1].from));
         let known = tiles.iter().all(|tile| tile.doing != Doing::Unknown);
         assert!(known || cpu.missed_switches > 0, "CPU {}", cpu.cpu);
-        // A consistent record has none.
+        // A consistent record has no interrupt without a beginning or an end.
         assert_eq!(cpu.garbled, 0, "CPU {}", cpu.cpu);
     }
     let row = timeline.thread(tid());
@@ -259,7 +259,7 @@ fn rows() -> Outcome {
     Ok(())
 }
 
-/// A packet over lo is received in a softirq, within the system call that sends it.
+/// Checks a packet over lo, which is received in a softirq within the system call that sends it.
 fn softirq() -> Outcome {
     let recorder = start()?;
     let socket = UdpSocket::bind("127.0.0.1:0")?;
@@ -302,14 +302,14 @@ fn stopped() -> Outcome {
     seen.map_err(|e| format!("{}: {row:?}", e.message().unwrap_or_default()).into())
 }
 
-/// A thread causes page faults, and then blocks until its child has started a program.
+/// Causes page faults, and then blocks until a child has started a program; both must be recorded.
 fn in_the_kernel() -> Outcome {
     const PAGES: usize = 1000;
     let recorder = start()?;
     recorder.learn();
     until("functions have names", || recorder.has_learnt())?;
     let (from, me) = (now(), tid());
-    // SAFETY: private memory without other users.
+    // SAFETY: the memory is private and has no other users.
     unsafe {
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let memory = libc::mmap(std::ptr::null_mut(), PAGES << 12, access, flags, -1, 0);
@@ -331,14 +331,14 @@ fn in_the_kernel() -> Outcome {
         _ => None,
     });
     let places: Vec<String> = places.flatten().map(|place| snapshot.names().of_function(place)).collect();
-    // Some of them may be below the minimum for an event.
+    // Only half of the faults are required, because an event needs a minimum number of them.
     match faults > PAGES as u64 / 2 && places.iter().any(|place| place.contains("clone")) {
         true => Ok(()),
         false => Err(format!("{faults} page faults, blocked in {places:?}").into()),
     }
 }
 
-/// Reads windows from a small ring, while two threads overwrite it many times per second.
+/// Reads windows from a small ring while two threads overwrite it many times per second; no event may be torn.
 fn torn() -> Outcome {
     let recorder = Recorder::start(0)?;
     let (mut here, mut there) = UnixStream::pair()?;
@@ -356,7 +356,7 @@ fn torn() -> Outcome {
             }
             here.shutdown(std::net::Shutdown::Both).expect("it is open");
         });
-        // Only windows with new events count: on a busy machine the two threads rarely get the CPUs.
+        // Only windows with new events count, because on a busy machine the two threads rarely get a CPU.
         let check = || -> Outcome {
             let (mut newest, mut fresh, limit) = (started, 0, Instant::now() + Duration::from_secs(60));
             while fresh < 1_000 {
@@ -394,8 +394,8 @@ fn torn() -> Outcome {
     })
 }
 
-/// The directory for groups with CPU time limits, of either cgroup version, and the files that limit a group to 2 ms in
-/// 50 ms.
+/// Directory for control groups with CPU time limits, for either cgroup version, and the file contents that limit a
+/// group to 2 ms in each 50 ms.
 fn cpu_groups() -> Option<(std::path::PathBuf, Vec<(&'static str, &'static str)>)> {
     let old = std::path::Path::new("/sys/fs/cgroup/cpu");
     if old.join("cpu.cfs_quota_us").exists() || old.join("tasks").exists() {
@@ -412,7 +412,7 @@ struct Group(std::path::PathBuf);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that has just ended may still be counted.
+        // The group may still contain a process that has just ended, so retry.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -433,7 +433,7 @@ fn throttled() -> Outcome {
     let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
     let pid = child.id();
     let moved = std::fs::write(group.0.join("cgroup.procs"), pid.to_string());
-    // It may run for 4 % of the time, but on a busy machine may get less for a while.
+    // The child may run for 4 % of the time, but on a busy machine it may get less for a while.
     let mut found = String::new();
     let seen = until("it is throttled for most of the time", || {
         let from = now();
@@ -469,7 +469,7 @@ fn cost() -> Outcome {
     Ok(())
 }
 
-/// A recorder whose budget, 0.01 % of the machine, has been used up.
+/// Starts a recorder whose budget is 0.01 % of the machine, and waits until it is used up.
 fn paused() -> Result<Recorder, Failed> {
     let mut recorder = start()?;
     recorder.set_budget(100)?;
@@ -488,7 +488,7 @@ fn is_unknown(window: &Window) -> bool {
 fn budget() -> Outcome {
     let mut recorder = paused()?;
     let mut paused = now();
-    // The recorder tries again after half a second.
+    // The recorder resumes after half a second, so a window may include a time in which it records.
     until("a window lies within a pause", || {
         let events = recorder.figures().events;
         paused = now();
@@ -501,7 +501,7 @@ fn budget() -> Outcome {
         return Err(note.into());
     }
 
-    // With a larger budget, records are complete from then on only.
+    // With a larger budget, records are complete, but only from now on.
     recorder.set_budget(1_000_000)?;
     let again = now();
     wake(500)?;
@@ -519,13 +519,13 @@ fn budget() -> Outcome {
     }
 }
 
-/// A limit on this process's descriptors, restored on drop.
+/// A limit on this process's file descriptors; the previous limit is restored on drop.
 struct Descriptors(libc::rlimit);
 
 impl Descriptors {
     fn limit(most: u64) -> Self {
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a value of the expected type.
+        // SAFETY: `before` is a value of the expected type.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
         Self::set(libc::rlimit { rlim_cur: most, ..before });
         Self(before)
@@ -547,7 +547,7 @@ fn refused() -> Outcome {
     let mut recorder = paused()?;
     let missing = |recorder: &Recorder| recorder.missing().iter().any(|missing| missing.tracepoint == "sched_switch");
     let without = now();
-    // Each attached program needs a descriptor; existing ones stay open.
+    // Attaching a program needs a new descriptor, which this limit prevents; existing ones stay open.
     let descriptors = Descriptors::limit(3);
     recorder.set_budget(1_000_000)?;
     let is_missing = missing(&recorder);
@@ -585,11 +585,11 @@ fn killed() -> Outcome {
     said?;
     let stand = || libbpf_rs::query::ProgInfoIter::default().any(|p| programs.contains(&p.id));
     assert!(programs.len() > 5, "it holds {programs:?}");
-    // The kernel releases them shortly afterwards.
+    // The kernel releases the programs shortly after the process has ended.
     until("the kernel lets go of its programs", || !stand())
 }
 
-/// Wakes a thread `times` times from another.
+/// Wakes a thread `times` times from another one; returns its TID.
 fn wake(times: u32) -> Result<u32, Failed> {
     let (mut here, mut there) = UnixStream::pair()?;
     let (say, hear) = std::sync::mpsc::channel();
@@ -626,8 +626,8 @@ fn tail() -> Outcome {
     };
     let times: Vec<_> = events.iter().filter_map(waking).collect();
     let in_order = events.windows(2).all(|pair| pair[0].t <= pair[1].t);
-    // How often a thread is woken is the kernel's choice: a reader that is not asleep yet needs no waking, and space in
-    // its socket's buffer wakes it too. It cannot be woken twice at one time: equal times are duplicates.
+    // The kernel decides how often the thread is woken: a reader that is not asleep yet needs no waking, and space in
+    // its socket's buffer also wakes it. It cannot be woken twice at the same time, so equal times are duplicates.
     let distinct = times.iter().collect::<std::collections::BTreeSet<_>>().len();
     match lost == 0 && in_order && times.len() >= 100 && distinct == times.len() {
         true => Ok(()),
@@ -640,7 +640,7 @@ fn tail() -> Outcome {
 
 fn late_tail() -> Outcome {
     let recorder = Recorder::start_for(Scope::Transfers, 64 << 10)?;
-    // Events from before all programs were attached are not returned.
+    // Events from before all programs were attached are not returned, but they are counted.
     let before = recorder.figures().events;
     let (mut came, mut lost) = (0, 0);
     while recorder.figures().events < 100_000 {

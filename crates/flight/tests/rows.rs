@@ -1,4 +1,4 @@
-//! Timelines of CPUs and threads from given events; any events yield valid timelines.
+//! Checks the timelines of CPUs and threads for given events, and that any events yield valid timelines.
 
 use latpath_flight::*;
 use latpath_model::Ns;
@@ -24,7 +24,7 @@ fn wakeup(t: Ns, here: u32, pid: u32, cpu: u32) -> Event {
     at(t, here, EventKind::Wakeup { pid, cpu, class: NORMAL, throttled: false })
 }
 
-/// Records from 0 on, and a window from 100 to 1000.
+/// Records that begin at 0, and a window from 100 to 1000.
 fn window(cpus: Vec<Vec<Event>>) -> Window {
     let record = |(cpu, events)| CpuRecord { cpu, events, ..CpuRecord::default() };
     Window { from: 100, to: 1000, cpus: (0..).zip(cpus).map(record).collect() }
@@ -114,8 +114,8 @@ fn activities_from_before_the_record_are_known_by_their_end() {
     );
 }
 
-/// The kernel does not nest a tracing program in itself: the begin of a timer that interrupts another one's recording
-/// is lost.
+/// The kernel does not nest a tracing program in itself: if a timer interrupts the recording of another timer, its
+/// beginning is lost.
 #[test]
 fn a_timer_with_a_missed_beginning_does_not_end_the_interrupted_one() {
     let tick = Vector::LocalTimer;
@@ -227,7 +227,7 @@ fn a_thread_sleeps_is_woken_waits_runs_and_is_preempted() {
 
 #[test]
 fn a_wake_up_of_a_thread_about_to_sleep_counts_from_its_sleep() {
-    // Its CPU notices only after it has left an idle state.
+    // The thread's CPU notices the wakeup only after it has left an idle state.
     let cpu0 = vec![
         switch(10, 0, ASLEEP, 7),
         switch(305, 7, ASLEEP, 0),
@@ -253,7 +253,7 @@ fn a_thread_that_was_woken_before_it_slept_sleeps_the_next_time() {
         switch(305, 7, ASLEEP, 0),
         switch(400, 0, ASLEEP, 7),
         switch(500, 7, ASLEEP, 0),
-        // Woken while it ran, so immediately.
+        // The thread was woken while it still ran, so it does not sleep.
         switch(600, 0, ASLEEP, 7),
         switch(700, 7, ASLEEP, 0),
     ];
@@ -414,7 +414,7 @@ proptest! {
     }
 }
 
-/// Contiguous tiles, none of them empty, over the whole interval.
+/// Checks that the tiles are contiguous and not empty, and cover the whole interval.
 fn whole(tiles: &[(Ns, Ns)], from: Ns, to: Ns) -> Result<(), TestCaseError> {
     let mut cursor = from;
     for (begin, end) in tiles {

@@ -17,8 +17,8 @@ impl KernelCounters {
         self.0.qdiscs().collect()
     }
 
-    /// Changes since the start, in the namespaces of this host's points, and on their devices. `renewed`: the points
-    /// whose devices were created again.
+    /// Changes since the start, in the network namespaces of this host's points, and for their devices. `renewed`:
+    /// points whose devices were replaced.
     pub fn since(&self, points: &[PointInfo], renewed: &BTreeSet<PointId>) -> Difference {
         of_points(Snapshot::everywhere().since(&self.0), points, renewed)
     }

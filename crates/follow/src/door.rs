@@ -1,6 +1,6 @@
-//! The points of guests' doors: sightings of the packets that the probe saw at taps, when KVM got their interrupts and
-//! when a vCPU ran with them. They are derived from the flight recorder's events, a tenth of a second later, and are
-//! not delayed by any packet.
+//! The points of guests' doors: for packets that the probe saw at taps, when KVM got their interrupts, and when a vCPU
+//! then ran. These sightings are derived from the flight recorder's events a tenth of a second later, so they delay no
+//! packet.
 
 use crate::merge::Origin;
 use latpath_flight::{EventKind, Recorder, Scope, StartError, Tail, Tailed, Transfer, SETTLED};
@@ -13,28 +13,29 @@ use latpath_model::{
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// Memory for each CPU's events, bytes: a tenth of a second of a CPU that does nothing but record.
+/// Memory for each CPU's events, bytes; holds a tenth of a second of a CPU that does nothing but record.
 const BYTES_PER_CPU: usize = 2 << 20;
-/// Interval of reading the events, ns: each reading sorts those of the last tenth of a second.
+/// Interval at which the events are read, ns; not shorter, because each reading sorts those of the last tenth of a
+/// second.
 const EVERY: Ns = 20_000_000;
 
-/// An origin on this machine with the points of guests' doors.
+/// An origin on this machine, extended by the points of guests' doors.
 pub(crate) struct WithDoor<O> {
     origin: O,
     /// `None` once the origin was stopped and all events were read.
     events: Option<(Recorder, Tail)>,
-    /// Notes on the recorder, from its end on.
+    /// The final notes on the recorder, once it has ended.
     last_notes: Vec<String>,
     door: Door,
-    /// When the events are read next, and time before which all steps were reported.
+    /// When the events are read next; and the time before which all steps have been reported (`settled`).
     due: Ns,
     settled: Ns,
     /// When the origin was stopped.
     stopped: Option<Ns>,
     points: Vec<PointInfo>,
-    /// The ids of the origin's points.
+    /// Common IDs of the origin's points, by the origin's own.
     ids: Vec<PointId>,
-    /// The points of a door, by the id of the point at its tap.
+    /// The points of a door, by the ID of the point at its tap and the step.
     doors: HashMap<(PointId, DoorStep), PointId>,
     /// Packets at taps, in order of time, whose events have not been read yet.
     packets: VecDeque<(Way, Sighting)>,
@@ -88,7 +89,7 @@ impl<O: Origin> WithDoor<O> {
         }
     }
 
-    /// The origin's sighting with the common id of its point.
+    /// Replaces the origin's point ID in a sighting by the common one.
     fn map(&mut self, seen: &mut Sighting) {
         if usize::from(seen.point) >= self.ids.len() {
             self.refresh();
@@ -108,7 +109,7 @@ impl<O: Origin> WithDoor<O> {
         (passage == Passage::FromVm && info.link == Link::Tap).then_some(Way::FromGuest)
     }
 
-    /// The point of a step at the door of this tap, added if new.
+    /// ID of the point for a step at the door of this tap; adds the point if it is new.
     fn point(&mut self, tap: PointId, step: DoorStep) -> PointId {
         if let Some(id) = self.doors.get(&(tap, step)) {
             return *id;
@@ -126,7 +127,8 @@ impl<O: Origin> WithDoor<O> {
         id
     }
 
-    /// Reads the events before `until`. Returns the time before which all steps were added to `out`.
+    /// Reads the events before `until`, and appends the steps' sightings to `out`. Returns the time before which they
+    /// are complete.
     fn follow(&mut self, until: Ns, out: &mut Vec<Sighting>) -> Ns {
         let Some((recorder, tail)) = &mut self.events else { return until };
         let (door, packets) = (&mut self.door, &mut self.packets);
@@ -189,7 +191,7 @@ impl<O: Origin> WithDoor<O> {
     }
 }
 
-/// Whether the thread of an event needs its process.
+/// Whether the door needs to know the process of this event's thread.
 fn is_of_vcpu_or_server(what: &EventKind) -> bool {
     matches!(what, EventKind::KvmEntry { .. } | EventKind::Transfer(Transfer::Round { .. } | Transfer::Read(_)))
 }
@@ -209,7 +211,7 @@ fn pass(door: &mut Door, recorder: &Recorder, (way, seen): (Way, Sighting), take
     }
 }
 
-/// The counts, as a sentence; `None` without packets.
+/// Describes the counts in a sentence; `None` without packets.
 fn note_of(counts: DoorCounts) -> Option<String> {
     let DoorCounts { packets, first, shared, before_entry, polled, never_interrupted, unknown, not_taken, .. } = counts;
     let parts = [
@@ -228,7 +230,7 @@ fn note_of(counts: DoorCounts) -> Option<String> {
     (packets > 0).then(|| format!("--door: of {packets} packets for guests, {}", text.join("; ")))
 }
 
-/// The counts of packets from guests, as a sentence; `None` without such packets.
+/// Describes the counts of packets from guests in a sentence; `None` without such packets.
 fn note_of_kicks(counts: DoorCounts) -> Option<String> {
     let DoorCounts { from_guests, kicked, .. } = counts;
     (from_guests > 0).then(|| {
@@ -254,7 +256,7 @@ impl<O: Origin> Source for WithDoor<O> {
         for seen in &mut out[before..] {
             self.map(seen);
             if let Some(way) = self.way(seen) {
-                // The sightings are nearly in order.
+                // The sightings are nearly in order, so search from the end.
                 let before = self.packets.iter().rposition(|(_, other)| other.t <= seen.t);
                 self.packets.insert(before.map_or(0, |before| before + 1), (way, *seen));
             }
@@ -320,7 +322,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// An origin whose points and sightings the test sets.
+    /// An origin whose points and sightings are set by the test.
     #[derive(Clone, Default)]
     struct Invented(Arc<Mutex<(Vec<PointInfo>, Vec<Sighting>)>>);
 

@@ -1,24 +1,27 @@
-//! Reports complete late packets early. Journeys are handed over in order, and a lost packet delays those after it.
+//! Reports late packets as soon as their journeys are complete. Journeys are handed over in order, so a lost packet
+//! would delay those after it.
 
 use latpath_journey::{Joiner, Journey};
 use latpath_model::{Ns, StreamId};
 use std::collections::VecDeque;
 
-/// Minimum age of a journey that is checked, ns; by then it normally has been handed over in order.
+/// Minimum age of a journey to be checked, ns; normally it has been handed over in order by then.
 const YOUNG: Ns = 50_000_000;
-/// Maximum incomplete journeys of one stream that are checked again; beyond it, later ones wait.
+/// Maximum number of a stream's incomplete journeys that are checked repeatedly; beyond that, later ones are not yet
+/// checked.
 const WAITING: usize = 4096;
 
-/// Reports each journey once: here, or, unless [`Self::was_reported`], when it is handed over.
+/// Makes sure that each journey is reported once: early by this type, or else (unless [`Self::was_reported`]) when it
+/// is handed over.
 pub(crate) struct EarlyCompletion {
     streams: Vec<Stream>,
 }
 
 #[derive(Default)]
 struct Stream {
-    /// All smaller numbers were reported, except those in `waiting`.
+    /// Number below which all journeys were reported, except those in `waiting`.
     upto: u64,
-    /// Ascending.
+    /// Numbers of the incomplete journeys, ascending.
     waiting: VecDeque<u64>,
 }
 
@@ -27,13 +30,13 @@ impl EarlyCompletion {
         Self { streams: (0..streams).map(|_| Stream::default()).collect() }
     }
 
-    /// Whether this journey, which is being handed over, was reported earlier.
+    /// Whether this journey, which is now handed over in order, was reported earlier.
     pub fn was_reported(&self, journey: &Journey) -> bool {
         let stream = self.streams.get(usize::from(journey.stream));
         stream.is_some_and(|s| journey.number < s.upto && s.waiting.binary_search(&journey.number).is_err())
     }
 
-    /// Reports the journeys that are complete by now.
+    /// Reports the journeys that have become complete.
     pub fn take(&mut self, joiner: &Joiner, now: Ns, sink: &mut impl FnMut(&Journey)) {
         for (id, stream) in self.streams.iter_mut().enumerate() {
             stream.take(joiner, id as StreamId, now, sink);
@@ -77,8 +80,8 @@ mod tests {
         Sighting { t, key, point, ..Sighting::default() }
     }
 
-    /// A stream of packets every 10 ms that are seen at two points, the second only once; packet `late` arrives at
-    /// `late_at`.
+    /// Simulates a stream with a packet every 10 ms and two points. The second packet is not seen at the second point;
+    /// packet `late` is seen there at `late_at`. Returns when each journey was reported, and its number.
     fn reported(late: u32, late_at: Ns) -> Vec<(Ns, u64)> {
         let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
         joiner.set_expected(0, 0b11);

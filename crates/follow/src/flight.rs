@@ -1,4 +1,4 @@
-//! Captures: requested from all machines around late packets, and assembled while following continues.
+//! Captures around late packets: requested from all machines, and assembled while following continues.
 
 use latpath_agent::{GuestWindow, Machine};
 use latpath_capture::{
@@ -11,11 +11,11 @@ use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Maximum time for this machine's records, ns; the limit of other machines is shorter.
+/// Maximum wait for this machine's records, ns; that for other machines is shorter.
 const HOST_TIMEOUT: Ns = 6_000_000_000;
 /// Maximum time for another machine's records.
 pub(crate) const MACHINE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Maximum number of concurrent requests to another machine, which has other work too.
+/// Maximum number of concurrent requests to another machine, so that it has time for its other work.
 const ASKED: usize = 6;
 /// Maximum number of captures waiting to be returned.
 const WAITING: usize = 64;
@@ -25,18 +25,18 @@ const WAITING: usize = 64;
 pub struct FlightOptions {
     /// Memory for each CPU's events, bytes.
     pub bytes_per_cpu: usize,
-    /// Maximum share of a machine's CPU time for its recorder.
+    /// Maximum share of a machine's CPU time that its recorder may take.
     pub budget: Ppm,
-    /// Which packets are late.
+    /// Rule by which packets are late.
     pub rule: LatenessRule,
-    /// Maximum wait for packets under way when a capture is requested, ns; limited by the window.
+    /// Maximum time to wait for packets in flight when a capture is requested, ns; limited by the window.
     pub max_wait: Ns,
-    /// Limits of the kept captures.
+    /// Limits on the captures that are kept.
     pub retention: RetentionLimits,
 }
 
 impl FlightOptions {
-    /// Captures around packets slower than `threshold`, ns, with the defaults of the command line.
+    /// Options for captures around packets slower than `threshold`, ns, with the command line's defaults.
     pub fn over(threshold: Ns) -> Self {
         Self {
             bytes_per_cpu: 4 << 20,
@@ -54,7 +54,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// An incomplete capture.
 struct UnderWay {
     request: CaptureRequest,
-    /// This machine, then the others; pending ones by the number of their request.
+    /// This machine, then the others; `Err` with the ID of the request while it is pending.
     machines: Vec<Result<MachineSnapshot, u64>>,
     packets: Option<CapturedPackets>,
     deadline: Ns,
@@ -66,7 +66,7 @@ fn held(under_way: &[UnderWay], at: usize) -> usize {
     records.map(Snapshot::bytes).sum()
 }
 
-/// The record of another machine (by index), unless it exceeds the limit of memory.
+/// Converts another machine's reply (index `at`) to its record; rejects records that exceed the memory limit.
 fn of_answer(under_way: &[UnderWay], at: usize, machine: &str, answer: Result<GuestWindow, String>) -> MachineSnapshot {
     match answer {
         Ok(GuestWindow { snapshot, .. }) if snapshot.bytes() > MAX_BYTES.saturating_sub(held(under_way, at)) => {
@@ -103,7 +103,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// Starts this machine's recorder; if it cannot run, other machines' records are still useful.
+    /// Starts this machine's recorder. If it cannot run, continues: other machines' records are still useful.
     pub fn start(options: &FlightOptions, window: Ns, streams: usize) -> Self {
         let max_wait = options.max_wait.min(window.saturating_add(200_000_000));
         let retention = RetentionPolicy::new(options.retention);
@@ -130,7 +130,8 @@ impl Flight {
         self.detector.take(journey);
     }
 
-    /// One round: sends requests, and collects results. All journeys that began before `reached` were added.
+    /// Does one round: sends requests and collects results. All journeys that began before `reached` must have been
+    /// added.
     pub fn round(&mut self, clock: Ns, reached: Ns, others: &mut [&mut Machine]) {
         self.detector.advance(clock, reached);
         self.request_captures(clock, others);
@@ -197,7 +198,7 @@ impl Flight {
                 *machine = Ok(without(name, format!("no answer within {} s", HOST_TIMEOUT / 1_000_000_000)));
             }
         }
-        // Later captures need not wait for earlier ones.
+        // A later capture may be complete before an earlier one, and is then returned first.
         let is_whole = |u: &UnderWay| u.packets.is_some() && u.machines.iter().all(Result::is_ok);
         while let Some(at) = self.under_way.iter().position(is_whole) {
             let UnderWay { request, machines, packets, .. } = self.under_way.remove(at);
@@ -212,8 +213,8 @@ impl Flight {
         }
     }
 
-    /// Requests the remaining captures after the last journey. Call [`Self::round`] until [`Self::is_idle`], or until
-    /// the time is up.
+    /// Requests the remaining captures after the last journey. Afterwards call [`Self::round`] until [`Self::is_idle`],
+    /// or until a time limit.
     pub fn finish(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         self.detector.finish(clock);
         self.request_captures(clock, others);

@@ -26,59 +26,59 @@ use latpath_vms::VmsByMachine;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Interval at which the route is searched, initially and later, ns.
+/// Interval at which the route is searched until there is one, ns; later `ROUTE_EVERY` applies.
 const SEARCH_EVERY: Ns = 100_000_000;
 const ROUTE_EVERY: Ns = 1_000_000_000;
 
-/// Time after attaching the probes whose journeys are dropped, ns: probes are not attached everywhere at once.
+/// Time after attaching the probes in which journeys are dropped, ns: not all probes are attached at the same time.
 const SETTLE: Ns = 100_000_000;
 /// Time for which following continues at the end, ns, to determine which of the last packets are late.
 const LAST: Ns = 100_000_000;
 /// Interval between rounds at the end.
 const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
-/// Maximum wait for other machines' records at the end, ns.
+/// Maximum time to wait for captures at the end, ns.
 const LAST_CAPTURES: Ns = 1_500_000_000;
 
-/// Options of following.
+/// Options for following.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The streams; those of reactions are last, and need the streams of both sides among the others.
+    /// The streams. Those of reactions come last; the streams of both their sides must be among the others.
     pub streams: Vec<StreamSpec>,
-    /// Other machines, by the user's names, which are unique and differ from the host's.
+    /// Other machines by the names that the user gives them, which must be unique and differ from the host's.
     pub machines: Vec<(String, Address)>,
-    /// Guests among these machines that run on another of them, each with the name of that machine, whose time of day
-    /// their `ptp_kvm` shows.
+    /// For guests among these machines that run on another of them: the name of that machine, whose time of day their
+    /// `ptp_kvm` reports.
     pub hypervisors: BTreeMap<String, String>,
     /// The points that count; see [`PointFilter`].
     pub points: PointFilter,
-    /// Whether to follow network namespaces of other user namespaces: rootless containers.
+    /// Whether to follow network namespaces that belong to other user namespaces, e.g. of rootless containers.
     pub other_users: bool,
-    /// Whether to use the packet timestamps of all machines' NICs, which are switched on for the duration.
+    /// Whether to use packet timestamps from the NICs of all machines; timestamping is switched on for the duration.
     pub nic_times: bool,
     /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Threshold above which times are counted, ns.
+    /// Threshold above which packets are counted as late, ns.
     pub threshold: Ns,
-    /// Time after which packets are no longer matched, ns.
+    /// Time after which sightings are no longer matched to a packet, ns.
     pub window: Ns,
-    /// Whether packets for virtual machines are followed through their guests' doors: up to the interrupt, and the vCPU
-    /// that runs with it.
+    /// Whether to follow packets for virtual machines through their guests' doors: up to the interrupt, and to the vCPU
+    /// that then runs.
     pub door: bool,
     /// Size of the probe's rings, bytes.
     pub ring_bytes: usize,
-    /// Maximum error of this host's UTC stated by the user, ns; `None` for the kernel's value.
+    /// Maximum error of this host's UTC as stated by the user, ns; `None` to use the kernel's value.
     pub clock_error: Option<Ns>,
     /// Options of the flight recorders; `None` to run none.
     pub flight: Option<FlightOptions>,
-    /// The watch of this host's clocks: machines whose system clocks follow the same grandmaster are tied by PTP.
+    /// Monitor of this host's clocks: machines whose system clocks follow the same grandmaster are tied by PTP.
     pub clocks: Option<Arc<Monitor>>,
     /// Whether the other machines report their settings ([`Follow::settings`]).
     pub settings: bool,
 }
 
 impl Options {
-    /// Follows these streams at all points of this host, without the flight recorder. Packets over 200 us count as
-    /// late, those over 1 s as lost.
+    /// Options to follow these streams at all points of this host, without the flight recorder. Packets over 200 us
+    /// count as late, those over 1 s as lost.
     pub fn new(streams: Vec<StreamSpec>) -> Self {
         Self {
             streams,
@@ -99,14 +99,14 @@ impl Options {
         }
     }
 
-    /// The streams whose packets are followed: all but those of reactions.
+    /// The streams whose packets are followed: all except those of reactions.
     pub fn packet_streams(&self) -> &[StreamSpec] {
         let packets = self.streams.iter().take_while(|stream| stream.reaction.is_none()).count();
         &self.streams[..packets]
     }
 }
 
-/// Why following did not start.
+/// Why following could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
     /// This machine's probe cannot be attached.
@@ -118,7 +118,7 @@ pub enum FollowError {
     /// Another machine cannot be followed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// An agent runs on this machine's own kernel and would report each packet a second time.
+    /// An agent runs on this machine's own kernel, so it would report each packet a second time.
     #[error(
         "{0} runs on this machine's own kernel (the boot ids are equal), whose network namespaces and containers are \
          followed already: leave out --machine {0}=…"
@@ -126,7 +126,7 @@ pub enum FollowError {
     SameKernel(String),
 }
 
-/// State at a change of the layout.
+/// State when the layout changes.
 #[derive(Clone, Copy, Debug)]
 pub struct LayoutChange<'a> {
     /// The route and the segments.
@@ -144,10 +144,10 @@ pub trait JourneySink {
     /// Called when the route or the segments become known or change, before the first journey that they apply to.
     fn layout(&mut self, _found: LayoutChange) {}
 
-    /// A finished journey; `points` has all points that it names.
+    /// Called with each finished journey. `points` contains all points that it refers to.
     fn journey(&mut self, journey: &Journey, points: &[PointInfo]);
 
-    /// From here on, the packets of a Sampled Values stream report another clock state.
+    /// Called when the packets of a Sampled Values stream report a new clock state, before the first journey with it.
     fn synch(&mut self, _before: u8, _change: &SynchChange) {}
 }
 
@@ -160,17 +160,17 @@ pub struct Follow {
     finder: RouteFinder,
     layout: Layout,
     sampling: HostSampling,
-    /// Number of points in the layout.
+    /// Number of points when the layout was last computed.
     laid_out: usize,
     span: Span,
-    /// Number of packets that do not count because they may have been under way at the start.
+    /// Number of packets that are not counted because they may have been in flight at the start.
     under_way: u64,
     now: Ns,
     route_due: Ns,
     meter: Meter,
     counted: KernelCounters,
     notes: Vec<String>,
-    /// Why a machine's last sightings are missing.
+    /// Why machines could not be stopped, so that their last sightings are missing.
     not_stopped: Vec<String>,
     flight: Option<Flight>,
     early: EarlyCompletion,
@@ -179,7 +179,7 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Connects to the machines, then attaches the probes, the host's last because it sees packets first.
+    /// Connects to the machines, then attaches the probes: the host's last, because it sees packets first.
     ///
     /// # Errors
     /// A machine or the probe cannot be started.
@@ -286,8 +286,8 @@ impl Follow {
         self.background = Some(background);
     }
 
-    /// One round: collects the sightings of all probes, joins them, and hands over the finished journeys. Call it about
-    /// a hundred times per second.
+    /// Does one round: collects the sightings from all probes, joins them, and hands over the finished journeys. Call
+    /// it about a hundred times per second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
         let no_route = self.layout.route.points.is_empty() && !self.is_route_due();
@@ -308,12 +308,12 @@ impl Follow {
             ..
         } = self;
         let known = tables.points.len();
-        // Journeys that report the new state linger, and are not handed over yet.
+        // Journeys with the new state are still open, so they are handed over after this.
         for (before, change) in sampling.update(merge.synch_changes(), joiner, &mut tables.points) {
             sink.synch(before, &change);
         }
         self.now = merge.step(tables, background).1;
-        // Before the joiner: while this process is late, it hands journeys over in the round that reads them.
+        // Must precede joining: if this process lags, journeys are handed over in the round in which they are read.
         sampling.plan(merge.planned_sends(), &mut tables.points);
         let sightings = merge.ready();
         copies::add_points(&mut tables.points, |netns| {
@@ -339,10 +339,12 @@ impl Follow {
         for s in sightings {
             joiner.push(s, &mut done);
         }
-        // Detached probes have no more sightings, so the watermark is the end of time; the packets' window is not.
+        // Once the probes are detached, the watermark is at the end of time; but packets may be late only up to the
+        // real end.
         let mut reached = self.now.min(span.end);
         if let Some(oldest) = joiner.oldest().filter(|_| no_route) {
-            // After a stall, this round may have read more than a window: the next one finds the route of its packets.
+            // After a stall, this round may have read more than a window. Stop within it, so that the next round can
+            // determine the route of these packets first.
             reached = reached.min(oldest.saturating_add(window - 1));
         }
         joiner.advance(reached, &mut done);
@@ -366,7 +368,7 @@ impl Follow {
         }
     }
 
-    /// One round of captures.
+    /// Does one round of captures.
     fn freeze(&mut self) {
         if let Some(flight) = &mut self.flight {
             flight.round(monotonic(), self.joiner.reached(), &mut self.merge.machines());
@@ -378,7 +380,7 @@ impl Follow {
         self.flight.as_mut()?.next_capture()
     }
 
-    /// The next spike that is being captured. Each is returned once.
+    /// The next spike for which a capture has been requested. Each is returned once.
     pub fn next_spotted(&mut self) -> Option<CaptureRequest> {
         self.flight.as_mut()?.next_spotted()
     }
@@ -393,18 +395,18 @@ impl Follow {
         self.flight.as_ref().map(|flight| flight.retention.clone())
     }
 
-    /// Figures of each machine's flight recorder, or why it does not run; `None` if none was requested.
+    /// Figures of each machine's flight recorder, or the reason why it does not run; `None` if not requested.
     pub fn flights(&self) -> Vec<Option<Result<Figures, String>>> {
         let others = self.merge.feeds.iter().skip(1).map(|feed| feed.origin.recorder());
         std::iter::once(self.flight.as_ref().map(Flight::figures)).chain(others).collect()
     }
 
-    /// Captures the last packets: their lateness is only known some time after their arrival.
+    /// Captures the last late packets: whether a packet is late is only known some time after its arrival.
     fn freeze_the_last(&mut self, sink: &mut impl JourneySink) {
         if self.flight.is_none() {
             return;
         }
-        // Sightings wait for readings of the NICs' clocks, and for events of guests' doors.
+        // Sightings are delayed until the NICs' clocks and the events of guests' doors have been read.
         let last = if self.options.nic_times || self.options.door { 3 * LAST } else { LAST };
         let until = monotonic() + last;
         while monotonic() < until {
@@ -421,7 +423,7 @@ impl Follow {
         }
     }
 
-    /// Ends following: detaches all probes and hands over the finished journeys. Packets still under way are dropped.
+    /// Stops following: detaches all probes and hands over the finished journeys. Packets still in flight are dropped.
     pub fn stop(&mut self, sink: &mut impl JourneySink) {
         self.freeze_the_last(sink);
         self.background.iter_mut().for_each(Background::hurry);
@@ -439,7 +441,8 @@ impl Follow {
         }
         self.step(sink);
         if self.layout.route.points.is_empty() {
-            // The measurement was shorter than the window: without a route, packets in flight would count as lost.
+            // The measurement was shorter than the window. The route is needed here: without it, packets in flight
+            // would count as lost.
             self.find_route_in_open_journeys(sink);
         }
         let Self { joiner, finder, span, under_way, tables, layout, sampling, reactions, .. } = self;
@@ -456,14 +459,14 @@ impl Follow {
         self.update_route(sink);
     }
 
-    /// Determines the route before the first journeys are handed over, because it decides whether they count.
+    /// Determines the route before the first journeys are handed over, because it decides whether they are counted.
     fn find_route_before_the_first(&mut self, sink: &mut impl JourneySink) {
         if self.layout.route.points.is_empty() && self.is_route_due() {
             self.find_route_in_open_journeys(sink);
         }
     }
 
-    /// Whether the first journeys are complete.
+    /// Whether the window of the first journeys has passed.
     fn is_route_due(&self) -> bool {
         self.joiner.open() > 0 && self.joiner.reached().saturating_add(self.options.window) <= monotonic()
     }
@@ -471,7 +474,8 @@ impl Follow {
     fn find_route_in_open_journeys(&mut self, sink: &mut impl JourneySink) {
         let oldest = self.joiner.open_journeys().filter_map(|j| j.first()).min().unwrap_or(Ns::MAX);
         let window = self.options.window.min(monotonic().saturating_sub(oldest));
-        // Journeys in the middle started after the probes were attached, and are complete; a slow stream may have none.
+        // Journeys in the middle began after all probes were attached, and are complete. A slow stream may have none
+        // there; then use all.
         let middle = oldest.saturating_add(window / 3)..oldest.saturating_add(window / 3 * 2);
         let is_in = |j: &Journey| j.first().is_some_and(|t| middle.contains(&t));
         let any = self.joiner.open_journeys().any(|j| is_in(&j));
@@ -506,8 +510,8 @@ impl Follow {
         }
     }
 
-    /// Follows one packet in `n` from now on, a power of two, chosen by its key. Journeys under way are dropped, and
-    /// the streams' counts restart from zero. Returns false with other machines, whose agents follow every packet.
+    /// From now on, follows one packet in `n` (a power of two), chosen by its key. Drops open journeys, and restarts
+    /// the streams' counts from zero. Returns false if other machines are followed, since agents follow every packet.
     pub fn sample(&mut self, n: u32) -> bool {
         let [host] = &mut self.merge.feeds[..] else { return false };
         host.origin.sample(n);
@@ -531,7 +535,7 @@ impl Follow {
         &self.tables.notes
     }
 
-    /// The route and the segments as known now.
+    /// The route and the segments as currently known.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -544,29 +548,29 @@ impl Follow {
         totals
     }
 
-    /// Time up to which all sightings were processed, host's CLOCK_MONOTONIC, ns.
+    /// Time up to which all sightings were processed, host's `CLOCK_MONOTONIC`, ns.
     pub fn now(&self) -> Ns {
         self.now
     }
 
-    /// Time from which journeys count, ns.
+    /// Time from which journeys are counted, ns.
     pub fn begin(&self) -> Ns {
         self.span.begin
     }
 
-    /// Counters of each machine's probe, the host first.
+    /// Counters of each machine's probe, starting with the host's.
     pub fn counters(&mut self) -> Vec<Counters> {
         self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect()
     }
 
-    /// The settings of other machines when their probes were attached, with [`Options::settings`].
+    /// The settings of other machines when their probes were attached; requires [`Options::settings`].
     pub fn settings(&self) -> Vec<(String, Reading)> {
         let feeds = self.merge.feeds.iter();
         feeds.filter_map(|feed| Some((feed.origin.name().to_owned(), feed.origin.settings()?))).collect()
     }
 
-    /// The virtual machines of this host now, and those of other machines when their probes were attached; and why some
-    /// are not known.
+    /// This host's current virtual machines, and those of other machines when their probes were attached; and the
+    /// reasons why some are unknown.
     pub fn vms(&self) -> (VmsByMachine, Vec<String>) {
         let (mut vms, mut unknown) = (VmsByMachine::default(), Vec::new());
         let found = latpath_vms::find();
@@ -619,7 +623,7 @@ impl Follow {
         self.notes.push(note);
     }
 
-    /// The cost of latpath. `counters`: those of all machines, the host first.
+    /// The cost of latpath itself. `counters`: those of all machines, starting with the host's.
     fn cost(&self, counters: &[Counters]) -> ToolCost {
         let flight = self.flight.as_ref().and_then(|flight| flight.figures().ok());
         let all = sum(counters);

@@ -1,4 +1,4 @@
-//! Follows streams: probes and agents of all machines to journeys, the route, and figures.
+//! Follows streams: turns the output of all machines' probes and agents into journeys, the route, and figures.
 //!
 //! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys as they arrive.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits

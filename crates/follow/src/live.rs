@@ -10,7 +10,7 @@ use latpath_stats::units::{count, number_of};
 use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::VmsByMachine;
 
-/// Follows and counts streams. Dropping it detaches everything.
+/// Follows streams and counts their packets. Dropping it detaches everything.
 pub struct Live {
     /// The source of journeys.
     pub follow: Follow,
@@ -22,13 +22,13 @@ pub struct Live {
     is_stopped: bool,
 }
 
-/// The figures, and the counts of the joiner at their start.
+/// The figures, and the joiner's counts when they were started.
 struct Figures {
     counting: Counting,
     before: Vec<Totals>,
-    /// Packets excluded from all figures, because they had another route.
+    /// Number of packets excluded from all figures because they took another route.
     given_up: u64,
-    /// Packets counted since the start of the figures.
+    /// Number of packets counted since the figures were started.
     counted: u64,
 }
 
@@ -47,13 +47,13 @@ impl Live {
         let manifest = Manifest { threshold_ns: threshold, streams: options.streams, ..Manifest::begin() };
         let counting = Counting::new(streams, threshold, follow.begin());
         let figures = Figures { counting, before: vec![Totals::default(); streams], given_up: 0, counted: 0 };
-        // Read now, while the threads of virtual machines exist. Without them, threads only lack names.
+        // Read the virtual machines now, while their threads exist. If this fails, threads just have no names.
         let vms = follow.vms().0;
         let (realtime, thinning) = (manifest.start.watch(), PacketThinning::new());
         Self { realtime, follow, figures, manifest, vms, thinning, is_stopped: false }
     }
 
-    /// One round; call it some fifty times per second. Figures restart from zero when the route changes.
+    /// Does one round; call it some fifty times per second. Figures restart from zero when the route changes.
     pub fn step(&mut self) {
         self.follow.step(&mut self.figures);
         let step = self.realtime.observe(&ClockTie::read());
@@ -83,22 +83,22 @@ impl Live {
         }
     }
 
-    /// The time of day of the packets' times.
+    /// The time of day at which the packets were seen.
     pub fn time_of_day(&self) -> TimeOfDay {
         self.manifest.time_of_day()
     }
 
-    /// The machines' virtual machines at the start.
+    /// The virtual machines of all machines at the start.
     pub fn vms(&self) -> &VmsByMachine {
         &self.vms
     }
 
-    /// Packets of each stream since the start.
+    /// Number of packets of each stream since the start.
     pub fn seen(&self) -> &[u64] {
         &self.figures.counting.seen
     }
 
-    /// Current figures; after [`Self::stop`] over the time from the first packet to the last, as in a report.
+    /// Current figures; after [`Self::stop`], they cover the time from the first packet to the last, as in a report.
     pub fn summary(&mut self) -> Summary {
         let elapsed = match self.is_stopped {
             true => self.figures.counting.span.map_or(0, |(first, last)| last.saturating_sub(first)),
@@ -113,7 +113,7 @@ impl Live {
         let start = manifest.start.monotonic_ns;
         figures.counting.fill(&mut summary, &manifest.streams, start, self.is_stopped);
         if !summary.lost.is_empty() {
-            // Reading the kernel's counters takes time, so only if they are needed.
+            // Reading the kernel's counters takes time, so they are only read if needed.
             explain(&mut summary, points, Some(&follow.counted()));
         }
         summary.notes.splice(0..0, manifest.notes.iter().cloned());
@@ -141,12 +141,12 @@ impl Live {
 
 /// Interval at which the rate is checked, ns.
 const CHECK_EVERY: Ns = 1_000_000_000;
-/// Consecutive checks with dropped sightings after which fewer packets are followed; a single one may be a moment
-/// without CPU for latpath.
+/// Number of consecutive checks with dropped sightings after which fewer packets are followed. A single one may be due
+/// to a moment in which latpath got no CPU.
 const DROPPING: u32 = 3;
 const LEAST_SAMPLE: u32 = 1024;
 
-/// Follows a fraction of the packets if the rate is too high for all.
+/// Decides to follow only a fraction of the packets if the rate is too high for all.
 struct PacketThinning {
     one_in: u32,
     due: Ns,
@@ -160,7 +160,7 @@ impl PacketThinning {
         Self { one_in: 1, due: Ns::MIN, dropped: 0, dropping: 0, left_out: 0 }
     }
 
-    /// Whether sightings were dropped for some seconds, so that fewer packets should be followed.
+    /// Whether sightings were dropped in several consecutive checks, so that fewer packets should be followed.
     fn is_too_fast(&mut self, now: Ns, counters: &Counters) -> bool {
         self.due = now.saturating_add(CHECK_EVERY);
         self.left_out = counters.left_out;

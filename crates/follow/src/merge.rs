@@ -10,18 +10,19 @@ use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 use latpath_settings::Reading;
 use latpath_vms::Vm;
 
-/// Maximum lag of a machine's watermark for which others wait, ns: its CPUs may pause for seconds on a busy host.
+/// Maximum lag of a machine's watermark, ns, up to which others wait for it: its CPUs may pause for seconds on a busy
+/// host.
 const PATIENCE: Ns = 10_000_000_000;
-/// Number of queued sightings of other machines above which this limit is shorter.
+/// Number of queued sightings of all machines from which this limit is `PATIENCE_WHEN_CROWDED`.
 const CROWDED: usize = 1 << 20;
 const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
-/// Number of queued sightings (2 MiB) above which a machine delays the others by at most `PATIENCE_IN_A_FLOOD`;
+/// Number of queued sightings (2 MiB) from which another machine delays the others by at most `PATIENCE_IN_A_FLOOD`;
 /// otherwise a flood could make this process buffer without bound.
 const FLOOD: usize = 1 << 16;
 const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
-/// Maximum overdue sightings of an origin (those behind the others) joined per round: more at once would evict journeys
-/// that are still open.
+/// Maximum number of an origin's overdue sightings (those that the others did not wait for) joined per round: more at
+/// once would evict journeys that are still open.
 const MOST_OVERDUE: usize = 1 << 13;
 
 /// A source of sightings: this machine's kernel programs, a test, or an agent on another machine.
@@ -53,35 +54,36 @@ pub trait Origin: Source {
         None
     }
 
-    /// State of its clock relative to the host's.
+    /// State of the machine's clock relative to the host's.
     fn clock(&self) -> MachineFigures {
         MachineFigures { machine: HOST.into(), method: MachineFigures::SAME_CLOCK.into(), ..MachineFigures::default() }
     }
 
-    /// Why the rest of its sightings is missing, if so.
+    /// Why the rest of the sightings is missing; `None` if none is.
     fn fault(&self) -> Option<String> {
         None
     }
 
-    /// Follows one packet in `n` from now on, a power of two, chosen by its key; agents follow every packet.
+    /// From now on, follows one packet in `n` (a power of two), chosen by its key. Agents ignore this and follow every
+    /// packet.
     fn sample(&mut self, _n: u32) {}
 
-    /// Changes of the clock state in Sampled Values since the last call.
+    /// Changes of the clock state reported in Sampled Values since the last call.
     fn synch_changes(&mut self) -> Vec<SynchChange> {
         Vec::new()
     }
 
-    /// Send times in packets since the last call.
+    /// Planned send times read from packets since the last call.
     fn planned_sends(&mut self) -> Vec<PlannedSend> {
         Vec::new()
     }
 
-    /// The machine itself, unless it is the host.
+    /// The connection to the machine; `None` for the host.
     fn machine(&mut self) -> Option<&mut Machine> {
         None
     }
 
-    /// The flight recorder of another machine.
+    /// Figures of another machine's flight recorder, or the reason why it does not run; `None` if not requested.
     fn recorder(&self) -> Option<Result<Figures, String>> {
         None
     }
@@ -166,19 +168,19 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// An empty queue.
+    /// Creates a feed with an empty queue.
     pub fn new(origin: impl Origin + 'static) -> Self {
         Self { origin: Box::new(origin), mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
     }
 
-    /// Senders of the streams at points of the common table.
+    /// Senders of the streams, with points of the common table.
     pub fn senders(&mut self) -> Vec<SenderAt> {
         let Self { origin, mapping, .. } = self;
         let common = |at: SenderAt| Some(SenderAt { point: mapping.point(at.point)?, ..at });
         origin.senders().into_iter().filter_map(common).collect()
     }
 
-    /// The run's record of the machine.
+    /// The machine's record for the run.
     pub fn record(&self, counters: Counters, flight: Option<Result<Figures, String>>) -> MachineRecord {
         let flight = flight.map(|flight| match flight {
             Ok(figures) => FlightRecord { figures, fault: None },
@@ -196,7 +198,7 @@ impl Feed {
         self.mapping.update(&self.origin.points(), tables);
     }
 
-    /// Collects the available sightings of the origin from a time on.
+    /// Queues the origin's available sightings that are not earlier than `from`.
     fn fill(&mut self, from: Ns, tables: &mut Tables, fresh: &mut Vec<Sighting>, background: &mut Option<Background>) {
         fresh.clear();
         let watermark = self.origin.drain(fresh);
@@ -212,7 +214,7 @@ impl Feed {
             }
             self.waiting.extend(self.mapping.map(s, tables));
         }
-        // An origin's sightings are in order, except after a pause of a CPU before it passed its packet on.
+        // An origin's sightings are in order, except if a CPU paused before it submitted one.
         let (waited, came) = self.waiting.split_at_mut(before);
         if !came.is_sorted_by_key(|s| s.t) {
             came.sort_by_key(|s| s.t);
@@ -222,7 +224,7 @@ impl Feed {
         merge_runs(&mut self.waiting[later..], before - later);
     }
 
-    /// Whether the other origins, which are at `newest`, wait for this one.
+    /// Whether the other origins wait for this one; `newest` is the latest watermark.
     fn is_waited_for(&mut self, newest: Ns, patience: Ns) -> bool {
         let floods = self.waiting.len() >= FLOOD && self.origin.machine().is_some();
         let patience = if floods { PATIENCE_IN_A_FLOOD } else { patience };
@@ -244,8 +246,8 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// `from`: time at which the last probe was attached. Earlier sightings could be mistaken for those of current
-    /// packets with the same numbers.
+    /// Merges these feeds. `from`: time at which the last probe was attached; earlier sightings are dropped, because
+    /// they could be mistaken for those of current packets with the same keys.
     pub fn new(feeds: Vec<Feed>, from: Ns) -> Self {
         Self { from, feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
     }
@@ -256,12 +258,12 @@ impl Merge {
         self.feeds.iter_mut().for_each(|feed| feed.waiting.clear());
     }
 
-    /// Changes as of [`Origin::synch_changes`].
+    /// Changes reported by all origins: see [`Origin::synch_changes`].
     pub fn synch_changes(&mut self) -> Vec<SynchChange> {
         self.feeds.iter_mut().flat_map(|feed| feed.origin.synch_changes()).collect()
     }
 
-    /// Send times as of [`Origin::planned_sends`].
+    /// Send times reported by all origins: see [`Origin::planned_sends`].
     pub fn planned_sends(&mut self) -> Vec<PlannedSend> {
         self.feeds.iter_mut().flat_map(|feed| feed.origin.planned_sends()).collect()
     }
@@ -271,12 +273,12 @@ impl Merge {
         self.feeds.iter_mut().filter_map(|feed| feed.origin.machine()).collect()
     }
 
-    /// Returns the sightings, in order of time, that no origin can precede any more, and the watermark.
+    /// Returns, in order of time, the sightings that no origin can precede any more, and the watermark.
     pub fn step(&mut self, tables: &mut Tables, background: &mut Option<Background>) -> (&[Sighting], Ns) {
         let mut ended = false;
         for feed in &mut self.feeds {
-            // If this many old sightings are queued, the sender keeps the rest; sightings that exceed its own memory
-            // are dropped and counted.
+            // If this many old sightings are queued, read no more: the sender then keeps the rest, and drops and counts
+            // sightings that exceed its own memory.
             if ended || feed.waiting.get(FLOOD).is_none_or(|s| s.t >= self.horizon) {
                 feed.fill(self.from, tables, &mut self.fresh, background);
             }
@@ -336,10 +338,10 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::{Arc, Mutex};
 
-    /// The available sightings, and the watermark.
+    /// The available sightings and the watermark, set by the test.
     type Given = Arc<Mutex<(Vec<Sighting>, Ns)>>;
 
-    /// An origin with given sightings.
+    /// An origin whose sightings are set by the test.
     struct Invented(Given);
 
     impl Source for Invented {
@@ -375,8 +377,8 @@ mod tests {
         (given, merge, Tables::default())
     }
 
-    /// Others do not wait for a machine that floods; its overdue sightings are joined a few per round, each once,
-    /// without delaying others.
+    /// Other machines do not wait for one that floods. Its overdue sightings are joined a few per round, each once,
+    /// without delaying the others.
     #[test]
     fn many_overdue_sightings_are_joined_a_few_a_round() {
         const SECOND: Ns = 1_000_000_000;

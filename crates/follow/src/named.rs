@@ -1,20 +1,20 @@
-//! Machines as users name them: `guest0=ssh:root@guest`, `relay@b=vsock:42:7000`.
+//! Machines as given by the user: `guest0=ssh:root@guest`, `relay@b=vsock:42:7000`.
 
 use latpath_agent::Address;
 use latpath_model::HOST;
 use std::{collections::BTreeMap, str::FromStr};
 
-/// Maximum length of a machine's name.
+/// Maximum length of a machine's name, bytes.
 const MAX_NAME: usize = 32;
 
-/// A machine of a run, as the user names it: `NAME[@HYPERVISOR]=ADDRESS`.
+/// A machine of a run, as given by the user: `NAME[@HYPERVISOR]=ADDRESS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedMachine {
-    /// Its name.
+    /// Name of the machine.
     pub name: String,
-    /// The machine on which it runs, if it is a guest of another machine than this host.
+    /// Name of the machine on which it runs, if it is a guest of a machine other than this host.
     pub hypervisor: Option<String>,
-    /// The address of its agent.
+    /// Address of its agent.
     pub address: Address,
 }
 
@@ -41,17 +41,17 @@ impl FromStr for NamedMachine {
         if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(letter) {
             return Err(format!("{name:?}: a machine's name has 1 to {MAX_NAME} letters, digits, - _ or ."));
         }
-        // A guest of this host needs no name of its machine.
+        // For a guest of this host, the hypervisor need not be named.
         let hypervisor = hypervisor.filter(|name| *name != HOST).map(str::to_owned);
         Ok(Self { name: name.into(), hypervisor, address: address.parse().map_err(|e| format!("{e}"))? })
     }
 }
 
-/// The machine on which each guest runs, if that is another one of the run.
+/// For each guest that runs on another machine of the run, the name of that machine.
 ///
 /// # Errors
-/// If that machine is not among these, a guest would run on itself, or two machines have one name; the text begins with
-/// the names.
+/// If that machine is not among these, a guest would run on itself, or two machines have the same name. The message
+/// begins with the names.
 pub fn hypervisors(machines: &[NamedMachine]) -> Result<BTreeMap<String, String>, String> {
     let of = |one: &NamedMachine| Some((one.name.clone(), one.hypervisor.clone()?));
     let all: BTreeMap<String, String> = machines.iter().filter_map(of).collect();
@@ -63,7 +63,7 @@ pub fn hypervisors(machines: &[NamedMachine]) -> Result<BTreeMap<String, String>
         if !machines.iter().any(|one| one.name == *hypervisor) {
             return Err(format!("{guest}@{hypervisor}: there is no machine {hypervisor:?}: also name it"));
         }
-        // A chain has at most as many machines as there are.
+        // Without a cycle, a chain has at most as many machines as there are.
         let mut chain = std::iter::successors(Some(hypervisor), |machine| all.get(*machine));
         if chain.nth(all.len()).is_some() {
             return Err(format!("{guest}@{hypervisor}: {guest:?} cannot run on itself"));

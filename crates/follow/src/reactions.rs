@@ -8,7 +8,7 @@ use latpath_protocols::reaction::ReactionRule;
 use latpath_protocols::{Condition, Watch};
 use latpath_run::ReactionRecord;
 
-/// Maximum number of times of spurious packets that a note names.
+/// Maximum number of spurious packets listed in a note.
 const NAMED: usize = 3;
 
 /// The reactions of all rules.
@@ -23,7 +23,7 @@ struct Rule {
     cause: Events,
     effect: Events,
     pairs: Reactions,
-    /// Points, as bits, that are part of a reaction: of packets that came in, and of packets that went out.
+    /// Points, as bits, that belong to a reaction: those of incoming packets, and those of outgoing packets.
     points: (u64, u64),
     /// Keys of the first spurious packets.
     spurious: Vec<u32>,
@@ -61,7 +61,7 @@ impl Events {
         }
     }
 
-    /// Time from which on all events are known, ns; `None` if they are not known yet.
+    /// Time from which all events are known, ns; `None` if none are known yet.
     fn since(&self) -> Option<Ns> {
         match &self.by {
             By::Key(_) => Some(Ns::MIN),
@@ -71,7 +71,7 @@ impl Events {
 }
 
 impl AllReactions {
-    /// The reactions among these streams.
+    /// Finds the reactions among these streams.
     pub fn new(streams: &[StreamSpec]) -> Self {
         let rule = |(stream, cause, effect): (StreamId, StreamId, StreamId)| {
             let rule = streams.get(usize::from(stream))?.reaction.as_deref()?.clone();
@@ -88,7 +88,7 @@ impl AllReactions {
         Self { rules: reactions_of(streams).into_iter().filter_map(rule).collect() }
     }
 
-    /// The streams of reactions, with the times over which reactions are late, ns.
+    /// The streams of reactions, each with the time above which a reaction is late, ns.
     pub fn late(&self) -> impl Iterator<Item = (StreamId, Option<Ns>)> + '_ {
         self.rules.iter().map(|rule| (rule.stream, rule.rule.late))
     }
@@ -98,14 +98,15 @@ impl AllReactions {
         sides.filter_map(|events| Some((events.stream, events.tap()?)))
     }
 
-    /// Reads the contents of packets. Call it after their sightings were read, and before they are handed over.
+    /// Reads the contents of packets. Call it after their sightings have been read, and before their journeys are
+    /// handed over.
     pub fn read(&mut self, joiner: &Joiner, points: &[PointInfo]) {
         for (stream, tap) in self.taps() {
             if tap.is_waiting() {
                 let newest = joiner.open_journeys().filter(|j| j.stream == stream).last();
                 let seen = newest.map_or(0, |journey| journey.seen);
                 let mut at = points.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
-                // The point at which the packet came in, or else any point.
+                // Prefer a point at which packets come in, otherwise take any.
                 let entry = at.clone().find(|(_, info)| info.point.kind.is_entry()).or_else(|| at.next());
                 entry.into_iter().for_each(|(p, info)| tap.open(p as PointId, info));
             }
@@ -114,7 +115,7 @@ impl AllReactions {
         }
     }
 
-    /// Sets the points of reactions, by the routes.
+    /// Sets the points of the reactions according to the routes.
     pub fn set_route(&mut self, route: &Route) {
         for rule in &mut self.rules {
             let of = |stream: StreamId| -> u64 {
@@ -139,7 +140,7 @@ impl AllReactions {
                 if journey.stream != events.stream || !events.is_event(journey) {
                     continue;
                 }
-                // Before both sides are read, a packet would lack its counterpart.
+                // Until both sides are read, an event would have no counterpart, so it is ignored.
                 let Some(since) = began.map(|(cause, effect)| cause.max(effect)) else { continue };
                 rule.pairs.set_spurious_from(since.saturating_add(within));
                 if journey.first().is_some_and(|first| first >= since) {
@@ -149,7 +150,7 @@ impl AllReactions {
         }
     }
 
-    /// Hands out the decided reactions. All journeys that began before `reached` have been added.
+    /// Hands over the reactions that are decided. All journeys that began before `reached` must have been added.
     pub fn advance(&mut self, reached: Ns, sink: &mut impl FnMut(&Journey)) {
         for rule in &mut self.rules {
             let mut reached = reached;
@@ -164,7 +165,7 @@ impl AllReactions {
         }
     }
 
-    /// Ends at `end`: hands out the rest.
+    /// Hands over the remaining reactions; `end` is the end of the measurement.
     pub fn finish(&mut self, end: Ns, sink: &mut impl FnMut(&Journey)) {
         for rule in &mut self.rules {
             rule.pairs.finish(end, sink);
@@ -172,7 +173,7 @@ impl AllReactions {
         }
     }
 
-    /// Adds the joiner's counts of the reactions to those of all streams.
+    /// Adds the counts of the reactions to those of all streams.
     pub fn add_totals(&self, totals: &mut [Totals]) {
         for rule in &self.rules {
             let ReactionCounts { paired, lost, .. } = rule.pairs.counts();
@@ -182,7 +183,7 @@ impl AllReactions {
         }
     }
 
-    /// The counts for the run's manifest.
+    /// The counts of the reactions, for the run's manifest.
     pub fn records(&self) -> Vec<ReactionRecord> {
         let record = |rule: &Rule| ReactionRecord { rule: rule.rule.to_string(), counts: rule.pairs.counts() };
         self.rules.iter().map(record).collect()

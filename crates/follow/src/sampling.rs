@@ -1,5 +1,5 @@
-//! Tmu and Tsend for this host's probes: the error of the host's clock against UTC, and facts about the times of
-//! samples and of planned send times.
+//! Tmu and Tsend for this host's probes: the error of the host's clock against UTC, and records of the times of samples
+//! and of planned send times.
 
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_journey::{Joiner, Journey, Sampling, SendPlan};
@@ -7,20 +7,20 @@ use latpath_linux::utc_error;
 use latpath_model::{Ns, PlannedSend, PointInfo, StreamSpec, SynchChange, MERGING_UNIT, TALKER};
 use latpath_run::{MachineFigures, MachineRecord};
 
-/// Computes times of samples and send times by this host's UTC.
+/// Computes the times of samples, and planned send times, based on this host's UTC.
 pub struct HostSampling {
     sampling: Sampling,
     send_plan: SendPlan,
     realtime: RealtimeWatch,
     /// Maximum error of this host's UTC stated by the user, ns.
     stated: Option<Ns>,
-    /// The greatest bound so far, ns.
+    /// Largest error bound so far, ns.
     bound: Ns,
     is_known: bool,
     is_missed: bool,
-    /// Packets have send times, but this host's clock is not synchronised.
+    /// Whether packets contain send times but this host's clock is not synchronised.
     is_plan_missed: bool,
-    /// Some send times are by UTC or TAI.
+    /// Whether some send times are in UTC or TAI.
     is_plan_by_utc: bool,
 }
 
@@ -44,7 +44,7 @@ impl HostSampling {
     }
 
     /// Checks the synchronisation of this host's clock, and records the states that senders report. Returns the
-    /// changes, each with the previous state. Adds the point of the sampling to `points` once a sender's clock and this
+    /// changes, each with the previous state. Adds the sampling point to `points` once both a sender's clock and this
     /// host's are synchronised.
     pub fn update(
         &mut self,
@@ -68,8 +68,8 @@ impl HostSampling {
         news
     }
 
-    /// Takes the send times that packets have, and adds their point to `points`: of times by UTC or TAI while this host's
-    /// clock is synchronised.
+    /// Takes send times read from packets, and adds their point to `points`. Times in UTC or TAI are only taken while
+    /// this host's clock is synchronised.
     pub fn plan(&mut self, sends: Vec<PlannedSend>, points: &mut Vec<PointInfo>) {
         if sends.is_empty() {
             return;
@@ -95,19 +95,19 @@ impl HostSampling {
         self.bound = self.bound.max(error.map_or(0, |error| error.saturating_add(tie)));
     }
 
-    /// Passes a journey on, with the time of its sample and its planned send time, if known.
+    /// Calls `call` with a journey, extended by the time of its sample and its planned send time, if known.
     pub fn with_sample(&mut self, j: &Journey, call: impl FnOnce(&Journey)) {
         let offset = self.is_known.then(|| self.realtime.to_monotonic(0).0);
         let Self { sampling, send_plan, .. } = self;
         sampling.with_sample(j, offset, |j| send_plan.with_send_time(j, call));
     }
 
-    /// Passes a journey on, with its planned send time if known.
+    /// Calls `call` with a journey, extended by its planned send time, if known.
     pub fn with_send_time(&self, j: &Journey, call: impl FnOnce(&Journey)) {
         self.send_plan.with_send_time(j, call);
     }
 
-    /// The run's records of the clocks of the sampling and of the send times.
+    /// The run's records of the clocks of the sample times and of the send times.
     pub fn records(&self) -> impl Iterator<Item = MachineRecord> + '_ {
         let points = [(MERGING_UNIT, self.sampling.point()), (TALKER, self.send_plan.point())];
         let record = |(machine, _): (&str, _)| {
@@ -125,8 +125,8 @@ impl HostSampling {
         points.into_iter().filter(|(_, point)| point.is_some()).map(record)
     }
 
-    /// Notes for the user: on senders that gained or lost synchronisation, and why the time of sampling is unknown if
-    /// it could be known.
+    /// Notes for the user: on senders that gained or lost synchronisation, and on what is missing if the times of
+    /// samples or send times could be known but are not.
     pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
         let missed = self.is_missed.then(|| {
             "Tmu: the samples are taken by UTC (smpSynch is 2), but this host's clock is not synchronised, as the kernel says; \

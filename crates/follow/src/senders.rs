@@ -1,15 +1,15 @@
-//! Notes on streams with several senders whose packets never meet, and how to follow another one.
+//! Notes on streams with several senders whose packets never meet, and on how to follow another sender.
 
 use latpath_model::{PointId, PointInfo, SenderAt, StreamSpec};
 use latpath_stats::units::number_of;
 
-/// Maximum number of points in a flag.
+/// Maximum number of points listed in the suggested flag.
 const NAMED: usize = 6;
 /// Maximum number of addresses named per sender.
 const ADDRESSES: usize = 2;
 
-/// The note on a stream: `route`: that of the followed packets; `others`: points and number of sightings of each
-/// further sender; `known`: source addresses seen at points.
+/// The note on a stream. `route`: that of the followed packets; `others`: for each other sender, the points as bits and
+/// the number of sightings; `known`: source addresses seen at points.
 pub(crate) fn note(
     stream: &StreamSpec,
     points: &[PointInfo],

@@ -1,4 +1,4 @@
-//! The common tables of points and drop notes; each source has its own numbers, which are mapped to them.
+//! The common tables of points and drop notes. Each source has its own IDs, which are mapped to the common ones.
 
 use latpath_model::pattern::fits;
 use latpath_model::{DropNote, Point, PointId, PointInfo, PointKind, Sighting, HOST};
@@ -7,19 +7,19 @@ use std::collections::{BTreeSet, HashMap};
 /// Maximum number of points of a run.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
 
-/// Maximum number of points of another machine, so that its announcements leave room for others.
+/// Maximum number of points of another machine, so that it leaves room for others.
 const MOST_OF_A_MACHINE: usize = MAX_POINTS / 3;
 
-/// Maximum drop notes of a run, and of one machine.
+/// Maximum number of drop notes of a run; `MOST_NOTES_OF_A_MACHINE` limits those of one machine.
 const MAX_NOTES: usize = 4096;
 const MOST_NOTES_OF_A_MACHINE: usize = MAX_NOTES / 4;
 
-/// The requested points: patterns with `*` for any text. Without patterns: every point.
+/// The requested points: patterns in which `*` matches any text. Without patterns, every point is requested.
 #[derive(Clone, Debug, Default)]
 pub struct PointFilter(Vec<String>);
 
 impl PointFilter {
-    /// A filter of these patterns: `host/*@eth*`, `guest0/app-read@*`.
+    /// Creates a filter from patterns such as `host/*@eth*`, `guest0/app-read@*`.
     pub fn new(patterns: Vec<String>) -> Self {
         Self(patterns)
     }
@@ -35,7 +35,7 @@ impl PointFilter {
         self.0.is_empty() || info.point.kind.is_drop() || self.0.iter().any(|p| fits(p, &name))
     }
 
-    /// Requested names of a machine's reading threads, in which `*` matches any text.
+    /// Requested names of the threads that read on a machine; `*` in a name matches any text.
     pub fn readers(&self, machine: &str) -> Vec<String> {
         let of = |pattern: &String| {
             let (point, device) = pattern.rsplit_once('@')?;
@@ -48,7 +48,7 @@ impl PointFilter {
         self.0.iter().filter_map(of).collect()
     }
 
-    /// The points that are named in full.
+    /// The requested points whose full names were given.
     pub fn named(&self) -> Vec<Point> {
         self.0.iter().filter(|pattern| !pattern.contains('*')).filter_map(|pattern| pattern.parse().ok()).collect()
     }
@@ -69,9 +69,9 @@ pub struct Tables {
     pub notes: Vec<DropNote>,
     /// The requested points.
     pub filter: PointFilter,
-    /// Number of points beyond the limits.
+    /// Number of points rejected because of the limits.
     pub refused: usize,
-    /// The points whose devices were created again.
+    /// Points whose devices were replaced.
     pub renewed: BTreeSet<PointId>,
 }
 
@@ -88,19 +88,19 @@ impl Tables {
     }
 }
 
-/// Mapping of one source's numbers to the common tables.
+/// Maps one source's IDs to the common tables.
 #[derive(Default)]
 pub(crate) struct Mapping {
     points: Vec<Option<PointId>>,
-    /// The source's notes, up to the limit of numbers.
+    /// The source's own notes.
     notes: Vec<DropNote>,
-    /// From a note and the common number of the `drop` point to the common number of the pair.
+    /// Common ID of a note at a point, by the source's ID of the note and the common ID of the point.
     common_notes: HashMap<(u16, PointId), u16>,
 }
 
 impl Mapping {
     /// Updates the variable properties of known points: the error bounds of their times, and the devices of taps that
-    /// returned.
+    /// were recreated.
     pub fn update(&self, points: &[PointInfo], tables: &mut Tables) {
         let known = self.points.iter().zip(points).filter_map(|(id, info)| Some(((*id)?, info)));
         known.for_each(|(id, info)| tables.update(id, info));
@@ -127,24 +127,25 @@ impl Mapping {
         self.notes.extend(notes.iter().skip(self.notes.len()).cloned());
     }
 
-    /// The common number of a source's point; `None` if it is not requested.
+    /// Common ID of a source's point; `None` if the point is not in the table.
     pub fn point(&self, point: PointId) -> Option<PointId> {
         self.points.get(usize::from(point)).copied().flatten()
     }
 
-    /// Whether a sighting has numbers that `refresh` has not seen yet.
+    /// Whether a sighting has IDs that `refresh` has not seen yet.
     pub fn is_stale_for(&self, s: &Sighting) -> bool {
         usize::from(s.point) >= self.points.len() || usize::from(s.note) > self.notes.len()
     }
 
-    /// The sighting in common numbers; `None` if its point is not requested.
+    /// Converts a sighting to common IDs; `None` if its point is not in the table.
     pub fn map(&mut self, s: Sighting, tables: &mut Tables) -> Option<Sighting> {
         let point = self.point(s.point)?;
         let note = if s.note == 0 { 0 } else { self.common_note(s.note, point, tables) };
         Some(Sighting { point, note, ..s })
     }
 
-    /// The common number of a source's note at a point, because a reason needs its device. 0 beyond the limit.
+    /// Common ID of a source's note at a point: notes are stored per point, because a drop reason needs its device. 0
+    /// beyond the limit.
     fn common_note(&mut self, note: u16, point: PointId, tables: &mut Tables) -> u16 {
         if let Some(number) = self.common_notes.get(&(note, point)) {
             return *number;

@@ -1,6 +1,7 @@
 //! Reads the contents of a followed stream where it comes in, to find the packets that are events. The kernel programs
-//! pass on keys, not contents, so the contents are read from a ring on the device. The ring costs other packets
-//! nothing, and reading it does not count as an application's read. Events are joined to packets by key and time.
+//! report keys but not contents, so the contents are read from a packet-socket ring on the device. The ring costs other
+//! packets nothing, and reading it does not count as an application's read. Events are matched to packets by key and
+//! time.
 
 use latpath_clock::ClockTie;
 use latpath_linux::monotonic;
@@ -11,10 +12,10 @@ use latpath_stats::units::number_of;
 use latpath_wire::{DeviceError, Listen, PacketSocket, RingReceiver};
 use std::collections::VecDeque;
 
-/// Maximum difference between the time of a packet's first sighting and its time in the ring, ns: keys repeat after a
-/// second.
+/// Maximum difference between the time of a packet's first sighting and its time in the ring, ns. It must be small,
+/// because keys repeat after a second.
 const APART: Ns = 400_000_000;
-/// Maximum number of events that wait for their packets.
+/// Maximum number of events whose packets have not been handed over yet.
 const MAX_EVENTS: usize = 1 << 14;
 
 /// Reads the contents of one stream.
@@ -27,10 +28,10 @@ pub(crate) struct Tap {
     read_until: Ns,
     /// Number of events whose packets were not followed.
     unfollowed: u64,
-    /// Number of frames that were not read from the device, and from its predecessors.
+    /// Number of frames that the ring dropped, on the current device and (`dropped_before`) on its predecessors.
     dropped: u64,
     dropped_before: u64,
-    /// Number of times that the device was replaced: a VM's tap that returned.
+    /// Number of times that the device was replaced, as a VM's tap is when the VM restarts.
     returns: u64,
 }
 
@@ -42,7 +43,7 @@ enum State {
         /// The point, and the index of its device.
         at: (PointId, u32),
         device: String,
-        /// Time of the first opening, ns.
+        /// Time at which the ring was first opened, ns.
         since: Ns,
     },
     Failed(String),
@@ -56,7 +57,7 @@ impl Tap {
         Self { watch, state, events, read_until, unfollowed: 0, dropped, dropped_before, returns: 0 }
     }
 
-    /// Time from which on contents are read, ns; `None` if they are not read yet.
+    /// Time from which contents are read, ns; `None` if they are not.
     pub fn since(&self) -> Option<Ns> {
         match self.state {
             State::Open { since, .. } => Some(since),
@@ -72,13 +73,13 @@ impl Tap {
         }
     }
 
-    /// Whether the ring is still to be opened, at a point of the stream.
+    /// Whether the ring has yet to be opened, at a point of the stream.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting)
     }
 
-    /// Opens the ring on the device of this point, at which the stream passes; points of other machines and those
-    /// without a device are ignored.
+    /// Opens the ring on the device of this point, through which the stream passes. Ignores points of other machines,
+    /// and those without a device.
     pub fn open(&mut self, point: PointId, at: &PointInfo) {
         if at.point.machine != HOST || at.ifindex == 0 || at.netns == 0 {
             return;
@@ -91,7 +92,7 @@ impl Tap {
             Ok(ring)
         };
         let opened = Netns::find(at.netns).and_then(|netns| {
-            // A tap that returned has its first name in points.
+            // A point keeps the first name of a tap that was recreated, so look the current name up by index.
             let now = interfaces(&netns)?.into_iter().find(|found| found.ifindex == at.ifindex);
             netns.inside(|| open(now.as_ref().map_or(&device, |found| &found.name)))
         });
@@ -103,7 +104,7 @@ impl Tap {
         };
     }
 
-    /// Continues on the new device of the point, if a VM's tap has returned.
+    /// Continues on the new device of the point, if a VM's tap was recreated.
     pub fn follow(&mut self, points: &[PointInfo]) {
         let State::Open { at: (point, ifindex), .. } = self.state else { return };
         if let Some(info) = points.get(usize::from(point)).filter(|info| info.ifindex != ifindex) {
@@ -143,7 +144,7 @@ impl Tap {
         found.is_some_and(|at| self.events.remove(at).is_some())
     }
 
-    /// All packets before `reached` have been looked up: the packets of earlier events were not followed.
+    /// Drops events older than `reached`: all their packets have been looked up, so the packets were not followed.
     pub fn forget_before(&mut self, reached: Ns) {
         while self.events.front().is_some_and(|(_, t)| t.saturating_add(APART) < reached) {
             self.events.pop_front();
@@ -151,7 +152,7 @@ impl Tap {
         }
     }
 
-    /// Missing data, as sentences.
+    /// Describes missing data, in sentences.
     pub fn notes(&self) -> Vec<String> {
         let stream = self.watch.stream();
         let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! Checks of an agent before it is followed.
+//! Checks that are made on an agent before it is followed.
 
 use latpath_agent::{serve, Address, Attached, Facts, ServeOptions, Stream};
 use latpath_follow::{Follow, FollowError, Options};
@@ -6,7 +6,7 @@ use latpath_model::StreamSpec;
 use latpath_probe::Probe;
 use std::os::unix::net::UnixListener;
 
-/// The error for an agent that reports these facts of its machine, and whose probe cannot be attached.
+/// Returns the error for an agent that reports these facts about its machine, and whose probe cannot be attached.
 fn error_with(facts: Facts) -> FollowError {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("agent");

@@ -1,4 +1,4 @@
-//! Applies a schedule to a device by the journal, and undoes it.
+//! Applies a schedule to a device, recorded in the journal, and undoes it.
 
 use crate::{Error, Result, Schedule};
 use latpath_net::{interfaces, qdiscs, Interface, Netns, Qdisc, Rtnetlink, Shaping, ROOT};
@@ -18,14 +18,14 @@ pub struct Step {
 /// A schedule that was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Number of queues with `etf`.
+    /// Number of queues that have `etf`.
     pub etf_queues: u32,
 }
 
 /// Removes schedules that latpath has applied.
 pub struct Gated;
 
-/// The namespace and index in a subject of the journal.
+/// Namespace and interface index from a subject in the journal.
 fn place(subject: &str) -> Option<(u32, u32)> {
     let (netns, ifindex) = subject.split_once('-')?;
     Some((netns.parse().ok()?, ifindex.parse().ok()?))
@@ -67,7 +67,7 @@ impl Undo for Gated {
     }
 }
 
-/// The device of this process's network namespace, and its subject in the journal.
+/// Finds a device in this process's network namespace. Returns it with its subject in the journal.
 fn find(netns: &Netns, device: &str) -> Result<(Interface, String)> {
     let found = interfaces(netns)?.into_iter().find(|found| found.name == device);
     let found = found.ok_or_else(|| Error::NoDevice { device: device.into() })?;
@@ -75,11 +75,11 @@ fn find(netns: &Netns, device: &str) -> Result<(Interface, String)> {
     Ok((found, subject))
 }
 
-/// Applies a schedule to its device, in this process's network namespace. It stays until [`undo`], or the next boot.
+/// Applies a schedule to its device, in this process's network namespace. It remains until [`undo`] or the next boot.
 ///
 /// # Errors
-/// The device does not exist or has a configured queueing discipline, or the kernel refuses the schedule; nothing
-/// remains changed then.
+/// The device does not exist or has a configured queueing discipline, or the kernel refuses the schedule. In these
+/// cases the device is left unchanged.
 pub fn apply(schedule: &Schedule, journal: &Journal) -> Result<Applied> {
     let netns = Netns::own()?;
     let device = &schedule.device;
@@ -89,7 +89,8 @@ pub fn apply(schedule: &Schedule, journal: &Journal) -> Result<Applied> {
         if turn.needed(&Gated, &subject)?.is_some() {
             return Err(Error::AppliedAlready { device: device.clone() });
         }
-        // The kernel's defaults have no handle, and return when another one is deleted.
+        // The kernel's default disciplines have no handle, and return when a configured one is deleted, so they may be
+        // replaced.
         if let Some(qdisc) = root(&netns, found.ifindex)?.filter(|qdisc| qdisc.handle != 0) {
             return Err(Error::Configured { device: device.clone(), kind: qdisc.kind });
         }
@@ -115,7 +116,7 @@ fn make(schedule: &Schedule, netns: &Netns, ifindex: u32) -> Result<Applied> {
     Ok(Applied { etf_queues: schedule.queues() })
 }
 
-/// Removes the schedule that [`apply`] gave to a device of this process's network namespace. Returns messages for the
+/// Removes the schedule that [`apply`] set on a device of this process's network namespace. Returns messages for the
 /// user.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Checks a schedule against its streams, its link and the clocks of its machine. Nothing is changed.
+//! Checks a schedule against its streams, its link and the clocks of its machine. Changes nothing.
 
 use crate::crossing::{crossings, problem, Crossing, Problem, Tap};
 use crate::{Mode, Schedule, ASSUMED_MBIT};
@@ -8,15 +8,15 @@ use latpath_stats::units::duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Bytes of a frame on the wire in addition to its own: preamble and start delimiter, check sequence, and the gap to
+/// Bytes that each frame takes on the wire beyond its own: preamble and start delimiter, check sequence, and the gap to
 /// the next frame (IEEE 802.3).
 const ON_THE_WIRE: u32 = 8 + 4 + 12;
 const VLAN_TAG: u32 = 4;
-/// Minimum frame without its check sequence, bytes.
+/// Minimum length of a frame without its check sequence, bytes.
 const SHORTEST: u32 = 60;
-/// The longest PTP message that the check makes room for: Announce or Follow_Up over UDP and IPv6, with a VLAN tag.
+/// Length of the longest PTP message that must fit: Announce or Follow_Up over UDP and IPv6; a VLAN tag is added.
 const PTP_FRAME: u32 = 14 + 40 + 8 + 64;
-/// Two periods resonate if their phase takes at most this many values.
+/// Maximum number of phases at which two periods count as resonant.
 const FEW_PHASES: i64 = 16;
 
 /// Facts about the machine that the check uses.
@@ -30,9 +30,9 @@ pub struct Surroundings {
     pub tx_queues: Option<u32>,
     /// The kernel's timer tick, ns; `None` if unknown.
     pub tick: Option<Ns>,
-    /// The devices by which frames of VMs enter the host.
+    /// The devices through which frames of VMs enter the host.
     pub taps: Vec<Tap>,
-    /// The device's filters of sent packets that set priorities.
+    /// The device's egress filters that set priorities.
     pub sent: Vec<PriorityFilter>,
 }
 
@@ -58,12 +58,12 @@ pub enum Severity {
     Warning,
 }
 
-/// One result of the check.
+/// A result of the check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// Severity.
     pub severity: Severity,
-    /// Its subject: a key of the file, a stream, or the device.
+    /// What it is about: a key of the file, a stream, or the device.
     pub subject: String,
     /// The finding, its consequence and the next step.
     pub text: String,
@@ -76,9 +76,9 @@ pub struct ClassWindows {
     pub class: String,
     /// Open time per cycle, ns.
     pub open_ns: Ns,
-    /// Longest uninterrupted open time, ns; may cross the end of a cycle.
+    /// Longest uninterrupted open time, ns; it may extend beyond the end of a cycle.
     pub longest_ns: Ns,
-    /// Longest closed time: the maximum wait of a packet that could be sent at once otherwise, ns.
+    /// Longest closed time, ns: the maximum wait of a packet that could otherwise be sent at once.
     pub closed_ns: Ns,
     /// Time that the class's streams need per cycle on average, ns.
     pub needed_ns: Ns,
@@ -114,9 +114,9 @@ pub struct Report {
     pub classes: Vec<ClassWindows>,
     /// The streams.
     pub streams: Vec<StreamFit>,
-    /// The classes of frames that come from VMs.
+    /// The classes of frames from VMs.
     pub crossings: Vec<Crossing>,
-    /// Faults first.
+    /// Findings, faults first.
     pub findings: Vec<Finding>,
 }
 
@@ -127,19 +127,20 @@ impl Report {
     }
 }
 
-/// Time of a frame of `size` bytes, without VLAN tag, at a speed, ns, rounded up.
+/// Time that a frame of `size` bytes (without its VLAN tag) takes at a speed, ns, rounded up.
 fn on_the_wire(size: u32, vlan: bool, mbit: u32) -> Ns {
     let bytes = size.max(SHORTEST) + ON_THE_WIRE + if vlan { VLAN_TAG } else { 0 };
     (Ns::from(bytes) * 8 * 1000).div_euclid(mbit.max(1).into()) + 1
 }
 
-/// Open intervals of a class in a cycle, as (start, end); one that crosses the end of the cycle ends after it.
+/// Open intervals of a class in a cycle, as (start, end), ns. If one continues in the next cycle, its end lies beyond
+/// the end of this cycle.
 fn windows(schedule: &Schedule, class: usize) -> Vec<(Ns, Ns)> {
     let mut all: Vec<(Ns, Ns)> = Vec::new();
     let mut at = 0;
     for (number, gates) in schedule.gates.iter().enumerate() {
         let is_last = number + 1 == schedule.gates.len();
-        // The kernel extends the last entry to the end of the cycle, and cuts entries there.
+        // The kernel extends the last entry to the end of the cycle, and cuts off entries that would pass it.
         let end = if is_last { schedule.cycle } else { at + Ns::from(gates.interval_ns) }.min(schedule.cycle);
         if gates.open >> class & 1 == 1 && end > at {
             match all.last_mut().filter(|(_, before)| *before == at) {
@@ -185,7 +186,7 @@ fn gcd(a: Ns, b: Ns) -> Ns {
     }
 }
 
-/// Number of places in `period` at which an event that recurs every `every` occurs.
+/// Number of different phases of `period` at which an event with the period `every` can occur.
 fn phases(every: Ns, period: Ns) -> Ns {
     period / gcd(every, period)
 }
@@ -286,7 +287,7 @@ impl Findings {
                 format!("the cycle is {more} longer than its entries: the last one lasts longer by that"),
             );
         }
-        // net/sched/sch_taprio.c, fill_sched_entry
+        // Minimum as in net/sched/sch_taprio.c, fill_sched_entry.
         let least = Ns::from(SHORTEST) * 8 * 1000 / Ns::from(speed.max(1));
         for (at, gates) in schedule.gates.iter().enumerate() {
             if Ns::from(gates.interval_ns) < least {
@@ -391,7 +392,7 @@ impl Findings {
                 );
             }
             for stream in &schedule.streams {
-                // A warning if the packets of a stream meet the event at few phases of their own period.
+                // Warn if the event meets the packets of a stream at only a few phases of their period.
                 let of_stream = phases(every, stream.period);
                 if of_stream <= FEW_PHASES {
                     self.warning(

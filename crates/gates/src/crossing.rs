@@ -1,4 +1,4 @@
-//! How the class of a VM's frames crosses its tap. A tap carries bytes: it loses the priority of a packet
+//! How the class of a VM's frames is carried across its tap. A tap passes bytes only: it loses the priority of a packet
 //! (`skb->priority`) but keeps the priority in a VLAN tag (PCP). A filter on the tap, or on the device with the gates,
 //! can restore the former from the latter.
 
@@ -7,12 +7,13 @@ use latpath_net::PriorityFilter;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A device by which frames of VMs enter the host, as the check sees it.
+/// A device through which frames of VMs enter the host, with what the check needs of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tap {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// Whether it can have filters already (`clsact` or `ingress`); `None` if it does not exist here.
+    /// Whether it already has the qdisc needed for filters (`clsact` or `ingress`); `None` if the device does not exist
+    /// here.
     pub has_clsact: Option<bool>,
     /// Its filters that set priorities.
     pub filters: Vec<PriorityFilter>,
@@ -23,18 +24,18 @@ pub struct Tap {
 pub struct Crossing {
     /// The stream.
     pub stream: String,
-    /// The tap by which its frames enter the host.
+    /// The tap through which its frames enter the host.
     pub from: String,
-    /// Priority in their VLAN tag; null without one.
+    /// Priority in their VLAN tag; null if they have no tag.
     pub pcp: Option<u8>,
-    /// Priority that they have at the gates (`skb->priority`); null if the tap does not exist here.
+    /// Their priority at the gates (`skb->priority`); null if the tap does not exist here.
     pub priority: Option<u32>,
-    /// The class to which that priority belongs; null if it is not known.
+    /// The class of that priority; null if it is unknown.
     pub class: Option<String>,
 }
 
-/// The classes of the streams that enter by taps.
-/// `sent`: the filters of the device, which packets pass before its gates.
+/// The classes of the streams that enter through taps. `sent`: the device's egress filters, which packets pass before
+/// its gates.
 pub(crate) fn crossings(schedule: &Schedule, taps: &[Tap], sent: &[PriorityFilter]) -> Vec<Crossing> {
     let of = |stream: &Stream| {
         let from = stream.from.clone()?;
@@ -53,13 +54,13 @@ fn set_by(filters: &[PriorityFilter], pcp: Option<u8>) -> Option<u32> {
     filters.iter().find(matches).map(|filter| filter.priority)
 }
 
-/// The class of a priority (net/sched: the lowest four bits count).
+/// The class of a priority; only its lowest four bits are used (net/sched).
 fn class_of(schedule: &Schedule, priority: u32) -> usize {
     usize::from(schedule.of_priority[priority as usize & 15])
 }
 
-/// Why a stream's class does not cross its tap, and the remedy: a fault, or a warning if the tap is not on this
-/// machine.
+/// Why a stream does not keep its class across its tap, with the remedy: a fault, or a warning if the tap is not on
+/// this machine.
 pub(crate) fn problem(schedule: &Schedule, stream: &Stream, crossing: &Crossing, tap: Option<&Tap>) -> Option<Problem> {
     let (from, class) = (&crossing.from, &schedule.classes[stream.class].name);
     let wanted = (0_u8..16).find(|priority| usize::from(schedule.of_priority[usize::from(*priority)]) == stream.class);
@@ -90,7 +91,7 @@ pub(crate) fn problem(schedule: &Schedule, stream: &Stream, crossing: &Crossing,
     })
 }
 
-/// A finding on a crossing.
+/// A problem with a crossing, as a sentence.
 pub(crate) enum Problem {
     Fault(String),
     Warning(String),

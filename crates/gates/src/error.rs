@@ -1,4 +1,4 @@
-//! Errors of schedules, worded so that the user knows the next step.
+//! Errors of schedules, worded so that they tell the user the next step.
 
 use std::{io, path::PathBuf};
 
@@ -21,7 +21,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// The fault.
         why: String,
@@ -31,7 +31,7 @@ pub enum Error {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// The key, as `gate.2.interval`.
+        /// The key, e.g. `gate.2.interval`.
         key: String,
         /// The fault, and a correct form.
         why: String,
@@ -53,7 +53,7 @@ pub enum Error {
         /// Kind of the queueing discipline.
         kind: String,
     },
-    /// The device has a schedule of latpath's already.
+    /// The device already has a schedule applied by latpath.
     #[error("{device}: gates are applied already; undo them first: latpath gates undo FILE")]
     AppliedAlready {
         /// The device.
@@ -70,10 +70,10 @@ pub enum Error {
     NotUndone {
         /// The device.
         device: String,
-        /// Why.
+        /// The reasons.
         why: String,
     },
-    /// The kernel cannot be asked, or refuses the schedule.
+    /// The kernel cannot be queried, or refuses the schedule.
     #[error(transparent)]
     Net(#[from] latpath_net::Error),
     /// The journal cannot be read or written.

@@ -14,28 +14,28 @@ const MOST_CLASSES: usize = 16;
 /// Maximum number of entries; hardware has 16 to 256.
 const MOST_GATES: usize = 1024;
 const MOST_STREAMS: usize = 1024;
-/// CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_TAI.
+/// CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_TAI: names in the file, and clock IDs.
 const CLOCKS: [(&str, i32); 3] = [("realtime", 0), ("monotonic", 1), ("tai", 11)];
 /// Flags of taprio: TCA_TAPRIO_ATTR_FLAG_TXTIME_ASSIST, …_FULL_OFFLOAD.
 const ASSIST: u32 = 1;
 const OFFLOAD: u32 = 2;
-/// Flag of etf: no check of the socket's own times (TC_ETF_SKIP_SOCK_CHECK).
+/// Flag of etf: do not check the socket's own times (TC_ETF_SKIP_SOCK_CHECK).
 const SKIP_SOCKET_CHECK: u32 = 4;
 
-/// Executes the schedule.
+/// What executes the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The kernel, by its timers.
+    /// The kernel, using its timers.
     #[default]
     Software,
-    /// The kernel gives each packet a time, at which `etf` or the NIC sends it.
+    /// txtime-assist: the kernel gives each packet a time at which `etf` or the NIC sends it.
     TxtimeAssist,
     /// The NIC.
     Offload,
 }
 
-/// A time of the file, as `101us`.
+/// A time in the file, e.g. `101us`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Time(Ns);
 
@@ -107,7 +107,7 @@ struct StreamKeys {
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// Number of queues of the device.
+    /// Number of the device's queues for this class.
     pub queues: u16,
 }
 
@@ -122,17 +122,17 @@ pub struct Stream {
     pub size: u32,
     /// Whether its frames have a VLAN tag on the wire.
     pub vlan: bool,
-    /// Priority in that tag, if the file has it.
+    /// Priority in that tag, if given in the file.
     pub pcp: Option<u8>,
-    /// The tap by which its frames enter the host from a VM.
+    /// The tap through which its frames enter the host from a VM.
     pub from: Option<String>,
     /// Time from one group of frames to the next, ns.
     pub period: Ns,
-    /// Frames that are sent together.
+    /// Number of frames sent together.
     pub frames: u32,
 }
 
-/// A schedule of a device's gates, and the streams that it is meant for.
+/// A schedule for a device's gates, and the streams that it is meant for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The device.
@@ -141,21 +141,21 @@ pub struct Schedule {
     pub mode: Mode,
     /// The clock of `base_time`; `None` if that is the NIC's.
     pub clockid: Option<i32>,
-    /// Start of the first cycle; a time in the past means the next cycle.
+    /// Start of the first cycle, ns; a time in the past means the next cycle.
     pub base_time: Ns,
     /// Length of a cycle, ns.
     pub cycle: Ns,
-    /// With assisted packet times: maximum time from the socket to the device, ns.
+    /// txtime-assist mode: maximum time from the socket to the device, ns.
     pub txtime_delay: u32,
-    /// With assisted packet times: lead with which `etf` passes packets to the device, ns.
+    /// txtime-assist mode: `delta` of `etf`, i.e. how long before its txtime a packet is passed to the device, ns.
     pub etf_delta: i32,
-    /// The link's speed, Mbit/s, if the file has it.
+    /// The link's speed, Mbit/s, if given in the file.
     pub link_speed: Option<u32>,
-    /// Index of the class of PTP's messages, if the file names it.
+    /// Index of the class for PTP messages, if given in the file.
     pub ptp: Option<usize>,
     /// Interval of PTP's Sync messages, ns.
     pub ptp_interval: Ns,
-    /// The kernel's timer tick, ns, if the file has it.
+    /// The kernel's timer tick, ns, if given in the file.
     pub tick: Option<Ns>,
     /// The traffic classes.
     pub classes: Vec<Class>,
@@ -179,7 +179,7 @@ impl Schedule {
         Self::parse(path, &text)
     }
 
-    /// Parses a file's text; `path` names it in errors.
+    /// Parses the text of a file; `path` is used in error messages.
     ///
     /// # Errors
     /// The text is not a schedule, or has values that cannot work.
@@ -216,7 +216,7 @@ impl Schedule {
         }
     }
 
-    /// The queueing discipline of each of its queues, if packets have assisted times.
+    /// The queueing discipline of each of the device's queues; `None` unless in txtime-assist mode.
     pub fn etf(&self) -> Option<Shaping> {
         let etf = Shaping::Etf { clockid: self.clockid?, delta_ns: self.etf_delta, flags: SKIP_SOCKET_CHECK };
         (self.mode == Mode::TxtimeAssist).then_some(etf)
@@ -339,7 +339,7 @@ impl Keys {
         if self.class.is_empty() || self.class.len() > MOST_CLASSES {
             return invalid("class", format!("a schedule has 1 to {MOST_CLASSES} classes"));
         }
-        // Other priorities belong to the last class.
+        // Priorities that no class lists belong to the last class.
         let mut of_priority = [self.class.len() as u8 - 1; MOST_CLASSES];
         let mut taken = [false; MOST_CLASSES];
         let mut classes: Vec<Class> = Vec::new();
@@ -365,7 +365,7 @@ impl Keys {
         Ok((classes, of_priority))
     }
 
-    /// The clock, and the times of assisted packets.
+    /// The clock, and `txtime_delay` and `etf_delta`, which are for txtime-assist mode.
     fn times(&self) -> std::result::Result<(Option<i32>, u32, i32), Invalid> {
         let clock = self.clock.as_deref().unwrap_or("tai");
         let Some((_, clockid)) = CLOCKS.iter().find(|(name, _)| *name == clock) else {

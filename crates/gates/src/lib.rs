@@ -1,6 +1,6 @@
-//! Schedules of gates (IEEE 802.1Q, 8.6.8.4: enhancements for scheduled traffic), which Linux executes in its queueing
+//! Gate schedules (IEEE 802.1Q, 8.6.8.4: enhancements for scheduled traffic), which Linux executes in its queueing
 //! discipline `taprio`: a schedule in a file, its check against the streams that it is meant for, and its application
-//! to a device by the journal. docs/gates.md has the keys.
+//! to a device, recorded in the journal. docs/gates.md lists the keys.
 #![forbid(unsafe_code)]
 
 mod apply;

@@ -11,21 +11,21 @@ use serde::Serialize;
 pub struct Scheduler {
     /// The device.
     pub device: String,
-    /// Its place: `root`, or its parent's class, such as `8001:2`.
+    /// Position: `root`, or the parent's class, e.g. `8001:2`.
     pub at: String,
     /// Kind: `taprio`, `etf`, `mqprio` or `cbs`.
     pub kind: String,
-    /// The clock of its times: a number of clock_gettime(2), 11 for TAI; null if that is the NIC's, and for kinds without
-    /// times.
+    /// The clock of its times, as an ID for clock_gettime(2), e.g. 11 for TAI; null if it is the NIC's, and for kinds
+    /// without times.
     pub clockid: Option<i32>,
-    /// taprio: start of the first cycle, ns; etf: lead with which packets are passed on, ns.
+    /// taprio: start of the first cycle, ns; etf: how long before its txtime a packet is passed on, ns.
     pub time_ns: Option<i64>,
     /// taprio: length of a cycle, ns.
     pub cycle_ns: Option<i64>,
-    /// taprio: 1 assisted packet times, 2 full offload; etf: 1 deadline mode, 2 offload, 4 no check of the socket; mqprio
-    /// and cbs: whether the NIC does it.
+    /// taprio: 1 txtime-assist, 2 full offload; etf: 1 deadline mode, 2 offload, 4 no check of the socket; mqprio and
+    /// cbs: 1 if offloaded to the NIC.
     pub flags: Option<u32>,
-    /// The class of each priority, from 0.
+    /// Class of each priority, from priority 0.
     pub class_of_priority: Vec<u8>,
     /// Queues of each class, as `COUNT@FIRST`.
     pub queues: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Entry {
     pub interval_ns: u32,
 }
 
-/// The schedulers of all devices of this process's network namespace, or of one device.
+/// Lists the schedulers of all devices in this process's network namespace, or of one device.
 ///
 /// # Errors
 /// The kernel does not list them.

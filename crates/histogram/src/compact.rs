@@ -1,18 +1,18 @@
-//! A compact histogram for large numbers of histograms, such as one per second of a recording.
+//! A compact histogram, for when there are many of them, such as one per second of a recording.
 
 use crate::layout;
 use latpath_model::Ns;
 
-/// 64 buckets per doubling: the edges of a bucket are 1.6 % apart.
+/// Base-2 logarithm of the number of buckets per doubling: 64 buckets, whose edges are 1.6 % apart.
 const BITS: u32 = 6;
 
 /// Number of buckets for values of 0 and more; as many precede them for negative values.
 const PLACES: usize = layout::index::<BITS>(u64::MAX) + 1;
 
-/// Number of a bucket; it rises with the bucket's values.
+/// Bucket index, ascending with the bucket's values.
 pub type Place = i16;
 
-/// The bucket of a value.
+/// Index of a value's bucket.
 #[inline]
 pub fn place_of(v: Ns) -> Place {
     match layout::index::<BITS>(v.unsigned_abs()) as Place {
@@ -35,7 +35,7 @@ impl Compact {
         self.counts[at..].iter().map(|n| u64::from(*n)).sum()
     }
 
-    /// Non-empty buckets with their counts, ascending.
+    /// Non-empty buckets with their counts, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = (Place, u32)> + '_ {
         self.places.iter().copied().zip(self.counts.iter().copied())
     }
@@ -45,7 +45,7 @@ impl Compact {
 #[derive(Clone, Debug)]
 pub struct Counter {
     counts: Vec<u32>,
-    /// Range of buckets that may be non-empty.
+    /// Indexes of the first and last bucket that may be non-empty.
     hit: Option<(usize, usize)>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The middle of a bucket differs from its values by at most half the bucket's width: `1 / 2^(BITS+1)` of the value.
 
-/// The bucket of a value.
+/// Index of a value's bucket.
 #[inline]
 pub const fn index<const BITS: u32>(v: u64) -> usize {
     if v < 1 << (BITS + 1) {
@@ -12,8 +12,8 @@ pub const fn index<const BITS: u32>(v: u64) -> usize {
     ((shift as usize) << BITS) + (v >> shift) as usize
 }
 
-/// Like [`index`], for values below `2^31`. Faster: a floating-point number has the logarithm and the leading bits side
-/// by side.
+/// Like [`index`], for values below `2^31`. It is faster, because a floating-point number has its exponent (the
+/// logarithm) and its leading bits side by side.
 #[inline]
 pub fn index_of_small<const BITS: u32>(v: u32) -> usize {
     if v < 1 << BITS {
@@ -21,7 +21,7 @@ pub fn index_of_small<const BITS: u32>(v: u32) -> usize {
     }
     const BIAS: usize = 1023;
     let high = f64::from(v as i32).to_bits() >> (f64::MANTISSA_DIGITS - 1 - BITS);
-    // Offset so that the exponent of `2^BITS` starts the second group of buckets.
+    // Subtract an offset such that the exponent of `2^BITS` starts the second group of buckets.
     (high as usize).wrapping_sub((BIAS + BITS as usize - 1) << BITS)
 }
 

@@ -1,8 +1,8 @@
 //! A histogram of durations in ns. Percentiles have an error of at most 0.2 %; count, sum, mean, standard deviation,
 //! minimum and maximum are exact.
 //!
-//! Each doubling has 256 buckets. Only the range in use is allocated. A clock fault causes negative values; they are
-//! counted in buckets of their own, so that percentiles remain right.
+//! Each doubling has 256 buckets. Only the range in use is allocated. Negative values, which a clock fault causes, are
+//! counted in separate buckets, so that percentiles remain correct.
 
 pub mod compact;
 mod layout;
@@ -15,12 +15,12 @@ const BITS: u32 = 8;
 /// Minimum growth of the allocated range: one doubling.
 const GROW: usize = 1 << BITS;
 
-/// Number of a value's bucket with `2^BITS` buckets per doubling: exact below `2^(BITS+1)`.
+/// Index of a value's bucket, with `2^BITS` buckets per doubling; exact below `2^(BITS+1)`.
 pub fn coarse_bucket<const BITS: u32>(v: u64) -> usize {
     layout::index::<BITS>(v)
 }
 
-/// A bucket of a drawing.
+/// A bucket for a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
     /// Lower edge, inclusive.
@@ -44,7 +44,7 @@ pub struct Histogram {
     max: Ns,
 }
 
-/// Counts of the buckets from `base` on.
+/// Counts of the buckets, starting with bucket `base`.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     base: usize,
@@ -74,7 +74,7 @@ impl Counts {
         self.counts[index - from] += n;
     }
 
-    /// The counts of these buckets, inclusive.
+    /// The counts of the buckets `from..=to`; allocates them if necessary.
     fn range(&mut self, from: usize, to: usize) -> &mut [u64] {
         for index in [from, to] {
             if self.counts.get(index.wrapping_sub(self.base)).is_none() {
@@ -84,20 +84,20 @@ impl Counts {
         &mut self.counts[from - self.base..=to - self.base]
     }
 
-    /// Non-empty buckets, ascending.
+    /// Non-empty buckets with their counts, in ascending order.
     fn filled(&self) -> impl DoubleEndedIterator<Item = (usize, u64)> + '_ {
         self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (self.base + i, *n))
     }
 }
 
 impl Histogram {
-    /// An empty histogram.
+    /// Creates an empty histogram.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A histogram of non-negative values counted in `2^BITS` buckets per doubling (numbered by [`coarse_bucket`]);
-    /// count, sum and extremes are exact. Percentiles have an error of at most `1 / 2^(BITS+1)`.
+    /// Creates a histogram from counts of non-negative values in `2^BITS` buckets per doubling (see [`coarse_bucket`]).
+    /// Count, sum and extremes are exact; percentiles have an error of at most `1 / 2^(BITS+1)`.
     pub fn of_coarse<const BITS: u32>(counts: &[u64], sum: i128, squares: u128, min: Ns, max: Ns) -> Self {
         let mut all = Self { sum, squares, min, max, ..Self::default() };
         for (index, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
@@ -121,7 +121,7 @@ impl Histogram {
 
     /// Adds many values whose extremes are known: equivalent to recording each, in a third of the time.
     pub fn record_all(&mut self, values: &[Ns], least: Ns, greatest: Ns) {
-        // The sum of this many squares of values below `SMALL` fits into 64 bits.
+        // The sum of `AT_ONCE` squares of values below `SMALL` fits into 64 bits.
         const AT_ONCE: usize = 256;
         const SMALL: Ns = 1 << 28;
         if least < 0 || greatest >= SMALL {
@@ -154,7 +154,7 @@ impl Histogram {
         let counts = self.positive.range(first, layout::index::<BITS>(greatest as u64));
         for v in values {
             let count = &mut counts[layout::index_of_small::<BITS>(*v as u32).wrapping_sub(first)];
-            // Cannot overflow: at most `self.count`.
+            // It cannot overflow, because it is at most `self.count`.
             *count = count.wrapping_add(1);
         }
     }
@@ -243,8 +243,8 @@ impl Histogram {
         ranks(below.chain(above), self.count, per_million).map(|v| v.clamp(self.min, self.max))
     }
 
-    /// Quantile `share` (0 to 1), in ns. Values are taken to be spread evenly within a bucket, so that the result does
-    /// not jump from bucket to bucket. 0 if empty.
+    /// Quantile `share` (0 to 1), in ns; 0 if empty. Values are assumed to be spread evenly within a bucket, so that
+    /// the result does not jump from bucket to bucket.
     pub fn quantile(&self, share: f64) -> f64 {
         let (rank, mut below) = (share * self.count as f64, 0.0);
         let edges = |i: usize| (layout::lower::<BITS>(i) as f64, layout::width::<BITS>(i) as f64);
@@ -253,7 +253,7 @@ impl Histogram {
         for (from, width, n) in negative.chain(positive) {
             let n = n as f64;
             if below + n >= rank {
-                // A bucket of width 1 holds one value.
+                // A bucket of width 1 contains a single value.
                 let value = from + (width - 1.0) * ((rank - below) / n).clamp(0.0, 1.0);
                 return value.clamp(self.min as f64, self.max as f64);
             }
@@ -262,8 +262,8 @@ impl Histogram {
         self.max as f64
     }
 
-    /// The least duration that at most `n` values reach. It is a bucket's edge, at most 0.4 % above the exact one; 0 if
-    /// the histogram has at most `n` values.
+    /// The smallest duration that at most `n` values reach or exceed, rounded up to a bucket's edge: at most 0.4 % too
+    /// high. 0 if the histogram has at most `n` values.
     pub fn exceeded_by(&self, n: u64) -> Ns {
         let mut above = 0;
         let bucket = self.positive.filled().rev().find(|(_, count)| {
@@ -273,9 +273,9 @@ impl Histogram {
         bucket.map_or(0, |(i, _)| layout::lower::<BITS>(i + 1).min(Ns::MAX as u64) as Ns)
     }
 
-    /// Non-empty buckets for drawing, ascending, about 10 per decade, with edges at 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8
+    /// Non-empty buckets for a chart, ascending, about 10 per decade, with edges at 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8
     /// times a power of ten. Values within 0.2 % of an edge may be counted in the neighbouring bucket. Negative values
-    /// share one bucket, from the least value to 0.
+    /// share one bucket, from the smallest value to 0.
     pub fn buckets(&self) -> Vec<Bucket> {
         let mut out = Vec::new();
         if self.negatives > 0 {
@@ -288,7 +288,7 @@ impl Histogram {
 }
 
 impl Histogram {
-    /// Number of values in `above..=to`, including those in the 0.4 % wide buckets of both ends.
+    /// Number of values in `above..=to`, including all those in the two buckets, 0.4 % wide, that contain the ends.
     pub fn count_about(&self, above: Ns, to: Ns) -> u64 {
         let negatives = if above < 0 { self.negatives } else { 0 };
         let lower = |index| layout::lower::<BITS>(index).min(Ns::MAX as u64) as Ns;
@@ -296,8 +296,8 @@ impl Histogram {
         negatives + self.positive.filled().filter(is_about).map(|(_, n)| n).sum::<u64>()
     }
 
-    /// Non-empty buckets for a chart, ascending: 16 per doubling from 256 ns, 16 ns wide below. Values are counted
-    /// exactly. Negative values share one bucket, from the least value to 0.
+    /// Non-empty buckets for a chart, ascending: 16 per doubling from 256 ns, 16 ns wide below that. Values are counted
+    /// exactly. Negative values share one bucket, from the smallest value to 0.
     pub fn fine_buckets(&self) -> Vec<Bucket> {
         const TOGETHER: usize = 1 << (BITS - 4);
         let edge = |group: usize| layout::lower::<BITS>(group * TOGETHER).min(Ns::MAX as u64) as Ns;
@@ -316,7 +316,7 @@ impl Histogram {
     }
 }
 
-/// Values at nearest ranks in an ascending list of values and counts.
+/// The values at these percentiles (nearest rank), from a list of ascending values with their counts.
 fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64, per_million: [u32; N]) -> [Ns; N] {
     let rank = |p: u32| ((u128::from(count) * u128::from(p)).div_ceil(1_000_000) as u64).max(1);
     let (mut out, mut next, mut so_far) = ([0; N], 0, 0);
@@ -353,7 +353,7 @@ fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
     }
 }
 
-/// Sorts ascending values into the buckets of a drawing.
+/// Counts ascending values in the buckets of a chart.
 fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
     for (value, count) in values {
         match out.last_mut() {
@@ -366,7 +366,7 @@ fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
     }
 }
 
-/// The edges around a non-negative value.
+/// Edges of the chart bucket that contains a non-negative value.
 fn edges(value: Ns) -> (Ns, Ns) {
     const TENTHS: [i128; 11] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
     if value < 10 {
@@ -389,7 +389,7 @@ mod tests {
         h
     }
 
-    /// All figures of a histogram.
+    /// All figures of a histogram, for comparison.
     fn all_of(h: &Histogram) -> impl PartialEq + std::fmt::Debug {
         let percentiles = h.percentiles([1, 500_000, 900_000, 990_000, 999_000, 999_900, 1_000_000]);
         (h.count, h.negatives, h.sum, h.squares, (h.min, h.max), (h.mean(), h.stddev()), percentiles, h.buckets())
@@ -511,7 +511,7 @@ mod tests {
 
         #[test]
         fn recording_many_equals_recording_one_by_one(values in values(), more in values(), most in 1_u32..63) {
-            // Most cases have small values only.
+            // Limit the values, so that in most cases all are small.
             let [values, more] = [values, more].map(|all| all.into_iter().map(|v| v % (1 << most)).collect::<Vec<_>>());
             let mut h = Histogram::new();
             for all in [&values, &more] {

@@ -1,11 +1,11 @@
-//! Writes two logs in the format of `sv_timestamp_logger`, of a publisher and a subscriber, for benches and
-//! comparisons.
+//! Writes two logs in the format of `sv_timestamp_logger`, one of a publisher and one of a subscriber, for benchmarks
+//! and comparisons.
 //!
 //! ```text
 //! cargo run --release -p latpath-import --example generate_sv_logs -- DIR [PACKETS [LOST [STREAMS [SEED]]]]
 //! ```
 //! Each stream has 4,000 packets per second, with smpCnt from 0 to 3999. The subscriber sees them 30 µs to 2 ms later,
-//! in the order of sending; one in LOST packets (0: none) is lost.
+//! in the order in which they were sent; one in LOST packets is lost (none if 0).
 
 use latpath_testkit::Noise;
 use std::{

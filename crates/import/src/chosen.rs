@@ -1,12 +1,13 @@
-//! Selects the streams to import, and names them uniformly: equal packets must have equal names in all files.
+//! Selects the streams to import, and names them uniformly: the same stream must have the same name in all files, so
+//! that its packets can be joined.
 
 use latpath_model::{stream::MAX_STREAMS, StreamId, StreamSpec};
 
-/// A stream as named by a file.
+/// The name of a stream in a file.
 pub(crate) enum StreamName<'a> {
-    /// From frames of a capture, exactly.
+    /// Exact, from the frames of a capture.
     Exact(&'a StreamSpec),
-    /// From a name only, as in logs.
+    /// A name only, as in logs.
     Name(&'a StreamSpec),
 }
 
@@ -15,7 +16,7 @@ pub(crate) enum StreamName<'a> {
 pub(crate) struct StreamSelection(pub Vec<StreamSpec>);
 
 impl StreamSelection {
-    /// The stream under which these packets are imported; `None` if they are not.
+    /// The requested stream as which these packets are imported; `None` if they are not requested.
     pub fn stream(&self, seen: &StreamName) -> Option<StreamSpec> {
         let (StreamName::Exact(found) | StreamName::Name(found)) = seen;
         if self.0.is_empty() {
@@ -32,7 +33,7 @@ impl StreamSelection {
         })
     }
 
-    /// The requested streams, as a sentence.
+    /// The requested streams, as a comma-separated list.
     pub fn text(&self) -> String {
         self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
@@ -45,7 +46,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Number of a stream; `None` beyond the limit of a run.
+    /// Number of a stream in the run; `None` if the run already has the maximum number of streams.
     pub fn number(&mut self, stream: StreamSpec) -> Option<StreamId> {
         if let Some(known) = self.all.iter().position(|s| *s == stream) {
             return Some(known as StreamId);

@@ -65,14 +65,14 @@ impl FromStr for Offset {
     }
 }
 
-/// The clocks of the machines that have points.
+/// The clocks of the machines at whose points files were recorded.
 #[derive(Debug)]
 pub(crate) struct Clocks<'a> {
     points: &'a [PointInfo],
     offsets: &'a [Offset],
 }
 
-/// Error of an offset that cannot apply; `machines`: those of the points, the first file's first.
+/// The error for an offset that cannot be applied. `machines`: those of the points, starting with the first file's.
 pub(crate) fn not_named(machine: &str, machines: &[&str]) -> ImportError {
     let (machine, there) = (machine.to_owned(), machines.get(1..).unwrap_or_default().join(", "));
     match machines.first() {
@@ -91,7 +91,7 @@ impl<'a> Clocks<'a> {
         }
     }
 
-    /// The machines, the first file's first.
+    /// The machines, starting with the first file's.
     fn machines(&self) -> Vec<&'a str> {
         let mut machines: Vec<&str> = Vec::new();
         for info in self.points {
@@ -126,7 +126,7 @@ impl<'a> Clocks<'a> {
         (self.offset(machine), bound)
     }
 
-    /// Machines whose clock error is known. Reports call the others unknown.
+    /// Records of the machines whose clock error is known. In reports, that of the others is unknown.
     pub fn records(&self) -> Vec<MachineRecord> {
         let machines = self.machines();
         let known = |(at, machine): (usize, &&str)| {
@@ -164,7 +164,7 @@ impl<'a> Clocks<'a> {
                 unknown.join(", ")
             ));
         }
-        // In other runs the host's clock is the timeline.
+        // In runs that are not imported, the timeline is the host's clock, so the difference needs a note.
         if machines.iter().skip(1).any(|m| *m == HOST) {
             notes.push(format!("clocks: the timeline is that of {}, the machine of the first file", machines[0]));
         }
@@ -172,7 +172,7 @@ impl<'a> Clocks<'a> {
     }
 }
 
-/// The clock of the samples, given the maximum error of the first file's machine against UTC.
+/// The clock of the samples, if the first file's machine has at most this error against UTC.
 pub(crate) fn merging_unit(error_bound_ns: Ns) -> MachineRecord {
     let (machine, method) = (MERGING_UNIT.into(), "UTC as stated".into());
     let clock = MachineFigures { machine, method, error_bound_ns, ..MachineFigures::default() };

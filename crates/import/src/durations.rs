@@ -1,8 +1,10 @@
-//! Imports files of durations, as recorded by `svtrace`: the time of each packet from one place to another, in order.
+//! Imports files of durations, as recorded by `svtrace`: the time that each packet took from one place to another, in
+//! order.
 //!
-//! A line is one packet: a whole number of microseconds. Lines contain neither a packet's name nor its arrival time,
-//! and packets not seen at both places have no line. Times of day of such a run are therefore made up; the run marks
-//! everything that needs them, or the packets' numbers, as unknown ([`latpath_run::Manifest::has_durations_alone`]).
+//! Each line is one packet: a whole number of microseconds. Lines contain neither a packet's name nor its arrival time,
+//! and packets not seen at both places have no line. Times of day in such a run are therefore invented; the run marks
+//! everything that depends on them, or on the packets' numbers, as unknown
+//! ([`latpath_run::Manifest::has_durations_alone`]).
 
 use crate::{
     file::{ChecksumReader, Sum},
@@ -28,27 +30,27 @@ use std::{
 const MOST_LINE: u64 = 64;
 /// Maximum duration, µs; greater numbers are negative differences written as unsigned.
 const LONGEST_US: u64 = 1 << 50;
-/// Lines between calls of `progress`.
+/// Number of lines between calls of `progress`.
 const ROUND: u64 = 1 << 14;
 
-/// Options of importing a file of durations.
+/// Options for importing a file of durations.
 #[derive(Clone, Debug)]
 pub struct Durations {
-    /// Start of the durations.
+    /// Point at which the durations begin.
     pub from: Point,
-    /// End of the durations, on the same machine.
+    /// Point at which the durations end, on the same machine.
     pub to: Point,
     /// The file.
     pub path: PathBuf,
     /// The stream to which the packets are assigned.
     pub stream: StreamSpec,
-    /// Packets per second, from which times of day are made up.
+    /// Packets per second, from which times of day are derived.
     pub rate: u32,
     /// Time assigned to the first packet, ns since 1970.
     pub start: Ns,
     /// User-defined segments.
     pub segments: Vec<String>,
-    /// Threshold above which times are counted, ns.
+    /// Threshold above which packets are counted as late, ns.
     pub threshold: Ns,
 }
 
@@ -56,7 +58,7 @@ impl Durations {
     /// Parses `FROM,TO=FILE`.
     ///
     /// # Errors
-    /// The form is wrong, or the points are not two of one machine.
+    /// The format is wrong, or the points are not two different points of one machine.
     pub fn source(text: &str) -> Result<(Point, Point, PathBuf), String> {
         let form = || format!("{text:?}: write FROM,TO=FILE, as host/nic-rx@enp7s0,host/vm-read@vnet0=results");
         let (points, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
@@ -92,7 +94,7 @@ pub fn import_durations(
     let (input, _) = source::open(summed).map_err(broken)?;
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut lines = Lines { path: &options.path, number: 0, text: Vec::new(), implausible: 0, is_cut: false };
-    // Read first, so that a file without a number leaves no run.
+    // Read before the run is created, so that a file without a number leaves no run.
     let first = lines.next(&mut input)?;
     let Some(first) = first else { return Err(ImportError::NoDurations { path: options.path.clone() }) };
 
@@ -196,7 +198,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// The next duration, ns.
+    /// Reads the next duration, ns; `None` at the end.
     fn next(&mut self, input: &mut impl BufRead) -> Result<Option<Ns>, ImportError> {
         loop {
             self.text.clear();
@@ -211,7 +213,7 @@ impl Lines<'_> {
                 Err(cause) => return Err(ImportError::Io { path: self.path.into(), cause }),
             }
             let line = self.text.trim_ascii();
-            // The recorder may store empty lines from its tracer's end.
+            // The recorder may also store empty lines, which its tracer writes at the end.
             if line.is_empty() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Why files cannot be imported: which file, where in it, the cause, and what to do.
+//! Reasons why files cannot be imported: which file, where in it, the cause, and what to do.
 
 use latpath_model::{Ns, Point};
 use latpath_protocols::UnreadFrames;
@@ -18,7 +18,7 @@ pub enum ImportError {
         /// The system's error.
         cause: io::Error,
     },
-    /// The file has none of the supported formats.
+    /// The file's format is not supported.
     #[error("{}: neither a capture (pcap, pcapng) nor a log of sv_timestamp_logger: {found}; --format names the format of a file \
              that is not recognised", path.display())]
     Unknown {
@@ -66,7 +66,7 @@ pub enum ImportError {
         path: PathBuf,
         /// Packets in the file.
         packets: u64,
-        /// The requested streams; empty for all.
+        /// Numbers of frames that are copies from LAN A and from LAN B.
         streams: String,
         /// Frames that are copies by LAN A and by LAN B.
         copies: [u64; 2],
@@ -81,10 +81,10 @@ pub enum ImportError {
         path: PathBuf,
         /// Its point.
         point: Point,
-        /// The interfaces that the file has named so far.
+        /// The interfaces named in the file so far.
         interfaces: String,
     },
-    /// The file has no packet of the requested interface.
+    /// The file contains no packets of the requested interface.
     #[error("{}: no packet is of interface {interface} (interfaces of this file: {interfaces})", path.display())]
     NoInterface {
         /// The file.
@@ -94,7 +94,7 @@ pub enum ImportError {
         /// The interfaces of the file.
         interfaces: String,
     },
-    /// The files cover different times.
+    /// The files do not overlap in time.
     #[error("{} begins {} after {} ends: were both taken at the same time? --offset says how far their clocks are apart", late.display(),
             duration(*by), early.display())]
     Apart {
@@ -135,7 +135,7 @@ pub enum ImportError {
         /// The first of them.
         example: String,
     },
-    /// The text is of several traces.
+    /// The text contains several traces.
     #[error("{}: its lines are of several traces ({sources}), as trace-cmd report -i … -i … prints them: give each machine's trace by \
              itself: trace-cmd report -t -i FILE > TEXT", path.display())]
     SeveralTraces {
@@ -144,7 +144,7 @@ pub enum ImportError {
         /// The traces.
         sources: String,
     },
-    /// The trace covers another time than the packets.
+    /// The trace covers a different time from the packets.
     #[error("{}: begins {} {} the first time that is needed: --trace-offset {machine}=TIME±BOUND says how far the trace's clock is \
              ahead of that of {machine}'s packets (negative where it counts from the start of the machine)", path.display(),
             duration(by.saturating_abs()), if *by > 0 { "before" } else { "after" })]
@@ -153,7 +153,7 @@ pub enum ImportError {
         path: PathBuf,
         /// Its machine.
         machine: String,
-        /// Time from its beginning to the first needed time, ns.
+        /// Time from its beginning to the first time needed, ns.
         by: Ns,
     },
     /// The file has no durations.
@@ -172,7 +172,7 @@ pub enum ImportError {
         /// The line, possibly truncated.
         text: String,
     },
-    /// The log only has the first sample of each second.
+    /// The log contains only the first sample of each second.
     #[error("{}: each of its lines has smpCnt 0, as sv_timestamp_logger -l writes them: they come once a second and all have one name, \
              so nothing shows which of them are the same; log all packets (without -l)", path.display())]
     SecondsAlone {
@@ -184,25 +184,25 @@ pub enum ImportError {
              another second. {}", path.display(), by.unsigned_abs() / 1_000_000_000, if *by > 0 { "after" } else { "before" }, first.display(),
             if crate::whole_seconds::is_tai(*by) { ", as TAI is ahead of UTC" } else { "" }, whole_seconds(machine, *by, *is_firsts))]
     WholeSeconds {
-        /// The later file.
+        /// The file whose clock differs from the first file's.
         path: PathBuf,
         /// The first file.
         first: PathBuf,
         /// The file's machine.
         machine: String,
-        /// Offset of its clock from the first file's, whole seconds in ns.
+        /// Its clock minus the first file's, ns; a multiple of a second.
         by: Ns,
-        /// Whether it is the first file's machine too.
+        /// Whether the first file is of the same machine.
         is_firsts: bool,
     },
-    /// No packet is in two files.
+    /// No packet occurs in two files.
     #[error("no packet is in two of the files within {} (--window): the streams differ, or the clocks are further apart, which \
              --offset corrects", duration(*window))]
     NothingInCommon {
         /// Maximum time between sightings of one packet, ns.
         window: Ns,
     },
-    /// A single file, whose packets do not contain the times of their samples.
+    /// There is a single file, and the times of the samples of its packets are unknown.
     #[error("{}: one file alone has one figure, Tmu, and that is not known: {}; name a second file of the same packets", path.display(),
             if *is_by_utc { "it takes two seconds of packets or more, in which smpCnt starts again with each second" }
             else { "no packet says that its sender keeps UTC (smpSynch 2)" })]
@@ -215,7 +215,7 @@ pub enum ImportError {
     /// A point has two files.
     #[error("{0} is named twice: a point has one file; merge captures of one point with mergecap")]
     SamePoint(Point),
-    /// A user-defined segment ends at a point without a file.
+    /// A user-defined segment has a number that is not that of a point.
     #[error("--segment {segment}: a number is that of a point in the order of the files, 1 to {points}")]
     NoSuchPoint {
         /// The segment.
@@ -223,7 +223,7 @@ pub enum ImportError {
         /// Number of points.
         points: usize,
     },
-    /// An offset was given for the clock that is the timeline.
+    /// An offset was given for the machine whose clock is the timeline.
     #[error("{machine}=…: the clock of {machine} is the timeline, since the first file is of that machine: {}",
             if there.is_empty() { "all files are, and points of one machine have one clock (clocks that differ need names of machines that differ)".into() }
             else { format!("say how far the other clocks are ahead of it: {there}") })]
@@ -262,7 +262,7 @@ fn unread_frames(unread: &UnreadFrames) -> String {
     }
 }
 
-/// The copies of redundant networks in a file without packets of its point.
+/// Explains that packets of the point's LAN are missing: counts the copies by either LAN.
 fn other_lan(copies: &[u64; 2]) -> String {
     match copies {
         [0, 0] => String::new(),

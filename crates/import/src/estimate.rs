@@ -1,9 +1,9 @@
-//! Estimates the offset of a machine's clock from the first file's, from the packets themselves.
+//! Estimates the offset of a machine's clock from the first file's clock, from the packets themselves.
 //!
-//! A packet cannot arrive before it was sent, and the user gives the maximum time of the fastest packet in each 10 s.
-//! So if `d` is the smallest difference of both files' times in such an interval, the offset there lies in `d - most
-//! ..= d`. The estimate is the middle of the range that all intervals allow, widened by the offset's change from one
-//! interval to the next; its bound is half of that range.
+//! A packet cannot arrive before it was sent, and the user gives the maximum time that the fastest packet in each 10 s
+//! takes. So if `d` is the smallest difference between the two files' times in such an interval, the offset in it lies
+//! in `d - most ..= d`. The estimate is the middle of the range that all intervals permit, widened by the offset's
+//! change from one interval to the next; its bound is half of that range.
 
 use crate::{
     chosen::{StreamSelection, Streams},
@@ -21,17 +21,17 @@ use std::{
 
 /// Length of an interval, ns: the fastest packet in each takes at most the time given by the user.
 const INTERVAL: Ns = 10_000_000_000;
-/// Minimum number of packets of a usable interval.
+/// Minimum number of packets for an interval to be used.
 const FEWEST: u64 = 100;
 
-/// Smallest difference of both files' times in one interval.
+/// Smallest difference between the two files' times of a packet in one interval.
 #[derive(Default)]
 struct Fastest {
     packets: u64,
     difference: Option<Ns>,
 }
 
-/// Estimates the offset between the clocks of the first file and of the machine's first file.
+/// Estimates the offset between the clocks of the first file and of the first file from the requested machine.
 pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, ImportError> {
     let other = options.sources.iter().position(|source| source.point.machine == request.machine);
     let Some(other) = other.filter(|at| *at > 0) else {
@@ -52,7 +52,7 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
     let (Some(least), Some(most)) = (differences.iter().min(), differences.iter().max()) else {
         return Err(ImportError::NoEstimate { machine: request.machine.clone(), within: options.window / 2 });
     };
-    // Within an interval the offset may change as much as from one to the next.
+    // Within an interval, the offset may change by as much as from one interval to the next.
     let step = differences.windows(2).map(|two| two[1].saturating_sub(two[0]).saturating_abs()).max().unwrap_or(0);
     let (low, high) = (least.saturating_sub(request.most_ns).saturating_sub(step), most.saturating_add(step));
     let bound = high.saturating_sub(low).saturating_add(1) / 2;
@@ -63,7 +63,7 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
 /// Number of kept packets at which those too old to match are discarded.
 const MOST_KEYS: usize = 1 << 18;
 
-/// The smallest difference of each interval, from packets whose times in both files are at most `within` apart.
+/// The smallest difference in each interval, from packets whose times in the two files are at most `within` apart.
 fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, ImportError> {
     let mut streams = Streams::default();
     let mut newest: [HashMap<(StreamId, u32), Ns>; 2] = Default::default();
@@ -78,7 +78,7 @@ fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, 
         feeds[which].drain(next[1 - which], &mut |s: &Sighting, _| {
             newest[which].insert((s.stream, s.key), s.t);
             if newest[which].len() > room[which] {
-                // Later packets are at least as far from packets this old.
+                // Packets older than this are even further from all later packets, so they cannot match.
                 newest[which].retain(|_, t| s.t.saturating_sub(*t) <= within);
                 room[which] = (2 * newest[which].len()).max(MOST_KEYS);
             }

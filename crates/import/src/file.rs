@@ -1,4 +1,4 @@
-//! Reads one file once, from beginning to end: its packets, and its SHA-256.
+//! Reads one file from beginning to end in one pass: its packets, and its SHA-256.
 
 use crate::{
     chosen::{StreamName, StreamSelection},
@@ -31,12 +31,12 @@ use std::{
     thread::Scope,
 };
 
-/// Size of the pieces in which a log is read, and thus maximum length of a line, bytes.
+/// Size of the pieces in which a log is read, which is also the maximum length of a line, bytes.
 const PIECE: usize = 1 << 18;
-/// Lines by which a smpCnt other than 0 must have occurred; less than a batch.
+/// Number of lines after which a log in which each smpCnt is 0 is refused; less than a batch.
 const TELLING_LINES: u64 = 4096;
 
-/// Checksum and length of the bytes read.
+/// Checksum and number of the bytes read.
 #[derive(Default)]
 pub(crate) struct Sum {
     sha256: Sha256,
@@ -44,7 +44,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The SHA-256 in hexadecimal digits.
+    /// The SHA-256 in hexadecimal.
     pub fn hex(self) -> String {
         self.sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -79,14 +79,14 @@ pub(crate) fn begin<'s, 'e: 's>(
     let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
     let packets = Packets::new(&source.path, (chosen, options.window), (to, emptied));
     scope.spawn(move || {
-        // The joining thread has precedence: the others wait for it.
+        // The joining thread must be the faster one: the reading threads wait for it.
         lower_priority();
         self::read(source, options.format, packets, read)
     });
     (from, free)
 }
 
-/// Reads a whole file and passes its packets on; `read` counts the bytes read.
+/// Reads a whole file and sends its packets; `read` counts the bytes read.
 fn read(source: &Source, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
     match read_into(source, forced, &mut packets, read) {
         Ok(Some((all, end))) => packets.end(all, end),
@@ -95,7 +95,8 @@ fn read(source: &Source, forced: Option<Format>, mut packets: Packets, read: Arc
     }
 }
 
-/// Returns the number of packets in the file and the facts known at its end; `None` if the receiver is gone.
+/// Reads a file into `packets`. Returns the number of packets in it, and facts known at its end; `None` if the receiver
+/// is gone.
 fn read_into(
     named: &Source,
     forced: Option<Format>,
@@ -196,7 +197,7 @@ fn read_capture(
     Ok(Some(all + capture.left_out()))
 }
 
-/// Looks up the svIDs of a log; most lines have that of the previous line.
+/// Looks up the streams of a log by svID, quickly if a line has the svID of the previous one.
 #[derive(Default)]
 struct Names {
     newest: Vec<u8>,
@@ -204,16 +205,16 @@ struct Names {
     start: Vec<u8>,
     stream: Option<u16>,
     known: HashMap<Vec<u8>, Option<u16>>,
-    /// Number of lines with the logger's own counts; number and text of the last one.
+    /// Number of lines with the logger's own counts; line number and text of the last one (`trailer`).
     trailers: u64,
     trailer: (u64, String),
 }
 
-/// Maximum length of the quoted text of a logger, bytes.
+/// Maximum length of text quoted from a logger, bytes.
 const MAX_QUOTED: usize = 40;
 
 impl Names {
-    /// A note on the file.
+    /// A note on the logger's own counts, if it wrote any.
     fn note(&self, path: &Path) -> Option<String> {
         let (line, said) = &self.trailer;
         let often = if self.trailers > 1 { format!(", {} times, at last", self.trailers) } else { String::new() };
@@ -296,7 +297,7 @@ fn read_log(
     }
 }
 
-/// The packet of a line, if it is one, and the length of the line.
+/// Parses the next line. Returns its packet, if it has one, and the line's length.
 #[inline]
 fn next_line(
     text: &[u8],

@@ -34,11 +34,11 @@ pub struct Progress {
     pub read: u64,
     /// Total size of the files, bytes.
     pub bytes: u64,
-    /// Journeys so far.
+    /// Number of journeys so far.
     pub journeys: u64,
 }
 
-/// Sightings per round, and the maximum duration of a round, ns.
+/// Maximum number of sightings per round, and (`ROUND_TIME`) the maximum time that a round covers, ns.
 const ROUND: u64 = 1 << 14;
 const ROUND_TIME: Ns = 50_000_000;
 
@@ -76,7 +76,7 @@ pub fn import(
     })
 }
 
-/// The points of the files, in their order.
+/// The points of the files, in the order of the files.
 fn points(sources: &[Source]) -> Result<Vec<PointInfo>, ImportError> {
     let mut points: Vec<PointInfo> = Vec::new();
     for Source { point, path, .. } in sources {
@@ -88,7 +88,7 @@ fn points(sources: &[Source]) -> Result<Vec<PointInfo>, ImportError> {
     Ok(points)
 }
 
-/// For each file, the first file of its place.
+/// For each file, the index of the first file with the same place.
 fn places(points: &[PointInfo], files: usize) -> Vec<usize> {
     let copies = copies::of_points(points);
     let place = |file: usize| {
@@ -115,20 +115,21 @@ fn file_of(source: &Source) -> ImportedFile {
 struct Import<'a> {
     options: &'a Options,
     feeds: Vec<Feed>,
-    /// Per file, the time up to which all its packets were passed on.
+    /// For each file, the time up to which all its packets have been handed over.
     next: Vec<Ns>,
-    /// Per file, the first file of its place: those of both LANs of redundant networks are at one place.
+    /// For each file, the index of the first file with the same place: files of both LANs of redundant networks share a
+    /// place.
     places: Vec<usize>,
     streams: Streams,
-    /// Per stream, start of the interval that all files with this stream cover.
+    /// For each stream, the start of the interval covered by all files that contain it.
     since: Vec<Ns>,
     joiner: Joiner,
     joined: Joined,
-    /// Start of the interval that all files cover.
+    /// Start of the interval covered by all files.
     begin: Ns,
-    /// Time after which no packet that counts can arrive.
+    /// Time after which no packet that is counted can arrive.
     until: Ns,
-    /// Time up to which the sightings of all points but the first are known.
+    /// Time up to which the sightings at all points except the first are known.
     known: Ns,
 }
 
@@ -143,7 +144,7 @@ impl<'a> Import<'a> {
         let mut streams = Streams::default();
         let next = feeds.iter_mut().map(|feed| feed.next(&mut streams)).collect::<Result<Vec<Ns>, _>>()?;
         let places = places(points, feeds.len());
-        // A place is covered from the first packet by either LAN on.
+        // A place is covered from the first packet that either LAN delivered.
         let covered =
             |place: usize| places.iter().zip(&next).filter(|(of, _)| **of == place).map(|(_, next)| *next).min();
         let begin = places.iter().filter_map(|place| covered(*place)).max().unwrap_or_default();
@@ -167,7 +168,7 @@ impl<'a> Import<'a> {
         Ok(import)
     }
 
-    /// Joins some packets. Returns false at the end.
+    /// Joins the packets of one round. Returns false at the end.
     fn step(&mut self) -> Result<bool, ImportError> {
         let earliest = self.next.iter().copied().min().unwrap_or(Ns::MAX);
         let (before, upto) = (self.joined.sightings, earliest.saturating_add(ROUND_TIME).min(self.until));
@@ -215,7 +216,7 @@ impl<'a> Import<'a> {
         self.add_streams()
     }
 
-    /// The last time of a place whose files were all read to their ends.
+    /// The last time seen at a place, once all its files have been read completely.
     fn end_of_place(&self, place: usize) -> Option<Ns> {
         let files = (0..self.feeds.len()).filter(|file| self.places[*file] == place);
         let ended = |file: usize| (self.next[file] == Ns::MAX).then(|| self.feeds[file].newest());
@@ -250,7 +251,7 @@ impl<'a> Import<'a> {
         self.joined.layout.route.points.iter().fold(0, |mask, point| mask | 1 << point)
     }
 
-    /// Hands out the journeys that are complete or overdue, given that all files were read up to `now`.
+    /// Hands over the journeys that are complete or overdue, given that all files were read up to `now`.
     fn hand_out(&mut self, now: Ns) -> Result<(), ImportError> {
         let now = now.min(self.known).min(self.until);
         let mut is_news = false;
@@ -272,7 +273,7 @@ impl<'a> Import<'a> {
         Ok(self.joined.check()?)
     }
 
-    /// Hands out the last journeys and closes the run.
+    /// Hands over the remaining journeys and closes the run.
     fn finish(mut self, clocks: &Clocks, placed: &[PlacedTrace], stop: &AtomicBool) -> Result<Manifest, ImportError> {
         let stopped = stop.load(Ordering::Relaxed);
         let ends = self.next.iter().copied().min().unwrap_or(Ns::MAX).min(self.until);
@@ -298,7 +299,7 @@ impl<'a> Import<'a> {
         Ok(if stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
     }
 
-    /// The error if no packets were joined.
+    /// The error to report if no packets were joined.
     fn why_nothing(&self) -> ImportError {
         let early = self.feeds.iter().position(|feed| feed.newest() < self.begin);
         let path = |at: usize| self.options.sources[at].path.clone();
@@ -316,7 +317,8 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// The error that names files whose clocks are whole seconds apart from the first one's, such as TAI and UTC.
+    /// The error for a file whose clock is whole seconds apart from the first file's, e.g. TAI and UTC; `None` if there
+    /// is none.
     fn whole_seconds_apart(&self, clocks: &Clocks) -> Option<ImportError> {
         let (source, first) = (&self.options.sources[0], self.feeds.first()?.end.as_ref()?);
         for (other, feed) in self.options.sources.iter().zip(&self.feeds).skip(1) {
@@ -369,7 +371,7 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// The ends of the files that were read completely.
+    /// The sources whose files were read completely, with the facts known at their ends.
     fn ends(&self) -> impl Iterator<Item = (&Source, &FileEnd)> {
         let ends = self.options.sources.iter().zip(&self.feeds);
         ends.filter_map(|(source, feed)| Some((source, feed.end.as_deref()?)))

@@ -1,4 +1,4 @@
-//! Processes joined packets: stores those that count, with the times of their samples if frames contain them.
+//! Processes joined packets: stores those that are counted, with the times of their samples if known from frames.
 
 use crate::{
     options::Options,
@@ -12,42 +12,42 @@ use latpath_run::{Manifest, Mark, RunError, Writer};
 use latpath_stats::units::number_of;
 use std::{path::Path, sync::atomic::AtomicBool};
 
-/// Processes journeys.
+/// Counts and stores journeys.
 pub(crate) struct Joined {
     pub writer: Writer,
     pub span: Span,
     pub layout: Layout,
     pub journeys: u64,
-    /// Journeys seen at two or more points.
+    /// Number of journeys seen at two or more points.
     pub in_two: u64,
-    /// Journeys with the time of their sample.
+    /// Number of journeys for which the time of the sample is known.
     pub sampled: u64,
-    /// Journeys outside the interval that all files cover.
+    /// Number of journeys outside the interval that all files cover.
     pub outside: u64,
     pub sightings: u64,
-    /// Per stream, the points that saw a packet of it.
+    /// For each stream, the points that saw a packet of it, as bits.
     pub seen: Vec<u64>,
-    /// Per stream, the points that its packets reach, as far as known.
+    /// For each stream, the points that its packets reach as far as known, as bits.
     pub expected: Vec<u64>,
     pub sampling: Sampling,
     /// Detects late packets, if there are traces to explain them.
     pub late: Option<Late>,
     synch: SynchWatch,
-    /// The points of the files, and the point of the sampling, if any.
+    /// The points of the files, and the sampling point, if any.
     points: Vec<PointInfo>,
     /// The points that packets pass, in the order of the files.
     route: Vec<Point>,
     copies: Vec<CopyPoints>,
-    /// Per pair of consecutive points in the files' order: packets seen at both, and those that reached the second one
-    /// first.
+    /// For each pair of consecutive files: number of packets seen at both points, and of those that reached the second
+    /// point first.
     order: Vec<(u64, u64)>,
-    /// User-defined segments, with names instead of numbers of points.
+    /// User-defined segments, with the names of points instead of numbers.
     segments: Vec<String>,
     failed: Option<RunError>,
 }
 
 impl Joined {
-    /// Creates the run. All files have packets from `begin` on.
+    /// Creates the run. `begin`: time from which all files contain packets.
     pub fn begin(options: &Options, begin: Ns, manifest: Manifest, path: &Path) -> Result<Self, ImportError> {
         let points = manifest.points.clone();
         let own = own_segments(options)?;
@@ -80,7 +80,7 @@ impl Joined {
         Ok(joined)
     }
 
-    /// The points in `seen`, in the order of the files.
+    /// The points in `seen`, in the order of the route.
     pub fn route_of(&self, seen: u64) -> Vec<PointId> {
         self.layout.route.points.iter().copied().filter(|p| seen >> p & 1 == 1).collect()
     }
@@ -90,7 +90,8 @@ impl Joined {
         let mut route = Route::from_points(&self.route, &[], &self.points);
         let points = &route.points;
         let of_stream = |comes_to: &u64| points.iter().copied().filter(|p| comes_to >> p & 1 == 1).collect();
-        // Not only the points that saw it so far: a stream's first packet is only at the first point for a while.
+        // Use the expected points, not those seen so far: at first, a new stream's packet has only been seen at its
+        // first point.
         route.by_stream = self.expected.iter().map(of_stream).collect();
         self.layout = segments::layout(route, &self.points, &self.segments);
         if let Some(late) = &mut self.late {
@@ -98,7 +99,7 @@ impl Joined {
         }
     }
 
-    /// Processes a sighting before it is joined, and its packet's clock state.
+    /// Processes a sighting, and its packet's clock state, before it is joined.
     #[inline]
     pub fn see(&mut self, s: &Sighting, synch: Option<u8>) {
         self.sightings += 1;
@@ -127,9 +128,9 @@ impl Joined {
     }
 
     pub fn take(&mut self, journey: &Journey) {
-        // At times that not all files cover, only packets in all of them count.
+        // At times that not all files cover, a packet only counts if it was seen at all points of its stream.
         let computed = self.copies.iter().fold(0, |mask: u64, at| mask | 1 << at.first | 1 << at.second);
-        // A packet that came by one LAN of two has passed the place.
+        // A packet that arrived through only one of two LANs has also passed the place.
         let optional = self.copies.iter().fold(0, |mask, at| mask | at.all() | 1 << at.second);
         let is_of = |all: &u64| (journey.seen ^ all) & !optional == 0;
         let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(is_of);
@@ -149,7 +150,7 @@ impl Joined {
             late.take(journey);
         }
         let Self { sampling, sampled, writer, failed, .. } = self;
-        // The timeline is the first file's UTC.
+        // The timeline is the UTC of the first file's machine.
         sampling.with_sample(journey, Some(0), |journey| {
             *sampled += u64::from(journey.samples != 0);
             if failed.is_none() {
@@ -158,7 +159,7 @@ impl Joined {
         });
     }
 
-    /// Reports progress to the detector: journeys that began before `reached` were processed.
+    /// Tells the detector that all journeys that began before `reached` have been processed.
     pub fn advance_late(&mut self, now: Ns, reached: Ns) {
         if let Some(late) = self.late.as_mut().filter(|_| now < Ns::MAX) {
             late.advance(now, reached);
@@ -173,11 +174,11 @@ impl Joined {
         }
     }
 
-    /// Notes on points that all packets seem to have passed in reverse order.
+    /// Notes on pairs of points that all packets seem to have passed in reverse order.
     pub fn order_notes(&self) -> Vec<String> {
         let point = |at: usize| &self.points[at].point;
         let is_backwards = |(at, (both, early)): &(usize, &(u64, u64))| {
-            // Either LAN may be the faster one.
+            // Either LAN may be faster, so for their points the order means nothing.
             *both > 0 && both == early && !point(*at).is_optional()
         };
         let note = |(at, (both, _)): (usize, &(u64, u64))| {
@@ -195,14 +196,14 @@ impl Joined {
         self.order.iter().enumerate().filter(is_backwards).map(note).collect()
     }
 
-    /// Returns the first error of the run.
+    /// Returns the first error that occurred while writing the run.
     pub fn check(&mut self) -> Result<(), RunError> {
         self.failed.take().map_or(Ok(()), Err)
     }
 }
 
-/// The points that packets pass, in the order of the files: for the points of redundant networks that of the first
-/// copies.
+/// The points that packets pass through, in the order of the files. Points of redundant networks are replaced by the
+/// point of the first copies.
 fn route(points: &[PointInfo]) -> Vec<Point> {
     let copies = copies::of_points(points);
     let mut route: Vec<Point> = Vec::new();
@@ -216,7 +217,7 @@ fn route(points: &[PointInfo]) -> Vec<Point> {
     route
 }
 
-/// The user-defined segments, in which points may be numbers in the order of the files, from 1.
+/// The user-defined segments, with names for points given as numbers (in the order of the files, from 1).
 fn own_segments(options: &Options) -> Result<Vec<String>, ImportError> {
     let points = &options.sources;
     let named = |text: &String| {

@@ -1,8 +1,8 @@
-//! Imports files of other tools into a run: captures of the same traffic at several points, and logs of
+//! Imports other tools' files into a run: captures of the same traffic at several points, and logs of
 //! `sv_timestamp_logger`.
 //!
-//! Each file is read, hashed and parsed on its own thread ([`file`]); their packets are merged by time ([`merge`]),
-//! joined and stored like those of a recording ([`import()`]). Memory does not grow with the files.
+//! Each file is read, hashed and parsed on its own thread ([`file`]). The packets are merged by time ([`merge`]),
+//! joined, and stored like those of a recording ([`import()`]). Memory use does not grow with the size of the files.
 #![forbid(unsafe_code)]
 
 mod chosen;

@@ -1,5 +1,5 @@
-//! Merges the packets of all files by time. The order within a file is kept, even where its clock went back slightly:
-//! it is the order in which its point saw the packets.
+//! Merges the packets of all files by time. The order within a file is kept even if its clock was set back slightly: it
+//! is the order in which its point saw the packets.
 
 use crate::{
     chosen::Streams,
@@ -12,25 +12,25 @@ use std::sync::mpsc::{Receiver, Sender};
 /// One file's packets, with times on the common timeline.
 pub(crate) struct Feed {
     point: PointId,
-    /// Offset to subtract from its times, ns.
+    /// Offset to subtract from the packets' times, ns.
     offset: Ns,
     from: Receiver<Message>,
     free: Sender<Vec<Packet>>,
     packets: Vec<Packet>,
     at: usize,
-    /// The run's number of each stream of the file; `None` beyond the limit of a run.
+    /// For each stream of the file, its number in the run; `None` if the run already has the maximum number of streams.
     streams: Vec<Option<StreamId>>,
     /// Newest time so far, ns.
     newest: Ns,
     /// First time, ns.
     first: Ns,
     pub end: Option<Box<FileEnd>>,
-    /// Packets of streams beyond the limit of a run.
+    /// Number of packets of streams beyond the run's limit.
     pub beyond: u64,
 }
 
 impl Feed {
-    /// Receives packets through `from`, and returns emptied batches through `free`.
+    /// Creates a feed that receives packets through `from`, and returns emptied batches through `free`.
     pub fn new(point: PointId, offset: Ns, (from, free): (Receiver<Message>, Sender<Vec<Packet>>)) -> Self {
         let (packets, streams) = (Vec::new(), Vec::new());
         Self {
@@ -48,7 +48,8 @@ impl Feed {
         }
     }
 
-    /// Time up to which all earlier packets have been handed out; `Ns::MAX` at the end. Waits for the file.
+    /// Time before which all packets have been handed over; `Ns::MAX` at the end. Waits until the next packet has been
+    /// read.
     pub fn next(&mut self, streams: &mut Streams) -> Result<Ns, ImportError> {
         while self.at == self.packets.len() {
             match self.from.recv() {
@@ -56,7 +57,7 @@ impl Feed {
                 Ok(Message::Packets(packets, named)) => {
                     let numbers = named.into_iter().map(|stream| streams.number(stream));
                     self.streams.extend(numbers);
-                    // The thread may have ended, and then needs no batches.
+                    // If the thread has ended, it needs no more batches.
                     let _ = self.free.send(std::mem::replace(&mut self.packets, packets));
                     self.at = 0;
                 }
@@ -70,12 +71,12 @@ impl Feed {
         Ok(next)
     }
 
-    /// Time of its first packet, ns.
+    /// Time of the file's first packet, ns.
     pub fn first(&self) -> Ns {
         self.first
     }
 
-    /// Newest time that was handed out, ns.
+    /// Latest time handed over, ns.
     pub fn newest(&self) -> Ns {
         self.newest
     }
@@ -84,8 +85,8 @@ impl Feed {
         self.packets[at].t.saturating_sub(self.offset)
     }
 
-    /// Hands out available packets up to a time. Returns the time of the next one; `None` if [`Self::next`] must wait
-    /// for it. `take` also gets the packet's clock state.
+    /// Hands over the available packets up to a time, each with its clock state. Returns the time of the next packet;
+    /// `None` if [`Self::next`] must wait for it.
     #[inline]
     pub fn drain(&mut self, upto: Ns, take: &mut impl FnMut(&Sighting, Option<u8>)) -> Option<Ns> {
         while self.at < self.packets.len() {
@@ -105,8 +106,8 @@ impl Feed {
         None
     }
 
-    /// Reads to the end of the file without handing out packets, because its checksum covers all of it. Returns the
-    /// number of packets skipped.
+    /// Reads to the end of the file without handing over packets, because the file's checksum covers all of it. Returns
+    /// the number of packets skipped.
     pub fn skip(&mut self) -> Result<u64, ImportError> {
         let mut streams = Streams::default();
         let mut skipped = 0;

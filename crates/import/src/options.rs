@@ -1,4 +1,4 @@
-//! Options of an import.
+//! Options for an import.
 
 use crate::clock::Offset;
 use crate::source::{Format, Source};
@@ -6,21 +6,21 @@ use crate::trace::Trace;
 use latpath_model::{Ns, StreamSpec};
 use std::str::FromStr;
 
-/// Options of an import.
+/// Options for an import.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The files, in the order in which packets pass their points: at least two, or one whose packets contain the times
     /// of their samples.
     pub sources: Vec<Source>,
-    /// Format of all files; `None` to recognise each by its first bytes.
+    /// Format of all files; `None` to recognise the format of each by its first bytes.
     pub format: Option<Format>,
     /// The streams; empty for all of protocols whose frames name them.
     pub streams: Vec<StreamSpec>,
     /// Offsets of clocks from the first file's.
     pub offsets: Vec<Offset>,
-    /// Machines whose offsets are estimated.
+    /// Requests to estimate offsets of machines.
     pub estimates: Vec<Estimate>,
-    /// Traces of the machines' activity at that time.
+    /// Traces of the machines' activity during that time.
     pub traces: Vec<Trace>,
     /// Offsets of the traces' clocks from those of their machines' packets.
     pub trace_offsets: Vec<Offset>,
@@ -28,7 +28,7 @@ pub struct Options {
     pub clock_error: Option<Ns>,
     /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Threshold above which times are counted, ns.
+    /// Threshold above which packets are counted as late, ns.
     pub threshold: Ns,
     /// Time after which a packet counts as lost, ns.
     pub window: Ns,
@@ -53,12 +53,12 @@ impl Options {
     }
 }
 
-/// The maximum time of the fastest packets to a machine, written `MACHINE=TIME`.
+/// Maximum time that the fastest packets take to a machine, written `MACHINE=TIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Name of the machine.
     pub machine: String,
-    /// Maximum time of the fastest packet in each 10 s, from the first file's point to the machine's, ns.
+    /// Maximum time that the fastest packet in each 10 s takes from the first file's point to the machine's, ns.
     pub most_ns: Ns,
 }
 

@@ -1,4 +1,4 @@
-//! Transfers packets from the threads that read files to the one that joins.
+//! Passes packets from the threads that read files to the thread that joins them.
 
 use crate::{
     chosen::{StreamName, StreamSelection},
@@ -13,29 +13,29 @@ use std::{
     sync::mpsc::{Receiver, SyncSender},
 };
 
-/// Packets per batch.
+/// Number of packets per batch.
 const BATCH: usize = 1 << 14;
-/// Maximum number of batches of a file that wait for the joiner.
+/// Maximum number of a file's batches that are waiting for the joiner.
 pub(crate) const WAITING: usize = 12;
-/// Maximum number of streams of a file; packets of further ones are dropped.
+/// Maximum number of streams per file; packets of further streams are dropped.
 pub(crate) const MOST_STREAMS: usize = 4096;
-/// Index of a stream beyond the limit: its packets are counted.
+/// Stream index for streams beyond the limit, whose packets are only counted.
 const NO_PLACE: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    /// Time of the file's clock, ns since 1970.
+    /// Time by the file's clock, ns since 1970.
     pub t: Ns,
     pub key: u32,
-    /// Index of the stream among those that this file has named so far.
+    /// Index of the stream among those found in this file so far.
     pub stream: u16,
     /// State of its sender's clock, from the packet.
     pub synch: Option<u8>,
 }
 
-/// A message of a reading thread.
+/// A message from a reading thread.
 pub(crate) enum Message {
-    /// Packets in the order of the file, and newly named streams.
+    /// Packets in the order of the file, and the streams found since the last message.
     Packets(Vec<Packet>, Vec<StreamSpec>),
     End(Box<FileEnd>),
     /// The file cannot be read.
@@ -48,17 +48,17 @@ pub(crate) type PacketId = (StreamSpec, u32);
 #[derive(Debug, Default)]
 pub(crate) struct FileEnd {
     pub file: ImportedFile,
-    /// The first and the last packet.
+    /// The first and (`last`) the last packet of the file.
     pub first: Option<PacketId>,
     pub last: Option<PacketId>,
-    /// Frames of a listed protocol that could not be read.
+    /// Frames of a supported protocol that could not be read.
     pub unread: UnreadFrames,
-    /// Packets of streams beyond the limit.
+    /// Number of packets of streams beyond the limit.
     pub beyond: u64,
-    /// Frames that are copies by LAN A and by LAN B of redundant networks: of a point of one LAN, those of the other one
-    /// are left out.
+    /// Numbers of frames that are copies from LAN A and from LAN B of redundant networks. At a point of one LAN, those
+    /// from the other are omitted.
     pub copies: [u64; 2],
-    /// The interface of the packets, if the file has several.
+    /// The interface whose packets were taken, if the file has several.
     pub interface: Option<String>,
     pub notes: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct FileEnd {
 /// Collects the packets of one file, in order.
 pub(crate) struct Packets<'a> {
     path: &'a Path,
-    /// Set after the first bytes were read.
+    /// Format of the file; set once its first bytes have been read.
     pub format: Format,
     chosen: &'a StreamSelection,
     window: Ns,
@@ -79,9 +79,9 @@ pub(crate) struct Packets<'a> {
     first: Option<Packet>,
     last: Option<Packet>,
     taken: u64,
-    /// Packets of streams beyond the limit.
+    /// Number of packets of streams beyond the limit.
     beyond: u64,
-    /// Number of times that precede an earlier packet's, and the maximum step back, ns.
+    /// Number of packets whose time precedes that of an earlier packet, and the largest such step back, ns.
     back: (u64, Ns),
     whole_microseconds: bool,
 }
@@ -127,7 +127,7 @@ impl<'a> Packets<'a> {
         Some(self.streams.len() as u16 - 1)
     }
 
-    /// Adds a packet, number `at` of the file, from 1. Returns false if the receiver is gone.
+    /// Adds packet number `at` of the file, from 1. Returns false if the receiver is gone.
     #[inline]
     pub fn push(&mut self, packet: Packet, at: u64) -> Result<bool, ImportError> {
         if packet.stream == NO_PLACE {
@@ -157,7 +157,7 @@ impl<'a> Packets<'a> {
         Ok(())
     }
 
-    /// Sends the batch.
+    /// Sends the batch. Returns false if the receiver is gone.
     fn send(&mut self) -> bool {
         self.first = self.first.or(self.batch.first().copied());
         self.last = self.batch.last().copied();
@@ -168,7 +168,7 @@ impl<'a> Packets<'a> {
         self.to.send(Message::Packets(full, std::mem::take(&mut self.named))).is_ok()
     }
 
-    /// Sends the rest. `packets`: number of packets in the file.
+    /// Sends the remaining packets, and the end. `packets`: number of packets in the file.
     pub fn end(mut self, packets: u64, mut end: FileEnd) {
         if !self.batch.is_empty() {
             self.send();
@@ -194,7 +194,7 @@ impl<'a> Packets<'a> {
         let _ = self.to.send(Message::End(Box::new(end)));
     }
 
-    /// Reports an error as the end.
+    /// Sends an error instead of the end.
     pub fn fail(self, error: ImportError) {
         let _ = self.to.send(Message::Failed(Box::new(error)));
     }

@@ -1,9 +1,9 @@
-//! Logs of round trips (`latpath ping emit --log`, and logs that `--format rant` makes): each stamp is a sighting, each
+//! Logs of round trips (of `latpath ping emit --log`, or converted by `--format rant`): each stamp is a sighting, each
 //! round trip a journey from the emitter's application to the reflector's and back.
 //!
-//! A log has the stamps as their own clocks showed them, and the parts of the round trip on the emitter's clock. The
-//! parts place the other clocks' stamps on the emitter's `CLOCK_MONOTONIC`, so that the segments of a journey are
-//! exactly the parts. docs/ping-log.md describes the columns.
+//! A log contains the stamps as shown by their own clocks, and the parts of each round trip by the emitter's clock. The
+//! parts are used to convert stamps of other clocks to the emitter's `CLOCK_MONOTONIC`, so that the segments of a
+//! journey are exactly the parts. docs/ping-log.md describes the columns.
 
 mod captures;
 mod file;
@@ -23,25 +23,25 @@ use latpath_run::{
 use latpath_stats::units::{count, number_of};
 use std::path::Path;
 
-/// The stream of the probes: the lower 32 bits of their sequence numbers.
+/// The stream of the probes. Its key is the lower 32 bits of the sequence number.
 const STREAM: &str = "udp::6185,seq=12:4";
-/// Threshold of late round trips, ns.
+/// Threshold above which round trips are late, ns.
 const THRESHOLD: Ns = 200_000;
-/// Rows that are passed on at once.
+/// Maximum number of rows passed on at once.
 const BATCH: usize = 16_384;
-/// Greatest time on the timeline, ns: 73 years.
+/// Latest time on the timeline, ns: 73 years.
 const LATEST: u64 = 1 << 61;
-/// Segments whose times one clock takes: name, first and last stamp.
+/// Segments measured by a single NIC's clock: name, first and last stamp.
 const OF_NICS: [(&str, Stamp, Stamp); 2] =
     [("nic_round_trip", Stamp::T1Nic, Stamp::T4Nic), ("nic_turnaround", Stamp::T2Nic, Stamp::T3Nic)];
 
-/// Whether the path is a log of round trips rather than a run, by its name: a killed `latpath ping` leaves the log in
-/// parts, without a file of that name.
+/// Whether the path is a log of round trips rather than a run. Decided by its name, because a killed `latpath ping`
+/// leaves a log in parts, without a file of that name.
 pub fn is_round_trips(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "parquet" || e == "csv") && !path.is_dir()
 }
 
-/// Opens a run, or a log of round trips as one.
+/// Opens a run, or a log of round trips as a run.
 ///
 /// # Errors
 /// It is neither, or cannot be read.
@@ -53,7 +53,7 @@ pub fn open_recording(path: &Path) -> Result<Run, RunError> {
     }
 }
 
-/// Opens a log of round trips as a run. Reads the log once.
+/// Opens a log of round trips as a run. Reads the whole log.
 ///
 /// # Errors
 /// The file is not a log, or cannot be read.
@@ -74,7 +74,7 @@ pub fn open_round_trips(path: &Path) -> Result<Run, RunError> {
     }
     source.stamps = Stamp::ALL.into_iter().filter(|stamp| stamp.bit() & found.mask != 0).collect();
     for part in 0..source.parts() {
-        // A damaged row group is reported above.
+        // Damaged row groups have already been reported above.
         let _ = source.read(part, &mut |rows| {
             rows.for_each(|journey| found.journey(journey));
             true
@@ -91,16 +91,16 @@ pub fn open_round_trips(path: &Path) -> Result<Run, RunError> {
 /// Properties of a log, found while reading it.
 #[derive(Default)]
 struct Found {
-    /// Stamps that any row has.
+    /// Bits of the stamps that occur in any row.
     mask: u16,
     rows: u64,
-    /// Least and greatest number of a row.
+    /// Smallest and largest sequence number of a row.
     numbers: Option<(u64, u64)>,
     unreadable: u64,
     is_cut: bool,
     journeys: u64,
     sightings: u64,
-    /// Earliest and latest first sighting; latest sighting.
+    /// Earliest and latest first sighting, and (`last`) the latest sighting of all.
     first: Option<(Ns, Ns)>,
     last: Ns,
     late: Late,
@@ -119,7 +119,7 @@ impl Found {
         true
     }
 
-    /// Counts a row of this number.
+    /// Counts a row with this sequence number.
     fn number(&mut self, number: u64) {
         self.rows += 1;
         let (least, greatest) = self.numbers.unwrap_or((number, number));
@@ -136,14 +136,14 @@ impl Found {
         self.late.add(journey);
     }
 
-    /// Number of transactions whose rows are missing between the first and the last.
+    /// Number of transactions between the first and the last whose rows are missing.
     fn missing(&self) -> u64 {
         self.numbers.map_or(0, |(first, last)| (last - first).saturating_add(1).saturating_sub(self.rows))
     }
 
     fn deficiencies(&self) -> Vec<Deficiency> {
         let mut all = Vec::new();
-        // A few transactions may have found no free buffer of the log.
+        // A few transactions may be missing because the log had no free buffer for them.
         if self.missing() > self.rows / 1000 {
             let sent = count(self.rows.saturating_add(self.missing()));
             let text =
@@ -166,7 +166,7 @@ struct Columns {
     names: Vec<String>,
     /// The parts of a round trip.
     parts: Vec<Segment>,
-    /// Whether the log has the NICs' stamps alone: the timeline is then the clock of the emitter's NIC.
+    /// Whether the log has stamps of the NICs only: the timeline is then the clock of the emitter's NIC.
     is_by_nic: bool,
 }
 
@@ -178,7 +178,7 @@ impl Columns {
         Self { names, parts, is_by_nic: false }
     }
 
-    /// The stamps of a row in their own clocks; a NIC's clock may show any time.
+    /// The stamps of a row by their own clocks. A NIC's clock may show any time.
     fn raw(values: &[Option<Ns>]) -> Stamps {
         let mut raw = Stamps::default();
         for (stamp, time) in Stamp::ALL.into_iter().zip(values) {
@@ -187,9 +187,9 @@ impl Columns {
         raw
     }
 
-    /// The stamps of a row on the emitter's timeline. `ahead` is the reflector's clock minus the emitter's in the latest
-    /// row that showed it; it places the reflector's stamps if no part connects them with the emitter's. Returns `None` if
-    /// the emitter has no stamp, or a time is impossible.
+    /// Converts the stamps of a row to the emitter's timeline. `ahead` is the reflector's clock minus the emitter's in
+    /// the latest row that revealed it; it is used if no part connects the reflector's stamps to the emitter's. Returns
+    /// `None` if the emitter has no stamp, or a time is impossible.
     fn placed(&self, values: &[Option<Ns>], ahead: &mut Option<Ns>) -> Option<Stamps> {
         use Stamp::*;
         let raw = Self::raw(values);
@@ -208,7 +208,8 @@ impl Columns {
             fill(&raw, &mut placed, &of_reflector, ahead);
         }
         self.connect(parts, &mut placed);
-        // A missing place of one of a NIC's times follows from the other, since one clock took both.
+        // If only one of a NIC's two stamps could be converted, it determines the other one, since the same clock took
+        // both.
         for pair in [[T1Nic, T4Nic], [T2Nic, T3Nic]] {
             let ahead = pair.iter().find_map(|stamp| Some(raw.get(*stamp)?.saturating_sub(placed.get(*stamp)?)));
             if let Some(ahead) = ahead {
@@ -219,7 +220,7 @@ impl Columns {
         Stamp::ALL.into_iter().all(is_possible).then_some(placed)
     }
 
-    /// Places the stamps that parts connect with placed ones.
+    /// Converts the stamps that parts connect to converted ones.
     fn connect(&self, times: &[Option<Ns>], placed: &mut Stamps) {
         let all = || self.parts.iter().zip(times).filter_map(|(part, time)| Some((part, (*time)?)));
         for (part, time) in all() {
@@ -235,14 +236,14 @@ impl Columns {
     }
 }
 
-/// Places the stamps among `stamps` that are not placed yet, given how far their clock is ahead of the timeline.
+/// Converts those among `stamps` that have not been converted yet, given how far their clock is ahead of the timeline.
 fn fill(raw: &Stamps, placed: &mut Stamps, stamps: &[Stamp], ahead: Ns) {
     for stamp in stamps.iter().filter(|stamp| placed.get(**stamp).is_none()).copied().collect::<Vec<_>>() {
         placed.set_if(stamp, raw.get(stamp).map(|time| time.saturating_sub(ahead)));
     }
 }
 
-/// A log whose round trips are journeys.
+/// A log whose round trips are read as journeys.
 #[derive(Debug)]
 struct RoundTrips {
     log: LogFile,
@@ -303,7 +304,8 @@ impl RoundTrips {
     }
 }
 
-/// The manifest of round trips through these stamps, those of `route` in order; `path` and `bytes` are those of the file.
+/// The manifest for round trips through `stamps`, of which those in `route` form the route, in order. `path` and
+/// `bytes` are those of the file.
 fn manifest((path, bytes): (String, u64), route: &[Stamp], stamps: &[Stamp], found: &Found) -> Manifest {
     let clock = |stamp: Stamp| match (stamp.source(), stamp.is_reflectors()) {
         (Source::Nic, false) => "the emitter's NIC",
@@ -347,7 +349,7 @@ fn manifest((path, bytes): (String, u64), route: &[Stamp], stamps: &[Stamp], fou
     manifest
 }
 
-/// The parts of the round trip, the whole, and the NICs' own.
+/// The segments: the parts of the round trip, the whole of it, and those measured by the NICs alone.
 fn segments(route: &[Stamp], stamps: &[Stamp]) -> Vec<NamedSegment> {
     let segment =
         |kind, name: String, from: Stamp, to: Stamp| NamedSegment { kind, name, from: from.point(), to: to.point() };

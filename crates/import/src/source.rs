@@ -17,7 +17,7 @@ use std::{
 pub enum Format {
     /// A capture: pcap or pcapng.
     Pcap,
-    /// Lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`.
+    /// Lines written by `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`.
     SvLog,
 }
 
@@ -33,7 +33,7 @@ impl Format {
         }
     }
 
-    /// Name of an entry of such a file.
+    /// What an entry of such a file is called.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::Pcap => "packet",
@@ -49,8 +49,8 @@ impl Format {
         }
     }
 
-    /// Recognises a format by the first decompressed bytes. Text printed by a logger, a shell or a terminal before the
-    /// log's first line is ignored.
+    /// Recognises a format by the first decompressed bytes. Ignores text before a log's first line, as printed by a
+    /// logger, a shell or a terminal.
     pub(crate) fn recognise(start: &[u8]) -> Option<Self> {
         if is_capture(start) {
             return Some(Self::Pcap);
@@ -66,20 +66,20 @@ impl fmt::Display for Format {
     }
 }
 
-/// A file of packets seen at one point, written `machine/kind@device=FILE`; for one of several interfaces in the file,
-/// `machine/kind@device=FILE,interface=NAME`.
+/// A file of packets seen at one point, written `machine/kind@device=FILE`. To select one of several interfaces in the
+/// file: `machine/kind@device=FILE,interface=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The point.
     pub point: Point,
     /// The file.
     pub path: PathBuf,
-    /// The interface; `None` for the one with the name of the point or of its device.
+    /// The interface; `None` for the one named like the point or its device.
     pub interface: Option<InterfaceChoice>,
 }
 
 impl Source {
-    /// The LAN of redundant networks whose packets the point sees; `None` for a point of any packets.
+    /// The LAN of redundant networks whose packets the point sees; `None` if the point is not limited to a LAN.
     pub(crate) fn lan(&self) -> Option<Lan> {
         match self.point.copies() {
             Some(Copies::Lan(lan)) => Some(lan),
@@ -118,11 +118,11 @@ impl FromStr for Source {
     }
 }
 
-/// Bytes examined to recognise a format; a line of a log is shorter.
+/// Number of bytes examined to recognise a format; lines of a log are shorter.
 const START: usize = 4096;
 const FIRST_LINES: usize = 20;
 
-/// Decompresses gzip if necessary, and returns the first bytes as well.
+/// Decompresses gzip if necessary. Returns the reader, and a copy of the first bytes.
 pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Vec<u8>)> {
     let mut raw = BufReader::with_capacity(1 << 16, source);
     let mut plain: Box<dyn Read + 'a> = match raw.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
@@ -134,7 +134,7 @@ pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>
     Ok((Box::new(io::Cursor::new(start.clone()).chain(plain)), start))
 }
 
-/// Unsupported compressions: first bytes, name, and the command that decompresses.
+/// Unsupported compression formats: first bytes, name, and a command that decompresses.
 const PACKED: [(&[u8], &str, &str); 4] = [
     (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd -d FILE"),
     (&[0xfd, b'7', b'z', b'X', b'Z'], "xz", "xz -d FILE"),

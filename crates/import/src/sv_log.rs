@@ -1,14 +1,15 @@
 //! Parses lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`, one per frame, with the svID and smpCnt
-//! of its first ASDU and the logger's `CLOCK_REALTIME` (or the NIC's time). An svID may contain colons.
+//! of its first ASDU, and the time by the logger's `CLOCK_REALTIME` (or the NIC's). An svID may contain colons.
 //!
-//! The iteration counts how often smpCnt went back since the logger's start, over all streams together. If two loggers
-//! started at different times or one missed a wrap, it does not identify a packet, so the joiner uses the time.
+//! The iteration is the number of times that smpCnt has wrapped since the logger was started, over all streams
+//! together. If two loggers were started at different times, or one missed a wrap, it does not identify a packet, so
+//! the joiner uses the time instead.
 
 use latpath_model::Ns;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
-    /// The line up to smpCnt.
+    /// The line up to, but excluding, smpCnt.
     pub start: &'a [u8],
     pub svid: &'a [u8],
     pub smp_cnt: u16,
@@ -41,8 +42,8 @@ impl<'a> Line<'a> {
         Ok(Self { start: &line[..rest.len() + 1], svid, smp_cnt, t })
     }
 
-    /// Parses a line of the common form quickly: it begins like `start`, up to smpCnt, and its time has 16 digits, as
-    /// until the year 2286. Returns the length of the line with its end.
+    /// Quickly parses a line of the usual form: up to smpCnt, it equals `start`, and its time has 16 digits, which is
+    /// the case until the year 2286. Returns smpCnt, the time, and the length of the line including its end.
     #[inline]
     pub fn parse_next(text: &[u8], start: &[u8]) -> Option<(u16, Ns, usize)> {
         let rest = text.strip_prefix(start)?;
@@ -55,9 +56,9 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Number of leading digits in the first eight bytes, and their value; `None` without a digit, or with fewer than eight
-/// bytes. Converts all digits in parallel: each byte to a digit, each two bytes to a two-digit number, each four to a
-/// four-digit one.
+/// Number of leading digits among the first eight bytes, and their value; `None` if there is no digit, or with fewer
+/// than eight bytes. Converts all digits in parallel: each byte to a digit, each two digits to a two-digit number, each
+/// two of these to a four-digit number.
 #[inline]
 fn leading_number(text: &[u8]) -> Option<(usize, u64)> {
     let ones = u64::from_le_bytes(*text.first_chunk()?) ^ 0x3030_3030_3030_3030;
@@ -79,7 +80,7 @@ fn split_last(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..at], &text[at + 1..]))
 }
 
-/// `None` if it is not a number or has more than 18 digits.
+/// Parses a number of at most 18 digits; `None` for anything else.
 fn number(text: &[u8]) -> Option<u64> {
     let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| text.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))

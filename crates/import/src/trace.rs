@@ -1,8 +1,8 @@
-//! Extracts machines' activity around late packets from traces that were recorded with the imported files, as captures
-//! like the flight recorder's, so that `latpath explain` can name causes.
+//! Extracts the machines' activity around late packets from traces that were recorded together with the imported files.
+//! The results are captures like the flight recorder's, so that `latpath explain` can name causes.
 //!
-//! While packets are joined, [`Late`] finds the late ones and the times that are needed
-//! ([`latpath_capture::LateDetector`]). Then each trace is read once, and these times are extracted.
+//! While packets are joined, [`Late`] finds the late ones and the intervals that are needed
+//! ([`latpath_capture::LateDetector`]). Then each trace is read once, and these intervals are extracted.
 
 mod events;
 mod sightings;
@@ -43,7 +43,7 @@ impl FromStr for Trace {
     }
 }
 
-/// A trace, and its clock's offset from the run's timeline.
+/// A trace, and the offset of its clock from the run's timeline.
 pub(crate) struct PlacedTrace<'a> {
     pub trace: &'a Trace,
     /// The trace's clock minus the timeline, ns.
@@ -52,7 +52,7 @@ pub(crate) struct PlacedTrace<'a> {
     pub bound: Option<Ns>,
 }
 
-/// The traces on the run's timeline; `offset` returns a machine's clock minus the timeline, with its bound.
+/// Determines the offsets of the traces' clocks. `offset` returns a machine's clock minus the timeline, with its bound.
 pub(crate) fn placed<'a>(
     traces: &'a [Trace],
     trace_offsets: &[Offset],
@@ -89,25 +89,25 @@ pub(crate) fn placed<'a>(
         }
     };
     let mut all: Vec<PlacedTrace> = traces.iter().map(place).collect();
-    // The host is a capture's first machine.
+    // In a capture, the host comes first.
     all.sort_by_key(|placed| placed.trace.machine != HOST);
     Ok(all)
 }
 
-/// The packets of a needed time.
+/// A capture whose interval has yet to be extracted from the traces.
 #[derive(Debug)]
 struct PendingCapture {
     request: CaptureRequest,
     packets: CapturedPackets,
 }
 
-/// Finds late packets and the times of the traces that are needed.
+/// Finds late packets, and the intervals of the traces that are needed.
 pub(crate) struct Late {
     detector: LateDetector,
     limits: RetentionLimits,
     requests: BTreeMap<u32, CaptureRequest>,
     needed: Vec<PendingCapture>,
-    /// Spikes that were omitted in favour of worse ones.
+    /// Number of spikes omitted in favour of worse ones.
     left_out: u64,
 }
 
@@ -123,7 +123,7 @@ impl Late {
     }
 
     pub fn set_layout(&mut self, layout: &Layout, streams: usize) {
-        // A late sample does not make a packet late.
+        // Tmu is excluded: a packet is not late because its sample was.
         let segments: Vec<_> = layout.segments.iter().filter(|s| s.kind != SegmentKind::Tmu).cloned().collect();
         self.detector.set_layout(&segments, &layout.route.by_streams(streams));
     }
@@ -133,7 +133,7 @@ impl Late {
         self.detector.take(journey);
     }
 
-    /// All journeys that began before `reached` have been added.
+    /// Call it when all journeys that began before `reached` have been added.
     pub fn advance(&mut self, now: Ns, reached: Ns) {
         self.detector.advance(now, reached);
         self.collect(reached);
@@ -170,7 +170,7 @@ impl Late {
         self.collect(Ns::MAX / 2);
         let mut notes = Vec::new();
         let times: Vec<(Ns, Ns)> = self.needed.iter().map(|needed| (needed.request.from, needed.request.to)).collect();
-        // Imported sightings have no CPUs.
+        // Imported sightings have no CPUs or threads; they are added from the traces.
         self.needed.iter_mut().for_each(|needed| sightings::forget(&mut needed.packets.packets));
         let mut machines: Vec<Vec<MachineSnapshot>> = self.needed.iter().map(|_| Vec::new()).collect();
         for placed in placed {
@@ -207,12 +207,12 @@ impl Late {
         Ok(notes)
     }
 
-    /// Checks that the trace has events of the right time.
+    /// Checks that the trace has usable events, and that they are from the right time.
     fn check(&self, placed: &PlacedTrace, found: &CutOut, end: Ns) -> Result<(), ImportError> {
         let path = placed.trace.path.clone();
         let Some((first, last)) = found.span else { return Err(ImportError::NoTrace { path }) };
         let reader = &found.reader;
-        // Lines without a name next to named ones belong to buffers of one machine's trace.
+        // If some lines name a source and others do not, the named ones are buffers of a single machine's trace.
         if reader.sources.len() > 1 && !reader.has_own_lines {
             let sources = reader.sources.iter().cloned().collect::<Vec<_>>().join(", ");
             return Err(ImportError::SeveralTraces { path, sources });
@@ -271,7 +271,7 @@ fn record(
     })
 }
 
-/// Events that a trace lacks, as lines for people.
+/// Kinds of events that a trace lacks, formatted for display.
 fn missing(reader: &events::Reader) -> Vec<String> {
     let kinds = &reader.kinds;
     let all = [

@@ -7,13 +7,14 @@ use latpath_model::Ns;
 const SECOND: Ns = 1_000_000_000;
 /// TAI minus UTC since 2017, ns.
 const TAI_AHEAD: Ns = 37 * SECOND;
-/// Maximum deviation from that difference at both ends of the files, ns: loggers are started one after the other.
+/// Maximum deviation from that difference at both ends of the files, ns; not 0, because loggers are started one after
+/// the other.
 const STARTED_WITHIN: Ns = SECOND / 2;
-/// Maximum delay of packets in files that are other whole seconds apart, ns.
+/// Maximum deviation in files that are another number of whole seconds apart, ns: the delay of packets.
 const ON_THE_WAY: Ns = SECOND / 10;
 
-/// Offset of a file's clock from the first file's, ns, if both ends of the files show that it is whole seconds; the
-/// known `offset` is subtracted first. `None` if the files may cover different times.
+/// Offset of a file's clock from the first file's, ns, if both ends of the files show that it is a number of whole
+/// seconds. The known `offset` is subtracted first. `None` if the files may just cover different times.
 pub(crate) fn whole_seconds(first: &FileEnd, other: &FileEnd, offset: Ns) -> Option<Ns> {
     let apart = |a: Ns, b: Ns| b.saturating_sub(offset).saturating_sub(a);
     let ends = [
@@ -25,7 +26,8 @@ pub(crate) fn whole_seconds(first: &FileEnd, other: &FileEnd, offset: Ns) -> Opt
             return Some(tai);
         }
     }
-    // Loggers that a script starts and stops some seconds apart do not begin and end with the same packets.
+    // If a script started and stopped the loggers some seconds apart, the files do not begin and end with the same
+    // packets.
     let same = |a: &Option<PacketId>, b: &Option<PacketId>| a.is_some() && a == b;
     let whole = ends[0].saturating_add(SECOND / 2).div_euclid(SECOND).saturating_mul(SECOND);
     let is_near = |apart: &Ns| apart.abs_diff(whole) <= ON_THE_WAY as u64;
@@ -33,7 +35,7 @@ pub(crate) fn whole_seconds(first: &FileEnd, other: &FileEnd, offset: Ns) -> Opt
         .then_some(whole)
 }
 
-/// Whether this is the difference of TAI and UTC.
+/// Whether this is the difference between TAI and UTC.
 pub(crate) fn is_tai(ns: Ns) -> bool {
     ns.abs() == TAI_AHEAD
 }
@@ -62,11 +64,11 @@ mod tests {
         };
         let (same, other) = ((7, 9), (8, 9));
         for (begin, end, keys, found) in [
-            // TAI, whatever packets the files begin with.
+            // TAI: it does not matter with which packets the files begin and end.
             (37 * SECOND + 300 * MS, 36_600 * MS, other, Some(TAI_AHEAD)),
             (-37 * SECOND, -36_800 * MS, other, Some(-TAI_AHEAD)),
             (37 * SECOND, 36 * SECOND, other, None),
-            // Any whole second, if the same packets are first and last.
+            // Any number of whole seconds, if the files begin and end with the same packets.
             (2 * SECOND + MS, 2 * SECOND + 90 * MS, same, Some(2 * SECOND)),
             (-SECOND + MS, -SECOND + MS, same, Some(-SECOND)),
             (2 * SECOND + MS, 2 * SECOND + 90 * MS, other, None),

@@ -1,23 +1,23 @@
-//! Redundant networks (IEC 62439-3: PRP, HSR): a sender sends each packet by two LANs, and receivers use the copy that
-//! arrives first.
+//! Redundant networks (IEC 62439-3: PRP, HSR): a sender sends each packet through two LANs, and receivers use the copy
+//! that arrives first.
 //!
-//! Points of one LAN see one copy each (`nic-rx@eth0:A`). Two computed points join them for each machine, network
-//! namespace and kind: `nic-rx@copy:first` is on the route, whichever LAN was faster; `nic-rx@copy:second` is where the
-//! other copy arrives. So a route, its segments and its losses do not depend on the LAN, and the time between both is a
-//! segment of its own.
+//! Each point of a LAN sees one copy (`nic-rx@eth0:A`). For each machine, network namespace and kind, two computed
+//! points combine the LANs' points: `nic-rx@copy:first` is on the route, whichever LAN was faster; `nic-rx@copy:second`
+//! is where the other copy arrives. So a route, its segments and its losses do not depend on the LAN, and the time
+//! between the two copies is a separate segment.
 
 use crate::journey::MAX_POINTS;
 use latpath_model::point::{Copies, Lan};
 use latpath_model::{PointId, PointInfo, PointKind};
 
-/// The points at which a machine sees the copies of packets, at one place of their route.
+/// The points at which a machine sees the copies of a packet, at one place on their route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPoints {
     /// The points of LAN A and of LAN B, as bits `1 << PointId`.
     pub lans: [u64; 2],
-    /// The computed points of the first and the second copies.
+    /// Computed point of the first copies.
     pub first: PointId,
-    /// See `first`.
+    /// Computed point of the second copies.
     pub second: PointId,
 }
 
@@ -28,18 +28,18 @@ impl CopyPoints {
     }
 }
 
-/// Properties that the points of one packet's copies share at a place.
+/// The properties that the points of both copies have in common at a place: machine, network namespace and kind.
 fn place(info: &PointInfo) -> (&str, u32, PointKind) {
     (&info.point.machine, info.netns, info.point.kind)
 }
 
-/// Whether all packets of a route can pass at points of this kind.
+/// Whether every packet of a route can pass through points of this kind.
 fn is_step(kind: PointKind) -> bool {
     kind.can_be_on_route() && !kind.is_optional()
 }
 
-/// Adds the computed points to those of LANs that have none yet, if there is room. `name_of`: the name of the network
-/// namespace with this inode number.
+/// Adds computed points for the LANs' points that have none yet, up to the maximum number of points. `name_of`: returns
+/// the name of the network namespace with this inode number.
 pub fn add_points(points: &mut Vec<PointInfo>, name_of: impl Fn(u32) -> Option<String>) {
     for at in 0..points.len() {
         let info = &points[at];
@@ -51,7 +51,7 @@ pub fn add_points(points: &mut Vec<PointInfo>, name_of: impl Fn(u32) -> Option<S
         let computed = [Copies::First, Copies::Second].map(|copies| {
             let mut point = info.point.of_copies(copies);
             if points.iter().any(|other| other.point == point) {
-                // Another namespace has a point of this name.
+                // A point in another namespace already has this name, so append the namespace.
                 point.device += &format!("%{}", name_of(info.netns).unwrap_or_else(|| info.netns.to_string()));
             }
             PointInfo { point, ifindex: 0, peer: 0, peer_netns: 0, ..info.clone() }
@@ -60,7 +60,7 @@ pub fn add_points(points: &mut Vec<PointInfo>, name_of: impl Fn(u32) -> Option<S
     }
 }
 
-/// The places with computed points.
+/// Finds the places that have computed points.
 pub fn of_points(points: &[PointInfo]) -> Vec<CopyPoints> {
     let points = &points[..points.len().min(MAX_POINTS)];
     let find = |of: &PointInfo, copies| {

@@ -1,16 +1,17 @@
-//! Which points the same packets can pass, and which only another sender's packets pass.
+//! Which points the same packets can pass through, and which are only reached by another sender's packets.
 //!
-//! Two senders of one stream name look like one if only names and numbers are compared. Network namespaces joined only
-//! by veths are *islands*: a packet that enters one never appears in another. Everything that leads out of the observed
-//! part (network cards, virtual machines, other machines) counts as one island, since it may be connected outside.
+//! Two senders of one stream name look like one sender if only names and numbers are compared. Network namespaces
+//! joined only by veths are *islands*: a packet that enters one never appears in another. Everything outside the
+//! observed part (beyond network cards, virtual machines, other machines) counts as one island, since it may be
+//! connected there.
 
 use crate::journey::{bits, MAX_POINTS};
 use latpath_model::{Link, PointInfo, HOST};
 
-/// A network namespace of a machine; `None` for everything without points.
+/// A network namespace of a machine; `None` for everything outside, where there are no points.
 type Place<'a> = Option<(&'a str, u32)>;
 
-/// The islands of the points in `seen` at which packets are sent or enter, each as bits `1 << PointId`.
+/// The islands in which packets are sent or enter, each as its points in `seen`, in bits `1 << PointId`.
 pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
     let ids = || bits(seen).filter(|p| *p < points.len().min(MAX_POINTS));
     let mut places: Vec<Place> = vec![None];
@@ -38,7 +39,7 @@ pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
     all.into_iter().filter(|(.., source)| *source).map(|(_, mask, _)| mask).collect()
 }
 
-/// Index of a place in the list; appends a new place.
+/// Index of a place in the list; appends the place if it is new.
 fn index<'a>(places: &mut Vec<Place<'a>>, place: Place<'a>) -> usize {
     let known = places.iter().position(|known| *known == place);
     known.unwrap_or_else(|| {
@@ -58,7 +59,8 @@ fn neighbours(points: &[PointInfo], p: usize, seen: u64) -> Vec<Place<'_>> {
         Link::Socket | Link::Bridge | Link::OvsInternal if info.point.machine == HOST => Vec::new(),
         Link::Veth if info.point.machine == HOST && info.peer_netns != 0 => vec![Some((HOST, info.peer_netns))],
         Link::Veth if info.point.machine == HOST && info.peer != 0 => {
-            // Indexes are per namespace: several devices may match, and any of them may be the peer.
+            // Interface indexes are unique only within a namespace: several devices may match, and any of them may be
+            // the peer.
             let fits = |other: &&PointInfo| {
                 other.point.machine == HOST
                     && other.link == Link::Veth
@@ -79,8 +81,8 @@ fn neighbours(points: &[PointInfo], p: usize, seen: u64) -> Vec<Place<'_>> {
 mod tests {
     use super::*;
 
-    /// From points as (name, link, namespace, index, peer's index, peer's namespace): the islands with senders, by
-    /// name.
+    /// The islands with senders, as names of points. Each point is given as name, link, namespace, interface index, and
+    /// the peer's index and namespace.
     fn islands(points: &[(&str, Link, u32, u32, u32, u32)]) -> Vec<Vec<String>> {
         let info = |(name, link, netns, ifindex, peer, peer_netns): &(&str, Link, u32, u32, u32, u32)| PointInfo {
             point: name.parse().unwrap(),
@@ -114,7 +116,7 @@ mod tests {
         let found = islands(&[&CHAIN[..], &second].concat());
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[1], ["host/tx@p2", "host/nic-rx@a2"]);
-        // Without the namespaces of the other ends, indexes alone do not distinguish these pairs.
+        // If the peers' namespaces are unknown, indexes alone do not distinguish these pairs.
         let unknown = |p: &(&'static str, Link, u32, u32, u32, u32)| (p.0, p.1, p.2, p.3, p.4, 0);
         assert_eq!(islands(&[&CHAIN[..], &second].concat().iter().map(unknown).collect::<Vec<_>>()).len(), 1);
     }
@@ -126,7 +128,7 @@ mod tests {
             let found = islands(&[(outside.0, outside.1, 8, 2, 3, 4), second]);
             assert_eq!(found.len(), 1, "{outside:?}");
         }
-        // A simulator in a container, in addition to the real sender on a network card.
+        // A simulator in a container, and the real sender behind a network card.
         let found = islands(&[&CHAIN[..], &[("host/nic-rx@eno1", Link::Nic, 9, 2, 0, 0)]].concat());
         assert_eq!(found.len(), 2, "{found:?}");
     }

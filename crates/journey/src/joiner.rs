@@ -71,7 +71,7 @@ pub struct Totals {
     pub evicted: u64,
     /// Incomplete journeys that were not overdue at the end of the recording, dropped by [`Joiner::finish`].
     pub unfinished: u64,
-    /// Lower bound of the sequence numbers that no point saw.
+    /// Lower bound of the number of sequence numbers that no point saw.
     pub never_seen: u64,
     /// Jumps of the sequence that look like a restart of the sender.
     pub restarts: u64,
@@ -79,7 +79,7 @@ pub struct Totals {
     pub crowded: u64,
     /// Packets that reached the first point later than [`Options::late`] after their due time, by their numbers.
     pub behind_schedule: u64,
-    /// Maximum lateness at the first point, including lateness below that limit, ns.
+    /// Maximum lateness at the first point, including lateness below [`Options::late`], ns.
     pub behind_schedule_max_ns: Ns,
     /// Sightings of packets of another sender with the same name, at points that the followed sender's packets do not
     /// reach: in no journey, and not included in `sightings`.
@@ -102,13 +102,13 @@ pub struct Joiner {
     /// Capacity for open journeys and for heads, over all streams.
     slots: usize,
     heads: usize,
-    /// Sightings of an invalid stream or point.
+    /// Number of sightings with an invalid stream or point.
     refused: u64,
     hold: Hold,
 }
 
-/// After repeated late sightings at unexpected points, all journeys are kept for the whole window for a while, so that
-/// the points can be found. A pause follows, because it costs memory.
+/// After repeated late sightings at unexpected points, all journeys temporarily stay open for the whole window, so that
+/// the points can be found. A pause follows, because this costs memory.
 #[derive(Default)]
 struct Hold {
     late: u32,
@@ -230,7 +230,7 @@ impl Joiner {
         open.map(|s| s.ring.get(s.ring.emit).first).min()
     }
 
-    /// Time before which all journeys have been handed out, by their beginning.
+    /// Time before which no journey is open any more: all journeys that began earlier have been handed out.
     pub fn reached(&self) -> Ns {
         self.oldest().map_or(self.now, |first| first.min(self.now))
     }
@@ -251,13 +251,13 @@ impl Joiner {
         self.all_streams().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number, s.reader)))
     }
 
-    /// Time of the first sighting that arrived of an open journey.
+    /// Time of the sighting that began an open journey, i.e. that arrived first.
     pub fn began(&self, stream: StreamId, number: u64) -> Option<Ns> {
         let stream = self.streams.get(usize::from(stream))?;
         (stream.ring.emit..stream.ring.head).contains(&number).then(|| stream.ring.get(number).first)
     }
 
-    /// An open journey with all expected points that only waits for earlier ones.
+    /// Returns an open journey that is complete and is only held back because earlier ones are still open.
     pub fn whole(&self, stream: StreamId, number: u64) -> Option<Journey<'_>> {
         let stream = self.streams.get(usize::from(stream))?;
         let ring = &stream.ring;
@@ -291,7 +291,7 @@ impl Joiner {
     }
 
     /// Examines a sighting at a point that is new to its stream, or that another sender's packets pass. Returns true,
-    /// and counts the sighting, if it is of another sender.
+    /// and counts the sighting, if it belongs to another sender.
     #[cold]
     fn is_of_another(&mut self, s: &Sighting) -> bool {
         let (at, bit) = (usize::from(s.stream), 1_u64 << s.point);
@@ -434,7 +434,7 @@ impl Joiner {
         if ring.head - ring.tail < heads as u64 {
             return;
         }
-        // Always twice as many heads as open journeys, and more while they are worth keeping and memory allows.
+        // Keep at least twice as many heads as open journeys, and more while they are worth keeping and memory allows.
         let affordable = self.heads + heads <= HEADS_PER_OPEN * most;
         let worth_keeping = t.saturating_sub(ring.get(ring.tail).first) <= self.options.retain;
         if heads < 2 * ring.slots() || ring.tail == ring.emit || (worth_keeping && affordable) {

@@ -16,17 +16,18 @@ pub struct Journey<'a> {
     pub number: u64,
     /// Points that saw the packet: bit `1 << PointId`.
     pub seen: u64,
-    /// The subset of `seen` that is no sighting but a computed time: of the packet's sample, or its planned send time.
+    /// The bits of `seen` that stand for computed times instead of sightings: the time of the packet's sample, or its
+    /// planned send time.
     pub samples: u64,
     /// Time of the first sighting at each point, host timeline, ns; valid where `seen` has the bit.
     pub t: &'a [Ns],
-    /// CPU of each sighting; valid as `t`.
+    /// CPU of each sighting; valid where `t` is.
     pub cpu: &'a [u16],
-    /// Thread of each sighting; valid as `t`.
+    /// Thread of each sighting; valid where `t` is.
     pub tid: &'a [u32],
     /// Duplicate arrivals at the last point of the route.
     pub duplicates: u32,
-    /// The packet reached that point after a later packet of its sender (RFC 4737).
+    /// Whether the packet reached the last point of the route after a later packet of its sender (RFC 4737).
     pub out_of_order: bool,
     /// Index of the note of the `drop` point plus one; 0 for none.
     pub drop_note: u16,

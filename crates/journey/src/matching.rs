@@ -4,11 +4,12 @@ use crate::ring::Ring;
 use latpath_model::Ns;
 use latpath_protocols::sequence::{Placement, Sequence};
 
-/// Consecutive sightings that must contradict a point's position before it is discarded.
+/// Consecutive sightings that must contradict a point's position before the position is discarded.
 const CONTRADICTIONS: u32 = 16;
-/// Maximum number of packets that drained sightings older than all kept packets may skip.
+/// Maximum number of sequence steps between consecutive sightings at a point that drains a queue of packets that are no
+/// longer kept.
 const STALE_STEPS: u64 = 16;
-/// Stale sightings that are accepted regardless of their pace.
+/// Number of stale sightings at a point that are accepted before their rate is checked.
 const STALE_START: u64 = 64;
 
 /// A point's position in a stream.
@@ -19,27 +20,28 @@ pub(crate) struct Position {
     pub last_key: u32,
     /// Number of the last packet seen, including stragglers.
     latest: Option<u64>,
-    /// Position before the last jump forward, and the number of further sightings that may be stragglers from there.
+    /// Number of the last packet before the latest jump forward, and how many more sightings may be stragglers from
+    /// before the jump.
     before_jump: Option<(u64, u64)>,
-    /// Two consecutive packets were seen at or after this number: much smaller numbers will not come any more.
+    /// Greatest number that two consecutive packets seen here reached: much smaller numbers are no longer expected.
     pub passed: Option<u64>,
-    /// A journey seen here that is not in place, and the point's position at that time.
+    /// A journey seen here whose number does not give its place in the stream, and the point's position at that time.
     out_of_place: Option<(u64, Option<u64>)>,
     /// Consecutive sightings that began a journey far behind the head.
     begun: u32,
-    /// Consecutive sightings that could also be a packet one or more cycles newer, and the point's lag at the first of
-    /// them.
+    /// Consecutive sightings that could also be a packet one or more cycles newer, and how many packets the point was
+    /// behind the head at the first of them.
     ambiguous: u32,
     ambiguous_behind: u64,
     /// Consecutive sightings that would move the point back, and the position there.
     back: u32,
     back_to: u64,
-    /// Consecutive sightings older than all kept journeys, and the time of the first.
+    /// Consecutive sightings of packets older than all kept journeys, and the time of the first.
     stale: u64,
     stale_since: Ns,
 }
 
-/// The journey of a sighting.
+/// The journey to which a sighting belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchResult {
     /// An open journey.
@@ -66,18 +68,18 @@ pub(crate) struct MatchQuery {
     pub reorder: u64,
     /// Distance within which a number counts as near: R, less if the keys repeat within R.
     pub near: u64,
-    /// The point is where the stream's packets are first seen.
+    /// Whether most of the stream's packets are first seen at this point.
     pub leads: bool,
-    /// The journeys that are candidates.
+    /// The candidate journeys.
     pub meant: Meant,
 }
 
-/// Candidate journeys of a drop with this key.
+/// Conditions for the candidate journeys of a drop; either is sufficient.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Meant {
-    /// Minimum number.
+    /// Minimum number of the journey.
     pub least: u64,
-    /// Maximum time since the last sighting of an open journey, ns.
+    /// For an open journey, maximum time since its last sighting, ns.
     pub just_now: Ns,
 }
 
@@ -94,7 +96,8 @@ impl Meant {
     }
 }
 
-/// The result, and whether the search was cut short because too many journeys share the key.
+/// Returns the result for keys with an order, and whether the search was cut short because too many journeys share the
+/// key.
 pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -> (MatchResult, bool) {
     match in_order(ring, at, q) {
         Some(result) => {
@@ -105,13 +108,14 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     }
 }
 
-/// The result for a point that sees the packet after its last one, which covers nearly all sightings; equal to that of
-/// [`search`]. `None` if the search is needed.
+/// Fast path: the result if the point sees the packet that follows its last one, as in nearly all sightings; the same
+/// as that of [`search`]. `None` if the search is needed.
 fn in_order(ring: &Ring, at: &Position, q: &MatchQuery) -> Option<MatchResult> {
     let next = at.last? + 1;
     let newest = ring.newest_with_hash_of(q.key);
     if next == ring.head {
-        // The next packet of the stream has no journey, and journeys of earlier cycles are out of reach.
+        // The point is at the head of the stream, so the packet is new, provided that no journey of an earlier cycle
+        // with this key is within reach.
         let is_apart = at.out_of_place(q.reorder).is_none() && at.before_jump.is_none();
         let reach = next.saturating_sub(q.near.max(q.reorder)).min(ring.emit);
         return (is_apart && newest.is_none_or(|number| number < reach)).then_some(MatchResult::New);
@@ -127,11 +131,12 @@ fn search(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -
     let floor = next.map_or(0, |n| n.saturating_sub(q.reorder));
     let before_jump = at.before_jump.map(|(n, _)| n);
     let bottom = before_jump.map_or(floor, |n| floor.min(n.saturating_sub(q.reorder)));
-    // The nearest journey without the point; the newest open one without it; the nearest with it; one too far back.
+    // Without the point: the nearest journey, and the newest open one. With the point: the nearest (`twice`). And an
+    // open one without the point that is too far back.
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
     let (mut straggler, mut closed) = (None, None);
     let out_of_place = at.out_of_place(q.reorder);
-    // Closed journeys farther back than all of the point's positions are no candidates, nor are those before them.
+    // Closed journeys before all of the point's positions are no candidates, nor are older ones: the walk ends there.
     let nearest = least(least(next, out_of_place), before_jump).unwrap_or(0);
     let behind = nearest.saturating_sub(q.near).min(bottom).min(ring.emit);
     let mut chain = ring.with_key(q.key);
@@ -249,8 +254,8 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (Matc
     (result, chain.cut())
 }
 
-/// Whether this journey's place in the sequence fits the sighting of a new point, whose first packet may have been
-/// queued for longer than the window.
+/// Whether a closed journey's place in the sequence matches a new point's sighting. The point's first packet may have
+/// been queued for longer than the window.
 fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
     match sequence.placement(q.key) {
         Placement::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
@@ -258,7 +263,7 @@ fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bo
     }
 }
 
-/// Already handed out, or too old for this sighting.
+/// Whether the journey was already handed out, or is too old for this sighting.
 fn is_closed(ring: &Ring, number: u64, q: &MatchQuery) -> bool {
     number < ring.emit || q.t.saturating_sub(ring.get(number).first) > q.window
 }
@@ -269,7 +274,7 @@ impl Position {
     pub fn is_at_head(&mut self, number: u64, reorder: u64) -> bool {
         let near = number.saturating_sub(self.last.unwrap_or(0)) <= reorder / 2;
         self.begun = if near { 0 } else { self.begun + 1 };
-        // A point whose packets no other point sees is at the head.
+        // After many such journeys in a row, the point is taken to be at the head: no other point sees its packets.
         near || self.begun >= CONTRADICTIONS
     }
 
@@ -291,7 +296,7 @@ impl Position {
         self.last_key = key;
     }
 
-    /// Records a journey whose number gives no place: it was first seen behind the head of the stream.
+    /// Records a journey whose number does not give its place in the stream: it was first seen behind the head.
     pub fn saw_out_of_place(&mut self, number: u64) {
         self.out_of_place = Some((number, self.last));
     }
@@ -301,7 +306,7 @@ impl Position {
         self.back = 0;
     }
 
-    /// The journey that is not in place, if the point has not moved far since.
+    /// The last journey seen out of place, unless the point has moved far since.
     fn out_of_place(&self, reorder: u64) -> Option<u64> {
         let (number, then) = self.out_of_place?;
         let far = self.last.zip(then).is_some_and(|(last, then)| last.abs_diff(then) > reorder);
@@ -327,8 +332,8 @@ impl Position {
         behind + reorder / 8 > self.ambiguous_behind
     }
 
-    /// Whether the point moves back. A packet far before its last one is another packet with the same key, unless
-    /// several consecutive ones agree.
+    /// Whether the point moves back. A packet far before its last one is taken for another packet with the same key,
+    /// unless several consecutive sightings agree.
     fn goes_back(&mut self, number: u64, reorder: u64) -> bool {
         self.back = if self.back > 0 && number.abs_diff(self.back_to) <= reorder { self.back + 1 } else { 1 };
         self.back_to = number;
@@ -339,9 +344,9 @@ impl Position {
         true
     }
 
-    /// The steps to a packet that is no longer kept: the packets after the point's last one are gone and this key
-    /// follows it, so the point drains a queue older than all kept packets. It must do so faster than the stream
-    /// arrives.
+    /// Number of packets by which the point advances to one that is no longer kept. The packets after the point's last
+    /// one are gone and this key follows them, so the point is draining a queue older than all kept packets. It must do
+    /// so faster than the stream arrives.
     fn stale_steps(&self, ring: &Ring, sequence: &Sequence, q: &MatchQuery) -> Option<u64> {
         let next = self.last? + 1;
         if next >= ring.head || ring.head - ring.tail < 2 {

@@ -62,7 +62,7 @@ pub struct Paths {
     slow: u64,
     returned: u64,
     xdp: u64,
-    /// Per point at which packets enter: the points of Open vSwitch on the same port.
+    /// For each point at which packets enter: Open vSwitch's points on the same port, as bits.
     behind: [u64; MAX_POINTS],
 }
 
@@ -108,7 +108,7 @@ impl Paths {
         if by(self.slow) {
             PathClass::Slow
         } else if by(self.upcall | self.returned) {
-            // If the departure was not seen, the return decides.
+            // The packet's return alone also identifies an upcall, if its departure was not seen.
             PathClass::Upcall
         } else if by(self.xdp) {
             PathClass::Xdp
@@ -123,7 +123,7 @@ impl Paths {
     /// may have seen it later.
     pub fn furthest(&self, seen: u64, last: PointId) -> PointId {
         let seen = seen & self.behind.get(usize::from(last)).copied().unwrap_or(0);
-        // In the order in which a packet passes them.
+        // From the last that a packet passes to the first.
         let passed = [self.returned, self.slow, self.upcall, self.fast].into_iter().find(|set| seen & set != 0);
         passed.map_or(last, |set| (seen & set).trailing_zeros() as PointId)
     }

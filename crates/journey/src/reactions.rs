@@ -36,13 +36,13 @@ struct Event {
     key: u32,
     first: Ns,
     seen: u64,
-    /// Time, CPU and thread at each point of `seen`, ascending; without CPUs and threads if these are not known.
+    /// Time, CPU and thread at each point of `seen`, in ascending order of the points; CPU and thread are 0 if unknown.
     at: Vec<(Ns, u16, u32)>,
     is_detailed: bool,
 }
 
 impl Event {
-    /// An event of a journey's sightings at these points; `None` without any.
+    /// The event made up of a journey's sightings at these points; `None` if it has no sighting there.
     fn of(journey: &Journey, points: u64) -> Option<Self> {
         let seen = journey.seen & !journey.samples & points;
         let first = bits(seen).map(|p| journey.t[p]).min()?;
@@ -85,7 +85,7 @@ pub struct Reactions {
     stream: StreamId,
     pairing: Pairing,
     within: Ns,
-    /// Events that may still be preceded by earlier ones, by time and order of arrival.
+    /// Events before which earlier ones may still arrive, by time and order of arrival.
     events: BTreeMap<(Ns, u64), (Side, Event)>,
     arrived: u64,
     /// Packets that came in, in order of time, from the first undecided one on.
@@ -216,7 +216,7 @@ impl Reactions {
             }
             let (mut t, mut cpu, mut tid) = ([0; MAX_POINTS], [0; MAX_POINTS], [0; MAX_POINTS]);
             let mut seen = 0;
-            // A point that saw both packets saw the one that came in first.
+            // At a point that saw both packets, the sighting of the incoming packet counts.
             for event in [Some(&cause), effect.as_ref()].into_iter().flatten() {
                 for (p, at) in bits(event.seen).zip(&event.at).filter(|(p, _)| seen >> p & 1 == 0) {
                     (t[p], cpu[p], tid[p]) = *at;
@@ -247,7 +247,7 @@ mod tests {
     const MS: Ns = 1_000_000;
     const WITHIN: Ns = 100 * MS;
 
-    /// A packet seen at point 0 (those that come in) or 1, and 1 us later at point 2 or 3.
+    /// Adds a packet that is seen at two points, 1 us apart: at 0 and 2 if it comes in, at 1 and 3 if it goes out.
     fn add(reactions: &mut Reactions, side: Side, key: u32, t: Ns) {
         let mut times = [0; 4];
         let points = if side == Side::Cause { [0, 2] } else { [1, 3] };
@@ -268,7 +268,7 @@ mod tests {
         pairs
     }
 
-    /// The reactions of events in ms: (is a cause, key, time).
+    /// Pairs events, each (is a cause, key, time in ms).
     fn paired(pairing: Pairing, events: &[(bool, u32, Ns)]) -> (Pairs, ReactionCounts) {
         let mut reactions = Reactions::new(5, pairing, WITHIN);
         for (is_cause, key, t) in events {
@@ -379,7 +379,7 @@ mod tests {
                     (*is_cause, key, t)
                 })
                 .collect();
-            // By definition.
+            // The expected pairs, straight from the definition.
             let (mut expected, mut taken): (Pairs, Vec<u32>) = (Vec::new(), Vec::new());
             for (_, key, t) in events.iter().filter(|e| e.0) {
                 let answers = |e: &&(bool, u32, Ns)| !e.0 && e.2 > *t && e.2 <= *t + 100 && !taken.contains(&e.1);

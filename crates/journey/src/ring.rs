@@ -25,11 +25,11 @@ pub(crate) struct Head {
     /// Distance in numbers to the next older journey of the bucket; 0 for none.
     pub older: u32,
     pub drop_note: u16,
-    /// A point other than a drop saw it.
+    /// Whether a point other than a drop has seen the packet.
     pub placed: bool,
-    /// The number gives its place in the stream: it was first seen at or near the head of the stream.
+    /// Whether the number gives the packet's place in the stream: it was first seen at or near the head of the stream.
     pub in_place: bool,
-    /// First seen at the lead, where most packets are first seen.
+    /// Whether the packet was first seen at the lead, where most packets are first seen.
     pub by_lead: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Ring {
     t: Vec<Ns>,
     cpu: Vec<u16>,
     tid: Vec<u32>,
-    /// Repeated sightings at each point, and [`OVERTAKEN`].
+    /// Number of repeated sightings at each point, and the flag [`OVERTAKEN`].
     again: Vec<u16>,
     /// Open journeys directly after a gap, and the number of packets missing there.
     gaps: VecDeque<(u64, u32)>,
@@ -106,8 +106,8 @@ impl Ring {
     /// newer journey with this key.
     pub fn newest_with_hash_of(&self, key: u32) -> Option<u64> {
         let newest = self.buckets[self.bucket(key)];
-        // The bucket stores 32 bits: the greatest number that ends in them. A stale bucket may name a journey of
-        // another chain, which comparing keys makes harmless.
+        // The bucket stores the low 32 bits; the journey is the greatest number that has them. A stale bucket may name
+        // a journey of another chain, which is harmless because keys are compared.
         let back = (self.head as u32).wrapping_sub(newest);
         self.head.checked_sub(u64::from(back)).filter(|_| back != 0)
     }
@@ -185,8 +185,8 @@ impl Ring {
         self.again[at] |= OVERTAKEN;
     }
 
-    /// Repeated sightings of a journey at its reader, and whether it arrived there after a later one; without a reader,
-    /// at any point.
+    /// Number of repeated sightings of a journey at its reader, and whether it arrived there after a later journey.
+    /// Without a reader: the maximum over all points, and whether at any point.
     fn again(&self, number: u64, reader: Option<PointId>) -> (u32, bool) {
         let (seen, row) = (self.get(number).seen, self.row(number));
         let points = bits(seen & reader.map_or(u64::MAX, |reader| 1 << reader));
@@ -216,7 +216,7 @@ impl Ring {
         }
     }
 
-    /// Gaps are stored in the order of journeys.
+    /// Number of packets missing directly before a journey. The gaps are sorted by journey.
     fn missing_before(&self, number: u64) -> u32 {
         self.gaps.binary_search_by_key(&number, |(at, _)| *at).map_or(0, |found| self.gaps[found].1)
     }
@@ -252,14 +252,15 @@ impl Ring {
         let old = std::mem::replace(&mut self.heads, vec![Head::default(); slots]);
         self.buckets = vec![u32::MAX; slots];
         let head = self.head;
-        // A number can equal an untouched bucket's value only after 2^32 journeys; `link` then sees its age.
+        // A journey's number matches the value of an empty bucket only after 2^32 journeys; `link` then rejects that
+        // journey as too old.
         for number in self.tail..head {
             *self.get_mut(number) = old[number as usize & (old.len() - 1)];
             self.link(number);
         }
     }
 
-    /// Grows the capacity for open journeys to `slots`, a power of two, or for points.
+    /// Grows the rings of open journeys to `slots` journeys, a power of two, or to `stride` points.
     pub fn resize_rows(&mut self, stride: usize, slots: usize) {
         let mut t = vec![0; slots * stride];
         let mut cpu = vec![0; slots * stride];
@@ -276,7 +277,7 @@ impl Ring {
     }
 }
 
-/// Iterator of [`Ring::with_key`].
+/// The iterator that [`Ring::with_key`] returns.
 pub(crate) struct Chain<'a> {
     ring: &'a Ring,
     next: Option<u64>,

@@ -37,7 +37,7 @@ pub struct ReactionRoute {
     pub ends: Option<ReactionEnds>,
 }
 
-/// The points between the parts of a reaction.
+/// The points that delimit the parts of a reaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReactionEnds {
     /// The point at which the packet comes in: the host's NIC.
@@ -56,7 +56,7 @@ pub fn arrival(route: &[PointId], points: &[PointInfo]) -> Option<PointId> {
     route.iter().rfind(is_before_door).or(route.last()).copied()
 }
 
-/// The reactions among streams: the ids of each one's stream, of the stream that comes in, and of the one that goes out.
+/// For each stream of reactions: its id, the id of the stream that comes in, and the id of the one that goes out.
 pub fn reactions_of(streams: &[StreamSpec]) -> Vec<(StreamId, StreamId, StreamId)> {
     let id = |of: &StreamSpec| streams.iter().position(|stream| stream == of).map(|id| id as StreamId);
     let of = |(own, stream): (usize, &StreamSpec)| {
@@ -67,8 +67,8 @@ pub fn reactions_of(streams: &[StreamSpec]) -> Vec<(StreamId, StreamId, StreamId
 }
 
 impl Route {
-    /// From the names of the points, as stored in a run's manifest: the route of all streams, and each stream's own.
-    /// Unknown names are skipped.
+    /// Builds the routes from the names of their points, as stored in a run's manifest: the route of all streams, and
+    /// each stream's own. Unknown names are skipped.
     pub fn from_points(route: &[Point], by_stream: &[Vec<Point>], points: &[PointInfo]) -> Self {
         let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
         let ids = |names: &[Point]| -> Vec<PointId> { names.iter().filter_map(id).collect() };
@@ -82,7 +82,7 @@ impl Route {
         Self { order, points: route, off_route, optional, by_stream, reactions: Vec::new() }
     }
 
-    /// Sets the routes of the streams of reactions, from those of the streams on both of their sides.
+    /// Derives the routes of the streams of reactions from those of the streams that come in and go out.
     #[must_use]
     pub fn with_reactions(mut self, streams: &[StreamSpec], points: &[PointInfo]) -> Self {
         self.reactions.clear();
@@ -101,7 +101,7 @@ impl Route {
         self
     }
 
-    /// Whether a stream is one of reactions.
+    /// Whether a stream consists of reactions.
     pub fn is_of_reactions(&self, stream: StreamId) -> bool {
         self.reactions.iter().any(|reaction| reaction.stream == stream)
     }
@@ -113,7 +113,7 @@ impl Route {
         own.filter(is_own).unwrap_or(&self.points)
     }
 
-    /// The point at which one stream's route begins, if known; it does not follow from another stream's route.
+    /// The point at which one stream's route begins, if known. Another stream's route is not used instead.
     pub(crate) fn head_of_stream(&self, stream: StreamId) -> Option<PointId> {
         let is_known = self.by_stream.iter().any(|route| !route.is_empty());
         match self.by_stream.get(usize::from(stream)) {
@@ -133,7 +133,7 @@ impl Route {
         (0..streams).map(|id| self.of_stream(id as StreamId).to_vec()).collect()
     }
 
-    /// The distinct routes of packets.
+    /// The distinct routes of packets, without those of reactions.
     pub fn distinct(&self) -> Vec<&[PointId]> {
         let mut routes: Vec<&[PointId]> = Vec::new();
         for (id, route) in (0..).zip(&self.by_stream).filter(|(_, route)| !route.is_empty()) {
@@ -148,8 +148,8 @@ impl Route {
     }
 }
 
-/// The route of reactions: that of the packets that come in from the host's NIC on, then that of the packets that go out
-/// to where they leave the host by the namespace of the NIC.
+/// The route of reactions: the incoming packets' route from the host's NIC on, then the outgoing packets' route up to
+/// the point at which they leave the host through the NIC's namespace.
 fn reaction_route(cause: &[PointId], effect: &[PointId], points: &[PointInfo]) -> Option<(Vec<PointId>, ReactionEnds)> {
     let info = |p: &PointId| &points[usize::from(*p)];
     let is_on_host = |p: &PointId| info(p).point.machine == HOST;
@@ -162,14 +162,14 @@ fn reaction_route(cause: &[PointId], effect: &[PointId], points: &[PointInfo]) -
     let wire_out = wire_out.unwrap_or(effect.len() - 1);
     let ends = ReactionEnds { wire_in: first, taken, given, wire_out: effect[wire_out] };
     let mut route = cause[wire_in..].to_vec();
-    // A point that both packets pass is part of the way in.
+    // A point that both packets pass belongs to the incoming part.
     route.extend(effect[..=wire_out].iter().filter(|p| !cause[wire_in..].contains(p)));
     (route.last() == Some(&ends.wire_out)).then_some((route, ends))
 }
 
-/// Number of a stream's first journeys that are all observed.
+/// Number of journeys at the start of a stream that are all observed.
 const ALL: u64 = 4096;
-/// Of later journeys, one in this many is observed.
+/// After these, one journey in this many is observed.
 const EVERY: u64 = 16;
 /// Number of journeys after which counts are halved.
 const MEMORY: u64 = 1 << 20;
@@ -212,7 +212,8 @@ impl RouteFinder {
                 Some(counts) => {
                     all.add(counts);
                     let mut order = counts.order(points);
-                    // Packets pass one LAN or the other: the point of the first copies is on the route.
+                    // Packets pass one LAN or the other, so the computed point of the first copies is on the route
+                    // instead.
                     order.retain(|p| !matches!(points[usize::from(*p)].point.copies(), Some(Copies::Lan(_))));
                     Search { counts, points, order: &order }.find()
                 }
@@ -266,7 +267,8 @@ impl Counts {
         }
     }
 
-    /// An unknown thread has `tid` 0 or an empty list; idle threads have 0 too.
+    /// Counts the points at which the thread that first saw the packet sees it again. Unknown threads have `tid` 0 or
+    /// an empty list, and idle threads also have 0; they are skipped.
     fn note_threads(&mut self, j: &Journey) {
         let Some(first) = bits(j.seen & !j.samples).min_by_key(|p| j.t[*p]) else { return };
         let Some(sender) = j.tid.get(first).filter(|tid| **tid != 0) else { return };
@@ -338,7 +340,7 @@ pub(crate) fn is_senders_copy(reader: PointId, seen: &[PointId], points: &[Point
     let place = |p: PointId| (info(p).point.machine.as_str(), info(p).netns);
     let kinds = || seen.iter().filter(|p| place(**p) == place(reader)).map(|p| info(*p).point.kind);
     let enters = |kind: PointKind| !kind.is_sending() && !kind.is_named_by_thread();
-    // Points of imported files have no namespace; the order of the files is the route there.
+    // Points of imported files have no namespace; for them, the order of the files is the route.
     let is_known = info(reader).netns != 0;
     info(reader).point.kind.is_named_by_thread()
         && is_known
@@ -380,8 +382,8 @@ impl Search<'_> {
         port(p) == port(other)
     }
 
-    /// Whether a point can end the route: a reader of the sender's own copies cannot, nor one that only some packets
-    /// pass.
+    /// Whether a point can end the route: a reader of the sender's own copies cannot, nor can a point that only some
+    /// packets pass.
     fn can_end(&self, p: PointId) -> bool {
         !self.kind(p).is_optional() && !is_senders_copy(p, self.order, self.points)
     }
@@ -394,7 +396,7 @@ impl Search<'_> {
         own * 2 > u64::from(self.counts.seen(reader))
     }
 
-    /// The last matching point that saw at least a tenth of the packets at the busiest point.
+    /// The last matching point that saw at least a tenth as many packets as the busiest matching point.
     fn last(&self, fits: impl Fn(PointId) -> bool) -> Option<PointId> {
         let seen = |p: PointId| u64::from(self.counts.seen(p));
         let most = self.order.iter().filter(|p| fits(**p)).map(|p| seen(*p)).max()?;
@@ -420,7 +422,7 @@ impl Search<'_> {
             .or_else(|| self.order.iter().rev().copied().find(|p| self.can_end(*p)))
     }
 
-    /// Where a vCPU of the VM that reads packets at `read` runs with them, if most of them were seen there.
+    /// The point at which a vCPU enters the guest with packets read at `read`, if it saw at least half of them.
     fn entry_with(&self, read: PointId) -> Option<PointId> {
         let both = |p: PointId| u64::from(self.counts.both[usize::from(p)][usize::from(read)]);
         let is_its = |p: &PointId| self.kind(*p).is_in_vm() && self.is_at_port(*p, read);
@@ -447,7 +449,7 @@ impl Search<'_> {
         let machines: BTreeSet<&str> = route.iter().map(|p| self.info(*p).point.machine.as_str()).collect();
         let hypervisors: Vec<&str> = machines.into_iter().filter(|machine| is_hypervisor(machine)).collect();
         for machine in hypervisors {
-            // Packets arrive in its own namespace.
+            // Packets arrive in the machine's own namespace: at its first entry point.
             let ingress = route.iter().copied().find(|p| self.is_on(*p, machine) && self.kind(*p).is_entry());
             if let Some(ingress) = ingress {
                 self.remove_copies(&mut route, machine, ingress, sink);
@@ -456,7 +458,7 @@ impl Search<'_> {
         route
     }
 
-    /// Keeps one of several VMs that read the packet: if a guest is visible, the one that reads last before it.
+    /// Keeps one of several VMs that read the packet: the one whose tap leads to the sink, else the last.
     fn only_one_vm(&self, route: &mut Vec<PointId>, sink: PointId) {
         let reads: Vec<PointId> = route.iter().copied().filter(|p| self.passage(*p) == Passage::ToVm).collect();
         let is_its = |p: &PointId| *p == sink || (self.kind(sink).is_in_vm() && self.is_at_port(*p, sink));
@@ -468,7 +470,8 @@ impl Search<'_> {
             (_, true) => self.is_at_port(*p, read),
             _ => !is_sent(*p) || self.info(*p).link != Link::Tap || self.info(*p).point.device == *tap,
         });
-        // A read completes its tap's transmission, even if the times of two CPUs disagree.
+        // A read completes its tap's transmission, so the tap's sending points go before it, even if the times of two
+        // CPUs disagree.
         let Some(rx) = route.iter().position(|p| *p == read) else { return };
         let late = |p: &PointId| is_sent(*p) && self.info(*p).point.device == *tap;
         let mut behind = route.split_off(rx);
@@ -476,7 +479,7 @@ impl Search<'_> {
         route.extend(sent.into_iter().chain(rest));
     }
 
-    /// Keeps the first of several VMs that send the packet. A VM that forwards it has read it before.
+    /// Keeps the first of several VMs that send the packet, and those that forward it, which have read it before.
     fn only_one_sending_vm(&self, route: &mut Vec<PointId>) {
         let written = route.iter().copied().find(|p| self.passage(*p) == Passage::FromVm);
         let all = route.clone();
@@ -488,7 +491,7 @@ impl Search<'_> {
         route.retain(|p| self.passage(*p) != Passage::FromVm || Some(*p) == written || forwards(*p));
     }
 
-    /// Whether a packet goes out by one end of a veth at `tx`, and comes in by the other end at `rx`.
+    /// Whether packets that go out at `tx`, through one end of a veth, come in at `rx`, through the other end.
     fn leads_to(&self, tx: PointId, rx: PointId) -> bool {
         let (is_pair, tx, rx) =
             (self.passage(tx) == Passage::Out && self.kind(rx).is_entry(), self.info(tx), self.info(rx));
@@ -496,8 +499,8 @@ impl Search<'_> {
         is_pair && is_there && tx.peer != 0 && tx.netns != rx.netns && (tx.peer, tx.ifindex) == (rx.ifindex, rx.peer)
     }
 
-    /// The veths from the hub's namespace to the sink's, as (sent, received), last one first. `None` if other devices
-    /// are in between, or the veths' ends are unknown.
+    /// The veths from the hub's namespace to the sink's, as points (sent, received), last one first. `None` if other
+    /// devices are in between, or the veths' ends are unknown.
     fn chain(&self, route: &[PointId], sink: PointId, hub: u32) -> Option<Vec<(PointId, PointId)>> {
         let mut chain: Vec<(PointId, PointId)> = Vec::new();
         let mut netns = self.info(sink).netns;

@@ -29,7 +29,7 @@ pub struct Sampling {
 struct Sender {
     /// Number of samples per second, at which smpCnt wraps, once known.
     per_second: Option<u64>,
-    /// Number of the first sample of a second, once known: 0, or 1 if the sender counts from 1.
+    /// The smpCnt of the first sample of a second, once known: 0, or 1 if the sender counts from 1.
     first: Option<u64>,
     changes: VecDeque<SynchChange>,
     counting: Option<Counting>,
@@ -49,7 +49,7 @@ struct Counting {
 }
 
 impl Sampling {
-    /// The point of the sampling, if it was added.
+    /// The sampling point, if it was added.
     pub fn point(&self) -> Option<PointId> {
         self.point
     }
@@ -92,7 +92,7 @@ impl Sampling {
         }
     }
 
-    /// Passes a journey on, with the time of its sample if known. `offset`: the timeline minus UTC, ns.
+    /// Passes a journey to `call`, with the time of its sample if known. `offset`: the timeline minus UTC, ns.
     #[inline]
     pub fn with_sample(&mut self, j: &Journey, offset: Option<Ns>, call: impl FnOnce(&Journey)) {
         let known = self.point.zip(offset).zip(j.first());
@@ -165,7 +165,7 @@ impl Sender {
         let is_after = |change: &&SynchChange| {
             let ahead = (u64::from(key) + per_second - u64::from(change.key) % per_second) % per_second;
             match t.saturating_sub(change.t) {
-                // Changes within this time are ordered by their keys.
+                // Within this time, a packet and a change are ordered by their keys instead of their times.
                 apart if apart.abs() < SECOND * 2 / 5 => ahead < per_second / 2,
                 apart => apart > 0,
             }
@@ -174,7 +174,7 @@ impl Sender {
     }
 }
 
-/// Passes a journey on, with a computed time at this point.
+/// Passes a journey to `call`, with a computed time at this point.
 pub(crate) fn with_computed(j: &Journey, point: PointId, time: Ns, call: impl FnOnce(&Journey)) {
     let point = usize::from(point);
     let mut t = widened(j.t);
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_count_that_does_not_start_at_the_second_gives_no_sample_times() {
         let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
-        // It wraps at 4000 and counts 4080 per second.
+        // The count wraps at 4000, but there are 4080 samples per second.
         let dated = (0..12_240).filter_map(|n| sampled(&mut sampling, n % 4000, BEGIN + Ns::from(n) * SECOND / 4080));
         assert_eq!(dated.count(), 0);
     }

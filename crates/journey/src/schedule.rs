@@ -1,12 +1,12 @@
-//! The times at which a stream's packets are due, by their numbers. A packet that is late at the first point was late
-//! before it, which no segment shows.
+//! The times at which a stream's packets are due, by their numbers. A packet that reaches the first point late was
+//! delayed before it, which no segment shows.
 
 use latpath_model::Ns;
 
 /// Packets per block: the least late packet of a block defines the due times of the next.
 const BLOCK: i64 = 1024;
-/// Blocks for learning: first the approximate interval, from the first to the last packet; then the exact one, from the
-/// best to the best.
+/// Number of blocks from which the interval is learned: approximately from the first packet to the last of one block,
+/// then exactly from the least late packet of one block to that of another.
 const LEARNING: u8 = 3;
 /// Lateness beyond which the sender is taken to have paused or restarted, ns.
 const MOST_LATE: Ns = 1_000_000_000;
@@ -22,7 +22,7 @@ pub(crate) struct Schedule {
     /// A punctual packet. `rate.0` packets take `rate.1` ns.
     on_time: Place,
     rate: (i64, Ns),
-    /// The first packet of the block, and the least late packet with its lateness.
+    /// Place of the block's first packet, and in `least` the lateness of the least late packet and that packet.
     block: i64,
     least: Option<(Ns, Place)>,
     blocks: u8,

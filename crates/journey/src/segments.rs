@@ -203,14 +203,16 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
         own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
     };
     let passage = |p: &PointId| info(p).point.kind.info().passage;
-    // A device has several points of entry: one for XDP, which redirects a packet, and one for the stack.
+    // A device may have two entry points: one for XDP, which redirects a packet, and one for the stack. So devices are
+    // compared, not points.
     let device = |p: &PointId| (info(p).netns, &info(p).point.device);
-    // A VM writes its own packets, and those that it forwards.
+    // A point at which a VM writes packets: its own, or those that it forwards.
     let of_vm = |p: &&PointId| passage(p) == Passage::FromVm;
     let of_two = |own: &[PointId]| {
-        // The first copies of packets and the packets without their trailer or tag are one sender's.
+        // Computed first copies, and packets without their trailer or tag, come from one sender over redundant
+        // networks.
         let first = own.iter().find(enters).filter(|p| info(p).point.copies().is_none())?;
-        // A macvtap receives the packets that its VM reads from the device below it.
+        // A macvtap also receives the packets that its VM reads from the device below it, so it is not a second entry.
         let is_read = |p: &PointId| own.iter().any(|q| device(q) == device(p) && passage(q) == Passage::ToVm);
         let by_vms = route.off_route.iter().filter(of_vm).filter(|_| of_vm(&first));
         let second = own.iter().filter(enters).filter(|p| !is_read(p)).chain(by_vms);
@@ -255,7 +257,7 @@ fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let device = |p: PointId| (&info(p).point.machine, info(p).netns, info(p).point.device_name());
     let gives = |p: PointId| info(p).point.kind.info().gives_to_driver;
     let enters = |p: PointId| info(p).point.kind.is_entry();
-    // The NIC's time next to a point in the kernel.
+    // The NIC's own point that adjoins a point in the kernel.
     let beside = |p: PointId| {
         let is_beside = |nic: &&PointId| device(**nic) == device(p) && info(**nic).point.kind.is_sending() == gives(p);
         nics.iter().find(is_beside).copied().filter(|_| gives(p) || enters(p))
@@ -263,7 +265,7 @@ fn of_nics(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let own = |p: &PointId| beside(*p).map(|nic| if gives(*p) { (*p, nic) } else { (nic, *p) });
     let mut all: Vec<(PointId, PointId)> =
         route.order.iter().filter(|p| !info(**p).point.kind.is_by_nic()).filter_map(own).collect();
-    // From one NIC to the next on a route.
+    // Segments from one NIC to the next on a route.
     for points in route.distinct() {
         let mut sent = None;
         for p in points.iter().copied() {
@@ -283,8 +285,8 @@ fn step(from: PointId, to: PointId, points: &[PointInfo]) -> Segment {
     Segment { kind: SegmentKind::Step, name: format!("{}→{}", name(from), name(to)), from, to }
 }
 
-/// The segments from where a VM's packets are read to their interrupt, and from there to the vCPU that runs with it; and
-/// from a VM's kick to its packet.
+/// The segments at VMs' doors: from the read of a packet to the interrupt, from the interrupt to the vCPU that runs
+/// with it, and from a VM's kick to the write of its packet.
 fn of_doors(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let info = |p: PointId| &points[usize::from(p)];
     let place = |p: PointId| (&info(p).point.machine, info(p).netns, &info(p).point.device);
@@ -319,7 +321,8 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     let device = |p: PointId| (info(p).netns, &info(p).point.device);
     let other = |p: PointId| nic.is_none_or(|nic| device(route[nic]) != device(p));
     let container = route.iter().rposition(|p| on_host(*p) && passage(*p) == Passage::In && other(*p));
-    // A device of PRP or HSR passes packets on without their trailer or tag.
+    // A PRP or HSR device in the NIC's namespace receives the same packets without their trailer or tag: it is not a
+    // container's NIC.
     let is_decapsulated = |at: usize| {
         nic.is_some_and(|nic| {
             info(route[nic]).point.copies().is_some() && info(route[nic]).netns == info(route[at]).netns
@@ -413,7 +416,8 @@ fn inward(
 /// and TO the first after FROM, if any.
 ///
 /// # Errors
-/// The text is malformed, matches no route point in that order, or has equal ends; as a sentence.
+/// The text is malformed, matches no route point in that order, or has equal ends. The error is a sentence for the
+/// user.
 pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
     let (name, from, to) = split(text)?;
     let fits = |pattern: &str, p: &PointId| fits(pattern, points[usize::from(*p)].point.to_string());
@@ -432,7 +436,7 @@ pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<S
 /// Splits `NAME=FROM..TO` into its three parts.
 ///
 /// # Errors
-/// The text has another form; as a sentence.
+/// The text has another form. The error is a sentence for the user.
 pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
     let parts = text.split_once('=').and_then(|(name, ends)| {
         let (from, to) = ends.split_once("..")?;

@@ -4,7 +4,7 @@ use crate::{journey::MAX_POINTS, sampling::with_computed, Journey};
 use latpath_model::{Ns, PlannedSend, Point, PointId, PointInfo, PointKind, StreamId, TALKER};
 use std::collections::{HashMap, VecDeque};
 
-/// Time after a packet's sighting during which its journey may be handed over, ns.
+/// Time for which a send time is kept after its packet's sighting, ns; the journey must be handed over by then.
 const KEPT: Ns = 5_000_000_000;
 /// Maximum packets whose send times are kept: as many as the joiner's open journeys.
 const MOST_KEPT: usize = 1 << 17;
@@ -19,12 +19,12 @@ pub struct SendPlan {
 }
 
 impl SendPlan {
-    /// The point of the send times, if it was added.
+    /// The point of the planned send times, if it was added.
     pub fn point(&self) -> Option<PointId> {
         self.point
     }
 
-    /// Adds the point of the send times if there is room.
+    /// Adds the point of the planned send times if there is room.
     pub fn add_point(&mut self, points: &mut Vec<PointInfo>) {
         if self.point.is_none() && points.len() < MAX_POINTS {
             let point = Point { machine: TALKER.into(), kind: PointKind::Planned, device: "send-time".into() };
@@ -42,7 +42,7 @@ impl SendPlan {
             let is_old = |(_, _, old): &(StreamId, u32, Ns)| t.saturating_sub(*old) > KEPT;
             while self.order.len() > MOST_KEPT || self.order.front().is_some_and(is_old) {
                 let Some((stream, key, t)) = self.order.pop_front() else { break };
-                // A later packet may have the same key.
+                // A later packet with the same key may have replaced the entry, which is then kept.
                 if self.times.get(&(stream, key)).is_some_and(|send| send.t == t) {
                     self.times.remove(&(stream, key));
                 }
@@ -50,12 +50,12 @@ impl SendPlan {
         }
     }
 
-    /// Passes a journey on, with its packet's send time if known.
+    /// Passes a journey to `call`, with its packet's planned send time if known.
     #[inline]
     pub fn with_send_time(&self, j: &Journey, call: impl FnOnce(&Journey)) {
         let known = self.point.filter(|_| !self.times.is_empty()).and_then(|point| {
             let send = self.times.get(&(j.stream, j.key))?;
-            // The sighting is one of this journey, not of an earlier packet with the same key.
+            // The sighting must belong to this journey, not to an earlier packet with the same key.
             let is_same = |p: &usize| (j.seen & !j.samples) >> p & 1 == 1 && j.t[*p] == send.t;
             (0..j.t.len()).any(|p| is_same(&p)).then_some((point, send.planned))
         });

@@ -17,7 +17,7 @@ pub(crate) struct Senders {
     /// A point of the followed sender.
     followed: Option<PointId>,
     pub others: Vec<OtherSender>,
-    /// Sightings of former senders that were merged with others.
+    /// Number of sightings of other senders that turned out not to be separate.
     merged: u64,
 }
 

@@ -15,7 +15,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// All points are attached from `begin` on; packets sent earlier have arrived by `settled`.
+    /// An interval without an end: all points are attached from `begin` on; packets sent earlier have arrived by
+    /// `settled`.
     pub fn new(begin: Ns, settled: Ns) -> Self {
         Self { begin, end: Ns::MAX, settled }
     }
@@ -26,8 +27,8 @@ impl Span {
         self.contains(j) && !self.was_under_way(j, route)
     }
 
-    /// Whether a packet in the interval does not count because it may have been under way at the start: until all such
-    /// packets have arrived, one that was not seen where its route begins.
+    /// Whether a packet in the interval does not count because it may have been under way at the start: it was first
+    /// seen before all such packets had arrived, and not where its route begins.
     pub fn was_under_way(&self, j: &Journey, route: &Route) -> bool {
         let lacks_head = || route.head_of_stream(j.stream).is_some_and(|head| j.at(head).is_none());
         self.contains(j) && j.first().is_some_and(|t| t < self.settled) && lacks_head()
@@ -65,7 +66,8 @@ mod tests {
         let cases = [(0b101, 10 * S + 2 * SETTLE), (0b101, 10 * S + SETTLE / 2), (0b101, 11 * S), (0, 15 * S)];
         assert_eq!(cases.map(|(seen, first)| under_way(seen, first)), [true, false, false, false]);
         assert!(counts(0b101, 11 * S), "it lacks a point");
-        // The first packets of a stream make its route known, also while that of another one is known.
+        // A stream's first packets reveal its route. Until then it has no known start, even if another stream's route
+        // is known.
         let of_two = Route { by_stream: vec![vec![1, 0, 2], Vec::new()], ..route.clone() };
         let journey = |stream| Journey {
             stream,

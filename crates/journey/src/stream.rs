@@ -9,18 +9,18 @@ use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointId, Sighting, StreamId};
 use latpath_protocols::sequence::{Placement, Sequence};
 
-/// Maximum lead in votes of the lead over other points.
+/// Maximum number of votes by which the lead is ahead of other points.
 const LEAD_SURE: u32 = 1024;
 /// Maximum drop notes whose frequency is counted.
 const MAX_NOTES: usize = 4096;
 
-/// Counts of an application at a point, of the packets that it receives.
+/// Counts of the packets that reach a point, as an application there would keep them.
 #[derive(Clone, Default)]
 pub(crate) struct Received {
     duplicates: u64,
-    /// The numbers received.
+    /// Sequence of the numbers received, for keys with an order.
     order: Option<Box<Sequence>>,
-    /// For keys without order: the greatest number of a journey.
+    /// Greatest number of a journey received, for keys without an order.
     greatest: Option<u64>,
 }
 
@@ -31,16 +31,16 @@ pub(crate) struct Stream {
     pub expected: u64,
     /// The last point of the route, if known.
     pub reader: Option<PointId>,
-    /// Per point.
+    /// Counts of received packets, by point.
     pub received: Vec<Received>,
-    /// An empty sequence, for keys with an order.
+    /// An empty sequence to clone for each point; `None` for keys without an order.
     blank: Option<Sequence>,
     pub at: Vec<Position>,
     pub sequence: Option<Sequence>,
     pub schedule: Schedule,
-    /// Distance that counts as near: R, or half a cycle of the keys.
+    /// Distance that counts as near: R, or half a cycle of the keys if that is less.
     pub near: u64,
-    /// The point where most packets are first seen, and its lead in votes.
+    /// The lead, i.e. the point where most packets are first seen, and by how many votes it is ahead.
     pub lead: Option<(u16, u32)>,
     pub notes: Vec<u64>,
     pub totals: Totals,
@@ -96,8 +96,8 @@ impl Stream {
     fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
         let Some(sequence) = &self.sequence else { return Meant::default() };
         let (head, reorder) = (self.ring.head, options.reorder);
-        // A number that all points have passed belongs to an earlier cycle, if cycles cannot be distinguished or the
-        // key may be the next one.
+        // If the key may be the next one, or cycles cannot be distinguished, a journey with this key that all points
+        // have passed belongs to an earlier cycle.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
         match (sequence.placement(key), sequence.cycle()) {
             (Placement::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
@@ -192,7 +192,7 @@ impl Stream {
         self.reader.map_or_else(most, of)
     }
 
-    /// Begins a journey that is first seen here.
+    /// Begins a journey with its first sighting.
     pub fn begin(&mut self, s: &Sighting, drop: bool, options: &Options) {
         let reorder = options.reorder;
         let number = self.ring.add(Head { first: s.t, key: s.key, ..Head::default() });
@@ -230,7 +230,7 @@ impl Stream {
         self.take(number, s, reorder);
     }
 
-    /// The points of the other copies of a packet seen at this point of a LAN.
+    /// The points at which the copies of a packet are seen, if this point of a LAN is one of them.
     fn copies_at(&self, point: PointId) -> Option<&CopyPoints> {
         self.copies.iter().find(|copies| copies.all() >> point & 1 == 1)
     }
@@ -241,7 +241,7 @@ impl Stream {
         self.lead.is_some_and(|(lead, _)| lead == self.copies_at(point).map_or(point, |copies| copies.first))
     }
 
-    /// The first sighting other than a drop determines the journey's place in the stream.
+    /// Determines the journey's place in the stream, from its first sighting other than a drop.
     fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
         self.vote(self.copies_at(s.point).map_or(s.point, |copies| copies.first));
         let is_lead = self.leads(s.point);
@@ -281,7 +281,7 @@ impl Stream {
         }
     }
 
-    /// Majority vote with a memory of [`LEAD_SURE`] journeys.
+    /// Votes for the point as the lead, in a majority vote with a memory of [`LEAD_SURE`] journeys.
     fn vote(&mut self, point: u16) {
         self.lead = match self.lead {
             Some((lead, sure)) if lead == point => Some((lead, (sure + 1).min(LEAD_SURE))),

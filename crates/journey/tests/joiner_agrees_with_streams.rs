@@ -28,7 +28,7 @@ struct Joined {
     without_arrival: u64,
 }
 
-/// `route`: from the first point to the second; empty if unknown.
+/// Joins the sightings. `route`: from the first point to the second; empty if unknown.
 fn joined(sightings: impl IntoIterator<Item = (Ns, u32, u16)>, route: &[u16]) -> Joined {
     let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
     joiner.set_route(0, route);
@@ -82,7 +82,7 @@ proptest! {
 
     #[test]
     fn seen_at_one_point((wrap, samples, arrivals) in arrivals()) {
-        // A step that is not known yet cannot explain a wrap.
+        // A step that is not known yet cannot explain a wrap, so there is none among the first packets.
         prop_assume!(arrivals[..4].iter().all(|(_, n)| n % wrap >= arrivals[0].1 % wrap));
         let packets: Vec<(Ns, u32)> =
             arrivals.iter().map(|(place, n)| (*place as Ns * STEP, (n % wrap) as u32)).collect();
@@ -97,7 +97,8 @@ proptest! {
                 (listed.received, listed.lost, listed.duplicates, listed.restarts),
                 (joiner.sightings / points.len() as u64, joiner.never_seen, joiner.duplicates, joiner.restarts)
             );
-            // A number before an uncommon wrap that arrives after one behind the wrap has no order the first time.
+            // At the first uncommon wrap, a packet from before the wrap that arrives after one from behind it is not
+            // recognised as out of order.
             if wrap != 1000 {
                 prop_assert_eq!(listed.out_of_order, joined.out_of_order, "{:?}", route);
             }

@@ -6,7 +6,7 @@ use latpath_protocols::{goose, ProtocolId};
 
 const MS: Ns = 1_000_000;
 const US: Ns = 1_000;
-/// 4000 frames per second.
+/// Interval of frames at 4000 per second.
 const INTERVAL: Ns = 250 * US;
 const NIC: u16 = 0;
 const TAP: u16 = 1;
@@ -78,7 +78,8 @@ impl Bench {
         self.joiner.flush(&mut |j| out.push(Self::out(j)));
     }
 
-    /// Packets of `range` in a stream that wraps at 4000; the application sees them at `app(packet, sent)`, if at all.
+    /// Pushes the packets of `range` of a stream that wraps at 4000; the application sees them at `app(packet, sent)`,
+    /// if at all.
     fn stream(&mut self, range: std::ops::Range<u64>, app: impl Fn(u64, Ns) -> Option<Ns>) {
         let mut all = Vec::new();
         for n in range {
@@ -121,7 +122,7 @@ fn packets_that_no_point_saw_are_missing_before_the_next_one() {
     (0..6200_u64).filter(|n| !lost(*n) && *n != 700).for_each(|n| {
         b.see(NIC, (n % 4000) as u32, sent(n));
         if n == 702 {
-            // Two packets overtook it.
+            // Two later packets have overtaken packet 700.
             b.see(NIC, 700, sent(n) + US);
         }
     });
@@ -349,7 +350,8 @@ fn of_equally_rare_notes_the_later_drop_is_kept() {
     assert!(b.out.iter().all(|o| o.note == NOBODY_LISTENS));
 }
 
-/// Every packet passes the observed points; a clone of it is dropped this long after it was sent.
+/// Journeys of a stream whose packets pass the observed points; a clone of each packet is dropped `drop` after it was
+/// sent.
 fn with_clones(drop: Ns, watched: &[u16]) -> Vec<Out> {
     let mut b = Bench::sv();
     b.joiner.set_expected(0, watched.iter().fold(0, |mask, p| mask | 1 << p));
@@ -508,7 +510,8 @@ fn late_and_slow_points_are_found() {
     assert_eq!((totals.late + whole, totals.duplicates), (12_000, 0));
 }
 
-/// The application, 700 µs after the others, is observed alone for `early` packets, then all points are.
+/// Journeys of a stream of which the application, 700 µs behind the other points, is observed alone for `early`
+/// packets, then all points are.
 fn watched_from_its_end(early: u64) -> Vec<Out> {
     let mut b = Bench::sv();
     let mut all = Vec::new();
@@ -535,7 +538,8 @@ fn a_later_point_joins_packets_of_the_current_cycle() {
     for early in [100, 3_990, 4_000, 4_003, 4_100, 6_000, 7_999, 9_000] {
         let out = watched_from_its_end(early);
         let whole = out.iter().filter(|o| o.seen == LINE).count() as u64;
-        // A point that is added late counts as at the head of the stream after 16 packets; a few more were under way.
+        // A point that is added late is taken to be at the head of the stream after 16 packets; a few more were under
+        // way.
         assert!(whole + 20 >= 20_000 - early, "{early} early: {whole} whole");
         let times = out.iter().filter_map(|o| Some(o.app? - o.nic?));
         assert_eq!(times.filter(|t| *t != 700 * US).count(), 0, "{early} early: joined with packets of another cycle");
@@ -592,7 +596,7 @@ fn packets_late_at_the_first_point_are_counted() {
     assert!((14 * MS..16 * MS).contains(&totals.behind_schedule_max_ns), "{totals:?}");
 }
 
-/// A drift of 100 ppm, a restart, a pause, lost packets.
+/// Despite a drift of 100 ppm, a restart, a pause and lost packets.
 #[test]
 fn a_sender_with_another_clock_is_on_time() {
     let mut b = Bench::sv();
@@ -691,7 +695,7 @@ fn a_storm_of_duplicates_by_one_lan_is_no_second_copy() {
     assert_eq!(journeys, [(0b11111, Some(0), Some(60 * US))]);
 }
 
-/// One LAN fails for a while, and is far behind afterwards; its copies still join.
+/// One LAN fails for a while and is far behind afterwards; its copies still join their journeys.
 #[test]
 fn a_lan_that_fails_and_returns_changes_no_number() {
     let mut sightings = Vec::new();

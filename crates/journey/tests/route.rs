@@ -9,7 +9,7 @@ use latpath_testkit::Noise;
 struct Network {
     points: Vec<PointInfo>,
     finder: RouteFinder,
-    /// The thread at each point.
+    /// Returns the thread at a point.
     tid: fn(&str) -> u32,
 }
 
@@ -498,7 +498,8 @@ const SENT: [(&str, Ns); 3] = [("host/tx@pa", 0), ("host/nic-rx@hin", 5), ("host
 fn a_sender_that_reads_its_timestamps_is_not_the_end_of_the_route() {
     let app = [("host/nic-rx@eth0", Link::Veth, 3), ("host/app-read@relay", Link::Socket, 3)];
     let arrives = [("host/nic-rx@eth0", 15), ("host/app-read@relay", 40)];
-    // Before or after the receiver's read, and also if it sees more packets.
+    // The sender reads its timestamps before or after the receiver's read, and also of packets that the receiver
+    // misses.
     for read in [2, 60] {
         let mut n = with_timestamps(&app);
         n.packets(100, &[&SENT[..], &arrives, &[("host/app-read@ptp4l", read)]].concat());
@@ -592,7 +593,7 @@ impl Topology {
         self.points.len() - 1
     }
 
-    /// Adds the next point of the route.
+    /// Adds a point that is next on the route.
     fn on(&mut self, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
         self.t += 4_000;
         let point = self.point(name, link, netns, ends, self.t);
@@ -636,8 +637,8 @@ impl Topology {
         net
     }
 
-    /// A sender on this machine that reads its transmit timestamps, and a capture of its packets; sometimes a copy of
-    /// its packets is flooded back to it.
+    /// Adds the sender's reader of its transmit timestamps, if the sender is on this machine, and a capture of its
+    /// packets, or a copy of its packets that is flooded back to it; each by chance.
     fn senders_side(&mut self, chance: &mut Noise) {
         if self.points[0].netns != SENDER {
             return;
@@ -657,7 +658,7 @@ impl Topology {
         }
     }
 
-    /// The thread at a point: softirqs run in the sender's, readers in their own.
+    /// The thread at a point: softirqs run in the sender's thread, readers in their own.
     fn tid(&self, point: usize) -> u32 {
         let info = &self.points[point].point;
         let is_reader = info.kind.is_application() && info.device != "ptp4l";
@@ -668,7 +669,7 @@ impl Topology {
         }
     }
 
-    /// The other ports of the bridge, with and without readers, and its local copy.
+    /// Adds other ports of the bridge, with and without readers, and its local copy.
     fn around(&mut self, chance: &mut Noise, before: bool) {
         let side = if before { "a" } else { "b" };
         for n in 0..chance.below(3) {
@@ -682,14 +683,14 @@ impl Topology {
                     self.off(chance, &format!("host/nic-rx@y{name}"), Link::Veth, 70 + near, (far, near));
                 }
                 3 => {
-                    // Another VM receives it.
+                    // Another VM receives the packet.
                     self.off(chance, &format!("host/tx@vm{name}"), Link::Tap, HUB, (50 + n, 0));
                     self.t += 9_000;
                     self.off(chance, &format!("host/vm-read@vm{name}"), Link::Tap, HUB, (50 + n, 0));
                     self.t -= 9_000;
                 }
                 _ => {
-                    // A container's application reads it too.
+                    // A container's application also reads the packet.
                     let (near, far) = self.ifindexes();
                     self.off(chance, &format!("host/tx@r{name}"), Link::Veth, HUB, (near, far));
                     self.off(chance, &format!("host/nic-rx@s{name}"), Link::Veth, 80 + near, (far, near));
@@ -859,7 +860,7 @@ fn a_reaction_leads_from_the_nic_to_the_application_and_back() {
         ("host/nic-rx@pub", Link::Veth, 1),
         ("host/app-read@breaker", Link::Socket, 1),
     ]);
-    // The other ends of the cables.
+    // Each point's interface index, and its peer's index and namespace.
     let links =
         [(1, 2, 2), (2, 1, 1), (3, 4, 3), (4, 3, 2), (0, 0, 0), (4, 3, 2), (3, 4, 3), (2, 1, 1), (1, 2, 2), (0, 0, 0)];
     for (point, (ifindex, peer, peer_netns)) in n.points.iter_mut().zip(links) {
@@ -888,7 +889,7 @@ fn a_reaction_leads_from_the_nic_to_the_application_and_back() {
     assert_eq!(ends, [("Treact", 1, 7), ("Tin", 1, 4), ("Tapp", 4, 5), ("Tout", 5, 7)]);
     let totals: Vec<_> = layout.segments.iter().filter(|s| s.name == "total").map(|s| (s.from, s.to)).collect();
     assert_eq!(totals, [(0, 4), (5, 9)], "those of packets alone");
-    // As stored in a manifest.
+    // The names as stored in a manifest.
     let names = |route: &[u16]| route.iter().map(|p| n.points[usize::from(*p)].point.clone()).collect::<Vec<Point>>();
     let by_stream: Vec<Vec<Point>> = route.by_stream.iter().map(|route| names(route)).collect();
     let read = Route::from_points(&names(&route.points), &by_stream, &n.points).with_reactions(&streams, &n.points);

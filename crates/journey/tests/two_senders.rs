@@ -9,7 +9,7 @@ const SECOND: Ns = 1_000_000_000;
 /// A point of a chain: name, device, namespace; its own index and those of its veth's other end.
 type Place = (&'static str, Link, u32, (u32, u32, u32));
 
-/// A publisher, a bridge and an application, each in its own namespace. All indexes repeat.
+/// A publisher, a bridge and an application, each in its own namespace. Interface indexes repeat across the namespaces.
 const FIRST: [Place; 6] = [
     ("host/tx@pa", Link::Veth, 1, (2, 2, 2)),
     ("host/nic-rx@hin", Link::Veth, 2, (2, 2, 1)),

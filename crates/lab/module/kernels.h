@@ -8,14 +8,14 @@
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
-/* ethtool's query of timestamping capabilities. */
+/* The structure for ethtool's query of timestamping capabilities. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 #define TS_INFO struct kernel_ethtool_ts_info
 #else
 #define TS_INFO struct ethtool_ts_info
 #endif
 
-/* Switching stamps on and off: the driver's two functions, which may change the filter, in net_device_ops. */
+/* Hooks of net_device_ops that switch stamps on and off, by two functions of the driver: set may change the filter. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 6, 0)
 
 #define STAMPING_OPS .ndo_hwtstamp_set = stamping_set, .ndo_hwtstamp_get = stamping_get

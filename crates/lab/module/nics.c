@@ -188,7 +188,7 @@ static netdev_tx_t nic_start_xmit(struct sk_buff *skb, struct net_device *dev)
 		stamp_sent(nic, skb, left);
 	else
 		consume_skb(skb);
-	/* By the clock of the stamps: no frame arrives before its stamp. */
+	/* Waits by the clock of the stamps, so that no frame arrives before its stamp. */
 	while (ktime_get_ns() < now + wire)
 		cpu_relax();
 	receive(peer, arriving, arrived);
@@ -369,6 +369,6 @@ failed:
 
 module_init(nics_begin);
 module_exit(nics_end);
-/* The one of the two licences above that the kernel accepts. */
+/* Of the two licences above, the kernel accepts only this one. */
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("two NICs whose hardware timestamps are known, for latpath's tests");

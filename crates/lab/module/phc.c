@@ -151,7 +151,7 @@ static int phc_begin(struct phc *phc, int nr)
 	phc->nr = nr;
 	phc->drift = (long)div_s64((s64)drift_ppb[nr] * 65536, 1000);
 	phc->began = ktime_get_ns();
-	/* Read at the same time: two clocks without an offset show the same. */
+	/* The time of CLOCK_REALTIME at `began`, so two clocks without an offset show the same time. */
 	phc->base = ktime_to_ns(ktime_mono_to_real(ns_to_ktime(phc->began))) + offset_ns[nr];
 	phc->shown = phc->base;
 	phc->ptp = ptp_clock_register(&phc->info, NULL);

@@ -16,7 +16,7 @@ void phcs_end(void);
 /* The clock of a NIC. */
 struct phc *phc_of_nic(int nr);
 
-/* The clock's number N, as in /dev/ptpN. */
+/* PHC index: N of /dev/ptpN. */
 int phc_index(const struct phc *phc);
 
 /* The clock's reading at a time of CLOCK_MONOTONIC, which may be slightly in the future. */

@@ -23,7 +23,7 @@ static uint exit_us = 40000;
 module_param(exit_us, uint, 0644);
 MODULE_PARM_DESC(exit_us, "how long a CPU takes to leave LP-SLOW; at most 200 ms");
 
-/* Recorded exits: a line of `exits` is shorter than 64 bytes, and all lines must fit into a page. */
+/* Maximum number of recorded exits: a line of `exits` is shorter than 64 bytes, and all lines must fit into a page. */
 #define KEPT 60
 
 struct exit {
@@ -153,6 +153,6 @@ static void __exit slow_idle_end(void)
 
 module_init(slow_idle_begin);
 module_exit(slow_idle_end);
-/* The one of the two licences above that the kernel accepts. */
+/* Of the two licences above, the kernel accepts only this one. */
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("an idle state that is slow to leave, for latpath's tests");

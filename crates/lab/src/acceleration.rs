@@ -12,7 +12,7 @@ pub enum Acceleration {
     KvmVhost,
     /// Hardware virtualisation; QEMU serves the network.
     Kvm,
-    /// Emulation: tests function, order, counts and causes; its times do not represent real machines.
+    /// Emulation: sufficient to test function, order, counts and causes; its times do not represent real machines.
     Tcg,
 }
 

@@ -1,5 +1,5 @@
-//! Debian packages, not installed: the machine's own apt resolves and fetches them, and they are unpacked into a cache.
-//! The machine's package lists and dpkg state do not change.
+//! Debian packages, used without installing them: the machine's own apt resolves and fetches them, and they are
+//! unpacked into a cache. The machine's package lists and dpkg state do not change.
 
 use crate::{
     arch::Arch,

@@ -128,7 +128,7 @@ impl BareGuest {
         }
     }
 
-    /// Sends the vCPU an interrupt as a device does, by a message.
+    /// Sends the vCPU an interrupt like a device: as a message-signalled interrupt.
     ///
     /// # Errors
     /// If KVM reports an error.

@@ -13,8 +13,8 @@ use std::path::Path;
 const BYTE: u64 = (3 * 32 + 8) / 8;
 const BIT: u8 = 1 << (8 % 8);
 
-/// Sets the bit by QEMU's debugger socket. `boot_cpu` is the address of `boot_cpu_data`, `types` a copy of the kernel's
-/// BTF.
+/// Sets the bit through QEMU's debugger socket. `boot_cpu` is the address of `boot_cpu_data`, `types` a copy of the
+/// kernel's BTF.
 pub(crate) fn promise(debugger: &Path, boot_cpu: u64, types: &Path) -> Result<()> {
     let address = boot_cpu + capabilities(types)? + BYTE;
     let mut debugger = Debugger::connect(debugger)?;

@@ -64,7 +64,7 @@ impl Debugger {
         self.stream.write_all(&packet(request)).doing("write to the debugger")?;
         loop {
             let answer = self.packet()?;
-            // The machine may report its stop at any time; only the request `?` takes that as its answer.
+            // The machine may report its stop at any time; such a report is the answer only to the request `?`.
             if request == "?" || !answer.starts_with('T') {
                 return Ok(answer);
             }
@@ -90,7 +90,7 @@ impl Debugger {
     }
 }
 
-/// `$content#checksum`.
+/// Encodes the content as `$content#checksum`.
 fn packet(content: &str) -> Vec<u8> {
     let sum = content.bytes().fold(0u8, u8::wrapping_add);
     format!("${content}#{sum:02x}").into_bytes()

@@ -1,4 +1,4 @@
-//! The QEMU that runs a machine: this machine's own, or a newer one of Debian's, fetched once. The kernel patches its
+//! The QEMU that runs a machine: this machine's own, or a newer one from Debian, fetched once. The kernel patches its
 //! own code wherever a program is attached, while other CPUs run it. Emulation before QEMU 8.1 sometimes keeps the
 //! temporary breakpoint, and a CPU that reaches it loops forever.
 
@@ -26,7 +26,7 @@ const NEWER: [&str; 2] = ["bookworm-backports", "bookworm"];
 #[derive(Clone, Debug)]
 pub(crate) struct Emulator {
     program: PathBuf,
-    /// The root that it was unpacked into; `None` if it is installed.
+    /// The root into which it was unpacked; `None` if it is installed.
     root: Option<PathBuf>,
 }
 
@@ -77,7 +77,7 @@ impl Emulator {
         }
     }
 
-    /// The beginning of its command line.
+    /// A command that runs this QEMU, to which the caller adds arguments.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(root) = &self.root {
@@ -100,7 +100,7 @@ impl Emulator {
     }
 }
 
-/// `(7, 2)` of `QEMU emulator version 7.2.22 (Debian …)`.
+/// Parses `QEMU emulator version 7.2.22 (Debian …)`, e.g. as `(7, 2)`.
 fn version(printed: &str) -> Option<(u32, u32)> {
     let mut numbers = printed.split_once("version ")?.1.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Sockets, consoles and images of running labs.
+/// Directory of the sockets, consoles and images of running labs.
 pub(crate) use latpath_linux::RUN_DIRECTORY as FOLDERS;
 
-/// File of a finding that is remembered for this boot, next to the labs' folders.
+/// File of a result that is remembered until the next boot, next to the labs' folders.
 pub(crate) fn remembered(what: &str) -> PathBuf {
     Path::new(FOLDERS).join(what)
 }

@@ -88,7 +88,7 @@ pub struct Guest {
     monitor: PathBuf,
     acceleration: Acceleration,
     failed_boot: Option<String>,
-    // Keeps the folder of its sockets.
+    // Keeps the folder of its sockets from being removed.
     _lab: Lab,
 }
 
@@ -235,8 +235,8 @@ impl Guest {
         self.expect(&script, stop).map(drop)
     }
 
-    /// Ends a command of [`Guest::start`] by SIGTERM, and returns its standard output and exit status. Its standard
-    /// error is in [`Guest::file`] `/run/NAME.err`.
+    /// Ends a command that [`Guest::start`] started, by SIGTERM, and returns its standard output and exit status. Its
+    /// standard error is in [`Guest::file`] `/run/NAME.err`.
     ///
     /// # Errors
     /// If the guest does not answer.
@@ -252,7 +252,7 @@ impl Guest {
         self.run(&script, limit + Duration::from_secs(30), stop)
     }
 
-    /// Reads a text file of the guest.
+    /// Reads a text file from the guest.
     ///
     /// # Errors
     /// If the file does not exist, or the guest does not answer.

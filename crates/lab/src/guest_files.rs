@@ -28,17 +28,17 @@ pub struct GuestFiles {
     pub initramfs: PathBuf,
     /// The kernel's command line.
     pub append: String,
-    /// Memory that it needs at least, MiB.
+    /// Minimum memory of the guest, MiB.
     pub memory_mib: u64,
     /// QEMU's arguments for its shell and its agent's port.
     pub arguments: Vec<String>,
     shell: PathBuf,
     agent: PathBuf,
-    // Keeps the folder.
+    // Keeps the folder from being removed.
     _lab: Lab,
 }
 
-/// The shell of a guest of [`GuestFiles`].
+/// The shell of a guest that runs from [`GuestFiles`].
 #[derive(Debug)]
 pub struct GuestShell(Shell);
 
@@ -85,7 +85,7 @@ impl GuestFiles {
         &self.agent
     }
 
-    /// Waits until the guest, which QEMU has started, has booted.
+    /// Waits until the guest, which the caller has started in QEMU, has booted, and returns its shell.
     ///
     /// # Errors
     /// If it does not answer within `limit`, or the user requests a stop.

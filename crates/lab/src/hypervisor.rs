@@ -30,7 +30,7 @@ const MEMORY_MIB: u64 = 3072;
 const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
 /// Kernel parameters. The console is searched for warnings, so warnings about slow emulation are disabled.
 const APPEND: &str = "ipv6.disable=1 nokaslr nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
-/// Kernel parameters that isolate a third CPU for a guest, as the profile sv-hypervisor of `latpath tune` asks for.
+/// Kernel parameters that isolate a third CPU for a guest, as the profile sv-hypervisor of `latpath tune` requires.
 const ISOLATED: &str = "isolcpus=managed_irq,domain,2 nohz_full=2 rcu_nocbs=2 rcu_nocb_poll irqaffinity=0-1 \
                             skew_tick=1 nosoftlockup processor.max_cstate=1 kvm.kvmclock_periodic_sync=N";
 
@@ -46,7 +46,7 @@ pub struct Hypervisor {
     debugger: PathBuf,
     /// Number of console bytes already checked.
     checked: usize,
-    // Keeps the folder of its sockets.
+    // Keeps the folder of its sockets from being removed.
     _lab: Lab,
 }
 
@@ -129,7 +129,8 @@ impl Hypervisor {
             });
             match booted {
                 Ok(hypervisor) => {
-                    // Only a guest shows which of the two KVM variants is best.
+                    // Which of the two KVM variants is best shows only when a guest boots, so only emulation is
+                    // remembered here.
                     if acceleration == Acceleration::Tcg && !is_foreign {
                         acceleration.remember();
                     }
@@ -167,7 +168,7 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// The path in the hypervisor of a file of this machine.
+    /// The path, in the hypervisor, of a file of this machine.
     pub fn path_of(&self, file: &Path) -> PathBuf {
         match self.kernel.arch == Arch::OWN {
             true => file.into(),

@@ -60,7 +60,7 @@ fn small_root(kernel: &Kernel, modules: &[&str], init: &str, busybox: &Path) -> 
     image.file("/bin/busybox", 0o755, &read(busybox)?);
     image.link("/bin/sh", "busybox");
     for (n, module) in kernel.modules.load(modules)?.iter().enumerate() {
-        // The shell's `*` lists the files in this order.
+        // The numbers make the shell's `*` list the files in load order.
         image.file(&format!("/modules/{n:02}-{}.ko", module.name), 0o644, &module.bytes);
     }
     Ok(image)

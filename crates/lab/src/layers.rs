@@ -98,7 +98,7 @@ impl Layers {
     /// The layers from the cache, fetched if missing.
     pub(crate) fn of(kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = cache()?;
-        // Each list of tools has its own folder.
+        // Each list of tools has its own folder, so a changed list is fetched anew.
         let own_tools = cache.join(TOOLS.join("+"));
         if !own_tools.is_dir() {
             progress("fetching tools for the lab's hypervisor (5 MB, once)");
@@ -194,7 +194,7 @@ fn depmod(root: &Path, release: &str, work: &Work, tools: &Path, stop: Stop) -> 
     let program = match crate::path_of("depmod") {
         Some(own) => own,
         None => {
-            // kmod acts by the name that it is called by.
+            // kmod acts as the tool under whose name it is run.
             let link = work.folder().join("depmod");
             std::os::unix::fs::symlink(tools.join("usr/bin/kmod"), &link).doing("link depmod")?;
             link

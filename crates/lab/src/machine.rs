@@ -67,7 +67,7 @@ impl Machine {
         }
     }
 
-    /// The release of its kernel, as in `uname -r`.
+    /// The release of its kernel, as printed by `uname -r`.
     pub fn release(&self) -> &str {
         &self.release
     }
@@ -138,7 +138,7 @@ impl Machine {
 fn is_alive(qemu: &mut Running, name: &str, messages: &Path) -> Result<()> {
     match qemu.ended()? {
         Some(status) => {
-            // Warnings about CPU features that the emulation lacks are not the reason of an end.
+            // Warnings about CPU features that the emulation lacks do not explain why QEMU ended.
             let lines = last_lines(messages, 10).into_iter().filter(|line| !line.contains(": warning: "));
             let why = std::iter::once(format!("QEMU ended, {status}")).chain(lines);
             Err(Error::Guest { guest: name.into(), why: why.collect::<Vec<_>>().join("; ") })

@@ -67,7 +67,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // If this fails, the next start removes it.
+        // If this fails, the next latpath removes the namespace.
         let _ = Netns::delete(&self.name);
     }
 }

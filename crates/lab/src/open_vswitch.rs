@@ -26,15 +26,15 @@ const QUICK: Duration = Duration::from_secs(60);
 /// them all.
 const UPTIME: f64 = 11.0;
 
-/// Open vSwitch's daemon as built with DPDK, which has ports of vhost-user (Debian: openvswitch-switch-dpdk).
+/// Open vSwitch's daemon built with DPDK, which supports vhost-user ports (Debian: openvswitch-switch-dpdk).
 pub const WITH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
-/// Settings of DPDK for a machine without huge pages and without NICs for it.
+/// Settings of DPDK for a machine without huge pages and without NICs for DPDK.
 const DPDK: [&str; 5] = [
     "other_config:dpdk-init=true",
-    // Some 60 MiB for each port, not 700 MiB for all.
+    // About 60 MiB per port, instead of 700 MiB shared by all ports.
     "other_config:per-port-memory=true",
     "other_config:dpdk-lcore-mask=0x1",
-    // A thread that polls without sleep takes a whole CPU, for which a guest's boot waits in an emulated hypervisor.
+    // A polling thread that never sleeps takes a whole CPU, which delays a guest's boot in an emulated hypervisor.
     "other_config:pmd-maxsleep=500",
     "other_config:dpdk-extra=\"--no-huge --legacy-mem --no-pci -m 256\"",
 ];
@@ -45,7 +45,7 @@ pub struct OpenVswitch {
     daemon: Running,
     database: Running,
     folder: PathBuf,
-    // Keeps the folder.
+    // Keeps the folder from being removed.
     _lab: Lab,
 }
 
@@ -108,7 +108,7 @@ impl OpenVswitch {
         Ok(Self { daemon, database, folder, _lab: lab.clone() })
     }
 
-    /// Its database, as ovs-vsctl's `--db`.
+    /// Its database, in the form that ovs-vsctl's `--db` takes.
     pub fn database(&self) -> String {
         format!("unix:{}", self.folder.join("db.sock").display())
     }
@@ -169,7 +169,7 @@ impl OpenVswitch {
         self.appctl("revalidator/purge").map(drop)
     }
 
-    /// The folder of its sockets, as `OVS_RUNDIR` for callers that run its programs directly.
+    /// The folder of its sockets: the `OVS_RUNDIR` for callers that run its programs directly.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -220,7 +220,7 @@ fn wait_for(running: &mut Running, program: &str, folder: &Path, socket: &str) -
     Ok(())
 }
 
-/// The line `  lookups: hit:15 missed:2 lost:0`.
+/// Parses the line `  lookups: hit:15 missed:2 lost:0`.
 fn read_lookups(shown: &str) -> Option<Lookups> {
     let line = shown.lines().find_map(|l| l.trim().strip_prefix("lookups: "))?;
     let number = |name: &str| line.split(' ').find_map(|w| w.strip_prefix(name)?.strip_prefix(':')?.parse().ok());

@@ -51,8 +51,7 @@ impl OwnModule {
 }
 
 impl LabKernel {
-    /// The file of a module for this kernel, for `insmod` in its hypervisor. Fetches and builds the files that the
-    /// cache lacks.
+    /// The file of a module for this kernel, for `insmod` in its hypervisor. Fetches and builds what the cache lacks.
     ///
     /// # Errors
     /// If the headers cannot be fetched, or the module cannot be built.
@@ -105,7 +104,7 @@ impl Headers {
         all.push(package);
         let all: Vec<&str> = all.iter().map(String::as_str).collect();
         let root = apt::unpack_all(&view.download_all(&all, work, stop)?, work, stop)?;
-        // The makefile includes others by their installed paths.
+        // The makefile includes others by their installed paths, which are replaced by those in the cache.
         let makefile = root.join("usr/src").join(self.package()).join("Makefile");
         let text = fs::read_to_string(&makefile).doing(format!("read {}", makefile.display()))?;
         let moved = text.replace("/usr/src/", &format!("{}/usr/src/", self.root.display()));
@@ -125,7 +124,7 @@ fn build(headers: &Headers, folder: &Path, stop: Stop) -> Result<()> {
     let mut command = Command::new("make");
     command.arg("-C").arg(headers.root.join("usr/src").join(headers.package()));
     command.arg(format!("M={}", folder.display())).arg(format!("CC={compiler}"));
-    // BTF would need pahole.
+    // BTF is disabled, because it would need pahole.
     command.args(["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]);
     process::run(&mut command, Duration::from_secs(300), stop)?;
     match OwnModule::ALL.into_iter().find(|module| !folder.join(module.file()).is_file()) {

@@ -49,7 +49,7 @@ struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // If this fails, the next start removes it.
+        // If this fails, the next latpath removes the folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -93,7 +93,7 @@ impl Lab {
         self.lay_through(Switch::LinuxBridge, application)
     }
 
-    /// A copy of a program without debugging information, which an emulated guest unpacks sooner; the program itself if
+    /// A copy of a program without debugging information, which an emulated guest unpacks faster; the program itself if
     /// it cannot be stripped.
     pub fn stripped(&self, whole: PathBuf, name: &str) -> PathBuf {
         let small = self.folder().join(name);
@@ -115,7 +115,7 @@ impl Lab {
         let open_vswitch = match switch {
             Switch::OpenVswitch => Some(Arc::new(OpenVswitch::start(self, &hypervisor)?)),
             Switch::LinuxBridge => {
-                // It floods multicast, as the lab needs.
+                // Without snooping, the bridge floods multicast, as the lab requires.
                 host.add_device(BRIDGE, NewDevice::Bridge { multicast_snooping: false, spanning_tree: false })?;
                 None
             }
@@ -123,7 +123,7 @@ impl Lab {
         };
         cable(&publisher, PUBLISHER, &hypervisor, NIC)?;
         if switch == Switch::Macvtap {
-            // It receives all groups: QEMU does not tell it which ones the guest joins.
+            // The macvtap receives all multicast groups: QEMU does not report to it which ones the guest joins.
             host.add_device(TAP, NewDevice::Macvtap { lower: NIC, mode: MacvtapMode::Bridge, queues: 1 })?;
             host.set(TAP, &[Change::Flag(Flag::AllMulticast, true), up])?;
             host.set(NIC, &[up])?;

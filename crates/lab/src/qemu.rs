@@ -94,7 +94,7 @@ impl Start<'_> {
         };
         let mut append = format!("console={} panic=-1 mitigations=off {}", self.arch.console(), self.append);
         if !self.verbose {
-            // Warnings and errors.
+            // Shows only warnings and errors.
             append.push_str(" loglevel=5");
         }
         if self.acceleration == Acceleration::Tcg && self.arch == Arch::X86 {

@@ -15,7 +15,7 @@ use std::{
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum output of a script, bytes: more is an error.
 const MOST_OUTPUT: usize = 64 << 20;
-/// Maximum line of the shell's protocol, bytes.
+/// Maximum length of a line of the shell's protocol, bytes.
 const MOST_LINE: usize = 4096;
 
 /// Result of a script in a machine.

@@ -16,7 +16,7 @@ use std::{
 const TICK: Duration = Duration::from_millis(10);
 /// Maximum share of its CPUs' runnable time that a machine may wait for a CPU without being starved.
 const MOST_WAITING: f64 = 0.3;
-/// Maximum delay of a wake-up in this process without starvation.
+/// Maximum delay of a wake-up in this process that does not count as starvation.
 const LONGEST_GAP: Duration = Duration::from_millis(700);
 
 /// A measurement of one QEMU process, from its creation to [`Watch::end`].
@@ -68,7 +68,7 @@ impl Watch {
     /// Ends the measurement.
     pub fn end(self) -> Starvation {
         let now = Times::of(self.pid);
-        // The times of a process that has ended are 0.
+        // The times of a process that has ended are 0, which would make the differences negative.
         let (ran, waited) = ((now.ran - self.before.ran).max(0.0), (now.waited - self.before.waited).max(0.0));
         let waiting = if ran + waited > 0.0 { waited / (ran + waited) } else { 0.0 };
         Starvation { waiting, gap: Duration::from_nanos(self.gap_ns.load(Ordering::Relaxed)) }

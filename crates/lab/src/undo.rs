@@ -91,7 +91,7 @@ impl LabEntry {
 
 impl Drop for LabEntry {
     fn drop(&mut self) {
-        // If this fails, the next start removes them.
+        // If this fails, the next latpath removes the objects.
         let _ = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).leave(&Labs);
     }
 }

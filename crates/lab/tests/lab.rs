@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Fetches the hypervisor's kernel; the error, if that fails.
+/// Fetches the hypervisor's kernel; returns the error if that fails.
 fn lacks_hypervisor() -> Lack {
     if cfg!(not(target_arch = "x86_64")) {
         return Some("the lab's hypervisor is x86-64".into());
@@ -103,7 +103,7 @@ fn crosses() -> Result<(), Failed> {
     done(application, ip(&format!("addr add 192.0.2.2/24 dev {APPLICATION}")))?;
     let before = path.hypervisor.counters_of(NIC)?;
     assert_eq!((before.rx_packets, before.tx_packets), (0, 0), "something sends on a lab link unasked");
-    // One ARP exchange and three echoes, each way.
+    // One ARP exchange and three echoes: four frames in each direction.
     let mut ping = Command::new("ping");
     ping.args(["-c", "3", "-i", "0.2", "-W", "5", "192.0.2.2"]).stdout(Stdio::null());
     if done(&path.publisher, ping).is_err() {

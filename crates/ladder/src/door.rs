@@ -43,11 +43,11 @@ const MAX_WAIT: Ns = 10_000_000_000;
 /// A step at the door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DoorStep {
-    /// The vCPU leaves the guest with the kick that announces the packet.
+    /// The vCPU leaves the guest to make the kick that announces the packet.
     Kicked,
     /// KVM receives the packet's interrupt.
     Signalled,
-    /// A vCPU that knows of the packet, or polls for it, runs in the guest.
+    /// A vCPU that has been notified of the packet, or polls for it, runs in the guest.
     Entered,
 }
 
@@ -70,9 +70,9 @@ pub struct DoorCounts {
     pub unknown: u64,
     /// Packets with an interrupt that no vCPU was seen to take.
     pub not_taken: u64,
-    /// Packets that vhost's workers took from guests, and those of them that were the first of a round after a kick.
+    /// Packets that vhost's workers took from guests.
     pub from_guests: u64,
-    /// See `from_guests`.
+    /// Those of `from_guests` that were the first of a round after a kick.
     pub kicked: u64,
 }
 
@@ -85,7 +85,8 @@ struct Queue {
     target: Option<u32>,
     /// Vector of the last interrupt.
     vector: Option<u32>,
-    /// The interrupt that QEMU raised for the queue's packets, and how often in a row.
+    /// The interrupt that QEMU raises for the queue's packets, and the number of observations in its favour, at most
+    /// [`SURE`].
     line: Option<(Line, u8)>,
 }
 
@@ -96,7 +97,7 @@ struct Pending {
     queue: QueueKey,
     /// The vCPU thread that took the queue's last interrupt before this packet.
     target: Option<u32>,
-    /// The first time since the packet's read at which this vCPU was in the guest.
+    /// The first time since the packet's read at which the vCPU `target` was in the guest.
     in_guest: Option<Mark>,
     /// Time at which this round took the packet.
     since: Ns,
@@ -107,7 +108,7 @@ struct Pending {
 struct Server {
     /// Whether it is a worker of vhost.
     is_vhost: bool,
-    /// The eventfd of the interrupt of the queue that a worker of vhost serves, if known.
+    /// Interrupt eventfd of the queue to a guest that a vhost worker serves, if known.
     call: Option<u32>,
     /// The queue whose eventfd the thread has read; only for threads of QEMU.
     relays: Option<QueueKey>,
@@ -115,7 +116,7 @@ struct Server {
     signals_other: bool,
     /// The kick before its round, until it has written a packet.
     kick: Option<Mark>,
-    /// The eventfd of the kicks of the queue from a guest that it serves, during its round.
+    /// During its round of a queue from a guest: the eventfd of that queue's kicks.
     serves: Option<u32>,
     pending: Vec<Pending>,
 }
@@ -146,13 +147,13 @@ pub struct Door {
     servers: HashMap<u32, Server>,
     queues: HashMap<QueueKey, Queue>,
     vcpus: HashMap<u32, Vcpu>,
-    /// Processes of virtual machines by their threads.
+    /// Processes of virtual machines, by thread ID.
     processes: HashMap<u32, Option<u32>>,
     interrupts: Vec<Interrupt>,
     kicks: Kicks,
     /// Packets without an interrupt that wait for this vCPU thread to enter the guest.
     polled: Vec<(u32, Sighting)>,
-    /// Number of packets in all of the above.
+    /// Number of packets held in `servers`, `interrupts` and `polled`.
     held: usize,
     counts: DoorCounts,
     now: Ns,
@@ -173,7 +174,8 @@ impl Door {
         self.processes.contains_key(&tid)
     }
 
-    /// Sets a thread's name and process. A vhost worker that is a kernel thread is named after its virtual machine's.
+    /// Sets a thread's name and process. The name of a vhost worker that is a kernel thread contains its virtual
+    /// machine's process, which is used.
     pub fn identify(&mut self, tid: u32, thread: Option<(&str, u32)>) {
         if self.processes.len() >= MOST_KNOWN {
             self.processes.clear();
@@ -250,7 +252,8 @@ impl Door {
         self.queues.entry(key).or_default()
     }
 
-    /// The entry of a vCPU thread that is in the guest, at `t` at the earliest; `None` if it is not known to be there.
+    /// The entry of a vCPU thread that is in the guest, with `t` as the earliest time; `None` if the thread is not
+    /// known to be there.
     fn in_guest(&self, vcpu: u32, t: Ns) -> Option<Mark> {
         match self.vcpus.get(&vcpu)?.place {
             Place::Inside(since) => Some(Mark { t: since.t.max(t), ..since }),
@@ -258,7 +261,7 @@ impl Door {
         }
     }
 
-    /// The next event of this machine.
+    /// Processes the next event of this machine.
     pub fn push(&mut self, cpu: u32, event: &Event, step: TakeStep) {
         self.now = self.now.max(event.t);
         let mark = mark_of(cpu, event);
@@ -353,7 +356,8 @@ impl Door {
                 }
                 self.signalled(mark, eventfd);
             }
-            // Of any packet: the first one of the round was the one that the kick announced.
+            // A write of any packet, followed or not, ends the kick's effect: the kick announced the first packet of
+            // the round.
             Transfer::TapWrite(..) => {
                 self.servers.get_mut(&mark.pid).into_iter().for_each(|server| server.kick = None);
             }
@@ -379,7 +383,7 @@ impl Door {
         }
     }
 
-    /// A worker has ended its round of a queue from a guest, if it was in one.
+    /// Ends a worker's round of a queue from a guest, if it is in one.
     fn end_service(&mut self, mark: Mark) {
         let serves = self.servers.get_mut(&mark.pid).and_then(|server| server.serves.take());
         serves.into_iter().for_each(|kick| self.kicks.round_ends(kick, mark.t));
@@ -391,7 +395,8 @@ impl Door {
             return;
         };
         let pending = std::mem::take(&mut server.pending);
-        // The eventfd's count includes a signal that QEMU has not read yet.
+        // If QEMU has not read an earlier signal yet, it reads both at once, so the packets share the earlier signal's
+        // interrupt.
         let is_known = |i: &Interrupt| i.stage == Stage::Signalled(eventfd) && i.raiser == mark.pid;
         let at = match self.interrupts.iter().rposition(is_known) {
             Some(at) => at,
@@ -426,14 +431,14 @@ impl Door {
         self.counts.not_taken += packets as u64;
     }
 
-    /// Begins an interrupt of a queue by the server on the CPU; `None` if there are too many.
+    /// Begins an interrupt that the server on the CPU raises for a queue; `None` if there are too many.
     fn begin(&mut self, mark: Mark, queue: QueueKey, stage: Stage) -> Option<usize> {
         if self.interrupts.len() >= MOST_INTERRUPTS {
             return None;
         }
         let process = self.process(mark.pid);
         let known = self.queue(queue);
-        // The kernel reuses the number of a closed eventfd.
+        // The kernel reuses the number of a closed eventfd: with another process, this is another queue.
         if known.process.is_some_and(|known| Some(known) != process) {
             *known = Queue::default();
         }
@@ -563,7 +568,7 @@ impl Door {
         match target.map_or(Place::Unknown, |(_, vcpu)| vcpu.place) {
             Place::Outside(_) => {}
             Place::Inside(since) => self.take(at, Mark { t: mark.t, ..since }, step),
-            // The vCPU may be in the guest, and may have received the interrupt already.
+            // The vCPU may be in the guest and may already have received the interrupt, so the time is unknown.
             Place::Unknown => {
                 let interrupt = self.interrupts.remove(at);
                 self.not_taken(interrupt.packets.len());
@@ -584,7 +589,7 @@ impl Door {
         for at in its.into_iter().rev() {
             match is_known {
                 true => self.interrupts[at].stage = Stage::Injected(mark.pid),
-                // The interrupt may belong to any vCPU of the process.
+                // The interrupt may belong to any vCPU of the process, so it is not known to be taken here.
                 false => {
                     let interrupt = self.interrupts.remove(at);
                     self.not_taken(interrupt.packets.len());
@@ -630,7 +635,7 @@ impl Door {
         }
     }
 
-    /// A vCPU in the guest has an interrupt.
+    /// Ends an interrupt that a vCPU in the guest takes, and reports the step of its packets.
     fn take(&mut self, at: usize, mark: Mark, step: TakeStep) {
         let interrupt = self.interrupts.remove(at);
         self.queue(interrupt.queue).target = Some(mark.pid);
@@ -644,7 +649,7 @@ impl Door {
         self.not_taken(missed);
     }
 
-    /// A vCPU in the guest polls for a packet.
+    /// Reports the step of a packet for which a vCPU in the guest polls.
     fn polls(&mut self, read: &Sighting, mark: Mark, step: TakeStep) {
         self.held -= 1;
         self.counts.polled += 1;
@@ -667,7 +672,7 @@ impl Door {
             }
             let now = self.queues.get(&queue).and_then(|queue| queue.target);
             match (in_guest, target) {
-                // Another vCPU has taken an interrupt in the meantime.
+                // Another vCPU has taken an interrupt in the meantime, so the polling vCPU is unknown.
                 _ if now != target && target.is_some() => self.forget(1),
                 (Some(mark), _) => self.polls(&read, mark, step),
                 (None, Some(vcpu)) => self.polled.push((vcpu, read)),

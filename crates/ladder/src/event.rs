@@ -4,7 +4,7 @@ use latpath_model::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of an eventfd: the same for the guest's kick and for its receiver.
+/// Identity of an eventfd: the same for the guest's kick and for its receiver.
 pub type Eventfd = u64;
 
 /// An event on a CPU.
@@ -76,7 +76,7 @@ pub enum EventKind {
     },
     /// The thread on the CPU starts to wake another thread.
     Waking {
-        /// Process id of the thread to wake.
+        /// The thread to wake, by its TID.
         pid: u32,
     },
     /// The vCPU leaves the guest, for a reason ([`crate::Ladder::reason`]).

@@ -99,7 +99,7 @@ impl Group {
     }
 }
 
-/// A guest that received its interrupt and whose next kick is pending.
+/// A transfer whose interrupt the guest has received, until the guest's next kick.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub lane: usize,

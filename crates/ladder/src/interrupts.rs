@@ -119,7 +119,7 @@ impl Ladder {
                 continue;
             }
             self.open[at].set(Step::Entered, mark);
-            // For an interrupt line, the handler's read of the device follows.
+            // For an interrupt line, the handler's read of the device follows, so the transfer stays open.
             match self.open[at].line {
                 Some(Line::Wire(_)) => at += 1,
                 _ => {
@@ -177,7 +177,7 @@ impl Ladder {
         if self.open.is_empty() {
             return;
         }
-        // The end of the previous interrupt with this vector was not seen.
+        // A transfer still open with this vector belongs to the previous interrupt, whose end was not seen.
         let before = self
             .take(|open| open.stage == Stage::Injected && open.target == Some(mark.pid) && open.vector == Some(vector));
         before.iter().for_each(|open| self.close(open));
@@ -221,7 +221,7 @@ impl Ladder {
                 Stage::Posted if is_wire(open) => {
                     open.target.map_or_else(|| self.may_target(open, mark.pid), |target| target == mark.pid)
                 }
-                // arm64 does not report injections.
+                // arm64 does not report injections, so the interrupt is still in this stage when it is handled.
                 Stage::Raised if !self.has_injections && is_wire(open) && self.may_target(open, mark.pid) => {
                     self.reach(at, mark)
                 }

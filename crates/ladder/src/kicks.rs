@@ -7,7 +7,7 @@ use crate::step::Step;
 use crate::threads::Mark;
 use crate::transfer::{Open, Stage};
 
-/// Number of times that the server turns to the queue after which a transfer without an interrupt is abandoned.
+/// Number of rounds of the queue after which a transfer that has not ended is abandoned.
 const PATIENCE: u8 = 8;
 
 impl Ladder {
@@ -28,7 +28,7 @@ impl Ladder {
         if woke.is_some() && queue.server.is_none() {
             queue.server = woke;
         }
-        // The guest offers receive buffers: no packet follows from the kick.
+        // The guest offers receive buffers: no packet follows the kick.
         if queue.direction == Some(Direction::ToGuest) {
             return;
         }

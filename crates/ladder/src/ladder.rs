@@ -51,7 +51,7 @@ pub struct Ladder {
     pub(crate) names: Names,
     now: Ns,
     first: Option<Ns>,
-    /// Whether events of these kinds were seen at all.
+    /// Whether events of these kinds have been seen at all.
     has_wakings: bool,
     pub(crate) has_accepts: bool,
     pub(crate) has_injections: bool,
@@ -120,7 +120,7 @@ impl Ladder {
         }
     }
 
-    /// Number of an exit reason. Reasons beyond 256 share the last number.
+    /// Returns the number that stands for an exit reason. Reasons beyond 256 share the last number.
     pub fn reason(&mut self, name: &str) -> u16 {
         let at = self.reasons.iter().position(|known| known == name).unwrap_or_else(|| {
             if self.reasons.len() < REASONS {
@@ -185,7 +185,7 @@ impl Ladder {
         if next != 0 {
             let thread = self.threads.of(next);
             let explained = thread.run(Mark { pid: next, ..mark }) || !thread.takes_part();
-            // If wakeups are not recorded at all, every thread seems to run without one.
+            // If wakeups are not recorded at all, every thread seems to run without one, which is no violation.
             self.counts.violations += u64::from(!explained && self.has_wakings);
         }
     }
@@ -273,7 +273,7 @@ impl Ladder {
         if eventfd != 0 && (self.calls.len() < KNOWN || self.calls.contains_key(&eventfd)) {
             self.calls.insert(eventfd, self.threads.process(server));
         }
-        // Its number may have been that of an eventfd for kicks, since closed.
+        // The number may have been that of a kick's eventfd, since closed, so its queue is forgotten.
         self.lane_of.remove(&Key::Kicks(eventfd));
     }
 
@@ -324,13 +324,14 @@ impl Ladder {
         if vcpu.exit.is_none() && !vcpu.is_vcpu {
             return;
         }
-        // On Intel CPUs, KVM reports the write after it has signalled the queue's eventfd.
+        // On Intel CPUs, KVM reports the write after it has signalled the queue's eventfd, so the queue is already
+        // known.
         if let Some(lane) = vcpu.kicked.take() {
             let queue = &mut self.lanes[lane];
             queue.doorbell = queue.doorbell.or(Some(doorbell));
             return;
         }
-        // The wakeup shows whether the write is a kick; KVM reports some writes only after it.
+        // A wakeup shows that the write is a kick; KVM reports some writes only after the wakeup.
         if self.join == Join::Wakeups && (is_known || woke.is_some()) {
             return self.kick(mark, Key::Doorbell(doorbell), woke);
         }

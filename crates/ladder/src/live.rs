@@ -18,7 +18,7 @@ const BYTES_PER_CPU: usize = 2 << 20;
 /// Maximum number of exit reasons with names.
 const REASONS: usize = 1024;
 
-/// Returns the name of an exit reason, from the vendor that defines it and its number.
+/// Returns the name of an exit reason, from the ISA that defines it and its number.
 pub type NameReason = Box<dyn Fn(u32, u32) -> String>;
 
 /// Follows transfers until [`Live::finish`].
@@ -41,9 +41,9 @@ struct Follower {
 }
 
 impl Live {
-    /// Starts. `only`: the processes of the virtual machines to follow, and their taps; if empty, all are followed.
-    /// With
-    /// `cost`, the kernel measures the programs' run time, which adds two clock readings to each run.
+    /// Starts to follow transfers. `only` and `taps`: the processes of the virtual machines to follow, and their taps;
+    /// if empty, all are followed. With `cost`, the kernel measures the programs' run time, which adds two clock
+    /// readings to each run.
     ///
     /// # Errors
     /// If the kernel or the user's rights do not allow tracing.
@@ -55,7 +55,7 @@ impl Live {
     ) -> Result<Self, StartError> {
         let measuring = if cost { Some(latpath_bpf::measure()?) } else { None };
         let recorder = Recorder::start_for(Scope::Transfers, BYTES_PER_CPU)?;
-        // Without vhost, only QEMU serves queues.
+        // Without vhost, only QEMU serves queues, so vhost's events are not needed.
         let is_vhost_seen = recorder.has("vhost_tx_kick") || !Path::new("/sys/module/vhost_net").exists();
         let join = match recorder.has("eventfd_read") && is_vhost_seen {
             true => Join::Eventfds,
@@ -110,7 +110,8 @@ impl Live {
     }
 }
 
-/// arch/x86/kvm/svm/svm.c reports an exit before it handles interrupts only since Linux 6.5.
+/// A note if this kernel reports exits late: arch/x86/kvm/svm/svm.c reports an exit before it handles interrupts only
+/// since Linux 6.5.
 fn late_exits(reasons: &HashMap<(u32, u32), u16>, release: &str) -> Option<String> {
     const SVM: u32 = 2;
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());

@@ -34,7 +34,7 @@ impl Ladder {
             })
             .collect();
         let [at] = candidates[..] else {
-            // Of several packets in a round, only the first counts.
+            // Without a waiting transfer, this is not the first packet of its round, and only the first counts.
             self.counts.ambiguous += u64::from(candidates.len() > 1);
             return;
         };

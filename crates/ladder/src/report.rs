@@ -1,4 +1,4 @@
-//! Results of the ladder: directly for programs, in the report for people.
+//! Results of the ladder: programs use them directly, the report shows them.
 
 use crate::event::Direction;
 use crate::figures::{Group, Key, Lane};
@@ -68,7 +68,7 @@ pub struct MeansReport {
     pub variant: Variant,
     /// Time from the first step to the last.
     pub total: Times,
-    /// The rungs, in order. Their sums add up to the total's.
+    /// The rungs, in order. The sums of their times add up to the total's sum.
     pub rungs: Vec<Rung>,
     /// Exit reasons of the kicks, most frequent first.
     pub exit_reasons: Vec<ReasonCount>,
@@ -83,7 +83,7 @@ pub struct MeansReport {
 pub struct Rung {
     /// The step.
     pub step: Step,
-    /// Its times, of the transfers with this rung.
+    /// Its times in the transfers that have this rung.
     pub time: Times,
 }
 
@@ -130,7 +130,7 @@ pub struct DrawnStep {
     pub rung_ns: Ns,
     /// The thread that performed the step.
     pub thread: String,
-    /// The thread's number.
+    /// The thread's TID.
     pub pid: u32,
     /// The CPU that it ran on.
     pub cpu: u32,

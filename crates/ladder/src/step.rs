@@ -72,7 +72,7 @@ pub enum Variant {
     /// C: vhost carries the packet, and KVM turns its signal into the interrupt (irqfd, MSI).
     #[serde(rename = "vhost_irqfd")]
     Irqfd,
-    /// D: as C, and hardware delivers the interrupt (APICv, AVIC).
+    /// D: like C, but hardware delivers the interrupt (APICv, AVIC).
     #[serde(rename = "vhost_posted")]
     Posted,
     /// No interrupt was raised: the guest had disabled it.

@@ -57,7 +57,7 @@ pub(crate) struct Thread {
     pub doorbell: Option<crate::event::Doorbell>,
     /// The queue that it kicked since its exit.
     pub kicked: Option<usize>,
-    /// Eventfd of the interrupt of the queue that this vhost worker serves, by direction.
+    /// Interrupt eventfd of the queue that this vhost worker serves, by direction.
     pub call: [u64; 2],
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct Open {
     pub target: Option<u32>,
     /// Whether the server has slept since it carried the packet.
     pub is_round_over: bool,
-    /// Number of times that the server has turned to the same queue since.
+    /// Number of times that the server has turned to the queue again since it began to serve the transfer.
     pub take_ups: u8,
     pub marks: [Option<Mark>; Step::ALL.len()],
 }

@@ -51,7 +51,7 @@ fn rungs(report: &Observation<LadderFigures>, variant: Variant) -> Result<Vec<(S
 fn standard() -> Result<(), Failed> {
     let got = rungs(&ladder(STANDARD)?, Variant::NoVhost)?;
     let want = [
-        // Both belong to the study's first rung, 29 µs: exit until the I/O thread runs.
+        // These two rungs make up the study's first one, 29 µs: from the exit until the I/O thread runs.
         (Step::Woken, 12),
         (Step::Runs, 17),
         (Step::Packet, 193),

@@ -1,6 +1,6 @@
 //! Flags from a file, for flags that a user always passes to a command.
 //!
-//! The file has a table for each command, as `[record]` or `[ping.emit]`, with its flags by their long names. The
+//! The file has a table for each command, e.g. `[record]` or `[ping.emit]`, with its flags by their long names. The
 //! command line takes precedence.
 
 use anyhow::{bail, Context, Result};
@@ -18,8 +18,8 @@ pub const FLAG: &str = "config";
 /// Maximum size of the file, bytes; the rest is ignored.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The command line with the flags of the file: of `--config FILE`, otherwise of the user's file, otherwise of the
-/// machine's.
+/// Adds the flags of the file to the command line. The file is that of `--config FILE`, otherwise the user's, otherwise
+/// the machine's.
 ///
 /// # Errors
 /// If the file cannot be read, or a key or value is not a valid flag; the text has the file's name and the line.
@@ -44,7 +44,7 @@ pub fn with_file(commands: &Command, args: Vec<OsString>) -> Result<Vec<OsString
     File { path: &path, text: &text }.apply(commands, &matches, args)
 }
 
-/// Whether only this user and root can have written a file: flags can name commands.
+/// Whether only this user and root can have written a file, which is required because flags can name commands.
 fn is_own(uid: u32, mode: u32) -> bool {
     (uid == 0 || uid == nix::unistd::geteuid().as_raw()) && mode & 0o022 == 0
 }
@@ -106,7 +106,7 @@ impl File<'_> {
             }
             let flags = self.flags(name, value).with_context(|| line.clone())?;
             match wrong(with(&all, &flags)) {
-                // A flag on the command line excludes this one.
+                // A flag on the command line excludes this one, which is therefore skipped.
                 Some(e)
                     if e.kind() == ErrorKind::ArgumentConflict
                         && wrong(with(&args, &flags)).is_some_and(|e| e.kind() == ErrorKind::ArgumentConflict) => {}
@@ -142,7 +142,7 @@ impl File<'_> {
         })
     }
 
-    /// `FILE:LINE` of a byte.
+    /// The position of a byte, as `FILE:LINE`.
     fn at(&self, byte: usize) -> String {
         let line = self.text.bytes().take(byte).filter(|b| *b == b'\n').count() + 1;
         format!("{}:{line}", self.path.display())

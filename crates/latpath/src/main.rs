@@ -125,7 +125,7 @@ fn with_causes(error: &anyhow::Error) -> String {
 /// End of a system error's text for a missing permission.
 const EACCES: &str = "Permission denied (os error 13)";
 
-/// The text without the numbers of system errors: `No such file or directory (os error 2)`.
+/// The text without the numbers of system errors, such as ` (os error 2)` after `No such file or directory`.
 fn without_numbers(text: &str) -> String {
     const MARK: &str = " (os error ";
     let mut parts = text.split(MARK);
@@ -159,7 +159,7 @@ fn undo_what_was_left() {
     }
 }
 
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured, but a limit of the user was broken.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured, but a limit set by the user was broken.
 fn main() -> ExitCode {
     trace();
     let args = match config::with_file(&commands(), cmd::ping::with_emit(std::env::args_os().collect())) {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watchdog::Watchdog;
 
-/// Inverse of the minimum share of sightings on a CPU of the route.
+/// A CPU belongs to the route if it has at least 1/`LEAST_SHARE` of the sightings.
 const LEAST_SHARE: u64 = 100;
 /// Interval at which the route's CPUs are determined.
 const ROUTE_EVERY: Duration = Duration::from_secs(1);
@@ -51,8 +51,8 @@ pub struct Background {
 
 impl Background {
     /// Moves all threads of the process to the background, and off the CPUs that are isolated or run without a tick.
-    /// The calling thread runs the main loop. Without other CPUs the process keeps its CPUs. Priority is unchanged if
-    /// the user gave the process another policy, or if the kernel would not allow the return to normal.
+    /// The calling thread runs the main loop. If there are no other CPUs, the process keeps its CPUs. The priority is
+    /// unchanged if the user gave the process another policy, or if the kernel would not allow the return to normal.
     pub fn begin() -> Self {
         let (mut isolated, allowed) = (Root::of(Path::new("/")).isolated_cpus(), allowed());
         let mut home = allowed.without(&isolated);
@@ -92,8 +92,8 @@ impl Background {
         self.ring = ring.max(1);
     }
 
-    /// Call it in each round of the main loop, at least five times per second, with the sightings of this machine that
-    /// the round took from the rings.
+    /// To be called in each round of the main loop, at least five times per second, with the sightings of this machine
+    /// that the round took from the rings.
     pub fn round(&mut self, sightings: &[Sighting]) {
         let now = Instant::now();
         if let Some(governor) = &mut self.governor {
@@ -164,7 +164,7 @@ fn pin(thread: Pid, cpus: &Cpus) -> bool {
     cpus.iter().all(|cpu| set.set(cpu as usize).is_ok()) && sched_setaffinity(thread, &set).is_ok()
 }
 
-/// Learns from sightings which CPUs the route uses.
+/// Determines from sightings which CPUs the route uses.
 #[derive(Debug, Default)]
 struct RouteCpus {
     sightings: Vec<u64>,
@@ -180,7 +180,7 @@ impl RouteCpus {
         self.sightings[cpu] += 1;
     }
 
-    /// The CPUs with at least 1 % of the sightings. Call it once per second: each call halves the earlier counts.
+    /// The CPUs with at least 1 % of the sightings. To be called once per second: each call halves the earlier counts.
     fn cpus(&mut self) -> Cpus {
         let all: u64 = self.sightings.iter().sum();
         let used = self.sightings.iter().enumerate().filter(|(_, n)| **n > 0 && **n * LEAST_SHARE >= all);

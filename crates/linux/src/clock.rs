@@ -18,7 +18,7 @@ pub fn realtime() -> Ns {
 pub struct KernelTime {
     /// Whether a daemon keeps the clock synchronised.
     pub synchronised: bool,
-    /// Maximum error against UTC as set by the daemon, ns.
+    /// Maximum error relative to UTC as set by the daemon, ns.
     pub max_error_ns: Ns,
     /// Frequency correction, ppb.
     pub frequency_ppb: i64,
@@ -27,7 +27,7 @@ pub struct KernelTime {
 }
 
 impl KernelTime {
-    /// Reads it.
+    /// Reads the kernel's record.
     pub fn read() -> Self {
         // SAFETY: all zero bytes are a valid value of this struct of numbers; without modes the call only fills it.
         let (state, timex) = unsafe {
@@ -44,14 +44,15 @@ impl KernelTime {
     }
 }
 
-/// Maximum error of `CLOCK_REALTIME` against UTC, ns, as set by the daemon that steers it (`adjtimex`, `maxerror`);
-/// `None` if it is not synchronised.
+/// Maximum error of `CLOCK_REALTIME` relative to UTC, ns, as set by the daemon that steers the clock (`adjtimex`,
+/// `maxerror`); `None` if the clock is not synchronised.
 pub fn utc_error() -> Option<Ns> {
     let time = KernelTime::read();
     time.synchronised.then_some(time.max_error_ns)
 }
 
-/// Reads one of the system's clocks, ns. 0 if the kernel lacks it: every Linux has the clocks that latpath reads.
+/// Reads one of the system's clocks, ns. Returns 0 if the kernel lacks the clock; every Linux kernel has those that
+/// latpath reads.
 pub fn read_clock(clock: ClockId) -> Ns {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }

@@ -1,5 +1,5 @@
-//! Confines a process that parses files of other users: afterwards it can compute, and use its open descriptors. It
-//! cannot open files, execute, connect to or signal anything.
+//! Confines a process that parses files of other users: afterwards it can compute and use its open descriptors. It
+//! cannot open files, execute programs, connect to anything, or signal other processes.
 
 use nix::sys::resource::{setrlimit, Resource};
 use std::io;
@@ -13,30 +13,32 @@ const CAPABILITIES: libc::c_int = 64;
 /// mapped.
 const OPEN_MAPPED_FILES: u64 = 1 << 2 | 1 << 19 | CHECKPOINT_RESTORE;
 const CHECKPOINT_RESTORE: u64 = 1 << 40;
-/// `CAP_SYS_ADMIN` implies `CAP_CHECKPOINT_RESTORE`, which a container may lack.
+/// Kept if `CAP_CHECKPOINT_RESTORE`, which a container may lack, is missing: `CAP_SYS_ADMIN` implies it.
 const SYS_ADMIN: u64 = 1 << 21;
 
 /// Irrevocably removes all rights from this process: another user (`nobody`), no capabilities, no new privileges, no
 /// paths (Landlock), and no system calls except those that compute and use open descriptors (seccomp). The process must
-/// have one thread.
+/// have only one thread.
 ///
-/// The process ends with its parent, whose number is `parent`.
+/// The process ends with its parent, whose PID is `parent`.
 ///
-/// A user other than root keeps its user. A kernel without Landlock is accepted if it has seccomp, and vice versa.
+/// The user of a process that does not run as root is not changed. A kernel without Landlock is accepted if it has
+/// seccomp, and vice versa.
 ///
 /// # Errors
 /// The process would keep a capability, or the kernel has neither Landlock nor seccomp filters.
 pub fn confine(parent: libc::pid_t) -> io::Result<()> {
     no_new_privileges()?;
-    // SAFETY: system calls with numbers, for this thread only; libc's wrappers would signal threads that this process
-    // does not have.
+    // SAFETY: system calls that take numbers, for this thread only; libc's wrappers would signal threads that this
+    // process does not have.
     unsafe {
-        // Without this right the process belongs to another user, and has no relevant capabilities either.
+        // Failures are ignored: a process that may not change its user is not root's, and has no relevant capabilities
+        // either.
         libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>());
         libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY);
         libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY);
     }
-    // The change of user has reset it.
+    // The change of user has reset the parent-death signal.
     ends_with(parent)?;
     keep_capabilities(0)?;
     for resource in [Resource::RLIMIT_CORE, Resource::RLIMIT_FSIZE, Resource::RLIMIT_NPROC, Resource::RLIMIT_MEMLOCK] {
@@ -48,12 +50,12 @@ pub fn confine(parent: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Ends this process together with the thread that made it, in the process `parent`.
+/// Makes this process end together with the thread that created it, which belongs to the process `parent`.
 ///
 /// # Errors
 /// The parent has already ended.
 pub fn ends_with(parent: libc::pid_t) -> io::Result<()> {
-    // SAFETY: numbers.
+    // SAFETY: these calls take only numbers.
     let is_child = unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::getppid() == parent
@@ -64,8 +66,8 @@ pub fn ends_with(parent: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Reduces the process to the capabilities for opening files that other processes have mapped, without new privileges.
-/// The process must have one thread.
+/// Reduces the process's capabilities to those for opening files that other processes have mapped, without new
+/// privileges. The process must have only one thread.
 ///
 /// # Errors
 /// The kernel's error.
@@ -85,7 +87,7 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 }
 
 fn no_new_privileges() -> io::Result<()> {
-    // SAFETY: numbers.
+    // SAFETY: takes only numbers.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
 }
 
@@ -106,8 +108,8 @@ fn keep_capabilities(kept: u64) -> io::Result<()> {
     /// `_LINUX_CAPABILITY_VERSION_3`: two words per set.
     const VERSION: u32 = 0x2008_0522;
     for capability in (0..CAPABILITIES).filter(|bit| kept & 1 << bit == 0) {
-        // SAFETY: numbers. Without CAP_SETPCAP the bounding set remains; no_new_privs prevents gaining anything from
-        // it.
+        // SAFETY: takes only numbers. Without CAP_SETPCAP the bounding set remains, but no_new_privs prevents the
+        // process from gaining anything from it.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
     let half = |word: u64| Sets { effective: word as u32, permitted: word as u32, inheritable: 0 };
@@ -222,7 +224,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
-    /// Runs `work` in a child process; returns whether that exited with 0.
+    /// Runs `work` in a child process; returns whether the child exited with status 0.
     fn apart(work: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child calls `work`, which does not depend on other threads, and exits.
         match unsafe { libc::fork() } {
@@ -242,7 +244,7 @@ mod tests {
 
     /// Attempts the actions of a compromised process; returns those that succeeded.
     fn ways_out(landlock_alone: bool) -> Vec<&'static str> {
-        // SAFETY: static names, and numbers.
+        // SAFETY: the calls take static names and numbers.
         unsafe {
             let open = libc::open(c"/proc/version".as_ptr(), libc::O_RDONLY);
             let make = libc::open(c"/tmp/latpath-confined".as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600);

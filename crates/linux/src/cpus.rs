@@ -1,9 +1,9 @@
-//! Sets of CPUs as the kernel writes them: `0-3,8`.
+//! Sets of CPUs in the kernel's format, e.g. `0-3,8`.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-/// Maximum number of CPUs of Linux (CONFIG_NR_CPUS); an unset mask may list more.
+/// Maximum number of CPUs that Linux supports (CONFIG_NR_CPUS); an unset mask may list more.
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_RANGES: usize = 1 << 13;
 
@@ -12,12 +12,12 @@ const MOST_RANGES: usize = 1 << 13;
 pub struct Cpus(Vec<RangeInclusive<u32>>);
 
 impl Cpus {
-    /// Whether it contains no CPU.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `CPU 4`, `CPUs 0-2`; `None` for an empty set.
+    /// The set for messages, e.g. `CPU 4` or `CPUs 0-2`; `None` if it is empty.
     pub fn named(&self) -> Option<String> {
         let mut all = self.iter();
         let first = all.next()?;
@@ -54,7 +54,7 @@ impl Cpus {
         self.iter().filter(|cpu| other.contains(*cpu)).collect()
     }
 
-    /// The CPUs of a mask, as the kernel writes it: `f`, `00000001,00000000`; `None` for other text.
+    /// Parses a CPU mask in the kernel's format, e.g. `f` or `00000001,00000000`; `None` for other text.
     pub fn of_mask(text: &str) -> Option<Self> {
         let digits: Vec<u32> = text.chars().filter(|c| *c != ',').map(|c| c.to_digit(16)).collect::<Option<_>>()?;
         let of_digit = |(place, digit): (usize, &u32)| {
@@ -64,7 +64,7 @@ impl Cpus {
         (!digits.is_empty()).then(|| digits.iter().rev().enumerate().flat_map(of_digit).collect())
     }
 
-    /// The mask of the CPUs, in words of 32 bits without leading zeros: `3`, `1,00000000`.
+    /// The CPUs as a mask in 32-bit words without leading zeros, e.g. `3` or `1,00000000`.
     pub fn mask(&self) -> String {
         let last = self.iter().max().unwrap_or(0);
         let word = |n: u32| (0..32).filter(|bit| self.contains(32 * n + bit)).fold(0_u32, |word, bit| word | 1 << bit);

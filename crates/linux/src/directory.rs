@@ -1,5 +1,5 @@
-//! A directory, identified by its descriptor. The owner of its parent directory can rename it and put a link in its
-//! place; all operations here affect the directory that was opened.
+//! A directory, identified by its descriptor. The owner of its parent directory can rename it and replace it with a
+//! link; all operations here affect the directory that was opened.
 
 use crate::files;
 use nix::dir::Dir;
@@ -19,12 +19,12 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Directory {
     descriptor: Arc<File>,
-    /// The path by which it was opened, for messages.
+    /// The path by which the directory was opened, for messages.
     path: Arc<Path>,
 }
 
 impl Directory {
-    /// Opens an existing directory; the empty path is the working directory.
+    /// Opens an existing directory; an empty path means the working directory.
     ///
     /// # Errors
     /// The system's error.
@@ -66,7 +66,7 @@ impl Directory {
         let name = name.as_ref();
         mkdirat(&self.descriptor, name, Mode::S_IRWXU)?;
         let made = self.open_directory(name)?;
-        // Users with write permission in the parent may have replaced it since.
+        // Users with write permission in the parent may have replaced the directory since.
         let found = made.metadata()?;
         let is_ours = found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o077 == 0;
         match is_ours && made.names()?.is_empty() {
@@ -85,12 +85,12 @@ impl Directory {
         Ok(Self { descriptor: Arc::new(file), path: self.join(name).into() })
     }
 
-    /// The path by which it was opened, only for messages.
+    /// The path by which the directory was opened, only for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file's path by that name, only for messages.
+    /// Path of the file with this name, only for messages.
     pub fn join(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(name.as_ref())
     }
@@ -104,7 +104,7 @@ impl Directory {
         self.open_at(OsStr::new("."), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())
     }
 
-    /// Why others could create links in it; `None` if they cannot.
+    /// Returns why others could create links in the directory; `None` if they cannot.
     ///
     /// # Errors
     /// The system's error.
@@ -112,13 +112,13 @@ impl Directory {
         Ok(files::why_others_write(&self.metadata()?))
     }
 
-    /// Whether its path still leads to it.
+    /// Whether the path still leads to this directory.
     pub fn has_its_name(&self) -> bool {
         let identity = |found: Metadata| (found.dev(), found.ino());
         self.path.metadata().ok().map(identity) == self.metadata().ok().map(identity)
     }
 
-    /// Its owner, mode and age.
+    /// Owner, mode and times of the directory.
     ///
     /// # Errors
     /// The system's error.
@@ -151,7 +151,7 @@ impl Directory {
     /// Opens a regular file for reading, and rejects anything else.
     ///
     /// # Errors
-    /// The system's error, or it is not a regular file.
+    /// The system's error, or the file is not a regular one.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         files::regular(self.open_at(name.as_ref(), OFlag::O_RDONLY | files::NONBLOCKING, Mode::empty())?)
     }
@@ -160,7 +160,7 @@ impl Directory {
     /// names are rejected: they might be files of another directory.
     ///
     /// # Errors
-    /// The system's error, or it is not such a file.
+    /// The system's error, or the file is rejected.
     pub fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW | files::NONBLOCKING;
         let file = files::regular(self.open_at(name.as_ref(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)?;
@@ -206,7 +206,7 @@ impl Directory {
         Ok(unlinkat(&self.descriptor, name.as_ref(), UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Removes all files in it and in its subdirectories: undoes a failed creation.
+    /// Removes all files in the directory and its subdirectories, to undo a failed creation.
     pub fn clear(&self) {
         for name in self.names().unwrap_or_default() {
             if self.remove(&name).is_err() {
@@ -232,7 +232,7 @@ impl Directory {
         Ok(names?.into_iter().filter(|name| name != "." && name != "..").collect())
     }
 
-    /// Makes renames and removals in it durable (fsync).
+    /// Makes renames and removals in the directory durable (fsync).
     ///
     /// # Errors
     /// The system's error.
@@ -306,7 +306,7 @@ mod tests {
         for name in ["pipe", "link", "one"] {
             assert!(directory.append(name).is_err(), "{name}");
         }
-        // With a reader, it can be opened.
+        // If it has a reader, opening the FIFO succeeds, so its type must be checked.
         let _reader =
             File::options().read(true).custom_flags(libc::O_NONBLOCK).open(folder.path().join("pipe")).unwrap();
         assert!(directory.append("pipe").is_err() && directory.open_file("pipe").is_err());

@@ -1,5 +1,5 @@
-//! Safe access to files of others and to files in directories that others can write: no write follows a link, and no
-//! read blocks.
+//! Safe access to files of other users, and to files in directories that others can write: no write follows a link, and
+//! no read blocks.
 
 use crate::Directory;
 use nix::fcntl::OFlag;
@@ -12,7 +12,7 @@ use std::path::Path;
 pub(crate) const NONBLOCKING: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOCTTY);
 
 /// Creates a file that only its owner can read, replacing leftovers of a killed writer. Never writes through a link,
-/// which others could have created in the directory.
+/// which another user might have created in the directory.
 ///
 /// # Errors
 /// The system's error.
@@ -21,7 +21,7 @@ pub fn new_file(path: &Path) -> io::Result<File> {
     directory.new_file(name)
 }
 
-/// Opens a regular file for reading, and rejects anything else: a FIFO would block its reader for ever.
+/// Opens a regular file for reading, and rejects anything else: opening a FIFO would block for ever.
 ///
 /// # Errors
 /// The file cannot be opened, or is not a regular file.
@@ -29,7 +29,7 @@ pub fn open_file(path: &Path) -> io::Result<File> {
     regular(File::options().read(true).custom_flags(NONBLOCKING.bits()).open(path)?)
 }
 
-/// The file, if it is a regular one.
+/// Returns the file if it is a regular one.
 pub(crate) fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
@@ -62,8 +62,8 @@ pub fn special(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Why others could create links in a directory or replace the directory, and thereby redirect this user's writes.
-/// `None` if they cannot.
+/// Returns why others could create links in a directory or replace the directory, and thereby redirect this user's
+/// writes; `None` if they cannot.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -74,9 +74,9 @@ pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
     }
 }
 
-/// Why another user could replace a directory: the owner of each directory on the path, and users with write permission
-/// in it, can rename its entries. Root may own each; a directory with the sticky bit may be writable for all, who can
-/// only rename their own files in it. `None` if no other user can.
+/// Returns why another user could replace a directory; `None` if no other user can. The owner of each directory on the
+/// path, and users with write permission in it, can rename its entries. Root may own any of them. A directory with the
+/// sticky bit may be writable for all, since users can rename only their own files in it.
 ///
 /// # Errors
 /// One of the directories cannot be read.

@@ -1,17 +1,17 @@
 //! The text of `/proc/interrupts`.
 
-/// A line: an interrupt, or a count of another kind (`PIN`, `LOC`).
+/// A line: an interrupt, or a counter of another kind (`PIN`, `LOC`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptLine<'a> {
-    /// Number of the interrupt, or the name of the count.
+    /// IRQ number, or the name of the counter.
     pub label: &'a str,
     /// Sum over all CPUs.
     pub count: u64,
-    /// The words behind the counts: chip, type and names.
+    /// The words after the counts: chip, type and names.
     pub words: &'a str,
 }
 
-/// The lines of the text that have a count for each CPU of its head.
+/// The lines of the text that have a count for each CPU in its header.
 pub fn lines(text: &str) -> impl Iterator<Item = InterruptLine<'_>> {
     let cpus = text.lines().next().map_or(0, |head| head.split_whitespace().count());
     text.lines().skip(1).filter_map(move |line| {

@@ -3,7 +3,7 @@
 use crate::proc::kernel_release;
 use std::fs;
 
-/// Whether a request for this module's work would make the kernel load it: it exists and is not loaded.
+/// Whether a request that needs this module would make the kernel load it: the module exists and is not loaded.
 pub fn would_load_module(module: &str) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let folder = format!("/lib/modules/{}", kernel_release());

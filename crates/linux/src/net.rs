@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The result of a system call, or the error that it set.
+/// Converts the result of a system call, and returns the error in `errno` if it failed.
 ///
 /// # Errors
 /// The error in `errno`, if the result is negative.
@@ -59,15 +59,15 @@ pub unsafe fn get_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, val
     Ok(len as usize)
 }
 
-/// The control messages in a buffer, in the layout of cmsg(3): level and type, and the data. Ends at the first invalid
-/// length.
+/// The control messages in a buffer, in the layout of cmsg(3), each as (level, type) and data. Ends at the first
+/// invalid length.
 pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32), &[u8])> {
     const WORD: usize = size_of::<usize>();
     const HEADER: usize = (size_of::<libc::cmsghdr>()).next_multiple_of(WORD);
     let int = |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     std::iter::from_fn(move || {
-        // cmsg_len is a size_t in glibc; in musl an int with padding, which has the same bytes on 64-bit little-endian
-        // machines.
+        // cmsg_len is a size_t in glibc, and an int with padding in musl, which has the same bytes on 64-bit
+        // little-endian machines.
         let len = usize::from_ne_bytes(*control.first_chunk()?);
         let kind = (int(control, WORD)?, int(control, WORD + 4)?);
         let data = control.get(HEADER..len)?;
@@ -106,7 +106,7 @@ impl PacketSocket {
     /// # Errors
     /// The system's error.
     pub fn open(flags: i32) -> io::Result<Self> {
-        // SAFETY: no pointers. Protocol 0 receives nothing until bind names one.
+        // SAFETY: no pointers. With protocol 0, nothing is received until `bind` sets another protocol.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags, 0) })?;
         // SAFETY: `fd` is a new descriptor without another owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
@@ -150,8 +150,8 @@ impl PacketSocket {
         set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
-    /// Makes the device with this index accept more frames until the socket closes. `kind`: `PACKET_MR_…`; `group`: the
-    /// address of a single group.
+    /// Makes the device with this index accept more frames until the socket is closed. `kind`: `PACKET_MR_…`; `group`:
+    /// the address if `kind` is for a single group.
     ///
     /// # Errors
     /// The system's error.
@@ -170,7 +170,7 @@ impl PacketSocket {
     /// Number of frames dropped for lack of buffer space since the last call.
     pub fn dropped(&self) -> u64 {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-        // SAFETY: integers only.
+        // SAFETY: the structure contains only integers.
         let got = unsafe { get_option(self.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats) };
         got.map_or(0, |_| stats.tp_drops.into())
     }
@@ -193,7 +193,7 @@ impl Device {
     /// Creates the socket for requests. A missing device is reported by the first request.
     ///
     /// # Errors
-    /// No device can have this name, or the system's error.
+    /// The name is not valid for a device, or the system's error.
     pub fn named(device: &str) -> io::Result<Self> {
         let mut name = [0; libc::IFNAMSIZ];
         // The kernel's names end in a NUL; a longer name, or one that contains a NUL, is invalid.
@@ -225,7 +225,7 @@ impl Device {
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), code as _, &mut request) }).map(|_| request)
     }
 
-    /// Makes a request whose data the kernel reads and writes in `data`.
+    /// Makes a request for which the kernel reads and writes `data`.
     ///
     /// # Errors
     /// The system's error.

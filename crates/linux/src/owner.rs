@@ -1,7 +1,8 @@
-//! Owner of a process: a systemd unit, a container, a pod or a virtual machine, from the names of its control groups.
+//! Owner of a process: a systemd unit, a container, a pod or a virtual machine, derived from the names of its control
+//! groups.
 //!
-//! [`Owner::parse`] reads a /proc/PID/cgroup alone. [`Owner::label`] adds the names that people gave pods and
-//! containers, from files that kubelet, Docker and Podman keep on this machine; no daemon is asked.
+//! [`Owner::parse`] needs only a /proc/PID/cgroup. [`Owner::label`] adds the names that users gave pods and containers,
+//! from files that kubelet, Docker and Podman keep on this machine; no daemon is queried.
 
 use crate::proc::Root;
 use latpath_model::text::printable;
@@ -12,11 +13,11 @@ use std::sync::{Mutex, PoisonError};
 
 /// Maximum length of a name, bytes.
 const MOST_NAME: usize = 255;
-/// Maximum number of remembered names of pods and containers.
+/// Maximum number of cached names of pods and containers.
 const MOST_NAMES: usize = 1024;
-/// Maximum number of pods of this machine whose folders are listed; kubelet's default limit is 110.
+/// Maximum number of pods on this machine whose directories are listed; kubelet's default limit is 110.
 const MOST_PODS: usize = 4096;
-/// Length of a container's identifier, hexadecimal digits; and of its short form.
+/// Length of a container's identifier, and ([`SHORT_ID`]) of its short form, hexadecimal digits.
 const ID: usize = 64;
 const SHORT_ID: usize = 12;
 
@@ -31,13 +32,13 @@ pub enum Runtime {
     Containerd,
     /// CRI-O.
     CriO,
-    /// LXC, also of Proxmox and Incus.
+    /// LXC, including Proxmox and Incus.
     Lxc,
-    /// Another one.
+    /// Another program.
     Other,
 }
 
-/// Names of scopes before a container's identifier.
+/// Prefixes of the names of scopes, before a container's identifier.
 const SCOPES: [(&str, Runtime); 7] = [
     ("docker-", Runtime::Docker),
     ("libpod-conmon-", Runtime::Podman),
@@ -49,7 +50,7 @@ const SCOPES: [(&str, Runtime); 7] = [
 ];
 
 impl Runtime {
-    /// Its name.
+    /// Name of the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Docker => "docker",
@@ -69,11 +70,11 @@ pub enum Owner {
     Unit(String),
     /// A container: its identifier, or its name if it has none, and the program that runs it.
     Container(String, Runtime),
-    /// A pod of Kubernetes, by its UID, and one of its containers, if the process is in one.
+    /// A Kubernetes pod: its UID, and the container of the process, if the process is in one.
     Pod(String, Option<(String, Runtime)>),
-    /// A virtual machine of libvirt or systemd-machined, by its name.
+    /// A virtual machine of libvirt or systemd-machined: its name.
     Machine(String),
-    /// Another control group, by its own name.
+    /// Another control group: its own name.
     Group(String),
 }
 
@@ -83,8 +84,8 @@ impl Owner {
         Self::parse(&root.text(&format!("proc/{pid}/cgroup"))?)
     }
 
-    /// The owner by the text of a /proc/PID/cgroup, of version 1, 2 or both; `None` for the root group, and for login
-    /// sessions and systemd itself, whose processes are unrelated.
+    /// Derives the owner from the text of a /proc/PID/cgroup, of version 1, 2 or both. Returns `None` for the root
+    /// group, and for login sessions and systemd itself, whose processes are unrelated.
     pub fn parse(text: &str) -> Option<Self> {
         let lines = text.lines().filter_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
@@ -97,7 +98,7 @@ impl Owner {
         Self::of_path(path)
     }
 
-    /// The owner by a control group's path, or by the last part of one, as recordings have it.
+    /// Derives the owner from a control group's path, or from the last part of one, as stored in recordings.
     pub fn of_path(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != "..").collect();
         let container = (0..parts.len()).rev().find_map(|at| container(&parts[..=at]));
@@ -118,8 +119,8 @@ impl Owner {
         named(last).map(Self::Group)
     }
 
-    /// The name that people gave it: `web`, `shop/web-0`, `sshd.service`. Where this machine's files have none, or this
-    /// user may not read them, the identifier. The files of a container or pod are read once.
+    /// The name that users gave the owner, e.g. `web`, `shop/web-0` or `sshd.service`; its identifier if the files on
+    /// this machine contain no name or this user may not read them. The files of a container or pod are read once.
     pub fn name(&self) -> String {
         static NAMES: Mutex<Option<HashMap<Owner, String>>> = Mutex::new(None);
         if !matches!(self, Self::Container(..) | Self::Pod(..)) {
@@ -138,12 +139,12 @@ impl Owner {
         self.described(&self.name())
     }
 
-    /// [`Self::label`] by the files under this root.
+    /// Like [`Self::label`], from the files under this root.
     pub fn described_under(&self, root: &Root) -> String {
         self.described(&self.name_under(root))
     }
 
-    /// [`Self::name`] by the files under this root.
+    /// Like [`Self::name`], from the files under this root.
     pub fn name_under(&self, root: &Root) -> String {
         let known = match self {
             Self::Pod(uid, _) => pod_name(root, uid),
@@ -154,7 +155,7 @@ impl Owner {
         known.unwrap_or_else(|| self.own_name())
     }
 
-    /// The name in the control group; an identifier is cut short.
+    /// The name in the control group; identifiers are shortened.
     fn own_name(&self) -> String {
         match self {
             Self::Container(id, _) if is_id(id) => id[..SHORT_ID].into(),
@@ -181,7 +182,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A name that may be shown; `None` if it is too long.
+/// The name with unprintable characters replaced; `None` if it is empty or too long.
 fn named(name: &str) -> Option<String> {
     Some(printable(name)).filter(|name| !name.is_empty() && name.len() <= MOST_NAME)
 }
@@ -194,7 +195,7 @@ fn is_id(text: &str) -> bool {
     text.len() == ID && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The container of the last of these parts of a path.
+/// The container that the last of these parts of a path names.
 fn container(parts: &[&str]) -> Option<(String, Runtime)> {
     let (part, above) = parts.split_last()?;
     for (start, runtime) in SCOPES {
@@ -203,7 +204,7 @@ fn container(parts: &[&str]) -> Option<(String, Runtime)> {
             return Some((id.into(), runtime));
         }
     }
-    // runc with a systemd path and without systemd: `SLICE:cri-containerd:ID`.
+    // runc with a systemd path but without systemd: `SLICE:cri-containerd:ID`.
     if let [.., prefix, id] = part.split(':').collect::<Vec<_>>()[..] {
         let runtime = SCOPES.iter().find(|(start, _)| start.strip_suffix('-') == Some(prefix));
         if let Some((_, runtime)) = runtime.filter(|_| is_id(id)) {
@@ -237,7 +238,7 @@ fn pod(part: &str) -> Option<String> {
     (digits == 32 && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')).then_some(uid)
 }
 
-/// The virtual machine of a scope of systemd-machined: `machine-qemu\x2d3\x2dguest.scope`.
+/// The virtual machine named by a systemd-machined scope: `machine-qemu\x2d3\x2dguest.scope`.
 fn machine(part: &str) -> Option<String> {
     let name = unescaped(part.strip_prefix("machine-")?.strip_suffix(".scope")?);
     // libvirt puts its driver and the domain's number before the name.
@@ -249,7 +250,7 @@ fn machine(part: &str) -> Option<String> {
     named(domain.unwrap_or(&name))
 }
 
-/// The text without systemd's escapes (`\x2d` for a hyphen).
+/// Replaces systemd's escapes in the text (`\x2d` for a hyphen).
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut left = text;
@@ -263,7 +264,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A pod's namespace and name, by the folder of its logs: `NAMESPACE_NAME_UID`.
+/// Namespace and name of a pod, from the directory of its logs: `NAMESPACE_NAME_UID`.
 fn pod_name(root: &Root, uid: &str) -> Option<String> {
     let folders = root.names("var/log/pods", MOST_PODS);
     let of_pod = folders.iter().find_map(|folder| folder.strip_suffix(uid)?.strip_suffix('_'))?;
@@ -271,7 +272,7 @@ fn pod_name(root: &Root, uid: &str) -> Option<String> {
     named(&format!("{namespace}/{name}"))
 }
 
-/// The word after this text, if it can be a container's name.
+/// The word after `start` in the text, if it can be a container's name.
 fn name_after(text: &str, start: &str) -> Option<String> {
     let (_, rest) = text.split_once(start)?;
     let (name, _) = rest.split_once('"')?;
@@ -281,7 +282,7 @@ fn name_after(text: &str, start: &str) -> Option<String> {
 
 fn docker_name(root: &Root, id: &str) -> Option<String> {
     let config = root.text(&format!("var/lib/docker/containers/{id}/config.v2.json"))?;
-    // Only the container's own name begins with a slash.
+    // Only the container's own name begins with a slash, so no other key "Name" matches.
     name_after(&config, "\"Name\":\"/")
 }
 
@@ -323,14 +324,15 @@ mod tests {
             ("0::/lab/compilers", "group compilers"),
             ("", "-"),
             ("no group", "-"),
-            // Docker: systemd's and its own groups, version 1, a unit inside, another namespace of groups
+            // Docker: with systemd's and with its own groups, version 1, a unit in the container, another cgroup
+            // namespace
             ("0::/system.slice/docker-HEX.scope", "container 3f2a91c04d5e (docker)"),
             ("0::/docker/HEX", "container 3f2a91c04d5e (docker)"),
             ("12:pids:/docker/HEX\n3:cpu,cpuacct:/docker/HEX\n0::/", "container 3f2a91c04d5e (docker)"),
             ("0::/system.slice/docker-HEX.scope/system.slice/cron.service", "container 3f2a91c04d5e (docker)"),
             ("0::/../docker-HEX.scope/init.scope", "container 3f2a91c04d5e (docker)"),
             ("0::/system.slice/docker.service", "unit docker.service"),
-            // Podman, also of a user, and its monitor
+            // Podman, including a user's containers and the monitor
             ("0::/machine.slice/libpod-HEX.scope/container", "container 3f2a91c04d5e (podman)"),
             (
                 "0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-HEX.scope/container",
@@ -338,7 +340,7 @@ mod tests {
             ),
             ("0::/machine.slice/libpod-conmon-HEX.scope", "container 3f2a91c04d5e (podman)"),
             ("1:name=systemd:/libpod_parent/libpod-HEX", "container 3f2a91c04d5e (podman)"),
-            // Kubernetes with containerd, CRI-O and Docker, of each class, with either driver of groups
+            // Kubernetes with containerd, CRI-O and Docker, for each QoS class and either cgroup driver
             (
                 "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/cri-containerd-HEX.scope",
                 &pod,

@@ -5,14 +5,15 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Directory of latpath's files on this machine: the journal of its changes, and labs. It is empty after a boot.
+/// Directory of latpath's files on this machine: the journal of its changes, and labs. The directory is empty after a
+/// boot.
 pub const RUN_DIRECTORY: &str = "/run/latpath";
 
-/// Creates a directory that only its owner may enter, or makes an existing one of this user private. Others could
-/// otherwise lock it, and thereby keep latpath from undoing its changes.
+/// Creates a directory that only its owner may enter, or makes an existing directory of this user private. Otherwise
+/// other users could lock it, and thereby keep latpath from undoing its changes.
 ///
 /// # Errors
-/// It cannot be created, or the path is not a directory of this user.
+/// The directory cannot be created, or the path is not a directory of this user.
 pub fn private_directory(path: &Path) -> io::Result<()> {
     if let Err(error) = DirBuilder::new().mode(0o700).create(path) {
         if error.kind() != io::ErrorKind::AlreadyExists {

@@ -8,28 +8,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum length of a file of /proc, bytes: command lines may have megabytes, QEMU's has some 20 kB.
+/// Maximum length of a file in /proc, bytes: command lines may be megabytes long; QEMU's takes some 20 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Maximum length of the list of mounts, bytes; the administrator determines their number.
+/// Maximum length of the list of mounts, bytes; the administrator determines how many there are.
 const MOST_MOUNTS: u64 = 8 << 20;
 
 /// Flag of a vCPU that runs its guest (include/linux/sched.h has all of these flags).
 pub const PF_VCPU: u64 = 0x1;
-/// Flag of an io_uring worker; since 6.4 it is always a user worker too.
+/// Flag of an io_uring worker; since Linux 6.4 such a thread is also a user worker.
 pub const PF_IO_WORKER: u64 = 0x10;
-/// Flag of a kernel thread inside a user process: vhost's workers since 6.4. Before 5.17 the bit was PF_USED_ASYNC,
-/// which only a thread that loads a module has.
+/// Flag of a kernel thread inside a user process, such as vhost's workers since Linux 6.4. Before 5.17 the bit was
+/// PF_USED_ASYNC, which is set only in threads that load modules.
 pub const PF_USER_WORKER: u64 = 0x4000;
 /// Flag of a kernel thread.
 pub const PF_KTHREAD: u64 = 0x20_0000;
 
-/// The root of the kernel's file systems, which tests replace.
+/// Root of the kernel's file systems (/proc, /sys), which tests replace.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The file systems under this directory: `/` for the running machine.
+    /// Uses the file systems under this directory; `/` for the running machine.
     pub fn of(root: &Path) -> Self {
         Self(root.to_owned())
     }
@@ -77,7 +77,7 @@ impl Root {
         Ok(numbers)
     }
 
-    /// Names of at most `most` entries of a folder; empty if it cannot be read.
+    /// Names of at most `most` entries of a folder; empty if the folder cannot be read.
     pub fn names(&self, folder: &str, most: usize) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).take(most).collect()
@@ -105,7 +105,7 @@ pub struct Stat {
     pub nice: i32,
     /// Start time, clock ticks since boot.
     pub start_ticks: u64,
-    /// Last CPU it ran on.
+    /// CPU on which the thread last ran.
     pub cpu: u32,
     /// Real-time priority; 0 for none.
     pub rt_priority: u32,
@@ -126,7 +126,7 @@ impl Stat {
         let (before, after) = text.rsplit_once(')')?;
         let comm = before.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = after.split_ascii_whitespace().collect();
-        // The first one is field 3 in the manual.
+        // The first of these fields is field 3 in the manual.
         let field = |number: usize| fields.get(number - 3);
         Some(Self {
             comm,
@@ -143,8 +143,8 @@ impl Stat {
     }
 }
 
-/// Start time of a process, clock ticks since boot; `None` if no process has this number. Both together identify a
-/// process until the next boot.
+/// Start time of a process, clock ticks since boot; `None` if no process has this PID. PID and start time together
+/// identify a process until the next boot.
 pub fn start_ticks(root: &Root, pid: u32) -> Option<u64> {
     let stat = Stat::read(root, &format!("proc/{pid}"))?;
     (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
@@ -155,9 +155,9 @@ pub fn start_ticks(root: &Root, pid: u32) -> Option<u64> {
 pub struct CpuAccount {
     /// User space, including nice threads and guests.
     pub user: u64,
-    /// The kernel, with interrupts and softirqs.
+    /// In the kernel, including interrupts and softirqs.
     pub system: u64,
-    /// Idle, or waiting only for disks.
+    /// Idle, including time in which only disks are waited for.
     pub idle: u64,
     /// Stolen by this machine's hypervisor.
     pub steal: u64,
@@ -166,12 +166,12 @@ pub struct CpuAccount {
 }
 
 impl CpuAccount {
-    /// The accounts of all CPUs.
+    /// Reads the accounts of each CPU.
     pub fn of_each(root: &Root) -> Option<BTreeMap<u32, Self>> {
         Some(Self::parse(&root.text("proc/stat")?, tick_ns()))
     }
 
-    /// The sum over `cpus`.
+    /// Reads the sum of the accounts of `cpus`.
     pub fn read(root: &Root, cpus: &Cpus) -> Option<Self> {
         Some(Self::sum(&Self::of_each(root)?, cpus))
     }
@@ -198,7 +198,7 @@ impl CpuAccount {
     }
 }
 
-/// Context switches, interrupts and softirqs of all CPUs since boot (`/proc/stat`, proc_stat(5)).
+/// Number of context switches, interrupts and softirqs on all CPUs since boot (`/proc/stat`, proc_stat(5)).
 pub fn activity(root: &Root) -> Option<u64> {
     let text = root.text("proc/stat")?;
     let total = |line: &str| {
@@ -209,7 +209,7 @@ pub fn activity(root: &Root) -> Option<u64> {
     Some(text.lines().filter_map(total).fold(0, u64::wrapping_add))
 }
 
-/// Clock tick of the times in /proc, ns.
+/// Length of the clock tick in which /proc counts times, ns.
 pub fn tick_ns() -> u64 {
     // SAFETY: reads a constant of the system.
     let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
@@ -228,7 +228,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// All mounts visible to a process (`self`, `thread-self` or a number); empty if they cannot be read.
+    /// All mounts visible to a process (`self`, `thread-self` or a PID); empty if they cannot be read.
     pub fn all_of(process: &str) -> Vec<Self> {
         let mut text = String::new();
         let file = File::open(format!("/proc/{process}/mountinfo"));
@@ -274,12 +274,12 @@ pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(value)
 }
 
-/// The number in such a line: 16 for `MemTotal: 16 kB`.
+/// The number in a line `NAME: value`, e.g. 16 for `MemTotal: 16 kB`.
 pub fn number(text: &str, name: &str) -> Option<u64> {
     field(text, name)?.split(' ').next()?.parse().ok()
 }
 
-/// Release of the running kernel, as by `uname -r`; empty if it cannot be read.
+/// Release of the running kernel, as printed by `uname -r`; empty if it cannot be read.
 pub fn kernel_release() -> String {
     line("/proc/sys/kernel/osrelease")
 }

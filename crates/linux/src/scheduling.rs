@@ -5,7 +5,7 @@ use crate::Cpus;
 use std::io;
 use std::mem::{size_of, zeroed};
 
-/// Bits of a word of an affinity mask.
+/// Number of bits in a word of an affinity mask.
 const BITS: usize = libc::c_ulong::BITS as usize;
 
 /// Sets policy (`SCHED_*`), real-time priority and nice value of a thread. The nice value is only set for policies that

@@ -8,13 +8,13 @@ use std::process::{Child, Command};
 use std::sync::{mpsc, Mutex, OnceLock};
 use std::thread;
 
-/// Lets the kernel send this signal to the command when the thread that starts it ends, and thus also when latpath is
-/// killed. A command that outlives that thread is started by [`spawn_on_lasting_thread`].
+/// Makes the kernel send this signal to the command when the thread that starts it ends, and thus also when latpath is
+/// killed. To start a command that must outlive the calling thread, use [`spawn_on_lasting_thread`].
 pub fn die_with_parent(command: &mut Command, signal: Signal) {
     let parent = getpid();
     let before_exec = move || {
         nix::sys::prctl::set_pdeathsig(signal)?;
-        // If the parent died between fork and prctl, no signal would arrive.
+        // If the parent died between fork and prctl, no signal will arrive.
         match getppid() == parent {
             true => Ok(()),
             false => Err(io::Error::from(io::ErrorKind::Interrupted)),
@@ -25,8 +25,8 @@ pub fn die_with_parent(command: &mut Command, signal: Signal) {
     unsafe { command.pre_exec(before_exec) };
 }
 
-/// Starts a command on a thread that never ends and forks for all, because the kernel ties the parent-death signal
-/// (`PR_SET_PDEATHSIG`) to the forking thread, not to the process.
+/// Starts a command from a thread that never ends and starts all such commands, because the kernel ties the
+/// parent-death signal (`PR_SET_PDEATHSIG`) to the forking thread, not to the process.
 ///
 /// # Errors
 /// If the command cannot be started.

@@ -11,8 +11,8 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const MOUNT_ATTR_RDONLY: libc::c_uint = 1;
 
-/// Mounts the /sys of the calling thread's network namespace at no path. The mount is accessible through its
-/// descriptor, as `/proc/self/fd/N`, and ends when the descriptor is closed.
+/// Mounts the /sys of the calling thread's network namespace without attaching it to a path. The mount is accessible
+/// through its descriptor, as `/proc/self/fd/N`, and ends when the descriptor is closed.
 ///
 /// # Errors
 /// The system's error: EPERM without CAP_SYS_ADMIN, ENOSYS before Linux 5.2.
@@ -20,7 +20,7 @@ pub fn sysfs_of_own_netns() -> io::Result<OwnedFd> {
     mounted(MOUNT_ATTR_RDONLY)
 }
 
-/// [`sysfs_of_own_netns`] whose files can be written.
+/// Like [`sysfs_of_own_netns`], with files that can be written.
 ///
 /// # Errors
 /// Like [`sysfs_of_own_netns`].

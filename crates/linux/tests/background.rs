@@ -1,4 +1,5 @@
-//! The priority of the threads of a process in the background. One test, because priorities affect the whole process.
+//! The priority of the threads of a process in the background. There is only one test, because priorities affect the
+//! whole process.
 
 use latpath_linux::background::{leave_at_exec, Background};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -8,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 fn priority_of(thread: Pid) -> (i32, i32) {
-    // SAFETY: both take plain numbers.
+    // SAFETY: both calls take plain numbers.
     unsafe {
         let policy = libc::sched_getscheduler(thread.as_raw());
         (policy, libc::getpriority(libc::PRIO_PROCESS, thread.as_raw() as libc::id_t))
@@ -37,7 +38,8 @@ fn threads_begin_in_the_background_rise_where_they_starve_and_return_at_the_end(
     let background = Background::begin();
     let began = priority_of(other);
     if began == before {
-        // Without CAP_SYS_NICE the kernel would not permit the threads to return.
+        // Without CAP_SYS_NICE, the kernel would not permit the threads to return to normal priority, so it is
+        // unchanged.
         drop(background);
         assert_eq!(priority_of(other), before);
         return;
@@ -51,7 +53,7 @@ fn threads_begin_in_the_background_rise_where_they_starve_and_return_at_the_end(
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("SCHED_OTHER"), "a child has the policy that programs have: {text}");
 
-    // A process of normal priority on its CPU starves the main loop.
+    // A process of normal priority on the main loop's CPU starves the main loop.
     stay_on_one_cpu();
     let mut hog = Command::new("sh");
     hog.args(["-c", "while :; do :; done"]);

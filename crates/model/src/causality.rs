@@ -17,8 +17,8 @@ pub struct Causality {
 }
 
 impl Causality {
-    /// Checks an event of the guest at `t` ± `error_bound`. `absence`: the interval around it in which its vCPU was out
-    /// of the guest, if any. All times are the host's.
+    /// Checks an event of the guest at `t` ± `error_bound`. `absence`: the interval around the event in which its vCPU
+    /// was outside the guest, if any. All times are the host's.
     pub fn check(&mut self, t: Ns, error_bound: Ns, absence: Option<(Ns, Ns)>) {
         let (earliest, latest) = (t.saturating_sub(error_bound), t.saturating_add(error_bound));
         self.checked += 1;

@@ -27,5 +27,5 @@ pub use synch::{SynchChange, SynchWatch};
 pub const HOST: &str = "host";
 /// Machine of [`PointKind::Sampled`]: the device that takes the samples of a Sampled Values stream.
 pub const MERGING_UNIT: &str = "MU";
-/// Machine of [`PointKind::Planned`]: the sender of a stream whose packets have their send times.
+/// Machine of [`PointKind::Planned`]: the sender of a stream whose packets contain their send times.
 pub const TALKER: &str = "talker";

@@ -1,14 +1,14 @@
-//! The result of a window of any instrument.
+//! The result of any instrument for one window.
 
 use crate::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An instrument's figures of one window, with the properties common to all windows. The keys are the same in the JSON
+/// An instrument's figures for one window, with the properties common to all windows. The keys are the same in the JSON
 /// of all instruments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Observation<F> {
-    /// Begin of the window, `CLOCK_MONOTONIC`; of an imported trace, the time of its first event.
+    /// Begin of the window, `CLOCK_MONOTONIC`; for an imported trace, the time of its first event.
     pub from_ns: Ns,
     /// Length of the window.
     pub window_ns: Ns,
@@ -40,7 +40,7 @@ impl<F> Observation<F> {
 }
 
 /// Mean run time of a program from the number of runs and their total time in ns; `None` if the kernel did not measure
-/// it, or without runs.
+/// the time, or the program did not run.
 pub fn cost_per_event(cost: Option<(u64, u64)>) -> Option<Ns> {
     let (runs, ns) = cost?;
     Some(ns.checked_div(runs)? as Ns)

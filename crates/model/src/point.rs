@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 /// Index of a point in a run's table of points, in order of first appearance.
 pub type PointId = u16;
 
-/// Defines `PointKind` from one table; a kind's number is its row.
+/// Defines `PointKind` from one table; the number of a kind is the index of its row.
 macro_rules! kinds {
     ($($kind:ident: $info:expr,)*) => {
         /// Kind of a point: the event that it observes. Each kind is a row of the table in `point.rs`, and of
@@ -28,8 +28,8 @@ macro_rules! kinds {
     };
 }
 
-/// Properties of a kind of point. Code outside this file depends on these fields and names no kind, so that a new kind
-/// is one new row.
+/// Properties of a kind of point. Code outside this file depends on these fields instead of on individual kinds, so
+/// that a new kind needs only a new row.
 #[derive(Clone, Copy, Debug)]
 pub struct KindInfo {
     /// The name in the text of a point: `nic-rx`.
@@ -48,22 +48,23 @@ pub struct KindInfo {
     pub passage: Passage,
     /// The path through the host that a sighting here proves.
     pub path: PathMark,
-    /// The thread of a sighting reads or writes the packet itself. At other kinds, the kernel handles the packet in
-    /// whatever context runs on the CPU.
+    /// Whether the thread of a sighting reads or writes the packet itself. For other kinds, the kernel handles the
+    /// packet in whatever context runs on the CPU.
     pub by_thread: bool,
-    /// A packet can wait in a queue of the same machine just before it is seen here.
+    /// Whether a packet can wait in a queue of the same machine just before it is seen here.
     pub queue_before: bool,
-    /// A packet can wait in a queue of the same machine just after it is seen here.
+    /// Whether a packet can wait in a queue of the same machine just after it is seen here.
     pub queue_behind: bool,
-    /// The device's driver gets the packet here: the other end of a veth has it next.
+    /// Whether the device's driver gets the packet here; for a veth, the other end has it next.
     pub gives_to_driver: bool,
-    /// The NIC takes the time, by its own clock.
+    /// Whether the NIC takes the time, by its own clock.
     pub by_nic: bool,
     /// Position of the frame for the kernel programs.
     pub frame: FrameAt,
-    /// `skb->protocol` is the frame's ethertype. If it may differ, the programs read the ethertype from the frame.
+    /// Whether `skb->protocol` is always the frame's ethertype. Otherwise the programs read the ethertype from the
+    /// frame.
     pub protocol_is_set: bool,
-    /// The programs record the senders of packets here, and packets that nearly match a stream.
+    /// Whether the programs record the senders of packets here, and packets that nearly match a stream.
     pub notes_senders: bool,
 }
 
@@ -74,64 +75,65 @@ pub enum NamedBy {
     Device,
     /// The packet's device; a packet without a device has a point, too.
     DeviceIfAny,
-    /// The thread of the sighting. Each reader needs one of the run's points, so unnamed readers require permission.
+    /// The thread of the sighting. Each reader takes one of the run's points, so readers that are not named by the user
+    /// require permission.
     Thread,
-    /// No place in the kernel: the point is computed.
+    /// No name from the kernel: the point is computed.
     Nothing,
 }
 
 /// The role of a kind in a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutePart {
-    /// All packets of a route pass here.
+    /// All packets of a route pass through this point.
     Step,
-    /// Some packets pass here, depending on daemons and fast paths; packets that do not are not lost.
+    /// Some packets pass through this point, depending on daemons and fast paths; packets that do not are not lost.
     Optional,
-    /// A route can end here, but not continue.
+    /// A route can end at this point, but not continue from it.
     End,
-    /// Packets are seen here off their route.
+    /// Packets are seen at this point off their route.
     Beside,
 }
 
 /// A packet's place in a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
-    /// It enters by a device.
+    /// The packet enters through a device.
     In,
-    /// It enters from a VM of this host.
+    /// The packet enters from a VM of this host.
     FromVm,
-    /// It is inside, between the devices.
+    /// The packet is inside, between the devices.
     Inside,
-    /// It leaves by a port. If a bridge floods it, only points of one port are on the route.
+    /// The packet leaves through a port. If a bridge floods it, only the points of one port are on the route.
     Out,
-    /// The device has sent it.
+    /// The device has sent the packet.
     Sent,
-    /// An application of this machine sends it.
+    /// An application of this machine sends the packet.
     FromApplication,
-    /// A VM of this host takes it.
+    /// A VM of this host takes the packet.
     ToVm,
-    /// A VM of this host notifies the host of a packet that it has handed over.
+    /// A VM of this host notifies the host of a packet that the VM has handed over.
     VmKicks,
-    /// A VM of this host is signalled that it has the packet.
+    /// A VM of this host is notified of the packet.
     VmSignalled,
-    /// A vCPU of a VM of this host runs with it.
+    /// A vCPU of a VM of this host runs and can see the packet.
     InVm,
-    /// An application of this machine takes it.
+    /// An application of this machine takes the packet.
     ToApplication,
-    /// The kernel dropped it.
+    /// The kernel dropped the packet.
     Dropped,
-    /// It does not exist yet: its sample is taken.
+    /// The packet does not exist yet: its sample is taken.
     Sampled,
-    /// It is not sent yet: this is the time at which its talker should send it.
+    /// The packet is not sent yet: this is the time at which its talker should send it.
     Planned,
 }
 
 /// The path through the host that a sighting proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMark {
-    /// No path: packets of all paths pass here.
+    /// No particular path: packets of all paths pass through this point.
     Any,
-    /// Open vSwitch's datapath, by a flow.
+    /// Through Open vSwitch's datapath, by a flow.
     Flow,
     /// From Open vSwitch's datapath to the daemon, because no flow matches.
     Upcall,
@@ -150,18 +152,18 @@ pub enum FrameAt {
     Data,
     /// The Ethernet header is at `skb->mac_header`; a device without one has the IP header at `skb->network_header`.
     Mac,
-    /// As `Mac`, but an IP packet may have no Ethernet header on any device: a machine's own multicast returns without
-    /// one.
+    /// Like `Mac`, but an IP packet may have no Ethernet header on any device: a machine's own multicast returns
+    /// without one.
     MacOrIp,
-    /// As `Mac`, but the network header is not set yet: a packet without an Ethernet header begins at `skb->data`.
+    /// Like `Mac`, but the network header is not set yet: a packet without an Ethernet header begins at `skb->data`.
     Received,
-    /// Not in an skb.
+    /// The frame is not in an skb.
     Elsewhere,
 }
 
 impl KindInfo {
-    /// A kind whose times no kernel program takes, with its texts for the fields of these names; the point is off the
-    /// route.
+    /// A kind whose times are not taken by a kernel program; the arguments are its texts for the fields of the same
+    /// names. The point is off the route.
     const fn without_program(
         name: &'static str,
         passage: Passage,
@@ -190,7 +192,7 @@ impl KindInfo {
     }
 }
 
-// The numbers are part of the agent's protocol and of runs: add at the end.
+// The numbers are part of the agent's protocol and of runs, so new kinds are added at the end.
 kinds! {
     Tx: KindInfo {
         name: "tx",
@@ -562,13 +564,14 @@ impl PointKind {
         self.info().name
     }
 
-    /// Whether only some packets pass here, depending on daemons and fast paths; packets that do not are not lost.
+    /// Whether only some packets pass through here, depending on daemons and fast paths; packets that do not are not
+    /// lost.
     pub fn is_optional(self) -> bool {
         self.info().route == RoutePart::Optional
     }
 
-    /// Whether packets pass here on their route. Drops have no place in the order of points, and computed times are no
-    /// sightings.
+    /// Whether packets pass through here on their route. Drops have no place in the order of points, and computed times
+    /// are not sightings.
     pub fn can_be_on_route(self) -> bool {
         self.info().route != RoutePart::Beside
     }
@@ -578,7 +581,7 @@ impl PointKind {
         self.info().route == RoutePart::End
     }
 
-    /// Whether a packet that Open vSwitch has no flow for leaves its datapath here.
+    /// Whether packets for which Open vSwitch has no flow leave its datapath here.
     pub fn misses_flow(self) -> bool {
         self.info().path == PathMark::Upcall
     }
@@ -593,8 +596,8 @@ impl PointKind {
         self.info().path == PathMark::Returned
     }
 
-    /// Whether packets leave by a device here, or have left by it. A machine that sees packets only at such points
-    /// sends them and does not receive them.
+    /// Whether packets leave through a device here, or have left through it. A machine that sees packets only at such
+    /// points sends them and does not receive them.
     pub fn is_sending(self) -> bool {
         matches!(self.info().passage, Passage::Out | Passage::Sent)
     }
@@ -604,13 +607,13 @@ impl PointKind {
         self.info().passage == Passage::ToApplication
     }
 
-    /// Whether the packet is announced to its guest here. Packets lack such points if events were lost, also if they
-    /// arrived.
+    /// Whether the packet is announced to its guest here. If events were lost, even packets that arrived may lack such
+    /// points.
     pub fn is_at_door(self) -> bool {
         matches!(self.info().passage, Passage::VmKicks | Passage::VmSignalled | Passage::InVm)
     }
 
-    /// Whether a vCPU of a VM of this host runs with the packet here.
+    /// Whether this is the point at which a vCPU of a VM of this host runs and can see the packet.
     pub fn is_in_vm(self) -> bool {
         self.info().passage == Passage::InVm
     }
@@ -636,7 +639,7 @@ impl PointKind {
         matches!(self.info().passage, Passage::Sampled | Passage::Planned)
     }
 
-    /// Whether a reading thread names the point.
+    /// Whether the point is named by the thread that reads the packet.
     pub fn is_named_by_thread(self) -> bool {
         self.info().named_by == NamedBy::Thread
     }
@@ -690,9 +693,10 @@ impl Point {
         self.device.split('%').next().unwrap_or_default()
     }
 
-    /// The packets of redundant networks that pass here; `None` for a point of any packets.
+    /// The copies in redundant networks that pass through this point; `None` if the point is not limited to certain
+    /// copies.
     pub fn copies(&self) -> Option<Copies> {
-        // No device name contains a colon; names of threads and sampling points may.
+        // Device names contain no colon; names of threads and sampling points may.
         if matches!(self.kind.info().named_by, NamedBy::Thread | NamedBy::Nothing) {
             return None;
         }
@@ -700,19 +704,19 @@ impl Point {
         Copies::ALL.into_iter().find(|copies| copies.name() == end)
     }
 
-    /// The point of the first or second copies of packets, next to a point of one LAN.
+    /// The computed point of the first or second copies of packets, derived from a point of one LAN.
     #[must_use]
     pub fn of_copies(&self, copies: Copies) -> Self {
         let namespace = self.device.split_once('%').map_or(String::new(), |(_, namespace)| format!("%{namespace}"));
         Self { device: format!("{COPY}:{}{namespace}", copies.name()), ..self.clone() }
     }
 
-    /// Whether only some packets pass here; packets that do not are not lost.
+    /// Whether only some packets pass through here; packets that do not are not lost.
     pub fn is_optional(&self) -> bool {
         self.kind.is_optional() || matches!(self.copies(), Some(Copies::Lan(_)))
     }
 
-    /// Whether packets pass here on their route.
+    /// Whether packets pass through here on their route.
     pub fn can_be_on_route(&self) -> bool {
         self.kind.can_be_on_route() && self.copies() != Some(Copies::Second)
     }
@@ -721,14 +725,14 @@ impl Point {
 /// The part before the colon in the device name of a point of first or second copies.
 const COPY: &str = "copy";
 
-/// The packets of redundant networks that pass at a point: the end of its device name, as in `eth0:A`.
+/// The copies in redundant networks that pass through a point, given by the end of its device name, as in `eth0:A`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// The copies by one LAN.
+    /// The copies sent over one LAN.
     Lan(Lan),
-    /// The first copy of each packet, by either LAN: a computed point, named `copy:first`.
+    /// The first copy of each packet, over either LAN: a computed point, named `copy:first`.
     First,
-    /// The copy by the other LAN, which arrives later: a computed point, named `copy:second`.
+    /// The copy over the other LAN, which arrives later: a computed point, named `copy:second`.
     Second,
 }
 
@@ -745,7 +749,7 @@ impl Copies {
     }
 }
 
-/// Why a text is not a point.
+/// Why a string is not a valid point.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadPoint {
     /// The text lacks `/` or `@`.
@@ -837,7 +841,7 @@ pub struct PointInfo {
     pub peer_netns: u32,
     /// The clock of the point's times.
     pub clock: String,
-    /// Maximum error of the point's times on its machine's clock, ns; 0 if that clock took them.
+    /// Maximum error of the point's times relative to its machine's clock, ns; 0 if that clock took them.
     #[serde(default, skip_serializing_if = "is_exact")]
     pub error_bound_ns: Ns,
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const EMITTER: &str = "emitter";
 /// Machine of the points at which the reflector's stamps are taken.
 pub const REFLECTOR: &str = "reflector";
-/// Devices and threads in the names of the points: a log of round trips names neither.
+/// Devices and threads in the names of the points; a log of round trips does not contain the real names.
 const NIC: &str = "nic";
 const THREAD: &str = "ping";
 
@@ -63,7 +63,7 @@ pub enum Source {
 }
 
 impl Stamp {
-    /// All, in the order of the route.
+    /// All stamps, in the order of the route.
     pub const ALL: [Self; 14] = {
         use Stamp::*;
         [
@@ -72,7 +72,7 @@ impl Stamp {
         ]
     };
 
-    /// Display name: `T1 nic`.
+    /// Display name, e.g. `T1 nic`.
     pub fn name(self) -> &'static str {
         match self {
             Self::T1App => "T1 app",
@@ -92,7 +92,7 @@ impl Stamp {
         }
     }
 
-    /// Column of the log and key of JSON: `t1_nic_ns`.
+    /// Column of the log and key of JSON, e.g. `t1_nic_ns`.
     pub fn column(self) -> String {
         self.name().to_lowercase().replace(' ', "_") + "_ns"
     }
@@ -252,7 +252,7 @@ impl Route {
         &self.0
     }
 
-    /// Index of the segment that exceeded its median the most.
+    /// Index of the segment that exceeded its median by the most.
     pub fn longest(&self, transaction: &Transaction, medians: &[Ns]) -> Option<usize> {
         let medians = medians.iter().copied().chain(std::iter::repeat(0));
         let beyond = transaction.segments(self).zip(medians).enumerate();
@@ -267,13 +267,13 @@ impl Route {
 }
 
 impl Segment {
-    /// All possible segments, of routes with any stamps.
+    /// All possible segments of routes with any stamps.
     pub fn all() -> impl Iterator<Item = Self> {
         let later = |from: Stamp| Stamp::ALL.into_iter().filter(move |to| *to > from);
         Stamp::ALL.into_iter().flat_map(move |from| later(from).map(move |to| Self { from, to }))
     }
 
-    /// Display name: `app → NIC`, `wire there`.
+    /// Display name, e.g. `app → NIC` or `wire there`.
     pub fn name(self) -> String {
         let (from, to) = (self.from, self.to);
         let side = |s: Stamp| if s.is_reflectors() { "reflector" } else { "emitter" };
@@ -288,7 +288,7 @@ impl Segment {
         }
     }
 
-    /// Key of JSON and column of the log: `t1_app_to_t1_nic_ns`.
+    /// Key of JSON and column of the log, e.g. `t1_app_to_t1_nic_ns`.
     pub fn column(self) -> String {
         format!("{}_to_{}", self.from.column().trim_end_matches("_ns"), self.to.column())
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
-    /// From the sampling to the first point.
+    /// From the sample to the first point.
     Tmu,
     /// From the planned send time in a packet to the first point.
     Tsend,
@@ -21,7 +21,7 @@ pub enum SegmentKind {
     Tsub,
     /// From the first point of a route to the last.
     Total,
-    /// A reaction: from the packet that comes in to the one that the application sends because of it, both at the wire.
+    /// A reaction: from the incoming packet to the packet that the application sends because of it, both on the wire.
     Treact,
     /// The part of a reaction from the wire to the application.
     Tin,
@@ -29,7 +29,7 @@ pub enum SegmentKind {
     Tapp,
     /// The part of a reaction from the application to the wire.
     Tout,
-    /// The time with Open vSwitch's daemon.
+    /// The time spent with Open vSwitch's daemon.
     Tupcall,
     /// From the first copy of a packet to the second, over redundant networks.
     Tskew,
@@ -81,13 +81,14 @@ impl SegmentKind {
         Self::CLASSIC.into_iter().find(|kind| kind.name() == Some(name))
     }
 
-    /// Whether it is a reaction or a part of one. Only streams of reactions have such segments, and these have no others
-    /// but the user's.
+    /// Whether the segment is a reaction or a part of one. Streams of reactions have only such segments and
+    /// user-defined ones; other streams have no such segments.
     pub fn is_of_reactions(self) -> bool {
         matches!(self, Self::Treact | Self::Tin | Self::Tapp | Self::Tout)
     }
 
-    /// Whether a stream's packets can have times of this kind of segment. `reacts`: the stream is one of reactions.
+    /// Whether the packets of a stream can have times of this kind of segment. `reacts`: whether it is a stream of
+    /// reactions.
     pub fn is_for(self, reacts: bool) -> bool {
         self == Self::Named || self.is_of_reactions() == reacts
     }
@@ -97,7 +98,8 @@ impl SegmentKind {
         matches!(self, Self::Total | Self::Treact)
     }
 
-    /// Whether its times are counted per path through the host: it ends after the part in which paths differ.
+    /// Whether the segment's times are counted per path through the host, because it ends after the part in which paths
+    /// differ.
     pub fn is_counted_by_path(self) -> bool {
         matches!(self, Self::Thyp | Self::Total)
     }

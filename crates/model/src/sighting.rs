@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// One packet seen at one point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// Time, in the machine's `CLOCK_MONOTONIC` (on the host's timeline after crate clock has mapped it), ns.
+    /// Time in the machine's `CLOCK_MONOTONIC`, ns; on the host's timeline once the crate `clock` has mapped it.
     pub t: Ns,
     /// The packet's key in its stream: a sequence number, or a hash.
     pub key: u32,
-    /// The running thread (in softirqs the interrupted one).
+    /// ID of the running thread (in softirqs the interrupted one).
     pub tid: u32,
     /// The packet's stream.
     pub stream: StreamId,
@@ -25,7 +25,7 @@ pub struct Sighting {
 /// The send time in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedSend {
-    /// The packet's stream.
+    /// Stream of the packet.
     pub stream: StreamId,
     /// The packet's key.
     pub key: u32,
@@ -33,7 +33,8 @@ pub struct PlannedSend {
     pub t: Ns,
     /// The send time, on the same clock, ns.
     pub planned: Ns,
-    /// Whether it is a time of this clock itself: the talker runs on this machine, and no error of UTC matters.
+    /// Whether the send time was given in this clock itself: the talker runs on this machine, and the error against UTC
+    /// does not matter.
     pub is_own_clock: bool,
 }
 
@@ -46,12 +47,12 @@ pub struct PacketSighting {
     pub t: Ns,
     /// CPU of the point's machine on which the packet was seen; `None` if unknown, as in most imported files.
     pub cpu: Option<u16>,
-    /// The running thread; in softirqs the interrupted one, 0 for an idle CPU. `None` if unknown.
+    /// ID of the running thread; in softirqs the interrupted one, 0 for an idle CPU. `None` if unknown.
     pub tid: Option<u32>,
 }
 
 impl PacketSighting {
-    /// The running thread; `None` for an idle CPU, or if unknown.
+    /// ID of the running thread; `None` for an idle CPU, or if unknown.
     pub fn thread(&self) -> Option<u32> {
         self.tid.filter(|tid| *tid != 0)
     }
@@ -60,7 +61,7 @@ impl PacketSighting {
 /// Why and where the kernel dropped a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DropNote {
-    /// The kernel's drop reason (`FULL_RING`), or `unknown` if the kernel reports none (before 5.17).
+    /// The kernel's drop reason, e.g. `FULL_RING`, or `unknown` if the kernel reports none (before 5.17).
     pub reason: String,
     /// The kernel function that freed the packet.
     pub function: String,
@@ -69,7 +70,7 @@ pub struct DropNote {
     pub at: Option<Point>,
 }
 
-/// Maximum plausible count; a run with a greater one is damaged.
+/// Maximum plausible count; a run with a greater count is damaged.
 pub const MAX_COUNT: u64 = 1 << 53;
 
 /// Totals of a source since it was attached.
@@ -79,17 +80,17 @@ pub struct Counters {
     pub sightings: u64,
     /// Sightings lost because a buffer was full.
     pub dropped: u64,
-    /// Frames of the right ethertype that no parser could read.
+    /// Frames with the right ethertype that no parser could read.
     pub malformed: u64,
     /// Sightings lost because the table of points was full.
     pub points_overflow: u64,
     /// Packets whose bytes could not be read in place (paged data on kernels that do not permit it).
     pub unreadable: u64,
-    /// Sightings of packets outside the sample, which is taken when the rate is too high to follow every packet.
+    /// Sightings of packets outside the sample; packets are sampled when the rate is too high to follow every one.
     #[serde(default)]
     pub left_out: u64,
-    /// Program runs that the kernel skipped because the CPU was already running the program; at most as many sightings
-    /// are missing.
+    /// Program runs that the kernel skipped because the CPU was already running the program. At most this many
+    /// sightings are missing.
     #[serde(default)]
     pub skipped: u64,
     /// Mean time of the programs per sighting, sampled, without the tracepoint's own entry, ns.
@@ -99,7 +100,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// These counts, each limited to [`MAX_COUNT`]: a machine may report any number.
+    /// Limits each count to [`MAX_COUNT`], since a machine may report any number.
     pub fn bounded(self) -> Self {
         let mut bounded = Self { ns_per_sighting: self.ns_per_sighting.min(MAX_COUNT), ..Self::default() };
         bounded.add(&self);
@@ -120,8 +121,8 @@ impl Counters {
     }
 }
 
-/// A source of sightings: the kernel programs of this machine, or an agent's stream. It cannot fail after its creation:
-/// a dead source keeps the sightings that it has delivered.
+/// A source of sightings: the kernel programs of this machine, or an agent's stream. A source cannot fail after its
+/// creation: if it is dead, the sightings that it has delivered remain valid.
 pub trait Source: Send {
     /// The points found so far. Indexes are stable; later calls may return more.
     fn points(&mut self) -> Vec<PointInfo>;
@@ -136,7 +137,7 @@ pub trait Source: Send {
     /// The counts so far.
     fn counters(&mut self) -> Counters;
 
-    /// Notes for the user on limits of this source's view.
+    /// Notes for the user on the limits of what this source can see.
     fn source_notes(&mut self) -> Vec<SourceNote> {
         Vec::new()
     }

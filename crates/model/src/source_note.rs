@@ -11,17 +11,17 @@ pub enum SourceNoteKind {
     Note,
     /// A limit of observation on this machine, without evidence that packets are affected.
     Footnote,
-    /// Packets pass in several fragments, of which only the first is followed.
+    /// Packets are sent in several fragments, of which only the first is followed.
     Fragments,
-    /// The VLAN tag or an address of packets changes on the way: the stream includes them on one side of the change
-    /// only.
+    /// The VLAN tag or an address of packets changes along the route, so the stream includes them on only one side of
+    /// the change.
     Changed,
-    /// Several senders of a stream meet, and their packets may be joined as one.
+    /// Packets of several senders of a stream meet, and may be joined as one packet.
     SendersMeet,
 }
 
 impl SourceNoteKind {
-    /// All kinds; the index is the number in the agent's protocol.
+    /// All kinds; the index of a kind is its number in the agent's protocol.
     const ALL: [Self; 5] = [Self::Note, Self::Footnote, Self::Fragments, Self::Changed, Self::SendersMeet];
 
     /// The number in the agent's protocol.
@@ -29,7 +29,7 @@ impl SourceNoteKind {
         self as u32
     }
 
-    /// The kind with this number; a plain note for kinds of newer versions.
+    /// The kind with this number; a plain note for a kind of a newer version.
     pub fn from_number(number: u32) -> Self {
         usize::try_from(number).ok().and_then(|at| Self::ALL.get(at)).copied().unwrap_or(Self::Note)
     }

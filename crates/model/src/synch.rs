@@ -7,12 +7,12 @@ const MAX_SILENCE: Ns = 1_000_000_000;
 /// Maximum number of pending changes: a sender that changes smpSynch with each packet must not fill memory.
 const MAX_CHANGES: usize = 1024;
 
-/// The synchronisation that a stream's packets report from one packet on.
+/// The synchronisation that a stream's packets report, beginning with one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynchChange {
     /// The stream.
     pub stream: StreamId,
-    /// Key of the first packet that reports it.
+    /// Key of the first packet with this smpSynch.
     pub key: u32,
     /// Time of that packet, ns.
     pub t: Ns,
@@ -24,13 +24,14 @@ impl SynchChange {
     /// smpSynch of a sender whose clock is synchronised to UTC.
     pub const GLOBAL: u8 = 2;
 
-    /// Whether the sender's clock is synchronised to UTC from here on.
+    /// Whether the sender's clock is synchronised to UTC from this packet on.
     pub fn is_global(&self) -> bool {
         self.synch == Self::GLOBAL
     }
 }
 
-/// Detects changes of smpSynch. One point represents each stream, since older packets may arrive later elsewhere.
+/// Detects changes of smpSynch. Only one point counts for each stream, since older packets may arrive later at other
+/// points.
 #[derive(Debug, Default)]
 pub struct SynchWatch {
     streams: Vec<Option<SynchReport>>,

@@ -2,30 +2,31 @@
 
 use std::borrow::Cow;
 
-/// The first `most` bytes of a text, cut at a character.
+/// The first `most` bytes of a string, cut at a character boundary.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     &text[..end]
 }
 
-/// Replaces by `?` each control character, each character that changes the direction of writing, and each noncharacter,
-/// none of which is safe in terminals or valid in XML. The result is no longer than the text.
+/// Replaces each control character, each character that changes the direction of writing, and each noncharacter with
+/// `?`: none of them is safe in terminals or valid in XML. The result is no longer than the text.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || steers(c) || is_noncharacter(c) { '?' } else { c }).collect()
 }
 
-/// C1 control characters, and characters that change the direction of writing or end a line.
+/// Whether the character is DEL or a C1 control character, changes the direction of writing, or ends a line.
 fn steers(c: char) -> bool {
     matches!(c, '\u{7f}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The last two code points of each plane are noncharacters (Unicode, 23.7); XML 1.0 forbids those of the first plane.
+/// Whether the character is one of the last two code points of a plane, which are noncharacters (Unicode, 23.7). XML
+/// 1.0 forbids those of the first plane.
 fn is_noncharacter(c: char) -> bool {
     u32::from(c) & 0xfffe == 0xfffe
 }
 
-/// Escapes, as in JSON, the characters beyond ASCII that control a terminal: C1 control characters, and those that
-/// change the direction of writing. `text` may be JSON. latpath itself writes none of these.
+/// Escapes, as in JSON, the non-ASCII characters that control a terminal: C1 control characters, and those that change
+/// the direction of writing or end a line. `text` may be JSON. latpath itself writes none of these characters.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
@@ -43,7 +44,7 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// Text of a NUL-terminated field of the kernel, such as a thread's `comm`.
+/// Text of a NUL-terminated field from the kernel, such as a thread's `comm`.
 pub fn of_field(field: &[u8]) -> Cow<'_, str> {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end])

@@ -1,4 +1,4 @@
-//! Filters of a device that set the priority of packets (tc-flower(8), tc-matchall(8) with tc-skbedit(8)).
+//! Filters on a device that set the priority of packets (tc-flower(8), tc-matchall(8) with tc-skbedit(8)).
 
 use crate::{
     netlink::{attributes, find_attribute, u32_at, Socket},
@@ -37,11 +37,12 @@ pub enum FilterHook {
 /// A filter that gives packets a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PriorityFilter {
-    /// Its place among the device's filters: of those that match a packet, the one with the lowest place applies.
+    /// The filter's preference (`pref`): of the filters that match a packet, the one with the lowest value applies.
     pub order: u16,
-    /// The priority in the VLAN tag of its packets; `None` if it has no such condition. It may have others.
+    /// Required priority in the VLAN tag of packets; `None` if the filter has no such condition. The filter may have
+    /// other conditions.
     pub pcp: Option<u8>,
-    /// The priority that they get (`skb->priority`).
+    /// The priority that matching packets get (`skb->priority`).
     pub priority: u32,
 }
 
@@ -62,12 +63,12 @@ impl PriorityFilter {
             u32_at(find_attribute(options, SKBEDIT_PRIORITY)?, 0)
         };
         let priority = attributes(find_attribute(options, actions)?).find_map(sets)?;
-        // The upper half of tcm_info; the lower one is the protocol.
+        // The filter's preference is the upper half of tcm_info; the lower half is the protocol.
         Some(Self { order: (order >> 16) as u16, pcp: pcp.and_then(|pcp| pcp.first().copied()), priority })
     }
 }
 
-/// The filters of a device that give packets a priority, in the order in which the kernel tries them.
+/// The filters on a device that give packets a priority, in the order in which the kernel tries them.
 ///
 /// # Errors
 /// If the namespace cannot be entered, or the kernel does not list them.

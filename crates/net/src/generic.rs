@@ -12,8 +12,8 @@ const FAMILY_NAME: u16 = 2;
 /// Size of struct genlmsghdr, with which each payload begins, bytes.
 pub const GENERIC_HEADER: usize = 4;
 
-/// Sends a request to a family, named with its final 0, that lists objects: the command, the version, and what follows
-/// the header. Empty if the kernel does not have the family.
+/// Sends a request that lists objects to a family: `family` is its name with the final NUL, `rest` the payload after
+/// the header. Returns an empty list if the kernel does not have the family.
 ///
 /// # Errors
 /// If the namespace cannot be entered, or the kernel rejects the request.
@@ -25,7 +25,7 @@ pub fn list_of_family(
     rest: &[u8],
 ) -> Result<Vec<Message>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkGeneric, what)?;
-    // All families are listed, because a request for one by name would make the kernel load its module.
+    // All families are listed, because a request for a single one by name would make the kernel load its module.
     let families = socket.list(CONTROL, &header(GET_FAMILY, 2))?;
     let number = families.iter().find_map(|message| number_of(&message.payload, family));
     let Some(id) = number else { return Ok(Vec::new()) };
@@ -39,7 +39,7 @@ fn header(command: u8, version: u8) -> [u8; GENERIC_HEADER] {
     [command, version, 0, 0]
 }
 
-/// The number of a family, if this message describes it.
+/// The ID of the family, if this message describes it.
 fn number_of(payload: &[u8], family: &[u8]) -> Option<u16> {
     let of = |kind| find_attribute(payload.get(GENERIC_HEADER..)?, kind);
     of(FAMILY_NAME).filter(|name| *name == family)?;

@@ -49,9 +49,9 @@ pub struct Interface {
     pub master: Option<u32>,
     /// Kind of port: `bridge`, `openvswitch`.
     pub port_kind: Option<String>,
-    /// The index of the device below it (macvtap, VLAN) or at its other end (veth), which may be in another namespace.
+    /// Index of the device below it (macvtap, VLAN) or of its peer (veth), which may be in another namespace.
     pub lower: Option<u32>,
-    /// The namespace of `lower`, by its number in this namespace; `None` for this namespace.
+    /// The namespace of `lower`, as its ID (nsid) in this namespace; `None` for this namespace.
     #[serde(skip)]
     pub lower_netnsid: Option<i32>,
     /// Maximum transmission unit, bytes: the largest frame without its Ethernet header.
@@ -59,7 +59,7 @@ pub struct Interface {
     pub mtu: u32,
     /// Maximum number of packets in its queue (`txqueuelen`); for a tap, packets that the guest has not read.
     pub tx_queue_len: u32,
-    /// Times that its link went down since its creation.
+    /// Number of times its link went down since the device was created.
     pub link_downs: u32,
     /// The device's counters since its creation.
     pub statistics: Statistics,
@@ -92,13 +92,13 @@ pub struct Statistics {
     pub rx_errors: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,
-    /// Packets received and dropped without a buffer or a receiver.
+    /// Packets received but dropped for lack of a buffer or a receiver.
     pub rx_dropped: u64,
     /// Packets dropped before sending, including those dropped by a tap's full queue.
     pub tx_dropped: u64,
-    /// Packets missed by the NIC without free descriptors.
+    /// Packets that the NIC missed for lack of free descriptors.
     pub rx_missed: u64,
-    /// Packets received on a device without a network handler: an inactive port.
+    /// Packets received on a device without a receive handler: an inactive port.
     pub rx_no_handler: u64,
 }
 
@@ -131,7 +131,8 @@ impl Statistics {
         ]
     }
 
-    /// Increments since `earlier`. A counter that decreased (a recreated device) counts from 0.
+    /// Increments since `earlier`. A counter that decreased, because the device was recreated, is taken to have started
+    /// at 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let (mut since, mut earlier) = (*self, *earlier);
@@ -159,7 +160,7 @@ pub fn interfaces(netns: &Netns) -> Result<Vec<Interface>> {
     Ok(answer.iter().filter(|m| m.kind == NEW_LINK).filter_map(|m| interface(&m.payload)).collect())
 }
 
-/// Finds the namespace that has this number in another one: see [`Interface::lower_netnsid`].
+/// Finds the namespace that has this ID (nsid) in another one: see [`Interface::lower_netnsid`].
 pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, "ask for a namespace's number (rtnetlink)").ok()?;
     let is_it = |other: &Netns| {

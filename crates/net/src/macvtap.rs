@@ -4,11 +4,11 @@ use crate::{Error, Netns, Result, Rtnetlink};
 use nix::sys::stat::makedev;
 use std::{fs, io, os::fd::AsRawFd};
 
-/// The index of a macvtap in its namespace, and the number of its character device. The file `/dev/tapINDEX` may be
-/// missing, or belong to a macvtap of another namespace with the same index.
+/// Returns the index of a macvtap in its namespace, and the device number of its character device. The file
+/// `/dev/tapINDEX` may be missing, or belong to a macvtap of another namespace with the same index.
 ///
 /// # Errors
-/// If the device does not exist or is no macvtap, or its namespace cannot be entered.
+/// If the device does not exist or is not a macvtap, or its namespace cannot be entered.
 pub fn macvtap_device_number(netns: &Netns, name: &str) -> Result<(u32, u64)> {
     let ifindex = Rtnetlink::open(netns)?.device(name)?.ifindex;
     let read = || -> io::Result<String> {

@@ -1,4 +1,5 @@
-//! The NAPI instances of a device, which poll its queues, by generic netlink (family `netdev`, Linux 6.8 and later).
+//! The NAPI instances that poll a device's queues, listed through generic netlink (family `netdev`, Linux 6.8 and
+//! later).
 
 use crate::{
     generic::{list_of_family, GENERIC_HEADER},
@@ -17,22 +18,22 @@ const DEFER_HARD_IRQS: u16 = 5;
 const GRO_FLUSH_TIMEOUT: u16 = 6;
 const IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
-/// A NAPI instance. A parameter of `None` is one that the kernel does not report for each instance (before 6.13).
+/// A NAPI instance. A parameter is `None` if the kernel does not report it per instance (before 6.13).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Napi {
-    /// Its number in the kernel.
+    /// Its NAPI ID.
     pub id: u32,
-    /// Its interrupt.
+    /// Number of its interrupt.
     pub irq: Option<u32>,
-    /// Polls without a packet before the interrupt is enabled again.
+    /// Number of empty polls before the interrupt is enabled again.
     pub defer_hard_irqs: Option<u32>,
-    /// Time that GRO may hold packets, ns.
+    /// Maximum time that GRO holds packets, ns.
     pub gro_flush_timeout_ns: Option<u64>,
-    /// Time that the interrupt stays off while a program polls, ns.
+    /// Maximum time that the interrupt stays disabled while a program polls, ns.
     pub irq_suspend_timeout_ns: Option<u64>,
 }
 
-/// The NAPI instances of a device, ascending by their numbers; empty if this kernel does not list them.
+/// The NAPI instances of a device, by ascending ID; empty if this kernel does not list them.
 ///
 /// # Errors
 /// If the namespace cannot be entered, or the kernel rejects the request.
@@ -47,7 +48,7 @@ fn read(payload: &[u8], ifindex: u32) -> Option<Napi> {
     let mut found = Napi::default();
     let mut is_its = false;
     for (kind, value) in attributes(payload.get(GENERIC_HEADER..)?) {
-        // A number of the kernel has 4 bytes unless it needs 8 (nla_put_uint).
+        // The kernel sends such a number in 4 bytes unless it needs 8 (nla_put_uint).
         let long = || u64_at(value, 0).or_else(|| u32_at(value, 0).map(u64::from));
         match kind {
             IFINDEX => is_its = u32_at(value, 0) == Some(ifindex),

@@ -1,5 +1,5 @@
-//! Netlink: sends one request and receives all messages of its answer. The kernel is trusted, but nothing is read
-//! beyond the end of an answer.
+//! Netlink: sends one request and receives all messages of its answer. The kernel is trusted, but an invalid length
+//! never causes a read beyond the end of an answer.
 
 use crate::{Error, Netns, Result};
 use latpath_linux::net::set_option;
@@ -28,14 +28,14 @@ const EXT_ACK: i32 = 11;
 const ERROR_MESSAGE: u16 = 1;
 const NESTED: u16 = 0x8000;
 
-/// Flag of a request: the object that it names must not exist (`NLM_F_CREATE`, `NLM_F_EXCL`).
+/// Request flags: the object must not exist yet (`NLM_F_CREATE`, `NLM_F_EXCL`).
 pub const CREATE_NEW: u16 = 0x600;
-/// Flag of a request: creates the object that it names, or replaces it (`NLM_F_CREATE`, `NLM_F_REPLACE`).
+/// Request flags: the object is created, or replaced if it exists (`NLM_F_CREATE`, `NLM_F_REPLACE`).
 pub const CREATE_OR_REPLACE: u16 = 0x500;
 
-/// Timeout of an answer, s: the kernel answers from memory.
+/// Timeout for an answer, s: the kernel answers from memory.
 const TIMEOUT_S: i64 = 1;
-/// Timeout of a change, s: a driver may reset its device.
+/// Timeout for a change, s: a driver may reset its device.
 const CHANGE_TIMEOUT_S: i64 = 30;
 /// Maximum number of attempts at a dump that the kernel flags as inconsistent.
 const TRIES: u32 = 5;
@@ -50,23 +50,23 @@ pub struct Socket {
 
 /// One message of an answer.
 pub struct Message {
-    /// Type of the message: `RTM_NEWLINK` and the like.
+    /// Type of the message, e.g. `RTM_NEWLINK`.
     pub kind: u16,
     /// Bytes after the header.
     pub payload: Vec<u8>,
 }
 
 impl Socket {
-    /// Opens a socket in a namespace; `what` names it in errors.
+    /// Opens a socket in a namespace; `what` names its purpose in errors.
     ///
     /// # Errors
-    /// If the namespace cannot be entered, or the kernel does not have the protocol.
+    /// If the namespace cannot be entered, or the kernel does not support the protocol.
     pub fn open(netns: &Netns, protocol: SockProtocol, what: &'static str) -> Result<Self> {
         let open = move || -> std::io::Result<OwnedFd> {
             let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
             bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
             setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_S, 0))?;
-            // Errors have the kernel's message, and omit the request.
+            // Error messages then carry the kernel's explanation and do not repeat the request.
             for option in [CAP_ACK, EXT_ACK] {
                 let _ = set_option(fd.as_fd(), SOL_NETLINK, option, &1i32);
             }
@@ -115,7 +115,7 @@ impl Socket {
         }
     }
 
-    /// Reads one object, whose answer is one message.
+    /// Reads one object: the answer is a single message.
     ///
     /// # Errors
     /// If the object does not exist, or the kernel does not answer in time.
@@ -134,7 +134,7 @@ impl Socket {
     /// Changes one object; `doing` names the change in errors. `flags` are [`CREATE_NEW`], [`CREATE_OR_REPLACE`] or 0.
     ///
     /// # Errors
-    /// If the kernel rejects the change; with its reason, if it reports one.
+    /// If the kernel rejects the change. The error includes the kernel's reason, if it reports one.
     pub fn change(&self, kind: u16, flags: u16, payload: &[u8], doing: &str) -> Result<()> {
         setsockopt(&self.fd, sockopt::ReceiveTimeout, &TimeVal::new(CHANGE_TIMEOUT_S, 0))
             .map_err(|e| self.failed(e))?;
@@ -163,7 +163,7 @@ impl Socket {
             while !rest.is_empty() {
                 let (header, body, after) = message(rest).ok_or(Error::Answer(self.what))?;
                 rest = after;
-                // The remainder of an abandoned answer.
+                // A late message of an abandoned answer.
                 if header.sequence != sequence {
                     continue;
                 }
@@ -187,7 +187,7 @@ struct Header {
     sequence: u32,
 }
 
-/// The first message of a buffer: its header, its payload, and the bytes after it.
+/// Splits a buffer after its first message: the message's header and payload, and the remaining bytes.
 fn message(bytes: &[u8]) -> Option<(Header, &[u8], &[u8])> {
     let length = u32_at(bytes, 0)? as usize;
     let header = Header { kind: u16_at(bytes, 4)?, flags: u16_at(bytes, 6)?, sequence: u32_at(bytes, 8)? };
@@ -209,8 +209,8 @@ fn refusal(header: &Header, body: &[u8]) -> Option<(nix::Error, Option<String>)>
     Some((nix::Error::from_raw(code.saturating_neg()), reason))
 }
 
-/// The attributes in a payload: type (without its flag bits) and value. Ends at the first attribute whose length is
-/// impossible.
+/// The attributes in a payload: type (without its flag bits) and value. Ends at the first attribute with an invalid
+/// length.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (length, kind) = (usize::from(u16_at(bytes, 0)?), u16_at(bytes, 2)?);
@@ -240,7 +240,7 @@ pub fn number(kind: u16, value: u32) -> Vec<u8> {
     attribute(kind, &value.to_ne_bytes())
 }
 
-/// Encodes an attribute with a text, terminated by a zero byte as the kernel requires.
+/// Encodes an attribute with a string, terminated by a zero byte as the kernel requires.
 pub fn text(kind: u16, value: &str) -> Vec<u8> {
     attribute(kind, &[value.as_bytes(), &[0]].concat())
 }

@@ -28,7 +28,7 @@ pub type Inode = u32;
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 /// Maximum number of named namespaces that are read.
 const MAX_NAMED: usize = 4096;
-/// Maximum number of threads of a process whose names are read.
+/// Maximum number of threads per process whose names are read.
 const MAX_THREADS: usize = 4096;
 /// Inode number of the first user namespace (include/linux/proc_ns.h, PROC_USER_INIT_INO).
 const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
@@ -53,7 +53,7 @@ impl Netns {
         Ok(Self { inode, path: None })
     }
 
-    /// The namespace with this number: this process's own, a mounted one (`ip netns`, containers), or another
+    /// The namespace with this inode number: this process's own, a mounted one (`ip netns`, containers), or another
     /// process's.
     ///
     /// # Errors
@@ -85,17 +85,18 @@ impl Netns {
         self.path.as_deref()
     }
 
-    /// Whether the namespace belongs to the system's first user namespace, and not to one that a user has created, as
-    /// for a rootless container.
+    /// Whether the namespace belongs to the initial user namespace, not to one that a user created, e.g. for a rootless
+    /// container.
     pub fn is_of_first_user_namespace(&self) -> bool {
-        // A kernel that does not report the owner does not let users create namespaces.
+        // A kernel that does not report the owner does not let users create namespaces, so the owner is the initial
+        // one.
         self.open().map_or(true, |file| owner_of(&file).map_or(true, |owner| owner == FIRST_USER_NAMESPACE))
     }
 
     /// Opens the namespace's file, for setns(2).
     ///
     /// # Errors
-    /// If the namespace no longer exists, or another one has its path.
+    /// If the namespace no longer exists, or its path now belongs to another one.
     pub fn open(&self) -> Result<File> {
         let file = open(self.path.as_deref().unwrap_or(Path::new(OWN)), self.inode);
         file.ok_or(Error::NoNamespace(self.inode))
@@ -118,7 +119,7 @@ impl Netns {
         entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
     }
 
-    /// The namespace with this name in `ip netns`.
+    /// Finds a namespace by its name in `ip netns`.
     ///
     /// # Errors
     /// If no namespace has this name.
@@ -153,21 +154,21 @@ impl Netns {
         Self::named(name)
     }
 
-    /// Removes a namespace's name. The namespace itself ends with the last process and descriptor that use it.
+    /// Removes a namespace's name. The namespace itself exists until no process or descriptor uses it.
     ///
     /// # Errors
     /// If no namespace has this name, or this process may not unmount it.
     pub fn delete(name: &str) -> Result<()> {
         let path = named_path(name)?;
         let delete = || match umount2(&path, MntFlags::MNT_DETACH) {
-            // A file without a mount.
+            // EINVAL: nothing is mounted on the file.
             Ok(()) | Err(Errno::EINVAL) => fs::remove_file(&path),
             Err(error) => Err(error.into()),
         };
         delete().map_err(|source| refused(format!("delete network namespace {name}"), source))
     }
 
-    /// All namespaces that this process can find, including its own. Entering one that has ended meanwhile is an error.
+    /// All namespaces that this process can find, including its own. Entering one that has since ended is an error.
     pub fn all() -> BTreeMap<Inode, Netns> {
         let mut all = BTreeMap::new();
         all.extend(Self::own().ok().map(|own| (own.inode, own)));
@@ -192,19 +193,19 @@ fn named() -> impl Iterator<Item = (Inode, String)> {
     named.map(|(inode, name)| (inode, name.to_string_lossy().into_owned()))
 }
 
-/// The name in `ip netns` of the namespace with this number, also of the own one.
+/// The name in `ip netns` of the namespace with this inode number, which may also be the process's own.
 pub fn namespace_name(inode: Inode) -> Option<String> {
     named().find(|(known, _)| *known == inode).map(|(_, name)| name)
 }
 
-/// The name of the owner of a process in the namespace with this number: of a container, pod or unit. Reads the links of
-/// all processes, up to the first one there.
+/// Name of the owner (container, pod or unit) of a process in the namespace with this inode number. Reads the links of
+/// all processes until the first one in the namespace.
 pub fn namespace_owner(inode: Inode) -> Option<String> {
     owners_in(inode, |_| true).next().map(|owner| owner.name())
 }
 
-/// The owners of the threads of this name in the namespace with this number, each once. Reads the links of all
-/// processes, and the names of the threads of those there.
+/// The distinct owners of threads with this name in the namespace with this inode number. Reads the links of all
+/// processes, and the thread names of those in the namespace.
 pub fn owners_of_threads(inode: Inode, name: &str) -> Vec<Owner> {
     let comm = |thread: DirEntry| fs::read_to_string(thread.path().join("comm"));
     let is_named = |thread| comm(thread).is_ok_and(|comm| comm.trim_end_matches('\n') == name);
@@ -221,7 +222,7 @@ pub fn owners_of_threads(inode: Inode, name: &str) -> Vec<Owner> {
     owners
 }
 
-/// The owners of the selected processes in this namespace, by their folders.
+/// The owners of those processes in this namespace whose folder in /proc `select` accepts.
 fn owners_in(inode: Inode, select: impl Fn(&Path) -> bool) -> impl Iterator<Item = Owner> {
     let root = Root::of(Path::new("/"));
     let is_there = move |folder: &PathBuf| {
@@ -235,15 +236,15 @@ fn refused(doing: String, source: io::Error) -> Error {
     Error::Refused { doing, source, reason: None }
 }
 
-/// The path of a namespace with this name.
+/// The path at which a namespace with this name is mounted.
 fn named_path(name: &str) -> Result<PathBuf> {
     let is_name = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     let invalid = || refused(format!("network namespace {name:?}"), io::ErrorKind::InvalidInput.into());
     is_name.then(|| Path::new(NAMED[0]).join(name)).ok_or_else(invalid)
 }
 
-/// Creates the directory of named namespaces if it does not exist, with a mount that all mount namespaces share. Locks
-/// it, so that it is mounted only once, even with a concurrent `ip netns`.
+/// Creates the directory of named namespaces if it does not exist, and makes it a mount point with shared propagation.
+/// Locks it, so that it is mounted only once, even with a concurrent `ip netns`.
 fn mounted_directory() -> io::Result<Flock<File>> {
     let folder = NAMED[0];
     DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
@@ -251,7 +252,7 @@ fn mounted_directory() -> io::Result<Flock<File>> {
     let none = None::<&str>;
     let share = || mount(none, folder, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
     match share() {
-        // The directory is not yet a mount.
+        // The directory is not a mount point yet.
         Err(Errno::EINVAL) => {
             mount(Some(folder), folder, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
             share()?;
@@ -262,17 +263,17 @@ fn mounted_directory() -> io::Result<Flock<File>> {
 }
 
 fn inode_of(path: &Path) -> io::Result<Inode> {
-    // The kernel numbers namespaces with 32 bits (struct ns_common, inum).
+    // The kernel's inode numbers of namespaces have 32 bits (struct ns_common, inum).
     fs::metadata(path).map(|meta| meta.ino() as Inode)
 }
 
-/// Opens a namespace's file, if the namespace at this path still has this number.
+/// Opens a namespace's file, unless its path now belongs to another namespace.
 fn open(path: &Path, inode: Inode) -> Option<File> {
     let file = File::open(path).ok()?;
     (file.metadata().ok()?.ino() as Inode == inode).then_some(file)
 }
 
-/// Parses `net:[4026531840]`, the text of namespaces' links and mounts.
+/// Parses `net:[4026531840]`: the target of a namespace's link, and the root of its mount.
 fn inode_in(text: &str) -> Option<Inode> {
     text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -321,7 +322,7 @@ mod tests {
         let owner = Owner::of(&Root::of(Path::new("/")), std::process::id());
         let own = Netns::own().unwrap().inode();
         let found = |name| owners_of_threads(own, name);
-        // The thread sets its name itself.
+        // The thread sets its name only after it has started.
         latpath_testkit::waits::until("the thread has its name", || {
             let comm = |entry: DirEntry| fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
             fs::read_dir("/proc/self/task").unwrap().flatten().any(|entry| comm(entry) == "lp net's owner\n")

@@ -28,15 +28,16 @@ pub const INGRESS: u32 = 0xffff_fff1;
 pub struct Qdisc {
     /// Index of the device.
     pub ifindex: u32,
-    /// Its own number, `major << 16`; 0 for a default of the kernel, which returns when another one is deleted.
+    /// Its handle, `major << 16`; 0 for one that the kernel created by default, which returns when its replacement is
+    /// deleted.
     pub handle: u32,
-    /// [`ROOT`], [`INGRESS`], or the number of the class that it belongs to.
+    /// [`ROOT`], [`INGRESS`], or the ID of the class that it belongs to.
     pub parent: u32,
     /// Kind, as in tc(8).
     pub kind: String,
-    /// Parameters, as the kernel sent them. The kernel accepts them unchanged: see [`Shaping::Other`].
+    /// Parameters, as the kernel sent them. They can be sent back unchanged: see [`Shaping::Other`].
     pub options: Vec<u8>,
-    /// Packets that it and those below it dropped; `None` without a counter. The counter wraps.
+    /// Packets dropped by it and the queueing disciplines below it; `None` without a counter. The counter wraps.
     pub dropped: Option<u32>,
 }
 
@@ -71,8 +72,8 @@ pub fn qdiscs(netns: &Netns) -> Result<Vec<Qdisc>> {
     Ok(answer.iter().filter(|m| m.kind == NEW_QDISC).filter_map(|m| Qdisc::read(&m.payload)).collect())
 }
 
-/// A kind of queueing discipline with its parameters. A parameter of `None` is the kernel's default, or one that an old
-/// kernel does not send.
+/// A kind of queueing discipline with its parameters. A parameter is `None` if the kernel's default applies, or if an
+/// old kernel does not send it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Shaping {
@@ -88,9 +89,9 @@ pub enum Shaping {
         limit: Option<u32>,
         /// Maximum number of packets in one flow.
         flow_limit: Option<u32>,
-        /// Bytes of a flow per turn.
+        /// Bytes that a flow may send per round.
         quantum: Option<u32>,
-        /// Whether packets wait for their sending times.
+        /// Whether packets wait for their transmission times.
         pacing: Option<bool>,
     },
     /// Fair flows with bounded delay (tc-fq_codel(8)).
@@ -99,7 +100,7 @@ pub enum Shaping {
         limit: Option<u32>,
         /// Number of flows; fixed at creation.
         flows: Option<u32>,
-        /// Bytes of a flow per turn.
+        /// Bytes that a flow may send per round.
         quantum: Option<u32>,
         /// Acceptable delay, µs.
         target_us: Option<u32>,
@@ -108,28 +109,28 @@ pub enum Shaping {
         /// Whether packets are marked before they are dropped.
         ecn: Option<bool>,
     },
-    /// Traffic classes, each with queues of the device (tc-mqprio(8)).
+    /// Traffic classes, each with its own device queues (tc-mqprio(8)).
     Mqprio(TrafficClasses),
     /// The rate of a traffic class is limited by credits (tc-cbs(8), IEEE 802.1Q, annex L).
     Cbs {
-        /// Whether the NIC does it.
+        /// Whether the NIC does the shaping.
         offload: bool,
         /// Maximum credit, bytes.
         hi_credit: i32,
         /// Minimum credit, bytes.
         lo_credit: i32,
-        /// Rate at which credit grows: that of the class, kbit/s.
+        /// Rate at which credit grows: the bandwidth reserved for the class, kbit/s.
         idle_slope_kbit: i32,
         /// Rate at which credit changes while the class sends, kbit/s; negative.
         send_slope_kbit: i32,
     },
-    /// Packets are sent at their own times (tc-etf(8)).
+    /// Packets are sent at their own transmission times (tc-etf(8)).
     Etf {
-        /// Clock of the packets' times: `CLOCK_TAI` is 11.
+        /// Clock of the transmission times: `CLOCK_TAI` is 11.
         clockid: i32,
-        /// Lead with which a packet is passed to the device, ns.
+        /// How long before its transmission time a packet is passed to the device, ns.
         delta_ns: i32,
-        /// Bits of `struct tc_etf_qopt`: 1 deadline mode, 2 offload, 4 no check of the socket.
+        /// Bits of `struct tc_etf_qopt`: 1 deadline mode, 2 offload, 4 skip the check of the socket.
         flags: u32,
     },
     /// Traffic classes with a schedule of gates (tc-taprio(8)).
@@ -140,11 +141,11 @@ pub enum Shaping {
         clockid: Option<i32>,
         /// Start of the first cycle, ns of that clock.
         base_time_ns: i64,
-        /// Length of a cycle, ns; 0, when written, for the sum of the intervals.
+        /// Length of a cycle, ns. When written, 0 means the sum of the intervals.
         cycle_time_ns: i64,
-        /// 1: assisted packet times; 2: full offload.
+        /// 1: txtime-assist mode; 2: full offload.
         flags: u32,
-        /// With assisted packet times: maximum time from the socket to the device, ns.
+        /// In txtime-assist mode: maximum time from the socket to the device, ns.
         txtime_delay_ns: u32,
         /// The gates of a cycle, in order.
         gates: Vec<Gates>,
@@ -163,7 +164,7 @@ pub enum Shaping {
 pub struct TrafficClasses {
     /// The class of each priority.
     pub of_priority: [u8; 16],
-    /// Number of queues and first queue of each class.
+    /// For each class: the number of its queues, and the index of the first one.
     pub queues: Vec<(u16, u16)>,
     /// Offload: 0 for none, 1 for the device's own queues, 2 for these queues.
     pub offload: u8,
@@ -272,7 +273,7 @@ impl Shaping {
         let of = |kind| find_attribute(options, kind);
         let value = |kind| of(kind).and_then(|value| u32_at(value, 0));
         let switch = |kind| value(kind).map(|value| value != 0);
-        // A schedule that has not begun yet is in an attribute of its own.
+        // A schedule that has not started yet is in a nested attribute.
         let begun = if of(TAPRIO_ENTRIES).is_some() { None } else { of(TAPRIO_PENDING) };
         let scheduled = |kind| find_attribute(begun.unwrap_or(options), kind);
         let time = |kind| scheduled(kind).and_then(|value| u64_at(value, 0)).map_or(0, |time| time as i64);
@@ -325,7 +326,7 @@ impl Shaping {
         known.unwrap_or_else(|| Self::Other { name: name.into(), options: options.into() })
     }
 
-    /// The parameters in the kernel's format; empty without parameters.
+    /// The parameters in the kernel's format; empty if there are none.
     fn options(&self) -> Vec<u8> {
         let some = |all: &[(u16, Option<u32>)]| -> Vec<u8> {
             all.iter().filter_map(|(kind, value)| value.map(|value| number(*kind, value))).flatten().collect()
@@ -382,7 +383,7 @@ impl Shaping {
         }
     }
 
-    /// struct tcmsg, and the attributes that describe the queueing discipline.
+    /// Encodes struct tcmsg and the attributes that describe the queueing discipline.
     pub(crate) fn message(&self, ifindex: u32, parent: u32) -> Vec<u8> {
         let mut payload = place(ifindex, parent);
         payload.extend(text(KIND, self.name()));
@@ -394,7 +395,7 @@ impl Shaping {
     }
 }
 
-/// struct tcmsg: the place of a queueing discipline.
+/// Encodes struct tcmsg: the device and parent of a queueing discipline.
 pub(crate) fn place(ifindex: u32, parent: u32) -> Vec<u8> {
     [0, ifindex, 0, parent, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
@@ -463,7 +464,8 @@ mod tests {
         }
     }
 
-    /// The attributes in a message, in order of their types; nested ones are opened.
+    /// The attributes in a message, sorted by type; those of the types in `nested` are replaced by the attributes in
+    /// them.
     fn sorted(bytes: &[u8], nested: &[u16]) -> Vec<(u16, Vec<u8>)> {
         let open = |(kind, value): (u16, &[u8])| {
             let inner = attributes(value).flat_map(|(_, entry)| sorted(entry, &[]));
@@ -477,7 +479,8 @@ mod tests {
 
     /// The options that `tc` of iproute2 6.15 sends (captured by strace) for: tc qdisc replace dev lo root handle 100:
     /// taprio num_tc 2 map 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0 queues 1@0 1@1 base-time 1000000000 sched-entry S 01 200000
-    /// sched-entry S 02 300000, with clockid CLOCK_TAI; with flags 0x1 txtime-delay 300000 as well; with flags 0x2.
+    /// sched-entry S 02 300000. Three variants: with clockid CLOCK_TAI; also with flags 0x1 txtime-delay 300000; with
+    /// flags 0x2.
     #[test]
     fn schedules_have_the_attributes_that_tc_sends() {
         const CLASSES: &str = "56000100 02000000 01000000 00000000 00000000 00000100 01000000 00000000 00000000 00000000 \

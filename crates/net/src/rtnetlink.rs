@@ -60,11 +60,11 @@ const PERMANENT: u16 = 0x80;
 /// A device to create.
 #[derive(Clone, Copy, Debug)]
 pub enum NewDevice<'a> {
-    /// A virtual cable with two ends.
+    /// A pair of devices connected by a virtual cable.
     Veth {
-        /// Name of the other end.
+        /// Name of the peer device.
         peer: &'a str,
-        /// Namespace of the other end; `None` for the same one.
+        /// Namespace of the peer device; `None` for the same one.
         netns: Option<&'a Netns>,
     },
     /// A bridge.
@@ -81,11 +81,11 @@ pub enum NewDevice<'a> {
         /// VLAN id, 0 to 4094.
         id: u16,
     },
-    /// A tap on another device.
+    /// A tap on top of another device.
     Macvtap {
         /// Name of the other device.
         lower: &'a str,
-        /// Frames that it exchanges with others on the same device.
+        /// Which frames it exchanges with other macvtaps on the same device.
         mode: MacvtapMode,
         /// Number of queues.
         queues: u32,
@@ -96,18 +96,18 @@ pub enum NewDevice<'a> {
     MultiQueueTap,
 }
 
-/// Which frames a macvtap exchanges with others on the same device (enum macvlan_mode).
+/// Which frames a macvtap exchanges with other macvtaps on the same device (enum macvlan_mode).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MacvtapMode {
-    /// None.
+    /// No frames.
     Private,
     /// Frames that an external switch sends back.
     Vepa,
-    /// All, directly.
+    /// All frames, directly.
     #[default]
     Bridge,
-    /// The tap is the only one on the device, takes over its address and receives all frames.
+    /// The macvtap is the only one on the device, takes over its address and receives all frames.
     Passthru,
 }
 
@@ -133,7 +133,7 @@ pub enum Change<'a> {
     Mtu(u32),
     /// Sets the device's own address.
     Mac([u8; 6]),
-    /// Sets the maximum packets in its queue.
+    /// Sets the maximum number of packets in its queue.
     QueueLength(u32),
     /// Switches a flag of the device on or off.
     Flag(Flag, bool),
@@ -155,7 +155,7 @@ pub enum Flag {
 }
 
 impl Flag {
-    /// The bit, and whether it is set if the flag is on.
+    /// The flag's bit, and whether the bit is set when the flag is on: `IFF_NOARP` is inverted.
     fn bit(self) -> (u32, bool) {
         let (bit, is_set) = match self {
             Self::Multicast => (nix::libc::IFF_MULTICAST, true),
@@ -184,7 +184,7 @@ pub struct Address {
     pub prefix: u8,
     /// The broadcast address (IPv4).
     pub broadcast: Option<IpAddr>,
-    /// Whether it reaches further than the link: not 169.254.0.1, fe80::1.
+    /// Whether the address is valid beyond the link: not e.g. 169.254.0.1 or fe80::1.
     pub is_beyond_link: bool,
 }
 
@@ -214,7 +214,7 @@ impl Rtnetlink {
         Ok(Self { socket: Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?, netns: netns.clone() })
     }
 
-    /// The device with this name.
+    /// Finds a device by name.
     ///
     /// # Errors
     /// If no device has this name.
@@ -232,10 +232,10 @@ impl Rtnetlink {
         self.device(name).map(|device| device.ifindex)
     }
 
-    /// Creates a device, which is down.
+    /// Creates a device. It is down at first.
     ///
     /// # Errors
-    /// If a device has the name already, or the kernel does not have the kind.
+    /// If a device already has the name, or the kernel does not support the kind.
     pub fn add_device(&self, name: &str, new: NewDevice) -> Result<()> {
         let doing = |kind: &str| format!("make {kind} {name}");
         let (kind, lower, data) = match new {
@@ -292,12 +292,12 @@ impl Rtnetlink {
     /// Deletes a device.
     ///
     /// # Errors
-    /// If no device has this name, or the device is hardware.
+    /// If no device has this name, or the device is not a virtual one.
     pub fn delete_device(&self, name: &str) -> Result<()> {
         self.socket.change(DELETE_LINK, 0, &link(self.index(name)?, 0, 0), &format!("delete device {name}"))
     }
 
-    /// Makes all these changes of a device in one request.
+    /// Applies all these changes to a device in one request.
     ///
     /// # Errors
     /// If no device has this name, or the kernel rejects a change.
@@ -333,15 +333,15 @@ impl Rtnetlink {
         self.socket.change(NEW_LINK, 0, &payload, &format!("change device {name}"))
     }
 
-    /// Adds an address to a device, which is usable at once.
+    /// Adds an address to a device; the address is usable at once.
     ///
     /// # Errors
-    /// If the device does not exist, or has the address already.
+    /// If the device does not exist, or already has the address.
     pub fn add_address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<()> {
         self.add_broadcast_address(device, address, prefix, None)
     }
 
-    /// [`Rtnetlink::add_address`] with a broadcast address.
+    /// Like [`Rtnetlink::add_address`], but also sets a broadcast address.
     ///
     /// # Errors
     /// Like [`Rtnetlink::add_address`].
@@ -390,7 +390,7 @@ impl Rtnetlink {
         self.neighbour(CREATE_NEW, device, address, mac)
     }
 
-    /// Adds a permanent neighbour entry, or replaces the one of this address.
+    /// Adds a permanent neighbour entry, or replaces the existing one for this address.
     ///
     /// # Errors
     /// If the device does not exist, or the kernel rejects the entry.
@@ -440,10 +440,10 @@ impl Rtnetlink {
         self.socket.change(NEW_QDISC, CREATE_OR_REPLACE, &shaping.message(self.index(device)?, parent), &doing)
     }
 
-    /// Adds a queueing discipline to a device or class that only has the kernel's default.
+    /// Adds a queueing discipline to a device or class that has only the kernel's default.
     ///
     /// # Errors
-    /// Like [`Rtnetlink::set_qdisc`], and if the device or class has another one.
+    /// Like [`Rtnetlink::set_qdisc`], and if the device or class already has another one.
     pub fn add_qdisc(&self, device: &str, parent: u32, shaping: &Shaping) -> Result<()> {
         let doing = format!("add queueing discipline {} to {device}", shaping.name());
         self.socket.change(NEW_QDISC, CREATE_NEW, &shaping.message(self.index(device)?, parent), &doing)
@@ -452,7 +452,7 @@ impl Rtnetlink {
     /// Deletes a queueing discipline; the kernel's default replaces it.
     ///
     /// # Errors
-    /// If the device does not exist, or only has the default.
+    /// If the device does not exist, or has only the default.
     pub fn delete_qdisc(&self, device: &str, parent: u32) -> Result<()> {
         let at = match parent {
             ROOT => "root".to_owned(),
@@ -464,7 +464,7 @@ impl Rtnetlink {
     }
 }
 
-/// struct ifinfomsg
+/// Encodes struct ifinfomsg.
 fn link(ifindex: u32, flags: u32, mask: u32) -> Vec<u8> {
     [0, ifindex, flags, mask].into_iter().flat_map(u32::to_ne_bytes).collect()
 }
@@ -476,7 +476,7 @@ fn family(address: IpAddr) -> (u8, Vec<u8>) {
     }
 }
 
-/// An address of 4 or 16 bytes.
+/// Parses an address of 4 or 16 bytes.
 fn ip(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => Some(IpAddr::from(*bytes.first_chunk::<4>()?)),
@@ -494,7 +494,8 @@ fn read_neighbour(payload: &[u8]) -> Option<Neighbour> {
     (state & PERMANENT != 0).then_some(Neighbour { ifindex, address, mac: *mac })
 }
 
-/// Parses struct ifaddrmsg and its attributes. For a point-to-point link, the own address is the local one.
+/// Parses struct ifaddrmsg and its attributes. For a point-to-point link, the address is the local end's, not the
+/// peer's.
 fn read_address(payload: &[u8]) -> Option<Address> {
     let (prefix, ifindex) = (*payload.get(1)?, u32_at(payload, 4)?);
     let all: Vec<_> = attributes(payload.get(8..)?).collect();

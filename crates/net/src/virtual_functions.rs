@@ -26,15 +26,16 @@ const TRUST: u16 = 9;
 /// A virtual function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtualFunction {
-    /// Its number, from 0.
+    /// Its index, from 0.
     pub number: u32,
     /// The address that the NIC's driver set; all zero if the guest chooses it.
     pub address: [u8; 6],
     /// The VLAN whose tag the NIC adds and removes; 0 for none.
     pub vlan: u32,
-    /// Whether the NIC drops frames from another source address than its own; `None` if the driver does not report it.
+    /// Whether the NIC drops the guest's frames that have another source address than `address`; `None` if the driver
+    /// does not report it.
     pub spoof_check: Option<bool>,
-    /// Whether the guest may set the address, and receive all frames; `None` if the driver does not report it.
+    /// Whether the guest may change the address and receive all frames; `None` if the driver does not report it.
     pub trusted: Option<bool>,
     /// State of its link.
     pub link: FunctionLink,
@@ -72,7 +73,7 @@ pub struct FunctionCounters {
 /// The virtual functions of a device in a namespace.
 ///
 /// # Errors
-/// If there is no such device.
+/// If the device does not exist.
 pub fn virtual_functions(netns: &Netns, device: &str) -> Result<Vec<VirtualFunction>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
     let payload = [vec![0; INFO_MESSAGE], number(EXTENSIONS, WITH_FUNCTIONS), text(NAME, device)].concat();
@@ -86,7 +87,7 @@ fn functions(payload: &[u8]) -> Vec<VirtualFunction> {
     attributes(list).filter(|(kind, _)| *kind == FUNCTION).filter_map(|(_, value)| function(value)).collect()
 }
 
-/// Parses one virtual function. Most attributes begin with its number.
+/// Parses one virtual function. Most of its attributes begin with its index.
 fn function(bytes: &[u8]) -> Option<VirtualFunction> {
     let mac = find_attribute(bytes, MAC)?;
     let mut found =

@@ -4,11 +4,11 @@ use crate::{interfaces, Netns};
 use latpath_linux::net::device_list;
 use latpath_model::text::{printable, quoted};
 
-/// Maximum number of namespaces that a text names.
+/// Maximum number of namespaces named in an error message.
 const NAMED: usize = 3;
 
-/// The devices of this namespace, and the other namespaces with a device of this name, as text for an error: `lo, pa;
-/// hin is in network namespace nw-hv: ip netns exec nw-hv latpath …`.
+/// Lists, for an error message, the devices of this namespace and the other namespaces that have a device of this name:
+/// `lo, pa; hin is in network namespace nw-hv: ip netns exec nw-hv latpath …`.
 pub fn devices_here_and_elsewhere(device: &str) -> String {
     let own = Netns::own().map_or(0, |own| own.inode());
     let has = |netns: &Netns| interfaces(netns).is_ok_and(|all| all.iter().any(|one| one.name == device));

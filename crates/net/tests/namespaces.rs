@@ -57,7 +57,7 @@ fn with(needs: &[Lack], lack: Lack) -> Vec<Lack> {
     needs.iter().cloned().chain([lack]).collect()
 }
 
-/// A veth pair with this number of queues; lpq0 is up.
+/// Creates a veth pair with this number of queues; lpq0 is up.
 fn pair(queues: u32) -> std::result::Result<Space, Failed> {
     let space = Space::new("net")?;
     space.ip(&format!("link add lpq0 numtxqueues {queues} type veth peer name lpq1 numrxqueues {queues}"))?;
@@ -65,7 +65,7 @@ fn pair(queues: u32) -> std::result::Result<Space, Failed> {
     Ok(space)
 }
 
-/// Requires a kind of queueing discipline in the kernel; tries it without parameters.
+/// Checks that the kernel has a kind of queueing discipline by adding one without parameters.
 fn kernel_has(kind: &str, queues: u32) -> Lack {
     let tried = || -> std::result::Result<Option<String>, Failed> {
         let space = pair(queues)?;
@@ -266,7 +266,7 @@ fn addresses() -> Result {
     equal("taken", of(network.addresses()?, space.ifindex("lpq0")).contains(&(four, 24)), false)
 }
 
-/// Writes a file in the namespace; ignores a missing file, as on a kernel without IPv6.
+/// Writes a file in the namespace; ignores a missing file, e.g. on a kernel without IPv6.
 fn fs_in(space: &Space, file: &str, text: &str) -> Result {
     match space.inside(|| fs::write(file, text)) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
@@ -306,7 +306,7 @@ fn plain_qdiscs() -> Result {
     equal(&error, error.starts_with("add queueing discipline pfifo_fast to lpq0: "), true)?;
     network.delete_qdisc("lpq0", ROOT)?;
     equal("the default is back", root(&space, "lpq0")?["handle"].as_str(), Some("0:")).or_else(|_| {
-        // A device without a queue shows its default as noqueue, or not at all.
+        // For a device without a queue, tc shows the default as noqueue, or not at all.
         equal("default", root(&space, "lpq0")?["kind"].as_str(), Some("noqueue"))
     })?;
     let ingress = Shaping::Other { name: "clsact".into(), options: Vec::new() };

@@ -1,4 +1,4 @@
-//! A device's claimed stamps, and its current setting.
+//! The timestamps that a device claims to make, and its current setting.
 
 use crate::config::{Config, RxFilter, Settable, TxType};
 use crate::kernel::{driver, ts_info};
@@ -21,9 +21,9 @@ pub enum Current {
 pub enum RxHardware {
     /// All frames.
     AllFrames,
-    /// Only these kinds, all of PTP or NTP.
+    /// Only packets of these kinds, all of them PTP or NTP.
     Only(Vec<RxFilter>),
-    /// None.
+    /// No packets.
     Nothing,
 }
 
@@ -42,22 +42,22 @@ pub struct Caps {
     pub driver: Option<String>,
     /// The device's bus address (`0000:01:00.0`), if it has one.
     pub bus: Option<String>,
-    /// Number of the device's clock: `/dev/ptpN`.
+    /// PHC index of the device's clock: N of `/dev/ptpN`.
     pub phc: Option<u32>,
     /// `SOF_TIMESTAMPING_…` flags that the driver reports.
     pub socket_flags: u32,
-    /// Bit n: the device can be set to `TxType(n)`.
+    /// Bit n: the device supports `TxType(n)`.
     pub tx_types: u32,
-    /// Bit n: the device can be set to `RxFilter(n)`.
+    /// Bit n: the device supports `RxFilter(n)`.
     pub rx_filters: u32,
     /// The stamps that are switched on.
     pub current: Current,
 }
 
-/// Maximum wait for a link: the kernel reports it shortly after a device is brought up.
+/// Maximum wait for a link: the kernel reports it shortly after a device was brought up.
 const LINK: Duration = Duration::from_millis(100);
 
-/// The device's flags, after the wait for its link.
+/// The flags of a device, read once it has a link, is down, or the wait for the link is over.
 fn settled(device: &Device) -> io::Result<i32> {
     let limit = Instant::now() + LINK;
     loop {
@@ -69,7 +69,7 @@ fn settled(device: &Device) -> io::Result<i32> {
     }
 }
 
-/// The number of the PHC by which a device of this network namespace stamps packets; `None` if it has none. Needs no
+/// PHC index of the clock with which a device of this network namespace stamps packets; `None` if it has none. Needs no
 /// privileges.
 ///
 /// # Errors
@@ -122,8 +122,8 @@ impl Caps {
         flags && self.tx_types & (1 << TxType::ON.0) != 0
     }
 
-    /// Whether the driver stamps sent packets as it passes them to the NIC. (Every Linux stamps before the queueing
-    /// discipline.)
+    /// Whether the driver claims to stamp sent packets as it passes them to the NIC. (The stamp before the queueing
+    /// discipline is made by the kernel, for every device.)
     pub fn tx_driver(&self) -> bool {
         self.has(libc::SOF_TIMESTAMPING_TX_SOFTWARE)
     }

@@ -1,4 +1,4 @@
-//! A NIC's clock, followed by readings, which places the NIC's times of packets on `CLOCK_MONOTONIC`.
+//! A NIC's clock: regular readings of it are used to convert the NIC's packet times to `CLOCK_MONOTONIC`.
 
 use crate::{verify, Caps, Check, Trial};
 use latpath_clock::phc::{Phc, PhcMap, Reader, Unmapped};
@@ -6,35 +6,35 @@ use latpath_model::Ns;
 
 /// Interval between two readings, ns.
 const READ_EVERY: Ns = 50_000_000;
-/// Maximum plausible time between the NIC's time of a packet and the moment when the kernel has it, ns.
+/// Maximum plausible time from the NIC's timestamp of a packet to the moment when the kernel has the packet, ns.
 const PLAUSIBLE: Ns = 1_000_000_000;
-/// Time without a reading after which a clock has failed, ns.
+/// Time without a successful reading after which a clock has failed, ns.
 const FAILED: Ns = 1_000_000_000;
 
-/// A clock of one or several NICs.
+/// A clock used by one or several NICs.
 pub struct NicClock {
-    /// Its number: `/dev/ptpN`.
+    /// PHC index: N of `/dev/ptpN`.
     pub index: u32,
     /// Time of the next reading, `CLOCK_MONOTONIC`.
     pub due: Ns,
-    /// Times that were placed.
+    /// Number of packet times that were converted.
     pub mapped: u64,
-    /// Times in a disturbance of the clock.
+    /// Number of packet times not converted because of a disturbance of the clock.
     pub disturbed: u64,
-    /// Times far from the moment at which the kernel had the packet.
+    /// Number of packet times rejected as too far from the moment when the kernel had the packet.
     pub implausible: u64,
-    /// Disturbances so far.
+    /// Number of disturbances of the clock so far.
     pub disturbances: u64,
-    /// Since when it cannot be read, `CLOCK_MONOTONIC`, and why.
+    /// Time since which the clock cannot be read, `CLOCK_MONOTONIC`, and the reason.
     pub failing: Option<(Ns, String)>,
     reader: Box<dyn Reader>,
     map: PhcMap,
-    /// The latest disturbance.
+    /// Description of the latest disturbance.
     latest: String,
 }
 
 impl NicClock {
-    /// The clock that this reads.
+    /// Creates the clock from a reader of it.
     pub fn new(index: u32, reader: Box<dyn Reader>) -> Self {
         Self {
             index,
@@ -53,7 +53,7 @@ impl NicClock {
     /// Opens the clock of a device; `None` if the device has none.
     ///
     /// # Errors
-    /// The clock cannot be opened, or does not advance; as a sentence.
+    /// If the clock cannot be opened or does not advance; the error is a sentence.
     pub fn open(caps: &Caps) -> Result<Option<Self>, String> {
         let Some(index) = caps.phc else { return Ok(None) };
         if let Check::Failed(why) = verify(caps, Trial::default()).clock {
@@ -63,17 +63,17 @@ impl NicClock {
         Ok(Some(Self::new(index, Box::new(phc))))
     }
 
-    /// Whether it was not readable for a second.
+    /// Whether the clock has been unreadable for more than a second.
     pub fn has_failed(&self, now: Ns) -> bool {
         self.failing.as_ref().is_some_and(|(since, _)| now.saturating_sub(*since) > FAILED)
     }
 
-    /// Whether readings enclose this time, so that times of packets around it can be placed.
+    /// Whether there are readings before and after this time, so that packet times around it can be converted.
     pub fn is_known_at(&self, monotonic: Ns) -> bool {
         self.map.is_known_at(monotonic)
     }
 
-    /// Time of the latest reading before which all times can be placed, `CLOCK_MONOTONIC`; 0 without one.
+    /// Time of the latest reading up to which all packet times can be converted, `CLOCK_MONOTONIC`; 0 without one.
     pub fn settled(&self) -> Ns {
         self.map.settled().map_or(0, |reading| reading.monotonic_ns)
     }
@@ -89,7 +89,7 @@ impl NicClock {
                 }
                 self.failing = None;
             }
-            // The time of day was set during the reading: the next one succeeds.
+            // The time of day was set during this reading; the next one will succeed.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
                 self.failing.get_or_insert_with(|| (now, error.to_string()));
@@ -97,7 +97,8 @@ impl NicClock {
         }
     }
 
-    /// Maps the NIC's time of a packet that the kernel had at `had` to this machine's clock, with its error bound.
+    /// Converts the NIC's timestamp of a packet to `CLOCK_MONOTONIC`; returns the time and its error bound, ns. `had`
+    /// is when the kernel had the packet. `None` for times in a disturbance of the clock and for implausible ones.
     pub fn place(&mut self, nic_time: Ns, had: Ns) -> Option<(Ns, Ns)> {
         let mapped = match self.map.at(nic_time) {
             Ok(mapped) => mapped,
@@ -118,7 +119,7 @@ impl NicClock {
         Some((mapped.t, mapped.bound_ns))
     }
 
-    /// Notes for the user on times that are left out; `nics` names the devices.
+    /// Notes for the user about times that were left out; `nics` names the devices.
     pub fn notes(&self, nics: &str, now: Ns) -> Vec<String> {
         let mut notes = Vec::new();
         let name = format!("{nics}: the NIC's clock /dev/ptp{}", self.index);

@@ -68,12 +68,12 @@ fn named(f: &mut fmt::Formatter<'_>, value: i32, names: &[&str]) -> fmt::Result 
     }
 }
 
-/// A NIC's setting of stamps (`struct hwtstamp_config`).
+/// A NIC's timestamp setting (`struct hwtstamp_config`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Stamps of sent packets.
+    /// Which sent packets are stamped.
     pub tx_type: TxType,
-    /// Stamps of received packets.
+    /// Which received packets are stamped.
     pub rx_filter: RxFilter,
     /// `HWTSTAMP_FLAG_…`; never changed.
     pub flags: i32,
@@ -90,7 +90,7 @@ impl fmt::Display for Config {
     }
 }
 
-/// A device's setting: of a real device, or of a test's.
+/// The timestamp setting of a device, real or simulated by a test.
 pub(crate) trait Settable {
     fn config(&self) -> io::Result<Config>;
     /// Changes the setting; returns the setting that the driver applied, which may differ.

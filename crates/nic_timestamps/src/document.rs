@@ -39,7 +39,7 @@ pub struct CapsDocument {
 /// Clock of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClockDocument {
-    /// Number of the clock: `/dev/ptpN`.
+    /// PHC index: N of `/dev/ptpN`.
     pub index: u32,
     /// Name of the clock, from its driver, or null.
     pub name: Option<String>,
@@ -78,7 +78,7 @@ pub struct StampsDocument {
     pub tx_driver: StampDocument,
     /// On sent packets, by the NIC.
     pub tx_nic: StampDocument,
-    /// On received packets, by the NIC; claimed if the NIC offers to stamp some packets, and offered if it stamps all.
+    /// On received packets, made by the NIC; claimed if the NIC offers to stamp some packets, offered if it stamps all.
     pub rx_nic: StampDocument,
     /// On received packets, by the kernel.
     pub rx_kernel: StampDocument,
@@ -87,7 +87,7 @@ pub struct StampsDocument {
 /// One kind of timestamp.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StampDocument {
-    /// Whether the device claims to take the timestamp.
+    /// Whether the device claims to make the timestamp.
     pub claimed: bool,
     /// Whether `latpath ping` requests the timestamp.
     pub used: bool,
@@ -101,7 +101,7 @@ pub struct StampDocument {
 pub struct CheckDocument {
     /// Outcome of the test.
     pub state: CheckState,
-    /// Reason of a failure, or of a test that was not made; otherwise null.
+    /// Reason for a failure or for a skipped test; otherwise null.
     pub why: Option<String>,
 }
 
@@ -132,7 +132,7 @@ impl From<&Check> for CheckDocument {
 }
 
 impl CapsDocument {
-    /// The document of a device and its tests.
+    /// Builds the document from a device's claims and the results of its tests.
     pub fn of(caps: &Caps, verified: &Verified) -> Self {
         let (set, set_unknown) = match &caps.current {
             Current::Set(config) => (Some(config.into()), None),

@@ -1,4 +1,4 @@
-//! Errors of devices.
+//! Errors when a device's timestamps are read or set.
 
 use latpath_net::devices_here_and_elsewhere;
 use std::io;
@@ -11,7 +11,7 @@ pub enum StampError {
     NoDevice {
         /// The requested name.
         device: String,
-        /// The existing devices.
+        /// List of the existing devices.
         here: String,
     },
     /// A privilege is missing.
@@ -22,7 +22,7 @@ pub enum StampError {
         /// The operation.
         doing: &'static str,
     },
-    /// The current setting cannot be read.
+    /// The current setting cannot be read, so it could not be restored.
     #[error("{device}: its hardware stamps stay as they are, since they could not be put back: what is set now cannot be read ({why})")]
     NoWayBack {
         /// The device.
@@ -30,7 +30,7 @@ pub enum StampError {
         /// The reason.
         why: String,
     },
-    /// The setting cannot be recorded in the journal, which is needed to undo the changes of a killed latpath.
+    /// The setting cannot be recorded in the journal, which is needed to undo changes if latpath is killed.
     #[error("{device}: its hardware stamps stay as they are: {cause}")]
     NotNoted {
         /// The device.
@@ -51,7 +51,7 @@ pub enum StampError {
 }
 
 impl StampError {
-    /// The meaning of the kernel's error for a device.
+    /// Maps the kernel's error for a device to its variant.
     pub(crate) fn of(device: &str, doing: &'static str, cause: io::Error) -> Self {
         let device = device.to_string();
         match cause.raw_os_error() {

@@ -1,4 +1,5 @@
-//! Requests for a device's stamps. This module has all unsafe code of this crate; each block states why it is sound.
+//! Requests about a device's timestamps. All unsafe code of this crate is in this module; each block states why it is
+//! sound.
 #![allow(unsafe_code)]
 
 use crate::config::{Config, Settable};
@@ -48,19 +49,19 @@ struct HwtstampConfig {
 
 /// The driver's name, and the device's bus address (`0000:01:00.0`; empty if it has none).
 pub(crate) fn driver(device: &Device) -> io::Result<(String, String)> {
-    // SAFETY: all zeros is a valid drvinfo, which consists of integers.
+    // SAFETY: drvinfo consists of integers, so all zeros are valid.
     let mut info: DriverInfo = unsafe { zeroed() };
     info.cmd = ETHTOOL_GDRVINFO;
-    // SAFETY: the struct is that of this command.
+    // SAFETY: the struct matches this command.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     let text = |bytes: &[u8]| of_field(bytes).escape_debug().to_string();
     Ok((text(&info.driver), text(&info.bus_info)))
 }
 
-/// The driver's report of its stamps.
+/// The timestamps that the driver claims to make.
 pub(crate) fn ts_info(device: &Device) -> io::Result<TsInfo> {
     let mut info = TsInfo { cmd: ETHTOOL_GET_TS_INFO, ..TsInfo::default() };
-    // SAFETY: the struct is that of this command.
+    // SAFETY: the struct matches this command.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     Ok(info)
 }
@@ -68,7 +69,7 @@ pub(crate) fn ts_info(device: &Device) -> io::Result<TsInfo> {
 /// Calls `SIOCGHWTSTAMP` or `SIOCSHWTSTAMP`.
 fn hwtstamp(device: &Device, code: libc::c_ulong, config: Config) -> io::Result<Config> {
     let mut c = HwtstampConfig { flags: config.flags, tx_type: config.tx_type.0, rx_filter: config.rx_filter.0 };
-    // SAFETY: the struct is that of both requests.
+    // SAFETY: the struct matches both requests.
     unsafe { device.ask(code, &mut c) }?;
     Ok(Config { flags: c.flags, tx_type: crate::TxType(c.tx_type), rx_filter: crate::RxFilter(c.rx_filter) })
 }

@@ -1,4 +1,4 @@
-//! Changes of this machine's devices, and the processes that need them: the last process restores the setting, even if
+//! Changes to this machine's devices, and the processes that need them: the last process restores the setting, even if
 //! earlier ones were killed.
 
 use crate::config::{Config, Settable};
@@ -9,7 +9,7 @@ use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Turn, Undo};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Identity of a device among all that the machine has had since boot.
+/// Identifies a device uniquely among all that have existed since boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) device: String,
@@ -37,13 +37,13 @@ pub struct Step {
 /// Result of the search for a device to restore.
 pub(crate) enum DeviceLookup<'a> {
     Here(Box<dyn Settable + 'a>),
-    /// No device of this name and index is in its namespace.
+    /// Its namespace contains no device with this name and index.
     Gone,
     /// Its namespace cannot be reached.
     OutOfReach,
 }
 
-/// Restores the devices that the function finds.
+/// Undoes changes to the devices that the function finds.
 struct PutBack<'a>(&'a dyn Fn(&Who) -> DeviceLookup<'a>);
 
 impl Undo for PutBack<'_> {
@@ -80,7 +80,7 @@ fn put_back(name: &str, before: Config, after: Option<Config>, device: &dyn Sett
     Ok(Outcome::undone(format!("{name}: hardware stamps put back to {before}, which an earlier run could not do")))
 }
 
-/// Restores devices of this machine, in all its network namespaces.
+/// Restores the devices of this machine, in all its network namespaces.
 pub struct NicTimestamps;
 
 impl Undo for NicTimestamps {
@@ -95,7 +95,7 @@ impl Undo for NicTimestamps {
 fn of_this_machine(who: &Who) -> DeviceLookup<'static> {
     let Ok(netns) = Netns::find(who.netns) else { return DeviceLookup::OutOfReach };
     let find = || match nix::net::if_::if_nametoindex(who.device.as_str()) {
-        // Another device with this name has not been changed.
+        // A device with the same name but another index is not the one that was changed.
         Ok(ifindex) if ifindex == who.ifindex => Device::named(&who.device).ok(),
         _ => None,
     };
@@ -106,11 +106,11 @@ fn of_this_machine(who: &Who) -> DeviceLookup<'static> {
     }
 }
 
-/// The journal with its entries of NICs.
+/// The journal, of which only the entries for NICs are used.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger(pub(crate) Journal);
 
-/// This process's share in a device's change, which ends with [`Ledger::leave`].
+/// This process's share in a change to a device. It ends with [`Ledger::leave`].
 pub(crate) type Share = Entry<Step>;
 
 impl Ledger {
@@ -131,7 +131,7 @@ impl Ledger {
         let failed = |doing, cause| StampError::of(&who.device, doing, cause);
         let noting = |cause| StampError::NotNoted { device: who.device.clone(), cause };
         let turn = self.0.turn().map_err(noting)?;
-        // The entry of processes that need a change. An entry without such a process is undone first.
+        // The existing entry, if other processes still need the change. An entry that no process needs is undone first.
         let mut share =
             turn.needed(&PutBack(&|_| DeviceLookup::Here(Box::new(device))), &who.subject()).map_err(noting)?;
         let now = device.config().map_err(|e| failed("reading what it is set to (SIOCGHWTSTAMP)", e))?;
@@ -150,7 +150,7 @@ impl Ledger {
         share.add_within(&turn, step(None)).map_err(noting)?;
         match device.set_config(requested) {
             Ok(after) => {
-                // The value that a later read returns when the setting is restored.
+                // The setting as a later read will return it; the restore compares against it.
                 let after = device.config().unwrap_or(after);
                 share.add_within(&turn, step(Some(after))).map_err(noting)?;
                 Ok((after, Some(share)))
@@ -214,7 +214,7 @@ pub(crate) mod tests {
         Outcome::undone(format!("lp0: hardware stamps put back to {before}, which an earlier run could not do"))
     }
 
-    /// Ends a share as a kill does: without any undo.
+    /// Ends a share as if the process had been killed: without any undo.
     fn killed(share: Option<Share>) {
         share.unwrap().abandon().unwrap();
     }
@@ -295,7 +295,7 @@ pub(crate) mod tests {
         assert_eq!(nic.0.get(), Config::OFF);
     }
 
-    /// A machine with one device of index 4, and whether the device can be reached.
+    /// A machine with one device, of index 4; the flag is whether the device can be reached.
     struct Machine<'a>(&'a Nic, bool);
 
     impl Undo for Machine<'_> {

@@ -1,10 +1,10 @@
-//! Timestamps of packets: the stamps that a NIC and its driver claim, and which of them are real. `latpath_wire` requests
-//! and reads them.
+//! Packet timestamps: those that a NIC and its driver claim to make, and which of the claims are true. `latpath_wire`
+//! requests and reads the timestamps.
 //!
 //! * [`Caps`] reports a device's claimed stamps and its current setting.
 //! * [`HardwareStamps`] switches the NIC's stamps on, without narrowing another program's setting, and restores it.
 //! * [`verify`] tests the claims.
-//! * [`NicClock`] places the NIC's times on this machine's clock.
+//! * [`NicClock`] converts the NIC's times to this machine's clock.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
 

@@ -7,14 +7,14 @@ const ETHERTYPE: u32 = 0x88f7;
 /// UDP port of PTP's event messages, which are timestamped (annexes C and D).
 const EVENT_PORT: u32 = 319;
 
-/// Whether a program of this thread's network namespace receives PTP messages on the device with this index, as ptp4l
-/// does: over Ethernet there, or over UDP on any device.
+/// Whether a program in this thread's network namespace receives PTP messages on the device with this index, as ptp4l
+/// does: over Ethernet on this device, or over UDP on any device.
 pub fn is_used_by_ptp(ifindex: u32) -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
     has_packet_socket(&read("packet"), ifindex) || ["udp", "udp6"].iter().any(|name| has_event_socket(&read(name)))
 }
 
-/// Whether a table of packet sockets (/proc/net/packet) has one of PTP on the device.
+/// Whether a table of packet sockets (/proc/net/packet) contains a PTP socket on the device.
 fn has_packet_socket(table: &str, ifindex: u32) -> bool {
     table.lines().skip(1).any(|line| {
         let columns: Vec<&str> = line.split_whitespace().collect();
@@ -24,7 +24,7 @@ fn has_packet_socket(table: &str, ifindex: u32) -> bool {
     })
 }
 
-/// Whether a table of UDP sockets (/proc/net/udp) has one with PTP's port.
+/// Whether a table of UDP sockets (/proc/net/udp) contains one bound to PTP's event port.
 fn has_event_socket(table: &str) -> bool {
     table.lines().skip(1).any(|line| {
         let port = line.split_whitespace().nth(1).and_then(|local| local.rsplit(':').next());

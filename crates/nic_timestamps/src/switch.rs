@@ -10,11 +10,11 @@ use latpath_undo::Outcome;
 
 /// A NIC that stamps packets until this value is dropped.
 ///
-/// Only missing stamps are switched on, and a setting of another program (such as ptp4l) is never narrowed. The drop
-/// restores the NIC's setting, unless another latpath still needs it or another program has changed it since. After a
-/// kill, [`crate::NicTimestamps`] restores it.
+/// Only missing stamps are switched on, and another program's setting (e.g. ptp4l's) is never narrowed. Dropping the
+/// value restores the NIC's setting, unless another latpath still needs it or another program has changed it since. If
+/// latpath is killed, [`crate::NicTimestamps`] restores it later.
 ///
-/// Some drivers restart their queues at a change and lose packets meanwhile, so switch the stamps on before a
+/// Some drivers restart their queues on a change and lose packets meanwhile, so switch the stamps on before a
 /// measurement.
 #[derive(Debug)]
 pub struct HardwareStamps {
@@ -25,11 +25,11 @@ pub struct HardwareStamps {
 }
 
 impl HardwareStamps {
-    /// Switches on the stamps that the NIC claims and are still off: those of sent packets, and those of all received
-    /// packets if it offers them. Returns `Ok(None)` if it claims neither.
+    /// Switches on those stamps that the NIC claims to make and that are still off: for sent packets, and for all
+    /// received packets if the NIC offers that. Returns `Ok(None)` if it claims neither.
     ///
     /// # Errors
-    /// If the driver does not report the current setting, which then could not be restored; if the journal cannot be
+    /// If the driver does not report the current setting, so that it could not be restored; if the journal cannot be
     /// written; or if the driver rejects the change.
     pub fn switch_on(caps: &Caps) -> Result<Option<Self>, StampError> {
         Self::switch_on_in(Ledger::of_this_machine(), caps)
@@ -71,8 +71,8 @@ impl HardwareStamps {
         self.config.rx_filter == RxFilter::ALL
     }
 
-    /// Ends this process's share. Returns reports of settings that were not restored; after an error, the entry remains
-    /// and the next latpath tries again. A device that no longer exists needs no restoring.
+    /// Ends this process's share. Returns a message for each setting that was not restored. After an error, the entry
+    /// remains and the next latpath tries again. A device that no longer exists needs no restoring.
     fn leave(&mut self) -> Vec<String> {
         let Some(share) = self.share.take() else { return Vec::new() };
         let stay =
@@ -92,7 +92,8 @@ impl Drop for HardwareStamps {
     }
 }
 
-/// The setting with which a NIC also makes the requested stamps; `None` if it already does.
+/// The setting with which the NIC makes the requested stamps in addition to the present ones; `None` if it already
+/// does.
 fn wider(now: Config, tx: bool, rx: bool) -> Option<Config> {
     let tx_type = if tx && !now.tx_type.stamps() { TxType::ON } else { now.tx_type };
     let rx_filter = if rx { RxFilter::ALL } else { now.rx_filter };
@@ -127,7 +128,7 @@ mod tests {
         let who = Who { device: "lo".into(), ifindex: 1, netns: 77 };
         let (config, share) = ledger.join(&who, &nic, &|now| wider(now, true, true)).unwrap();
         let device = Device::named("lo").unwrap();
-        // A loopback device does not report stamps.
+        // A loopback device has no timestamp setting, so restoring it fails.
         let said = HardwareStamps { device, config, share, ledger }.leave().join("\n");
         assert!(said.starts_with("hardware stamps stay switched on"), "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the note is for the next latpath");

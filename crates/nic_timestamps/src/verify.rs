@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// Time between two readings of the NIC's clock.
 const PAUSE: Duration = Duration::from_millis(25);
-/// Maximum wait for a stamp.
+/// Maximum wait for the stamps of a test frame.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Maximum number of test frames: a NIC that is busy with the stamp of another frame may omit one.
+/// Maximum number of test frames: a NIC that is busy stamping another frame may skip one.
 const TRIES: u8 = 3;
 /// Maximum stamps of the test frames per read.
 const MOST_STAMPS: usize = 16;
@@ -74,13 +74,13 @@ pub struct Verified {
     pub clock: Check,
     /// Reading of the clock, if it could be read.
     pub clock_read: Option<ClockRead>,
-    /// Stamps before the queueing discipline.
+    /// Stamps of sent packets before the queueing discipline.
     pub tx_sched: Check,
-    /// Stamps of the driver on sent packets.
+    /// The driver's stamps of sent packets.
     pub tx_driver: Check,
-    /// Stamps of the NIC on sent packets.
+    /// The NIC's stamps of sent packets.
     pub tx_nic: Check,
-    /// Stamps of the NIC on all received packets.
+    /// The NIC's stamps of all received packets.
     pub rx_nic: Check,
     /// Further notes for the user.
     pub notes: Vec<String>,
@@ -99,7 +99,7 @@ impl Verified {
     }
 }
 
-/// Tests a device. Takes at most half a second plus the time to listen.
+/// Tests a device. Takes at most half a second plus the listening time.
 pub fn verify(caps: &Caps, trial: Trial) -> Verified {
     let (clock, clock_read, mut phc) = try_clock(caps);
     let untried = || Check::Untried("not asked for".into());
@@ -120,7 +120,7 @@ pub fn verify(caps: &Caps, trial: Trial) -> Verified {
         verified.set_all(&Check::Untried(why));
         return verified;
     }
-    // Kept until the end, where the drop restores the setting.
+    // Kept until the end of the function; the drop restores the setting.
     let switched_on = HardwareStamps::switch_on(caps);
     let on = match &switched_on {
         Ok(Some(on)) => (on.tx(), on.rx()),
@@ -224,7 +224,7 @@ fn try_clock(caps: &Caps) -> (Check, Option<ClockRead>, Option<Phc>) {
     }
 }
 
-/// Whether a clock runs at roughly the speed of time, and its second reading.
+/// Checks whether a clock runs at roughly the right rate; also returns the second reading.
 fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Reading)> {
     let first = phc.read()?;
     pause();
@@ -234,7 +234,8 @@ fn runs(phc: &mut dyn Reader, pause: impl FnOnce()) -> io::Result<(Check, Readin
     let unsure = first.uncertainty_ns.saturating_add(second.uncertainty_ns);
     let check = match ran {
         0 => Check::Failed("it stands still".into()),
-        // Half or twice the speed exceeds any drift; a step by a servo between the readings looks the same.
+        // No clock drifts so far that it runs at half or twice the rate. A step by a servo between the readings also
+        // fails.
         _ if ran < (passed / 2).saturating_sub(unsure) || ran > passed.saturating_mul(2).saturating_add(unsure) => {
             Check::Failed(format!("it ran {ran} ns while {passed} ns passed"))
         }
@@ -250,8 +251,8 @@ struct Came {
     sched: Option<Ns>,
     driver: Option<Ns>,
     nic: Option<Ns>,
-    /// The NIC's clock before the stamped frame was sent, and after its stamp arrived, widened by the uncertainty of
-    /// the readings.
+    /// The NIC's clock before the stamped frame was sent and after its stamp arrived; the interval includes the
+    /// readings' uncertainty.
     clock: Option<(Ns, Ns)>,
 }
 
@@ -272,7 +273,7 @@ fn frame(source: [u8; 6], number: u8) -> [u8; 60] {
     frame
 }
 
-/// A packet socket on the device, which receives no frames yet.
+/// Opens a packet socket on the device; it does not receive frames yet.
 fn open(caps: &Caps) -> io::Result<PacketSocket> {
     let socket = PacketSocket::open(libc::SOCK_NONBLOCK)?;
     socket.bind(caps.ifindex, 0)?;
@@ -295,7 +296,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
         let limit = monotonic() + PATIENCE.as_nanos() as Ns;
         loop {
             let is_over = monotonic() >= limit;
-            // Read once after the end of the wait, because this thread may have been preempted.
+            // Read once more after the timeout, because this thread may have been preempted.
             stamps_of(&socket, &frame, &mut came)?;
             if came.all(caps, nic) || is_over {
                 break;
@@ -320,7 +321,7 @@ fn send(caps: &Caps, nic: bool, mut phc: Option<&mut dyn Reader>) -> io::Result<
 fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result<()> {
     let (mut data, mut control) = ([0; 256], Control::new());
     let read = sent_stamps(socket.as_fd(), &mut data, &mut control, MOST_STAMPS, &mut |stamp, packet| {
-        // Otherwise a late stamp of an earlier frame.
+        // Ignore late stamps of earlier frames.
         if packet.ends_with(frame) {
             match stamp.kind {
                 TxKind::Sched => came.sched = Some(stamp.time),
@@ -329,7 +330,7 @@ fn stamps_of(socket: &PacketSocket, frame: &[u8], came: &mut Came) -> io::Result
             }
         }
     })?;
-    // A wake-up without a message is an error of the socket itself, which would wake it forever.
+    // Woken without a message: the socket itself has an error, which would wake this thread again and again.
     match nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::SocketError) {
         Ok(error) if read == 0 && error != 0 => Err(io::Error::from_raw_os_error(error)),
         _ => Ok(()),

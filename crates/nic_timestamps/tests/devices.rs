@@ -21,7 +21,7 @@ fn main() -> std::process::ExitCode {
 }
 
 const SEND: Trial = Trial { send: true, listen: Duration::ZERO };
-/// Time to listen that exceeds any test's wait.
+/// Listening time that exceeds any timeout in these tests.
 const LISTEN: Duration = Duration::from_secs(3600);
 
 fn is(check: &Check, expected: &Check) -> Result {
@@ -38,7 +38,7 @@ fn untried(check: &Check, because: &str) -> Result {
     }
 }
 
-/// Enters a new namespace with the test's thread; its devices are removed with it.
+/// Moves the test's thread into a new namespace; the devices in it are removed with it.
 fn enter() -> Result {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
     ip("link set lo up")
@@ -52,7 +52,7 @@ fn ip(words: &str) -> Result {
     }
 }
 
-/// Waits until the kernel reports that the device has its link, or has none.
+/// Waits until the kernel reports that the device has a link, or has none, as `running` requires.
 fn with_link(device: &str, running: bool) -> std::result::Result<Caps, Failed> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -82,7 +82,7 @@ fn veth() -> Result {
     ip("link set lpb up")?;
     let caps = with_link("lpa", true)?;
     let verifying = thread::spawn(move || verify(&caps, Trial { listen: LISTEN, ..SEND }));
-    // A veth has no receive stamps of a NIC, so the verification does not listen; `LISTEN` is an hour.
+    // A veth has no NIC receive stamps, so the verification must not listen for the hour of `LISTEN`.
     until("it is verified long before it has listened", || verifying.is_finished())?;
     let verified = verifying.join().map_err(|_| "a panic")?;
     is(&verified.tx_sched, &Check::Works)?;
@@ -110,7 +110,7 @@ fn no_ethernet() -> Result {
     enter()?;
     ip("tuntap add mode tun lptun")?;
     ip("link set lptun up")?;
-    // A tun device without a program has no link; an earlier link must not matter.
+    // A tun device has no link while no program has it open, so pretend that it has one.
     let linked = Caps { running: true, ..Caps::of("lptun")? };
     untried(&verify(&linked, SEND).tx_sched, "no MAC address")
 }

@@ -34,7 +34,7 @@ pub struct ExitsFigures {
 pub struct VmExits {
     /// Its name; `null` if it had ended by the end of the window.
     pub name: Option<String>,
-    /// Its process.
+    /// Its process ID.
     pub pid: u32,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuExits>,
@@ -54,11 +54,11 @@ pub struct VmExits {
 /// One vCPU.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuExits {
-    /// KVM's number.
+    /// KVM's vCPU index.
     pub vcpu: Option<u32>,
-    /// Its thread.
+    /// Thread ID.
     pub tid: u32,
-    /// Length of its window: shorter than the whole window if the vCPU was created in it or ended in it.
+    /// Length of its window: shorter than the whole window if the vCPU was created or ended during it.
     pub window_ns: Ns,
     /// Whether its thread ended.
     pub ended: bool,
@@ -70,7 +70,7 @@ pub struct VcpuExits {
 /// Figures of one vCPU, or of several together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuFigures {
-    /// Its time by activity; the sum is its window.
+    /// Its time by activity; the sum is the length of its window.
     pub tiles: VcpuTimes,
     /// Number of `kvm_entry` events.
     pub entries: u64,
@@ -78,19 +78,20 @@ pub struct VcpuFigures {
     pub exits: u64,
     /// Returns to the hypervisor's process.
     pub exits_to_qemu: u64,
-    /// Time outside the guest, waiting for a CPU included, without halts (their polling, sleep and handling).
+    /// Time outside the guest, including waits for a CPU but excluding halts (their polling, sleep and handling).
     pub exit_time_without_halts_ns: Ns,
     /// `exit_time_without_halts_ns` by activity of the thread.
     #[serde(default)]
     pub tiles_without_halts: VcpuTimes,
     /// Number of times that KVM blocked a vCPU, which polled or slept until an event arrived for it.
     pub halts: u64,
-    /// Halts that slept; the others ended while KVM polled.
+    /// Halts in which the vCPU slept; the others ended while KVM polled.
     pub halts_slept: u64,
-    /// Interrupts that KVM injected, without those that APICv or AVIC delivered. `null` if KVM does not report it, as
-    /// on ARM.
+    /// Interrupts that KVM injected, excluding those that APICv or AVIC delivered. `null` if KVM does not report it,
+    /// e.g. on ARM.
     pub injected: Option<u64>,
-    /// Interrupts that the virtual local APICs accepted; `null` if the kernel does not report whose APIC accepts one.
+    /// Interrupts that the virtual local APICs accepted; `null` if the kernel does not report which vCPU's APIC
+    /// accepted one.
     #[serde(default)]
     pub apic: Option<ApicFigures>,
     /// Events skipped because they occurred while another event was counted.
@@ -105,7 +106,7 @@ pub struct ReasonFigures {
     /// The kernel's name of the reason; `null` for exits that began before the window, and for reasons beyond the
     /// table's size.
     pub reason: Option<String>,
-    /// The CPU's number of the reason.
+    /// The CPU's code for the reason.
     pub code: Option<u32>,
     /// Whether the exit is a halt: the guest was idle.
     pub is_halt: bool,
@@ -125,7 +126,7 @@ pub struct ReasonFigures {
 /// Interrupts that KVM passed to virtual local APICs, however the CPU then delivered them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ApicFigures {
-    /// Interrupts with a vector.
+    /// Number of interrupts with a vector.
     pub accepted: u64,
     /// Accepted interrupts that the CPU delivers without KVM (APICv, AVIC).
     pub posted: u64,
@@ -168,7 +169,7 @@ pub struct EventFigures {
 pub struct OtherEvents {
     /// Number of events that this kernel has.
     pub known: usize,
-    /// Occurrences on idle CPUs, in kernel threads and in other processes, by event.
+    /// Occurrences on idle CPUs, in kernel threads and in other processes, by name of the event.
     pub counts: BTreeMap<String, u64>,
     /// Events that were not counted, each with the reason.
     pub not_counted: Vec<String>,
@@ -181,11 +182,11 @@ pub struct OtherEvents {
 pub struct PerWork {
     /// Exits per packet on the taps, in both directions.
     pub exits_per_packet: f64,
-    /// Time outside the guest without halts, per packet.
+    /// Time outside the guest, excluding halts, per packet.
     pub exit_time_per_packet_ns: Ns,
     /// Exits per 10^9 bytes.
     pub exits_per_gb: f64,
-    /// Time outside the guest without halts, per 10^9 bytes.
+    /// Time outside the guest, excluding halts, per 10^9 bytes.
     pub exit_time_per_gb_ns: Ns,
     /// Figures of each reason, in the order of `all.reasons`.
     #[serde(default)]
@@ -223,12 +224,12 @@ pub struct About {
     pub kvm: Option<KvmCounters>,
     /// Its taps' counters over the window.
     pub traffic: Option<Traffic>,
-    /// Kernel threads that work for this VM only.
+    /// TIDs of the kernel threads that work only for this VM.
     pub workers: Vec<u32>,
 }
 
 impl ExitsFigures {
-    /// The figures of the programs' counts; `about` returns the facts about the VM with this process.
+    /// Computes the figures from the programs' counts; `about` returns the facts about the VM with this process ID.
     pub fn observe(exits: &Counted, names: &Names, about: impl Fn(u32) -> About) -> Observation<Self> {
         let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
         exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
@@ -412,7 +413,7 @@ impl OtherEvents {
     }
 }
 
-/// Counts of the events in the vCPUs' threads and in the threads `beside` them, in descending order.
+/// Counts of each event in the vCPU threads and in the VM's other threads (`beside`), in descending order.
 fn event_figures(names: &[String], vcpus: &[&Vcpu], beside: &[Vec<u64>], window: Ns) -> Vec<EventFigures> {
     let figures = names.iter().enumerate().map(|(at, event)| {
         let of = |counts: &Vec<u64>| counts.get(at).copied().unwrap_or(0);

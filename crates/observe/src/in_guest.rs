@@ -1,4 +1,4 @@
-//! Instruments in guests, attached by the agents there.
+//! Instruments in guests, attached by the guests' agents.
 
 use crate::{instrument, Instrument, Scope, StartError};
 use latpath_agent::{Address, Machine, MakeObserver, Observer, Timeouts};
@@ -45,13 +45,13 @@ fn read<I: Instrument>(encoded: &[u8]) -> Result<Observation<I::Figures>, String
     read().map_err(|why| format!("its observation ({}) cannot be read: {why}", I::NAME))
 }
 
-/// The function by which an agent attaches this instrument for its host; `None` if the instrument does not exist.
+/// The function with which an agent attaches this instrument for its host; `None` if the instrument does not exist.
 pub fn observer(name: &str) -> Option<MakeObserver> {
     let entry = instrument(name)?;
     Some(Box::new(move || (entry.observe)().map_err(|e| e.to_string())))
 }
 
-/// An instrument in this process, attached for the host of this guest.
+/// An instrument in this process, which runs in a guest, attached on behalf of its host.
 struct Attached<I>(I);
 
 impl<I: Instrument> Observer for Attached<I> {
@@ -64,16 +64,17 @@ impl<I: Instrument> Observer for Attached<I> {
     }
 }
 
-/// Attaches an instrument for the host of this guest.
+/// Attaches an instrument on behalf of this guest's host.
 pub(crate) fn observe<I: Instrument + 'static>() -> Result<Box<dyn Observer>, StartError> {
     Ok(Box::new(Attached(I::start(Scope::of(&[])?, I::Options::default())?)))
 }
 
-/// Maximum sum of the absolute integers in a guest's observation, which is untrusted and added to the host's own
-/// figures.
+/// Maximum sum of the absolute values of the integers in a guest's observation, which is untrusted and added to the
+/// host's own figures.
 pub const MOST_OF_GUEST: Ns = Ns::MAX / 16;
 
-/// Checks that the absolute integers of a JSON text add up to at most `most`, so that no sum of them overflows.
+/// Checks that the absolute values of all integers in a JSON text add up to at most `most`, so that no sum of them
+/// overflows.
 ///
 /// # Errors
 /// If the sum is greater, or the text is not JSON.
@@ -85,7 +86,7 @@ pub fn figures_add_up(text: &str, most: Ns) -> Result<(), String> {
     }
 }
 
-/// Sum of the absolute integers of a JSON text.
+/// Sum of the absolute values of the integers in a JSON text.
 struct Sum(i128);
 
 impl<'de> Deserialize<'de> for Sum {

@@ -25,7 +25,7 @@ pub enum StartError {
     /// This machine's own network namespace cannot be determined.
     #[error(transparent)]
     Namespace(#[from] latpath_net::Error),
-    /// The agent of a guest cannot be used.
+    /// The agent in a guest cannot be used.
     #[error(transparent)]
     Machine(#[from] latpath_agent::MachineError),
     /// The request does not fit this machine.
@@ -39,11 +39,11 @@ pub enum StartError {
 /// Requirements of an instrument, besides a kernel that can trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// KVM: without it, nothing can be watched.
+    /// KVM: without it, there is nothing to observe.
     pub kvm: bool,
-    /// Programs attached to functions, since no tracepoints exist.
+    /// The ability to attach programs to kernel functions, where there are no tracepoints.
     pub functions: bool,
-    /// vhost, whose queues are watched.
+    /// vhost: the instrument observes its queues.
     pub vhost: bool,
     /// debugfs, for the kernel's own counters.
     pub debugfs: bool,
@@ -66,21 +66,21 @@ pub trait Instrument: Sized {
     /// If this kernel or user cannot trace, or there is nothing to watch.
     fn start(scope: Scope, options: Self::Options) -> Result<Self, StartError>;
 
-    /// Options with which a trial attaches every program that any options would attach.
+    /// The options for a trial: with them, every program that any options would attach is attached.
     fn options_of_a_trial() -> Self::Options {
         Self::Options::default()
     }
 
-    /// Description of the measurement for users: `watching 2 vCPUs`.
+    /// Description of the measurement for users, e.g. `watching 2 vCPUs`.
     fn subject(&self) -> String;
 
     /// Reads the events that have arrived. Call it about 20 times a second.
     fn step(&mut self) {}
 
-    /// Observations that this kernel does not offer.
+    /// Observations that are impossible on this kernel.
     fn missing(&self) -> Vec<Missing>;
 
-    /// Ends the window, calls `at_end` as soon as it has ended, and computes the figures; if `stop` is set, without
+    /// Ends the window, calls `at_end` as soon as it has ended, and computes the figures. If `stop` is set, skips
     /// lengthy work.
     fn end(self, stop: &AtomicBool, at_end: impl FnOnce()) -> Observation<Self::Figures>;
 }
@@ -91,14 +91,14 @@ pub struct Entry {
     pub name: &'static str,
     /// [`Instrument::NEEDS`].
     pub needs: Needs,
-    /// Attaches it without watching a VM, and returns the observations that this kernel does not offer.
+    /// Attaches it without observing a VM, and returns the observations that are impossible on this kernel.
     ///
     /// # Errors
     /// As for [`Instrument::start`].
     pub try_out: fn() -> Result<Vec<Missing>, StartError>,
     /// The JSON Schema (draft 2020-12) of its observations.
     pub schema: fn() -> Schema,
-    /// Attaches it in a guest, for the host.
+    /// Attaches it in a guest on behalf of the host.
     pub(crate) observe: fn() -> Result<Box<dyn Observer>, StartError>,
 }
 
@@ -123,7 +123,7 @@ fn schema<T: JsonSchema>() -> Schema {
 /// All instruments, in the order in which a study uses them.
 pub static INSTRUMENTS: [Entry; 4] = [entry::<Exits>(), entry::<Ladder>(), entry::<Queues>(), entry::<Profiler>()];
 
-/// The instrument of this name, if any.
+/// The instrument with this name, if any.
 pub fn instrument(name: &str) -> Option<&'static Entry> {
     INSTRUMENTS.iter().find(|entry| entry.name == name)
 }

@@ -72,7 +72,7 @@ fn name_vms(ladder: &mut latpath_ladder::Ladder, scope: &Scope) {
     }
 }
 
-/// A VM's taps and their names.
+/// The taps of a VM, with their names.
 fn taps(vm: &Vm) -> impl Iterator<Item = (Device, &str)> {
     let device = |tap: &Tap| Some(Device { ifindex: tap.ifindex?, netns: tap.netns? });
     vm.taps.iter().filter_map(move |tap| Some((device(tap)?, tap.device.as_str())))

@@ -1,6 +1,6 @@
 //! [`Instrument`]s: each is attached for a window, then read, and returns its figures in an
 //! [`Observation`](latpath_model::Observation). The commands, the study, the check of this machine's capabilities and
-//! the agents in guests use one table of them.
+//! the agents in guests all use the same table of instruments.
 //!
 //! This crate does not print.
 //!

@@ -28,7 +28,7 @@ pub struct ProfileFigures {
     pub cpu_count: u64,
     /// Time of all CPUs by mode; the sum is `cpu_count` × `window_ns`.
     pub modes: Modes,
-    /// The kernel's own accounting of these CPUs (/proc/stat), in units of its clock tick.
+    /// The kernel's own accounting of these CPUs (/proc/stat), which has the resolution of its clock tick.
     pub kernel_account: Option<KernelAccount>,
     /// Processes, in descending order of time.
     pub processes: Vec<ProcessFigures>,
@@ -57,9 +57,9 @@ pub struct Modes {
     pub guest_sys_ns: Ns,
     /// In guests' programs.
     pub guest_usr_ns: Ns,
-    /// In guests that no agent sampled.
+    /// In guests, while no agent sampled them.
     pub guest_unseen_ns: Ns,
-    /// In threads of the host without a sample.
+    /// In threads of the host of which there is no sample.
     pub not_sampled_ns: Ns,
     /// Idle.
     pub idle_ns: Ns,
@@ -116,7 +116,7 @@ pub struct KernelAccount {
     pub steal_ns: Ns,
 }
 
-/// A process, or the kernel's threads for one task.
+/// A process, or all kernel threads that do the same task.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessFigures {
     /// Its name.
@@ -169,20 +169,20 @@ pub struct CallLine {
     pub tid: u32,
     /// Name of the system call.
     pub call: String,
-    /// Calls that began and ended in the window.
+    /// Number of calls that began and ended in the window.
     pub count: u64,
-    /// Their total time, sleep included.
+    /// Their total time, including sleep.
     pub sum_ns: Ns,
     /// Mean time.
     pub mean_ns: Ns,
     /// Maximum time.
     pub max_ns: Ns,
-    /// Calls that returned an error.
+    /// Number of calls that returned an error.
     pub failed: u64,
 }
 
 impl CallLine {
-    /// The line of these calls, with the names of the VM and the thread.
+    /// Creates the line for these calls, with the names of the VM and the thread.
     pub fn new(call: &CallFigures, vm: String, thread: String) -> Self {
         let CallFigures { tid, count, ns, longest_ns, failed, .. } = *call;
         let mean_ns = ns / (count.max(1) as Ns);
@@ -203,7 +203,7 @@ fn guest_of(frame: &Frame) -> Option<String> {
     Some(name.unwrap_or(&frame.name).to_owned())
 }
 
-/// A call chain of one machine: its guest, its process, and its functions.
+/// The part of a call chain that belongs to one machine: its guest, its process, and its functions.
 struct Chain<'p> {
     pub guest: Option<String>,
     pub process: &'p str,
@@ -252,7 +252,7 @@ fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
             if at + 1 == chain.functions.len() {
                 time.own += ns;
             }
-            // A recursive function counts the time once, at its outermost call.
+            // The time of a recursive function is counted once, at its outermost call.
             if !met.contains(&(&*frame.name, in_kernel)) {
                 met.push((&frame.name, in_kernel));
                 time.total += ns;
@@ -265,8 +265,8 @@ fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
 }
 
 impl ProfileFigures {
-    /// The figures of a profile whose window began at `from_ns`. The caller adds notes and the figures from other
-    /// sources.
+    /// Computes the figures of a profile whose window began at `from_ns`. The caller adds notes and the figures from
+    /// other sources.
     pub fn observe(profile: &Profile, from_ns: Ns) -> Observation<Self> {
         let mut processes: BTreeMap<(Option<String>, &str), Modes> = BTreeMap::new();
         let mut named = [(0, 0); 2];
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Number of occurrences of a key inside other values.
+    /// How often a key occurs inside other values.
     fn nested(keys: &serde_json::Map<String, serde_json::Value>, key: &str) -> usize {
         keys.values().map(|value| value.to_string().matches(&format!("\"{key}\":")).count()).sum()
     }

@@ -1,4 +1,4 @@
-//! Traffic of virtqueues, as counted at virtio's drivers and in vhost.
+//! Traffic of virtqueues, as counted in virtio's drivers and in vhost.
 
 mod instrument;
 
@@ -22,7 +22,7 @@ pub use latpath_queues::QueueCounts;
 pub struct QueuesFigures {
     /// Devices whose queues were used: this machine's virtio devices, and the devices that vhost serves for its VMs.
     pub devices: Vec<Device>,
-    /// Events of queues that did not fit in the table; these queues are missing.
+    /// Events of queues that did not fit into the table; these queues are missing from the figures.
     pub events_without_room: u64,
     /// Buffers whose waiting time is unknown, because too many were in flight.
     pub buffers_untimed: u64,
@@ -34,15 +34,15 @@ pub struct Device {
     /// `driver`: the figures of the driver, with this machine as the guest. `vhost`: those of vhost, with this machine
     /// as the host.
     pub side: Side,
-    /// `virtio0`; for vhost the tap, or `null` if it has none.
+    /// Name, e.g. `virtio0`; for vhost that of the tap, or `null` if it has none.
     pub name: Option<String>,
-    /// Names by which users know a virtio device: `eth0`, `vda`.
+    /// Names under which users know a virtio device, e.g. `eth0`, `vda`.
     pub known_as: Vec<String>,
-    /// The driver of a virtio device: `virtio_net`.
+    /// Driver of a virtio device, e.g. `virtio_net`.
     pub driver: Option<String>,
-    /// vhost: the VM; `null` if it had ended by the end of the window.
+    /// For vhost: the VM; `null` if it had ended by the end of the window.
     pub vm: Option<String>,
-    /// vhost: the VM's process.
+    /// For vhost: PID of the VM's process.
     pub pid: Option<u32>,
     /// Its queues.
     pub queues: Vec<QueueFigures>,
@@ -52,15 +52,15 @@ pub struct Device {
     pub from_guest: Option<Agreement>,
 }
 
-/// Traffic of a network card's queues in one direction, and the device's own counters over nearly the same window,
-/// without virtio's packet headers.
+/// Traffic of a network card's queues in one direction, and the device's own counters over nearly the same window. The
+/// queues' bytes exclude virtio's packet headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
-    /// Packets in its queues; `null` for vhost to the guest, where one packet may take several buffers.
+    /// Packets in its queues; `null` for packets from vhost to the guest, each of which may take several buffers.
     pub packets: Option<u64>,
     /// Their bytes.
     pub bytes: u64,
-    /// Packets that the device counted; a large packet that is segmented later counts once.
+    /// Packets that the device counted; a large packet that is segmented later counts as one.
     pub device_packets: u64,
     /// Bytes that the device counted.
     pub device_bytes: u64,
@@ -88,9 +88,9 @@ pub enum Layout {
 /// One queue.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct QueueFigures {
-    /// `input.0`, `requests`; for vhost `rx 0`, `tx 0`, or the function that serves the queue.
+    /// Name, e.g. `input.0`, `requests`; for vhost `rx 0`, `tx 0`, or the function that serves the queue.
     pub queue: String,
-    /// Its number in the device; for vhost, the number of the tap's queue.
+    /// Its index in the device; for vhost, the index of the tap's queue.
     pub number: u32,
     /// Layout of its ring.
     pub layout: Layout,
@@ -103,22 +103,24 @@ pub struct QueueFigures {
     pub device_writes: bool,
     /// Whether it was deleted in the window.
     pub deleted: bool,
-    /// Buffers that the driver posted; for vhost, buffers that it took off the ring, without those that it put back.
+    /// Buffers that the driver posted; for vhost, buffers that it took off the ring, excluding those that it put back.
     pub posted_buffers: u64,
-    /// Advance of the ring's index of posted buffers beyond the count: 0 unless buffers were missed.
+    /// Advance of the ring's index of posted buffers minus the counted buffers: 0 unless buffers were missed.
     pub posted_index_difference: i64,
-    /// Advance of the ring's index of used buffers beyond the count: 0 unless buffers were missed.
+    /// Advance of the ring's index of used buffers minus the counted buffers: 0 unless buffers were missed.
     pub used_index_difference: i64,
-    /// Advance of both indices while they were compared: in buffers; for packed rings, in descriptors.
+    /// Sum of the advances of both indices while they were compared with the counts: in buffers; for packed rings, in
+    /// descriptors.
     pub index_moved: u64,
-    /// Driver: the interrupt's name.
+    /// For drivers: the name of the interrupt.
     pub interrupt_name: Option<String>,
     /// Time for which the device held each buffer; percentiles have an error of at most 3 %. A buffer that the device
     /// only writes (packets to the guest) mostly waits for data to write, which is no delay.
     pub waited: TimeFigures,
-    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when it took one, this one included.
+    /// For drivers: descriptors in use when a buffer was posted. For vhost: buffers waiting when it took one, including
+    /// that one.
     pub occupied: Sizes,
-    /// Driver: buffers posted per kick. vhost: buffers taken per round of its worker.
+    /// For drivers: buffers posted per kick. For vhost: buffers taken per round of its worker.
     pub per_kick: Sizes,
     /// Buffers used per interrupt.
     pub per_interrupt: Sizes,
@@ -155,14 +157,14 @@ impl Sizes {
     }
 }
 
-/// Sources for the names of queues and their devices.
+/// Sources of the names of queues and their devices.
 #[derive(Default)]
 pub struct Names {
-    /// The kernel's functions.
+    /// Names of the kernel's functions.
     pub functions: Arc<Functions>,
-    /// Names of interrupts by number.
+    /// Names of interrupts, by interrupt number.
     pub interrupts: HashMap<u32, String>,
-    /// virtio devices by number.
+    /// Virtio devices, by index.
     pub devices: HashMap<u32, VirtioDevice>,
     /// Names of VMs by process id.
     pub vms: HashMap<u32, String>,
@@ -172,11 +174,11 @@ pub struct Names {
     pub statistics: DeviceStatistics,
 }
 
-/// Key of a device: side, process, namespace, number.
+/// Key of a device: side, process, namespace and index.
 type Key = (Side, u32, u32, u32);
 
 impl QueuesFigures {
-    /// The figures of the programs' counts.
+    /// Computes the figures from the programs' counts.
     pub fn observe(counted: &Counted, names: &Names) -> Observation<Self> {
         let mut devices: BTreeMap<Key, Vec<&Queue>> = BTreeMap::new();
         for queue in &counted.queues {
@@ -236,7 +238,7 @@ impl Device {
             }
             Side::Vhost => {
                 let counted = names.statistics.get(&(netns, number));
-                // The guest receives what the tap sends; each packet has a header in the ring.
+                // The guest receives what the tap sends. In the ring, each packet is preceded by a header.
                 let header = queues.iter().map(|q| u64::from(q.header)).max().unwrap_or(0);
                 let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.counts.written_bytes).sum();
                 let of_reading = |get: fn(&Queue) -> u64| -> u64 {
@@ -298,8 +300,8 @@ impl QueueFigures {
     }
 }
 
-/// Name of a vhost queue, from the function that serves its kicks (`handle_tx_kick`, `vhost_vsock_handle_rx_kick`):
-/// the queue itself has none.
+/// Name of a vhost queue, derived from the function that serves its kicks (`handle_tx_kick`,
+/// `vhost_vsock_handle_rx_kick`), because the queue itself has no name.
 fn vhost_name(queue: &Queue, functions: &Functions) -> String {
     match functions.at(queue.handler) {
         Some("handle_rx_kick") => format!("rx {}", queue.index),

@@ -4,12 +4,12 @@ use crate::StartError;
 use latpath_vms::{VhostUser, Vm};
 use std::collections::BTreeSet;
 
-/// The VMs that a window covers: all VMs of this host, including those that start later, or chosen ones.
+/// The VMs that a window covers: all VMs of this host, including those that start later, or selected ones.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     /// All VMs of this host found so far, including ended ones.
     known: Vec<Vm>,
-    /// Processes of the chosen VMs; `None` for all.
+    /// Processes of the selected VMs; `None` for all VMs.
     chosen: Option<BTreeSet<u32>>,
 }
 
@@ -31,12 +31,12 @@ impl Scope {
         Ok(Self { known, chosen })
     }
 
-    /// No VM.
+    /// A scope without VMs.
     pub fn nothing() -> Self {
         Self { known: Vec::new(), chosen: Some(BTreeSet::new()) }
     }
 
-    /// Whether the window covers chosen VMs only.
+    /// Whether the window covers only selected VMs.
     pub fn is_limited(&self) -> bool {
         self.chosen.is_some()
     }
@@ -46,17 +46,17 @@ impl Scope {
         self.chosen.as_ref().is_none_or(|chosen| chosen.contains(&pid))
     }
 
-    /// The VMs that the window covers, of those found so far.
+    /// The VMs found so far that the window covers.
     pub fn vms(&self) -> impl Iterator<Item = &Vm> + Clone {
         self.known.iter().filter(|vm| self.includes(vm.pid))
     }
 
-    /// All VMs of this host found so far, for their names.
+    /// All VMs of this host found so far, in order to look up their names.
     pub fn known(&self) -> &[Vm] {
         &self.known
     }
 
-    /// Sentences on the VMs' NICs that a program in user space serves, where no event of the kernel shows the host's side.
+    /// Notes on the VMs' NICs that a program in user space serves; no kernel event shows the host's side of these.
     pub fn vhost_user_notes(&self) -> Vec<String> {
         let of = |vm: &Vm| {
             let note = |nic: &VhostUser| {

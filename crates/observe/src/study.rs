@@ -33,7 +33,7 @@ struct Versioned {
 pub struct Configuration {
     /// Version of this format.
     pub version: u32,
-    /// Name that the user gave it: `standard`, `vhost`.
+    /// Name that the user gave it, e.g. `standard`, `vhost`.
     pub name: String,
     /// The VM.
     pub vm: String,
@@ -44,7 +44,7 @@ pub struct Configuration {
     /// Other settings that may differ between configurations.
     #[serde(default)]
     pub setup: Setup,
-    /// The load.
+    /// Command of the load.
     pub command: Vec<String>,
     /// Runs of the load without an instrument.
     pub alone: Vec<Work>,
@@ -67,23 +67,23 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Setup {
-    /// The hypervisor's version, from its executable; `None` if unknown.
+    /// Version of the hypervisor, determined from its executable; `None` if unknown.
     pub hypervisor: Option<String>,
-    /// QEMU's machine type: `pc-q35-7.2`.
+    /// QEMU's machine type, e.g. `pc-q35-7.2`.
     pub machine: Option<String>,
-    /// Online CPUs of the host.
+    /// List of the host's online CPUs.
     pub host_cpus: String,
-    /// CPUs on which each vCPU's thread may run, by vCPU number.
+    /// CPUs on which each vCPU thread may run, by vCPU index.
     pub vcpus: Vec<String>,
     /// CPUs on which the VM's vhost workers may run.
     pub vhost_workers: Vec<String>,
-    /// Maximum time for which KVM polls in a halt, ns (its parameter `halt_poll_ns`).
+    /// Maximum time that KVM polls in a halt, ns (its parameter `halt_poll_ns`).
     pub halt_poll_ns: Option<u64>,
     /// Whether KVM lets hardware deliver interrupts (its parameters `enable_apicv`, `avic`).
     pub posted_interrupts: Option<bool>,
 }
 
-/// A measurement, and the work of the load in its window.
+/// A measurement, and the work that the load did during it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Part<T> {
     /// Work of the load.
@@ -92,10 +92,12 @@ pub struct Part<T> {
     pub figures: T,
 }
 
-/// Maximum relative difference between the queues' counters and the device's: their windows are nearly the same.
+/// Maximum relative difference between the queues' counters and the device's that is not noted. Their windows differ
+/// slightly.
 const TOLERATED: f64 = 0.01;
 
-/// The network cards and taps in the figures of `latpath queues`, with the queues that were used, and notes on them.
+/// The network cards and taps in the figures of `latpath queues`, each with only the queues that were used, and notes
+/// on the figures.
 pub fn network_queues(observation: Observation<QueuesFigures>) -> (Vec<Device>, Vec<String>) {
     let mut notes: Vec<String> = observation.remarks().cloned().collect();
     let is_net = |device: &Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
@@ -128,14 +130,14 @@ pub fn network_queues(observation: Observation<QueuesFigures>) -> (Vec<Device>, 
 /// A profile of the CPUs.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KeptProfile {
-    /// The profile in the format of `latpath profile -o`.
+    /// The profile, in the format of `latpath profile -o`.
     pub kept: String,
     /// System calls of the VM's threads.
     pub system_calls: Vec<CallLine>,
 }
 
 impl KeptProfile {
-    /// The parsed profile.
+    /// Parses the profile.
     ///
     /// # Errors
     /// If the text is not a profile.
@@ -144,8 +146,8 @@ impl KeptProfile {
     }
 }
 
-/// Share of the load's minimum rate without instruments, below which the load is starved: a measurement then does not
-/// describe the load.
+/// The load is starved if its rate is below this fraction of its lowest rate without instruments: a measurement then
+/// does not describe the load.
 const STARVED: f64 = 0.1;
 
 impl Configuration {
@@ -170,7 +172,7 @@ impl Configuration {
 /// Work of the load in one run.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
-    /// Time from its start to its end.
+    /// Time from the start of the load to its end, ns.
     pub took_ns: Ns,
     /// Traffic of the VM's taps in this time, as counted by the kernel.
     pub traffic: Traffic,
@@ -179,7 +181,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Bits per second: as the load reports, otherwise the traffic of the taps over its time.
+    /// Bits per second, as reported by the load; otherwise the traffic of the taps divided by the time.
     pub fn bits_per_second(&self) -> f64 {
         let counted = || self.traffic.bytes() as f64 * 8e9 / self.took_ns.max(1) as f64;
         self.reported_bits_per_second.unwrap_or_else(counted)
@@ -190,7 +192,7 @@ impl Work {
         self.traffic.bytes() as f64 / 1e9
     }
 
-    /// Rate in the JSON report of iperf3.
+    /// The rate in iperf3's JSON report.
     pub fn reported(printed: &str) -> Option<f64> {
         let report: Value = serde_json::from_str(printed.trim()).ok()?;
         let end = &report["end"];

@@ -1,4 +1,4 @@
-//! A command that runs while instruments watch.
+//! A command that runs while instruments are attached.
 
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -9,15 +9,15 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval at which an instrument reads its events, and the end of the window is checked.
+/// Interval at which an instrument reads its events and the end of the window is checked.
 const STEP: Duration = Duration::from_millis(50);
-/// Maximum time in which a command must end after SIGTERM.
+/// Maximum time for a command to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Result of a command; if it failed, the reason.
 pub type End = Result<(), String>;
 
-/// A command on this machine.
+/// A running command on this machine.
 pub struct Workload(Child);
 
 impl Workload {

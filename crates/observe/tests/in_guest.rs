@@ -9,7 +9,7 @@ use latpath_observe::{InGuest, Queues, StartError};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::AtomicBool;
 
-/// An observer that sends these bytes as its observation.
+/// An observer that sends these bytes instead of an observation.
 struct Sends(Vec<u8>);
 
 impl Observer for Sends {

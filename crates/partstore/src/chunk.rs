@@ -25,13 +25,13 @@ use std::{
 };
 use zstd::{bulk::Decompressor, zstd_safe::get_frame_content_size};
 
-/// Maximum size of a column chunk, and of an uncompressed page, bytes. A row group of 65,536 rows needs a tenth.
+/// Maximum size of a column chunk, and of an uncompressed page, bytes. A row group of 65,536 rows needs a tenth of it.
 const MAX_SIZE: u64 = 16 << 20;
 
 /// Values per decoding call: Parquet's reader writes each value twice, so a batch should fit into the L1 cache.
 const DECODE_BATCH: usize = 1024;
 
-/// A column chunk. Parquet's reader sees it as a file that contains only these bytes.
+/// A column chunk. To Parquet's reader it looks like a file of which only these bytes exist.
 pub(crate) struct Chunk {
     /// Offset of the chunk in the file.
     start: u64,
@@ -53,8 +53,8 @@ impl Chunk {
         Ok(Self { start, bytes: bytes.into() })
     }
 
-    /// Appends the column's values of `rows` rows to `to`. For optional columns also appends a level per row: 1 for a
-    /// value, 0 for none.
+    /// Appends the column's values for `rows` rows to `to`. For optional columns also appends a level per row: 1 if the
+    /// row has a value, 0 if not.
     pub fn decode(
         self,
         column: &ColumnChunkMetaData,
@@ -117,8 +117,8 @@ impl Length for Chunk {
 impl ChunkReader for Chunk {
     type T = Reader<Bytes>;
 
-    /// Passes on a page header and what follows. Parquet's reader allocates what the header claims, so headers that
-    /// claim too much are rejected here.
+    /// Returns a page header and the bytes that follow. Parquet's reader allocates as much memory as the header claims,
+    /// so excessive claims are rejected here.
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         let header = self.bytes.slice(self.place(start)?..);
         if claimed_size(&header).is_none_or(|size| size > MAX_SIZE) {
@@ -136,7 +136,8 @@ impl ChunkReader for Chunk {
     }
 }
 
-/// The pages of a chunk. Parquet's reader would create a zstd context per chunk, which takes longer than using it.
+/// The pages of a chunk. They are decompressed here, because Parquet's reader would create a zstd context per chunk,
+/// which takes longer than the decompression.
 struct Pages {
     pages: SerializedPageReader<Chunk>,
     is_packed: bool,
@@ -223,8 +224,8 @@ fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Uncompressed size of a page from its header: in Thrift's compact protocol the second field, after the page's type.
-/// Each is one byte for the field and a zigzag varint.
+/// Uncompressed size of a page, from its header in Thrift's compact protocol: it is the second field, after the page's
+/// type. Each of the two fields consists of a byte for the field header and a zigzag varint.
 fn claimed_size(header: &[u8]) -> Option<u64> {
     const NEXT_I32: u8 = 0x15;
     let kind = header.strip_prefix(&[NEXT_I32])?;

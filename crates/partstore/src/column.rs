@@ -1,4 +1,5 @@
-//! Columns of a table: names, types, encodings. All of them exist since Parquet 2.0, so that any reader supports them.
+//! Columns of a table: names, types, encodings. All encodings exist since Parquet 2.0, so that any reader supports
+//! them.
 
 use crate::GROUP_ROWS;
 use parquet::{
@@ -30,10 +31,10 @@ pub enum Kind {
 /// Encoding of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// For times, which resemble noise: delta encoding packs them to within a few percent of their entropy. General
-    /// compression would cost more reading time than the space it saves.
+    /// For times, whose differences resemble noise: delta encoding packs them to within a few percent of their entropy.
+    /// General compression would save little space and slow down reading.
     Noise,
-    /// For numbers that rise regularly: delta encoding, and zstd, which finds the pattern.
+    /// For numbers that rise regularly: delta encoding, and zstd, which compresses the pattern.
     Counter,
     /// For few distinct values: a dictionary and zstd.
     Regular,
@@ -46,11 +47,11 @@ pub struct Column {
     pub name: String,
     /// Type of its values.
     pub kind: Kind,
-    /// Rows may lack a value.
+    /// Whether rows may lack a value.
     pub is_optional: bool,
     /// Encoding of the values.
     pub encoding: Encoding,
-    /// Row groups store the least and greatest value.
+    /// Whether row groups store the minimum and maximum value.
     pub has_statistics: bool,
 }
 
@@ -65,7 +66,7 @@ impl Column {
         Self { is_optional: true, ..Self::required(name, kind, encoding) }
     }
 
-    /// This column with statistics: the least and greatest value of each row group.
+    /// Adds statistics to this column: the minimum and maximum value of each row group.
     pub fn with_statistics(self) -> Self {
         Self { has_statistics: true, ..self }
     }

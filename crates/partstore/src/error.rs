@@ -1,4 +1,4 @@
-//! Errors of writing and reading parts.
+//! Errors in writing and reading parts.
 
 use std::{
     io,
@@ -46,13 +46,13 @@ fn advice(source: &io::Error, path: &Path) -> &'static str {
 }
 
 impl StoreError {
-    /// Converts an error of writing this file.
+    /// Converts an error in writing this file.
     pub fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Write { path, source }
     }
 
-    /// Converts an error of reading this file.
+    /// Converts an error in reading this file.
     pub fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Read { path, source }

@@ -11,7 +11,7 @@ use parquet::{
 };
 use std::fs::File;
 
-/// Values of a column, in the vector of its type. Rows without a value are omitted.
+/// Values of a column, in the vector for its type. Rows without a value are omitted.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     /// For [`Kind::U16`] and [`Kind::U32`].
@@ -25,7 +25,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Removes all values; keeps the memory.
+    /// Removes all values; keeps the memory allocated.
     pub fn clear(&mut self) {
         self.i32.clear();
         self.i64.clear();
@@ -76,13 +76,14 @@ impl Group {
         Self { rows: 0, columns: vec![Values::default(); columns] }
     }
 
-    /// Removes all rows; keeps the memory.
+    /// Removes all rows; keeps the memory allocated.
     pub fn clear(&mut self) {
         self.rows = 0;
         self.columns.iter_mut().for_each(Values::clear);
     }
 
-    /// Sorts rows stably by a required column of [`Kind::U16`] or [`Kind::U32`]: equal neighbours compress better.
+    /// Sorts rows stably by a required column of [`Kind::U16`] or [`Kind::U32`]: equal values next to each other
+    /// compress better.
     pub fn sort_by(&mut self, column: usize) {
         let keys = &self.columns[column].i32;
         if keys.is_sorted() {
@@ -111,7 +112,7 @@ impl Group {
                     let chunk = Chunk::read(file, metadata, group, index)?;
                     chunk.decode(found.column(index), rows, column.kind, values).map_err(|e| e.to_string())?;
                     if column.is_optional {
-                        // Parts of other writers may have required columns, which have no levels.
+                        // Columns may be required in parts from other writers; these have no levels.
                         values.levels.resize(self.rows + rows, 1);
                     }
                 }

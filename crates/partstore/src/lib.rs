@@ -34,6 +34,6 @@ pub use reader::PartReader;
 pub use sums::sum_of;
 pub use writer::{replace_file, sync_directory, PartWriter};
 
-/// Rows of a full row group: large enough that a column chunk compresses and reads well, small enough to keep two or
-/// three in memory.
+/// Rows per full row group: large enough that a column chunk compresses and reads well, small enough to keep two or
+/// three groups in memory.
 pub const GROUP_ROWS: usize = 16_384;

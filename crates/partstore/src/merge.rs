@@ -7,7 +7,7 @@ use crate::{sync_directory, Column, Group, Names, PartWriter, Span, StoreError, 
 
 /// Number of small parts at which they are merged.
 const MERGE_PARTS: usize = 60;
-/// Minimum number of rows of a group that is copied unchanged; the rows of smaller groups are gathered.
+/// Minimum number of rows of a group that is copied unchanged; smaller groups are combined into new ones.
 const LARGE_GROUP: usize = GROUP_ROWS / 2;
 
 /// Consecutive small parts that are not merged yet.
@@ -20,8 +20,8 @@ pub struct SmallParts {
 }
 
 impl SmallParts {
-    /// Parts of `large` or more rows are not merged; smaller ones are merged when they have `enough` rows in total, or
-    /// are 60.
+    /// Parts of `large` or more rows are not merged. Smaller ones are merged once there are 60 of them, or once they
+    /// have `enough` rows in total.
     pub fn new(large: u64, enough: u64) -> Self {
         Self { large, enough, small: Vec::new(), rows: 0 }
     }
@@ -41,7 +41,7 @@ impl SmallParts {
         (self.rows >= self.enough || self.small.len() >= MERGE_PARTS).then(|| self.take())?
     }
 
-    /// The remaining parts, if there are at least two.
+    /// Takes the remaining parts, if there are at least two.
     pub fn take(&mut self) -> Option<Vec<Span>> {
         self.rows = 0;
         Some(std::mem::take(&mut self.small)).filter(|small| small.len() > 1)
@@ -53,7 +53,7 @@ impl SmallParts {
 /// periodically.
 ///
 /// # Errors
-/// A part cannot be read, or the merged one not written. All parts then remain.
+/// If a part cannot be read, or the merged one cannot be written. All parts then remain.
 pub fn merge(
     names: &Names,
     spans: &[Span],

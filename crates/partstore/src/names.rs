@@ -1,5 +1,5 @@
-//! Names of parts. A name contains the part's range of numbers, which determines the valid parts:
-//! `part-00000000-00000059.parquet` supersedes parts 0 to 59, whether or not a crash prevented their removal.
+//! Names of parts. A name contains the part's range of numbers, which determines whether the part is valid:
+//! `part-00000000-00000059.parquet` supersedes parts 0 to 59, even if a crash prevented their removal.
 
 use crate::{PartReader, StoreError};
 use latpath_linux::Directory;
@@ -53,7 +53,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names of the form `part-00000000.parquet` in this directory.
+    /// Names of the form `part-00000000.parquet`, in this directory.
     pub fn new(directory: Directory) -> Self {
         Self { directory, prefix: "part-".into() }
     }
@@ -77,7 +77,7 @@ impl Names {
     /// Opens a part.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a valid part.
+    /// If the file cannot be read, or is not a valid part.
     pub fn open(&self, span: Span) -> Result<PartReader, StoreError> {
         let path = self.path(span);
         PartReader::of(self.file(span).map_err(StoreError::read(&path))?, &path)
@@ -91,10 +91,10 @@ impl Names {
         name
     }
 
-    /// The valid parts in order, without those that a longer span covers. Other files are skipped.
+    /// The valid parts in order, excluding those that a longer span covers. Other files are skipped.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// If the directory cannot be read.
     pub fn list(&self) -> Result<Vec<Span>, StoreError> {
         let mut spans = Vec::new();
         for name in self.directory.names().map_err(StoreError::read(self.directory.path()))? {

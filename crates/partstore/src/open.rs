@@ -6,10 +6,11 @@
 use crate::{Names, PartReader, Span, StoreError};
 use std::{fs::File, os::fd::AsRawFd, time::Duration};
 
-/// Number of the latest parts that are kept open: 60 may be merged at once, one more arrives per second until that is
-/// done, and many more on a slow disk. Leaves some of the default limit of open files.
+/// Number of the latest parts that are kept open: a merge may remove 60 at once; until it is done, one more arrives per
+/// second, and a slow disk delays it. Smaller than the default limit of open files.
 const MAX_OPEN_PARTS: usize = 512;
-/// Attempts at listing the directory: a list made during a merge may show neither the small parts nor the merged one.
+/// Attempts at listing the directory: a listing made during a merge may contain neither the small parts nor the merged
+/// one.
 const ATTEMPTS: usize = 20;
 
 /// A part of an open store.
@@ -25,11 +26,11 @@ impl PartFile {
     /// Opens the part for reading.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a valid part.
+    /// If the file cannot be read, or is not a valid part.
     pub fn open(&self) -> Result<PartReader, StoreError> {
         let Some(held) = &self.held else { return self.names.open(self.span) };
         let path = self.names.path(self.span);
-        // Reopens it through its descriptor, because its name may be gone; threads need separate file positions.
+        // Reopen it through its descriptor: its name may be gone, and each thread needs its own file position.
         let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(StoreError::read(&path))?;
         PartReader::of(again, &path)
     }
@@ -47,7 +48,7 @@ impl PartFile {
 /// Opens the valid parts, in order. `is_growing`: a writer may be merging them.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// If the directory cannot be read.
 pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError> {
     let mut attempts = 1..=ATTEMPTS;
     loop {
@@ -62,7 +63,7 @@ pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError
         };
         let parts: Vec<_> = spans.into_iter().enumerate().map(&mut part).collect();
         let is_last = attempts.next().is_none();
-        // Parts missing at the last attempt are gone.
+        // Parts still missing at the last attempt have been lost.
         if !is_growing || (is_whole && !vanished) || is_last {
             return Ok(parts);
         }

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of rows of a row group; files of other writers may have more than latpath's.
+/// Maximum number of rows in a row group; files from other writers may have larger groups than latpath's.
 const MOST_ROWS: usize = 65_536;
 
 /// A part that is open for reading.
@@ -26,12 +26,12 @@ impl PartReader {
     /// Opens a part.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a valid part.
+    /// If the file cannot be read, or is not a valid part.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::of(open_file(path).map_err(StoreError::read(path))?, path)
     }
 
-    /// Reads an open file; `path` is its name in errors.
+    /// Reads an open file; `path` names it in errors.
     pub(crate) fn of(file: File, path: &Path) -> Result<Self, StoreError> {
         if !sums::is_footer_whole(&file).map_err(StoreError::read(path))? {
             return Err(StoreError::Damaged { path: path.into(), why: sums::WRONG.into() });
@@ -70,7 +70,7 @@ impl PartReader {
         self.metadata.file_metadata().schema_descr().columns().iter().map(|c| c.name())
     }
 
-    /// Least and greatest value of a column in a row group, from its statistics.
+    /// Minimum and maximum value of a column in a row group, from its statistics.
     pub fn bounds(&self, group: usize, column: &str) -> Option<(i64, i64)> {
         let chunks = self.metadata.row_group(group).columns();
         let chunk = chunks.iter().find(|c| c.column_descr().name() == column)?;
@@ -81,11 +81,11 @@ impl PartReader {
         }
     }
 
-    /// Appends the columns `table` of a row group and verifies their checksums. Columns that the file lacks have no
-    /// values.
+    /// Appends the columns in `table` of a row group to `to` and verifies their checksums. Columns that the file lacks
+    /// have no values.
     ///
     /// # Errors
-    /// The file cannot be read, or is damaged.
+    /// If the file cannot be read, or is damaged.
     pub fn read(&self, group: usize, table: &[Column], to: &mut Group) -> Result<(), StoreError> {
         guarded(&self.path, || to.read(&self.file, &self.metadata, group, table))
     }
@@ -96,7 +96,8 @@ impl PartReader {
     }
 }
 
-/// Runs Parquet decoding and converts a panic, which a hostile file may cause, into an error of the file.
+/// Runs `decode` and converts a panic in the Parquet decoder, which a hostile file may cause, into an error for this
+/// file.
 fn guarded<T, E: ToString>(path: &Path, decode: impl FnOnce() -> Result<T, E>) -> Result<T, StoreError> {
     let damaged = |why: String| StoreError::Damaged { path: path.into(), why };
     match catch_unwind(AssertUnwindSafe(decode)) {

@@ -1,7 +1,8 @@
-//! Checksums of a part, stored in its metadata, so that a flipped bit is an error and never changes a figure.
+//! Checksums of a part, stored in its metadata, so that a flipped bit causes an error and never changes a figure.
 //!
-//! One XXH64 per column of each row group, and one for the footer, which contains everything else. All are written as
-//! 16 hexadecimal digits under one key, the footer's first. The footer's checksum is computed with zeros in its place.
+//! There is one XXH64 per column of each row group, and one for the footer, which contains everything else. All are
+//! written as 16 hexadecimal digits under one key, the footer's first. The footer's checksum is computed with zeros in
+//! its place.
 
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use std::{fs::File, hash::Hasher, io, os::unix::fs::FileExt};
@@ -9,12 +10,12 @@ use twox_hash::XxHash64;
 
 const KEY: &str = "latpath_xxh64";
 const DIGITS: usize = 16;
-/// Length of the end of a Parquet file, bytes: the footer's length in 4 bytes, and `PAR1`.
+/// Length of a Parquet file's trailer, bytes: the footer's length in 4 bytes, and `PAR1`.
 const TAIL: u64 = 8;
-/// The fault of a part with a wrong checksum.
+/// Error message for a part with a wrong checksum.
 pub(crate) const WRONG: &str = "its checksum is wrong";
 
-/// The checksums of the written columns as metadata, with zeros for the footer's.
+/// The checksums of the written columns as a metadata entry, with zeros in place of the footer's.
 pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result<KeyValue> {
     let mut text = "0".repeat(DIGITS);
     for column in groups.iter().flat_map(RowGroupMetaData::columns) {
@@ -23,7 +24,7 @@ pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result
     Ok(KeyValue::new(KEY.into(), text))
 }
 
-/// Stores the footer's checksum.
+/// Computes the footer's checksum and writes it into the footer.
 pub(crate) fn seal(file: &File) -> io::Result<()> {
     match read_footer(file)? {
         Some(footer) => file.write_all_at(digits(footer.sum).as_bytes(), footer.place),
@@ -47,12 +48,12 @@ pub(crate) fn is_column_whole(metadata: &ParquetMetaData, group: usize, column: 
 
 struct Footer {
     sum: u64,
-    /// The stored checksum and its offset in the file.
+    /// The stored checksum; `place` is its offset in the file.
     found: Vec<u8>,
     place: u64,
 }
 
-/// The footer, if it has a checksum.
+/// Reads the footer; `None` if it has no checksum.
 fn read_footer(file: &File) -> io::Result<Option<Footer>> {
     let size = file.metadata()?.len();
     let mut tail = [0; TAIL as usize];
@@ -63,8 +64,8 @@ fn read_footer(file: &File) -> io::Result<Option<Footer>> {
     let Some(start) = end.checked_sub(length.into()) else { return Ok(None) };
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, start)?;
-    // The last occurrence, since names of columns precede it. In Thrift's compact protocol one byte for the type
-    // follows, then the length.
+    // The last occurrence is the key: a column's name that contains the same bytes would come before it. In Thrift's
+    // compact protocol, a byte for the type follows, then the value's length as a varint.
     let Some(key) = bytes.windows(KEY.len()).rposition(|w| w == KEY.as_bytes()) else { return Ok(None) };
     let length_at = key + KEY.len() + 1;
     let length_bytes = bytes.iter().skip(length_at).take_while(|byte| **byte >= 0x80).count() + 1;

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The file under the Parquet writer. Keeps the system's error, of which Parquet keeps only the text.
+/// The file to which the Parquet writer writes. Keeps the system's error, of which Parquet keeps only the text.
 pub(crate) struct Sink {
     file: File,
     error: Arc<Mutex<Option<io::Error>>>,
@@ -48,7 +48,7 @@ impl PartWriter {
     /// stored in its metadata.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// If the file cannot be created.
     pub fn create(
         directory: &Directory,
         (hidden, name): (OsString, OsString),
@@ -74,7 +74,7 @@ impl PartWriter {
     /// Appends a row group, unless it is empty.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn write(&mut self, group: &Group) -> Result<(), StoreError> {
         if group.rows == 0 {
             return Ok(());
@@ -84,8 +84,8 @@ impl PartWriter {
         self.with_writer(|writer| group.write(writer, &table))
     }
 
-    /// Appends a row group of another part unchanged: its checksums are verified, its values not decoded. It must have
-    /// the same columns.
+    /// Appends a row group of another part unchanged: its checksums are verified, but its values are not decoded. The
+    /// other part must have the same columns.
     pub(crate) fn copy(&mut self, from: &PartReader, index: usize) -> Result<(), StoreError> {
         let group = from.metadata().row_group(index);
         let rows_written = group.num_rows().unsigned_abs();
@@ -125,7 +125,7 @@ impl PartWriter {
     /// Flushes the part to disk and renames it. Returns its size in bytes.
     ///
     /// # Errors
-    /// The part cannot be written; it is then removed.
+    /// If the part cannot be written; it is then removed.
     pub fn publish(mut self) -> Result<u64, StoreError> {
         let Some(mut writer) = self.writer.take() else { return Ok(0) };
         let flushed = writer.flush().map_err(ParquetError::from);
@@ -150,7 +150,7 @@ impl PartWriter {
 
 impl Drop for PartWriter {
     fn drop(&mut self) {
-        // Closes the file first; nothing more is written. A published part has no hidden name.
+        // Close the file before removing it; nothing more is written. A published part has no hidden name any more.
         self.writer = None;
         let _ = self.directory.remove(&self.hidden);
     }
@@ -159,15 +159,15 @@ impl Drop for PartWriter {
 /// Makes renames and removals in a directory durable (fsync of the directory).
 ///
 /// # Errors
-/// The directory cannot be synced.
+/// If the directory cannot be synced.
 pub fn sync_directory(directory: &Directory) -> Result<(), StoreError> {
     directory.sync().map_err(StoreError::write(directory.path()))
 }
 
-/// Atomically replaces a file: after a crash either the old or the new one exists, complete.
+/// Atomically replaces a file: after a crash, either the old or the new one exists, complete.
 ///
 /// # Errors
-/// The file cannot be written; the old one remains.
+/// If the file cannot be written; the old one remains.
 pub fn replace_file(directory: &Directory, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let hidden = format!(".{name}.tmp");
     let written = directory.new_file(&hidden).and_then(|mut file| {

@@ -1,4 +1,4 @@
-//! A flipped bit in a part is an error and never changes a figure.
+//! A flipped bit in a part causes an error and never changes a figure.
 
 use latpath_partstore::{
     merge, Column, Directory, Encoding, Group, Kind, Names, PartReader, PartWriter, Span, StoreError,
@@ -70,7 +70,8 @@ fn each_single_bit_that_flips_is_found_or_changes_nothing() {
             }
         }
     }
-    // Flips in the file's first 4 bytes, and in the key of the checksums, have no effect.
+    // Undetected: flips in the file's first 4 bytes, which are not read, and in the checksums' key, which hide the
+    // checksums.
     assert!(found > whole.len() * 8 - 200, "{found} of {}", whole.len() * 8);
 }
 
@@ -79,7 +80,7 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
     let directory = tempfile::tempdir().unwrap();
     let names = Names::new(Directory::open(directory.path()).unwrap());
     let spans = [Span::one(0), Span::one(1)];
-    // One part whose rows are gathered, and one whose groups are copied.
+    // The rows of the first part are combined into new groups; the groups of the second are copied.
     write(&names, spans[0], 40);
     write(&names, spans[1], 16_000);
     let both = Span { first: 0, last: 1 };
@@ -109,10 +110,10 @@ fn a_page_that_claims_gigabytes_is_refused_before_allocation() {
     let file = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let (last, _) = file.metadata().row_groups().last().unwrap().columns().last().unwrap().byte_range();
     let mut bytes = std::fs::read(&path).unwrap();
-    // A forged page comes without checksums.
+    // A forged page has no checksums: hide them by changing their key.
     let key = bytes.windows(13).rposition(|w| w == b"latpath_xxh64").unwrap();
     bytes[key] = b'_';
-    // The page's type, then its uncompressed size as a varint.
+    // The header begins with the page's type, followed by its uncompressed size as a varint.
     let size = last as usize + 3;
     let end = size + bytes[size..].iter().position(|byte| *byte < 0x80).unwrap() + 1;
     assert_eq!((bytes[size - 3], bytes[size - 1], bytes[end]), (0x15, 0x15, 0x15));

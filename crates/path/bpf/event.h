@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The contract between the kernel programs of `path` and user space; the build generates the Rust types from it. */
+/* The interface between the kernel programs of `path` and user space; the build generates the Rust types from it. */
 #ifndef LATPATH_PATH_EVENT_H
 #define LATPATH_PATH_EVENT_H
 
@@ -72,7 +72,7 @@ struct code {
 	struct instruction at[MAX_CODE];
 };
 
-/* Input and output of a test of the interpreter: a frame, as a device would carry it. */
+/* Input and output of a test of the interpreter: a frame as sent on the wire, and the filter's result. */
 struct trial {
 	__u32 len;
 	__u32 verdict; /* the filter's result */

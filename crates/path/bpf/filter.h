@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * An interpreter of classic BPF (Linux: Documentation/networking/filter.rst), for the filters that libpcap generates.
- * It works on a copy of the frame as on the wire: a tag removed by the NIC is put back. State is in memory, so that the
- * verifier checks one step once instead of each path through a filter.
- */
+/* An interpreter for classic BPF (Linux: Documentation/networking/filter.rst), for the filters that libpcap generates.
+ * It works on a copy of the frame as it was on the wire: a tag that the NIC removed is put back. The state is kept in
+ * memory, so that the verifier checks one step once instead of each path through a filter. */
 #ifndef LATPATH_PATH_FILTER_H
 #define LATPATH_PATH_FILTER_H
 
-/* A frame's first bytes, and the interpreter's registers. */
+/* The first bytes of a frame, and the interpreter's registers. */
 struct capture {
 	__u64 ctx; /* owner: the address of the program's arguments, which identifies the program */
 	__u64 skb;
@@ -35,7 +33,7 @@ MAP(code, ARRAY, 1, __u32, struct code);
 #define OP_MODE(c) ((c) & 0xe0)
 #define OP_DO(c) ((c) & 0xf0)
 
-/* Reads 1, 2 or 4 bytes in network order. Returns 0 if they exist. */
+/* Reads 1, 2 or 4 bytes in network byte order. Returns 0 if the copy contains them. */
 static __always_inline int load(struct capture *c, __u64 off, __u32 size, __u32 *to)
 {
 	__u64 at = off;

@@ -51,7 +51,7 @@ static __always_inline int is_open(void)
 
 volatile __u64 last_event = 0; /* time of the last event of any packet */
 
-/* The device of a packet. */
+/* The device on which a packet is. */
 struct on_device {
 	__u32 netns;
 	__u32 ifindex;
@@ -80,7 +80,7 @@ static __always_inline void read_device(struct on_device *d, struct net_device *
 		d->flags = FLAG_TAP | FLAG_MACVTAP;
 }
 
-/* An event of an skb. */
+/* An event concerning an skb. */
 struct happening {
 	__u64 skb;
 	__u64 at;
@@ -184,17 +184,15 @@ static __always_inline int chooses_here(struct on_device *d)
 
 #define HOOK_LEAVES 8  /* the skb's last user releases it */
 
-/*
- * Whether an unfollowed packet can become a followed one: decided before any of its bytes is read, at every tracepoint
- * for every packet of the machine.
- */
+/* Whether a packet that is not followed may have to be. Decided before any of its bytes are read, because this runs at
+ * every tracepoint for every packet of the machine. */
 static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 {
 	struct on_device d;
 
 	if (has_streams && !ethertype_possible(BPF_CORE_READ(skb, protocol)))
 		return 0;
-	/* It may be a copy of a packet under way. */
+	/* It may be a copy of a packet that is followed. */
 	if (chosen && bpf_ktime_get_ns() - last_event < same_ns)
 		return 1;
 	if (!(hook & HOOK_CHOOSES) || chosen >= requested)
@@ -205,7 +203,7 @@ static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 	return chooses_here(&d);
 }
 
-/* Whether to follow the frame; if so, computes its hash. */
+/* Whether the streams and the filter select the frame; if so, computes its hash. */
 __noinline int is_chosen(struct capture *c, __u64 *hash)
 {
 	struct place w;
@@ -240,7 +238,7 @@ struct found_packet {
 	__u32 flags;
 };
 
-/* Identifies a chosen packet, or chooses a new one. */
+/* Identifies a packet that was chosen before, or chooses it now. */
 __noinline int identify(struct capture *c, struct found_packet *of)
 {
 	struct sk_buff *skb;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * The kernel programs of `latpath path`. At tracepoints that all packets pass (hooks) a packet is chosen by its bytes;
- * from there on its skb is followed by address through every function that takes one, until it is freed. Copies are
- * recognised by the functions that make them, and by their bytes if nothing in the kernel relates them to the original
- * (Open vSwitch's daemon, guests).
- */
+/* The kernel programs of `latpath path`. At tracepoints that all packets pass (hooks), a packet is chosen by its bytes.
+ * From there on, its skb is followed by address through every function that takes an skb, until it is freed. Copies are
+ * recognised by the functions that make them, or, if nothing in the kernel relates them to the original (Open vSwitch's
+ * daemon, guests), by their bytes. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <asm/ptrace.h>
@@ -21,7 +19,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 int decide(struct bpf_raw_tracepoint_args *ctx);
 
-/* The program that examines packets that are not followed, shared by all hooks because its verification takes long. */
+/* The program that examines packets that are not followed. All hooks share it, because verifying it takes long. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -31,7 +29,7 @@ struct {
 	.values = { [0] = (void *)&decide },
 };
 
-/* Reports a followed skb at a tracepoint. */
+/* Reports that a followed skb has reached a tracepoint. */
 static __always_inline void known(struct followed *f, __u64 skb, __u32 tracepoint, __u32 hook, __u64 aux, __u32 reason)
 {
 	struct happening h = {
@@ -81,7 +79,8 @@ static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 
 	return 0;
 }
 
-/* Examines a packet that is not followed, or may no longer be: decides whether to follow it. */
+/* Examines a packet whose skb is not followed, or whose followed skb may have been reused: decides whether to follow
+ * it. */
 SEC("raw_tp")
 int decide(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -148,7 +147,7 @@ HOOK(ovs_do_execute_action, TP_OVS_DO_EXECUTE_ACTION, 1, HOOK_CHOOSES)
 HOOK(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0, 0)
 HOOK(consume_skb, TP_CONSUME_SKB, 0, HOOK_LEAVES)
 
-/* The driver may have freed it already: only recorded state is used. */
+/* The driver may already have freed the skb, so only recorded state is used. */
 SEC("raw_tp/net_dev_xmit")
 int net_dev_xmit(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -165,7 +164,7 @@ int qdisc_dequeue(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u64 skb = ctx->args[3];
 
-	/* An empty queue returns NULL. */
+	/* The skb is NULL if the queue is empty. */
 	return skb ? passes(ctx, skb, TP_QDISC_DEQUEUE, HOOK_SENDS, 0, 0) : 0;
 }
 
@@ -190,7 +189,7 @@ int kfree_skb_no_reason(struct bpf_raw_tracepoint_args *ctx)
 	return passes(ctx, ctx->args[0], TP_KFREE_SKB, HOOK_LEAVES, ctx->args[1], 0);
 }
 
-/* Handles a function's entry with an skb. */
+/* Handles the entry of a function that takes an skb. */
 static __always_inline int enters(struct pt_regs *ctx, __u64 skb)
 {
 	struct happening h = { .skb = skb, .kind = EVENT_FUNCTION };
@@ -234,7 +233,7 @@ TAKES(third, 3)
 TAKES(fourth, 4)
 TAKES(fifth, 5)
 
-/* Records that a function made an skb from another. `maker`: its index in src/attach.rs. */
+/* Records that a function made one skb from another. `maker`: the function's index in `MAKERS` of src/attach.rs. */
 static __always_inline int copied(__u64 from, __u64 to, __u32 maker)
 {
 	struct happening h = { .skb = from, .aux = to, .at = maker, .kind = EVENT_COPY };
@@ -283,7 +282,7 @@ int BPF_PROG(into_skb_zerocopy, struct sk_buff *to, struct sk_buff *from)
 	return copied((__u64)from, (__u64)to, 7);
 }
 
-/* Runs only the interpreter, for its tests. */
+/* Runs only the interpreter, for tests. */
 SEC("syscall")
 int try_filter(struct trial *t)
 {

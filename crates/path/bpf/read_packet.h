@@ -15,7 +15,7 @@ MAP(counts, ARRAY, 1, __u32, struct counts);
 const volatile __u32 has_streams = 0; /* streams were requested; otherwise only the pcap filter chooses packets */
 const volatile __u32 has_code = 0;
 
-/* Location of a packet's frame, as plain numbers. */
+/* Location of a packet's frame; addresses are plain numbers. */
 struct place {
 	__u64 mac;     /* the Ethernet header; of a packet without one, its network header */
 	__u32 linear;
@@ -35,10 +35,10 @@ struct place {
 			__sync_fetch_and_add(&counts_->what, 1);                    \
 	} while (0)
 
-/* A field of the skb's copy, which is read once. */
+/* A field of the copied struct sk_buff; the struct is copied only once. */
 #define FIELD(c, type, field) (*(type *)((c)->copy + bpf_core_field_offset(struct sk_buff, field)))
 
-/* Locates the frame of an skb. `sends`: the device is about to transmit it, so data points to its first byte. */
+/* Locates the frame of an skb. `sends`: the device is about to transmit it, so that `data` points to its first byte. */
 static __always_inline int find_frame(struct place *w, struct capture *c, int sends)
 {
 	struct net_device *dev;
@@ -116,7 +116,7 @@ static __always_inline void leave_capture(struct capture *c)
 
 #define HEAD 16 /* offset at which bytes after addresses and a stripped tag are copied: 12 + 4 */
 
-/* Copies the frame as on the wire: MACs, the tag if present, the rest. */
+/* Copies the frame as it was on the wire: MAC addresses, the tag if there is one, and the rest. */
 __noinline int copy_frame(struct capture *c, struct place *w)
 {
 	__u32 from = 12, n, to = 12;
@@ -147,7 +147,7 @@ __noinline int copy_frame(struct capture *c, struct place *w)
 		return -1;
 	c->have = to + n;
 	c->len = to + w->linear - from + w->frag_len;
-	/* Drivers that use paged frames only keep the headers linear. */
+	/* Drivers that use paged frames keep only the headers in the linear part. */
 	if (w->frag_len && c->have < CAPTURE / 2) {
 		__u32 rest = w->frag_len;
 
@@ -191,11 +191,9 @@ static __always_inline int in_streams(struct place *w)
 	return n;
 }
 
-/*
- * A hash of the bytes after the ethertype and any tags, without those that routers and offloads change: in IPv4 the
- * type of service, TTL and checksum, in IPv6 traffic class, flow label and hop limit, in UDP and TCP the checksum.
- * Trailing zeros are ignored: short frames are padded on the way.
- */
+/* Hashes the bytes after the ethertype and any tags, excluding those that routers and offloads change: in IPv4 the type
+ * of service, TTL and checksum, in IPv6 the traffic class, flow label and hop limit, in UDP and TCP the checksum.
+ * Trailing zeros are ignored, because short frames may be padded on the way. */
 __noinline int hash_frame(struct capture *c, __u64 *out)
 {
 	__u64 h = 0, factor = 0x9e3779b97f4a7c15ull, skip = 0;
@@ -224,10 +222,8 @@ __noinline int hash_frame(struct capture *c, __u64 *out)
 		l4 = 40;
 		proto = c->frame[(off + 6) & 63];
 	}
-	/*
-	 * With many options the position wraps around: another byte is then omitted, consistently for all such
-	 * packets.
-	 */
+	/* If the IP header has many options, the checksum's position wraps around: other bytes are then omitted, but the same
+	 * ones for all such packets. */
 	if (proto == 17)
 		skip |= 3ull << ((l4 + 6) & 63);
 	else if (proto == 6)

@@ -1,4 +1,4 @@
-//! Loads the programs and attaches them to as much of the kernel as it permits.
+//! Loads the programs, and attaches as many of them as the kernel permits.
 
 use crate::btf::names_in;
 use crate::functions::{role, traceable, Traceable};
@@ -17,9 +17,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
-/// Kernel function that shows support for attaching one program to many functions.
+/// Kernel function whose presence shows that one program can be attached to many functions.
 const MULTI: &str = "register_fprobe_ips";
-/// Enum of the reasons of `kfree_skb`.
+/// Enum of the reasons that `kfree_skb` reports.
 const REASONS: &str = "skb_drop_reason";
 
 /// Why a search cannot start.
@@ -34,7 +34,7 @@ pub enum SearchError {
     /// The kernel lacks a requested feature.
     #[error("kernel {release} has no {what}; {instead}")]
     Lacks {
-        /// `uname -r`.
+        /// Release of the kernel (`uname -r`).
         release: String,
         /// The feature.
         what: String,
@@ -58,7 +58,7 @@ pub(crate) struct Attached {
     pub events: MapHandle,
     pub counts: MapHandle,
     pub names: Names,
-    /// Kept open because the kernel empties a table of programs without an open descriptor.
+    /// Kept open, because the kernel empties a program array when its last descriptor is closed.
     _decider: MapHandle,
     programs: Vec<OwnedFd>,
     kprobes: usize,
@@ -73,7 +73,7 @@ impl Attached {
         self.kprobes
     }
 
-    /// Number of runs that the kernel skipped.
+    /// Number of runs that the kernel skipped because the program was already running on that CPU.
     pub fn recursion_misses(&self) -> u64 {
         self.programs.iter().filter_map(|p| program_info(p.as_fd())).map(|info| info.recursion_misses).sum()
     }
@@ -84,7 +84,7 @@ fn has_kprobes() -> bool {
     Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
 }
 
-/// Features of the kernel that are visible before anything is attached: names in its type information.
+/// Features of the kernel that can be determined before anything is attached, from the names in its type information.
 struct Kernel {
     names: HashSet<&'static str>,
 }
@@ -112,7 +112,7 @@ fn lacks(what: &str, instead: &'static str) -> SearchError {
     SearchError::Lacks { release: latpath_bpf::release(), what: what.into(), instead }
 }
 
-/// Determines what to attach: the requested kind if the kernel supports it, else the best one.
+/// Determines how to attach: in the requested way if the kernel supports it, by default in the best one.
 fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
     match asked {
         Some(With::Kprobes | With::KprobeMulti) if !has_kprobes() => {
@@ -128,10 +128,10 @@ fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
     }
 }
 
-/// The best kind that this kernel supports, as far as is visible before anything is attached.
+/// The best way of attaching that this kernel supports, as far as can be determined before anything is attached.
 ///
 /// # Errors
-/// Tracing is impossible.
+/// If tracing is impossible.
 pub fn best() -> Result<With, SearchError> {
     able().map_err(StartError::from)?;
     choose(None, &Kernel::read())
@@ -191,7 +191,7 @@ fn configure(
     Ok(())
 }
 
-/// Note on tracing without functions.
+/// Note for the user if functions cannot be traced.
 const NO_FUNCTIONS: &str =
     "this kernel has no kprobes: functions between tracepoints are not shown, and copies of a packet are recognised by their \
      bytes, where they pass a tracepoint";
@@ -224,12 +224,12 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
     let table = if options.streams.is_empty() { Table::default() } else { Table::new(&options.streams)? };
     let kernel = Kernel::read();
     let mut with = choose(options.with, &kernel)?;
-    // Reading the kernel's long lists overlaps with verifying the programs.
+    // Read the kernel's long lists in the background while the programs are being verified.
     let functions = with != With::Tracepoints;
     let found = std::thread::spawn(move || if functions { traceable() } else { Traceable::default() });
     let mut copies = functions;
     let mut trouble = Vec::new();
-    // A panic of the reader was already reported; without its lists tracepoints remain.
+    // A panic of the reading thread has already been reported; without its lists, tracepoints can still be used.
     let found = LazyCell::new(Box::new(|| found.join().unwrap_or_default()) as _);
     let job = Job { options, table: &table, kernel: &kernel, began, found };
     loop {
@@ -238,7 +238,7 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
                 how.notes.extend(trouble);
                 return Ok((attached, how));
             }
-            // Some limits of a kernel only show when attaching.
+            // Some limits of the kernel become visible only when attaching.
             Err(Attempt::Multi(e)) if options.with.is_none() => {
                 trouble.push(format!("the kernel refused kprobe-multi: {e}"));
                 with = With::Kprobes;

@@ -1,7 +1,7 @@
-//! Finds the functions that take an skb, and its position among their arguments, in the kernel's type information.
+//! Finds, in the kernel's type information, the functions that take an skb, and its position among their arguments.
 //!
-//! Parses the format in one pass (Linux: Documentation/bpf/btf.rst): of a hundred thousand types only functions and the
-//! targets of their arguments matter.
+//! Parses the format in one pass (Linux: Documentation/bpf/btf.rst): of a hundred thousand types, only functions and
+//! the targets of their arguments matter.
 
 use std::collections::HashMap;
 
@@ -29,13 +29,13 @@ pub(crate) type Positions = u8;
 struct Type {
     kind: u8,
     name: u32,
-    /// The type that it refers to; for a prototype, the start of its arguments.
+    /// The type that it refers to; for a prototype, the index of its first argument in `args`.
     to: u32,
     /// Number of members, values or arguments.
     count: u16,
 }
 
-/// The types of the kernel, or of a module, which continue the kernel's.
+/// The types of the kernel, or those of a module, whose numbering continues the kernel's.
 pub(crate) struct Types<'a> {
     base: Option<&'a Types<'a>>,
     types: Vec<Type>,
@@ -49,7 +49,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// All names in type information, in one pass; none if it is malformed.
+/// All names in the type information; none if it is malformed.
 pub(crate) fn names_in(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let field = |at| u32_at(bytes, at).map(|v| v as usize);
     let strings = || slice(bytes.get(field(4)?..)?, field(16)?, field(20)?);
@@ -114,7 +114,7 @@ impl<'a> Types<'a> {
     fn is_skb(&self, id: u32) -> bool {
         let Some((_, Type { kind: PTR, to, .. })) = self.get(id) else { return false };
         let mut id = to;
-        // A pointer's target is few steps away; the limit prevents endless circles.
+        // A pointer's target is only a few steps away; the limit prevents endless loops.
         for _ in 0..8 {
             match self.get(id) {
                 Some((_, Type { kind: CONST | VOLATILE | TYPE_TAG, to, .. })) => id = to,
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Builds type information like pahole: each type's kind, name, reference, arguments.
+    /// Builds type information like pahole's from each type's kind, name, reference and arguments.
     fn btf(types: &[(u8, u32, u32, &[u32])], strings: &[u8]) -> Vec<u8> {
         let mut raw = Vec::new();
         for (kind, name, to, args) in types {
@@ -172,7 +172,7 @@ mod tests {
         bytes
     }
 
-    // Offsets of names: 1 sk_buff, 9 sock, 14 f, 16 g.
+    // Offsets of the names: 1 sk_buff, 9 sock, 14 f, 16 g.
     const STRINGS: &[u8] = b"\0sk_buff\0sock\0f\0g\0";
 
     #[test]

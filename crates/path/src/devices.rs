@@ -6,14 +6,14 @@ use latpath_net::{interfaces, namespace_names, Netns};
 /// Why a device was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDevice {
-    /// No device has this name.
+    /// No device has this name in the searched namespaces.
     #[error("{name}: no such device (devices here: {here}{others})")]
     Missing {
         /// The name.
         name: String,
         /// Devices of this namespace.
         here: String,
-        /// Other places that were searched.
+        /// Where else the device was searched for.
         others: &'static str,
     },
     /// No namespace has the name after `%`.
@@ -32,10 +32,10 @@ fn devices_of(netns: u32) -> Vec<String> {
     devices.into_iter().map(|device| device.name).collect()
 }
 
-/// Finds a device in this namespace or in any named one; with `%`, in the namespace of that name or inode number.
+/// Finds a device in this namespace or in any named one; with `%`, in the namespace with that name or inode number.
 ///
 /// # Errors
-/// There is no such device or namespace.
+/// If the device or namespace does not exist.
 pub fn find_device(text: &str) -> Result<Device, NoDevice> {
     let (name, within) = text.split_once('%').map_or((text, None), |(name, ns)| (name, Some(ns)));
     let missing = |here: Vec<String>, others| NoDevice::Missing { name: text.into(), here: here.join(", "), others };

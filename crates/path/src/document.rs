@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// Result of a search.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PathDocument {
-    /// The attachments of the search.
+    /// How the search was attached.
     pub attached: Attached,
-    /// The packets, in the order in which they were picked up.
+    /// The packets, in the order in which they were chosen.
     pub packets: Vec<PacketDocument>,
     /// The packets' paths, the most frequent first.
     pub paths: Vec<Route>,
@@ -22,20 +22,20 @@ pub struct PathDocument {
     pub notes: Vec<String>,
 }
 
-/// The attachments of a search.
+/// How a search was attached.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Attached {
     /// Kind of attachment: `kprobe-multi`, `kprobes` or `tracepoints`.
     pub with: String,
-    /// Number of functions.
+    /// Number of functions attached to.
     pub functions: usize,
     /// Number of functions to which the search could have attached.
     pub functions_known: usize,
-    /// Names of the functions; null if they are all.
+    /// Names of the functions; null if the search attached to all of them.
     pub functions_shown: Option<Vec<String>>,
-    /// Number of tracepoints.
+    /// Number of tracepoints attached to.
     pub tracepoints: usize,
-    /// Time until all were attached, ns.
+    /// Time until all attachments were made, ns.
     pub took_ns: u64,
 }
 
@@ -71,37 +71,37 @@ pub struct StepDocument {
     pub since_first_ns: Ns,
     /// Time since the previous step, ns.
     pub since_last_ns: Ns,
-    /// CPU.
+    /// Number of the CPU.
     pub cpu: u16,
-    /// Process.
+    /// Process ID.
     pub pid: u32,
-    /// Thread.
+    /// Thread ID.
     pub tid: u32,
     /// Name of the thread.
     pub thread: String,
-    /// Device, as `eth0` or `eth0%NAMESPACE`; null if the packet had none.
+    /// Device, e.g. `eth0` or `eth0%NAMESPACE`; null if the packet had none.
     pub device: Option<String>,
     /// Inode number of the network namespace; null if it is unknown.
     pub netns: Option<u32>,
-    /// Number of the device; null if the packet had none.
+    /// Interface index of the device; null if the packet had none.
     pub ifindex: Option<u32>,
-    /// Kind.
+    /// Kind of the step.
     pub kind: StepName,
     /// Name of the function or tracepoint.
     pub name: String,
-    /// Number of the skb, from 0 in the order of appearance.
+    /// Index of the skb, from 0 in order of appearance.
     pub skb: usize,
-    /// Number of the skb that a copy made; null for other steps.
+    /// Index of the skb that a copy made; null for other steps.
     pub copy: Option<usize>,
     /// Length of the packet, bytes.
     pub length: u32,
-    /// Whether only its bytes tie the step to the packet.
+    /// Whether only equal bytes relate the skb to the packet.
     pub same_bytes: bool,
-    /// Reason of a drop; null for other steps.
+    /// Reason for a drop; null for other steps.
     pub reason: Option<String>,
     /// Function that dropped the packet; null for other steps.
     pub dropped_in: Option<String>,
-    /// latpath's point at this step, if there is one.
+    /// latpath's point at this step, or null.
     pub point: Option<String>,
 }
 
@@ -127,7 +127,7 @@ pub struct HopDocument {
     pub name: String,
     /// Device; null if the packet had none.
     pub device: Option<String>,
-    /// Number of the skb.
+    /// Index of the skb.
     pub skb: usize,
     /// Time since the first step, median over the packets, ns.
     pub since_first_p50_ns: Ns,
@@ -150,7 +150,7 @@ pub struct StageDocument {
     pub hops: usize,
     /// Time from the first step to the last, median over the packets, ns.
     pub took_p50_ns: Ns,
-    /// Time since the stage before, median over the packets, ns.
+    /// Time since the previous stage, median over the packets, ns.
     pub since_last_p50_ns: Ns,
 }
 
@@ -161,15 +161,15 @@ pub struct LostEvents {
     pub events: u64,
     /// Copies of packets that did not fit into the table.
     pub copies: u64,
-    /// Runs of the programs that the kernel skipped.
+    /// Number of program runs that the kernel skipped.
     pub recursion_misses: u64,
     /// Packets whose bytes the programs could not read.
     pub unreadable: u64,
-    /// Packets of which the filter needed more bytes than the programs read.
+    /// Packets for which the filter needed more bytes than the programs read.
     pub beyond_filter: u64,
-    /// Number of times that a further packet passed a tracepoint.
+    /// How often packets beyond the requested number passed a tracepoint.
     pub packets_not_followed: u64,
-    /// Number of times that the filter ran.
+    /// How often the filter ran.
     pub packets_looked_at: u64,
 }
 
@@ -187,7 +187,7 @@ pub struct FunctionDocument {
     pub name: String,
     /// Its module; null for the kernel itself.
     pub module: Option<String>,
-    /// Its arguments that are packets, from 1.
+    /// Which of its arguments are packets, counted from 1.
     pub arguments: Vec<u32>,
 }
 

@@ -15,12 +15,12 @@ pub struct Function {
     pub module: Option<String>,
     /// Its address.
     pub address: u64,
-    /// Its arguments that are skbs: bit n for argument n, from 0.
+    /// Which of its arguments are skbs: bit n for argument n, from 0.
     pub positions: u8,
 }
 
 impl Function {
-    /// Its arguments that are skbs, from 1.
+    /// Which of its arguments are skbs, counted from 1.
     pub fn arguments(&self) -> impl Iterator<Item = u32> {
         let positions = self.positions;
         (0..5).filter(move |i| positions >> i & 1 == 1).map(|i| i + 1)
@@ -30,21 +30,21 @@ impl Function {
 /// The traceable functions of this kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Traceable {
-    /// Functions, by address.
+    /// Functions, in order of address.
     pub functions: Vec<Function>,
-    /// Why functions are missing, if any are.
+    /// Reasons why functions are missing, if any are.
     pub notes: Vec<String>,
 }
 
-/// Prefixes of functions that belong to tracing, not to the packet's path.
+/// Name prefixes of functions that belong to tracing, not to the packet's path.
 const TRACERS: [&str; 7] =
     ["__traceiter_", "__probestub_", "__bpf_trace_", "trace_event_", "trace_raw_output_", "perf_trace_", "bpf_prog_"];
 
-/// Maximum number of functions of one name, above which they are excluded: an address distinguishes them, type
-/// information does not.
+/// Maximum number of functions with the same name. If there are more, all are excluded, because type information does
+/// not distinguish them.
 const MOST_NAMESAKES: usize = 8;
 
-/// Lists of traceable functions in tracefs; with addresses since Linux 6.5.
+/// Lists of traceable functions in tracefs. The first one, with addresses, exists since Linux 6.5.
 const LISTS: [&str; 2] = ["available_filter_functions_addrs", "available_filter_functions"];
 
 fn list() -> Option<String> {
@@ -54,12 +54,12 @@ fn list() -> Option<String> {
 
 /// The kernel's list of traceable functions.
 struct Listed<'a> {
-    /// Traceable places in functions, ascending; empty if the list has none.
+    /// Traceable addresses in functions, ascending; empty if the list contains no addresses.
     addresses: Vec<u64>,
     names: HashMap<(&'a str, &'a str), usize>,
 }
 
-/// Maximum offset of a function's traceable place: it may follow the first instruction (endbr64, bti).
+/// Maximum offset of a function's traceable address: it may follow the first instruction (endbr64, bti).
 const PLACE_WITHIN: u64 = 16;
 
 impl<'a> Listed<'a> {
@@ -89,7 +89,7 @@ impl<'a> Listed<'a> {
         self.addresses.get(at).is_some_and(|a| a - address < PLACE_WITHIN)
     }
 
-    /// Whether the list contains all `n` functions of a name.
+    /// Whether the list contains all `n` functions with this name.
     fn has_all(&self, name: &str, module: &str, n: usize) -> bool {
         !self.addresses.is_empty() || self.names.get(&(name, module)).is_some_and(|listed| n <= *listed)
     }
@@ -114,7 +114,7 @@ fn with_skbs() -> HashMap<(String, String), Positions> {
     found
 }
 
-/// Parses a line of a list of symbols: the name, and the module in brackets.
+/// Parses a line of a symbol list: the name, and the module in brackets.
 fn name_and_module(mut words: std::str::SplitWhitespace<'_>) -> Option<(&str, &str)> {
     let name = words.next()?;
     let module = words.next().map_or("", |m| m.trim_start_matches('[').trim_end_matches(']'));
@@ -124,7 +124,7 @@ fn name_and_module(mut words: std::str::SplitWhitespace<'_>) -> Option<(&str, &s
 /// Reads the traceable functions from the kernel.
 pub(crate) fn traceable() -> Traceable {
     let mut found = Traceable::default();
-    // Both lists take the kernel long, so they are read in parallel.
+    // The kernel takes long to produce each of the two lists, so they are read in parallel.
     let list = std::thread::spawn(list);
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let with_skbs = with_skbs();
@@ -144,7 +144,7 @@ pub(crate) fn traceable() -> Traceable {
         if !matches!(kind, "t" | "T" | "w" | "W") || address == 0 || TRACERS.iter().any(|t| name.starts_with(t)) {
             continue;
         }
-        // BTF describes the function as written, not a part that the compiler split off.
+        // BTF describes the function as in the source, not the parts that the compiler split off from it.
         let Some(positions) = with_skbs.get(&(name.to_string(), module.to_string())) else { continue };
         if listed.as_ref().is_some_and(|l| !l.may_have(name, module, address)) {
             continue;
@@ -157,7 +157,8 @@ pub(crate) fn traceable() -> Traceable {
         };
         namesakes.entry((name, module)).or_default().push(function);
     }
-    // Of several functions with one name, all must be traceable: a list of names does not distinguish them.
+    // If several functions have the same name, all of them must be traceable: a list without addresses does not
+    // distinguish them.
     let fit = |(name, module): (&str, &str), n: usize| listed.as_ref().is_none_or(|l| l.has_all(name, module, n));
     for (key, functions) in namesakes {
         if functions.len() <= MOST_NAMESAKES && fit(key, functions.len()) {
@@ -172,8 +173,8 @@ pub(crate) fn traceable() -> Traceable {
     found
 }
 
-/// Functions on the paths of time-critical streams, in order of importance, for kernels on which not all can be traced.
-/// A trailing `*` matches any suffix.
+/// Functions on the paths of time-critical streams, in order of importance, for kernels on which only some can be
+/// traced. A trailing `*` matches any suffix.
 const FIRST: [&str; 75] = [
     "skb_release_head_state",
     "kfree_skbmem",
@@ -252,7 +253,7 @@ const FIRST: [&str; 75] = [
     "start_xmit",
 ];
 
-/// Modules on the paths of packets; their functions follow [`FIRST`].
+/// Modules on the paths of packets; their functions come after those in [`FIRST`].
 const THEN: [&str; 14] = [
     "openvswitch",
     "bridge",
@@ -285,8 +286,8 @@ pub(crate) fn by_weight(functions: &[Function]) -> Vec<&Function> {
     sorted
 }
 
-/// Properties of a function by which the programs detect that an skb's address is reused: functions that run while an
-/// skb is freed (net/core/skbuff.c), including its destructors.
+/// Properties of a function from which the programs detect that an skb's address has been reused: whether it runs while
+/// an skb is being freed (net/core/skbuff.c), which includes the skb's destructors.
 pub(crate) fn role(name: &str) -> u32 {
     let role = match name {
         "kfree_skbmem" => FUNCTION_FREES | FUNCTION_LAST,

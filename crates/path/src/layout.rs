@@ -10,7 +10,7 @@ pub(crate) mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 
-/// Maximum number of packets of one search.
+/// Maximum number of packets per search.
 pub const MAX_PACKETS: u32 = constants::MAX_PACKETS as u32;
 pub(crate) use constants::{CAPTURE, MAX_CODE};
 

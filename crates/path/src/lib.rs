@@ -1,8 +1,8 @@
 //! Follows single packets through every kernel function that handles them.
 //!
 //! [`Search::start`] attaches programs (bpf/) to the tracepoints that all packets pass, where packets are chosen by
-//! their bytes, and to the functions that take a packet, where the chosen ones are followed. The result per packet is a
-//! [`Packet`]; [`paths`] groups them by path.
+//! their bytes, and to the functions that take a packet, where the chosen ones are followed. The result for each packet
+//! is a [`Packet`]; [`paths`] groups the packets by path.
 
 mod attach;
 mod btf;

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) type Loaded<'a> = HashMap<String, ProgramMut<'a>>;
 
-/// Maximum time for attaching single kprobes, each of which takes some milliseconds.
+/// Maximum time for attaching individual kprobes, each of which takes a few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// Maximum number of single kprobes: detaching them takes as long.
+/// Maximum number of individual kprobes: detaching takes as long as attaching.
 const MOST_KPROBES: usize = 150;
 
-/// Attaches a program to many functions.
+/// Attaches a program to many functions with one link.
 fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<OwnedFd> {
     let mut options = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
@@ -25,25 +25,25 @@ fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<O
         addrs: addresses.as_ptr().cast(),
         ..Default::default()
     };
-    // SAFETY: addresses is an array of cnt numbers, which the kernel copies; the program is loaded.
+    // SAFETY: `addresses` is an array of `cnt` numbers, which the kernel copies; the program is loaded.
     let link =
         unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_TRACE_KPROBE_MULTI, &options) };
     if link < 0 {
         return Err(std::io::Error::from_raw_os_error(-link));
     }
-    // SAFETY: a new descriptor without another owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Maximum number of attempts to find the address that the kernel rejects.
+/// Maximum number of attempts to find the addresses that the kernel rejects.
 const MOST_TRIES: usize = 100;
 
-/// Whether the kernel refused because of one of the addresses, rather than lack of support.
+/// Whether the kernel rejected one of the addresses, rather than the kind of attachment.
 fn is_about_one(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ESRCH | libc::EBUSY))
 }
 
-/// The programs of functions, by the position of the skb among the arguments.
+/// Names of the programs for functions, by the position of the skb among the arguments.
 const BY_PLACE: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
 
 /// The attachments that succeeded.
@@ -89,14 +89,14 @@ impl Links {
         }
     }
 
-    /// Attaches to all functions, as many at once as the kernel accepts.
+    /// Attaches to all functions, as many at a time as the kernel accepts.
     pub fn all_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) -> std::io::Result<()> {
         let mut refused = HashSet::new();
         for (place, name) in BY_PLACE.iter().enumerate() {
             let addresses: Vec<u64> =
                 functions.iter().filter(|f| f.positions >> place & 1 == 1).map(|f| f.address).collect();
             let Some(program) = programs.get(*name).filter(|_| !addresses.is_empty()) else { continue };
-            // One untraceable address makes the whole call fail; it is found by bisection.
+            // A single untraceable address makes the whole call fail; find it by bisection.
             let (mut left, mut tries) = (vec![&addresses[..]], 0);
             while let Some(some) = left.pop() {
                 tries += 1;
@@ -120,7 +120,7 @@ impl Links {
         Ok(())
     }
 
-    /// Attaches to functions one by one, the most important first, until the time is up.
+    /// Attaches to functions one by one, the most important first, until [`MOST_KPROBES`] or the time limit is reached.
     pub fn some_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) {
         let began = Instant::now();
         for f in by_weight(functions) {
@@ -129,7 +129,7 @@ impl Links {
             }
             let place = f.positions.trailing_zeros() as usize;
             let Some(program) = BY_PLACE.get(place).and_then(|name| programs.get(*name)) else { continue };
-            // Some functions cannot be traced.
+            // Some functions cannot be traced; skip them.
             match program.attach_kprobe(false, &f.name) {
                 Ok(link) => {
                     self.links.push(link);

@@ -10,14 +10,14 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Names {
     functions: HashMap<u64, String>,
-    // Read at the first drop, which is rare.
+    // Read only at the first drop: drops are rare.
     all: OnceCell<Arc<Functions>>,
     reasons: OnceCell<Reasons>,
     namespaces: RefCell<HashMap<u32, String>>,
 }
 
 impl Names {
-    /// Names of these functions; others are resolved on demand.
+    /// Starts with the names of these functions; others are resolved on demand.
     pub fn new(functions: &[Function]) -> Self {
         Self {
             functions: functions.iter().map(|f| (f.address, f.name.clone())).collect(),
@@ -26,7 +26,7 @@ impl Names {
         }
     }
 
-    /// The function at this address.
+    /// Name of the function at this address.
     pub fn function(&self, address: u64) -> String {
         self.functions.get(&address).cloned().unwrap_or_else(|| self.near(address))
     }
@@ -37,15 +37,17 @@ impl Names {
 
     /// Name of a drop reason.
     pub fn reason(&self, reason: u32) -> String {
-        // Reasons of subsystems have their number in the upper half; Reasons keeps 4 bits of it.
+        // A reason has its subsystem's number in the upper 16 bits. `Reasons` packs it into 16 bits: 4 for the
+        // subsystem, 12 for the reason.
         let packed = if reason >> 16 == 0 { reason } else { (reason >> 16 & 15) << 12 | reason & 0xfff };
         self.reasons.get_or_init(Reasons::read).name(packed as u16)
     }
 
-    /// A device, with its namespace unless that is this process's.
+    /// Name of a device, followed by its namespace unless that is this process's own.
     pub fn device(&self, device: &str, netns: u32) -> String {
         if !self.namespaces.borrow().contains_key(&netns) {
-            // It may have been named since. Otherwise it has the name of its container or unit, or else its number.
+            // The namespace may have been named since. Otherwise, use the name of its container or unit, or else its
+            // inode number.
             let mut known = namespace_names();
             known.entry(netns).or_insert_with(|| namespace_owner(netns).unwrap_or_else(|| netns.to_string()));
             self.namespaces.borrow_mut().extend(known);

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub enum With {
     /// Tracepoints only.
     Tracepoints,
-    /// Single kprobes, at some functions only, because each takes long to attach.
+    /// Individual kprobes, only at some functions, because each takes long to attach.
     Kprobes,
     /// One attachment to all functions (Linux 5.18, CONFIG_FPROBE).
     KprobeMulti,
@@ -28,7 +28,7 @@ impl With {
 /// Options of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Streams whose packets are followed; if empty, only the filter chooses.
+    /// Streams whose packets are followed; if empty, only the filter chooses packets.
     pub streams: Vec<StreamSpec>,
     /// A pcap filter that packets must also match.
     pub code: Option<Code>,
@@ -38,8 +38,8 @@ pub struct Options {
     pub count: u32,
     /// Kind of attachment; `None` for the best that this kernel supports.
     pub with: Option<With>,
-    /// Maximum time after a packet's last event at which an unrelated skb with the same bytes counts as that packet,
-    /// ns.
+    /// Maximum time since a packet's last event at which an otherwise unrelated skb with the same bytes is regarded as
+    /// that packet, ns.
     pub same: Ns,
 }
 
@@ -48,7 +48,7 @@ pub struct Options {
 pub struct Device {
     /// Its name.
     pub name: String,
-    /// Inode number of its network namespace; `None` for devices of this name in any.
+    /// Inode number of its network namespace; `None` for devices with this name in any namespace.
     pub netns: Option<u32>,
 }
 
@@ -61,11 +61,11 @@ pub struct How {
     pub functions: usize,
     /// Number of functions that could have been attached to.
     pub functions_known: usize,
-    /// Names of the functions, if they are not all.
+    /// Names of the functions, unless all were attached to.
     pub functions_shown: Option<Vec<String>>,
     /// Number of tracepoints attached to.
     pub tracepoints: usize,
-    /// Time until all were attached.
+    /// Time until all attachments were made.
     pub took: Duration,
     /// Limits of the search on this machine, one line each.
     pub notes: Vec<String>,

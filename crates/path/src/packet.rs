@@ -20,11 +20,11 @@ pub enum StepKind {
     Function(String),
     /// A tracepoint, as `system:name`.
     Tracepoint(String),
-    /// A function made another skb from it.
+    /// A function made another skb from this one.
     Copy {
         /// The function.
         by: String,
-        /// The new skb's number in this packet.
+        /// Index of the new skb in this packet.
         to: usize,
     },
 }
@@ -41,7 +41,7 @@ impl StepKind {
 /// One event of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// `CLOCK_MONOTONIC`, ns.
+    /// Time of the event, `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
     /// The CPU.
     pub cpu: u16,
@@ -51,23 +51,23 @@ pub struct Step {
     pub tid: u32,
     /// The thread's name.
     pub thread: String,
-    /// The packet's device, `name%netns` outside this process's namespace; empty if none.
+    /// The packet's device, as `name%netns` outside this process's namespace; empty if it has none.
     pub device: String,
     /// Inode number of the device's network namespace.
     pub netns: u32,
-    /// The device's index in it; 0 for none.
+    /// Index of the device in its namespace; 0 if the packet has none.
     pub ifindex: u32,
     /// The step's kind.
     pub what: StepKind,
-    /// The skb: 0 for the first one, then its copies in order of creation.
+    /// Index of the skb: 0 for the first one, then its copies in order of creation.
     pub skb: usize,
-    /// Bytes from the current header to the end.
+    /// Length from the current header to the end of the packet, bytes.
     pub len: u32,
     /// Whether only equal bytes relate this skb to the packet.
     pub same_bytes: bool,
-    /// For a drop: the reason, and the function.
+    /// For a drop: its reason, and the function that dropped the packet.
     pub drop: Option<(String, String)>,
-    /// The point at which `latpath record` would see the packet here.
+    /// The point at which `latpath record` would record the packet here.
     pub point: Option<(PointKind, String)>,
 }
 
@@ -102,7 +102,7 @@ impl Packet {
         self.steps.push(step);
     }
 
-    /// Assigns the next number to an skb.
+    /// Assigns the next index to an skb.
     fn name(&mut self, address: u64) -> usize {
         let name = self.next;
         self.next += 1;
@@ -141,7 +141,8 @@ impl Packet {
     }
 
     pub(crate) fn finish(&mut self) {
-        // The ring buffer keeps the order of reservation, which may differ slightly between CPUs.
+        // The ring buffer's order is that of reservation, which may differ slightly from the order in time between
+        // CPUs.
         self.steps.sort_by_key(|s| s.t);
     }
 }
@@ -150,7 +151,7 @@ fn has(event: &Event, flags: usize) -> bool {
     usize::from(event.flags) & flags != 0
 }
 
-/// The point of `record` at which an event is a sighting: docs/points.md.
+/// The point of `latpath record` at which an event is a sighting, if any: docs/points.md.
 fn point(event: &Event) -> Option<(PointKind, String)> {
     if usize::from(event.kind) != EVENT_TRACEPOINT {
         return None;

@@ -25,7 +25,7 @@ pub enum BadExpression {
         /// libpcap's error message.
         said: String,
     },
-    /// It depends on data outside the packet's bytes, which the kernel programs do not have.
+    /// It depends on data outside the packet's bytes, which is not available to the kernel programs.
     #[error("{0:?} asks for what is not in the packet's bytes (inbound, outbound, ifindex …): choose the device with -i instead")]
     NotBytes(String),
     /// It is too long.
@@ -53,7 +53,7 @@ pub enum CompileError {
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 const ETHERNET: c_int = 1;
 const UNKNOWN_NETMASK: c_uint = 0xffff_ffff;
-/// Loads from this offset on depend on the kernel, not the packet (linux/filter.h, SKF_NET_OFF).
+/// A load from this offset or beyond depends on the kernel, not on the packet (linux/filter.h, SKF_NET_OFF).
 const NOT_IN_PACKET: u32 = 0xfff0_0000;
 
 /// `struct bpf_program` of libpcap.
@@ -84,14 +84,14 @@ impl Library {
     /// Loads the library.
     ///
     /// # Errors
-    /// It is not installed.
+    /// If it is not installed.
     pub fn load() -> Result<Self, CompileError> {
         let mut why = String::new();
         for name in NAMES {
-            // SAFETY: the name is a string; libpcap's initialisers do not affect this process's state.
+            // SAFETY: the name is a C string; libpcap's initialisers do not affect this process's state.
             let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if library.is_null() {
-                // SAFETY: after a failure dlerror returns a string that is valid until the next call.
+                // SAFETY: after a failure, dlerror returns a string that is valid until the next call.
                 let said = unsafe { libc::dlerror() };
                 if why.is_empty() && !said.is_null() {
                     // SAFETY: as above.
@@ -100,12 +100,13 @@ impl Library {
                 continue;
             }
             let symbol = |name: &CStr| -> Result<*mut c_void, CompileError> {
-                // SAFETY: the library is open and stays so; the name is a string.
+                // SAFETY: the library stays loaded; the name is a C string.
                 let found = unsafe { libc::dlsym(library, name.as_ptr()) };
                 let missing = || CompileError::NoLibrary(format!("it has no {}", name.to_string_lossy()));
                 (!found.is_null()).then_some(found).ok_or_else(missing)
             };
-            // SAFETY: each symbol is a function of libpcap's public interface, with its type in pcap(3) and pcap/bpf.h.
+            // SAFETY: each symbol is a function of libpcap's public interface, whose type is that in pcap(3) and
+            // pcap/bpf.h.
             return unsafe {
                 Ok(Self {
                     open_dead: std::mem::transmute::<*mut c_void, OpenDead>(symbol(c"pcap_open_dead")?),
@@ -123,13 +124,13 @@ impl Library {
     /// Compiles an expression for Ethernet frames.
     ///
     /// # Errors
-    /// libpcap rejects it.
+    /// If libpcap rejects it, or the kernel programs cannot run it.
     pub fn compile(&self, expression: &str) -> Result<Code, CompileError> {
         let wrong = |said: String| BadExpression::Wrong { expression: expression.into(), said };
         let text = CString::new(vlan_first(expression)).map_err(|_| wrong("it contains a NUL".into()))?;
         let mut program = Program { len: 0, instructions: std::ptr::null_mut() };
-        // SAFETY: `dead` is valid until it is closed; program and text outlive the calls; the compiled program is
-        // copied before it is freed, and only freed if it was created.
+        // SAFETY: `dead` is valid until it is closed; `program` and `text` outlive the calls; the compiled program is
+        // copied before it is freed, and freed only if it was created.
         let compiled = unsafe {
             let dead = (self.open_dead)(ETHERNET, 262_144);
             if dead.is_null() {
@@ -152,18 +153,18 @@ impl Library {
 
     /// Runs a filter on a frame with libpcap's interpreter; returns its result, 0 for "no match".
     pub fn run(&self, code: &Code, frame: &[u8]) -> u32 {
-        // SAFETY: the instructions came from libpcap's compiler or passed `check`, so that they end; the frame has this
-        // length.
+        // SAFETY: the instructions come from libpcap's compiler or have passed `check`, so they terminate; the frame
+        // has the given length.
         unsafe { (self.filter)(code.instructions.as_ptr(), frame.as_ptr(), frame.len() as u32, frame.len() as u32) }
     }
 }
 
 impl Code {
-    /// Checks that the kernel programs can run it, and that it ends: jumps go forward and stay inside, the last
-    /// instruction returns, memory and divisors are valid.
+    /// Checks that the kernel programs can run it, and that it terminates: jumps go forward and stay inside, the last
+    /// instruction returns, memory indexes and constant divisors are valid.
     ///
     /// # Errors
-    /// The reason; `expression` is quoted in the message.
+    /// The reason why they cannot; `expression` is quoted in the message.
     pub fn check(&self, expression: &str) -> Result<(), BadExpression> {
         let len = self.instructions.len();
         if len > MAX_CODE {
@@ -199,7 +200,7 @@ impl Code {
         }
     }
 
-    /// Format of the programs' table: the length, and all slots.
+    /// Encodes the code for the programs' table: its length, and all slots.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let len = self.instructions.len();
         let mut table = Instructions { len: len as u32, ..Instructions::default() };
@@ -210,9 +211,9 @@ impl Code {
 
 /// Moves VLAN conditions to the front of an expression that is a conjunction.
 ///
-/// `vlan` shifts the offsets of later conditions past the tag, but not of earlier ones (pcap-filter(7)): "ether proto
-/// 0x88ba and vlan 7" would match no frame. On a device it does, because the kernel removes the tag first; this makes
-/// it match here too.
+/// `vlan` shifts the offsets of later conditions past the tag, but not those of earlier ones (pcap-filter(7)): "ether
+/// proto 0x88ba and vlan 7" would match no frame here. In a capture on a device it matches, because the kernel removes
+/// the tag first; moving the condition makes it match here too.
 fn vlan_first(expression: &str) -> String {
     let spaced = expression.replace("&&", " and ").replace("||", " or ");
     let (mut depth, mut terms) = (0i32, vec![Vec::new()]);
@@ -234,7 +235,7 @@ fn vlan_first(expression: &str) -> String {
 /// Compiles an expression for Ethernet frames.
 ///
 /// # Errors
-/// libpcap is missing, or rejects the expression.
+/// If libpcap is missing, or rejects the expression, or the kernel programs cannot run it.
 pub fn compile(expression: &str) -> Result<Code, CompileError> {
     Library::load()?.compile(expression)
 }

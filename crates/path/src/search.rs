@@ -26,7 +26,7 @@ impl Search {
     /// Attaches the programs, which choose packets from then on.
     ///
     /// # Errors
-    /// The kernel does not support tracing, or the requested kind of it.
+    /// If the kernel does not support tracing, or not with the requested kind of attachment.
     pub fn start(options: &Options) -> Result<Self, SearchError> {
         let (attached, how) = attach(options)?;
         let inbox = Rc::new(RefCell::new(Vec::new()));
@@ -44,20 +44,20 @@ impl Search {
         Ok(Self { attached: Some(attached), ring, inbox, packets: BTreeMap::new(), how, last })
     }
 
-    /// How the programs are attached.
+    /// How the search is attached.
     pub fn how(&self) -> &How {
         &self.how
     }
 
-    /// Waits for events, at most for `time`. Returns the number of packets seen so far.
+    /// Waits for events for at most `time`. Returns the number of packets seen so far.
     pub fn wait(&mut self, time: Duration) -> u32 {
-        // An interrupted wait counts as empty.
+        // An interrupted wait is treated as one without events.
         self.ring.poll_raw(time);
         self.take();
         self.packets.len() as u32
     }
 
-    /// Time of the last event (CLOCK_MONOTONIC), ns; of the start, if there was none.
+    /// Time of the last event, `CLOCK_MONOTONIC`, ns; if there was none, the start of the search.
     pub fn last(&self) -> Ns {
         self.last
     }
@@ -84,7 +84,7 @@ impl Search {
     pub fn stop(mut self) -> (Vec<Packet>, Counts, Remains) {
         let counts = self.counts();
         if let Some(attached) = &self.attached {
-            // This succeeded at the start, so it succeeds at the end.
+            // The same update succeeded at the start.
             let _ = attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&Counts::default()), MapFlags::ANY);
         }
         while self.ring.consume_raw() > 0 {}
@@ -95,8 +95,8 @@ impl Search {
     }
 }
 
-/// Attachments that remain after a search; dropping it detaches them. Single kprobes take a while: for each the kernel
-/// waits until no CPU executes it.
+/// Attachments that remain after a search; dropping this detaches them. Detaching individual kprobes takes a while: for
+/// each of them, the kernel waits until no CPU executes it.
 pub struct Remains {
     attached: Option<Attached>,
 }

@@ -11,7 +11,7 @@ pub struct Hop {
     pub name: String,
     /// The device; empty for none.
     pub device: String,
-    /// The skb: 0 for the first one.
+    /// Index of the skb: 0 for the first one.
     pub skb: usize,
     /// Median time since the packet was first seen, ns.
     pub since_first: Ns,
@@ -24,7 +24,7 @@ pub struct Hop {
 pub struct Stage {
     /// The device; empty for none.
     pub device: String,
-    /// The most common thread.
+    /// Name of the most common thread at its first hop.
     pub thread: String,
     /// Name of its first hop.
     pub first: String,
@@ -45,20 +45,20 @@ pub struct Path {
     pub packets: Vec<u32>,
     /// Hops, in order of their median times.
     pub hops: Vec<Hop>,
-    /// The hops summarised by stage.
+    /// The hops, combined into stages.
     pub stages: Vec<Stage>,
-    /// Points at which `latpath record` would see the packets, in order.
+    /// Points at which `latpath record` would record the packets, in order.
     pub points: Vec<Point>,
 }
 
-/// The median; of an even number of times the lower middle one; 0 if empty.
+/// The median; for an even number of times, the lower of the two middle ones; 0 if there are none.
 fn median(mut times: Vec<Ns>) -> Ns {
     times.sort_unstable();
     times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
-/// An order of steps that does not depend on the interleaving of CPUs: CPU by CPU, in order of first appearance. On one
-/// CPU, steps are ordered.
+/// Orders the steps independently of how the CPUs' events interleave: CPU by CPU, in order of first appearance. On each
+/// CPU, the steps stay in order of time.
 fn cpu_order(packet: &Packet) -> Vec<usize> {
     let mut cpus: Vec<u16> = Vec::new();
     for step in &packet.steps {
@@ -145,7 +145,7 @@ fn path(packets: &[&Packet]) -> Path {
     Path { packets: packets.iter().map(|p| p.number).collect(), hops, stages, points: points_of(sorted) }
 }
 
-/// The most common name; of equally common ones the first alphabetically.
+/// The most common name; among equally common ones, the alphabetically first.
 fn commonest<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     names.for_each(|n| *counts.entry(n).or_default() += 1);

@@ -1,11 +1,11 @@
 //! The tracepoints at which packets are examined, in the order of `enum tracepoint` in bpf/event.h.
 
-/// A tracepoint with an skb.
+/// A tracepoint that reports an skb.
 pub(crate) struct Tracepoint {
     /// Its system, as in /sys/kernel/tracing/events.
     pub system: &'static str,
     pub name: &'static str,
-    /// Whether packets can be lost track of without it.
+    /// Whether the search may lose track of packets if the tracepoint is missing.
     pub needed: bool,
 }
 
@@ -33,7 +33,7 @@ pub(crate) const TRACEPOINTS: [Tracepoint; 17] = [
     at("skb", "kfree_skb", true),
 ];
 
-/// Functions that make an skb from another, in the order of the programs' numbers (bpf/path.bpf.c).
+/// Functions that make an skb from another; their indexes are those in bpf/path.bpf.c.
 pub(crate) const MAKERS: [&str; 8] = [
     "skb_clone",
     "skb_copy",
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::layout::constants::ALL;
 
-    /// Compares the lists in Rust and C.
+    /// Compares the lists in Rust with those in C.
     #[test]
     fn the_programs_number_tracepoints_and_makers_alike() {
         let mut numbered: Vec<_> = ALL.iter().filter(|(name, _)| name.starts_with("TP_")).collect();

@@ -1,4 +1,4 @@
-//! The kernel's interpreter of pcap filters, for tests. It affects no packets.
+//! The kernel's interpreter of pcap filters, for tests. Running it affects no packets.
 
 use crate::attach::SearchError;
 use crate::layout::{Trial, CAPTURE};
@@ -23,7 +23,7 @@ impl Interpreter {
     /// Loads the interpreter.
     ///
     /// # Errors
-    /// The kernel does not load it.
+    /// If the kernel does not load it.
     pub fn load() -> Result<Self, SearchError> {
         able().map_err(StartError::from)?;
         latpath_bpf::listen();
@@ -31,7 +31,7 @@ impl Interpreter {
         let refused = SearchError::refused;
         let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
         for mut program in open.open_object_mut().progs_mut() {
-            // The table of programs requires the program that it contains.
+            // `decide` is needed too: the program array contains it.
             let this = program.name() == NAME || program.name() == "decide";
             program.set_autoload(this);
         }
@@ -44,7 +44,7 @@ impl Interpreter {
     /// Runs a filter on a frame; returns its result, 0 for "no match".
     ///
     /// # Errors
-    /// The frame is longer than the part that filters see, or the kernel does not run the program.
+    /// If the frame is longer than the part visible to filters, or the kernel does not run the program.
     pub fn run(&self, code: &Code, frame: &[u8]) -> std::io::Result<u32> {
         if frame.len() > CAPTURE {
             return Err(std::io::ErrorKind::InvalidInput.into());

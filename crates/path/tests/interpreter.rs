@@ -1,6 +1,6 @@
 //! Compares the kernel's interpreter of pcap filters with libpcap's on many frames.
 //!
-//! The program runs by BPF_PROG_RUN: no packet and no device is affected.
+//! The program is run by BPF_PROG_RUN: no packet and no device is affected.
 
 use latpath_path::try_filter::Interpreter;
 use latpath_path::{Code, Instruction, Library};
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(tests)
 }
 
-/// Expressions from the simple to the unusual; each compiles with libpcap 1.10.
+/// Expressions from simple to unusual; each compiles with libpcap 1.10.
 const EXPRESSIONS: [&str; 28] = [
     "ether proto 0x88ba",
     "ether proto 0x88ba and vlan 7",
@@ -53,7 +53,7 @@ const EXPRESSIONS: [&str; 28] = [
     "vlan 5 and (udp or arp)",
 ];
 
-/// Frames of the kinds that the expressions match, with arbitrary content.
+/// Frames of the kinds that the expressions match, otherwise with arbitrary content.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let ethertype = prop_oneof![
         Just(0x88bau16),
@@ -94,7 +94,7 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Any program that passes the check: loads anywhere, all arithmetic, forward jumps, memory.
+/// Any program that passes the check: loads from any offset, all arithmetic operations, forward jumps, memory.
 fn filter() -> impl Strategy<Value = Code> {
     let k = prop_oneof![0u32..64, 0u32..400, any::<u32>().prop_map(|k| k & 0x7fff_ffff)];
     let loads = [0x00, 0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0x80, 0x01, 0x81, 0xb1];
@@ -113,7 +113,7 @@ fn filter() -> impl Strategy<Value = Code> {
     prop::collection::vec((code, any::<u8>(), any::<u8>(), k), 1..60).prop_map(|all| {
         let len = all.len() + 1;
         let mut instructions: Vec<Instruction> = Vec::new();
-        // Writes all memory first: libpcap's interpreter does not clear it.
+        // Write all memory cells first: libpcap's interpreter does not clear them.
         let begin = (0..16).map(|k| Instruction { code: 0x02, jt: 0, jf: 0, k });
         instructions.extend(begin);
         for (at, (code, jt, jf, k)) in all.into_iter().enumerate() {
@@ -122,7 +122,8 @@ fn filter() -> impl Strategy<Value = Code> {
             let k = match code {
                 0x02 | 0x03 | 0x60 | 0x61 => k % 16,
                 0x05 => within(k),
-                // libpcap's result of shifts by 32 or more depends on the processor; its compiler makes no such shift.
+                // libpcap's result for shifts by 32 or more depends on the processor; its compiler never generates such
+                // a shift.
                 0x64 | 0x74 => k % 32,
                 0x34 | 0x94 => k.max(1),
                 _ => k,
@@ -157,7 +158,7 @@ fn expressions() -> Result<(), Failed> {
             chosen += u32::from(library.run(&code, &frame) != 0);
         }
     }
-    // The test needs frames that match.
+    // The test is meaningless unless enough frames match.
     if chosen < 100 {
         return Err(format!("only {chosen} frames fit an expression").into());
     }

@@ -1,4 +1,4 @@
-//! Events without an equivalent in Perfetto: a vCPU's entries to its guest and exits from it, polls of devices, timers.
+//! Events without an equivalent in Perfetto: a vCPU's entries into and exits from its guest, polls of devices, timers.
 
 use crate::kernel::{Place, MAX_CPUS};
 use crate::writer::Track;
@@ -9,20 +9,20 @@ use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-/// The open slices of a machine's rows.
+/// The slices that are open in a machine's rows.
 #[derive(Default)]
 pub(crate) struct Details {
-    /// Threads with an open slice: their row and its start.
+    /// Threads with an open slice: their row, and the slice's start.
     vcpus: BTreeMap<u32, (u64, u64)>,
     /// CPUs that run a timer's function, and their rows.
     timers: BTreeMap<u32, u64>,
-    /// The device that a CPU polls.
+    /// The device that each CPU polls.
     polls: HashMap<u32, String>,
     until: Option<Ns>,
 }
 
 impl Details {
-    /// Writes the events, which are in order of time, each with its CPU.
+    /// Writes the events, which must be in order of time, each with its CPU.
     pub fn snapshot(&mut self, out: &mut Writer, place: &Place, events: &[(u32, &Event)]) -> io::Result<()> {
         let window = &place.snapshot.window;
         let since = window.cpus.iter().map(|record| record.since).min();
@@ -101,7 +101,7 @@ impl Details {
         track.map_or(Ok(()), |track| out.instant(place.machine, t, track, info))
     }
 
-    /// Ends a vCPU thread's slice and begins the next, in or out of its guest.
+    /// Ends a vCPU thread's slice and begins the next one, inside or outside its guest.
     fn turn(&mut self, out: &mut Writer, place: &Place, t: u64, pid: u32, info: EventInfo) -> io::Result<()> {
         let Some(track) = out.thread(place.machine, pid, place.thread_names)? else { return Ok(()) };
         if self.vcpus.insert(pid, (track, t)).is_some() {

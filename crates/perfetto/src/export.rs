@@ -16,17 +16,19 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::rc::Rc;
 
-/// Maximum number of late packets of a capture with rows of their own, the slowest first; the others are counted.
+/// Maximum number of late packets per capture that have rows of their own, the slowest first; the others are only
+/// counted.
 const MAX_PACKETS: usize = 200;
 /// Maximum number of packets with rows of their own in a capture without late packets.
 const MAX_ON_TIME: usize = 10;
 
-/// Perfetto's numbers of clocks.
+/// Perfetto's IDs of clocks.
 const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
 const BOOTTIME: u32 = 6;
 
-/// The oldest supported kernel, for machines of unknown release. The encoding of thread states depends on the release.
+/// Assumed kernel release of machines whose release is unknown: the oldest supported one. The encoding of thread states
+/// depends on it.
 const OLDEST_KERNEL: &str = "5.15";
 
 /// Contents of a trace.
@@ -57,11 +59,11 @@ pub struct Export<'w> {
     context: Rc<RunContext>,
     /// Packets that have rows.
     shown: HashSet<(StreamId, u64, Ns)>,
-    /// The host first.
+    /// Machines by index; the host is the first one.
     machines: Vec<(String, Machine)>,
     places: HashMap<String, usize>,
     summary: Summary,
-    /// End of the last capture in the row of captures.
+    /// End of the last capture that the row of captures contains.
     recorded: Ns,
 }
 
@@ -69,7 +71,7 @@ impl<'w> Export<'w> {
     /// Begins a trace with the run's clocks.
     ///
     /// # Errors
-    /// The writer's error.
+    /// If the writer fails.
     pub fn begin(out: &'w mut dyn Write, context: RunContext) -> io::Result<Self> {
         let mut export = Self {
             out: Writer::new(out),
@@ -80,7 +82,7 @@ impl<'w> Export<'w> {
             summary: Summary::default(),
             recorded: Ns::MIN,
         };
-        // The relation of the clocks at the start, and after each step of the time of day.
+        // Write the relation of the clocks at the start and after each step of the time of day.
         let context = Rc::clone(&export.context);
         for monotonic in std::iter::once(context.start_ns).chain(context.time_of_day.steps()) {
             let utc = context.utc(monotonic);
@@ -88,7 +90,8 @@ impl<'w> Export<'w> {
                 continue;
             }
             let clock = |clock_id, t| Clock { clock_id: Some(clock_id), timestamp: Some(at(t)) };
-            // Perfetto assigns boot time to kernel events. Here both are the host's CLOCK_MONOTONIC, as in the run.
+            // Perfetto interprets kernel event times as boot time. Here, boot time and CLOCK_MONOTONIC are both the
+            // host's CLOCK_MONOTONIC, as in the run.
             let clocks = vec![clock(BOOTTIME, monotonic), clock(MONOTONIC, monotonic), clock(REALTIME, utc)];
             let snapshot = ClockSnapshot { clocks, primary_trace_clock: Some(BOOTTIME as i32) };
             export.out.packet(0, None, Data::ClockSnapshot(snapshot))?;
@@ -97,7 +100,7 @@ impl<'w> Export<'w> {
         Ok(export)
     }
 
-    /// Index of a machine; adds a new one.
+    /// Index of a machine; adds the machine if it is new.
     fn machine(&mut self, name: &str) -> io::Result<usize> {
         if let Some(place) = self.places.get(name) {
             return Ok(*place);
@@ -117,20 +120,20 @@ impl<'w> Export<'w> {
         Ok(place)
     }
 
-    /// Writes a capture. Captures must come in order of time. Late packets selected by `matches` get rows of their own;
-    /// in a capture without late packets, some of the selected packets do.
+    /// Writes a capture. Captures must be passed in order of time. Late packets selected by `matches` get rows of their
+    /// own; in a capture without late packets, some other packets do.
     ///
     /// # Errors
-    /// The writer's error.
+    /// If the writer fails.
     pub fn capture(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         let is_spike = capture.kind == CaptureKind::Spike;
         self.write(capture, &|p: &Packet| p.late && matches(p) || !is_spike)
     }
 
-    /// Like [`Self::capture`], but all packets selected by `matches` get rows of their own, late or not.
+    /// Like [`Self::capture`], but all packets selected by `matches` get rows of their own, whether late or not.
     ///
     /// # Errors
-    /// The writer's error.
+    /// If the writer fails.
     pub fn capture_around(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         self.write(capture, &matches)
     }
@@ -183,7 +186,7 @@ impl<'w> Export<'w> {
         Ok(())
     }
 
-    /// Writes the packets that get rows; returns the number of late ones without.
+    /// Writes the packets that get rows; returns the number of late packets without a row.
     fn packets(&mut self, capture: &Capture, rows: &Contexts, matches: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
         let took = |packet: &Packet| match (packet.sightings.first(), packet.sightings.last()) {
             (Some(a), Some(b)) => b.t.saturating_sub(a.t),
@@ -229,7 +232,7 @@ impl<'w> Export<'w> {
         packet: &PacketTimeline,
     ) -> io::Result<()> {
         let point = self.context.points.get(usize::from(seen.point)).map(|info| info.point.clone());
-        // A send time is in the packet's own row alone.
+        // A computed point, such as the send time, has no thread or CPU: it is shown only in the packet's own row.
         let Some(point) = point.filter(|point| !point.kind.is_computed()) else { return Ok(()) };
         let machine = self.machine(&point.machine)?;
         let name = journey::packet_name(&self.context, packet.stream, packet.key);
@@ -251,7 +254,8 @@ impl<'w> Export<'w> {
                 if machine == 0 {
                     return out.instant(0, t, track, info(flows));
                 }
-                // Perfetto's arrows cannot connect machines: the row below shows them.
+                // Perfetto's arrows cannot connect machines, so the row of the guest's CPU below repeats the sighting
+                // with its arrow.
                 out.instant(machine, t, track, info(vec![number.route()]))?;
             }
         }
@@ -268,7 +272,7 @@ impl<'w> Export<'w> {
         self.out.instant(0, t, track, info(flows).arg("in", context))
     }
 
-    /// Writes the interval of the records, and their gaps.
+    /// Writes the interval that the capture covers, with the gaps in its records.
     fn recorded_row(&mut self, capture: &Capture, left_out: u64) -> io::Result<()> {
         let from = capture.from.max(self.recorded);
         if from >= capture.to {
@@ -313,7 +317,7 @@ impl<'w> Export<'w> {
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Number of bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.out.bytes
     }
@@ -321,7 +325,7 @@ impl<'w> Export<'w> {
     /// Ends the trace.
     ///
     /// # Errors
-    /// The writer's error.
+    /// If the writer fails.
     pub fn finish(self) -> io::Result<Summary> {
         let Self { out, machines, mut summary, .. } = self;
         summary.machines = machines.into_iter().map(|(name, machine)| (name, machine.kernel.written)).collect();
@@ -330,7 +334,7 @@ impl<'w> Export<'w> {
     }
 }
 
-/// The activity of each CPU, for all machines of a capture, with names.
+/// The activity of each CPU, and the names, of all machines of a capture.
 struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names>)>);
 
 impl Contexts {

@@ -8,20 +8,20 @@ use latpath_model::Ns;
 use latpath_stats::units::duration;
 use std::io;
 
-/// Maximum number of causes in a packet's arguments; the row below shows all.
+/// Maximum number of causes among a packet's arguments; the row below the packet shows all of them.
 const MAX_CAUSES: usize = 16;
 
-/// Number of a packet in the trace, from which the numbers of its arrows are derived.
+/// Index of a packet in the trace, from which the IDs of its arrows are derived.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number(pub u64);
 
 impl Number {
-    /// Number of the arrow from sighting to sighting.
+    /// ID of the arrows between the packet's sightings.
     pub fn route(self) -> u64 {
         self.0 << 8 | 0xff
     }
 
-    /// Number of the arrow from the packet's row to a sighting.
+    /// ID of the arrow from the packet's row to a sighting.
     pub fn sighting(self, at: usize) -> u64 {
         self.0 << 8 | (at as u64).min(0xfe)
     }
@@ -39,7 +39,8 @@ struct Span {
     info: EventInfo,
 }
 
-/// Distributes spans over rows in which spans are nested or disjoint; a span that crosses others goes to the next row.
+/// Distributes spans over rows in which spans are nested or disjoint. A span that partly overlaps another goes to the
+/// next row.
 fn rows(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
     spans.sort_by_key(|span| (span.from, std::cmp::Reverse(span.to)));
     let mut rows: Vec<(Vec<Ns>, Vec<Span>)> = Vec::new();
@@ -60,7 +61,7 @@ fn rows(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
     rows.into_iter().map(|(_, spans)| spans).collect()
 }
 
-/// Writes a row's spans: ends precede beginnings of the same time.
+/// Writes the spans of a row: at the same time, ends precede beginnings.
 fn write_row(out: &mut Writer, track: u64, spans: Vec<Span>) -> io::Result<()> {
     let mut open: Vec<Ns> = Vec::new();
     for span in spans {
@@ -76,7 +77,7 @@ fn write_row(out: &mut Writer, track: u64, spans: Vec<Span>) -> io::Result<()> {
     Ok(())
 }
 
-/// An executor and its scheduling class.
+/// Name of an executor, with its scheduling class.
 fn who(who: &Executor) -> String {
     match who.class {
         Some(class) => format!("{}, {class}", who.name),
@@ -84,7 +85,7 @@ fn who(who: &Executor) -> String {
     }
 }
 
-/// A cause in one line: `waiting-for-cpu: vhost-5620 (5620), SCHED_OTHER, behind CPU 0/KVM (6154), FIFO 1`.
+/// A cause in one line, e.g. `waiting-for-cpu: vhost-5620 (5620), SCHED_OTHER, behind CPU 0/KVM (6154), FIFO 1`.
 fn in_words(interval: &CauseInterval) -> String {
     let mut text = interval.cause.id().to_owned();
     if let Some(actor) = &interval.actor {
@@ -98,7 +99,7 @@ fn in_words(interval: &CauseInterval) -> String {
     text
 }
 
-/// Name of a packet: `MU01 4711`.
+/// Name of a packet, e.g. `MU01 4711`.
 pub(crate) fn packet_name(context: &RunContext, stream: u16, key: u32) -> String {
     match context.streams.get(usize::from(stream)) {
         Some(stream) => format!("{} {}", stream.short(), stream.key.text(key)),
@@ -152,7 +153,7 @@ pub(crate) fn write(out: &mut Writer, context: &RunContext, number: Number, pack
         spans.push(Span { from: begin, to: end, info: if all { whole(info) } else { info } });
     }
     if !is_whole && first.t < last.t {
-        // The named route does not cover the whole packet.
+        // No named segment covers the packet's whole route.
         let info = EventInfo { category: "segment", ..EventInfo::named("whole route") };
         spans.insert(0, Span { from: first.t, to: last.t, info: whole(info) });
     }
@@ -186,7 +187,7 @@ pub(crate) fn write(out: &mut Writer, context: &RunContext, number: Number, pack
     why(out, number, packet)
 }
 
-/// A point's name, without the machine if that is the host.
+/// Name of a point, without the machine if that is the host.
 fn short(point: &str) -> &str {
     point.strip_prefix("host/").unwrap_or(point)
 }
@@ -209,7 +210,7 @@ fn why(out: &mut Writer, number: Number, packet: &PacketTimeline) -> io::Result<
             .maybe("note", interval.note().as_deref());
         Span { from: interval.from, to: interval.to, info }
     });
-    // Intervals do not overlap, except in a damaged record.
+    // Intervals overlap only in a damaged record; overlapping ones are left out.
     let mut end = Ns::MIN;
     let spans = spans.filter(|span| {
         let follows = span.from >= end;

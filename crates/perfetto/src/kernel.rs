@@ -1,4 +1,4 @@
-//! Kernel events in Perfetto's format, from which it builds its rows of CPUs, threads and interrupts.
+//! Kernel events in Perfetto's format, from which Perfetto builds its rows of CPUs, threads and interrupts.
 
 use crate::proto::{
     CpuIdle, Empty, Ftrace, FtraceEvent, IrqHandlerEntry, IrqHandlerExit, SchedMigrateTask, SchedSwitch, SchedWakeup,
@@ -11,11 +11,11 @@ use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
-/// Maximum number of CPUs in Perfetto; it rejects files that name others.
+/// Maximum number of CPUs in Perfetto; it rejects files with larger CPU numbers.
 pub(crate) const MAX_CPUS: u32 = 1024;
-/// Events per bundle.
+/// Maximum number of events per bundle.
 const BUNDLE: usize = 512;
-/// Maximum nesting of contexts; hostile input may have more.
+/// Maximum nesting of contexts; hostile input may have deeper nesting.
 const DEEPEST: usize = 16;
 
 /// Conversion of a machine's clock to the host's.
@@ -26,7 +26,7 @@ pub(crate) struct Shift {
 }
 
 impl Shift {
-    /// Time on the host's timeline; `None` before its beginning.
+    /// Time on the host's timeline; `None` if before its start.
     pub fn host(self, t: Ns) -> Option<u64> {
         t.checked_sub(self.offset).and_then(|t| u64::try_from(t).ok()).filter(|t| *t <= Ns::MAX as u64)
     }
@@ -80,7 +80,7 @@ fn irq_entry(irq: i32, name: String) -> Ftrace {
     Ftrace::IrqHandlerEntry(IrqHandlerEntry { irq: Some(irq), name: Some(name) })
 }
 
-/// Number of an interrupt that belongs to no device: below all real ones.
+/// Pseudo-number of an interrupt that belongs to no device: negative, so that it differs from all real ones.
 fn number_of(vector: Vector) -> i32 {
     match vector {
         Vector::LocalTimer => -1,
@@ -104,29 +104,29 @@ fn prev_state(left: Left) -> i64 {
         Left::Ready { preempted: false, .. } => 0,
         Left::Asleep(sleep) => match sleep {
             Sleep::Interruptible => 0x1,
-            // The kernel encodes frozen threads this way.
+            // The kernel encodes frozen threads like this too.
             Sleep::Blocked | Sleep::Frozen => 0x2,
             Sleep::Idle => UNSEEN,
             Sleep::Stopped => 0x4,
             Sleep::Traced => 0x8,
             Sleep::Parked => 0x40,
             Sleep::Ended => 0x10,
-            // Either interruptible or not.
+            // The sleep is either interruptible or not.
             Sleep::Unknown => 0x3,
         },
     }
 }
 
-/// Idle. Also used for a thread that left its CPU unseen: the weakest claim.
+/// Idle. Also used for a thread of which it is unknown how it left its CPU, because it claims the least.
 const UNSEEN: i64 = 0x80;
 const NICE_0: i32 = 120;
 
-/// State of a CPU's row.
+/// State of the row of a CPU.
 #[derive(Default)]
 struct Row {
     thread: Option<u32>,
     prio: i32,
-    /// End of the part that is written.
+    /// End of the part that has been written.
     until: Option<Ns>,
     contexts: Vec<Context>,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Kernel {
     rows: HashMap<u32, Row>,
     /// See [`Bundles::latest`].
     latest: HashMap<u32, u64>,
-    /// Threads that run a work item.
+    /// Interned function of the work item that each thread runs.
     working: BTreeMap<u32, u64>,
     pub written: Written,
 }
@@ -152,13 +152,13 @@ pub(crate) struct Place<'a> {
     pub names: &'a Names,
 }
 
-/// Collects events in one bundle per CPU, which is written when it is full.
+/// Collects events in one bundle per CPU; a bundle is written when it is full.
 struct Bundles<'a, 'w> {
     out: &'a mut Writer<'w>,
     place: &'a Place<'a>,
     bundles: BTreeMap<u32, Vec<FtraceEvent>>,
-    /// Latest time written for each CPU on the host's timeline: between captures a guest's clock may be set back
-    /// slightly.
+    /// Latest time written for each CPU, on the host's timeline. Times never go back, even if a guest's clock is set
+    /// back slightly between captures.
     latest: HashMap<u32, u64>,
 }
 
@@ -175,20 +175,20 @@ impl Bundles<'_, '_> {
         Ok(())
     }
 
-    /// Interned number of a function's name.
+    /// Interned ID of a function's name.
     fn function(&mut self, address: u64) -> io::Result<Option<u64>> {
         self.out.function(self.place.machine, &self.place.names.of_function(address)).map(Some)
     }
 }
 
-/// A number in Perfetto's type.
+/// Converts a TID to Perfetto's type.
 fn signed(pid: u32) -> Option<i32> {
     i32::try_from(pid).ok()
 }
 
 impl Kernel {
-    /// Writes the part of a snapshot that follows earlier ones. Returns the events used, each with its CPU, in order of
-    /// time.
+    /// Writes the part of a snapshot that follows earlier ones. Returns the events in that part, each with its CPU, in
+    /// order of time.
     pub fn snapshot<'s>(&mut self, out: &mut Writer, place: &Place<'s>) -> io::Result<Vec<(u32, &'s Event)>> {
         let latest = std::mem::take(&mut self.latest);
         let mut out = Bundles { out, place, bundles: BTreeMap::new(), latest };
@@ -203,12 +203,12 @@ impl Kernel {
             let first = known.map_or(0, |known| record.events.partition_point(|e| e.t <= known));
             let events = &record.events[first..];
             let Some(begin) = events.first() else { continue };
-            // The first event shows which thread ran when the record begins.
+            // The first event identifies the thread that ran when the record began.
             let since = record.since.min(begin.t);
             if known.is_none_or(|known| since > known) {
                 if let Some(known) = known {
                     self.gap(&mut out, record.cpu, known)?;
-                    // A thread that slept during a work item may have finished it unseen.
+                    // A thread that slept during a work item may have finished the item during the gap, so it is ended.
                     for (pid, function) in std::mem::take(&mut self.working) {
                         out.push(record.cpu, known, pid, work_end(function))?;
                     }
@@ -218,7 +218,7 @@ impl Kernel {
             }
             taken.extend(events.iter().map(|event| (record.cpu, event)));
         }
-        // Threads migrate between CPUs.
+        // Merge the CPUs' events in order of time, because threads migrate between CPUs.
         taken.sort_by_key(|(_, event)| event.t);
         for (cpu, event) in &taken {
             self.event(&mut out, *cpu, event)?;
@@ -252,7 +252,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Shows a thread that got the CPU unseen.
+    /// Shows a thread whose switch to the CPU was not recorded.
     fn appears(&mut self, out: &mut Bundles, cpu: u32, t: Ns, pid: u32) -> io::Result<()> {
         if switch(out, cpu, t, (NOT_RECORDED, NICE_0, UNSEEN), (pid, NICE_0))? {
             self.written.gaps += 1;
@@ -269,9 +269,9 @@ impl Kernel {
             self.written.left_out += 1;
             return Ok(());
         }
-        // An NMI's event contains no thread.
+        // An NMI's event does not identify the thread.
         if runs != Some(event.pid) && !matches!(event.what, EventKind::Nmi { .. }) {
-            // A switch was missed: the thread that ran in between is unknown.
+            // A switch was missed: which thread ran in between is unknown.
             self.gap(out, cpu, last)?;
             self.appears(out, cpu, event.t, event.pid)?;
         }
@@ -369,7 +369,7 @@ impl Kernel {
                 Some(Ftrace::WorkqueueExecuteStart(Work { function }))
             }
             EventKind::WorkEnd => self.working.remove(&event.pid).map(work_end),
-            // These have rows of their own.
+            // These events are shown in rows of their own.
             EventKind::NapiPoll { .. }
             | EventKind::NapiWork { .. }
             | EventKind::KvmEntry { .. }
@@ -416,7 +416,7 @@ fn switch(
 }
 
 impl Row {
-    /// Closes interrupts: threads cannot switch in one, so an open interrupt lost its end.
+    /// Closes interrupts: threads cannot be switched inside an interrupt, so the end of an open one was not recorded.
     fn leave_interrupts(&mut self, out: &mut Bundles, cpu: u32, event: &Event) -> io::Result<()> {
         let (lost, left): (Vec<_>, Vec<_>) = self.contexts.drain(..).partition(|context| context.is_interrupt());
         self.contexts = left;
@@ -438,7 +438,7 @@ impl Row {
         out.push(cpu, event.t, event.pid, entry).map(|()| true)
     }
 
-    /// Closes a context and all contexts nested in it: Perfetto ends the innermost, whatever an exit is called.
+    /// Closes a context and all contexts nested in it: Perfetto ends the innermost one, regardless of the exit's name.
     fn leave(&mut self, out: &mut Bundles, cpu: u32, event: &Event, context: Context) -> io::Result<bool> {
         let Some(at) = self.contexts.iter().rposition(|known| *known == context) else { return Ok(false) };
         for context in self.contexts.split_off(at).into_iter().rev() {

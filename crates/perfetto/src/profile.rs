@@ -1,4 +1,4 @@
-//! CPU samples of host and guests for the Perfetto UI: each with its call chain, in its thread's row.
+//! CPU samples of host and guests for the Perfetto UI: each with its call chain, in the row of its thread.
 
 use crate::proto::{
     Callstack, Data, Frame, InternedData, InternedString, Mapping, PerfSample, PerfSampleDefaults, Process,
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 const CLEARED: u32 = 1;
 /// `SEQ_NEEDS_INCREMENTAL_STATE`
 const NEEDS_NAMES: u32 = 2;
-/// Mappings of functions; Perfetto requires one for each call chain.
+/// Names of the mappings that contain the functions; Perfetto requires a mapping for each frame of a call chain.
 const PLACES: [&str; 2] = ["user", "[kernel]"];
 
 /// The samples of one machine.
@@ -23,14 +23,15 @@ pub struct SampledMachine<'s> {
     pub samples: &'s Samples,
     /// The machine's clock minus the host's, ns.
     pub offset_ns: Ns,
-    /// Prefix of its processes' names: a guest's name and a colon, without a space (Perfetto cuts names at spaces).
+    /// Prefix of its processes' names: for a guest, its name and a colon, without a space (Perfetto cuts names at
+    /// spaces).
     pub prefix: String,
 }
 
 /// Writes all samples except those of idle CPUs. The first machine is the host.
 ///
 /// # Errors
-/// The writer's error.
+/// If the writer fails.
 pub fn write_profile(frequency: u32, machines: &[SampledMachine<'_>], mut out: impl Write) -> io::Result<()> {
     for (number, machine) in machines.iter().enumerate() {
         let mut sequence = Sequence { number: number as u32, out: &mut out, interned: HashSet::new() };
@@ -67,7 +68,7 @@ pub fn write_profile(frequency: u32, machines: &[SampledMachine<'_>], mut out: i
 struct Sequence<'w, W: Write> {
     number: u32,
     out: &'w mut W,
-    /// Call chains (`true`) and names already interned.
+    /// IDs already interned: of call chains (`true`) and of names (`false`).
     interned: HashSet<(bool, u64)>,
 }
 
@@ -136,7 +137,7 @@ impl<W: Write> Sequence<'_, W> {
         }
         let stack_of = samples.stack(stack);
         let mut data = InternedData::default();
-        // Numbers start at 1; mode 1 is a guest's.
+        // IDs start at 1; ID 1 is the frame `[guest]`.
         let mut ids: Vec<(u64, &str, bool)> = stack_of
             .frames
             .iter()

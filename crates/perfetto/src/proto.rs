@@ -4,7 +4,7 @@
 //! fields are omitted.
 #![allow(missing_docs)]
 
-/// Defines messages by their fields: each with its type, and in brackets its attributes for prost.
+/// Defines messages by their fields: for each field its type and, in brackets, its attributes for prost.
 macro_rules! messages {
     ($($(#[$doc:meta])* struct $name:ident {
         $($(#[$about:meta])* $field:ident: $type:ty = [$($attribute:tt)*],)*
@@ -18,7 +18,7 @@ macro_rules! messages {
 }
 
 messages! {
-    /// A file is a sequence of these, each as field 1 of a message `Trace`.
+    /// A file is a sequence of these messages, each encoded as field 1 of a message `Trace`.
     struct TracePacket {
         timestamp: Option<u64> = [uint64, optional, tag = "8"],
         trusted_packet_sequence_id: Option<u32> = [uint32, optional, tag = "10"],
@@ -48,7 +48,7 @@ messages! {
         pid: Option<u32> = [uint32, optional, tag = "2"],
         tid: Option<u32> = [uint32, optional, tag = "3"],
         callstack_iid: Option<u64> = [uint64, optional, tag = "4"],
-        /// Kernel 1, user 2, guest's kernel 4.
+        /// Kernel 1, user 2, guest kernel 4.
         cpu_mode: Option<i32> = [int32, optional, tag = "5"],
     }
 
@@ -76,7 +76,7 @@ messages! {
         callstacks: Vec<Callstack> = [message, repeated, tag = "7"],
         mapping_paths: Vec<InternedString> = [message, repeated, tag = "17"],
         mappings: Vec<Mapping> = [message, repeated, tag = "19"],
-        /// Names of functions, which events refer to by number.
+        /// Names of functions, which events refer to by ID.
         kernel_symbols: Vec<InternedString> = [message, repeated, tag = "26"],
     }
 
@@ -163,7 +163,7 @@ messages! {
     }
 
     struct CpuIdle {
-        /// Idle state; [`OUT_OF_IDLE`] if the CPU is not idle.
+        /// Idle state; [`OUT_OF_IDLE`] if the CPU leaves idle.
         state: Option<u32> = [uint32, optional, tag = "1"],
         cpu_id: Option<u32> = [uint32, optional, tag = "2"],
     }
@@ -183,12 +183,12 @@ messages! {
     }
 
     struct Work {
-        /// Number of an interned name.
+        /// ID of an interned name.
         function: Option<u64> = [uint64, optional, tag = "2"],
     }
 
     struct TimerEntry {
-        /// Number of an interned name.
+        /// ID of an interned name.
         function: Option<u64> = [uint64, optional, tag = "3"],
     }
 
@@ -282,7 +282,7 @@ pub enum Ftrace {
     LocalTimerExit(Empty),
 }
 
-/// The kernel's number for leaving idle.
+/// The kernel's value for leaving idle.
 pub const OUT_OF_IDLE: u32 = u32::MAX;
 
 #[derive(Clone, PartialEq, prost::Oneof)]

@@ -7,7 +7,7 @@ use latpath_vms::{Role, Vm};
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-/// Thread number for gaps in the record; no kernel assigns it.
+/// Pseudo-TID for gaps in the record; no kernel assigns it.
 pub(crate) const NOT_RECORDED: u32 = i32::MAX as u32;
 
 /// The known threads of a machine.
@@ -17,7 +17,7 @@ pub(crate) struct ThreadNames {
     processes: HashSet<u32>,
 }
 
-/// Name of a virtual machine's thread: its role and guest.
+/// Name of a virtual machine's thread: thread name, role and guest.
 fn for_guest(vm: &Vm, thread: &latpath_vms::Thread, comm: &str) -> String {
     match (thread.role, thread.vcpu) {
         (Role::Vcpu, Some(vcpu)) if !comm.ends_with("/KVM") => format!("CPU {vcpu}/KVM {}", vm.name),
@@ -43,8 +43,8 @@ impl ThreadNames {
         }
     }
 
-    /// Adds a snapshot's names, and writes the new ones. `vms`: the VMs of this machine; `guest`: its name if it is a
-    /// guest.
+    /// Adds the names in a snapshot, and writes the new ones. `vms`: the VMs on this machine; `guest`: the machine's
+    /// name if it is a guest.
     pub fn learn(
         &mut self,
         out: &mut Writer,
@@ -58,7 +58,7 @@ impl ThreadNames {
         let of_vm: HashMap<u32, (&Vm, &latpath_vms::Thread)> =
             vms.iter().flat_map(|vm| vm.threads.iter().map(move |thread| (thread.tid, (vm, thread)))).collect();
         for (tid, thread) in &snapshot.threads {
-            // The number may have been reused since the VMs were found.
+            // The TID may have been reused since the VMs were found.
             let vm = of_vm.get(tid).filter(|(vm, known)| known.kernel || thread.tgid == vm.pid);
             let name = vm.map_or_else(|| thread.name.clone(), |(vm, known)| for_guest(vm, known, &thread.name));
             let (Ok(number), Ok(process)) = (i32::try_from(*tid), i32::try_from(thread.tgid)) else { continue };
@@ -70,12 +70,13 @@ impl ThreadNames {
                 let vm = vms.iter().find(|vm| vm.pid == thread.tgid);
                 let first = snapshot.threads.get(&thread.tgid).map(|first| first.name.clone());
                 let name = vm.map(|vm| format!("{}:{}", vm.program, vm.name)).or(first);
-                // Perfetto shows numbers for machines whose names it does not know.
+                // For a machine whose names it does not know, Perfetto shows only numbers, so the guest's name is part
+                // of the process name.
                 let name = match guest {
                     Some(guest) => Some(format!("{guest}:{}", name.unwrap_or_else(|| thread.tgid.to_string()))),
                     None => name,
                 };
-                // Perfetto cuts a name at the first blank.
+                // Perfetto cuts a name at the first space.
                 let cmdline = name.map(|name| name.replace(' ', "_")).into_iter().collect();
                 tree.processes.push(Process { pid: Some(process), cmdline });
             }

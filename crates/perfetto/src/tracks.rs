@@ -7,11 +7,11 @@ use std::io;
 
 /// `ChildTracksOrdering.EXPLICIT`: by rank.
 const BY_RANK: i32 = 3;
-/// `SiblingMergeBehavior.NONE`: rows of the same name stay separate.
+/// `SiblingMergeBehavior.NONE`: rows with the same name stay separate.
 const NEVER_MERGED: i32 = 2;
 
 impl Writer<'_> {
-    /// Number of a row. `name` is only called for a new row.
+    /// UUID of a row; describes the row if it is new. `name` is called only then.
     pub fn row(&mut self, track: Track, name: impl FnOnce() -> String) -> io::Result<u64> {
         if let Some(uuid) = self.tracks.get(&track) {
             return Ok(*uuid);
@@ -48,7 +48,7 @@ impl Writer<'_> {
         self.describe(0, track, TrackDescriptor { parent_uuid, ..descriptor })
     }
 
-    /// The row of a thread; `None` if its process is unknown.
+    /// UUID of a thread's row; `None` if the thread's process is unknown.
     pub fn thread(&mut self, machine: usize, tid: u32, names: &ThreadNames) -> io::Result<Option<u64>> {
         let track = Track::Thread(machine, tid);
         if let Some(uuid) = self.tracks.get(&track) {
@@ -61,7 +61,7 @@ impl Writer<'_> {
     }
 
     fn describe(&mut self, machine: usize, track: Track, descriptor: TrackDescriptor) -> io::Result<u64> {
-        // 0 is reserved by Perfetto.
+        // Perfetto reserves UUID 0.
         let uuid = self.tracks.len() as u64 + 1;
         self.packet(machine, None, Data::TrackDescriptor(TrackDescriptor { uuid: Some(uuid), ..descriptor }))?;
         self.tracks.insert(track, uuid);

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 /// `SEQ_INCREMENTAL_STATE_CLEARED`: discards the earlier state of the sequence.
 const CLEARED: u32 = 1;
-/// `SEQ_NEEDS_INCREMENTAL_STATE`: names are referred to by number.
+/// `SEQ_NEEDS_INCREMENTAL_STATE`: the packet refers to interned names.
 const NEEDS_NAMES: u32 = 2;
 
 /// The types of TrackEvent.
@@ -24,24 +24,24 @@ pub(crate) enum Track {
     Recorded,
     /// Parent of the packets' rows.
     Packets,
-    /// A packet's journey.
+    /// The journey of the packet with this number.
     Packet(u64),
-    /// Causes of a packet, below its row.
+    /// The causes of the packet's delay, below its row.
     Why(u64),
-    /// Segments of a packet that overlap others, below its row; the number distinguishes several.
+    /// Segments of a packet that overlap others, below its row; the second number distinguishes several such rows.
     Beside(u64, usize),
     /// Parent of the points' rows.
     Points,
     Point(usize),
     /// Parent of the contexts' rows.
     Contexts,
-    /// Packets seen on a machine's CPU and in no thread of the host.
+    /// Sightings of packets on a machine's CPU that belong to no thread of the host.
     Context(usize, Option<u32>),
-    /// Parent of the rows of polls and timers.
+    /// Parent of the rows with polls and timers.
     Polls,
-    /// Polls of devices, and timers, on a machine's CPU.
+    /// Polls of devices, and timers, on one CPU of a machine.
     Poll(usize, u32),
-    /// A thread of a machine: Perfetto's own row.
+    /// A machine's thread: the row is Perfetto's own.
     Thread(usize, u32),
 }
 
@@ -104,13 +104,13 @@ impl From<bool> for Value {
     }
 }
 
-/// Writes packets as they come; keeps only the numbers of names and rows.
+/// Writes packets as they come; keeps only the IDs of names and rows.
 pub(crate) struct Writer<'w> {
     out: &'w mut dyn Write,
     buffer: Vec<u8>,
     /// Sequences that have begun, each with its interned names.
     sequences: HashMap<usize, HashMap<String, u64>>,
-    /// Rows that are described.
+    /// UUIDs of the rows described so far.
     pub tracks: HashMap<Track, u64>,
     pub bytes: u64,
 }
@@ -120,7 +120,7 @@ impl<'w> Writer<'w> {
         Self { out, buffer: Vec::new(), sequences: HashMap::new(), tracks: HashMap::new(), bytes: 0 }
     }
 
-    /// Writes a packet of a machine's sequence; the host is machine 0.
+    /// Writes a packet to a machine's sequence; the host is machine 0.
     pub fn packet(&mut self, machine: usize, timestamp: Option<u64>, data: Data) -> io::Result<()> {
         self.write(machine, TracePacket { timestamp, data: Some(data), ..TracePacket::default() })
     }
@@ -142,7 +142,7 @@ impl<'w> Writer<'w> {
         self.out.write_all(&self.buffer)
     }
 
-    /// Number of a function's name; interns a new one.
+    /// ID of a function's name; interns the name if it is new.
     pub fn function(&mut self, machine: usize, name: &str) -> io::Result<u64> {
         let known = self.sequences.get(&machine);
         if let Some(number) = known.and_then(|names| names.get(name)) {
@@ -150,7 +150,7 @@ impl<'w> Writer<'w> {
         }
         let number = known.map_or(0, HashMap::len) as u64 + 1;
         if known.is_none() {
-            // The first packet of a sequence clears all names.
+            // The first packet of a sequence clears all interned names, so it must not contain any.
             self.write(machine, TracePacket::default())?;
         }
         let symbol = InternedString { iid: Some(number), str: Some(name.as_bytes().to_vec()) };

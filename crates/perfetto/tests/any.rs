@@ -11,7 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// Mostly times close to each other, and some impossible ones.
+/// Mostly times close to each other, and some impossible times.
 fn time() -> impl Strategy<Value = Ns> {
     prop_oneof![20 => 1_000_000..1_050_000_i64, 1 => any::<i64>()]
 }
@@ -67,7 +67,7 @@ fn what() -> impl Strategy<Value = EventKind> {
 fn record() -> impl Strategy<Value = CpuRecord> {
     let events = vec((time(), pid(), what()).prop_map(|(t, pid, what)| Event { t, pid, what }), 0..40);
     let cpu = prop_oneof![20 => 0..3_u32, 1 => any::<u32>()];
-    // The reader sorts events, but a file may not be sorted.
+    // The reader of captures sorts events, but a file may contain unsorted ones.
     (cpu, time(), events, any::<bool>(), 0..3_u64).prop_map(|(cpu, since, mut events, sorted, unfinished)| {
         if sorted {
             events.sort_by_key(|e| e.t);

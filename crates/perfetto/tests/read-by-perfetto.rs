@@ -44,7 +44,8 @@ fn switches() -> Result<(), Failed> {
         let slices = processor.number(&format!("select count(*) {of}"))?;
         equal(&format!("slices of {machine}"), slices, (written.switches + written.gaps) as i64)?;
     }
-    // In the capture: three on CPU 0, two on CPU 1; the first one to the idle thread is not recorded.
+    // The capture contains three switches on each CPU of the host; a fourth on CPU 1, to the idle thread, is not
+    // recorded.
     let (host, guest) = (summary.machines[0].1, summary.machines[1].1);
     equal("switches", (host.switches, guest.switches), (6, 2))?;
     let hog = processor.rows(
@@ -190,7 +191,8 @@ fn arrows() -> Result<(), Failed> {
     )?;
     let sql = "select t.tid from slice s join thread_track r on s.track_id = r.id join thread t using (utid)
         where s.category = 'sighting' order by s.ts";
-    // The hog's thread sends it, the others receive it in their own context; softirqs belong to no thread.
+    // The hog's thread sends the packet; QEMU's main loop and the relay receive it in their own context. Softirqs
+    // belong to no thread.
     equal("threads that had it", ints(&processor.rows(sql)?), vec![vec![7000], vec![5600], vec![310]])?;
     let sql = "select count(*) from flow f join slice o on o.id = f.slice_out join slice i on i.id = f.slice_in
         where o.category = 'step' and i.category = 'sighting' and o.ts = i.ts";
@@ -206,7 +208,7 @@ fn utc() -> Result<(), Failed> {
 }
 
 fn several() -> Result<(), Failed> {
-    // The second begins in the middle of the first; the third a second later.
+    // The second capture begins in the middle of the first one; the third begins a second later.
     let half = {
         let mut half = capture(1, T);
         half.number = 2;
@@ -241,7 +243,7 @@ fn missed() -> Result<(), Failed> {
     snapshot.window.cpus[0].events = vec![
         switch(T + 10, 0, PREEMPTED, 42, OTHER),
         event(T + 20, 42, latpath_flight::EventKind::SoftirqEntry(3)),
-        // Of another thread: the switch to it and the softirq's end are missing.
+        // An event of another thread: the switch to that thread and the softirq's end are missing.
         event(T + 50, 43, latpath_flight::EventKind::IrqEntry(7)),
         switch(T + 60, 43, SLEEPS, 0, OTHER),
     ];

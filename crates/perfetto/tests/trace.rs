@@ -100,7 +100,7 @@ fn slices_of_each_row_end_in_the_opposite_order_of_their_beginning() {
         rows.entry(event.track_uuid.unwrap()).or_default().push((t, event.r#type.unwrap()));
     }
     for (row, mut events) in rows {
-        // Stable, as in the reader: events of one time keep the order of the file.
+        // The sort is stable, as in the reader: events with the same time keep the order of the file.
         events.sort_by_key(|(t, _)| *t);
         let mut depth = 0;
         for (_, kind) in events {
@@ -176,7 +176,7 @@ fn events_that_perfetto_refuses_are_omitted_and_counted() {
     let mut odd = capture(1, T);
     let snapshot = odd.machines[0].record.as_mut().unwrap();
     snapshot.window.cpus.truncate(2);
-    // Perfetto rejects files that name this CPU.
+    // Perfetto rejects files that contain this CPU number.
     snapshot.window.cpus[1].cpu = 1024;
     let not_taken = snapshot.window.cpus[1].events.len() as u64;
     snapshot.window.cpus[0].events = vec![
@@ -206,7 +206,7 @@ fn a_machine_without_a_record_is_reported_as_such() {
     let lines: Vec<_> = info.flat_map(|a| a.array_values).filter_map(|a| a.value).collect();
     let text = format!("{lines:?}");
     assert!(text.contains("no record: the agent did not answer"), "{text}");
-    // Its sightings are still in the row of its CPU.
+    // Its sightings still appear in the row of its CPU.
     assert!(track_events(&packets).iter().any(|(_, e)| e.name.as_deref() == Some("nic-rx@eth0 MU01 711")));
 }
 

@@ -23,7 +23,7 @@ struct address {
 	__u16 unused;
 };
 
-/* Set before loading. */
+/* These constants are set before the program is loaded. */
 const volatile struct address addresses[MAX_ADDRESSES];
 const volatile __u32 address_count;
 const volatile __u8 one_session; /* whether to accept one session only */
@@ -33,7 +33,7 @@ const volatile __u8 session_name[8]; /* the session, as in an svID */
 
 MAP(sockets, XSKMAP, MAX_QUEUES, __u32, __u32);
 
-/* The `len` bytes at `at` of the frame, or NULL if it is shorter. */
+/* Returns a pointer to `len` bytes of the frame at offset `at`, or NULL if the frame is shorter. */
 static __always_inline __u8 *bytes(struct xdp_md *ctx, __u32 at, __u32 len)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -56,7 +56,8 @@ static __always_inline int is_requested(const __u8 *frame)
 	return 0;
 }
 
-/* Number of bytes of the BER length at `at`; longer forms than two bytes lead to an offset without a match. */
+/* Number of bytes that the BER length at `at` occupies. Forms with more than two length bytes lead to an offset at
+ * which nothing matches. */
 static __always_inline __u32 length_of_length(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *form = bytes(ctx, at, 1);
@@ -73,7 +74,8 @@ static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 	return !one_session || *(__u32 *)(message + 4) == session;
 }
 
-/* After the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID. */
+/* Whether the frame contains latpath's sampled values. After the ethertype: 8 bytes, savPdu, noASDU of 1, the sequence
+ * of ASDUs, the ASDU, and its svID. */
 static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 {
 	static const char begins[13] = "latpath-ping-";
@@ -104,14 +106,14 @@ static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 	return 1;
 }
 
-/* Precedes the frame; xdp/kernel.rs reads it. */
+/* Metadata that precedes the frame; xdp/kernel.rs reads it. */
 struct stamp {
 	__u64 mark;
 	__u64 time; /* CLOCK_MONOTONIC */
 };
 #define MARK 0x6c617470617468ULL /* distinguishes a stamp from accidental bytes */
 
-/* A driver may have no room for it; then the frame has no stamp. */
+/* Stamps the frame. If the driver has no room for metadata, the frame gets no stamp. */
 static __always_inline void note(struct xdp_md *ctx, __u64 time)
 {
 	struct stamp *stamp;
@@ -152,6 +154,6 @@ int choose(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (stamps)
 		note(ctx, time);
-	/* Frames of a queue without a socket go to the kernel. */
+	/* Frames on a queue without a socket are passed to the kernel. */
 	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 }

@@ -1,5 +1,5 @@
-//! Reaction to a round trip over the threshold: writes a mark into the kernel's trace, takes a snapshot, stops tracing
-//! and saves the trace; optionally holds everything for inspection, then undoes it.
+//! Reaction to a round trip over the threshold: writes a marker into the kernel's trace, takes a snapshot, stops
+//! tracing and saves the trace. Optionally keeps everything in place for inspection before undoing it.
 //!
 //! Without a breach, the measuring thread does nothing for this.
 
@@ -27,7 +27,7 @@ use std::{
 
 /// Maximum number of breaches reported individually.
 const KEPT: usize = 100;
-/// Poll interval for an interrupt while everything is held, ms.
+/// Poll interval for Enter and Ctrl-C while everything is kept for inspection, ms.
 const LOOK_EVERY_MS: u16 = 100;
 
 /// Options of the trace: instance, events, files.
@@ -39,9 +39,10 @@ pub struct BreachOptions {
     pub record: latpath_tracefs::Options,
     /// File for the saved trace.
     pub save: PathBuf,
-    /// Maximum size of each file, bytes; older events are left out.
+    /// Maximum size of each file, bytes; older events are left out to stay below it.
     pub most_bytes: u64,
-    /// Whether the first breach freezes the trace; otherwise tracing continues to the end, with a mark for each breach.
+    /// Whether the first breach freezes the trace; otherwise tracing continues to the end, with a marker for each
+    /// breach.
     pub freeze: bool,
 }
 
@@ -50,7 +51,7 @@ impl BreachOptions {
     pub const MOST_BYTES: u64 = 256 << 20;
 }
 
-/// Errors of preparing the trace.
+/// Errors in preparing the trace.
 #[derive(Debug, thiserror::Error)]
 pub enum BreachError {
     /// The tracefs instance failed.
@@ -64,12 +65,12 @@ pub enum BreachError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A transaction over the threshold, as known when its answer arrived; stamps of the reflector may still be missing.
+/// A transaction over the threshold, as known when its answer arrived; the reflector's stamps may still be missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreachedProbe {
     /// Session number, in hexadecimal.
@@ -78,29 +79,29 @@ pub struct BreachedProbe {
     pub session: u32,
     /// Sequence number of the transaction.
     pub sequence: u64,
-    /// From T1 app to T4 app, ns; null for a lost probe.
+    /// Time from T1 app to T4 app, ns; null for a lost probe.
     pub round_trip_ns: Option<Ns>,
     /// Its segments, in the order of the route.
     pub segments: Vec<BreachedSegment>,
-    /// Index of the segment that exceeded its median the most, or null.
+    /// Index of the segment that exceeded its median by the most, or null.
     pub longest: Option<usize>,
 }
 
 /// A segment of a breached transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BreachedSegment {
-    /// Name in texts.
+    /// Name in messages.
     pub name: String,
     /// Name of its column in logs.
     pub column: String,
-    /// Duration, ns; null without both stamps.
+    /// Duration, ns; null if one of its stamps is missing.
     pub time_ns: Option<Ns>,
     /// Median of earlier transactions, ns; null if unknown.
     pub median_ns: Option<Ns>,
 }
 
 impl BreachedProbe {
-    /// Describes a breach. `medians` are those of the route's segments so far.
+    /// Describes a breach. `medians` are the medians of the route's segments so far.
     pub fn of(session: u32, transaction: &Transaction, route: &Route, medians: &[Ns]) -> Self {
         let segments = route.segments().zip(transaction.segments(route)).enumerate();
         let segments = segments.map(|(at, (segment, time_ns))| BreachedSegment {
@@ -118,7 +119,7 @@ impl BreachedProbe {
         }
     }
 
-    /// One line for the trace, about 700 bytes at most.
+    /// One line for the trace, at most about 700 bytes long.
     fn mark(&self) -> String {
         let or_none = |ns: Option<Ns>| ns.map_or("none".into(), |ns| ns.to_string());
         let mut text = format!(
@@ -137,12 +138,12 @@ impl BreachedProbe {
     }
 }
 
-/// An end of a measurement.
+/// The start or end of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// The first packet that counts follows.
+    /// The next packet is the first one that counts.
     Begin,
-    /// The last packet that counts has passed.
+    /// The last packet that counts has passed already.
     End,
 }
 
@@ -162,9 +163,9 @@ pub struct BreachReport {
 /// A prepared trace, shared by all sessions of a run. Dropping it undoes everything.
 #[derive(Debug)]
 pub struct BreachTrace {
-    /// `None` after the undo.
+    /// The tracefs instance; `None` after the undo.
     instance: Option<Instance>,
-    /// Directory and name of the file for the trace.
+    /// Directory and file name of the saved trace.
     target: (Directory, OsString),
     most_bytes: u64,
     freeze: bool,
@@ -200,7 +201,7 @@ impl BreachTrace {
         self.instance.as_ref().map(Instance::path)
     }
 
-    /// Marks the begin or the end of a measurement in the trace, unless a breach has frozen it.
+    /// Marks the start or end of a measurement in the trace, unless a breach has frozen it.
     pub fn mark(&self, edge: Edge, what: &str) {
         let Some(instance) = self.instance.as_ref().filter(|_| !(self.freeze && self.is_frozen())) else { return };
         let edge = match edge {
@@ -219,12 +220,12 @@ impl BreachTrace {
         self.frozen.load(Ordering::Relaxed)
     }
 
-    /// Handles a round trip over the threshold; called at once by the measuring thread.
+    /// Handles a round trip over the threshold; the measuring thread calls this immediately.
     pub fn breach(&self, breached: &BreachedProbe) {
         let Some(instance) = &self.instance else { return };
         let first = !self.frozen.swap(true, Ordering::Relaxed);
         let mut problems = Vec::new();
-        // A frozen trace accepts no mark.
+        // A frozen trace accepts no marker.
         if first || !self.freeze {
             problems.extend(instance.mark(&breached.mark()).err());
         }
@@ -240,8 +241,9 @@ impl BreachTrace {
         }
     }
 
-    /// After the run: saves the trace if there was a breach. With `hold`, writes the paths to `say` and waits for Enter
-    /// on stdin or for the flag, which Ctrl-C sets and which must be clear before. Then undoes everything.
+    /// Called after the run: saves the trace if there was a breach. With `hold`, writes the paths to `say` and waits
+    /// for Enter on stdin or for the flag, which Ctrl-C sets and which must be unset at the call. Then undoes
+    /// everything.
     pub fn end(mut self, hold: Option<&AtomicBool>, say: &mut impl Write) -> BreachReport {
         let mut report = std::mem::take(&mut *self.report.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(instance) = self.instance.take() {
@@ -274,7 +276,7 @@ impl BreachTrace {
 
 impl Drop for BreachTrace {
     fn drop(&mut self) {
-        // Reserved, but not used.
+        // The file was reserved but not used, so remove it.
         let (directory, name) = &self.target;
         if directory.open_file(name).and_then(|file| file.metadata()).is_ok_and(|m| m.len() == 0) {
             let _ = directory.remove(name);
@@ -282,7 +284,8 @@ impl Drop for BreachTrace {
     }
 }
 
-/// Creates the file, so that a breach finds it writable. An existing empty file is the reservation of a killed run.
+/// Creates the file, so that it is certain to be writable on a breach. An existing empty file was reserved by a run
+/// that was killed, and is reused.
 fn reserve(save: &Path, snapshot: bool) -> Result<(Directory, OsString), BreachError> {
     let taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() || m.len() > 0);
     let beside = latpath_tracefs::snapshot_file(save);
@@ -328,7 +331,7 @@ fn held(instance: &Instance, report: &BreachReport) -> String {
     text
 }
 
-/// Waits for a line or for the flag; at the end of the input, for the flag alone.
+/// Waits for a line or for the flag; once the input has ended, only for the flag.
 fn wait(input: BorrowedFd<'_>, interrupted: &AtomicBool) {
     let mut open = true;
     while !interrupted.load(Ordering::Relaxed) {
@@ -407,7 +410,7 @@ mod tests {
         wait(read.as_fd(), &AtomicBool::new(false));
         let mut fds = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0), "the line that ended it is taken");
-        // Closes the input: no Enter can come.
+        // Close the input: Enter can no longer be pressed.
         drop(write);
         let interrupted = AtomicBool::new(false);
         std::thread::scope(|scope| {

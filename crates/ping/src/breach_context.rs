@@ -1,7 +1,7 @@
 //! Context of a breach: which threads and interrupts ran on the CPUs of the emitter's thread during the round trip, and
-//! what that thread waited for.
+//! what that thread was waiting for.
 //!
-//! The flight recorder runs during the session. On a breach, the recorder's thread copies the events of the round trip,
+//! The flight recorder runs during the session. On a breach, the recorder's thread copies the events of the round trip
 //! while the measuring thread continues, unless the breach ends the run. The context is computed after the run.
 
 use crate::breach::BreachedProbe;
@@ -14,17 +14,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of breaches with records: the worst ones.
+/// Maximum number of breaches whose records are kept: those with the longest round trips.
 const MOST: usize = 20;
-/// Interval of reading the recorder, ns.
+/// Minimum time between a breach whose records were copied and the next one, ns.
 const REST_NS: Ns = 10_000_000;
 /// Maximum number of rows per CPU; further rows are summed.
 const ROWS: usize = 8;
-/// Maximum number of threads that the row of a process names.
+/// Maximum number of threads named in the row of a process.
 const THREADS: usize = 3;
 /// Name of the reflector's thread, which is on the same timeline if both ends run on one kernel.
 pub const REFLECTOR: &str = "ping-reflect";
-/// Maximum number of reflectors on one machine in a context.
+/// Maximum number of reflectors on this machine that a context shows.
 const MOST_REFLECTORS: usize = 4;
 
 /// Request for the context of a breach.
@@ -32,13 +32,13 @@ const MOST_REFLECTORS: usize = 4;
 pub struct BreachRequest {
     /// The breached transaction.
     pub breach: BreachedProbe,
-    /// Kernel's number of the measuring thread.
+    /// TID of the measuring thread, as assigned by the kernel.
     pub tid: u32,
     /// Name of the measuring thread.
     pub name: String,
-    /// T1 app, `CLOCK_MONOTONIC` ns.
+    /// Time T1 app, `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
-    /// T4 app, `CLOCK_MONOTONIC` ns.
+    /// Time T4 app, `CLOCK_MONOTONIC`, ns.
     pub to: Ns,
 }
 
@@ -64,11 +64,11 @@ impl From<BreachedProbe> for Breach {
 pub struct BreachContext {
     /// Length of the window, ns.
     pub window_ns: Ns,
-    /// Whether no event was overwritten before it was read.
+    /// Whether the record is complete: no event was overwritten before it was read.
     pub complete: bool,
     /// CPUs on which the threads below ran or waited to run.
     pub cpus: Vec<CpuActivity>,
-    /// The emitter's thread, and that of a reflector on this machine.
+    /// The emitter's thread, and the reflector's if it runs on this machine.
     pub threads: Vec<ThreadActivity>,
 }
 
@@ -84,11 +84,12 @@ pub struct CpuActivity {
 /// Run time of a thread, of several threads of one process, or of an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunTime {
-    /// Display name: `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
+    /// Display name, e.g. `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
     pub what: String,
-    /// Number of the thread, or of the process for several threads; null for an interrupt.
+    /// TID of the thread, or PID of the process for several threads; null for an interrupt.
     pub pid: Option<u32>,
-    /// Scheduling policy and priority, `FIFO 80`; of several threads, that of the longest; null if unknown.
+    /// Scheduling policy and priority, e.g. `FIFO 80`; for several threads, those of the one that ran longest; null if
+    /// unknown.
     pub class: Option<String>,
     /// Run time, ns.
     #[serde(rename = "time_ns")]
@@ -109,9 +110,9 @@ pub enum Role {
 /// Activity of a thread. The sum of its times is the length of the window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThreadActivity {
-    /// Display name: `ping-0 (4711)`.
+    /// Display name, e.g. `ping-0 (4711)`.
     pub thread: String,
-    /// Kernel's number of the thread.
+    /// TID of the thread, as assigned by the kernel.
     pub pid: u32,
     /// Role of the thread.
     pub role: Role,
@@ -121,19 +122,19 @@ pub struct ThreadActivity {
     pub interrupted_ns: Ns,
     /// The interrupts, longest first.
     pub interrupted_by: Vec<RunTime>,
-    /// Time ready without running, ns.
+    /// Time ready to run but not running, ns.
     pub ready_ns: Ns,
-    /// Part of the ready time in which the control group's quota was exhausted, ns.
+    /// Part of the ready time during which the control group's quota was exhausted, ns.
     pub throttled_ns: Ns,
     /// Activities of its CPU during the ready time.
     pub behind: Vec<RunTime>,
     /// Time asleep, ns.
     pub asleep_ns: Ns,
-    /// Thread or interrupt that ended the longest sleep, or null.
+    /// Thread or interrupt that ended the longest sleep; null if unknown or without a sleep.
     pub woken_by: Option<String>,
     /// Time stopped by a signal or a debugger, or frozen, ns.
     pub stopped_ns: Ns,
-    /// Time without events to tell the state, ns.
+    /// Time during which the state is unknown, because events are missing, ns.
     pub unknown_ns: Ns,
 }
 
@@ -154,14 +155,15 @@ struct Recording {
 #[derive(Default)]
 struct KeptBreaches {
     breaches: Vec<(BreachRequest, Snapshot)>,
-    /// Minimum duration of a round trip to be kept, ns.
+    /// Minimum duration of a round trip for its breach to be kept, ns.
     least: Ns,
     /// Earliest time for the next copy, `CLOCK_MONOTONIC` ns.
     next: Ns,
 }
 
 impl KeptBreaches {
-    /// Whether the context of a breach is kept. Copying takes CPU time and must not cause the next breach.
+    /// Whether to keep the context of a breach. Not soon after another one: copying takes CPU time, which must not
+    /// cause the next breach.
     fn accepts(&self, request: &BreachRequest) -> bool {
         request.to - request.from > self.least && request.to >= self.next
     }
@@ -180,7 +182,7 @@ impl KeptBreaches {
     }
 }
 
-/// The recorder, without resolving names during the run.
+/// The recorder, which does not resolve names during the run.
 struct RecorderWithoutNames(Recorder);
 
 impl Record for RecorderWithoutNames {
@@ -194,7 +196,7 @@ impl Record for RecorderWithoutNames {
 }
 
 impl Recording {
-    /// Collects finished copies; with `wait`, also waits for the pending one.
+    /// Collects the finished copy, if any; with `wait`, waits for a pending one.
     fn collect(&mut self, wait: bool) {
         while self.under_way.is_some() {
             let result = if wait { self.thread.wait().map(Some) } else { self.thread.result() };
@@ -225,12 +227,12 @@ impl ContextRecorder {
         })
     }
 
-    /// Events that this kernel lacks.
+    /// Events that are missing on this kernel.
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
 
-    /// Handles a breach; called at once by the measuring thread. With `wait`, returns when the records are copied,
+    /// Handles a breach; the measuring thread calls this immediately. With `wait`, returns once the records are copied,
     /// after about 0.1 ms per CPU.
     pub fn breach(&self, request: BreachRequest, wait: bool) {
         let mut recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,7 +289,7 @@ fn ran(shares: &[Share], names: &Names) -> Vec<RunTime> {
     rows
 }
 
-/// The display row of a process's threads, or of one thread or interrupt.
+/// The display row for the threads of a process, or for one thread or interrupt.
 fn row(process: Option<u32>, shares: &[&Share], names: &Names) -> RunTime {
     let ns = shares.iter().map(|share| share.ns).sum();
     let class = shares.first().and_then(|share| match share.doing {
@@ -316,7 +318,7 @@ fn row(process: Option<u32>, shares: &[&Share], names: &Names) -> RunTime {
     }
 }
 
-/// Adds shares; equal activities are summed.
+/// Adds shares; shares of the same activity are summed.
 fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
     for share in shares {
         let same = |s: &&mut Share| match (s.doing.thread(), share.doing.thread()) {
@@ -332,7 +334,7 @@ fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
 }
 
 impl Breach {
-    /// Removes reflectors of this machine, because the other end runs on another kernel.
+    /// Removes the reflectors on this machine, because the peer runs on another kernel.
     pub fn on_another_kernel(&mut self) {
         if let Some(context) = &mut self.context {
             context.threads.retain(|thread| thread.role == Role::Emitter);
@@ -365,7 +367,8 @@ impl BreachContext {
     }
 }
 
-/// The kernel's number of the emitter's thread, which differs from its number in a PID namespace.
+/// TID of the emitter's thread as the kernel numbers it. Inside a PID namespace, the TID in the request differs, so the
+/// thread is then looked up by its name.
 fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     let known = names.thread(request.tid).is_some_and(|thread| thread.name == request.name);
     match (known, &names.called(&request.name)[..]) {
@@ -374,8 +377,8 @@ fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     }
 }
 
-/// The reflectors of this machine that ran during the round trip, with their rows. With several, only those that woke
-/// the emitter or were woken by it: between two namespaces, the sending thread also receives the packet.
+/// The reflectors on this machine that ran during the round trip, with their rows. If there are several, only those
+/// that woke the emitter or that it woke: between two namespaces, the sending thread also receives the packet.
 fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
     let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
     let woken_by = |row: &[ThreadTile], pid: u32| {
@@ -436,7 +439,7 @@ impl ThreadActivity {
     }
 }
 
-/// The waker, from the state that followed a sleep.
+/// Name of the waker, taken from the state that followed a sleep.
 fn woken_by(state: State, names: &Names) -> Option<String> {
     let State::Ready { since: Since::Woken(waker), .. } = state else { return None };
     Some(match waker.context {
@@ -530,7 +533,7 @@ mod tests {
             threads.iter().map(|t| t.pid).collect::<Vec<_>>()
         };
         assert_eq!(threads(&[]), [7, 9]);
-        // The current thread of the CPU is the waker.
+        // The waker is the context that was running on the CPU: here an interrupt of the idle CPU.
         let waking = at(110, 0, EventKind::Waking { pid: 12, cpu: 1, class: NORMAL });
         assert_eq!(threads(&[waking]), [7, 9], "an interrupt of the idle CPU woke it");
     }

@@ -1,4 +1,5 @@
-//! Watches this machine's clocks during a run in a separate thread, so that the measuring thread only reads.
+//! Watches this machine's clocks in a separate thread during a run, so that the measuring thread only reads the
+//! results.
 
 use crate::timeline::Disturbance;
 use crate::transaction::Source;
@@ -12,17 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Interval of readings with a NIC clock.
+/// Interval between readings with a NIC clock.
 const EVERY: Duration = Duration::from_millis(50);
-/// Interval of readings without a NIC clock; it delays the discovery of a step of the time of day.
+/// Interval between readings without a NIC clock; a step of the time of day is detected up to this much later.
 const WITHOUT_NIC_EVERY: Duration = Duration::from_millis(500);
 
 /// Reader of the NIC clock.
 pub trait NicClockSource: Send {
-    /// Reads the clock; returns the reading and the disturbances since the last one.
+    /// Reads the clock; returns the reading and the disturbances since the previous one.
     fn read(&mut self) -> (Option<NicReading>, Vec<Disturbance>);
 
-    /// Disturbances in the last readings that later readings would have confirmed.
+    /// Disturbances in the last readings that only later readings would have confirmed.
     fn finish(&mut self) -> Vec<Disturbance> {
         Vec::new()
     }
@@ -30,7 +31,7 @@ pub trait NicClockSource: Send {
 
 #[derive(Default)]
 struct Shared {
-    /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC`.
+    /// `CLOCK_REALTIME` − `CLOCK_MONOTONIC`, ns.
     ahead: AtomicI64,
     nic: Mutex<(u64, VecDeque<NicReading>)>,
     disturbances: Mutex<Vec<Disturbance>>,
@@ -38,18 +39,18 @@ struct Shared {
 }
 
 impl Shared {
-    /// Latest readings of the NIC clock, and their total number.
+    /// Total number of readings of the NIC clock, and the latest ones.
     fn readings(&self) -> std::sync::MutexGuard<'_, (u64, VecDeque<NicReading>)> {
         self.nic.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// The watch thread; dropping this ends it.
+/// The thread that watches the clocks; dropping this ends it.
 pub struct Clocks {
     shared: Arc<Shared>,
     boot_id: [u8; 16],
     thread: Option<std::thread::JoinHandle<()>>,
-    /// The watch of the daemons that keep the clocks synchronised, from the first use of the grandmaster's time.
+    /// Monitor of the daemons that keep the clocks synchronised; started at the first use of the grandmaster's time.
     sync: OnceLock<Monitor>,
 }
 
@@ -58,7 +59,7 @@ impl Clocks {
     pub fn watch(nic: Option<Box<dyn NicClockSource>>) -> Self {
         let shared = Arc::new(Shared::default());
         let mut watcher = Watcher::new(nic, Arc::clone(&shared));
-        // A single first reading may be delayed, and the drift is not known yet.
+        // A single reading may be delayed, and the drift is not known yet.
         for _ in 0..FIRST_LOOKS {
             watcher.read_clocks();
         }
@@ -81,7 +82,7 @@ impl Clocks {
         }
     }
 
-    /// Time of a sent message: a kernel stamp as `CLOCK_MONOTONIC`, a NIC stamp unchanged.
+    /// Time at which a message was sent: a kernel stamp converted to `CLOCK_MONOTONIC`, a NIC stamp unchanged.
     #[inline]
     pub fn of_left(&self, left: &SentStamp<'_>) -> Ns {
         match left.stamp.source() {
@@ -95,7 +96,7 @@ impl Clocks {
         self.shared.readings().1.back().copied()
     }
 
-    /// Readings of the NIC clock since the last call with the same counter, at most those of the last minute.
+    /// Readings of the NIC clock since the last call with the same counter, from at most the last minute.
     pub fn nic_since(&self, seen: &mut u64) -> Vec<NicReading> {
         let readings = self.shared.readings();
         let new = readings.0.saturating_sub(*seen).min(readings.1.len() as u64) as usize;
@@ -103,17 +104,18 @@ impl Clocks {
         readings.1.iter().skip(readings.1.len() - new).copied().collect()
     }
 
-    /// Starts to watch the daemons that keep the clocks synchronised, unless they are watched already.
+    /// Starts to monitor the daemons that keep the clocks synchronised, unless they are already monitored.
     pub fn follow_ptp(&self, options: impl FnOnce() -> SurveyOptions) {
         self.sync.get_or_init(|| Monitor::start(options(), None));
     }
 
-    /// The time of the grandmaster that a clock of this machine follows, as read last.
+    /// The time of the grandmaster that a clock of this machine follows, as last read.
     pub fn ptp_time(&self) -> Option<PtpTime> {
         self.sync.get()?.ptp_time()
     }
 
-    /// Waits for `more` readings of the NIC clock: up to `mostly`, or up to `longest` if a NIC clock exists.
+    /// Waits for `mostly`. If a NIC clock exists, then waits until it has been read `more` times since the call, at
+    /// most until `longest` has passed.
     pub fn wait_for_readings(&self, more: u64, mostly: Duration, longest: Duration) {
         let (begun, requested) = (Instant::now(), self.shared.readings().0 + more);
         std::thread::sleep(mostly);
@@ -130,7 +132,7 @@ impl Clocks {
         new
     }
 
-    /// Reads all clocks a last time and ends the watch, so that no disturbance is missed.
+    /// Reads all clocks one last time and ends the watch, so that no disturbance is missed.
     pub fn finish(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -139,12 +141,12 @@ impl Clocks {
         }
     }
 
-    /// Number of disturbances.
+    /// Number of disturbances so far.
     pub fn disturbances(&self) -> usize {
         self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).len()
     }
 
-    /// Identity of this kernel's clock: of its boot and of this time namespace.
+    /// Identity of this machine's `CLOCK_MONOTONIC`: of the kernel's boot and the time namespace.
     pub fn boot_id(&self) -> [u8; 16] {
         self.boot_id
     }
@@ -164,7 +166,7 @@ struct Watcher {
 
 /// Number of readings before the first probe.
 const FIRST_LOOKS: usize = 5;
-/// Number of NIC clock readings kept: one minute.
+/// Number of NIC clock readings kept: those of one minute.
 const READINGS: usize = 1200;
 /// Maximum number of disturbances kept.
 const KEPT: usize = 10_000;
@@ -180,7 +182,7 @@ impl Watcher {
             let what = format!("CLOCK_REALTIME was set, by {} ns: kernel stamps around then are wrong", step.by_ns);
             new.push(Disturbance::new(step.noticed_at_ns, what));
         }
-        // Time of day at 0 ns of the monotonic clock.
+        // `zero` is the time of day when the monotonic clock was at 0 ns.
         let (zero, _) = self.realtime.to_monotonic(0);
         self.shared.ahead.store(zero.saturating_neg(), Ordering::Relaxed);
         if let Some(nic) = &mut self.nic {
@@ -210,15 +212,15 @@ impl Watcher {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id` combined with the time namespace; random if it cannot be read, so that two machines never compare
-/// equal.
+/// `/proc/sys/kernel/random/boot_id` combined with the time namespace; random if it cannot be read, so that two
+/// machines never seem to be the same.
 fn boot_id() -> [u8; 16] {
     let text = latpath_linux::proc::boot_id();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     let mut id = [0; 16];
     if digits.len() == 32 {
         digits.chunks(2).zip(&mut id).for_each(|(pair, byte)| *byte = pair[0] << 4 | pair[1]);
-        // Another time namespace has another CLOCK_MONOTONIC, like another machine.
+        // Another time namespace has another CLOCK_MONOTONIC, as another machine would.
         use std::os::unix::fs::MetadataExt;
         let inode = std::fs::metadata("/proc/self/ns/time").map_or(0, |m| m.ino());
         inode.to_be_bytes().iter().zip(&mut id[8..]).for_each(|(n, byte)| *byte ^= n);

@@ -29,35 +29,35 @@ pub struct EmitDocument {
     pub version: u32,
     /// Sessions, in the order of the addresses.
     pub sessions: Vec<SessionDocument>,
-    /// Round trips over the threshold, as they were when their answers arrived: the worst 20 that have a context, or,
+    /// Round trips over the threshold, as known when their answers arrived: the worst 20 that have a context, or,
     /// without a flight recorder, the first 100 of a trace.
     pub breaches: Vec<Breach>,
     /// Files of the trace that a breach stopped.
     pub trace: Vec<PathBuf>,
-    /// Runs of the command of `--on-spike`; null without the flag.
+    /// Runs of the `--on-spike` command; null without the flag.
     pub on_spike: Option<CommandRuns>,
 }
 
 /// A session of an emitter with one reflector.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SessionDocument {
-    /// Address or MAC address of the reflector.
+    /// IP or MAC address of the reflector.
     pub target: String,
     /// Session number, in hexadecimal.
     #[serde(with = "session_number")]
     #[schemars(with = "String")]
     pub session: u32,
-    /// Device through which probes leave; null if unknown.
+    /// Device through which probes are sent; null if unknown.
     pub device: Option<String>,
     /// `udp`, `ethernet`, `sv`, `ethernet_xdp` or `sv_xdp`.
     pub transport: String,
     /// Size of a probe, bytes.
     pub size_bytes: usize,
-    /// Send times of the probes.
+    /// How the probes are paced.
     pub pacing: SessionPacing,
     /// Stamps that both ends take, in the order of the route.
     pub stamps: Vec<Stamp>,
-    /// Device that the reflector uses exclusively, empty without one; null if the reflector never answered.
+    /// Device that the reflector uses exclusively, empty if there is none; null if the reflector never answered.
     pub reflector_device: Option<String>,
     /// Reason for the end of the session.
     pub ended: SessionEnd,
@@ -65,7 +65,7 @@ pub struct SessionDocument {
     pub error: Option<String>,
     /// Number of restarts of the reflector during the session.
     pub reflector_restarts: u64,
-    /// Answers dropped by the emitter's kernel because of a full socket buffer.
+    /// Answers dropped by the emitter's kernel because the socket buffer was full.
     pub dropped_here: u64,
     /// Log of single transactions; null without `--log`.
     pub log: Option<Summary>,
@@ -76,7 +76,7 @@ pub struct SessionDocument {
     pub report: Report,
 }
 
-/// Send times of the probes of a session.
+/// How the probes of a session are paced.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionPacing {
@@ -106,7 +106,7 @@ impl From<Pacing> for SessionPacing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionEnd {
-    /// The requested number of probes or duration is complete.
+    /// The requested number of probes, or the requested duration, was reached.
     Done,
     /// The user stopped the session.
     Stopped,
@@ -114,11 +114,11 @@ pub enum SessionEnd {
     Breach,
     /// No answer within `--timeout`.
     Dead,
-    /// The other end's kernel reported a closed port.
+    /// The peer's kernel reported a closed port.
     NobodyListens,
     /// No answer to the first hello.
     NobodyAnswers,
-    /// The reflector uses another version of the probes' format.
+    /// The reflector uses another version of the probe format.
     OtherVersion,
     /// Sending or receiving failed.
     Failed,
@@ -139,14 +139,15 @@ impl From<&Result<EndReason, String>> for SessionEnd {
     }
 }
 
-/// Runs of the command of `--on-spike`.
+/// Runs of the `--on-spike` command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommandRuns {
     /// Number of starts of the command.
     pub started: u64,
-    /// Starts that failed, and runs that ended with another exit status than 0.
+    /// Starts that failed, and runs with an exit status other than 0.
     pub failed: u64,
-    /// Late packets without a start: the command was running, or had been started less than a second before.
+    /// Late packets for which the command was not started, because it was running or had been started less than a
+    /// second before.
     pub not_started: u64,
     /// The first failure, or null.
     pub first_failure: Option<String>,
@@ -157,11 +158,11 @@ pub struct CommandRuns {
 pub struct SweepDocument {
     /// Version of the document, 1.
     pub version: u32,
-    /// Address or MAC address of the reflector.
+    /// IP or MAC address of the reflector.
     pub target: String,
     /// Requested number of rounds.
     pub rounds: u16,
-    /// One cell for each size and rate, sizes first.
+    /// One cell for each size and rate, ordered by size, then by rate.
     pub cells: Vec<SweepCell>,
     /// Reason why the sweep ended early, or null.
     pub error: Option<String>,
@@ -169,22 +170,22 @@ pub struct SweepDocument {
     pub notes: Vec<String>,
 }
 
-/// One size and rate of a sweep, all rounds together.
+/// One size and rate of a sweep, over all rounds.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SweepCell {
     /// Size of a probe, bytes.
     pub size_bytes: usize,
     /// Requested rate, probes per second; null if each probe follows the previous answer.
     pub rate_hz: Option<f64>,
-    /// Rounds that measured the cell.
+    /// Number of rounds that measured the cell.
     pub rounds: u16,
     /// Duration of these rounds, ns.
     pub elapsed_ns: Ns,
     /// Probes sent per second.
     pub sent_hz: f64,
-    /// Counts of the emitter.
+    /// The emitter's counts.
     pub counts: Counts,
-    /// From T1 app to T4 app.
+    /// Time from T1 app to T4 app.
     pub round_trip: TimeFigures,
 }
 
@@ -193,11 +194,11 @@ pub struct SweepCell {
 pub struct ReflectDocument {
     /// Version of the document, 1.
     pub version: u32,
-    /// Ended sessions in the order of their ends: the first 10,000.
+    /// Sessions in the order in which they ended: the first 10,000.
     pub sessions: Vec<ReflectedSession>,
     /// Number of further sessions.
     pub sessions_not_listed: u64,
-    /// Counts of messages without an answer.
+    /// Counts over all sessions, including messages that got no answer.
     #[serde(flatten)]
     pub sum: Reflected,
     /// Disturbances of the reflector's clocks.
@@ -207,7 +208,7 @@ pub struct ReflectDocument {
     /// Times of all sessions.
     #[serde(flatten)]
     pub times: ReflectedTimes,
-    /// Runs of the command of `--on-spike`; null without the flag.
+    /// Runs of the `--on-spike` command; null without the flag.
     pub on_spike: Option<CommandRuns>,
 }
 
@@ -220,15 +221,15 @@ pub struct ReflectedSession {
     #[serde(with = "session_number")]
     #[schemars(with = "String")]
     pub session: u32,
-    /// Received probes without duplicates, including the warm-up.
+    /// Received probes, excluding duplicates but including the warm-up.
     pub received: u64,
     /// Duplicate probes.
     pub duplicates: u64,
     /// Probes received after a later one.
     pub reordered: u64,
-    /// Answers refused by the reflector's kernel.
+    /// Answers that the reflector's kernel refused to send.
     pub refused: u64,
-    /// Round trips over the emitter's threshold, by the emitter's report.
+    /// Round trips over the emitter's threshold, as reported by the emitter.
     pub breaches: u64,
     /// Probes whose time at the reflector exceeded the reflector's threshold.
     pub over_threshold: u64,
@@ -238,7 +239,7 @@ pub struct ReflectedSession {
 }
 
 impl ReflectedSession {
-    /// The document of a session with the emitter `peer`.
+    /// Builds the document of a session with the emitter `peer`.
     pub fn of(peer: String, session: &Session) -> Self {
         let seen = session.seen;
         Self {
@@ -255,14 +256,14 @@ impl ReflectedSession {
     }
 }
 
-/// Times of probes at the reflector, by the clock of their stamps.
+/// Times of probes at the reflector, by the clock that took their stamps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TurnaroundFigures {
-    /// From T2 nic to T3 nic, by the PHC; null without such stamps.
+    /// Time from T2 nic to T3 nic, measured by the PHC; null without such stamps.
     pub nic_turnaround: Option<SequencedFigures>,
-    /// From T2 kernel to the last stamp of the kernel on the answer; null without such stamps.
+    /// Time from T2 kernel to the kernel's last stamp on the answer; null without such stamps.
     pub kernel_turnaround: Option<SequencedFigures>,
-    /// From T2 app to T3 app; null without probes.
+    /// Time from T2 app to T3 app; null without probes.
     pub turnaround: Option<SequencedFigures>,
 }
 
@@ -298,15 +299,16 @@ pub struct ReflectedTimes {
     /// The times by clock.
     #[serde(flatten)]
     pub figures: TurnaroundFigures,
-    /// The times nearest to the wire, which the threshold judges: `nic_turnaround`, `kernel_turnaround` or `turnaround`.
+    /// Which times are compared with the threshold, those nearest to the wire: `nic_turnaround`, `kernel_turnaround` or
+    /// `turnaround`.
     pub judged: String,
-    /// Probes whose judged time exceeded the threshold.
+    /// Probes whose time, as named by `judged`, exceeded the threshold.
     pub over_threshold: u64,
-    /// Non-empty buckets of the judged times: of equal width with `--bucket`, else about ten per decade.
+    /// Non-empty buckets of the judged times: of equal width with `--bucket`, otherwise about ten per decade.
     pub histogram: Vec<Bucket>,
     /// End of the fixed-width histogram, ns; null without one.
     pub overflow_from_ns: Option<Ns>,
-    /// Judged times beyond the end.
+    /// Number of judged times beyond the end.
     pub overflown: u64,
     /// Judged times beyond the end, longest first; at most 10,000.
     pub overflow: Vec<SingleTime>,
@@ -346,7 +348,7 @@ mod tests {
     use serde::de::DeserializeOwned;
     use serde_json::{json, Value};
 
-    /// Prints a document, checks its schema, and reads it.
+    /// Prints a document, validates it against its schema, and parses it.
     fn printed<T: Serialize + DeserializeOwned + JsonSchema>(document: &T) -> Value {
         let value = serde_json::to_value(document).unwrap();
         let schema = schemars::generate::SchemaSettings::draft2020_12().for_serialize().into_generator();

@@ -19,19 +19,19 @@ use std::time::Duration;
 
 /// Number of polls for a message between two readings of the clock.
 const SPINS: u32 = 64;
-/// Pause after the kernel refused a message.
+/// Pause after the kernel has refused a message.
 const REFUSED_REST: Duration = Duration::from_millis(1);
 /// Maximum length of a message, bytes.
 pub const LONGEST: usize = 65_507;
 
-/// Send times of probes.
+/// How probes are paced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// Each probe after the answer to the previous one, or after its loss.
+    /// Each probe is sent after the answer to the previous one, or after its loss.
     AsAnswersCome,
-    /// At absolute deadlines, regardless of answers.
+    /// Probes are sent at absolute deadlines, regardless of answers.
     Every(Pace),
-    /// As fast as the kernel accepts them, regardless of answers.
+    /// Probes are sent as fast as the kernel accepts them, regardless of answers.
     Flood,
 }
 
@@ -42,24 +42,24 @@ pub struct Plan {
     pub session: u32,
     /// Length of a message, bytes; at least [`HEADER`].
     pub size: usize,
-    /// Send times of the probes.
+    /// How the probes are paced.
     pub pacing: Pacing,
     /// Whether to poll for answers without sleeping.
     pub spin: bool,
     /// Number of warm-up probes, which do not count.
     pub warm_up: u64,
-    /// Maximum number of probes that count.
+    /// Maximum number of probes, excluding the warm-up.
     pub count: Option<u64>,
-    /// Maximum duration of the probes that count, ns.
+    /// Maximum duration, excluding the warm-up, ns.
     pub duration: Option<Ns>,
     /// Time after which a probe without an answer is lost, ns.
     pub lost_after: Ns,
-    /// Time without any answer after which the other end is dead, ns.
+    /// Time without any answer after which the peer counts as dead, ns.
     pub timeout: Ns,
-    /// Whether the ends' clocks are tied by PTP if they follow one grandmaster. [`Clocks::follow_ptp`] begins before the
-    /// run.
+    /// Whether to relate the two ends' clocks by PTP if both follow the same grandmaster. [`Clocks::follow_ptp`] must
+    /// have been called before the run.
     pub by_ptp: bool,
-    /// Maximum round trip without a breach, ns.
+    /// Round trip above which there is a breach, ns.
     pub threshold: Option<Ns>,
     /// Whether the first breach ends the run.
     pub stop_on_breach: bool,
@@ -67,22 +67,22 @@ pub struct Plan {
 
 /// Callbacks of a run, in the measuring thread.
 pub trait Observer {
-    /// A transaction is complete, or can receive no further stamps.
+    /// Called when a transaction is complete, or can receive no further stamps.
     fn closed(&mut self, transaction: &Transaction, end: End);
-    /// A round trip exceeded the threshold; called at once, before the reflector's last stamps arrive.
+    /// Called when a round trip exceeds the threshold: immediately, before the reflector's last stamps arrive.
     fn breach(&mut self, transaction: &Transaction);
-    /// The stamps that both ends take are known.
+    /// Called when the stamps that both ends take are known.
     fn route(&mut self, taken: u16);
     /// Called periodically between probes.
     fn tick(&mut self, _counts: &Counts) {}
-    /// The warm-up has ended; earlier probes do not count.
+    /// Called when the warm-up has ended; earlier probes do not count.
     fn warm(&mut self) {}
 }
 
 /// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    /// The requested number of probes or duration is complete.
+    /// The requested number of probes, or the requested duration, was reached.
     Done,
     /// The user stopped the run.
     Stopped,
@@ -90,11 +90,11 @@ pub enum EndReason {
     Breach,
     /// No answer within the plan's timeout.
     Dead,
-    /// No answer to the first hello: the other end's kernel reported a closed port.
+    /// No answer to the first hello: the peer's kernel reported a closed port.
     NobodyListens,
     /// No answer to the first hello.
     NobodyAnswers,
-    /// The other end uses this version of the format.
+    /// The peer uses this version of the format.
     OtherVersion(u8),
 }
 
@@ -102,21 +102,22 @@ pub enum EndReason {
 pub struct Ended {
     /// Reason for the end, or the error.
     pub why: Result<EndReason, String>,
-    /// Counts of the emitter.
+    /// The emitter's counts.
     pub counts: Counts,
-    /// Counts of the reflector for the same probes; `None` without a report.
+    /// The reflector's counts for the same probes; `None` if it did not report them.
     pub seen: Option<ReflectorCounters>,
     /// Number of restarts of the reflector during the run.
     pub restarts: u64,
-    /// Last welcome of the reflector.
+    /// The reflector's last welcome.
     pub welcome: Option<Welcome>,
-    /// The reflector's clock against the emitter's.
+    /// The relation of the reflector's clock to the emitter's.
     pub timeline: Timeline,
-    /// Due time of the first probe that counts, `CLOCK_MONOTONIC` ns; 0 without one.
+    /// Due time of the first probe after the warm-up, `CLOCK_MONOTONIC`, ns; 0 if there was none.
     pub started: Ns,
-    /// Time from then to the end, ns.
+    /// Time from `started` to the end, ns.
     pub elapsed: Ns,
-    /// Counter for [`Clocks::disturbances_since`] after the disturbances that the timeline has.
+    /// Counter to pass to [`Clocks::disturbances_since`]: it follows the disturbances that the timeline already
+    /// contains.
     pub clocks_seen: u64,
     /// Answers dropped by the kernel.
     pub dropped: u64,
@@ -124,7 +125,7 @@ pub struct Ended {
     pub refusal: Option<std::io::Error>,
 }
 
-/// Sends probes to `peer` and hands the transactions to `observer`, until the run ends.
+/// Sends probes to `peer` and passes the transactions to `observer`, until the run ends.
 pub fn emit<T: Transport, O: Observer>(
     transport: &mut T,
     peer: T::Peer,
@@ -133,7 +134,7 @@ pub fn emit<T: Transport, O: Observer>(
     observer: &mut O,
     stop: &AtomicBool,
 ) -> Ended {
-    // Maximum number of probes in flight before the first of them is lost.
+    // Capacity: the maximum number of probes in flight before the first of them counts as lost, with a margin.
     let room = match plan.pacing {
         Pacing::Every(pace) => (pace.hz() * plan.lost_after as f64 / 1e9) as usize + 1024,
         _ => 1 << 16,
@@ -188,37 +189,38 @@ struct Emitter<'a, T: Transport, O> {
     message: Vec<u8>,
     buffer: Vec<u8>,
     welcome: Option<Welcome>,
-    /// Counters of the reflector before the first probe that counts.
+    /// The reflector's counters before the first probe that counts.
     baseline: ReflectorCounters,
-    /// Whether the reflector has reported its counts of all probes.
+    /// Whether the reflector's latest counts cover all probes.
     reflector_is_done: bool,
     restarts: u64,
     /// Sequence number of the first probe that counts.
     first: u64,
     hello: Hello,
-    /// All probes are sent. The stop flag is ignored from here, because the remaining waits are bounded.
+    /// Whether all probes were sent and only pending messages are awaited. The stop flag is then ignored, because the
+    /// remaining waits are bounded.
     settling: bool,
     started: Ns,
     last_heard: Ns,
-    /// Send time of the first message since the last received one.
+    /// Send time of the earliest message since one was last received.
     asked_since: Option<Ns>,
-    /// Number of probes since the last answer.
+    /// Number of probes sent since the last answer.
     unanswered: u64,
     unanswered_since: Ns,
     last_event: Ns,
     breached: bool,
-    /// Number of the hello after which the other end's kernel reported a closed port.
+    /// Number of the hello to which the peer's kernel replied that the port is closed.
     nobody_there: Option<u64>,
     other_version: Option<u8>,
     clocks_seen: u64,
     dropped_before: u64,
     latest: Ns,
-    /// Closed transactions that wait for clock readings.
+    /// Closed transactions that wait for later readings of the NIC clocks.
     held: VecDeque<(Transaction, End)>,
     readings_seen: u64,
 }
 
-/// Reasons that end the emitter's steps early.
+/// Reasons for which the emitter stops early.
 enum Halt<E> {
     EndReason(EndReason),
     Failed(E),
@@ -234,7 +236,7 @@ type Step<T> = Result<(), Halt<<T as Transport>::Error>>;
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     fn ended(self, why: Result<EndReason, T::Error>) -> Ended {
-        // Counts from before the last probe, or after a restart, do not cover these probes.
+        // The reflector's counts are used only if they include the last probe and it has not restarted.
         let last = self.welcome.as_ref().filter(|_| self.reflector_is_done && self.restarts == 0);
         let seen = last.map(|w| difference(&w.seen, &self.baseline));
         Ended {
@@ -264,7 +266,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             Ok(EndReason::NobodyListens | EndReason::NobodyAnswers | EndReason::OtherVersion(_)) | Err(_) => Ok(()),
             // No reflector was found.
             Ok(_) if self.welcome.is_none() => Ok(()),
-            // The reflector is gone and reports no more.
+            // The reflector is gone and will report nothing more.
             Ok(EndReason::Dead) => {
                 self.close_all();
                 Ok(())
@@ -313,7 +315,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             match self.plan.pacing {
                 Pacing::AsAnswersCome => self.one_by_one()?,
                 Pacing::Every(pace) => {
-                    // A refused probe counts as sent here.
+                    // Refused probes also take up their place in the schedule.
                     let refused = self.table.counts.refused - refused;
                     let due = begun + pace.due(self.table.next - first + refused);
                     self.on_time(now, due.min(until.unwrap_or(Ns::MAX)), due)?;
@@ -405,7 +407,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Receives one message, if one arrives within the wait. Returns whether one arrived.
+    /// Receives one message, if one arrives in time. Returns whether one arrived.
     #[inline]
     fn take(&mut self, wait: Wait) -> Result<bool, T::Error> {
         match self.transport.receive(&mut self.buffer, wait)? {
@@ -457,18 +459,18 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Reports a breach at once.
+    /// Reports a breach immediately.
     #[inline]
     fn judge(&mut self, sequence: u64) {
         let Some(threshold) = self.plan.threshold else { return };
-        // The warm-up does not count, and a breach that stops the run is the only one.
+        // The warm-up does not count; if a breach stops the run, only the first one is reported.
         if self.started == 0 || (self.breached && self.plan.stop_on_breach) {
             return;
         }
         let Some(t) = self.table.peek(sequence) else { return };
         if t.round_trip().is_some_and(|rtt| rtt > threshold) {
             self.breached = true;
-            // The probe's own stamps have usually arrived. An error shows at the next reading.
+            // The probe's own stamps have usually arrived by now. An error will recur at the next reading.
             let _ = self.take_stamps();
             let Some(mut t) = self.table.peek(sequence) else { return };
             self.timeline.map_now(&mut t);
@@ -520,7 +522,7 @@ fn difference(now: &ReflectorCounters, before: &ReflectorCounters) -> ReflectorC
     }
 }
 
-/// Stamps of a reflector whose transport takes the stamps `takes`.
+/// The stamps taken by a reflector whose transport takes the stamps `takes`.
 pub fn reflectors(takes: u16) -> u16 {
     let app = Stamp::T2App.bit() | Stamp::T3App.bit();
     Stamp::ALL.into_iter().filter(|s| s.bit() & takes != 0).fold(app, |mask, s| mask | at_reflector(s).bit())

@@ -1,9 +1,9 @@
 //! Probes in raw Ethernet frames over a packet socket: without IP, neighbour tables or a firewall.
 //!
-//! Both ends use the same kind of socket. An emitter's filter names its session, so that answers to others do not wake
-//! it, and it sends to one peer ([`ToOne`]). A reflector answers in the framing of the probe, to its sender. The
-//! kernel's filter discards frames to other addresses, of other protocols, and foreign Sampled Values. The socket
-//! receives frames before a bridge or a VLAN device does, with tags.
+//! Both ends use the same kind of socket. An emitter's filter selects its session, so that answers to other emitters do
+//! not wake it, and it sends to one peer ([`ToOne`]). A reflector answers the sender of a probe, in the same framing.
+//! The kernel's filter discards frames to other addresses and of other protocols, and Sampled Values that are not
+//! latpath's. The socket receives frames before a bridge or a VLAN device does, including their tags.
 
 mod filter;
 mod framing;
@@ -31,7 +31,7 @@ const MOST_STAMPS: usize = 256;
 pub struct Options {
     /// Name of the device.
     pub device: String,
-    /// Session of an emitter, which receives no other; `None` for a reflector.
+    /// Session of an emitter, which receives only this session's messages; `None` for a reflector.
     pub session: Option<u32>,
     /// Group addresses to receive, besides the device's own address.
     pub groups: Vec<[u8; 6]>,
@@ -39,7 +39,7 @@ pub struct Options {
     pub stamps: Stamps,
     /// `SO_PRIORITY`, which selects the queue of a qdisc.
     pub priority: Option<u8>,
-    /// Whether frames bypass the queueing discipline; there is no sched stamp then.
+    /// Whether frames bypass the queueing discipline; if so, there is no sched stamp.
     pub bypass_qdisc: bool,
 }
 
@@ -63,12 +63,12 @@ pub struct Ethernet {
     socket: PacketSocket,
     options: Options,
     control: Control,
-    /// Buffer of the frame to send.
+    /// Buffer for the frame to send.
     out: Box<[u8]>,
-    /// Buffer of the received frame.
+    /// Buffer for the received frame.
     seen: Box<[u8]>,
     refused: Option<i32>,
-    /// Whether the device went down; it may have been removed since.
+    /// Whether the device went down. It may also have been removed since.
     down: bool,
 }
 
@@ -76,7 +76,7 @@ impl Ethernet {
     /// Opens a socket on the device.
     ///
     /// # Errors
-    /// The device does not exist or has no Ethernet addresses, a permission is missing, or a stamp is unavailable.
+    /// If the device does not exist or has no Ethernet addresses, a permission is missing, or a stamp is unavailable.
     pub fn open(options: Options) -> Result<Self, DeviceError> {
         let opened = Device::open_ethernet(&options.device)?;
         let addresses = addresses(&opened.0, &options.groups)?;
@@ -113,7 +113,7 @@ impl Ethernet {
         room(framing, self.device().mtu)
     }
 
-    /// Reads a waiting frame; `None` without one.
+    /// Reads a waiting frame; `None` if there is none.
     fn take(&mut self, buffer: &mut [u8], flags: i32) -> Result<Option<Arrived<Peer>>, DeviceError> {
         let got = match receive(self.socket.fd(), &mut self.seen, &mut self.control, flags) {
             Ok(got) => got,
@@ -130,11 +130,12 @@ impl Ethernet {
         Ok(Some(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
     }
 
-    /// Handles an error in place of a frame. A device that is down may come back, and the caller counts the silence.
+    /// Handles an error reported instead of a frame. A device that is down may come back, so this is no error: the
+    /// caller measures the silence.
     fn nothing(&mut self, cause: io::Error) -> Result<(), DeviceError> {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) if !self.down => Ok(()),
-            // The kernel reports this once, and reports no later removal of the device.
+            // The kernel reports ENETDOWN once, and does not report if the device is removed later.
             Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) if self.device().is_there() => {
                 self.down |= cause.raw_os_error() == Some(libc::ENETDOWN);
                 Ok(())

@@ -50,9 +50,9 @@ pub struct Worst {
     pub sent_at_ns: Ns,
     /// Round trip, ns.
     pub round_trip_ns: Ns,
-    /// Its segments in the order of the table, ns; null without one of the stamps.
+    /// Times of its segments in the order of the table, ns; null if one of the stamps is missing.
     pub segments_ns: Vec<Option<Ns>>,
-    /// The segment that exceeded its median the most, or null.
+    /// The segment that exceeded its median by the most, or null.
     pub longest: Option<String>,
 }
 
@@ -69,7 +69,7 @@ pub struct Figures {
     options: FigureOptions,
     drawn: Option<FixedWidthHistogram>,
     breaches: u64,
-    /// Consecutive breaches of the threshold, and of each further row limit.
+    /// Consecutive breaches of the threshold, and of each limit in `row_limits`.
     consecutive: Vec<Consecutive>,
     worst: Vec<Transaction>,
 }
@@ -99,18 +99,18 @@ impl Rows {
 /// Options of the figures.
 #[derive(Clone, Debug, Default)]
 pub struct FigureOptions {
-    /// Fixed-width histogram to collect.
+    /// Axis of the fixed-width histogram, if one is to be collected.
     pub drawn: Option<HistogramAxis>,
-    /// Threshold of the round trip, ns.
+    /// Threshold for the round trip, ns.
     pub threshold: Option<Ns>,
     /// Further limits, ns: for each, the longest run of consecutive probes that were lost or took longer.
     pub row_limits: Vec<Ns>,
-    /// Number of worst transactions to keep.
+    /// Number of worst transactions that are kept.
     pub worst: usize,
 }
 
 impl Figures {
-    /// Empty figures.
+    /// Creates empty figures.
     pub fn new(options: &FigureOptions) -> Self {
         Self {
             taken: 0,
@@ -136,7 +136,7 @@ impl Figures {
         self.detail = Rows::new(Route::detailed(taken));
     }
 
-    /// Discards everything so far: the warm-up.
+    /// Discards everything so far, at the end of the warm-up.
     pub fn clear(&mut self) {
         let taken = self.taken;
         *self = Self::new(&self.options);
@@ -210,11 +210,11 @@ impl Figures {
         } else {
             return;
         }
-        // Ascending: the first one is replaced next.
+        // In ascending order, so that the first one is replaced next.
         self.worst.sort_unstable_by_key(time);
     }
 
-    /// The report: all figures, with the session's counts, clocks and disturbances.
+    /// Builds the report: all figures, with the session's counts, clocks and disturbances.
     pub fn report(
         &self,
         counts: &Counts,
@@ -274,7 +274,7 @@ impl Figures {
             consecutive_over: (self.options.row_limits.iter().copied())
                 .zip(self.consecutive.iter().skip(1).map(|rows| rows.longest().packets))
                 .collect(),
-            // About ten buckets per decade, if no axis is given.
+            // About ten buckets per decade if no axis was requested.
             histogram: match &self.drawn {
                 Some(drawn) => drawn.buckets(),
                 None => self.round_trip.times().buckets(),
@@ -297,7 +297,7 @@ impl Figures {
     }
 }
 
-/// Count of missing stamps of one kind.
+/// Number of transactions in which a stamp is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Missing {
     /// The missing stamp.
@@ -309,35 +309,35 @@ pub struct Missing {
 /// Figures of a session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
-    /// Due time of the first probe that counts, ns of the emitter's `CLOCK_MONOTONIC`; 0 without one.
+    /// Due time of the first probe after the warm-up, ns of the emitter's `CLOCK_MONOTONIC`; 0 if there was none.
     pub started_ns: Ns,
-    /// Time from then to the end, ns.
+    /// Time from `started_ns` to the end, ns.
     pub elapsed_ns: Ns,
-    /// Counts of the emitter.
+    /// The emitter's counts.
     pub counts: Counts,
-    /// Counts of the reflector; null without a report.
+    /// The reflector's counts; null if it did not report them.
     pub reflector: Option<ReflectorCounters>,
     /// Probes that did not reach the reflector; null without its report.
     pub lost_there: Option<u64>,
     /// Answers that did not reach the emitter; null without the reflector's report.
     pub lost_back: Option<u64>,
-    /// From T1 app to T4 app.
+    /// Time from T1 app to T4 app.
     pub round_trip: SequencedFigures,
-    /// From T1 nic to T4 nic, by the emitter's PHC alone; null without such stamps.
+    /// Time from T1 nic to T4 nic, measured by the emitter's PHC alone; null without such stamps.
     pub nic_round_trip: Option<SequencedFigures>,
-    /// From T2 nic to T3 nic, by the reflector's PHC alone; null without such stamps.
+    /// Time from T2 nic to T3 nic, measured by the reflector's PHC alone; null without such stamps.
     pub nic_turnaround: Option<SequencedFigures>,
     /// Segments from application to application, at most seven.
     pub segments: Vec<RoundTripSegmentFigures>,
-    /// Segments between all stamps, if these are more.
+    /// Segments between all stamps; empty if there are no more than in `segments`.
     pub detail: Vec<RoundTripSegmentFigures>,
     /// Missing stamps.
     pub missing: Vec<Missing>,
-    /// Transactions with NIC stamps that have no place on the timeline, because a clock was set or stood still.
+    /// Transactions with NIC stamps that could not be placed on the timeline, because a clock was set or stopped.
     pub unplaced: u64,
     /// Relation between the clocks of both ends.
     pub clocks: Relation,
-    /// Error bound of a time between the ends at the end of the run, ns; null if unknown.
+    /// Error bound of times between the two ends, as of the end of the run, ns; null if unknown.
     pub error_bound_ns: Option<Ns>,
     /// Maximum of this error bound over the run, ns; null if unknown.
     pub max_error_bound_ns: Option<Ns>,
@@ -350,22 +350,22 @@ pub struct Report {
     pub reflector_nic_clock: Option<NicReading>,
     /// Clock steps, servo swings and other disturbances: the first 100.
     pub disturbances: Vec<Disturbance>,
-    /// Number of disturbances.
+    /// Total number of disturbances.
     pub disturbed: u64,
     /// Threshold of round trips, ns; null without one.
     pub threshold_ns: Option<Ns>,
     /// Round trips over the threshold.
     pub over_threshold: u64,
-    /// Maximum number of consecutive probes that were lost or over the threshold; without a threshold, lost.
+    /// Maximum number of consecutive probes that were lost or over the threshold; without a threshold, that were lost.
     pub consecutive: u64,
-    /// The same for each further limit: the limit, and the number of probes.
+    /// The same for each further limit: the limit, ns, and the number of probes.
     #[serde(skip)]
     pub consecutive_over: Vec<(Ns, u64)>,
-    /// Non-empty buckets of round trips: of equal width with `--bucket`, else about ten per decade.
+    /// Non-empty buckets of round trips: of equal width with `--bucket`, otherwise about ten per decade.
     pub histogram: Vec<Bucket>,
     /// End of the fixed-width histogram, ns; null without one.
     pub overflow_from_ns: Option<Ns>,
-    /// Round trips beyond the end.
+    /// Number of round trips beyond the end.
     pub overflown: u64,
     /// Round trips beyond the end, longest first; at most 10,000.
     pub overflow: Vec<SingleRoundTrip>,
@@ -426,7 +426,7 @@ mod tests {
         let buckets: Vec<_> = r.histogram.iter().map(|b| (b.from_ns, b.to_ns, b.count)).collect();
         assert_eq!(buckets, [(0, 300, 1), (900, 1_000, 1)]);
         assert_eq!((r.overflown, r.over_threshold, r.round_trip.count), (3, 1, 5));
-        // Number 9 does not follow number 4.
+        // Probe 9 does not follow probe 4, so it does not continue the run of consecutive probes.
         assert_eq!((r.consecutive, r.consecutive_over), (1, vec![(900, 4)]));
         assert_eq!(r.worst.iter().map(|w| w.sequence).collect::<Vec<_>>(), [1, 4]);
         assert_eq!((r.round_trip.max_ns, r.round_trip.min_ns), (7_777, 100));

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of times beyond the end that are kept individually.
 const OVERFLOW_KEPT: usize = 10_000;
 
-/// The buckets of a histogram.
+/// The axis of a histogram: its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistogramAxis {
     /// Width of a bucket, ns; above 0.
@@ -27,7 +27,7 @@ impl HistogramAxis {
     }
 }
 
-/// A time of one probe.
+/// The time of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct SingleTime {
     /// The time, ns.
@@ -36,7 +36,7 @@ pub struct SingleTime {
     pub sequence: u64,
 }
 
-/// Counts times by buckets of equal width.
+/// A histogram that counts times in buckets of equal width.
 #[derive(Clone, Debug)]
 pub struct FixedWidthHistogram {
     axis: HistogramAxis,
@@ -46,7 +46,7 @@ pub struct FixedWidthHistogram {
 }
 
 impl FixedWidthHistogram {
-    /// An empty histogram, with at most [`HistogramAxis::MOST`] buckets.
+    /// Creates an empty histogram, with at most [`HistogramAxis::MOST`] buckets.
     pub fn new(axis: HistogramAxis) -> Self {
         let counts = vec![0; axis.buckets().min(HistogramAxis::MOST) as usize];
         Self { axis, counts, overflow: Vec::new(), overflown: 0 }
@@ -55,7 +55,7 @@ impl FixedWidthHistogram {
     /// Adds a time.
     #[inline]
     pub fn add(&mut self, sequence: u64, time: Ns) {
-        // Negative times are clock faults, which are counted separately.
+        // Negative times are clock faults, which are also counted elsewhere.
         let bucket = self.counts.get_mut((time.max(0) / self.axis.bucket) as usize);
         if let Some(count) = bucket.filter(|_| time < self.axis.end) {
             *count += 1;
@@ -67,7 +67,7 @@ impl FixedWidthHistogram {
         }
     }
 
-    /// The buckets with times.
+    /// The non-empty buckets.
     pub fn buckets(&self) -> Vec<Bucket> {
         let edges = |i: usize| (i as Ns * self.axis.bucket, ((i as Ns + 1) * self.axis.bucket).min(self.axis.end));
         let filled = self.counts.iter().enumerate().filter(|(_, n)| **n > 0);

@@ -1,8 +1,9 @@
-//! The error where a new file cannot be created because its path exists.
+//! The error for a new file that cannot be created because its path already exists.
 
 use std::path::Path;
 
-/// An error text that names the existing entry and the next step: `instead`, or moving a file or directory away.
+/// Error message that names the existing entry and the next step: `instead`, or moving an existing file or directory
+/// away.
 pub(crate) fn in_the_way(path: &Path, instead: &str) -> String {
     match latpath_linux::special(path) {
         Some(what) => format!("{}: exists already (it is {what}); {instead}", path.display()),

@@ -1,8 +1,8 @@
-//! A log of transactions: all, those over a limit, or the last seconds before a breach or the end.
+//! A log of transactions: of all, of those over a limit, or of those in the last seconds before a breach or the end.
 //!
 //! The measuring thread copies transactions into buffers and never waits; a writer thread converts full buffers to CSV
-//! or Parquet. Transactions without a free buffer are counted. docs/ping-log.md describes the files, and their state
-//! after a kill.
+//! or Parquet. If no buffer is free, the transaction is dropped and counted. docs/ping-log.md describes the files, and
+//! their state after a kill.
 
 mod columns;
 mod csv;
@@ -36,16 +36,16 @@ use std::{
 
 /// Number of transactions per buffer.
 const BATCH: usize = 4096;
-/// Number of buffers of a log of all transactions: 64 Ki transactions bridge a stall of the disk of 0.6 s at 100,000/s.
+/// Number of buffers for a log of all transactions: 64 Ki transactions bridge a disk stall of 0.6 s at 100,000/s.
 const BATCHES_ALL: usize = 16;
-/// Number of buffers of other logs.
+/// Number of buffers for other logs.
 const BATCHES_FEW: usize = 4;
-/// Age of the first transaction of a buffer at which an idle writer gets it before it is full, ns.
+/// Age of a buffer's first transaction at which an idle writer gets the buffer although it is not full, ns.
 const BATCH_NS: Ns = 250_000_000;
-/// Maximum time without progress of the writer at the end.
+/// Maximum time without progress of the writer while the log is being finished.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Transactions drained from the ring per new transaction after a breach, which spreads the cost for the measuring
-/// thread.
+/// After a breach: number of transactions moved from the ring to the writer per new transaction, which spreads the cost
+/// for the measuring thread.
 const DRAIN: usize = 8;
 
 /// Options of a log.
@@ -57,13 +57,13 @@ pub struct LogOptions {
     pub huge_pages: bool,
 }
 
-/// Errors of a log.
+/// Errors in writing a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file name has no known extension.
     #[error("{}: a log is FILE.csv or FILE.parquet", .0.display())]
     Format(PathBuf),
-    /// The path exists.
+    /// The path already exists.
     #[error("{}", in_the_way(.0, "name another file"))]
     Exists(PathBuf),
     /// A file could not be written or read.
@@ -87,7 +87,7 @@ pub enum LogError {
     /// The ring for the last seconds does not fit into memory.
     #[error("a log of last:{time:?} at {rate_hz:.0} transactions/s takes {need} MiB of memory, {free} MiB are free; use a shorter time")]
     Memory {
-        /// Time span.
+        /// Requested time span.
         time: Duration,
         /// Transactions per second.
         rate_hz: f64,
@@ -96,7 +96,7 @@ pub enum LogError {
         /// Half of the available memory, MiB.
         free: u64,
     },
-    /// The system refused memory for the ring.
+    /// The system did not provide the memory for the ring.
     #[error("memory for the log's ring: {source}; use a shorter time")]
     Ring {
         /// Error of the system.
@@ -112,7 +112,7 @@ pub enum LogError {
         need: u64,
         /// Number of free huge pages.
         free: u64,
-        /// Required value of nr_hugepages.
+        /// Value to which nr_hugepages must be set.
         reserve: u64,
         /// Size of a huge page, kB.
         size_kb: u64,
@@ -124,7 +124,7 @@ pub enum LogError {
     Writer {
         /// Path of the log.
         path: PathBuf,
-        /// The rest of the sentence.
+        /// End of the error message's sentence.
         why: String,
     },
 }
@@ -158,9 +158,9 @@ pub struct Summary {
     pub rows: u64,
     /// Size of the files, bytes.
     pub bytes: u64,
-    /// Transactions missing in the files: without a free buffer, or after a write error.
+    /// Number of transactions missing from the files, because no buffer was free or a write failed.
     pub dropped: u64,
-    /// Notes for the reader; a session's document has them among its own notes.
+    /// Notes for the reader; a session's document lists them among its own notes.
     #[serde(skip)]
     pub notes: Vec<String>,
     /// Reason why the log is incomplete, or null.
@@ -169,7 +169,7 @@ pub struct Summary {
 
 /// Messages to the writer.
 enum Work {
-    /// The route that divides transactions into segments; the first message.
+    /// The route that divides transactions into segments; it must be the first message.
     Route(Route),
     Rows(Vec<Transaction>),
 }
@@ -177,12 +177,12 @@ enum Work {
 /// Progress of the writer.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Whether the writer failed; then it needs no more buffers.
+    /// Whether the writer has failed; it then needs no more buffers.
     failed: AtomicBool,
     rows: AtomicU64,
     /// Number of processed buffers.
     batches: AtomicU64,
-    /// Counter of steps, to detect a stalled writer.
+    /// Counter of the writer's steps, to detect a stall.
     steps: AtomicU64,
 }
 
@@ -201,19 +201,19 @@ pub struct Log {
     /// Number of buffers sent to the writer.
     sent: u64,
     offered: u64,
-    /// Transactions without a free buffer.
+    /// Number of transactions dropped because no buffer was free.
     dropped: u64,
-    /// Rows of a breach overwritten in the ring before the writer had room.
+    /// Number of requested rows that were overwritten in the ring before the writer could take them.
     overwritten: u64,
     notes: Vec<String>,
 }
 
 impl Log {
-    /// Creates the file, all buffers and the writer thread. The writer inherits CPUs and scheduling policy of the
-    /// calling thread, so call this before pinning it or giving it real-time priority.
+    /// Creates the file, all buffers and the writer thread. The writer inherits the CPUs and scheduling policy of the
+    /// calling thread, so call this before pinning that thread or giving it real-time priority.
     ///
     /// # Errors
-    /// If the file exists or cannot be created, or memory or the thread is refused.
+    /// If the file exists or cannot be created, or the memory or thread is refused.
     pub fn open(path: &Path, keep: Keep, options: &LogOptions) -> Result<Self, LogError> {
         let format = writer::create(path)?;
         let mut notes = Vec::new();
@@ -249,14 +249,15 @@ impl Log {
         })
     }
 
-    /// Sets the route, whose segments become columns. Effective once, before the first transaction.
+    /// Sets the route, whose segments become columns. Only the first call takes effect; make it before the first
+    /// transaction.
     pub fn begin(&mut self, route: &Route) {
         if !std::mem::replace(&mut self.has_line, true) {
             let _ = self.work.send(Work::Route(route.clone()));
         }
     }
 
-    /// Adds a closed transaction if the log keeps it. A transaction without an answer is over any limit.
+    /// Adds a closed transaction if the log keeps it. A transaction without an answer counts as over any limit.
     #[inline]
     pub fn push(&mut self, transaction: &Transaction) {
         match self.keep {
@@ -277,14 +278,14 @@ impl Log {
         }
     }
 
-    /// Handles a breach: the ring's transactions go to the file, followed by this one when it is closed.
+    /// Handles a breach: the transactions in the ring are written to the file, followed by this one once it is closed.
     pub fn breach(&mut self, transaction: &Transaction) {
         if let Some(ring) = &mut self.ring {
             ring.breach(transaction);
         }
     }
 
-    /// Sends a partly filled buffer that is old enough. Call this several times a second, with `CLOCK_MONOTONIC`.
+    /// Sends a partly filled buffer if it is old enough. Call this several times a second; `now` is `CLOCK_MONOTONIC`.
     pub fn tick(&mut self, now: Ns) {
         self.send_what_waits(now);
         self.drain(DRAIN * DRAIN);
@@ -300,14 +301,14 @@ impl Log {
         self.progress.rows.load(Ordering::Relaxed)
     }
 
-    /// Number of transactions without a free buffer so far.
+    /// Number of transactions dropped so far.
     pub fn dropped(&self) -> u64 {
         self.dropped + self.overwritten
     }
 
     fn queue(&mut self, transaction: &Transaction) {
         self.offered += 1;
-        // A full batch stays here only if no empty one could replace it.
+        // A batch is still full at this point only if there was no empty one to replace it.
         if self.batch.len() == BATCH && !self.send() {
             self.dropped += 1;
             return;
@@ -324,7 +325,7 @@ impl Log {
         }
     }
 
-    /// Sends a partly filled buffer to an idle writer. A busy one gets full buffers only, to save buffers.
+    /// Sends a partly filled buffer if the writer is idle. A busy writer gets only full buffers, to save buffers.
     fn send_what_waits(&mut self, now: Ns) {
         if now.saturating_sub(self.batch_since) >= BATCH_NS
             && self.progress.batches.load(Ordering::Relaxed) == self.sent
@@ -351,14 +352,14 @@ impl Log {
         let full = std::mem::replace(&mut self.batch, empty);
         self.batch_since = Ns::MAX;
         self.sent += 1;
-        // If the writer has ended, its result has the error.
+        // If the writer has ended, its result contains the error.
         let _ = self.work.send(Work::Rows(full));
     }
 
     /// Moves rows from the ring to the writer.
     fn drain(&mut self, most: usize) {
         for _ in 0..most {
-            // If the writer is busy, the rest waits in the ring.
+            // If the writer is busy, the remaining rows stay in the ring.
             if self.batch.len() == BATCH && !self.send() {
                 return;
             }
@@ -369,7 +370,7 @@ impl Log {
         }
     }
 
-    /// Waits for room while the writer makes progress. Returns whether the batch was sent.
+    /// Waits for an empty buffer while the writer makes progress. Returns whether the batch was sent.
     fn send_patiently(&mut self) -> bool {
         if self.batch.is_empty() {
             return true;
@@ -406,7 +407,7 @@ impl Log {
         }
         let Self { path, work, writer, notes, offered, overwritten, progress, .. } = self;
         drop(work);
-        // Merging a long log takes a while; the writer counts its steps.
+        // Merging a long log takes a while: wait for as long as the writer's step counter advances.
         let (mut steps, mut until) = (0, Instant::now() + PATIENCE);
         while !writer.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -426,14 +427,14 @@ impl Log {
     }
 }
 
-/// An empty buffer with all pages present.
+/// Creates an empty buffer whose pages are all populated.
 fn empty() -> Vec<Transaction> {
     let mut batch = vec![Transaction::default(); BATCH];
     batch.clear();
     batch
 }
 
-/// Time of a transaction, the emitter's `CLOCK_MONOTONIC`.
+/// Time of a transaction: its T1 app, on the emitter's `CLOCK_MONOTONIC`.
 fn when(transaction: &Transaction) -> Ns {
     transaction.raw.get(Stamp::T1App).unwrap_or(0)
 }

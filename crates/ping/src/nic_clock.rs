@@ -1,18 +1,18 @@
-//! The offset of a NIC clock at any moment of a run, from the readings before and after.
+//! The offset of a NIC clock at any moment of a run, interpolated from the readings before and after.
 
 use crate::wire::NicReading;
 use latpath_clock::phc::SWING_PPB;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Number of readings kept: several minutes of those in welcomes.
+/// Number of readings kept: those that welcomes carry in several minutes.
 const KEPT: usize = 1024;
-/// Number of readings considered on either side of a moment.
+/// Number of readings considered before and after a moment, each.
 const AROUND: usize = 6;
 /// Rounding error of divisions, ns.
 const ROUNDING: i128 = 2;
 
-/// Readings of one clock in order, and intervals without a valid offset.
+/// Readings of one clock in order, and the intervals in which its offset is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct NicTrack {
     readings: VecDeque<NicReading>,
@@ -53,16 +53,17 @@ impl NicTrack {
         self.readings.back()
     }
 
-    /// Time of the reading `back` before the latest.
+    /// Time of the reading that is `back` readings before the latest one.
     pub fn read_at(&self, back: usize) -> Option<Ns> {
         let i = self.readings.len().checked_sub(back + 1)?;
         Some(self.readings[i].at)
     }
 
-    /// The offset at a moment, by linear interpolation between two readings. An undisturbed clock departs from the line
-    /// by at most a quarter of the interval times the change of its rate. Of the readings around the moment, the pair
-    /// with the smallest bound is used, because delayed readings are imprecise. The bound includes the drift during
-    /// `span` after the moment. `None` if the clock was set, or without a reading before or after.
+    /// The offset at a moment, by linear interpolation between two readings. An undisturbed clock deviates from the
+    /// line by at most a quarter of the interval times the change of its rate. Of the readings around the moment, the
+    /// pair with the smallest bound is used, because delayed readings are imprecise. The bound includes the drift
+    /// during `span` after the moment. `None` if the clock was set around the moment, or if there is no reading before
+    /// or after it.
     pub fn at(&self, moment: Ns, span: Ns) -> Option<Offset> {
         let after = self.readings.partition_point(|r| r.at <= moment);
         let is_dark = |from: Ns, to: Ns| self.dark.iter().any(|(a, b)| from < *b && *a < to);
@@ -80,8 +81,8 @@ impl NicTrack {
         Some(Offset { ns: narrow(i128::from(a.offset) + moved), bound: narrow(bound) })
     }
 
-    /// The offset at a moment without a later reading yet: from the latest reading and its drift. The bound is that of
-    /// the reading alone.
+    /// The offset at a moment after which there is no reading yet, extrapolated from the latest reading by its drift.
+    /// The bound is then that of the reading alone.
     pub fn guess(&self, moment: Ns) -> Option<Offset> {
         self.at(moment, 0).or_else(|| {
             let last = self.readings.back()?;

@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum number of concurrent sessions, of some 60 KiB each.
+/// Maximum number of concurrent sessions, each of which takes some 60 KiB.
 const MOST_SESSIONS: usize = 256;
-/// Time of silence after which a session ends, ns.
+/// Silence after which a session ends, ns.
 const IDLE_NS: Ns = 30_000_000_000;
-/// Maximum number of sessions per host, so that one host cannot use all.
+/// Maximum number of sessions per host, so that one host cannot use up all of them.
 const MOST_OF_A_HOST: usize = 64;
-/// Minimum silence of the most silent session before a new one may replace it, ns.
+/// Minimum silence of a session before a new one may replace it, ns; the session that has been silent longest is
+/// replaced.
 const SILENT_NS: Ns = 1_000_000_000;
 /// Maximum age of a NIC clock reading, ns.
 const FRESH_NS: Ns = 500_000_000;
@@ -36,26 +37,27 @@ pub struct ReflectPlan {
     pub spin: bool,
     /// Name of the device, shown by emitters.
     pub device: String,
-    /// Maximum time of a probe at the reflector without a breach, ns: between the stamps of one clock that are nearest
-    /// to the wire.
+    /// Time of a probe at the reflector above which there is a breach, ns: measured between the two stamps of one clock
+    /// that are nearest to the wire.
     pub threshold: Option<Ns>,
     /// Whether the first breach ends the reflector.
     pub stop_on_breach: bool,
     /// Number of ended sessions after which the reflector ends.
     pub sessions: Option<u64>,
-    /// Histogram of all sessions' times to draw.
+    /// Axis of the histogram of all sessions' times, if one is requested.
     pub drawn: Option<HistogramAxis>,
 }
 
 /// Callbacks of the reflector, in its thread.
 pub trait Witness<P> {
-    /// An emitter sent its first hello.
+    /// Called when an emitter sends its first hello.
     fn begins(&mut self, peer: &P, session: u32);
-    /// A session, or the reflector, ends.
+    /// Called when a session ends, also if the reflector ends.
     fn ends(&mut self, peer: &P, session: &Session);
-    /// An emitter reports a breach by this probe's round trip. The session has counted it.
+    /// Called when an emitter reports that the round trip of this probe was a breach. The session has already counted
+    /// it.
     fn breach(&mut self, peer: &P, session: &Session, sequence: u64);
-    /// The reflector's time with this probe exceeded its own threshold.
+    /// Called when the time of a probe at the reflector exceeds the reflector's own threshold.
     fn slow(&mut self, peer: &P, session: u32, held: &Turnaround);
     /// Called once a second with the times of all sessions so far.
     fn tick(&mut self, _all: &AllTurnarounds) {}
@@ -82,7 +84,7 @@ pub struct Reflected {
 /// Runs the reflector until it is stopped.
 ///
 /// # Errors
-/// The transport failed.
+/// If the transport fails.
 pub fn reflect<T: Transport, W: Witness<T::Peer>>(
     transport: &mut T,
     plan: &ReflectPlan,
@@ -107,7 +109,7 @@ pub fn reflect<T: Transport, W: Witness<T::Peer>>(
         kept_house_at: monotonic(),
     };
     let result = reflector.run(stop);
-    // Stamps of the last answers.
+    // The stamps of the last answers may have arrived.
     let _ = reflector.take_stamps();
     reflector.end_all();
     reflector.sum.dropped = reflector.transport.dropped();
@@ -123,11 +125,11 @@ struct Reflector<'a, T: Transport, W> {
     witness: &'a mut W,
     taken: u16,
     stamps_leaving: bool,
-    /// Times of all sessions, ended ones included.
+    /// Times of all sessions, including ended ones.
     all: AllTurnarounds,
     sessions: Vec<(T::Peer, Session)>,
     by_name: HashMap<(T::Peer, u32), usize>,
-    /// Session of the last message, usually also that of the next one.
+    /// Index of the session of the last message, which is usually that of the next one too.
     current: usize,
     buffer: Vec<u8>,
     sum: Reflected,
@@ -190,8 +192,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.witness.ends(&peer, &session);
     }
 
-    /// Whether there is room for a session among at most `most`, if necessary by ending the most silent one. An
-    /// attacker who forges hellos must keep sending to exclude others.
+    /// Whether there is room for a session if at most `most` are allowed; if there is none, ends the session that has
+    /// been silent longest, if it is silent enough. An attacker who forges hellos must therefore keep sending to
+    /// exclude others.
     fn has_place(&mut self, most: usize, now: Ns, counts: impl Fn(&T::Peer) -> bool) -> bool {
         let counted = || self.sessions.iter().enumerate().filter(|(_, (peer, _))| counts(peer));
         if counted().count() < most {
@@ -226,7 +229,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             }
             _ => {
                 self.sum.foreign += 1;
-                // Tells an emitter of another version the version of this reflector.
+                // Tell an emitter of another version the version of this reflector.
                 if wire::other_version(bytes).is_some() && bytes.len() >= CONTROL && bytes[3] == Kind::Hello as u8 {
                     let mut message = [0; CONTROL];
                     let session = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
@@ -266,11 +269,11 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         Some(self.current)
     }
 
-    /// Answers a probe with its stamps, in a message of the same length.
+    /// Answers a probe with its stamps, in a message of the same length as the probe.
     #[inline]
     fn answer(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
-        // Only sessions with a hello get answers. Both can be forged, but an answer is as long as its probe, so
-        // traffic is not amplified.
+        // Only probes of sessions that began with a hello get answers. Both can be forged, but an answer is as long as
+        // its probe, so traffic is not amplified.
         let Some(i) = self.known(arrived.from, h.session) else {
             self.sum.foreign += 1;
             return Ok(());
@@ -298,7 +301,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         if ptp {
             self.clocks.follow_ptp(SurveyOptions::default);
         }
-        // A clock without fresh readings counts as missing.
+        // A clock without recent readings counts as missing.
         let nic: Option<NicReading> = self.clocks.nic().filter(|clock| t2 - clock.at < FRESH_NS);
         let mut seen = self.sessions[i].1.seen;
         (seen.foreign, seen.dropped) = (self.sum.foreign, self.transport.dropped());
@@ -331,7 +334,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         transport.left(&mut |left| {
             let Some(h) = Header::read(left.message).filter(|h| h.kind == Kind::Answer) else { return };
             let time = clocks.of_left(&left);
-            // Session numbers are random: two emitters share one with a probability of 1 in 4 billion.
+            // Session numbers are random: the probability that two emitters share one is 1 in 4 billion.
             let Some((peer, session)) = sessions.iter_mut().find(|(_, s)| s.number == h.session) else { return };
             if let Some(held) = session.left(h.sequence, at_reflector(left.stamp), time, all) {
                 sum.breached = true;
@@ -341,7 +344,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     }
 }
 
-/// Sends a message; one that does not fit is dropped. A foreign frame can carry a longer probe than latpath's framing.
+/// Sends a message. One that does not fit is dropped: a foreign frame can carry a longer probe than latpath's framing.
 #[inline]
 fn send<T: Transport>(transport: &mut T, to: T::Peer, message: &[u8]) -> Result<Sent, T::Error> {
     match transport.send(to, message) {

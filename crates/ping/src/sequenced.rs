@@ -1,4 +1,4 @@
-//! Times with the numbers of the fastest and the slowest probe.
+//! Times with the sequence numbers of the fastest and slowest probes.
 
 use latpath_model::Ns;
 use latpath_stats::{Histogram, TimeFigures};
@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;
 
-/// A histogram of times that knows the probes with the extreme times.
+/// A histogram of times that also keeps the sequence numbers of the fastest and slowest probes.
 #[derive(Clone, Debug)]
 pub struct SequencedHistogram {
     times: Histogram,
@@ -21,7 +21,7 @@ impl Default for SequencedHistogram {
 }
 
 impl SequencedHistogram {
-    /// Adds a time. Of equal times the first one counts as the extreme.
+    /// Adds a time. If several times are equal, the first one counts as the extreme.
     #[inline]
     pub fn record(&mut self, sequence: u64, time: Ns) {
         self.times.record(time);
@@ -38,7 +38,7 @@ impl SequencedHistogram {
         &self.times
     }
 
-    /// Adds another histogram's times. The numbers of the extremes are those of the probes in their own sessions.
+    /// Adds another histogram's times. The sequence numbers of the extremes are those within the probes' own sessions.
     pub fn merge(&mut self, other: &Self) {
         self.times.merge(&other.times);
         if other.min.0 < self.min.0 {
@@ -59,21 +59,21 @@ impl SequencedHistogram {
         }
     }
 
-    /// The figures; `None` without a time.
+    /// The figures; `None` if there are no times.
     pub fn some_figures(&self) -> Option<SequencedFigures> {
         (self.times.count() > 0).then(|| self.figures())
     }
 }
 
-/// Figures of times, with the numbers of the fastest and the slowest probe.
+/// Figures of times, with the sequence numbers of the fastest and slowest probes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SequencedFigures {
     /// Distribution of the times.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// Sequence number of the first probe with the minimum; null without a time.
+    /// Sequence number of the first probe with the minimum time; null without a time.
     pub min_sequence: Option<u64>,
-    /// Sequence number of the first probe with the maximum; null without a time.
+    /// Sequence number of the first probe with the maximum time; null without a time.
     pub max_sequence: Option<u64>,
 }
 

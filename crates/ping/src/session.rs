@@ -6,38 +6,38 @@ use crate::wire::{LateStamps, ReflectorCounters, LATE_STAMPS};
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Maximum number of answers with pending stamps.
+/// Maximum number of answers whose stamps are pending.
 const LEAVING: usize = 1024;
-/// Maximum number of stamped answers waiting to be reported.
+/// Maximum number of stamped answers that wait to be reported.
 const WAITING: usize = 4096;
-/// Size of the window of latest probes for which duplicates are detected.
+/// Number of latest probes among which duplicates are detected.
 const KNOWN: u64 = 1 << 16;
 
 /// State of one session.
 pub struct Session {
     /// Session number, chosen by the emitter.
     pub number: u32,
-    /// Stamps of a complete answer.
+    /// The stamps, as bits, that an answer has once it is complete.
     requested: u16,
     /// Highest received sequence number + 1.
     next: u64,
-    /// A bit per probe of the last [`KNOWN`]: whether it was received.
+    /// Bitmap of the last [`KNOWN`] probes: whether each was received.
     came: Vec<u64>,
     /// Counts of the session.
     pub seen: ReflectorCounters,
     leaving: Vec<LateStamps>,
-    /// T3 app of each.
+    /// T3 app of each answer in `leaving`, ns.
     left_at: Vec<Ns>,
     /// Sequence number of the oldest answer not yet checked for completeness.
     unseen: u64,
     waiting: VecDeque<LateStamps>,
     /// The reflector's times of this session's probes.
     pub times: Turnarounds,
-    /// Stamp of answers that ends the kernel's time.
+    /// The stamp of an answer at which its kernel turnaround ends.
     kernel_end: Option<Stamp>,
-    /// Maximum time of a probe at the reflector without a breach, ns.
+    /// Time of a probe at the reflector above which there is a breach, ns.
     threshold: Option<Ns>,
-    /// Arrivals of probes whose answers lack stamps, and whether a breach was found.
+    /// For each answer in `leaving`: the arrival of its probe, and whether a breach was found.
     arrived: Vec<(Arrival, bool)>,
     /// Breaches that the emitter reported.
     pub breaches: u64,
@@ -49,7 +49,7 @@ pub struct Session {
 
 /// Time after sending an answer at which its missing stamps are overdue, ns.
 const OVERDUE_NS: Ns = 20_000_000;
-/// Marks a free slot.
+/// Sequence number that marks a free slot.
 const NONE: u64 = u64::MAX;
 
 /// Stamps of a probe's arrival.
@@ -57,11 +57,11 @@ const NONE: u64 = u64::MAX;
 pub struct Arrival {
     /// Sequence number of the probe.
     pub sequence: u64,
-    /// T2 nic, ns of the PHC.
+    /// T2 nic, in the PHC's time, ns.
     pub nic: Option<Ns>,
-    /// T2 kernel, ns of `CLOCK_MONOTONIC`.
+    /// T2 kernel, `CLOCK_MONOTONIC`, ns.
     pub kernel: Option<Ns>,
-    /// T2 app, ns of `CLOCK_MONOTONIC`.
+    /// T2 app, `CLOCK_MONOTONIC`, ns.
     pub app: Ns,
 }
 
@@ -70,7 +70,7 @@ impl Arrival {
 }
 
 impl Session {
-    /// Creates a session with answers that get the stamps `taken`, and breaches of times over `threshold`.
+    /// Creates a session whose answers get the stamps `taken`, and in which times over `threshold` are breaches.
     pub fn new(number: u32, taken: u16, threshold: Option<Ns>, now: Ns) -> Self {
         Self {
             number,
@@ -92,8 +92,8 @@ impl Session {
         }
     }
 
-    /// Records a probe and its answer, at T3 app, here and in `all`. Returns its time so far if that exceeds the
-    /// threshold: from the kernel's stamp to T3 app, which one clock takes, or else from T2 app.
+    /// Records a probe and its answer, sent at `t3`, here and in `all`. Returns the probe's time so far if that exceeds
+    /// the threshold: measured from the kernel's stamp to T3 app, which are of the same clock, or else from T2 app.
     #[inline]
     pub fn answered(&mut self, probe: Arrival, t3: Ns, taken: bool, all: &mut AllTurnarounds) -> Option<Turnaround> {
         let (sequence, before) = (probe.sequence, self.seen);
@@ -113,7 +113,8 @@ impl Session {
             self.seen.refused += 1;
         } else if self.requested != 0 {
             let slot = sequence as usize % LEAVING;
-            // The slot's previous answer received no further stamps during `LEAVING` answers: reports those it has.
+            // The previous answer in this slot got no further stamps while `LEAVING` more answers were sent, so report
+            // it with the stamps that it has.
             let before = std::mem::replace(&mut self.leaving[slot], LateStamps { sequence, stamps: [None; 3] });
             if before.stamps.iter().any(Option::is_some) {
                 self.report(before);
@@ -131,7 +132,7 @@ impl Session {
         all.record(source, sequence, time);
     }
 
-    /// Counts a time over the threshold, and returns it.
+    /// Returns the time if it exceeds the threshold, and counts it.
     #[inline]
     fn judge(&mut self, time: Turnaround, all: &mut AllTurnarounds) -> Option<Turnaround> {
         let breach = self.threshold.is_some_and(|most| time.time_ns > most).then_some(time)?;
@@ -140,7 +141,7 @@ impl Session {
         Some(breach)
     }
 
-    /// Reports the stamps of answers with overdue ones.
+    /// Reports the stamps of answers of which other stamps are overdue.
     #[inline]
     fn report_overdue(&mut self, newest: u64, before: Ns) {
         self.unseen = self.unseen.max(newest.saturating_sub(LEAVING as u64 - 1));
@@ -151,7 +152,7 @@ impl Session {
                 if self.left_at[slot] > before {
                     return;
                 }
-                // The entry stays: if the missing stamps arrive, all are reported again.
+                // The entry is kept: if the missing stamps arrive, all of its stamps are reported again.
                 if answer.stamps.iter().any(Option::is_some) {
                     self.report(answer);
                 }
@@ -162,11 +163,11 @@ impl Session {
 
     fn count(&mut self, sequence: u64) {
         if sequence >= self.next {
-            // Clears the bits of the skipped numbers.
+            // Clear the bits of the skipped sequence numbers.
             self.forget(self.next.max(sequence.saturating_sub(KNOWN - 1)), sequence);
             self.next = sequence.saturating_add(1);
         } else if self.next - sequence > KNOWN {
-            // Too old to distinguish a late probe from a duplicate.
+            // The probe is too old to tell whether it is late or a duplicate.
             self.seen.reordered += 1;
             self.seen.received += 1;
             return;
@@ -180,8 +181,8 @@ impl Session {
         self.seen.received += 1;
     }
 
-    /// Clears the bits of these numbers, at most [`KNOWN`]. Returns the number of steps, which is bounded even if every
-    /// probe jumps.
+    /// Clears the bits of these sequence numbers, at most [`KNOWN`]. Returns the number of steps, which is bounded even
+    /// if every probe skips numbers.
     fn forget(&mut self, from: u64, to: u64) -> usize {
         let (mut at, mut steps) = (from, 0);
         while at < to {
@@ -193,8 +194,8 @@ impl Session {
         steps
     }
 
-    /// Records a stamp of an answer. Returns the time that it ends if that exceeds the threshold, and no earlier stamp
-    /// of the same answer has shown that.
+    /// Records a stamp of an answer. Returns the turnaround that it completes if that exceeds the threshold, unless an
+    /// earlier stamp of the same answer has already shown the breach.
     #[inline]
     pub fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns, all: &mut AllTurnarounds) -> Option<Turnaround> {
         let slot = sequence as usize % LEAVING;
@@ -207,7 +208,7 @@ impl Session {
         is_first.then(|| self.ended(slot, stamp, time, all)).flatten()
     }
 
-    /// Records the time that this stamp of an answer ends.
+    /// Records the turnaround that this stamp of an answer completes.
     #[inline]
     fn ended(&mut self, slot: usize, to: Stamp, time: Ns, all: &mut AllTurnarounds) -> Option<Turnaround> {
         let (probe, is_known) = self.arrived[slot];
@@ -249,13 +250,14 @@ impl Session {
         self.waiting.pop_front()
     }
 
-    /// Stamps for a message that may be the last one: after all complete ones, also those of incomplete answers.
+    /// Stamps for a message that may be the last one: those of complete answers first, then also those of incomplete
+    /// ones.
     pub fn any_afterwards(&mut self) -> Option<LateStamps> {
         self.waiting.pop_front().or_else(|| {
             let some = |a: &&mut LateStamps| a.stamps.iter().any(Option::is_some);
             let oldest = self.leaving.iter_mut().filter(some).min_by_key(|a| a.sequence)?;
             let incomplete = *oldest;
-            // Further stamps may arrive and are then reported too.
+            // If further stamps arrive, they are reported too.
             oldest.stamps = [None; 3];
             Some(incomplete)
         })
@@ -266,7 +268,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// A session with the stamps of its probes, and the times of all sessions.
+    /// A session and the times of all sessions, with a simpler interface for tests.
     struct Alone(Session, AllTurnarounds);
 
     impl Alone {
@@ -386,15 +388,16 @@ mod tests {
         let mut s = judged(&stamps, Some(100));
         let probe = |sequence| Arrival { sequence, nic: Some(5_000), kernel: Some(1_000), app: 1_050 };
         let late = |from, to, time_ns, sequence| Some(Turnaround { sequence, from, to, time_ns });
-        // 30 ns in the application, 80 ns since the kernel's stamp, 90 ns to the driver's, 400 ns by the NIC's clock.
+        // 30 ns in the application, 80 ns from the kernel's stamp, 90 ns to the driver's, 400 ns measured by the NIC's
+        // clock.
         assert_eq!(s.0.answered(probe(0), 1_080, true, &mut s.1), None);
         assert_eq!(s.left(0, Stamp::T3Driver, 1_090), None);
         assert_eq!(s.left(0, Stamp::T3Nic, 5_400), late(Stamp::T2Nic, Stamp::T3Nic, 400, 0));
-        // Late in the driver already: the NIC's stamp is no second breach.
+        // Already late at the driver's stamp: the NIC's stamp is not a second breach.
         assert_eq!(s.0.answered(probe(1), 1_080, true, &mut s.1), None);
         assert_eq!(s.left(1, Stamp::T3Driver, 1_300), late(Stamp::T2Kernel, Stamp::T3Driver, 300, 1));
         assert_eq!(s.left(1, Stamp::T3Nic, 5_400), None);
-        // Late before it was sent.
+        // Already late before the answer was sent.
         let early = s.0.answered(probe(2), 1_200, true, &mut s.1);
         assert_eq!(early, late(Stamp::T2Kernel, Stamp::T3App, 200, 2));
         assert_eq!(s.left(2, Stamp::T3Nic, 5_400), None);

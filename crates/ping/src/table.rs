@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 pub struct Counts {
     /// Probes accepted by the kernel.
     pub sent: u64,
-    /// Probes refused by the kernel because of a full queue; not included in `sent`.
+    /// Probes that the kernel refused because a queue was full; not included in `sent`.
     pub refused: u64,
     /// Probes answered in time.
     pub answered: u64,
     /// Probes not answered in time.
     pub lost: u64,
-    /// Answers after their probe counted as lost.
+    /// Answers received after their probe had counted as lost.
     pub late: u64,
     /// Duplicate answers.
     pub duplicates: u64,
     /// Answers received after the answer to a later probe.
     pub reordered: u64,
-    /// Messages that are no answers to this session.
+    /// Messages that are not answers to this session's probes.
     pub foreign: u64,
     /// Answered transactions that lack an expected stamp.
     pub incomplete: u64,
@@ -44,7 +44,7 @@ pub enum MatchResult {
     Expected,
     /// A further answer to the same probe.
     Duplicate,
-    /// The first answer, after the probe counted as lost.
+    /// The first answer to a probe that had already counted as lost.
     Late,
     /// An answer to a probe that was never sent, or is no longer in the table.
     Foreign,
@@ -55,7 +55,7 @@ enum State {
     Empty,
     Waiting,
     Answered,
-    /// No answer in time.
+    /// No answer arrived in time.
     Lost,
     Closed,
 }
@@ -76,9 +76,9 @@ pub struct Table {
     oldest: u64,
     /// Highest answered sequence number + 1.
     answered_to: u64,
-    /// Stamps expected of each transaction.
+    /// Stamps expected in each transaction, as a mask ([`Stamp::bit`]).
     pub expected: u16,
-    /// Counts so far; the caller adds events outside the table.
+    /// Counts so far; the caller adds the events that do not concern the table.
     pub counts: Counts,
 }
 
@@ -101,7 +101,7 @@ impl Table {
         sequence as usize & (self.entries.len() - 1)
     }
 
-    /// Number of probes that wait for an answer or a stamp.
+    /// Number of probes that are waiting for an answer or a stamp.
     pub fn open(&self) -> u64 {
         self.next - self.oldest
     }
@@ -112,7 +112,7 @@ impl Table {
         self.open() < self.entries.len() as u64
     }
 
-    /// Records that probe `next` was sent at `t1`. The caller ensures room.
+    /// Records that probe `next` was sent at `t1`. The caller ensures that there is room.
     #[inline]
     pub fn sent(&mut self, t1: Ns) {
         debug_assert!(self.has_room());
@@ -130,7 +130,7 @@ impl Table {
         Some(&mut self.entries[slot]).filter(|e| e.state != State::Empty && e.sequence == sequence)
     }
 
-    /// Records an answer with its stamps of T2 to T4.
+    /// Records an answer with its stamps T2 to T4.
     #[inline]
     pub fn answer(&mut self, sequence: u64, came: &Stamps) -> MatchResult {
         let Some(entry) = self.find(sequence) else {
@@ -163,7 +163,7 @@ impl Table {
         result
     }
 
-    /// Records a stamp of a sent probe, which arrives after sending.
+    /// Records a stamp of a sent probe, which becomes available only after sending.
     #[inline]
     pub fn stamp(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
         if let Some(entry) = self.find(sequence) {

@@ -1,15 +1,15 @@
 //! The common timeline of a transaction: the emitter's `CLOCK_MONOTONIC`.
 //!
-//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC at either end. Readings ([`NicReading`]) tie a PHC to its
+//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC at each end. Readings ([`NicReading`]) relate a PHC to its
 //! machine's `CLOCK_MONOTONIC`. The reflector's `CLOCK_MONOTONIC` equals the emitter's if both run on one kernel.
-//! Otherwise each round trip limits the offset, and [`OffsetEstimator`] keeps the tightest limits: the error bound is
+//! Otherwise each round trip bounds the offset, and [`OffsetEstimator`] keeps the tightest bounds: the error bound is
 //! at best half of the time that a message spends on the wire in both directions.
 //!
 //! If a clock of each machine follows the same PTP grandmaster, its time gives the offset within the sum of both bounds
 //! (crate timesync), and the round trips check it.
 //!
-//! A transaction is mapped with one offset per clock, so differences within one clock stay exact, and the segments sum
-//! to the round trip.
+//! A transaction is mapped with one offset per clock, so differences within one clock stay exact, and the segments add
+//! up to the round trip.
 
 use crate::nic_clock::{NicTrack, Offset};
 use crate::transaction::{Segment, Source, Stamp, Stamps, Transaction};
@@ -20,9 +20,9 @@ use latpath_timesync::PtpTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Maximum age of an estimate of the offset, ns. The drift within it is at most 1 ns at 100 ppm.
+/// Maximum age of an estimate of the offset, ns. Within it, the clocks drift apart by at most 1 ns at 100 ppm.
 const FRESH_NS: Ns = 10_000_000;
-/// Interval from which the estimator gets the fastest exchange, ns.
+/// Interval of which only the fastest exchange is passed to the estimator, ns.
 const SLOT_NS: Ns = 10_000_000;
 
 /// Relation between the clocks of both ends.
@@ -33,7 +33,7 @@ pub enum Relation {
     SameKernel,
     /// The offset is estimated from the round trips.
     Estimated,
-    /// Clocks of both ends follow one PTP grandmaster.
+    /// A clock of each end follows the same PTP grandmaster.
     Synchronised,
 }
 
@@ -44,18 +44,18 @@ pub struct Timeline {
     here: NicTrack,
     /// Clock of the reflector's NIC.
     there: NicTrack,
-    /// Maximum error bounds of both so far, ns.
+    /// Maximum error bounds of the two NIC clocks so far, ns.
     nic_bounds: [Ns; 2],
-    /// Latest exchange in the estimator.
+    /// Latest exchange passed to the estimator.
     taken: Option<Exchange>,
     /// Whether emitter and reflector use the same PHC.
     one_phc: bool,
-    /// Reflector − emitter by PTP, and its bound, ns; or why it is not known, once it was asked for.
+    /// Reflector − emitter according to PTP, and its bound, ns; or why it is unknown. `None` until PTP is used.
     ptp: Option<Result<(Ns, Ns), String>>,
-    /// Whether the round trips contradict it.
+    /// Whether the round trips contradict the PTP offset.
     apart: bool,
     estimator: OffsetEstimator,
-    /// Current estimate of reflector − emitter with its bound, ns.
+    /// Current estimate of reflector − emitter, and its bound, ns.
     offset: Option<(Ns, Ns)>,
     offset_until: Ns,
     best: Option<Exchange>,
@@ -69,9 +69,9 @@ pub struct Timeline {
 /// A disturbance of a clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Disturbance {
-    /// Time of its discovery, ns of `CLOCK_MONOTONIC`: the emitter's, or that of a reflector's own result.
+    /// Time of its discovery, ns of `CLOCK_MONOTONIC`: the emitter's, or the reflector's in the reflector's own result.
     pub at_ns: Ns,
-    /// Description with the size.
+    /// Description, including the size of the disturbance.
     pub what: String,
     /// Interval in which the NIC clock was set, so that its stamps have no place on the timeline.
     #[serde(skip)]
@@ -79,7 +79,7 @@ pub struct Disturbance {
 }
 
 impl Disturbance {
-    /// A disturbance that did not set a NIC clock.
+    /// Creates a disturbance that did not set a NIC clock.
     pub fn new(at_ns: Ns, what: String) -> Self {
         Self { at_ns, what, nic_set_between: None }
     }
@@ -89,7 +89,7 @@ impl Disturbance {
 const MOST_REPORTED: usize = 100;
 
 impl Timeline {
-    /// A timeline for ends with this relation.
+    /// Creates a timeline for ends whose clocks have this relation.
     pub fn new(relation: Relation) -> Self {
         Self {
             relation,
@@ -112,8 +112,8 @@ impl Timeline {
         }
     }
 
-    /// Ties the ends by the grandmaster's time at this machine and at the reflector's, as known at `now`. Without effect
-    /// on one kernel.
+    /// Relates the ends' clocks by the grandmaster's time at this machine and at the reflector's, as known at `now`.
+    /// Has no effect if both ends run on one kernel.
     pub fn set_ptp(&mut self, now: Ns, here: Option<PtpTime>, there: Option<PtpTime>) {
         if self.relation != Relation::Estimated {
             return;
@@ -134,12 +134,12 @@ impl Timeline {
         self.ptp = Some(tie);
     }
 
-    /// Whether the ends are tied by PTP.
+    /// Whether the ends' clocks are related by PTP.
     pub fn is_by_ptp(&self) -> bool {
         matches!(self.ptp, Some(Ok(_)))
     }
 
-    /// Why the ends are not tied by PTP, if that was asked for.
+    /// Why the ends' clocks are not related by PTP, if that was requested.
     pub fn why_not_by_ptp(&self) -> Option<&str> {
         self.ptp.as_ref()?.as_ref().err().map(String::as_str)
     }
@@ -163,7 +163,7 @@ impl Timeline {
             && index(&self.here) == index(&self.there);
     }
 
-    /// Whether NIC stamps are to be mapped, which requires a later reading of the NIC clock.
+    /// Whether NIC stamps are to be mapped; a transaction must then wait for later readings of the NIC clocks.
     pub fn has_nic_clocks(&self) -> bool {
         self.here.last().is_some() || self.there.last().is_some()
     }
@@ -176,7 +176,8 @@ impl Timeline {
         }
     }
 
-    /// Marks that the clock of the reflector's NIC was set before its last reading; the report comes one reading late.
+    /// Marks that the clock of the reflector's NIC was set before its latest reading; the report may come one reading
+    /// late.
     pub fn reflectors_nic_was_set(&mut self) {
         let (from, to) = (self.there.read_at(2), self.there.read_at(0));
         if let (Some(from), Some(to)) = (from.or(self.there.read_at(1)), to) {
@@ -192,17 +193,17 @@ impl Timeline {
         }
     }
 
-    /// The first disturbances, and the number of all.
+    /// The first disturbances, and the total number.
     pub fn disturbances(&self) -> (&[Disturbance], u64) {
         (&self.disturbances, self.disturbed)
     }
 
-    /// Error bound of a time between the ends: current and maximum, ns.
+    /// Error bound of times between the two ends: current and maximum, ns.
     pub fn bound(&self) -> Option<(Ns, Ns)> {
         self.offset.map(|(_, bound)| (bound, self.largest_bound.max(bound)))
     }
 
-    /// Latest readings of the NIC clocks: emitter's and reflector's.
+    /// Latest readings of the NIC clocks: the emitter's and the reflector's.
     pub fn nic_clocks(&self) -> [Option<NicReading>; 2] {
         [&self.here, &self.there].map(|track| track.last().copied())
     }
@@ -212,7 +213,7 @@ impl Timeline {
         self.drift_ppb
     }
 
-    /// Maximum error bound of a segment's times so far; 0 if one clock took both stamps, `None` if unknown.
+    /// Maximum error bound so far of a segment's times, ns; 0 if one clock took both stamps, `None` if unknown.
     pub fn error_bound(&self, segment: Segment) -> Option<Ns> {
         let clock = |stamp: Stamp| (stamp.source() == Source::Nic, stamp.is_reflectors());
         let (from, to) = (clock(segment.from), clock(segment.to));
@@ -259,8 +260,8 @@ impl Timeline {
         let (t2, w2) = outermost(T2Nic, there, &[T2Kernel, T2App])?;
         let (t3, w3) = outermost(T3Nic, there, &[T3Driver, T3Sched, T3App])?;
         let (t4, w4) = outermost(T4Nic, here, &[T4Kernel, T4App])?;
-        // Widens the time on the wire by the bounds of the NIC clocks, so that the limits of the exchange remain
-        // valid.
+        // Widen the time on the wire by the bounds of the NIC clocks, so that the exchange's bounds on the offset
+        // remain valid.
         Some(Exchange {
             t1: t1.saturating_sub(w1.saturating_add(w2)),
             t2,
@@ -270,7 +271,7 @@ impl Timeline {
     }
 
     /// Updates the estimate from a transaction, and maps its stamps to the timeline. NIC stamps are left out if the
-    /// clock was not read before and after, or was set in between.
+    /// clock was not read both before and after them, or was set in between.
     pub fn map(&mut self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let t2 = t.raw.get(Stamp::T2App);
@@ -291,7 +292,8 @@ impl Timeline {
         self.place(t, here, there);
     }
 
-    /// Maps a current transaction without updating the estimate, with the latest readings of the NIC clocks.
+    /// Maps a transaction that is still open, without updating the estimate, using the latest readings of the NIC
+    /// clocks.
     pub fn map_now(&self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let there = t.raw.get(Stamp::T2App).and_then(|t2| self.there.guess(t2));
@@ -340,7 +342,7 @@ impl Timeline {
             self.set_offset(e.offset_ns, e.bound_ns);
         } else if let Some((offset, bound)) = self.offset {
             let off = offset.abs_diff(e.offset_ns).saturating_sub(bound.unsigned_abs() + e.bound_ns.unsigned_abs());
-            // Reported once only.
+            // A contradiction is reported only once.
             if off > 0 && !self.apart {
                 let what = format!(
                     "PTP does not keep the ends' clocks together as it reports: the round trips prove them {off} ns further apart"
@@ -363,7 +365,8 @@ mod tests {
     use crate::transaction::Route;
     use proptest::prelude::*;
 
-    /// A transaction with stamps `segment` apart on the true timeline, taken by clocks ahead by the given offsets.
+    /// A transaction whose stamps are `segment` ns apart in true time, taken by clocks that are ahead by the given
+    /// offsets.
     fn seen(at: Ns, segment: Ns, there: Ns, phc_here: Ns, phc_there: Ns) -> Transaction {
         let mut t = Transaction::default();
         for (i, stamp) in Stamp::ALL.into_iter().enumerate() {
@@ -382,7 +385,7 @@ mod tests {
         Some(NicReading { index, at: 0, offset, bound: 50, drift_ppb: 0 })
     }
 
-    /// Adds readings of undisturbed clocks, four per second for some seconds; the reflector's system clock is ahead.
+    /// Adds readings of undisturbed clocks, four per second for 10 s; the reflector's system clock is ahead by `ahead`.
     fn read(timeline: &mut Timeline, ahead: Ns, here: Option<NicReading>, there: Option<NicReading>) {
         for at in (0..40).map(|i| i * 250_000_000) {
             let then = |clock: Option<NicReading>, ahead: Ns| clock.map(|c| NicReading { at: at + ahead, ..c });
@@ -459,10 +462,11 @@ mod tests {
         }
     }
 
-    /// UTC at 0 of the emitter's clock.
+    /// UTC when the emitter's clock is at 0.
     const UTC: Ns = 1_700_000_000_000_000_000;
 
-    /// The time of a grandmaster at a machine: `after` the emitter's moment 0 plus `monotonic_ns` of the emitter.
+    /// A grandmaster's time as known on a machine: `late` ns after [`UTC`] when the machine's clock is at
+    /// `monotonic_ns`.
     fn by(grandmaster: u8, monotonic_ns: Ns, late: Ns) -> PtpTime {
         let grandmaster = latpath_timesync::ClockIdentity([grandmaster; 8]);
         PtpTime { grandmaster, monotonic_ns, utc_ns: UTC + late, bound_ns: 250 }
@@ -472,7 +476,7 @@ mod tests {
     fn a_contradiction_of_ptp_and_its_end_are_reported_once() {
         let mut timeline = Timeline::new(Relation::Estimated);
         for i in 0..100 {
-            // By PTP, the reflector's clock is 2 ms ahead.
+            // According to PTP, the reflector's clock is 2 ms ahead.
             let now = 1_000_000_000 + i * 5_000_000;
             timeline.set_ptp(now, Some(by(1, 0, 0)), Some(by(1, 2_000_000, 0)));
             timeline.map(&mut seen(now, 100, 0, 0, 0));

@@ -6,19 +6,19 @@ use latpath_wire::{wait_for, Stamps, TxKind};
 use nix::poll::PollFlags;
 use std::os::fd::BorrowedFd;
 
-/// Wait for a message.
+/// How long to wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Returns at once.
+    /// Returns immediately.
     No,
-    /// Waits for a message up to some 50 ms, so that the caller checks its clock and its stop flag.
+    /// Waits for a message for at most some 50 ms, so that the caller can check its clock and its stop flag.
     Some,
     /// Like `Some`, but at most until this time (`CLOCK_MONOTONIC` ns).
     Until(Ns),
 }
 
 impl Wait {
-    /// Flags of recvmsg for this wait, after waiting by ppoll if necessary.
+    /// Waits by ppoll if necessary, then returns the flags of recvmsg for the rest of the wait.
     #[inline]
     pub(crate) fn flags(self, fd: BorrowedFd<'_>) -> i32 {
         match self {
@@ -48,7 +48,7 @@ pub struct Arrived<P> {
     pub from: P,
     /// Length, bytes.
     pub len: usize,
-    /// Kernel stamp, in the clock [`Transport::kernel_clock`].
+    /// Kernel stamp, in the clock that [`Transport::kernel_clock`] returns.
     pub kernel: Option<Ns>,
     /// NIC stamp, in its PHC.
     pub nic: Option<Ns>,
@@ -59,7 +59,7 @@ pub struct Arrived<P> {
 pub enum Sent {
     /// The kernel accepted it.
     Taken,
-    /// The kernel refused it because of a full queue; it is lost.
+    /// The kernel refused it, e.g. because a queue was full; the message is lost.
     Refused,
 }
 
@@ -70,7 +70,7 @@ pub enum Got<P> {
     Message(Arrived<P>),
     /// No message.
     Nothing,
-    /// The other end's kernel reported a closed port (ICMP port unreachable).
+    /// The peer's kernel reported a closed port (ICMP port unreachable).
     NobodyThere,
 }
 
@@ -79,9 +79,9 @@ pub enum Got<P> {
 pub struct SentStamp<'a> {
     /// The sent message.
     pub message: &'a [u8],
-    /// Kind of stamp (sched, driver or nic), as the emitter's (T1).
+    /// Kind of stamp (sched, driver or nic), given as the emitter's (T1).
     pub stamp: Stamp,
-    /// Time: `CLOCK_REALTIME`, or the PHC for a NIC stamp.
+    /// Time of the stamp: in `CLOCK_REALTIME`, or in the PHC for a NIC stamp.
     pub time: Ns,
 }
 
@@ -89,21 +89,21 @@ pub struct SentStamp<'a> {
 pub trait Transport {
     /// Address of a peer.
     type Peer: Copy + Eq + std::hash::Hash + std::fmt::Debug;
-    /// Fatal errors, such as a vanished device.
+    /// Fatal errors, e.g. a vanished device.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// Sends a message without waiting.
     ///
     /// # Errors
-    /// The transport is unusable from now on.
+    /// If the transport is unusable from now on.
     fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
 
-    /// Whether both addresses belong to one host, as far as they show.
+    /// Whether both addresses belong to the same host, as far as the addresses show.
     fn are_of_one_host(a: &Self::Peer, b: &Self::Peer) -> bool {
         a == b
     }
 
-    /// Whether an error of [`Self::send`] concerns only that message, which is too long, so that a reflector continues.
+    /// Whether an error of [`Self::send`] only means that this message was too long, so that a reflector continues.
     fn is_of_message(_: &Self::Error) -> bool {
         false
     }
@@ -114,13 +114,14 @@ pub trait Transport {
     /// If the transport cannot continue.
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Self::Peer>, Self::Error>;
 
-    /// Passes on the stamps of messages sent since the last call, without waiting.
+    /// Passes the stamps of messages sent since the last call to `each`, without waiting.
     ///
     /// # Errors
     /// If the transport cannot continue.
     fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), Self::Error>;
 
-    /// Mask of the stamps of this transport, as the emitter's and without the app's ([`Stamp::bit`]).
+    /// Mask of the stamps that this transport takes, given as the emitter's and without the application's
+    /// ([`Stamp::bit`]).
     fn takes(&self) -> u16;
 
     /// Clock of the kernel stamps of received messages.
@@ -128,16 +129,16 @@ pub trait Transport {
         KernelClock::Realtime
     }
 
-    /// Messages dropped by the kernel so far because of a full buffer.
+    /// Number of messages that the kernel has dropped so far because a buffer was full.
     fn dropped(&self) -> u64;
 
-    /// Error of the last refused message; `None` stands for a full queue.
+    /// Error of the last refused message; `None` for a full queue.
     fn last_refusal(&self) -> Option<std::io::Error> {
         None
     }
 }
 
-/// Mask of the stamps requested of a socket, as the emitter's ([`Stamp::bit`]).
+/// Mask of the stamps that a socket is asked for, given as the emitter's ([`Stamp::bit`]).
 pub(crate) fn asked_for(stamps: &Stamps) -> u16 {
     let each = [
         (stamps.tx_sched, Stamp::T1Sched),
@@ -149,7 +150,7 @@ pub(crate) fn asked_for(stamps: &Stamps) -> u16 {
     each.iter().filter(|(asked, _)| *asked).fold(0, |mask, (_, stamp)| mask | stamp.bit())
 }
 
-/// The emitter's stamp for a kind of the error queue.
+/// The emitter's stamp that corresponds to a kind of stamp in the error queue.
 pub(crate) fn of_sending(kind: TxKind) -> Stamp {
     match kind {
         TxKind::Sched => Stamp::T1Sched,
@@ -158,8 +159,8 @@ pub(crate) fn of_sending(kind: TxKind) -> Stamp {
     }
 }
 
-/// The reflector's stamp that corresponds to one of the emitter's: sched, driver, nic of sending; nic, kernel of
-/// receiving.
+/// The reflector's stamp that corresponds to one of the emitter's: T3 for the stamps of sending (sched, driver, nic),
+/// T2 for those of receiving (nic, kernel).
 pub fn at_reflector(emitters: Stamp) -> Stamp {
     match emitters {
         Stamp::T1Sched => Stamp::T3Sched,

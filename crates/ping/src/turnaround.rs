@@ -1,4 +1,4 @@
-//! The reflector's own time with a probe, by each clock that stamps both its arrival and its answer.
+//! The time that a probe spends at the reflector, measured by each clock that stamps both its arrival and its answer.
 
 use crate::fixed_width::{FixedWidthHistogram, HistogramAxis};
 use crate::sequenced::SequencedHistogram;
@@ -12,23 +12,24 @@ use serde::{Deserialize, Serialize};
 pub struct Turnaround {
     /// Sequence number of the probe.
     pub sequence: u64,
-    /// The stamp of its arrival.
+    /// The stamp on its arrival.
     pub from: Stamp,
-    /// The stamp of its answer.
+    /// The stamp on its answer.
     pub to: Stamp,
     /// Time between them, ns.
     pub time_ns: Ns,
 }
 
 impl Turnaround {
-    /// The clock of both stamps: the NIC's; else the kernel's or the application's, which are one.
+    /// The clock of both stamps: the NIC's, the kernel's or the application's, of which the last two are the same
+    /// clock.
     pub fn clock(&self) -> Source {
         self.from.source()
     }
 }
 
-/// The stamps that begin and end the kernel's time, from the stamps `taken` of the reflector. Without the driver's
-/// stamp on answers it ends at T3 app, by the same clock; `None` without a kernel stamp on arrival.
+/// The stamps at which the kernel turnaround begins and ends, if the reflector takes the stamps `taken`. Without a
+/// kernel stamp on answers, it ends at T3 app, which is of the same clock; `None` without a kernel stamp on arrivals.
 pub fn kernel_ends(taken: u16) -> Option<(Stamp, Stamp)> {
     let has = |stamp: &Stamp| taken & stamp.bit() != 0;
     let end = [Stamp::T3Driver, Stamp::T3Sched].into_iter().find(has).unwrap_or(Stamp::T3App);
@@ -48,18 +49,18 @@ pub fn outermost(taken: u16) -> Source {
 /// Times of probes at the reflector.
 #[derive(Clone, Debug, Default)]
 pub struct Turnarounds {
-    /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
+    /// Time from T2 app to T3 app, `CLOCK_MONOTONIC`, ns.
     pub app: SequencedHistogram,
-    /// From T2 kernel to [`kernel_ends`], ns of the kernel's clock.
+    /// Time between the stamps of [`kernel_ends`], in the kernel's clock, ns.
     pub kernel: SequencedHistogram,
-    /// From T2 nic to T3 nic, ns of the PHC.
+    /// Time from T2 nic to T3 nic, in the PHC, ns.
     pub nic: SequencedHistogram,
     /// Probes whose time exceeded the reflector's threshold.
     pub over: u64,
 }
 
 impl Turnarounds {
-    /// Adds a probe's time by one clock.
+    /// Adds the time of a probe, measured by one clock.
     #[inline]
     pub fn record(&mut self, source: Source, sequence: u64, time: Ns) {
         let times = match source {
@@ -78,7 +79,8 @@ impl Turnarounds {
         self.over += other.over;
     }
 
-    /// Each clock with its name in JSON and limits, and its times, the nearest to the wire first.
+    /// For each clock: its source, its name in JSON and limits, and its times; the clock nearest to the wire comes
+    /// first.
     pub fn all(&self) -> [(Source, &'static str, &SequencedHistogram); 3] {
         [
             (Source::Nic, "nic_turnaround", &self.nic),
@@ -88,16 +90,16 @@ impl Turnarounds {
     }
 }
 
-/// Times of all sessions together, with a histogram if one is drawn.
+/// Times of all sessions together, with a histogram if one is requested.
 #[derive(Clone, Debug)]
 pub struct AllTurnarounds {
     /// The times.
     pub times: Turnarounds,
-    /// Stamps that the reflector takes.
+    /// Stamps that the reflector takes, as a mask ([`Stamp::bit`]).
     pub taken: u16,
     /// Times by the outermost clock, in buckets of equal width.
     pub drawn: Option<FixedWidthHistogram>,
-    /// Probes received so far, without duplicates.
+    /// Number of probes received so far, excluding duplicates.
     pub received: u64,
     /// Duplicate probes.
     pub duplicates: u64,
@@ -106,7 +108,7 @@ pub struct AllTurnarounds {
 }
 
 impl AllTurnarounds {
-    /// No times yet.
+    /// Creates an empty collection.
     pub fn new(taken: u16, axis: Option<HistogramAxis>) -> Self {
         Self {
             times: Turnarounds::default(),
@@ -118,13 +120,13 @@ impl AllTurnarounds {
         }
     }
 
-    /// A copy without the drawn histogram, which can be large.
+    /// A copy without the `drawn` histogram, which can be large.
     #[must_use]
     pub fn without_drawn(&self) -> Self {
         Self { times: self.times.clone(), drawn: None, ..*self }
     }
 
-    /// Adds a probe's time by one clock.
+    /// Adds the time of a probe, measured by one clock.
     #[inline]
     pub fn record(&mut self, source: Source, sequence: u64, time: Ns) {
         self.times.record(source, sequence, time);

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const PORT: u16 = 6185;
 /// Maximum wait for a message, so that callers check their stop flag and clock.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
-/// Receive buffer, bytes.
+/// Size of the receive buffer, bytes.
 const BUFFER: i32 = 4 << 20;
 /// Maximum number of stamps per call.
 const AT_ONCE: usize = 64;
@@ -37,30 +37,30 @@ pub enum UdpError {
     /// There is no route to the peer.
     #[error("{peer}: {cause}; is the address right, and does a device lead there (ip route get {})?", .peer.ip())]
     NoRoute {
-        /// The other end.
+        /// The peer.
         peer: SocketAddr,
-        /// Error of the kernel.
+        /// The kernel's error.
         cause: io::Error,
     },
     /// A message exceeds a datagram, or the MTU without fragmentation.
     #[error("{peer}: a message of {len} bytes does not fit; try a smaller --size")]
     TooLong {
-        /// The other end.
+        /// The peer.
         peer: SocketAddr,
         /// Length of the message, bytes.
         len: usize,
     },
-    /// A socket option was refused.
+    /// The kernel refused a socket option.
     #[error(transparent)]
     Option(#[from] SocketError),
     /// Another error.
     #[error("{at}: {doing}: {cause}")]
     Os {
-        /// The local address; the peer's for sending.
+        /// The local address; when sending, the peer's.
         at: SocketAddr,
         /// Operation that failed.
         doing: &'static str,
-        /// Error of the kernel.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
@@ -80,12 +80,12 @@ pub struct UdpOptions {
     pub dscp: Option<u8>,
 }
 
-/// Address of the other end, and the local address of answers to it.
+/// Address of the peer, and the local address from which it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpPeer {
-    /// The other end's address.
+    /// The peer's address.
     pub address: SocketAddr,
-    /// Local address that the probe was sent to, for a reflector on all addresses.
+    /// Local address to which the probe was sent, for a reflector that listens on all addresses.
     pub asked: Option<IpAddr>,
 }
 
@@ -98,7 +98,7 @@ impl std::fmt::Display for UdpPeer {
 /// A UDP socket of either end; the emitter's is connected.
 pub struct Udp {
     socket: UdpSocket,
-    /// Address of the listener; for an emitter, of the other end.
+    /// Address that the socket listens on; for an emitter, the peer's address.
     at: SocketAddr,
     connected: bool,
     /// Whether it listens on all addresses of this machine.
@@ -107,7 +107,7 @@ pub struct Udp {
     stamps: Stamps,
     control: Control,
     queued: Vec<u8>,
-    /// Offset of the message in the last packet of the error queue.
+    /// Offset of the message in the last packet read from the error queue.
     message_at: usize,
     refusal: Option<Errno>,
 }
@@ -124,11 +124,11 @@ impl Udp {
         Ok(udp)
     }
 
-    /// Creates a reflector's socket that listens at this address; the unspecified address stands for all of this
+    /// Creates a reflector's socket that listens at this address; the unspecified address means all addresses of this
     /// machine.
     ///
     /// # Errors
-    /// If the address is in use or not of this machine, or the kernel refuses an option.
+    /// If the address is in use or does not belong to this machine, or the kernel refuses an option.
     pub fn listen(at: SocketAddr, options: &UdpOptions) -> Result<Self, UdpError> {
         Self::open(at, None, options)
     }
@@ -181,12 +181,12 @@ impl Udp {
         })
     }
 
-    /// Address of the listener; for an emitter, of the other end.
+    /// Address that the socket listens on; for an emitter, the peer's address.
     pub fn at(&self) -> SocketAddr {
         self.at
     }
 
-    /// The peer of an emitter, for [`crate::emit::emit`].
+    /// An emitter's peer, for [`crate::emit::emit`].
     pub fn peer(&self) -> UdpPeer {
         UdpPeer { address: self.at, asked: None }
     }
@@ -196,7 +196,7 @@ impl Udp {
         if self.connected {
             return send(fd, message, flags);
         }
-        // On a dual-stack socket, IPv4 peers have mapped addresses, and so have the sources of answers.
+        // On a dual-stack socket, IPv4 peers have IPv4-mapped addresses, and so do the source addresses of answers.
         let address = SockaddrStorage::from(to.address);
         let data = [IoSlice::new(message)];
         match to.asked {
@@ -254,7 +254,7 @@ impl Transport for Udp {
     #[inline]
     fn send(&mut self, to: UdpPeer, message: &[u8]) -> Result<Sent, UdpError> {
         let sent = match self.send_once(&to, message) {
-            // The error belongs to the previous message; this one was not sent, so it is sent again.
+            // The error is that of the previous message; this one was not sent, so it is sent again.
             Err(Errno::ECONNREFUSED) if self.connected => self.send_once(&to, message),
             sent => sent,
         };
@@ -271,7 +271,7 @@ impl Transport for Udp {
             | Errno::ENETDOWN
             | Errno::EHOSTDOWN
             | Errno::EINVAL => {}
-            // Errors of one emitter do not stop a reflector.
+            // An error with one emitter does not stop a reflector.
             _ if !self.connected => return Ok(Sent::Refused),
             Errno::EMSGSIZE => return Err(UdpError::TooLong { peer, len: message.len() }),
             _ => return Err(UdpError::Os { at: peer, doing: "sending", cause: errno.into() }),
@@ -290,8 +290,8 @@ impl Transport for Udp {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Got::Nothing),
             Some(libc::ECONNREFUSED) if self.connected => Ok(Got::NobodyThere),
-            // The route is broken, perhaps temporarily: the caller counts the silence. For a reflector, one emitter has
-            // ended, which does not concern the others.
+            // For an emitter, the route is broken, perhaps temporarily: the caller measures the silence. For a
+            // reflector, one emitter is gone, which does not affect the others.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN) => {
                 Ok(Got::Nothing)
             }
@@ -356,7 +356,7 @@ mod tests {
             let mut message = [0u8; 96];
             Header { kind: Kind::Probe, session: 1, sequence: 2, first: 3, second: 4 }.write(&mut message);
             let mut buffer = [0; 300];
-            // The kernel starts to stamp received packets a moment after the request.
+            // The kernel starts to stamp received packets some time after the request.
             let came = (0..5000).find_map(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 emitter.left(&mut |_| ()).unwrap();

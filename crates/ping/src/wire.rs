@@ -1,4 +1,4 @@
-//! Format of messages on the wire; docs/ping.md has it as a table.
+//! Format of messages on the wire; docs/ping.md contains it as a table.
 //!
 //! A header of 32 bytes, all numbers big-endian:
 //!
@@ -6,8 +6,8 @@
 //!  0 magic "LP"   2 version (1)   3 kind   4 session   8 sequence (8)   16 time (8)   24 time (8)
 //! ```
 //!
-//! Probes of 96 bytes or more have room for the reflector's further stamps in the answer. Answers are never longer than
-//! probes, so a reflector cannot amplify traffic.
+//! Probes of 96 bytes or more leave room for the reflector's further stamps in the answer. Answers are never longer
+//! than probes, so a reflector cannot be used to amplify traffic.
 
 use crate::transaction::{Stamp, Stamps};
 use latpath_model::Ns;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 const MAGIC: [u8; 2] = *b"LP";
 /// Version of this format.
 const VERSION: u8 = 1;
-/// Length of the header and of the shortest probe, bytes.
+/// Length of the header, and of the shortest probe, bytes.
 pub const HEADER: usize = 32;
 /// Length of the shortest probe with room for all of the reflector's stamps, bytes.
 pub const FULL: usize = 96;
@@ -36,7 +36,7 @@ pub enum Kind {
     Probe = 0,
     /// The reflector's answer to a probe.
     Answer = 1,
-    /// The emitter's periodic query, once a second: see [`Welcome`].
+    /// The emitter's periodic query: see [`Welcome`].
     Hello = 2,
     /// The reflector's answer to a hello.
     Welcome = 3,
@@ -51,7 +51,7 @@ pub struct Header {
     pub kind: Kind,
     /// Session number, chosen by the emitter at random.
     pub session: u32,
-    /// Sequence number of the probe, from 0; an answer has that of its probe.
+    /// Sequence number of the probe, from 0; in an answer, that of the answered probe.
     pub sequence: u64,
     /// Probe: T1 app. Answer: T2 app.
     pub first: Ns,
@@ -112,12 +112,12 @@ impl Header {
     }
 }
 
-/// The version of a latpath message of another version.
+/// The version number in a latpath message, if it is another version than this one.
 pub fn other_version(bytes: &[u8]) -> Option<u8> {
     (bytes.len() >= HEADER && bytes[..2] == MAGIC && bytes[2] != VERSION).then(|| bytes[2])
 }
 
-/// Stamps of sending an answer, known only afterwards and so carried by a later answer.
+/// Stamps taken when an answer was sent. They are known only afterwards, so a later answer carries them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateStamps {
     /// Sequence number of the answer.
@@ -130,7 +130,7 @@ pub struct LateStamps {
 pub const LATE_STAMPS: [Stamp; 3] = [Stamp::T3Sched, Stamp::T3Driver, Stamp::T3Nic];
 
 impl LateStamps {
-    /// Marks absent stamps.
+    /// Sequence number that marks absent stamps.
     const NONE: u64 = u64::MAX;
 
     fn write(this: Option<&Self>, bytes: &mut [u8], at: usize) {
@@ -160,7 +160,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Writes the body after the header if there is room. Returns whether there was.
+    /// Writes the body after the header if there is room for it. Returns whether there was.
     #[inline]
     pub fn write(&self, bytes: &mut [u8]) -> bool {
         if bytes.len() < FULL {
@@ -182,7 +182,7 @@ impl Answer {
         Self { nic: time(bytes, 32), kernel: time(bytes, 40), afterwards: LateStamps::read(bytes, 48) }
     }
 
-    /// Copies the stamps of the same transaction to `stamps`.
+    /// Copies the stamps that belong to the answered transaction into `stamps`.
     pub fn note(&self, stamps: &mut Stamps) {
         stamps.set_if(Stamp::T2Nic, self.nic);
         stamps.set_if(Stamp::T2Kernel, self.kernel);
@@ -192,10 +192,10 @@ impl Answer {
 /// A reading of a NIC clock: at `CLOCK_MONOTONIC` time `at`, the PHC showed `at + offset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NicReading {
-    /// Number of the PHC on its machine.
+    /// PHC index: N of `/dev/ptpN` on the NIC's machine.
     #[serde(rename = "phc")]
     pub index: i32,
-    /// Time of the reading, `CLOCK_MONOTONIC` of the NIC's machine.
+    /// Time of the reading, `CLOCK_MONOTONIC` of the NIC's machine, ns.
     #[serde(skip)]
     pub at: Ns,
     /// PHC − `CLOCK_MONOTONIC` at that time, ns.
@@ -211,17 +211,17 @@ pub struct NicReading {
 /// Counts of a reflector for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReflectorCounters {
-    /// Received probes without duplicates.
+    /// Received probes, excluding duplicates.
     pub received: u64,
     /// Duplicate probes.
     pub duplicates: u64,
     /// Probes received after a later one.
     pub reordered: u64,
-    /// Answers refused by its kernel.
+    /// Answers that its kernel refused to send.
     pub refused: u64,
-    /// Messages of any sender that were neither hellos nor probes of a known session.
+    /// Messages from any sender that were neither hellos nor probes of a known session.
     pub foreign: u64,
-    /// Messages of any sender dropped by its kernel because of a full socket buffer.
+    /// Messages from any sender that its kernel dropped because the socket buffer was full.
     pub dropped: u64,
 }
 
@@ -230,7 +230,7 @@ pub struct ReflectorCounters {
 pub struct Welcome {
     /// Identity of the kernel's clock; equal if emitter and reflector share a kernel and time namespace.
     pub boot_id: [u8; 16],
-    /// Mask of its stamps ([`Stamp::bit`]).
+    /// Mask of the stamps that it takes ([`Stamp::bit`]).
     pub taken: u16,
     /// Name of the device, truncated to 15 bytes.
     pub device: String,
@@ -240,21 +240,22 @@ pub struct Welcome {
     pub disturbances: u32,
     /// Counts of the session.
     pub seen: ReflectorCounters,
-    /// The time of the grandmaster that a clock of its machine follows, if the hello asked for it. Earlier versions report
-    /// none.
+    /// The time of the grandmaster that a clock of its machine follows, if the hello requested it. Earlier versions do
+    /// not report it.
     pub ptp: Option<PtpTime>,
-    /// Start of the session at the reflector, its `CLOCK_MONOTONIC`. A change shows a restart, which resets the counts.
+    /// Start of the session at the reflector, in its `CLOCK_MONOTONIC`. A change indicates a restart, which resets the
+    /// counts.
     pub begun: Ns,
     /// Stamps of an earlier answer.
     pub afterwards: Option<LateStamps>,
 }
 
-/// Marks a hello whose welcome is to have the grandmaster's time; earlier versions ignore the mark.
+/// Requests the grandmaster's time in the welcome to this hello; earlier versions ignore the request.
 pub fn ask_for_ptp(hello: &mut [u8; CONTROL]) {
     hello[HEADER] = 1;
 }
 
-/// Whether a hello asks for the grandmaster's time.
+/// Whether a hello requests the grandmaster's time.
 pub fn asks_for_ptp(hello: &[u8]) -> bool {
     hello.get(HEADER) == Some(&1)
 }

@@ -1,13 +1,13 @@
 //! Probes in raw Ethernet frames that bypass the kernel's network stack: AF_XDP.
 //!
 //! An XDP program redirects latpath's frames to the socket of their receive queue, before the kernel allocates packets,
-//! and passes all others on. Frames are in memory shared by kernel and process, where polling reads a single word. Sent
-//! frames use the first queue and bypass the queueing discipline.
+//! and passes all others to the kernel. Frames are in memory that the kernel and the process share, where polling reads
+//! only the producer index of a ring. Sent frames use the first queue and bypass the queueing discipline.
 //!
-//! A device has at most one XDP program: one emitter or reflector by AF_XDP, and none beside another program. If a NIC
-//! strips 802.1Q tags (`ethtool -K IF rxvlan off` disables that), XDP does not see them. Neither kernel nor NIC stamps
-//! these frames. The XDP program can stamp received frames, in place of the kernel's receive stamp; a few drivers have
-//! no room for its metadata (bpf_xdp_adjust_meta), so their frames have no stamp.
+//! A device has at most one XDP program: one emitter or reflector using AF_XDP, and none besides another program. If a
+//! NIC strips 802.1Q tags (`ethtool -K IF rxvlan off` disables that), XDP does not see them. Neither the kernel nor the
+//! NIC stamps these frames. The XDP program can stamp received frames, in place of the kernel's receive stamp; a few
+//! drivers have no room for its metadata (bpf_xdp_adjust_meta), so their frames have no stamp.
 
 mod kernel;
 mod program;
@@ -29,10 +29,10 @@ use std::io;
 const MAX_QUEUES: usize = 64;
 /// Maximum wait for a frame, so that callers check their stop flag and clock, ns.
 const WAIT_NS: i64 = 50_000_000;
-/// Number of polls of empty rings between two checks that the device exists.
+/// Number of polls of empty rings between two checks of whether the device exists.
 const LOOKS: u32 = 1 << 16;
 
-/// Attachment of the XDP program.
+/// Place at which the XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the driver, before the kernel allocates a packet.
@@ -53,15 +53,15 @@ impl fmt::Display for Place {
 /// Options of AF_XDP.
 #[derive(Clone, Debug)]
 pub struct XdpOptions {
-    /// Device, session and groups. Of the stamps, the XDP program takes the kernel's receive stamp.
+    /// Device, session, groups and stamps. Of the stamps, only the kernel's receive stamp is taken, by the XDP program.
     pub frames: Options,
     /// Required place of the program; by default the best one that works.
     pub place: Option<Place>,
     /// Whether zero copy is required (`true`) or excluded (`false`); by default the best mode that works.
     pub zero_copy: Option<bool>,
-    /// Busy polling of the NIC in system calls of this process.
+    /// Busy polling of the NIC, in the system calls of this process.
     pub busy_poll: BusyPoll,
-    /// Whether frames use huge pages.
+    /// Whether the frames' memory consists of huge pages.
     pub huge_pages: bool,
 }
 
@@ -87,7 +87,7 @@ pub enum XdpError {
     /// A permission is missing.
     #[error("{0}: AF_XDP needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; try with sudo")]
     NotAllowed(String),
-    /// The device has an XDP program already.
+    /// The device already has an XDP program.
     #[error(
         "{device}: another XDP program{} is attached already, and there can be only one (bpftool net show dev {device}); stop the program that \
          attached it, or ping without AF_XDP", .id.map_or(String::new(), |id| format!(" (id {id})"))
@@ -95,7 +95,7 @@ pub enum XdpError {
     Taken {
         /// Name of the device.
         device: String,
-        /// Number of the other program.
+        /// ID of the other program.
         id: Option<u32>,
     },
     /// The program cannot be attached at this place.
@@ -105,32 +105,32 @@ pub enum XdpError {
         device: String,
         /// The place that was requested.
         place: Place,
-        /// Error of the kernel.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// The kernel refused the socket of a queue.
+    /// The kernel refused the socket for a queue.
     #[error("{device}: no AF_XDP socket on its queue {queue} ({how}): {cause}")]
     Queue {
         /// Name of the device.
         device: String,
-        /// Number of the queue.
+        /// Index of the queue.
         queue: u32,
-        /// Mode: with or without copies.
+        /// Mode of the socket: with or without copies.
         how: &'static str,
-        /// Error of the kernel.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// Memory was refused.
+    /// The kernel refused the memory.
     #[error("{device}: memory for frames{}: {cause}", if *.huge { " in huge pages (sysctl vm.nr_hugepages; some of 2 MiB for each queue)" } else { "" })]
     Memory {
         /// Name of the device.
         device: String,
         /// Whether huge pages were requested.
         huge: bool,
-        /// Error of the kernel.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// Zero copy is impossible at the place of the program.
+    /// Zero copy is impossible at the program's place.
     #[error("{0}: without copies the XDP program must be in the driver, and it is behind it")]
     NoZeroCopy(String),
     /// Another error.
@@ -140,7 +140,7 @@ pub enum XdpError {
         device: String,
         /// Operation that failed.
         doing: &'static str,
-        /// Error of the kernel.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
@@ -155,7 +155,7 @@ impl XdpError {
     }
 }
 
-/// A remedy if a driver refuses.
+/// A hint for the user if a driver rejects the program.
 fn hint(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "; its driver has no XDP",
@@ -164,7 +164,7 @@ fn hint(cause: &io::Error) -> &'static str {
     }
 }
 
-/// The mode found to work.
+/// The mode that was found to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
     /// Place of the XDP program.
@@ -189,7 +189,7 @@ pub struct Xdp {
     sockets: Vec<Socket>,
     /// Index of the socket to poll next.
     next: usize,
-    /// Socket that holds the group memberships; it receives nothing.
+    /// Socket that holds the multicast memberships; it receives nothing.
     groups: PacketSocket,
     options: XdpOptions,
     program: Program,
@@ -203,7 +203,7 @@ impl Xdp {
     /// Opens a socket per queue and attaches the program.
     ///
     /// # Errors
-    /// The device, its queues, the program's place or memory is unavailable, or a permission is missing.
+    /// If the device, its queues, the program's place or the memory is unavailable, or a permission is missing.
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
         let XdpOptions { frames, .. } = &options;
         let name = frames.device.clone();
@@ -220,7 +220,7 @@ impl Xdp {
             // A zero-copy socket would receive nothing from a generic program.
             (Some(false), _) | (_, Place::Generic) => Bind::Copy,
         };
-        // A received frame has headroom before it, and its memory must be within one page.
+        // A received frame is preceded by headroom, and its memory must not cross a page boundary.
         let chunk = if device.mtu + AROUND + kernel::HEADROOM <= 2048 { 2048 } else { 4096 };
         let sockets = open_queues(device, &options, chunk, how)?;
         for (queue, socket) in sockets.iter().enumerate() {
@@ -242,12 +242,12 @@ impl Xdp {
         Mode { place: self.program.place, zero_copy, queues: self.sockets.len() }
     }
 
-    /// Maximum length of a message in a frame, bytes.
+    /// Maximum length of a message in a frame with this framing, bytes.
     pub fn room(&self, framing: Framing) -> usize {
         room(framing, self.device().mtu).min(self.longest - AROUND)
     }
 
-    /// Polls every queue once for a message.
+    /// Polls each queue once until one has a message.
     #[inline]
     fn take_next(&mut self, buffer: &mut [u8]) -> Option<Arrived<Peer>> {
         let count = self.sockets.len();
@@ -270,11 +270,11 @@ impl Xdp {
         None
     }
 
-    /// Checks periodically that the device exists.
+    /// Checks from time to time that the device still exists.
     fn alive(&mut self, slept: bool) -> Result<(), XdpError> {
         self.looks = self.looks.wrapping_add(1);
         if slept || self.looks.is_multiple_of(LOOKS) {
-            // The kernel reports the removal of a device once; a device that is down causes no error.
+            // The kernel reports an error once when a device is removed, and none for a device that is down.
             if let Some(cause) = self.sockets.iter().find_map(Socket::error) {
                 return Err(self.device().failed("receiving", cause).into());
             }
@@ -307,7 +307,7 @@ fn open_queues(device: &Device, options: &XdpOptions, chunk: usize, how: Bind) -
         socket.polls = options.busy_poll != BusyPoll::default();
         match socket.bind(device.index, queue, how) {
             Ok(()) => sockets.push(socket),
-            // Beyond the last queue.
+            // EINVAL: the device has no further queue.
             Err(cause) if queue > 0 && cause.raw_os_error() == Some(libc::EINVAL) => break,
             Err(cause) if cause.raw_os_error() == Some(libc::ENETDOWN) => {
                 return Err(DeviceError::Down(name()).into());
@@ -343,7 +343,7 @@ impl Transport for Xdp {
         let errno = match self.sockets[0].send(|frame| write(frame, &to, from, message)) {
             Ok(Some(_)) => return Ok(Sent::Taken),
             Ok(None) => libc::ENOBUFS,
-            // A device that is down may come back.
+            // A device that is down may come back, so this is a refusal rather than an error.
             Err(cause) => match cause.raw_os_error() {
                 Some(libc::ENOBUFS) => libc::ENOBUFS,
                 Some(errno @ (libc::ENETDOWN | libc::ENXIO)) if self.device().is_there() => errno,

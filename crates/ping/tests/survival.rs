@@ -1,5 +1,5 @@
-//! Data that survives a kill and a full disk, and the files that a breach leaves. Each case runs in a process of its
-//! own: this program, started again.
+//! Data that survives a kill and a full disk, and the files that a breach leaves behind. Each case runs in its own
+//! process: this program, started again.
 
 use latpath_ping::{
     breach::{BreachOptions, BreachTrace, BreachedProbe, Edge},
@@ -80,7 +80,7 @@ fn route() -> Route {
 
 fn transaction(sequence: u64) -> Transaction {
     let mut t = Transaction { sequence, ..Transaction::default() };
-    // Noise that does not compress.
+    // Noise, so that the log does not compress.
     let noise = (sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64;
     for (at, stamp) in Stamp::ALL.into_iter().enumerate() {
         t.mapped.set(stamp, sequence as i64 * 20_000_000 + at as i64 * noise);
@@ -89,7 +89,7 @@ fn transaction(sequence: u64) -> Transaction {
     t
 }
 
-/// Logs in both formats, and prints the number of transactions that are safe in each.
+/// Logs in both formats until killed, and prints the number of transactions that are safe in each.
 fn log_for_ever(folder: &Path) -> Outcome {
     let open = |name: &str| Log::open(&folder.join(name), Keep::All, &LogOptions::default());
     let mut logs = [open("log.csv")?, open("log.parquet")?];
@@ -200,7 +200,7 @@ fn instance(what: &str) -> Result<PathBuf, Failed> {
     Ok(Tracefs::open()?.path().join("instances").join(unique(what)))
 }
 
-/// All saved text.
+/// Concatenates all saved text.
 fn text(folder: &Path) -> Result<String, Failed> {
     let read = |name| fs::read_to_string(folder.join(name));
     Ok(read("breach.trace")? + &read("breach.trace.snapshot").unwrap_or_default())
@@ -222,7 +222,7 @@ fn frozen() -> Outcome {
     assert!(!instance("frozen")?.exists());
     let again = BreachTrace::prepare(options(folder.path(), "frozen", true)).err().ok_or("the file is there")?;
     assert!(again.to_string().contains("exists already"), "{again}");
-    // As left by a killed run.
+    // An empty file, as a killed run leaves it, is no obstacle.
     fs::write(folder.path().join("breach.trace"), "")?;
     let _ = fs::remove_file(folder.path().join("breach.trace.snapshot"));
     BreachTrace::prepare(options(folder.path(), "frozen", true))?;
@@ -268,7 +268,7 @@ fn nothing_happened() -> Outcome {
     Ok(())
 }
 
-/// Holds a breach until a line arrives on standard input.
+/// Keeps a breach for inspection until a line arrives on standard input.
 fn hold(folder: &Path) -> Outcome {
     let breach = BreachTrace::prepare(options(folder, "hold", true))?;
     breach.breach(&BreachedProbe::of(1, &transaction(1), &route(), &[]));

@@ -5,39 +5,39 @@ use latpath_linux::Cpus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of names in a list.
+/// Maximum number of names listed per collision.
 const MOST_NAMES: usize = 8;
 
-/// Kind of a collision, the worst first.
+/// Kinds of collisions, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CollisionKind {
-    /// QEMU's main loop may run only where real-time vCPUs of at least its priority run.
+    /// QEMU's main loop may run only on CPUs with real-time vCPUs of at least its priority.
     MainLoopBehindVcpu,
-    /// A vhost worker may run only where real-time vCPUs of at least its priority run.
+    /// A vhost worker may run only on CPUs with real-time vCPUs of at least its priority.
     VhostBehindVcpu,
     /// Two real-time vCPUs are pinned to the same CPU.
     TwoRealtimeVcpus,
-    /// A thread may run where a real-time vCPU of at least its priority runs, and also elsewhere.
+    /// A thread may run on CPUs with real-time vCPUs of at least its priority, but also on others.
     MayMeetVcpu,
-    /// An interrupt is served on a CPU that a vCPU or a polling thread is pinned to.
+    /// An interrupt is served on a CPU to which a vCPU or a polling thread is pinned.
     InterruptOnReserved,
     /// An interrupt is served on an isolated CPU that was not assigned to it.
     InterruptOnIsolated,
-    /// A thread other than a vCPU or a polling thread may run on a CPU that one of these is pinned to.
+    /// A thread other than a vCPU or a polling thread may run on a CPU to which one of these is pinned.
     ThreadOnReserved,
-    /// Two vCPUs that are not both in real time are pinned to the same CPU.
+    /// Two vCPUs that are not both real-time are pinned to the same CPU.
     TwoVcpus,
-    /// A vCPU may run on isolated and on other CPUs.
+    /// A vCPU may run both on isolated CPUs and on others.
     VcpuAcross,
-    /// A polling thread of Open vSwitch is on a CPU that is not isolated.
+    /// A polling thread of Open vSwitch may run on a CPU that is not isolated.
     PmdNotIsolated,
-    /// The other CPU of a core that a vCPU or polling thread is pinned to is in use.
+    /// The sibling of a CPU to which a vCPU or polling thread is pinned is in use: it belongs to the same core.
     SiblingInUse,
 }
 
 impl CollisionKind {
-    /// The kind in texts: the fault of the thread or interrupt.
+    /// The kind in messages, as a predicate of the thread or interrupt at fault.
     pub fn text(self) -> &'static str {
         match self {
             Self::MainLoopBehindVcpu | Self::VhostBehindVcpu => "waits behind vCPUs in real time, a deadlock",
@@ -54,27 +54,27 @@ impl CollisionKind {
     }
 }
 
-/// Threads or interrupts that disturb each other.
+/// Threads or interrupts that disturb each other on some CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Collision {
     /// Its kind.
     pub kind: CollisionKind,
-    /// The CPUs where it happens.
+    /// The CPUs that they share.
     #[schemars(with = "String")]
     pub cpus: Cpus,
-    /// Name of the thread or interrupt that should be elsewhere.
+    /// Name of the thread or interrupt at fault, which should run elsewhere.
     pub who: String,
-    /// Its thread or interrupt number.
+    /// Its TID or interrupt number.
     pub number: Option<u32>,
-    /// CPUs on which it may run now.
+    /// CPUs on which it may currently run.
     #[schemars(with = "String")]
     pub on: Cpus,
-    /// Names of the threads that it meets.
+    /// Names of the threads that it shares the CPUs with.
     pub with: Vec<String>,
 }
 
 impl Placement {
-    /// The collisions, the worst kinds first; a thread or interrupt is in one collision at most, of its worst kind.
+    /// The collisions, in order of kind, the worst first; each thread or interrupt appears only in its worst collision.
     pub fn collisions(&self) -> Vec<Collision> {
         let mut all = Vec::new();
         self.behind_vcpus(&mut all);
@@ -94,12 +94,13 @@ impl Placement {
         all
     }
 
-    /// Pinned vCPUs in real time.
+    /// Pinned real-time vCPUs.
     fn realtime_vcpus(&self) -> Vec<&Worker> {
         self.vcpus().filter(|vcpu| vcpu.priority > 0 && self.is_pinned(vcpu)).collect()
     }
 
-    /// Threads of the host that never get a CPU while a guest keeps it: a vCPU in real time does not yield to them.
+    /// Adds threads of the host that may never get a CPU while a guest uses it: a real-time vCPU does not yield to
+    /// them.
     fn behind_vcpus(&self, all: &mut Vec<Collision>) {
         let vcpus = self.realtime_vcpus();
         for worker in self.workers.iter().filter(|worker| worker.job != Job::Vcpu && worker.job != Job::KvmHelper) {
@@ -128,7 +129,7 @@ impl Placement {
         for (at, vcpu) in vcpus.iter().enumerate() {
             let others: Vec<&Worker> =
                 vcpus[..at].iter().copied().filter(|other| other.cpus.overlaps(&vcpu.cpus)).collect();
-            // The scheduler spreads threads over several CPUs, but not over isolated ones.
+            // The scheduler distributes threads over several CPUs, but not over isolated ones.
             let are_apart = |first: &Worker| {
                 vcpu.cpus.iter().count() > 1 && !(vcpu.cpus.within(&self.isolated) && first.cpus.within(&self.isolated))
             };
@@ -144,7 +145,7 @@ impl Placement {
     fn interrupts_in_the_way(&self, all: &mut Vec<Collision>) {
         let reserved = self.reserved();
         for interrupt in &self.interrupts {
-            // The kernel's own: one per CPU, or one that never fires.
+            // The interrupt is one of the kernel's own, with one instance per CPU, or it never fires.
             if interrupt.serving.is_empty() {
                 continue;
             }
@@ -196,7 +197,8 @@ impl Placement {
         }
     }
 
-    /// Two CPUs of a core share its units: work on one slows the other.
+    /// Adds vCPUs and polling threads whose core's other CPU is in use: CPUs of one core share its execution units, so
+    /// that work on one slows down the other.
     fn siblings_in_use(&self, all: &mut Vec<Collision>) {
         let reserved = self.reserved();
         for worker in self.workers.iter().filter(|w| w.job.is_exclusive() && self.is_pinned(w)) {
@@ -210,7 +212,7 @@ impl Placement {
                 let is_same_vm = |w: &&Worker| !w.vm.is_empty() && w.vm == worker.vm;
                 let users: Vec<&Worker> =
                     self.workers.iter().filter(|w| w.cpus.contains(*cpu) && self.is_pinned(w)).collect();
-                // vCPUs of one guest on one core are its own choice.
+                // If vCPUs of the same guest share a core, that is the guest's own matter.
                 let is_own = !users.is_empty() && users.iter().all(is_same_vm);
                 !is_own && (!self.kept().contains(*cpu) || reserved.contains(*cpu))
             };

@@ -42,7 +42,7 @@ pub struct CpuMap {
 }
 
 impl CpuMap {
-    /// The map of a placement.
+    /// Creates the map of a placement.
     pub fn of(placement: &Placement) -> Self {
         let collisions = placement.collisions();
         let (pinned, unpinned): (Vec<&Worker>, Vec<&Worker>) =

@@ -45,11 +45,11 @@ impl Job {
 pub struct Worker {
     /// The thread's task.
     pub job: Job,
-    /// Its name, as settings have it: `guest7 vCPU 0`, `ovs-vswitchd pmd-c03`.
+    /// Its name in settings, e.g. `guest7 vCPU 0`, `ovs-vswitchd pmd-c03`.
     pub name: String,
     /// Name of its virtual machine; empty for other threads.
     pub vm: String,
-    /// Thread number at the time of the reading.
+    /// Thread ID (TID) when the settings were read.
     pub tid: Option<u32>,
     /// CPUs on which it may run.
     #[schemars(with = "String")]
@@ -65,7 +65,7 @@ pub struct Worker {
 pub struct Interrupt {
     /// Its name: `eth0-rx-0`, `nvme0q1`.
     pub name: String,
-    /// Its number at the time of the reading.
+    /// IRQ number when the settings were read.
     pub number: Option<u32>,
     /// CPUs that may serve it.
     #[schemars(with = "String")]
@@ -81,18 +81,18 @@ pub struct Interrupt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CpuUse {
-    /// Neither isolated nor without tick.
+    /// Neither isolated nor tickless.
     Housekeeping,
-    /// Without tick, but balanced by the scheduler.
+    /// Tickless, but balanced by the scheduler.
     NohzFull,
     /// Isolated, with its tick.
     Isolated,
-    /// Isolated and without tick.
+    /// Isolated and tickless.
     IsolatedNohzFull,
 }
 
 impl CpuUse {
-    /// The name in texts.
+    /// The name shown to the user.
     pub fn name(self) -> &'static str {
         match self {
             Self::Housekeeping => "housekeeping",
@@ -106,11 +106,11 @@ impl CpuUse {
 /// The CPUs, threads and interrupts of a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
-    /// CPUs that are on.
+    /// CPUs that are online.
     pub online: Cpus,
     /// Isolated CPUs (`isolcpus=`).
     pub isolated: Cpus,
-    /// CPUs without tick (`nohz_full=`).
+    /// Tickless CPUs (`nohz_full=`).
     pub nohz_full: Cpus,
     /// NUMA node of each CPU; empty if it is unknown.
     pub nodes: BTreeMap<u32, u32>,
@@ -126,7 +126,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Takes the placement from settings of one machine.
+    /// Derives the placement from the settings of one machine.
     pub fn of<'a>(values: impl IntoIterator<Item = &'a SettingValue>) -> Self {
         let mut all = Self::default();
         for value in values {
@@ -136,7 +136,7 @@ impl Placement {
         (all.online, all.isolated, all.nohz_full) =
             (cpus(Setting::CpusOnline), cpus(Setting::CpusIsolated), cpus(Setting::CpusNohzFull));
         if all.isolated.is_empty() {
-            // A run of an earlier version has only the parameter.
+            // Runs of earlier versions recorded only the kernel parameter.
             all.isolated = list_of(all.value(Setting::BootIsolcpus).unwrap_or_default());
         }
         all.nodes =
@@ -153,12 +153,12 @@ impl Placement {
         all
     }
 
-    /// A setting of the machine or of its command line.
+    /// The value of a setting of the machine or its kernel command line.
     pub fn value(&self, setting: Setting) -> Option<&str> {
         self.values_of(setting).first().map(|value| value.value.as_str())
     }
 
-    /// A setting at one target.
+    /// The value of a setting at one target.
     pub fn value_at(&self, setting: Setting, target: &str) -> Option<&str> {
         self.values_of(setting).iter().find(|value| value.target == target).map(|value| value.value.as_str())
     }
@@ -168,7 +168,7 @@ impl Placement {
         self.values.get(setting.id()).map_or(&[], Vec::as_slice)
     }
 
-    /// A setting of each CPU.
+    /// The values of a setting by CPU.
     pub fn each_cpu(&self, setting: Setting) -> impl Iterator<Item = (u32, &str)> + '_ {
         let of = |value: &'_ SettingValue| value.target.parse::<Cpus>().unwrap_or_default();
         let one = move |value| {
@@ -178,12 +178,12 @@ impl Placement {
         self.values_of(setting).iter().flat_map(one)
     }
 
-    /// CPUs that are neither isolated nor without tick.
+    /// CPUs that are neither isolated nor tickless.
     pub fn housekeeping(&self) -> Cpus {
         self.online.without(&self.kept())
     }
 
-    /// CPUs that are isolated or without tick.
+    /// CPUs that are isolated or tickless.
     pub fn kept(&self) -> Cpus {
         let mut kept = self.isolated.clone();
         kept.join(self.nohz_full.clone());
@@ -200,8 +200,7 @@ impl Placement {
         }
     }
 
-    /// Whether a thread may run on only some of the CPUs that are neither isolated nor without tick; on only some of
-    /// all CPUs, if there is no other CPU.
+    /// Whether the thread's affinity excludes any housekeeping CPU; if there are none, any online CPU.
     pub fn is_pinned(&self, worker: &Worker) -> bool {
         let usual = self.housekeeping();
         let usual = if usual.is_empty() { &self.online } else { &usual };
@@ -226,7 +225,7 @@ impl Placement {
         cpus.iter().filter_map(|cpu| self.nodes.get(&cpu).copied()).collect()
     }
 
-    /// Whether two NUMA nodes are apart: their distance is not a node's own.
+    /// Whether the distance between two NUMA nodes is unknown, or differs from that of a node to itself.
     pub fn are_apart(&self, a: u32, b: u32) -> bool {
         if a == b {
             return false;
@@ -261,7 +260,8 @@ impl Placement {
         all
     }
 
-    /// The virtual machine and job of a thread named `guest7 vCPU 0`: machines' names may have spaces.
+    /// The virtual machine and job of a thread, from its name, e.g. `guest7 vCPU 0`. Names of virtual machines may
+    /// contain spaces.
     fn job_in_vm(&self, name: &str) -> (String, Job) {
         let rest = |vm: &String| name.strip_prefix(vm.as_str())?.strip_prefix(' ').map(|rest| (vm.clone(), rest));
         let Some((vm, role)) = self.vms.iter().filter_map(rest).max_by_key(|(vm, _)| vm.len()) else {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/*
- * Bytes of a packet outside its linear part: a jumbo frame of a packet socket has only 14 linear bytes. From Linux 6.11
- * on, the kernel copies them for programs at tracepoints; before, find_fragment finds the first page fragment.
- */
+/* Bytes of a packet outside its linear part: a jumbo frame sent through a packet socket has only 14 linear bytes. From
+ * Linux 6.11 on, the kernel copies these bytes for programs at tracepoints; on older kernels, find_fragment finds the
+ * first page fragment. */
 #ifndef LATPATH_FRAGMENTS_H
 #define LATPATH_FRAGMENTS_H
 
@@ -15,10 +14,10 @@ struct fragment_bytes {
 	__u8 byte[FRAGMENT_BYTES];
 };
 
-/* One copy per scratch memory. */
+/* One copy per scratch buffer. */
 MAP(fragment_copies, ARRAY, SCRATCHES, __u32, struct fragment_bytes);
 
-/* The kfunc is older, but was not available to tracepoints. */
+/* The kfunc is older than Linux 6.11, but was not available to tracepoint programs. */
 static __always_inline int loads_fragments(void)
 {
 	return LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 11, 0) && bpf_ksym_exists(bpf_dynptr_from_skb);

@@ -13,7 +13,7 @@ enum dedup_mode {
 	DEDUP_SKIP_ONCE, /* the second hook of a UDP reader */
 };
 
-/* The device of a packet. Pointers in it are read without further cost for the verifier: see UNTRUSTED. */
+/* The device of a packet. Reading pointers in it does not slow down the verifier: see UNTRUSTED. */
 static __always_inline struct net_device *device_of(struct sk_buff *skb)
 {
 	return UNTRUSTED(skb)->dev;
@@ -75,7 +75,8 @@ static __always_inline int slow_path(struct percpu *p, struct scratch *scratch)
 	return off;
 }
 
-/* The packet that a thread saw last at such a point; threads may collide. */
+/* The last packet that a thread handled at a hook with deduplication. Threads with the same slot overwrite each other.
+ */
 struct last_seen {
 	__u64 what;
 	__u32 who;
@@ -86,10 +87,9 @@ struct last_seen {
 
 MAP(last_seen, ARRAY, LAST_SEEN, __u32, struct last_seen);
 
-/*
- * Whether this thread saw this packet last at such a point. Between both hooks, another thread may take the CPU, on a
- * real-time kernel even from a softirq. The idle threads of all CPUs are thread 0.
- */
+/* Whether this thread's last packet was this one, at the same point, so that a second hook sees it. The state is per
+ * thread: between the two hooks another thread may take the CPU, on a real-time kernel even from a softirq. The idle
+ * threads of all CPUs have TID 0, so their CPU identifies them. */
 static __always_inline int is_repeated(__u32 cpu, __u32 tid, __u32 point, __u32 stream, __u32 key, enum dedup_mode mode)
 {
 	__u64 now = (__u64)point << 56 | 1ull << 55 | (__u64)stream << 32 | key;
@@ -130,7 +130,7 @@ static __always_inline int lacks_link_header(struct sk_buff *skb, struct net_dev
 	return (__u32)skb->network_header < (__u32)skb->mac_header + 14;
 }
 
-/* Address of the IP header of such a packet. */
+/* Address of the IP header of a packet without an Ethernet header. */
 static __always_inline __u64 ip_header_of(struct sk_buff *skb, __u32 kind)
 {
 	return IS_POINT_OF(kind, RECEIVED) ? (__u64)skb->data : (__u64)skb->head + skb->network_header;
@@ -150,27 +150,24 @@ static __always_inline __u32 linear_of(struct sk_buff *skb, __u64 mac)
 	return (__u32)((__u64)skb->data - mac) + skb->len - skb->data_len;
 }
 
-/* Whether the arrival times of NICs are taken. */
+/* Whether to take sightings of packets' arrival at NICs, with the NICs' timestamps. */
 const volatile __u8 nic_stamps = 0;
 
-/*
- * Takes a sighting of a received packet at its NIC, if the NIC has stamped it. It takes scalars, because a pointer to a
- * struct would force the caller to keep it in memory, also where no NIC stamps packets.
- */
+/* Takes a sighting of a received packet at its NIC, if the NIC has timestamped it. The parameters are scalars, because
+ * a pointer to a struct would force the caller to keep the struct in memory, even where no NIC timestamps packets. */
 static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64 t, __u32 stream, __u32 key);
 
-/* Whether packets at a hook enter the stack, each seen by one of two hooks. */
+/* Whether packets enter the stack at a hook: the GRO hook or the stack's, only one of which takes a packet's sighting.
+ */
 static __always_inline int enters_stack(enum dedup_mode mode)
 {
 	return mode == DEDUP_GRO || mode == DEDUP_STACK;
 }
 
-/*
- * The fast path of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before.
+/* The fast path, for nearly every packet of a stream: its CPU has seen the device and a frame of this layout before.
  * Returns the time if handle_packet must handle the packet, or if its sender is to be noted, with the stream in *noted;
- * else 0. It needs little stack on purpose: from Linux 6.13 on, a program with more than 48 bytes of stack gets a
- * private one, in memory that nothing else keeps in the CPU's cache.
- */
+ * else 0. It uses little stack on purpose: from Linux 6.13 on, a program with more than 48 bytes of stack gets a
+ * private stack, in memory that nothing else keeps in the CPU's cache. */
 static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device *dev, __u32 kind, enum dedup_mode mode,
 					  int *noted)
 {
@@ -213,11 +210,11 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	return w.t;
 }
 
-/* Properties of a hook's packets. */
+/* Flags of handle_packet. */
 #define IS_UNKNOWN 1 /* known_packet has compared its layout already */
 #define CAN_LOAD 2   /* the program may let the kernel copy bytes of the skb: only at tracepoints */
 
-/* Handles a packet, or the bytes of a frame. */
+/* Handles a packet (`skb`), or a frame without an skb (`raw`). */
 static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,
 					 __u64 aux, enum dedup_mode mode, __u64 t, int flags)
 {
@@ -268,7 +265,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			stream = fast_path_directly(&fields, linear);
 			synch = fields.synch;
 			key = fields.key;
-			/* Streams that collide in the layouts replace each other only occasionally. */
+			/* Streams that share an entry of the layouts replace each other only for one packet in 16. */
 			if (stream >= 0 && (!l->places || (w.t >> 5 & 15) == 0))
 				learn_layout(l, mac, &fields, stream);
 		}
@@ -293,7 +290,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			if (!scratch->found.n)
 				stream = IN_NO_STREAM;
 			synch = scratch->frame.synch;
-			/* Only this path reads the tag of HSR, and the end of a paged frame. */
+			/* Only the slow path reads the HSR tag, and the end of a paged frame, so it may find another LAN. */
 			if (unlikely(scratch->frame.lan != lan)) {
 				lan = scratch->frame.lan;
 				if (dev) {
@@ -380,10 +377,8 @@ static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *de
 	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns(), flags) : 0;
 }
 
-/*
- * Handles packets at a hook that all packets pass. Unknown packets take a separate function, so that known ones need
- * little stack.
- */
+/* Handles packets at a hook that all packets pass through. Unknown packets are handled by a separate function, so that
+ * known ones need little stack. */
 #define HANDLE_OFTEN(name, kind, mode, its_dev)                                                                       \
 	static __noinline int name##_unknown(void **ctx, __u64 t)                                                     \
 	{                                                                                                             \

@@ -25,7 +25,7 @@ struct {
 	__type(value, __u32);
 } reader_permits SEC(".maps");
 
-/* Indexes reserved for readers that the user named: those from `first_reserved` on. */
+/* Indexes reserved for readers that the user named: `first_reserved` and above. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_POINTS);
@@ -67,7 +67,7 @@ static __always_inline void return_index(__u32 idx, int with_permit)
 		bpf_map_push_elem(&free_points, &idx, 0);
 }
 
-/* Takes an index for a point; returns nonzero without a free one. */
+/* Takes an index for a point; returns nonzero if none is free. */
 static __always_inline int take_index(struct point_key *key, int with_permit, __u32 *idx)
 {
 	__u32 permit;
@@ -97,7 +97,7 @@ static __always_inline __u64 *gro_word(__u32 point)
 	return &gro_points[(point >> 6) & (GRO_WORDS - 1)];
 }
 
-/* Kind of a device's MAC address that a program has set: include/uapi/linux/netdevice.h */
+/* Value of addr_assign_type if a program set the device's MAC address: include/uapi/linux/netdevice.h */
 #define NET_ADDR_SET 3
 
 static __always_inline int has_ethernet_header(struct net_device *dev)
@@ -159,10 +159,8 @@ static __always_inline int find_point(struct point_key *key, struct net_device *
 	return have ? *have : register_point(key, dev, net);
 }
 
-/*
- * Identity of a network namespace. The kernel reuses inode numbers of namespaces, and device indexes start from 1 in
- * each; cookies (Linux 5.12) are unique.
- */
+/* Identity of a network namespace: its cookie (Linux 5.12), which is unique, or else its inode number. The kernel
+ * reuses inode numbers, and device indexes start from 1 in each namespace. */
 static __always_inline __u32 space_of(struct net *net)
 {
 	return bpf_core_field_exists(net->net_cookie) ? net->net_cookie : net->ns.inum;
@@ -173,7 +171,7 @@ static __always_inline __u64 identity(struct net_device *dev)
 	return (__u64)space_of(dev->nd_net.net) << 32 | (__u32)dev->ifindex;
 }
 
-/* The identity of a device for packets of a LAN of redundant networks; 0 for packets of no such LAN. */
+/* Combines the identity of a device with the LAN of redundant networks that a packet belongs to; 0: no such LAN. */
 static __always_inline __u64 with_lan(__u64 device, __u32 lan)
 {
 	return device ^ (__u64)lan << LAN_SHIFT;

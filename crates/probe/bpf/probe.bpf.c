@@ -48,10 +48,11 @@ int stack_rx(void **ctx)
 	return stack_rx_often(ctx);
 }
 
-/* Bit of skb_shared_info.tx_flags: hwtstamps has a pointer of the driver, not a time (Linux 5.19; igc, tsnep). */
+/* Bit of skb_shared_info.tx_flags: hwtstamps holds a driver's pointer, not a time (Linux 5.19; igc, tsnep). */
 #define STAMP_OF_DRIVER (1 << 5)
 
-/* A forwarded packet keeps its stamp: user space refuses the point on devices other than the NIC's own. */
+/* A forwarded packet keeps its stamp, so user space refuses this point on any device other than the NIC that took it.
+ */
 static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64 t, __u32 stream, __u32 key)
 {
 	struct skb_shared_info *info;
@@ -86,26 +87,24 @@ static __noinline int sight_arrival(struct percpu *p, struct sk_buff *skb, __u64
 	return 0;
 }
 
-/* A separate function too: the stack of one program cannot hold both paths. */
+/* A separate function: one program's stack cannot hold both this path and that of reads by VMs. */
 static __noinline int app_read(void **ctx)
 {
 	return handle_skb(ctx[0], 0, POINT_APP_READ, 0, DEDUP_NOTE, CAN_LOAD);
 }
 
-/* The kind of a packet's device. A separate function, for its stack: see known_packet. */
+/* The kind of a packet's device. A separate function, to save stack: see known_packet. */
 static __noinline enum device_kind kind_of_device(struct net_device *dev)
 {
 	return device_kind(dev->rtnl_link_ops);
 }
 
-/*
- * Packets of a tap or macvtap are read by vhost or QEMU, those of a tun device (no Ethernet header) by a VPN, which
- * forwards them. All others are reads of applications: a socket removes the device from queued packets. Whether the
- * packet has a socket does not distinguish them, since the sender's may be on this machine.
+/* Packets of a tap or macvtap are read by vhost or QEMU, those of a tun device (no Ethernet header) by a VPN, which
+ * forwards them. All others are read by applications: a socket removes the device from queued packets. The packet's
+ * socket does not distinguish these cases: it may be the sender's, if the sender is on this machine.
  *
  * An "outgoing" packet was not received here: the kernel marks sniffers' copies of packets that this machine sends, and
- * packets that a socket's error queue returns to the sender with their TX timestamps (skb_set_err_queue).
- */
+ * packets that a socket's error queue returns to the sender with their TX timestamps (skb_set_err_queue). */
 SEC("tp_btf/skb_copy_datagram_iovec")
 int copy_out(void **ctx)
 {
@@ -131,7 +130,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 	if (!ethertype_possible(skb->protocol))
 		return 0;
 	dev = device_of(skb);
-	/* Reasons of subsystems have their number in the upper half, of which 4 bits are kept. */
+	/* A subsystem's reason contains the subsystem's number in its upper half, of which 4 bits are kept. */
 	r = reason >> 16 ? (reason >> 16 & 15) << 12 | (reason & 0xfff) : reason & 0xffff;
 
 	if (!is_kernel_address((__u64)dev))
@@ -145,17 +144,16 @@ int BPF_PROG(drop, struct sk_buff *skb, void *location, int reason)
 	return dropped(skb, (__u64)location, reason);
 }
 
-/* Kernels before 5.17 have no reason. */
+/* Kernels before 5.17 do not report drop reasons. */
 SEC("tp_btf/kfree_skb")
 int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
 {
 	return dropped(skb, (__u64)location, 0);
 }
 
-/*
- * Attached while a NIC sends packets of a stream: a NIC's driver consumes sent packets. The same call ends packets
- * received by the NIC (skb_iif is set), and sniffers' copies of sent ones ("outgoing").
- */
+/* Attached while a NIC sends packets of a stream: a NIC's driver frees sent packets with consume_skb. The same function
+ * frees packets received by the NIC (skb_iif is set) and sniffers' copies of sent packets ("outgoing"), which are
+ * ignored. */
 SEC("tp_btf/consume_skb")
 int BPF_PROG(tx_done, struct sk_buff *skb)
 {
@@ -171,10 +169,8 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 	return handle_skb(skb, dev, POINT_TX_DONE, 0, DEDUP_NONE, CAN_LOAD);
 }
 
-/*
- * The NIC's transmit time of a packet whose sender requested it, when the driver reports it. Without `stamps` it is the
- * driver's own.
- */
+/* The NIC's transmit timestamp of a packet whose sender requested one, reported by the driver. Without `stamps` it is a
+ * software timestamp, which is ignored. */
 SEC("fentry/skb_tstamp_tx")
 int BPF_PROG(nic_sent, struct sk_buff *skb, struct skb_shared_hwtstamps *stamps)
 {

@@ -10,7 +10,7 @@
 
 MAP(remarks, HASH, MAX_REMARKS, struct remark_key, struct remark);
 
-/* Remarks without a free entry. */
+/* Remarks dropped because the table was full. */
 __u64 remarks_overflow;
 
 static __noinline int add_remark(struct remark_key *k, struct net_device *dev, __u64 t, __u32 key)

@@ -15,7 +15,7 @@
 #define MAX_OTHER_READERS 64 /* concurrent points of readers that the user did not name */
 #define MAX_NAMED_READERS 64 /* names of readers */
 
-/* Identity of a point. For app-read, the device is the thread's name. */
+/* Identity of a point. For app-read, the thread's name (`comm`) takes the place of the device. */
 struct point_key {
 	__u32 space; /* the namespace, and the LAN: see space_of and with_lan */
 	__u32 ifindex;
@@ -76,10 +76,9 @@ struct reader_name {
 /* A sighting for user space. `generation` is written last and marks the record as complete. */
 struct record {
 	__u64 t;
-	/*
-	 * drop: location in the low 48 bits, reason above; points of a NIC's times: its clock's time; others: the last
-	 * eight bytes of the frame, where a talker writes its send time, as a big-endian number (0 if not read)
-	 */
+	/* At drops: location in the low 48 bits, drop reason in the top 16. At points of NIC timestamps: the time by the NIC's
+	 * clock. Elsewhere: the last eight bytes of the frame as a big-endian number, where a talker writes its send time (0
+	 * if not read). */
 	__u64 aux;
 	__u32 key;
 	__u32 tid;
@@ -90,19 +89,16 @@ struct record {
 	__u16 generation; /* number of passes over the ring, with the top bit set */
 };
 
-/*
- * A CPU's cached device and its point: the device's identity (namespace, index, LAN), and the identity with the point's
- * index in its upper eight bits. An interrupt may replace an entry between its two stores; then both do not match.
- */
+/* A CPU's cached device and its point. `device`: the device's identity (namespace, index, LAN); `with_point`: the same
+ * identity, XORed with the point's index in the upper eight bits. If an interrupt replaces the entry between the two
+ * stores, the two do not match, and the entry is not used. */
 struct cached {
 	__u64 device;
 	__u64 with_point;
 };
 
-/*
- * Counters of one CPU, and the ends of its ring. The first cache line has the fields of every sighting, the second the
- * rare ones. Only user space writes `tail`, in a separate cache line.
- */
+/* Counters of one CPU, and head and tail of its ring. The first cache line holds the fields used for every sighting,
+ * the second the rarely used ones. Only user space writes `tail`, which is in a separate cache line. */
 struct percpu {
 	__u64 head;
 	__u64 tail_seen; /* `tail` when room last seemed short */

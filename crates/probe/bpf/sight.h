@@ -69,11 +69,11 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 			   (at >> ring_shift | 1u << 15) << 48);
 }
 
-/* Takes one sighting. Returns whether its sender is to be noted too, for one in 1024. */
+/* Takes one sighting. Returns whether its sender is to be noted too: true for one sighting in 1024. */
 static __always_inline int sight(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
 {
 	to_ring(p, w, stream, key);
-	/* Measures the cost of one sighting in 64. */
+	/* Measures the cost of one in 64 sightings. */
 	if (unlikely(((w->t >> 5) & 63) == 0)) {
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);

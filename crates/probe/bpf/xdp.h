@@ -72,10 +72,8 @@ static long frame_to_tap(__u32 i, struct to_tap *all)
 	return 0;
 }
 
-/*
- * Frames that XDP redirects to a tap; the tracepoint of the queue has the device only. The loop is a function,
- * verified once.
- */
+/* Frames that XDP redirects to a tap; the queue's tracepoint reports only the device. The loop's body is a function, so
+ * it is verified only once. */
 SEC("fentry/tun_xdp_xmit")
 int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 {
@@ -87,10 +85,8 @@ int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 	return 0;
 }
 
-/*
- * vhost takes such a frame from the tap's queue and passes it on to be copied; the lowest bit of its address
- * distinguishes it from a packet (TUN_XDP_FLAG). Packets are seen at the copy instead.
- */
+/* vhost takes a redirected frame from the tap's queue and passes it to tun_do_read to be copied. The lowest bit of the
+ * pointer distinguishes a frame from an skb (TUN_XDP_FLAG); sightings of skbs are taken when they are copied. */
 SEC("fentry/tun_do_read")
 int BPF_PROG(tap_xdp_read, struct tun_struct *tun)
 {

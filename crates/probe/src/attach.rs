@@ -30,7 +30,7 @@ pub struct Options {
     pub other_users: bool,
     /// Names of reading threads with a reserved entry in the table of points; a final `*` matches any text.
     pub readers: Vec<String>,
-    /// Whether the times that NICs take of packets are used: their timestamps are switched on, and restored at the end.
+    /// Whether to use NICs' timestamps of packets: they are enabled, and the NICs' settings are restored at the end.
     pub nic_times: bool,
 }
 
@@ -98,8 +98,8 @@ fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
     map.set_max_entries(entries as u32)
 }
 
-/// Number of indexes reserved for readers that the user named: several for each, because one name may read in several
-/// namespaces.
+/// Number of indexes reserved for readers that the user named: several for each name, because threads of one name may
+/// read in several namespaces.
 fn reserved(readers: &NamedReaders) -> usize {
     const FOR_EACH: usize = 4;
     const MOST: usize = 64;
@@ -143,8 +143,8 @@ fn configure(
     size(&mut skel.maps.ring, cpus * ring_size)
 }
 
-/// Loads and attaches the programs for these options. Dropping the returned value detaches them; a link's descriptor
-/// holds a program in place, so the kernel detaches it even after kill -9.
+/// Loads and attaches the programs for these options. Dropping the returned value detaches them. A program stays
+/// attached only while its link's descriptor is open, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
     let mut hooks = hooks::find(table.is_over_ip(), options.nic_times).map_err(StartError::from)?;

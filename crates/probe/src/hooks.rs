@@ -34,20 +34,20 @@ static HOOKS: [Hook; 18] = [
     function("tap_xdp_read", "tun_do_read", Some("tun"), XDP),
 ];
 
-/// The hooks that this kernel supports. `udp`: whether any stream is UDP; otherwise UDP readers are not needed.
-/// `nic_times`: whether the times of NICs are used.
+/// Returns the hooks that this kernel supports. `udp`: whether any stream is UDP; otherwise the hook for UDP readers is
+/// left out. `nic_times`: whether NIC timestamps are used.
 pub(crate) fn find(udp: bool, nic_times: bool) -> Result<Hooks, Unable> {
     let mut hooks = Hooks::of_kernel(&HOOKS)?;
     hooks.retain(|hook| (udp || hook.program != UDP_READ) && (nic_times || hook.program != NIC_SENT));
     Ok(hooks)
 }
 
-/// Whether the hooks suffice: those at tracepoints are required.
+/// Whether the hooks suffice: the only one required is that of `tx`.
 pub(crate) fn suffice(hooks: &Hooks) -> bool {
     HOOKS.iter().filter(|hook| hook.at == "net_dev_start_xmit").all(|hook| hooks.stands_at(hook.at))
 }
 
-/// Lines for the user on points that this kernel does not support.
+/// Returns one line for the user per feature that this kernel does not support.
 ///
 /// # Errors
 /// If this user or kernel cannot trace.
@@ -60,7 +60,7 @@ pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
     notes(missing, true).into_iter().map(|note| note.text).collect()
 }
 
-/// Properties of the points that this kernel does not support.
+/// Returns the hooks that this kernel lacks, and drop reasons, if it has none.
 pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
     let no_reasons = hooks.has(DROP_REASONS).then(|| Missing {
         tracepoint: "kfree_skb",
@@ -76,7 +76,7 @@ pub(crate) fn hides_xdp(missing: &[Missing]) -> bool {
     missing.iter().any(|one| one.lost == XDP)
 }
 
-/// Notes for the user on missing hooks. Without a loaded XDP program, a hook for XDP alone is a footnote.
+/// Returns notes for the user on missing hooks. If no XDP program is loaded, a missing hook for XDP is only a footnote.
 pub(crate) fn notes(missing: &[Missing], is_xdp_loaded: bool) -> Vec<SourceNote> {
     let release = release();
     let note = |one: &Missing| match one.lost == XDP && !is_xdp_loaded {
@@ -85,7 +85,7 @@ pub(crate) fn notes(missing: &[Missing], is_xdp_loaded: bool) -> Vec<SourceNote>
         }
         false => SourceNote::new(SourceNoteKind::Note, format!("kernel {release}: {one}")),
     };
-    // Several hooks belong to one point.
+    // Several hooks may belong to one point, which gets one note.
     let is_first = |(at, one): &(usize, &Missing)| missing[..*at].iter().all(|before| before.lost != one.lost);
     missing.iter().enumerate().filter(is_first).map(|(_, one)| note(one)).collect()
 }

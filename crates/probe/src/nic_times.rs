@@ -1,4 +1,4 @@
-//! The times that NICs take of packets: switches them on, and maps them to the machine's clock.
+//! NIC timestamps of packets: enables them, and maps them to the machine's clock.
 
 use latpath_linux::monotonic;
 use latpath_model::text::printable;
@@ -8,18 +8,18 @@ use latpath_nic_timestamps::{Caps, Current, HardwareStamps, NicClock, RxHardware
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Maximum time from a packet's arrival at the NIC to its entry into the stack for which sightings wait, ns. Longer ones
-/// are joined late, and counted so.
+/// Maximum time from a packet's arrival at the NIC to its entry into the stack by which the watermark is held back, ns.
+/// Sightings of packets that take longer are joined late, and counted as such.
 const IN_THE_NIC: Ns = 20_000_000;
-/// Maximum sightings that wait for readings; more are counted as unmapped.
+/// Maximum number of sightings that wait for clock readings; further ones are counted as unmapped.
 const MOST_WAITING: usize = 1 << 20;
-/// Interval between the last two readings, when the programs are detached.
+/// Interval between the last clock readings, after the programs have been detached.
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
-/// A sighting with its time by a NIC's clock.
+/// A sighting whose NIC timestamp has not yet been mapped to the machine's clock.
 #[derive(Clone, Copy)]
 struct Waiting {
-    /// Its `t` is the time at which the kernel had the NIC's time.
+    /// Its `t` is the time at which the kernel received the NIC's timestamp.
     sighting: Sighting,
     nic_time: Ns,
     clock: usize,
@@ -33,21 +33,21 @@ struct Nic {
     clock: usize,
 }
 
-/// The NICs of this machine, with their times switched on until this is dropped.
+/// The NICs of this machine; their timestamps are enabled until this is dropped.
 #[derive(Default)]
 pub(crate) struct NicTimes {
     nics: Vec<Nic>,
     clocks: Vec<NicClock>,
     waiting: VecDeque<Waiting>,
-    /// Sightings beyond [`MOST_WAITING`].
+    /// Number of sightings discarded because [`MOST_WAITING`] were already waiting.
     unmapped: u64,
     notes: Vec<String>,
     _on: Vec<HardwareStamps>,
 }
 
 impl NicTimes {
-    /// Switches the timestamps of all NICs on that are up and have a clock, in all network namespaces; `other_users`:
-    /// also in those of other user namespaces.
+    /// Enables the timestamps of all NICs that are up and have a clock, in all network namespaces. `other_users`: also
+    /// in those of other user namespaces.
     pub fn begin(other_users: bool) -> Self {
         let mut all = Self::default();
         let own = Netns::own().map_or(0, |own| own.inode());
@@ -72,7 +72,8 @@ impl NicTimes {
         all
     }
 
-    /// Prepares a device of this thread's network namespace, unless it has no timestamps.
+    /// Enables the timestamps of a device in this thread's network namespace, and opens its clock; does nothing if the
+    /// device has no timestamps.
     fn prepare(&mut self, netns: u32, name: &str) -> Result<(), String> {
         let Ok(caps) = Caps::of(name) else { return Ok(()) };
         let Some(index) = caps.phc else { return Ok(()) };
@@ -101,8 +102,8 @@ impl NicTimes {
         Ok(())
     }
 
-    /// Whether a point of a NIC's times is at one of these NICs. A forwarded packet keeps its NIC's time on other
-    /// devices.
+    /// Whether a point of NIC timestamps is at one of these NICs. A forwarded packet keeps its timestamp, so it may
+    /// also be seen at other devices.
     pub fn has(&self, info: &PointInfo) -> bool {
         self.clock_of(info).is_some()
     }
@@ -112,14 +113,14 @@ impl NicTimes {
         self.nics.iter().find(is_it).map(|nic| nic.clock)
     }
 
-    /// Sets the clock of such a point.
+    /// Sets the clock of a point at one of these NICs.
     pub fn describe(&self, info: &mut PointInfo) {
         if let Some(clock) = self.clock_of(info) {
             info.clock = format!("/dev/ptp{}", self.clocks[clock].index);
         }
     }
 
-    /// Adds a sighting at such a point, with the NIC's time.
+    /// Adds a sighting at a point of one of these NICs, with the NIC's timestamp.
     pub fn push(&mut self, sighting: Sighting, nic_time: Ns, info: &PointInfo) {
         let Some(clock) = self.clock_of(info) else { return };
         if self.waiting.len() == MOST_WAITING {
@@ -129,8 +130,9 @@ impl NicTimes {
         self.waiting.push_back(Waiting { sighting, nic_time, clock });
     }
 
-    /// Reads the clocks, and passes on the sightings whose times are known, with the bounds of these times. Returns the
-    /// watermark: later sightings are not older. `is_last`: no further sighting comes.
+    /// Reads the clocks that are due, and passes on the sightings whose timestamps can be mapped, with the error bounds
+    /// of the mapped times. Returns the watermark: later sightings are not older. `is_last`: no further sightings will
+    /// be added.
     pub fn round(&mut self, watermark: Ns, is_last: bool, mut each: impl FnMut(Sighting, Ns)) -> Ns {
         let now = monotonic();
         if is_last && !self.waiting.is_empty() {
@@ -160,7 +162,7 @@ impl NicTimes {
         settled.min().map_or(watermark, |settled| watermark.min(settled.saturating_sub(IN_THE_NIC)))
     }
 
-    /// Notes for the user. `of_driver`: packets whose times only the driver can read.
+    /// Notes for the user. `of_driver`: number of packets whose timestamps only the driver can read.
     pub fn notes(&self, of_driver: u64) -> Vec<String> {
         let mut notes = self.notes.clone();
         for (at, clock) in self.clocks.iter().enumerate() {
@@ -190,7 +192,7 @@ mod tests {
     const AHEAD: Ns = 37_000_000_000;
     const INDEX: u32 = 3;
 
-    /// A clock that is ahead of `CLOCK_MONOTONIC`, until it cannot be read.
+    /// A clock that is ahead of `CLOCK_MONOTONIC` by this time, ns; it cannot be read if this is `None`.
     struct Simulated(Arc<Mutex<Option<Ns>>>);
 
     impl Reader for Simulated {
@@ -251,7 +253,7 @@ mod tests {
         let (mut times, info, _) = one_nic();
         (0..3).for_each(|_| drop(round(&mut times, false)));
         let now = monotonic();
-        // Of another clock, after the kernel had the packet, and right.
+        // A time of another clock, a time after the kernel received the packet, and a plausible time.
         for time in [12_345, AHEAD + now + 400_000, AHEAD + now - 1_000] {
             times.push(seen(now), time, &info);
         }

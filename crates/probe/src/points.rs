@@ -104,7 +104,7 @@ struct Slot {
     released: Option<Ns>,
 }
 
-/// Name of a point, which stays the same if its device or thread is created again, and if a VM's tap returns under
+/// Identity of a point: it stays the same if the device or thread is created again, or if a VM's tap returns under
 /// another name.
 #[derive(PartialEq, Eq, Hash)]
 struct Identity {
@@ -113,7 +113,7 @@ struct Identity {
     device: String,
 }
 
-/// The points with user space's numbers.
+/// The points that user space has found, with their IDs.
 #[derive(Default)]
 pub(crate) struct Points {
     known: Vec<PointInfo>,
@@ -125,7 +125,7 @@ pub(crate) struct Points {
     taps: Taps,
     /// Whether a device without a link kind (a NIC) sends packets of a stream.
     pub nic_sends: bool,
-    /// Number of points without room.
+    /// Number of points not followed because the maximum number of names was reached.
     pub overflow: u64,
     /// Number of sightings at indexes without an entry, which are lost.
     pub unknown: u64,
@@ -144,7 +144,8 @@ fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
     }
 }
 
-/// The kind of point from the VM's view: a VM wrote the packets that enter the host by a tap, or leave a macvtap.
+/// Returns the kind of point as seen by the VM: [`PointKind::VmWrite`] for packets that enter the host through a tap or
+/// leave a macvtap, because a VM wrote them.
 fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     let info = kind.info();
     let comes_from_vm = match link {
@@ -159,7 +160,7 @@ fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     }
 }
 
-/// The LAN of redundant networks whose packets pass at this point.
+/// The LAN of redundant networks that the packets at this point belong to.
 fn lan_of(key: &PointKey) -> Option<Lan> {
     match usize::from(key.lan) {
         0 => None,
@@ -177,7 +178,8 @@ fn devices_of(netns: u32) -> Vec<Interface> {
 struct Lookups {
     spaces: Option<HashMap<u32, String>>,
     devices: BTreeMap<u32, Vec<Interface>>,
-    /// Namespaces by the ids that another namespace assigns to them.
+    /// Inode number of a namespace, by the inode number of another namespace and the ID (nsid) that the latter assigns
+    /// to it.
     by_id: HashMap<(u32, i32), u32>,
 }
 
@@ -186,8 +188,8 @@ impl Lookups {
         self.devices.entry(netns).or_insert_with(|| devices_of(netns))
     }
 
-    /// Whether a device no longer exists; not known of a namespace that cannot be read, which seems to lack even its
-    /// loopback device.
+    /// Whether a device no longer exists. False if the namespace cannot be read: its list of devices then lacks even
+    /// the loopback device.
     fn is_gone(&mut self, netns: u32, ifindex: u32) -> bool {
         let devices = self.devices(netns);
         !devices.is_empty() && !devices.iter().any(|device| device.ifindex == ifindex)
@@ -218,7 +220,8 @@ impl Points {
         let free = (0..MAX_POINTS).filter(|index| self.slots[*index].is_none());
         let mut fresh: Vec<(usize, PointEntry)> = free.map(|index| (index, table.entries.get(index))).collect();
         fresh.retain(|(_, entry)| entry.valid != 0);
-        // A tap may have returned several times since: in the order of its devices.
+        // A tap may have been created again several times since the last call: handles its devices in the order of
+        // creation.
         fresh.sort_by_key(|(_, entry)| if entry.mac == NO_MAC { 0 } else { entry.key.ifindex });
         for (index, entry) in fresh {
             let Some(kind) = PointKind::from_number(entry.key.kind) else { continue };
@@ -249,8 +252,8 @@ impl Points {
         }
     }
 
-    /// The number of a point: that of the known point of this name, if any; `None` if the point is not followed.
-    /// `is_named`: the user named this reader, so that others cannot use up its number.
+    /// Returns the ID of a point: that of the known point with this identity, if any; `None` if the point is not
+    /// followed. `is_named`: the user named this reader, so it does not count towards `MOST_READERS`.
     fn identify(
         &mut self,
         machine: &str,
@@ -264,7 +267,7 @@ impl Points {
         let is_tap = matches!(link.as_ref(), "tun" | "macvtap") && entry.no_link == 0;
         let kind = as_vms_see(kind, &link, is_tap);
         let device = of_field(if kind.is_named_by_thread() { &entry.key.comm } else { &entry.device });
-        // The creator of a thread or device chooses its name.
+        // The creator of a thread or device chooses its name, which may contain control characters.
         let mut device = if device.is_empty() { "-".into() } else { printable(&device) };
         if is_tap {
             device = self.name_of_tap(device, entry, lookups);
@@ -280,7 +283,7 @@ impl Points {
         }
         let mut point = Point { machine: machine.into(), kind, device };
         if self.known.iter().any(|k| k.point == point) {
-            // Adds the namespace to a name that exists in another one.
+            // The same name exists in another namespace: appends the name of this namespace.
             let spaces = lookups.spaces.get_or_insert_with(namespace_names);
             let space = spaces.get(&netns).filter(|n| !n.is_empty());
             point.device += &space.map_or_else(|| format!("%{netns}"), |space| format!("%{space}"));
@@ -320,7 +323,7 @@ impl Points {
         Some(id)
     }
 
-    /// The name of a tap in points. If it replaces another device, the points follow it.
+    /// Returns the name of a tap in points. If its device replaces another one, the points move to the new device.
     fn name_of_tap(&mut self, name: String, entry: &PointEntry, lookups: &mut Lookups) -> String {
         let mac = Some(entry.mac).filter(|mac| *mac != NO_MAC);
         let (netns, ifindex) = (entry.netns, entry.key.ifindex);
@@ -333,7 +336,7 @@ impl Points {
         name
     }
 
-    /// Notes on taps that continue others.
+    /// Notes on taps that replace others with the same MAC address.
     pub fn notes_of_taps(&self) -> Vec<String> {
         self.taps.notes(&self.known)
     }
@@ -358,8 +361,8 @@ impl Points {
         self.known.iter().position(is_it).map(|id| id as PointId)
     }
 
-    /// The id of the kernel's point `index` with a sighting at `t`. `None` if it is not followed; `Err` if it is
-    /// unknown.
+    /// Returns the ID of the kernel's point `index`, which has a sighting at `t`. `None` if the point is not followed;
+    /// `Err` if it is unknown.
     pub fn id(&mut self, index: usize, t: Ns) -> Result<Option<PointId>, ()> {
         let slot = self.slots.get_mut(index).and_then(Option::as_mut).ok_or(())?;
         slot.seen = slot.seen.max(t);
@@ -372,7 +375,8 @@ impl Points {
         let key = bytes_of(&slot.key);
         let done = match refuse {
             true => table.index_of.update(key, &(REFUSED_POINT as u32).to_ne_bytes(), MapFlags::ANY),
-            // The programs may have evicted the entry and assigned another index to the same point.
+            // The programs may have evicted the entry and assigned another index to the same point, whose entry is
+            // kept.
             false if self.slots.iter().flatten().filter(|other| bytes_of(&other.key) == key).count() > 1 => Ok(()),
             false => table.index_of.delete(key),
         };
@@ -384,7 +388,7 @@ impl Points {
         self.slots[index].iter_mut().for_each(|slot| slot.released = Some(now));
     }
 
-    /// Releases idle points if room is scarce, and returns released indexes.
+    /// Releases idle points if free indexes are scarce, and returns released indexes after the quarantine.
     pub fn tidy(&mut self, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns) {
         let is_over = |slot: &Slot| slot.released.is_some_and(|since| now - since > QUARANTINE);
         for index in 0..self.slots.len() {

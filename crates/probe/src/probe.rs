@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 use std::sync::Arc;
 
-/// Maximum number of drop notes (place and reason); further drops have none. A kernel has some 2,000.
+/// Maximum number of drop notes, one per place and reason; drops beyond it get none. A kernel has some 2,000 such
+/// places.
 const MOST_NOTES: usize = 1 << 14;
 
 /// Places and reasons of drops. Names of functions and reasons are read at the first drop.
@@ -31,7 +32,8 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Index + 1 of the note for a place in the programs' encoding: reason above 48 bits of location.
+    /// Index + 1 of the note for a drop; 0 if the table is full. `place`, as encoded by the programs: drop reason in
+    /// the top 16 bits, location in the low 48.
     pub fn note(&mut self, place: u64) -> u16 {
         if let Some(note) = self.by_place.get(&place) {
             return *note;
@@ -57,7 +59,7 @@ pub struct Probe {
     pub(crate) points: Points,
     pub(crate) notes: Notes,
     pub(crate) options: Options,
-    /// The NICs whose times are used; detached programs no longer use them.
+    /// The NICs whose timestamps are used; dropped after `attached`, whose programs use them.
     nic_times: Option<NicTimes>,
     reader: Reader,
     synch: SynchWatch,
@@ -65,14 +67,14 @@ pub struct Probe {
     tx_done: TxDone,
     detached: bool,
     tidied: Ns,
-    /// Time and result of the last search for XDP programs; only if XDP cannot be followed.
+    /// Time of the last search for loaded XDP programs, and whether one was found; used only if XDP cannot be followed.
     xdp: (Ns, bool),
 }
 
-/// Interval of the search for XDP programs, ns.
+/// Interval between searches for XDP programs, ns.
 const LOOK_FOR_XDP: Ns = 10_000_000_000;
 
-/// Interval of returning released indexes, ns.
+/// Interval at which released indexes are returned, ns.
 const TIDY: Ns = 100_000_000;
 
 impl Probe {
@@ -105,8 +107,8 @@ impl Probe {
         &self.attached.programs.missing
     }
 
-    /// Notes for the user: missing features of this kernel, points that do not count because a permission is missing,
-    /// and remarks of the programs.
+    /// Notes for the user: features that this kernel lacks, points left out in other users' network namespaces, the
+    /// programs' remarks, and notes on taps, readers and NICs.
     pub fn notes(&self) -> Vec<String> {
         self.all_notes().into_iter().map(|note| note.text).collect()
     }
@@ -148,12 +150,12 @@ impl Probe {
         self.synch.take_changes()
     }
 
-    /// The send times in packets since the last call.
+    /// Takes the send times found in packets since the last call.
     pub fn planned_sends(&mut self) -> Vec<PlannedSend> {
         self.send_times.take()
     }
 
-    /// Adds `runs` to the runs that the kernel left out; for tests.
+    /// Counts `runs` more program runs as missed by the kernel; for tests.
     #[doc(hidden)]
     pub fn leave_out(&mut self, runs: u64) {
         self.attached.programs.more_missed = runs;
@@ -163,12 +165,13 @@ impl Probe {
     pub fn detach(&mut self) {
         self.attached.programs.attached.iter_mut().for_each(AttachedProgram::detach);
         self.detached = true;
-        // A running program ends within the settling time.
+        // Waits for programs that are still running: they end within the settling time.
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
 
-/// The predicate that selects points: points of NICs' times are at the NICs that take them.
+/// Returns the predicate that selects points. Points of NIC timestamps are accepted only at NICs whose timestamps are
+/// used.
 fn accept<'a>(options: &'a Options, nic_times: &'a Option<NicTimes>) -> impl Fn(&mut PointInfo) -> bool + 'a {
     move |info| {
         if info.point.kind.is_by_nic() {
@@ -215,7 +218,8 @@ impl Source for Probe {
                 fresh = true;
                 point = points.id(index, t);
             }
-            // Another CPU may have been stopped for long between its assignment of the index and its entry.
+            // Another CPU may have been stopped for long between assigning the index and writing its entry. The
+            // sighting is lost.
             points.unknown += u64::from(point.is_err());
             let (Ok(Some(point)), Some(stream)) = (point, attached.table.user.get(usize::from(r.stream)).copied())
             else {
@@ -290,7 +294,7 @@ impl Source for Probe {
 
     fn source_notes(&mut self) -> Vec<SourceNote> {
         let now = monotonic();
-        // A loaded XDP program may have handled packets since.
+        // Once an XDP program has been found, later searches are unnecessary: it may have handled packets.
         if crate::hooks::hides_xdp(self.missing()) && !self.xdp.1 && now.saturating_sub(self.xdp.0) > LOOK_FOR_XDP {
             self.xdp = (now, is_xdp_loaded().unwrap_or(true));
         }

@@ -10,13 +10,13 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Interval of reading the programs' table, ns.
+/// Interval at which the programs' table is read, ns.
 const EVERY: Ns = 500_000_000;
-/// Number of recent packets of a stream that are compared with possibly changed ones, and their maximum distance in
-/// time.
+/// Number of recent packets of a stream that are compared with possibly changed ones, and the maximum time between two
+/// packets that are compared (`NEAR`), ns.
 const RECENT: usize = 4096;
 const NEAR: Ns = 1_000_000_000;
-/// Maximum number of senders and devices in a note.
+/// Maximum number of senders, and of devices, listed in a note.
 const NAMED: usize = 3;
 
 /// Kind of remark.
@@ -26,13 +26,13 @@ pub enum Remarked {
     Sender(Sender),
     /// Packets in several fragments.
     Fragments,
-    /// Frames that differ from the stream only in this VLAN; 0 if untagged.
+    /// Frames that differ from the stream only in their VLAN; 0: untagged.
     OtherVlan(u16),
-    /// Frames that differ from the stream only in this destination MAC.
+    /// Frames that differ from the stream only in their destination MAC.
     OtherMac([u8; 6]),
-    /// Packets that differ from the stream only in source address or port.
+    /// Packets that differ from the stream only in source address or port. The value is their source address.
     OtherSource(IpAddr),
-    /// Packets that differ from the stream only in destination address or port.
+    /// Packets that differ from the stream only in destination address or port. The value is their destination address.
     OtherDestination(IpAddr),
 }
 
@@ -105,9 +105,10 @@ pub(crate) struct Remarks {
     table: MapHandle,
     read: Ns,
     known: Vec<Remark>,
-    /// Latest packets of streams with possibly changed packets.
+    /// Recent packets (key and time) of streams with possibly changed packets.
     recent: BTreeMap<StreamId, VecDeque<(u32, Ns)>>,
-    /// Confirmed changes, whose packets have the stream's numbers: stream, device and namespace.
+    /// Confirmed changes, i.e. the changed packet has the key of a recent packet of the stream: stream, device index
+    /// and namespace.
     confirmed: BTreeSet<(StreamId, u32, u32)>,
 }
 
@@ -208,8 +209,8 @@ fn places<'a>(remarks: impl Iterator<Item = &'a Remark>) -> String {
     places.join(", ") + &more
 }
 
-/// A note on several senders, whose packets may have equal keys unless the keys are hashes. The joiner separates
-/// senders with packets that never meet.
+/// Returns a note on senders whose packets meet at a device, and may have equal keys unless the keys are hashes. The
+/// joiner separates senders whose packets never meet.
 fn note_of_senders(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     if matches!(spec.key, KeyRule::Hash { .. }) {
         return None;
@@ -247,7 +248,8 @@ fn note_of_fragments(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     ))
 }
 
-/// A note on packets whose VLAN or address changes on the route: they are in the stream on one side of the change only.
+/// Returns a note on packets whose VLAN or address changes on the route, so that they match the stream on only one side
+/// of the change.
 fn note_of_changes(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     let first = remarks.first()?;
     let (what, less) = match first.what {

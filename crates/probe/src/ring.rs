@@ -12,9 +12,10 @@ use std::sync::atomic::{fence, Ordering};
 const SETTLE: Ns = 2_000_000;
 
 /// Maximum wait for a reserved, incomplete record, ns. On a real-time kernel, a program may be preempted between the
-/// two for as long as more urgent threads use its CPU; all later records of this CPU wait behind it.
+/// reservation and the completion for as long as threads of higher priority use its CPU; all later records of this CPU
+/// wait behind it.
 const STUCK: Ns = 10_000_000_000;
-/// Number of waiting records of other CPUs above which the wait is at most a second.
+/// Number of pending records from which this wait is limited to `STUCK_WHEN_CROWDED`.
 const CROWDED: usize = 1 << 20;
 const STUCK_WHEN_CROWDED: Ns = 1_000_000_000;
 
@@ -29,8 +30,8 @@ pub(crate) struct Reader {
     pub lost: u64,
 }
 
-/// Skips overwritten records and returns their number. Records are overwritten if more programs than the margin permits
-/// are between their check of the ring and the reservation.
+/// Skips overwritten records and returns their number. Records are overwritten if more programs than the ring's margin
+/// allows are between their check for free space and their reservation at the same time.
 fn overwritten(tail: &mut u64, head: u64, size: u64) -> u64 {
     if head.saturating_sub(*tail) <= size {
         return 0;
@@ -44,7 +45,8 @@ impl Reader {
         Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), oldest: u64::MAX, watermark: 0, lost: 0 }
     }
 
-    /// Takes complete records from one CPU's ring. Returns false at a reserved, incomplete record.
+    /// Takes complete records from one CPU's ring. Returns false if it stopped at a record that is reserved but
+    /// incomplete.
     fn take(&mut self, cpu: usize, ring: &Mapped<Record>, percpu: &Mapped<PerCpu>) -> bool {
         let head: u64 = percpu.field(cpu, offset_of!(PerCpu, head));
         let mut tail = self.tails[cpu];
@@ -67,7 +69,7 @@ impl Reader {
         }
         if tail != self.tails[cpu] {
             self.tails[cpu] = tail;
-            // The copies are complete before the room is returned.
+            // The copies must be complete before their space in the ring is returned.
             fence(Ordering::Release);
             percpu.set_field(cpu, offset_of!(PerCpu, tail), tail);
         }
@@ -89,7 +91,7 @@ impl Reader {
             whole &= self.take(cpu, ring, percpu);
         }
         let settled = if all { Ns::MAX } else { now - SETTLE };
-        // An incomplete record may be as old as the last watermark.
+        // An incomplete record may be as old as the last watermark, which therefore waits for it, up to a limit.
         let stuck = if self.pending.len() < CROWDED { STUCK } else { STUCK_WHEN_CROWDED };
         if whole || all || settled - self.watermark > stuck {
             self.watermark = self.watermark.max(settled);
@@ -98,8 +100,8 @@ impl Reader {
         self.watermark
     }
 
-    /// Passes on records older than the watermark. During the wait for an incomplete record, there may be none, with a
-    /// million records behind it that need no sorting yet.
+    /// Passes on records older than the watermark. While the watermark waits for an incomplete record, there may be no
+    /// such records, but a million newer ones, which need no sorting yet.
     fn hand_over(&mut self, mut each: impl FnMut(&Record)) {
         if self.oldest >= self.watermark as u64 {
             return;

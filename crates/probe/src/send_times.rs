@@ -3,15 +3,15 @@
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_model::{Ns, PlannedSend, StreamId};
 
-/// Maximum time between a send time and a sighting of the packet, ns: bytes that are no send time of a clock of this
-/// machine do not come as close by chance.
+/// Maximum difference between a send time and the time of a sighting of the packet, ns. Bytes that are not a send time
+/// are unlikely to be that close to the current time.
 const PLAUSIBLE: Ns = 1_000_000_000;
 /// Interval between two readings of the clocks, ns.
 const READ_EVERY: Ns = 100_000_000;
-/// Maximum pending send times; further ones are dropped until they are taken.
+/// Maximum number of pending send times; until they are taken, further ones are dropped.
 const MOST_PENDING: usize = 1 << 16;
-/// Number of consecutive packets with increasing times by `CLOCK_MONOTONIC` after which such times count. They are small
-/// numbers, as samples are, so that single ones may be close to the current time by chance.
+/// Number of consecutive packets with increasing `CLOCK_MONOTONIC` times after which such times count. They are small
+/// numbers, like measured samples, so single samples may be close to the current time by chance.
 const SURE: u32 = 16;
 
 /// Recognises send times by `CLOCK_TAI`, `CLOCK_REALTIME` and `CLOCK_MONOTONIC`.
@@ -29,8 +29,8 @@ pub(crate) struct SendTimes {
 struct Sends {
     /// The newest send time that counts, ns.
     newest: Ns,
-    /// Number of packets so far with increasing times by `CLOCK_MONOTONIC`, without any others between them; and the
-    /// latest of these times, ns.
+    /// Number of packets with increasing `CLOCK_MONOTONIC` times since the last packet without one, and the latest of
+    /// these times (`latest`), ns.
     run: u32,
     latest: Ns,
 }
@@ -38,7 +38,7 @@ struct Sends {
 impl Sends {
     const NONE: Self = Self { newest: Ns::MIN, run: 0, latest: Ns::MIN };
 
-    /// Whether `word` is a send time by `CLOCK_MONOTONIC`, from a sighting at `t`.
+    /// Whether `word`, from a sighting at `t`, counts as a `CLOCK_MONOTONIC` send time.
     fn is_monotonic(&mut self, t: Ns, word: Ns) -> bool {
         if word.saturating_sub(t).saturating_abs() > PLAUSIBLE {
             (self.run, self.latest) = (0, Ns::MIN);
@@ -58,7 +58,7 @@ impl SendTimes {
         Self { realtime, tai: tai_offset(&tie), due: 0, streams: Vec::new(), pending: Vec::new() }
     }
 
-    /// Reads the clocks if they are due.
+    /// Reads the clocks if a reading is due.
     pub fn follow(&mut self, now: Ns) {
         if now >= self.due {
             let tie = ClockTie::read();
@@ -68,8 +68,8 @@ impl SendTimes {
         }
     }
 
-    /// Adds a packet's sighting whose frame ends with `word`. The first sighting of each packet counts: send times of a
-    /// stream increase.
+    /// Adds a sighting of a packet whose frame ends with `word`. Only the first sighting of each packet counts; it is
+    /// recognised by its send time, as the send times of a stream increase.
     #[inline]
     pub fn see(&mut self, stream: StreamId, key: u32, t: Ns, word: u64) {
         let Ok(word) = Ns::try_from(word) else { return };
@@ -86,7 +86,7 @@ impl SendTimes {
             None if sends.is_monotonic(t, word) => (word, true),
             None => return,
         };
-        // After a step of the clock, or with a second talker, send times begin again.
+        // A large step back means that the clock was set or that there is a second talker, so send times start again.
         let is_new = planned > sends.newest || sends.newest.saturating_sub(planned) > PLAUSIBLE;
         if is_new && self.pending.len() < MOST_PENDING {
             sends.newest = planned;
@@ -94,13 +94,14 @@ impl SendTimes {
         }
     }
 
-    /// The send times since the last call.
+    /// Takes the send times found since the last call.
     pub fn take(&mut self) -> Vec<PlannedSend> {
         std::mem::take(&mut self.pending)
     }
 }
 
-/// The kernel's offset is whole seconds; the two readings are less than half a second apart.
+/// Returns `CLOCK_TAI` minus `CLOCK_REALTIME`, ns, rounded to whole seconds: the kernel's offset is in whole seconds,
+/// and the two clocks are read less than half a second apart.
 fn tai_offset(tie: &ClockTie) -> Ns {
     const SECOND: Ns = 1_000_000_000;
     (tie.tai_ns - tie.realtime_ns + SECOND / 2).div_euclid(SECOND) * SECOND
@@ -169,8 +170,8 @@ mod tests {
         assert_eq!(found.iter().map(|send| send.key).collect::<Vec<_>>(), (SURE - 1..100).collect::<Vec<_>>());
         let of = |send: &PlannedSend| (send.planned - start, send.t - send.planned, send.is_own_clock);
         assert!(found.iter().all(|send| of(send) == (Ns::from(send.key) * MS, 100, true)), "{found:?}");
-        // A constant sample that equals the time for a second, a sine wave that comes near it now and then, and words
-        // that are times but for one in ten.
+        // A constant sample that equals the current time for a second, a sine wave that comes near it now and then, and
+        // words of which nine in ten are send times.
         let around = (start >> 32) << 32;
         for n in 0..4_000 {
             times.see(1, n as u32, around + n * MS / 4, around as u64);

@@ -1,11 +1,11 @@
-//! Taps of VMs that end and return. libvirt gives a VM's tap a new name at each start of the VM (`vnet8` after
-//! `vnet7`), and always the same MAC address: that of the guest's NIC, with `fe` as its first byte. Without a MAC
-//! address that a program has set, a tap is known by its name.
+//! VMs' taps that disappear and return. libvirt gives a VM's tap a new name at each start of the VM (`vnet8` after
+//! `vnet7`), but always the same MAC address: that of the guest's NIC, with `fe` as its first byte. A tap whose MAC
+//! address was not set by a program is identified by its name.
 
 use latpath_model::stream::format_mac;
 use latpath_model::{Link, PointInfo};
 
-/// Maximum number of remembered taps; each further one is known by the name of its device.
+/// Maximum number of remembered taps; further ones are identified by the names of their devices.
 const MOST_TAPS: usize = 4096;
 /// Maximum number of taps in notes.
 const NAMED: usize = 8;
@@ -26,13 +26,13 @@ impl Device {
         self.mac.is_some() && self.mac == other.mac
     }
 
-    /// Whether both are the same, although either may have changed since its name or MAC address.
+    /// Whether the two are the same device, of which either the name or the MAC address may have changed since.
     fn is(&self, other: &Self) -> bool {
         self.ifindex == other.ifindex && (self.name == other.name || self.has_mac_of(other))
     }
 }
 
-/// A tap with all devices that it has had.
+/// A tap, which may have had several devices one after another.
 struct Tap {
     /// Its name in points: that of its first device.
     name: String,
@@ -47,8 +47,9 @@ struct Tap {
 pub(crate) struct Taps(Vec<Tap>);
 
 impl Taps {
-    /// The name of a device's tap, and the index of the former device if it replaces one. A tap whose device exists is
-    /// never continued by another one. `is_gone`: whether the device with this index no longer exists in the namespace.
+    /// Returns the name of a device's tap, and the index of the former device if this one replaces it. A tap whose
+    /// device still exists is never given to another device. `is_gone`: whether the device with this index no longer
+    /// exists in the namespace.
     pub fn find(&mut self, device: &Device, mut is_gone: impl FnMut(u32) -> bool) -> (String, Option<u32>) {
         let here = |tap: &Tap| tap.device.netns == device.netns;
         if let Some(tap) = self.0.iter_mut().find(|tap| here(tap) && tap.device.is(device)) {
@@ -56,14 +57,16 @@ impl Taps {
             return (tap.name.clone(), None);
         }
         let is_same = |tap: &Tap| here(tap) && tap.device.has_mac_of(device);
-        // It ended before its first packet was read, and the next one was read first: indexes grow.
+        // The device ended before its first packet was read, and a packet of its successor was read first: successors
+        // have higher indexes.
         let later = self.0.iter().rposition(|tap| is_same(tap) && tap.device.ifindex > device.ifindex);
         if let Some(later) = later.filter(|_| is_gone(device.ifindex)) {
             return (self.0[later].name.clone(), None);
         }
         let returned = self.0.iter().rposition(|tap| is_same(tap) && is_gone(tap.device.ifindex));
         let namesake = self.0.iter().position(|tap| here(tap) && tap.name == device.name);
-        // Two devices of a namespace never have the same name at the same time.
+        // Two devices of a namespace cannot have the same name at the same time, so the former device of this name is
+        // gone.
         let mut is_free = |tap: &Tap| tap.device.name == device.name || is_gone(tap.device.ifindex);
         let mut name = device.name.clone();
         let continued = match (returned, namesake) {
@@ -190,7 +193,7 @@ mod tests {
         assert!(taps.notes(&points("vm0", 12)).is_empty());
     }
 
-    /// Old libvirts number taps by the lowest free number.
+    /// Old versions of libvirt give a new tap the lowest free number.
     #[test]
     fn the_address_decides_where_two_taps_exchange_their_names() {
         let mut taps = Taps::default();
@@ -198,7 +201,7 @@ mod tests {
         taps.find(&device(11, "vnet1", mac(2)), |_| false);
         assert_eq!(taps.find(&device(12, "vnet0", mac(2)), |_| true), ("vnet1".into(), Some(11)));
         assert_eq!(taps.find(&device(13, "vnet1", mac(1)), |former| former == 10), ("vnet0".into(), Some(10)));
-        // A third VM takes a name by which the points know the tap of another one, which runs.
+        // A third VM's tap gets the device name by which points know the tap of another VM, which is still running.
         taps.find(&device(14, "vnet5", mac(2)), |former| former == 12);
         assert_eq!(taps.find(&device(15, "vnet1", mac(3)), |former| former == 13), ("vnet1%15".into(), None));
     }
@@ -229,7 +232,8 @@ mod tests {
     /// An event of a VM, which has one NIC.
     #[derive(Clone, Debug)]
     enum Step {
-        /// It starts, with the next name or the lowest free one, or starts again while its old instance still exists.
+        /// The VM starts, and its tap gets the next name or the lowest free one; with `beside` even while its old
+        /// instance still exists.
         Start {
             vm: u8,
             lowest_name: bool,
@@ -247,8 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Devices that exist at the same time have different names in points. VMs that never run twice at a time, with
-        /// names that are never used again, have one name each. VM 0 has random addresses.
+        /// Devices that exist at the same time have different names in points. A VM that never runs twice at the same
+        /// time, and whose device names are never reused, keeps one name. VM 0 has random addresses.
         #[test]
         fn taps_that_exist_are_never_taken_for_each_other(steps in prop::collection::vec(step(), 0..80)) {
             let mut taps = Taps::default();

@@ -13,8 +13,8 @@ pub(crate) struct TxDone {
 }
 
 impl TxDone {
-    /// Whether the program is needed: no longer after 50 ms of packets without a sending NIC, until a NIC sends one.
-    /// `seen`: packets have arrived by `now`; `nic_sends`: a NIC has sent some.
+    /// Whether the program is needed: not if no NIC has sent a packet within 50 ms of the first packet, until a NIC
+    /// sends one. `seen`: packets have arrived by `now`; `nic_sends`: a NIC has sent some.
     pub fn is_needed(&mut self, now: Ns, seen: bool, nic_sends: bool) -> bool {
         if seen {
             self.first.get_or_insert(now);

@@ -39,9 +39,8 @@ MAP(open_calls, HASH, 1, __u32, struct open_call);
 /* Guest times of vCPU threads; user space inserts the threads. */
 MAP(guest_times, HASH, 1, __u32, struct guest_time);
 
-/*
- * vCPU threads outside their guest, since `from`; 0: in the guest, or still unknown. User space inserts the threads.
- */
+/* Current absence of each vCPU thread from its guest. `from` is 0 if the vCPU is in the guest, or if that is still
+ * unknown. User space inserts the threads. */
 MAP(absent, HASH, 1, __u32, struct absence);
 
 struct {
@@ -103,7 +102,8 @@ static __always_inline void account(struct here *here, struct task_struct *task,
 		__sync_fetch_and_add(&shared.threads, 1);
 }
 
-/* A vCPU's thread leaves its guest. If this is its first event, it was in the guest from the start. */
+/* A vCPU's thread leaves its guest. If this is its first event, the vCPU has been in the guest since the window began.
+ */
 static __always_inline void leave_guest(struct here *here, __u32 tid, __u64 now)
 {
 	struct guest_time *time = bpf_map_lookup_elem(&guest_times, &tid);
@@ -131,7 +131,7 @@ int BPF_PROG(switched, _Bool preempt, struct task_struct *prev, struct task_stru
 
 	if (!here)
 		return 0;
-	/* KVM on AMD before Linux 6.5 and on ARM reports the exit only afterwards. */
+	/* KVM on AMD before Linux 6.5 and on ARM reports the exit only after this switch, so the switch counts as the exit. */
 	if (here->inside)
 		leave_guest(here, here->inside, bpf_ktime_get_ns());
 	if (!here->watched)
@@ -166,7 +166,7 @@ int sampled(struct bpf_perf_event_data *event)
 	s->flags = flags_of(task);
 	names_of(task, s->comm, s->process);
 	s->kernel = s->user = 0;
-	/* In a guest, the registers only show where KVM handles this interrupt. */
+	/* In a guest, the registers only show where KVM handles this interrupt, so the sample has no call chain. */
 	if (!(s->flags & GUEST)) {
 		got = bpf_get_stack(event, s->frames, (FRAMES - 1) * 8, 0);
 		frames = got > 0 ? (__u32)got / 8 : 0;
@@ -260,7 +260,8 @@ int BPF_PROG(call_ends, void *regs, long ret)
 	return 0;
 }
 
-/* An ending thread is in exit or exit_group, which do not return; its number may soon be reused. */
+/* An ending thread is in exit or exit_group, which do not return. Its open call is deleted, because its TID may soon be
+ * reused. */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(caller_ends)
 {

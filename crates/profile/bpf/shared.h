@@ -3,7 +3,7 @@
 #ifndef LATPATH_PROFILE_SHARED_H
 #define LATPATH_PROFILE_SHARED_H
 
-/* Maximum frames, of the kernel and of user space each; a power of two, one more than the kernel returns. */
+/* Maximum number of kernel frames, and of user-space frames; a power of two, one more than the kernel returns. */
 #define FRAMES 128
 #define GUEST 1    /* the vCPU's thread ran its guest */
 #define KERNEL_THREAD 2
@@ -20,7 +20,7 @@ struct here {
 	__u32 more;
 };
 
-/* A thread. All idle threads have the number 0, so `cpu` distinguishes them. */
+/* A thread. All idle threads have TID 0, so `cpu` distinguishes them. */
 struct thread {
 	__u32 tid;
 	__u32 cpu; /* for idle threads; otherwise 0 */
@@ -76,7 +76,7 @@ struct absence {
 	__u32 pad;
 };
 
-/* A system call of a thread. A thread's number may be reused by another process. */
+/* A system call of a thread. A TID may be reused by another process, so `tgid` is part of the key. */
 struct call {
 	__u32 tid;
 	__u32 tgid;

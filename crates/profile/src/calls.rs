@@ -13,13 +13,14 @@ use syscalls::Sysno;
 
 /// Maximum number of entries of the kernel's table, one for each thread and call.
 pub(crate) const MAX_CALLS: u32 = 1 << 15;
-/// Maximum number of sums of ended threads' calls, each of a process, a thread's name and a call.
+/// Maximum number of sums of ended threads' calls, one for each process, thread name and system call.
 const MAX_ENDED: usize = 1 << 15;
 
-/// The number of `ioctl`.
+/// System call number of `ioctl`.
 const IOCTL: usize = Sysno::ioctl as usize;
 
-/// KVM requests that threads of a running VM make (include/uapi/linux/kvm.h): their low half, with type and number.
+/// KVM requests that threads of a running VM make (include/uapi/linux/kvm.h): the low 16 bits (type and number), and
+/// the name.
 const KVM_REQUESTS: [(u32, &str); 4] =
     [(0xae80, "KVM_RUN"), (0xaea5, "KVM_SIGNAL_MSI"), (0xae61, "KVM_IRQ_LINE"), (0xae67, "KVM_IRQ_LINE_STATUS")];
 
@@ -32,7 +33,7 @@ pub struct CallFigures {
     pub tid: u32,
     /// The thread's name.
     pub comm: String,
-    /// The call's name; for an ioctl with its request.
+    /// The system call's name; for an ioctl, with its request.
     pub call: String,
     /// Calls that began and ended in the window.
     pub count: u64,
@@ -127,7 +128,7 @@ impl Ended {
     }
 }
 
-/// The name of a call. The lower half of `packed` is its number, the upper half an ioctl's request.
+/// The name of a system call. `packed`: the call's number in the lower half, an ioctl's request in the upper half.
 fn name(packed: u32) -> String {
     let (number, request) = ((packed & 0xffff) as usize, packed >> 16);
     let name = Sysno::new(number).map_or_else(|| Cow::Owned(format!("syscall {number}")), |call| call.name().into());

@@ -50,7 +50,7 @@ pub struct CausalityCheck {
 }
 
 impl CausalityCheck {
-    /// Creates a check for a guest with these vCPUs (thread and number), whose absences are known from `from`.
+    /// Creates a check for a guest with these vCPUs (TID and vCPU number), whose absences are known from `from` on.
     pub fn new(vcpus: impl IntoIterator<Item = (u32, u32)>, from: Ns) -> Self {
         let threads: BTreeMap<u32, u32> = vcpus.into_iter().collect();
         let vcpu = |number: &u32| (*number, Vcpu { known_from: from, ..Vcpu::default() });
@@ -185,8 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// A vCPU that alternates between guest and host: samples by a clock within its bound are never violations;
-        /// samples by a clock that is always wrong are.
+        /// A vCPU that alternates between guest and host: samples whose clock is within its error bound are never
+        /// violations; samples whose clock is always wrong are.
         #[test]
         fn a_clock_within_its_bound_violates_nothing(
             turns in prop::collection::vec((1i64..500, 1i64..500), 1..40), at in prop::collection::vec((0usize..40, 0i64..500), 1..60),

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 /// Maximum code mappings of one process: the kernel's default limit for mappings of all kinds (`vm.max_map_count`).
 const MAX_MAPPINGS: usize = 1 << 16;
-/// Minimum interval between readings of a process's mappings; or this multiple of the reading's duration, if longer.
+/// Minimum interval between readings of a process's mappings; if longer, `READ_SHARE` times the duration of a reading.
 const READ_EVERY: Duration = Duration::from_millis(100);
 const READ_SHARE: u32 = 20;
 
-/// Code mappings, in order of address.
+/// Code mappings, sorted by address.
 #[derive(Default)]
 pub(crate) struct CodeMap {
     mappings: Vec<Code>,
@@ -29,7 +29,7 @@ pub(crate) struct Code {
     pub until: u64,
     /// Offset of the mapping in its file.
     pub offset: u64,
-    /// `[libc.so.6]`
+    /// File name in brackets, e.g. `[libc.so.6]`.
     pub file: Rc<str>,
     pub kind: Kind,
 }
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     File,
     /// Code that the kernel maps into each process (vdso(7)).
     Vdso,
-    /// Memory without a file, as from a JIT compiler.
+    /// Memory without a file, e.g. code from a JIT compiler.
     Memory,
 }
 
@@ -83,7 +83,7 @@ impl CodeMap {
     }
 }
 
-/// Code mappings in `/proc/PID/maps`, and whether there are more than the maximum.
+/// Parses the code mappings of `/proc/PID/maps`; also returns whether there are more than the maximum.
 fn mappings(maps: impl BufRead) -> (Vec<Code>, bool) {
     let mut mappings: Vec<Code> = Vec::new();
     for text in maps.split(b'\n').map_while(Result::ok) {
@@ -97,7 +97,7 @@ fn mappings(maps: impl BufRead) -> (Vec<Code>, bool) {
     (mappings, false)
 }
 
-/// Parses `55d0c0a00000-55d0c0a28000 r-xp 00000000 fe:00 123   /usr/bin/cat`; `None` if it is not executable.
+/// Parses `55d0c0a00000-55d0c0a28000 r-xp 00000000 fe:00 123   /usr/bin/cat`; `None` if the mapping is not executable.
 fn mapping(line: &str, last: Option<Rc<str>>) -> Option<Code> {
     let (from, rest) = line.split_once('-')?;
     let mut words = rest.splitn(5, ' ');

@@ -19,7 +19,7 @@ const FOLDERS: [&str; 2] = ["/usr/lib/debug/.build-id", "/lib/debug/.build-id"];
 pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
 /// Time for the client to react to a cancellation; after it, the client is abandoned.
 const GRACE: Duration = Duration::from_secs(5);
-/// A file is fetched if it has at least one in this number of all samples.
+/// A file is fetched only if at least one in this many samples is in it.
 const LEAST_SHARE: u64 = 100;
 /// Maximum number of files named in a note.
 const MOST_NAMED: usize = 3;
@@ -29,29 +29,29 @@ pub fn has_debug_files() -> bool {
     debuginfod::is_requested() || FOLDERS.iter().any(|folder| Path::new(folder).is_dir())
 }
 
-/// A file whose functions have no names.
+/// A file with functions whose names are unknown.
 struct Stripped {
     build_id: Vec<u8>,
-    /// `[libc.so.6]`
+    /// File name in brackets, e.g. `[libc.so.6]`.
     file: String,
     samples: u64,
-    /// Machine, number of the name, and address in the file.
+    /// For each unnamed address: index of the machine, index of the substitute name, and address in the file.
     places: Vec<(usize, u32, u64)>,
 }
 
-/// Names functions that are unknown on their own machines, as far as debugging information is found. If
-/// `DEBUGINFOD_URLS` is set, it is fetched, for at most [`FETCH_WITHIN`] or until `stop` is set; `begins` is called
-/// before the fetch, with the number of files. Returns notes on files that were not found.
+/// Names functions whose names are unknown on their own machines, if debugging information is found. If
+/// `DEBUGINFOD_URLS` is set, missing debugging information is fetched, for at most [`FETCH_WITHIN`] or until `stop` is
+/// set; `begins` is called before the fetch, with the number of files. Returns notes on files that were not found.
 pub fn name_by_debug_files(
     machines: &mut [&mut Samples],
     stop: &AtomicBool,
     begins: impl FnOnce(usize),
 ) -> Vec<String> {
     let mut files = stripped(machines);
-    // Build-ids and files from guests and servers are untrusted.
+    // Build-ids and files come from guests and servers, so they are not trusted: separate processes read the files.
     let mut reader = Reader::default();
     files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, &mut reader, file, &path)));
-    // File names and sample counts come from guests.
+    // Sample counts come from guests, so the product may overflow.
     let all: u64 = machines.iter().map(|samples| samples.samples).sum();
     files.retain(|file| file.samples.saturating_mul(LEAST_SHARE) >= all);
     if files.is_empty() || !debuginfod::is_requested() {
@@ -87,7 +87,7 @@ fn fetch(
         debuginfod::with_client(|client| {
             for (number, build_id) in build_ids.iter().enumerate() {
                 let result = client.debug_file(build_id);
-                // After a failure no further files are requested: each request may take long.
+                // No further files are requested after a failure, because each request may take long.
                 let is_last = matches!(result, Err(FetchError::Server(_)));
                 if debuginfod::is_stopped() || sender.send((number, result)).is_err() || is_last {
                     return;
@@ -160,7 +160,7 @@ impl Fetched {
     }
 }
 
-/// Debugging information of a build-id on this machine.
+/// The file with a build-id's debugging information on this machine.
 fn local(build_id: &[u8]) -> Option<PathBuf> {
     let (first, rest) = build_id.split_first()?;
     let mut name = format!("{first:02x}/");

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 const LIBRARY: &CStr = c"libdebuginfod.so.1";
 /// Maximum number of bytes fetched for one profile; guests choose the files.
 pub(crate) const MOST_BYTES: c_long = 2 << 30;
-/// Bytes of fetched files, and bytes of the file in progress.
+/// Number of bytes of completely fetched files, and of the file in progress (`UNDER_WAY`).
 static FETCHED: AtomicI64 = AtomicI64::new(0);
 static UNDER_WAY: AtomicI64 = AtomicI64::new(0);
 
@@ -22,7 +22,7 @@ pub(crate) fn is_too_much() -> bool {
     FETCHED.load(Ordering::SeqCst) + UNDER_WAY.load(Ordering::SeqCst) > MOST_BYTES
 }
 
-/// Whether the user wants debugging information to be fetched.
+/// Whether the user has set `DEBUGINFOD_URLS`, so that debugging information is fetched.
 pub(crate) fn is_requested() -> bool {
     std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.as_bytes().trim_ascii().is_empty())
 }
@@ -38,7 +38,7 @@ pub(crate) enum FetchError {
 
 /// Whether fetching is cancelled in this process.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Held by the only client: an earlier client may still hang.
+/// Held while a client exists, so that there is only one: an earlier client may still hang.
 static CLIENT: Mutex<()> = Mutex::new(());
 
 /// Cancels the fetch in progress and all later ones.
@@ -129,9 +129,9 @@ impl Client {
         Ok(Self { client, find, end })
     }
 
-    /// The file of a build-id, from the cache or from a server.
+    /// Returns the file with a build-id's debugging information, from the cache or from a server.
     pub fn debug_file(&self, build_id: &[u8]) -> Result<PathBuf, FetchError> {
-        // The library interprets a length of 0 as a hexadecimal string that ends with a NUL.
+        // The library takes a build-id of length 0 for a hexadecimal string that ends with a NUL.
         if build_id.is_empty() {
             return Err(FetchError::NotThere);
         }

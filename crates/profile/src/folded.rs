@@ -8,11 +8,11 @@ use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 use std::{collections::HashMap, path::Path};
 
-/// Beginning of the header.
+/// Beginning of the header line.
 const MAGIC: &str = "# latpath profile 1 ";
-/// Suffix of the kernel's functions.
+/// Suffix of the names of kernel functions.
 const IN_KERNEL: &str = "_[k]";
-/// Beginning of a guest's frame.
+/// Beginning of the name of a guest's frame.
 const GUEST: &str = "[guest";
 /// Maximum length of a file, bytes.
 const MOST_BYTES: u64 = 1 << 30;
@@ -50,7 +50,7 @@ pub fn folded_name(frame: &Frame) -> String {
 }
 
 impl Profile {
-    /// Lines for flame graphs.
+    /// Returns the profile as lines for flame graphs.
     pub fn folded(&self) -> impl Iterator<Item = String> + '_ {
         self.stacks.iter().map(|(frames, ns)| {
             let frames: Vec<String> = frames.iter().map(folded_name).collect();
@@ -78,7 +78,7 @@ impl Profile {
         Self::parse(io::BufReader::new(open.take(MOST_BYTES)), &file)
     }
 
-    /// The output of [`Self::write`].
+    /// Returns the output of [`Self::write`] as a string.
     pub fn kept(&self) -> String {
         let mut bytes = Vec::new();
         // Writing to memory cannot fail.
@@ -124,7 +124,7 @@ impl Profile {
     }
 }
 
-/// Shares equal names.
+/// Keeps one copy of equal names.
 #[derive(Default)]
 struct Names(HashMap<String, Arc<str>>);
 
@@ -138,7 +138,7 @@ impl Names {
                 None if text.starts_with(GUEST) => (text, Kind::Guest),
                 None => (text, Kind::User),
             };
-            // Inside a guest, the first frame is again a process.
+            // The first frame inside a guest is a process again.
             is_process = kind == Kind::Guest;
             let name = printable(name);
             Frame { name: self.0.entry(name).or_insert_with_key(|name| name.as_str().into()).clone(), kind }

@@ -85,7 +85,7 @@ pub struct Header {
     pub user_samples: u64,
     /// Samples in programs whose call chain is a single function: the programs were built without frame pointers.
     pub user_samples_without_callers: u64,
-    /// Time of threads for which the table of threads had no room, ns; not part of the call chains.
+    /// Time of threads that did not fit into the table of threads, ns; not part of the call chains.
     pub unattributed_ns: Ns,
     /// Guests that were sampled from inside.
     pub guests: Vec<GuestHeader>,
@@ -120,14 +120,15 @@ pub struct GuestHeader {
     pub user_samples_without_callers: u64,
     /// Error bound of its clock on the host's timeline, ns.
     pub clock_error_ns: Ns,
-    /// Samples from times at which their vCPU was not in the guest; `null` if they could not be checked.
+    /// How many samples were taken at times at which their vCPU was not in the guest; `null` if they could not be
+    /// checked.
     pub causality: Option<Causality>,
     /// Reason for an early end, if any.
     pub fault: Option<String>,
 }
 
-/// Time by call chain, outermost frame first; the first frame is a process. All times, with idle and unattributed time,
-/// add up to the number of CPUs times the window.
+/// Time by call chain, outermost frame first; the first frame is a process. The times of all call chains, together with
+/// idle and unattributed time, add up to the number of CPUs times the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     /// Metadata.

@@ -1,6 +1,7 @@
 //! Reads files of observed processes: symbols of their programs, their perf maps, a program's version. The files are
 //! untrusted and their owners may be hostile, so two separate processes read them. One only opens files; the other
-//! parses them, without privileges ([`latpath_linux::confine`]). A file that crashes them costs names, not the profile.
+//! parses them, without privileges ([`latpath_linux::confine`]). A file that crashes these processes costs names, not
+//! the profile.
 
 mod elf;
 mod messages;
@@ -24,11 +25,12 @@ use std::time::{Duration, Instant};
 
 /// Maximum duration of a request: the symbols of a large program are read within a second or two.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Maximum duration of all failing requests together.
+/// Maximum total duration of all failed requests.
 const FAIL_WITHIN: Duration = Duration::from_secs(30);
-/// Maximum number of reading processes blocked in the kernel by a file system; beyond it, no more are started.
+/// Maximum number of killed reading processes that a file system still blocks in the kernel; no more are started beyond
+/// it.
 const MAX_STUCK: usize = 8;
-/// Beginning of the text with which QEMU prints its version.
+/// Beginning of QEMU's version string.
 const QEMU_VERSION: &str = "QEMU emulator version ";
 
 /// Reasons for which no names are available.
@@ -112,7 +114,7 @@ impl Reader {
         self.ask(tgid, Open::PerfMap { tgid }, Query::PerfMap(addresses))
     }
 
-    /// The answer to the last request, after waiting for at most `wait`; `None` while it is pending.
+    /// Returns the answer to the last request, after waiting for at most `wait`; `None` while it is pending.
     pub fn answer(&mut self, wait: Duration) -> Option<Result<Names, Unread>> {
         let pending = self.pending.as_ref()?;
         let left = self.within.saturating_sub(pending.since.elapsed());
@@ -138,8 +140,8 @@ impl Reader {
         })
     }
 
-    /// Names of the functions at addresses of a file of this machine; `None` if its build-id differs or it cannot be
-    /// read.
+    /// Returns the names of the functions at addresses of a file on this machine; `None` if its build-id differs or it
+    /// cannot be read.
     pub fn names_in(&mut self, path: &Path, build_id: &[u8], addresses: &[u64]) -> Option<Vec<Option<String>>> {
         let query = Query::Addresses { build_id: build_id.into(), addresses: addresses.into() };
         let found = self.wait_for(Open::Path(path.into()), query)?;
@@ -187,10 +189,10 @@ impl Reader {
         Ok(())
     }
 
-    /// Ends both processes; their successors share no state with them.
+    /// Ends both processes; the next ones share no state with them.
     fn end(&mut self) {
         if let Some(processes) = self.processes.take() {
-            // SAFETY: our children, not yet waited for, so their numbers are not reused.
+            // SAFETY: our children, not yet waited for, so their PIDs are not reused.
             processes.pids.iter().for_each(|pid| unsafe { _ = libc::kill(*pid, libc::SIGKILL) });
             self.ending.extend(processes.pids);
         }
@@ -202,7 +204,7 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.end();
         for pid in std::mem::take(&mut self.ending) {
-            // A process blocked by a file system may never end: a detached thread waits for it.
+            // A process that a file system blocks may never end, so a detached thread waits for it.
             let wait = move || {
                 // SAFETY: plain numbers; a null status pointer is allowed.
                 unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
@@ -222,7 +224,7 @@ fn clean(name: Option<String>) -> Option<String> {
     name.map(|name| cut(&latpath_model::text::printable(&name), MAX_NAME).to_owned()).filter(|name| !name.is_empty())
 }
 
-/// Whether a process is alive, rather than a zombie.
+/// Whether a process is alive and not a zombie.
 fn is_running(tgid: u32) -> bool {
     let first = std::fs::File::open(format!("/proc/{tgid}/maps")).and_then(|mut maps| maps.read(&mut [0]));
     first.is_ok_and(|bytes| bytes > 0)
@@ -302,11 +304,11 @@ impl Processes {
     }
 }
 
-/// Runs `work` in a child process; returns its number.
+/// Runs `work` in a child process; returns the child's PID.
 fn fork(work: impl FnOnce() -> io::Result<()>) -> io::Result<libc::pid_t> {
-    // SAFETY: the child calls nothing but `work`, and ends with it. Of the locks that other threads may hold now it
-    // needs only the allocator's, which glibc and musl make usable in the child; a child that hangs nevertheless is
-    // killed like any other.
+    // SAFETY: the child calls only `work`, and ends when `work` returns. Of the locks that other threads may hold at
+    // this moment, it needs only the allocator's, which glibc and musl make usable in the child; a child that hangs
+    // nevertheless is killed like any other.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -378,7 +380,7 @@ mod tests {
         if nix::unistd::geteuid().is_root() {
             assert!(status(parser, "Uid").starts_with("65534"), "{}", status(parser, "Uid"));
         }
-        // CAP_NET_ADMIN and CAP_SYS_MODULE, of root's capabilities.
+        // CAP_NET_ADMIN and CAP_SYS_MODULE, two of root's capabilities.
         let kept = u64::from_str_radix(&status(opener, "CapEff"), 16).unwrap();
         assert_eq!(kept & (1 << 12 | 1 << 16), 0);
     }
@@ -399,7 +401,7 @@ mod tests {
         reader.failed = FAIL_WITHIN;
         assert_eq!(ask(&mut reader).map(drop), Err(Unread::Unreadable));
         assert!(reader.processes.is_none());
-        // A full list of killed processes, none of which is a child any more.
+        // A full list of killed processes, all of which have been reaped.
         reader.failed = Duration::ZERO;
         reader.ending = vec![0; MAX_STUCK];
         assert!(ask(&mut reader).is_ok(), "those that have ended are forgotten");

@@ -1,4 +1,4 @@
-//! Turns the sampler's records into slices: addresses become names; call chains and threads become numbers.
+//! Turns the sampler's records into slices: addresses become names; call chains and threads become indexes.
 
 use crate::calls::CallFigures;
 use crate::causality::Absence;
@@ -30,30 +30,30 @@ const STEP: Duration = Duration::from_millis(100);
 /// Length of a slice, ns.
 const SLICE: Ns = 1_000_000_000;
 
-/// Replaces all call chains for which there was no room.
+/// Name of the frame that replaces call chains and names beyond the limits.
 const TOO_MANY: &str = "[too many call chains]";
 
-/// Records until it is dropped. Bound to the thread that created it.
+/// Records until it is dropped. It must stay on the thread that created it.
 pub struct Recorder {
     sampler: Sampler,
     symbols: Symbols,
     interned: Interned,
     slice: Slice,
-    /// Samples that wait for their names.
+    /// Samples whose functions' names are still being looked up.
     waiting: VecDeque<RawSample>,
-    /// By thread (its number, and an idle thread's CPU): its number in slices, and its run time so far, ns.
+    /// By TID, and for an idle thread also its CPU: the thread's index in slices, and its run time so far, ns.
     threads: HashMap<(u32, u32), (u32, u64)>,
     lost: u64,
     unattributed: Ns,
 }
 
-/// Numbers of the names, threads and call chains of earlier slices.
+/// Indexes of the names, threads and call chains of earlier slices.
 #[derive(Default)]
 struct Interned {
     names: HashMap<String, u32>,
     name_bytes: usize,
     unnamed: HashMap<Place, u32>,
-    /// Number of all names, including those of places.
+    /// Number of all names, including the substitute names of unnamed places.
     count: u32,
     threads: HashMap<Thread, u32>,
     stacks: HashMap<Stack, u32>,
@@ -66,7 +66,7 @@ impl Interned {
             return Some(*number);
         }
         let name = cut(name, MAX_NAME);
-        // Room is reserved for TOO_MANY.
+        // Space is reserved for TOO_MANY.
         let is_full = self.name_bytes + name.len() > MAX_NAME_BYTES - MAX_NAME || self.count as usize >= MAX_NAMES - 1;
         if is_full && name != TOO_MANY {
             return None;
@@ -83,8 +83,8 @@ impl Interned {
         self.count - 1
     }
 
-    /// The number of a program's function. A function without a name has its own number, as far as there is room,
-    /// because it may be named later.
+    /// Returns the index of the name of a program's function. As long as there is space, an unnamed function has an
+    /// index of its own, because it may be named later.
     fn function(&mut self, function: &UserFunction, slice: &mut Slice) -> Option<u32> {
         let Some(place) = &function.place else { return self.name(&function.name, &mut slice.names) };
         if let Some(number) = self.unnamed.get(place) {
@@ -101,7 +101,7 @@ impl Interned {
         Some(number)
     }
 
-    /// A frame of the function with this number; `None`: there was no room for its name.
+    /// Returns a frame of the function whose name has this index; `None`: there was no space for its name.
     fn frame(&mut self, number: Option<u32>, in_kernel: bool, slice: &mut Slice) -> FrameId {
         let number = number.or_else(|| self.name(TOO_MANY, &mut slice.names));
         FrameId::new(number.expect("there is room for it"), in_kernel)
@@ -155,7 +155,7 @@ impl Recorder {
     /// # Errors
     /// If the kernel or the user's rights do not allow tracing or sampling.
     pub fn start(options: &Options) -> Result<Self, StartError> {
-        // Reading the kernel's names takes a few tenths of a second.
+        // Done before the window begins: reading the kernel's names takes a few tenths of a second.
         let symbols = Symbols::new(options.places);
         let sampler = Sampler::start(options)?;
         let from = sampler.from;
@@ -196,24 +196,25 @@ impl Recorder {
         self.sampler.calls()
     }
 
-    /// Absences of the named vCPUs from their guests since the last call, complete up to the returned time. `None` if
-    /// this kernel does not report them.
+    /// Absences of [`Options::absences_of`] from their guests since the last call, complete up to the returned time.
+    /// `None` if this kernel does not report them.
     pub fn absences(&mut self) -> Option<(Vec<Absence>, Ns)> {
         self.sampler.sees_guests.then(|| self.sampler.absences())
     }
 
-    /// Time that a named vCPU spent in its guest since the window's start, until now or the window's end, ns. The time
-    /// is exact, from each of KVM's entries to the exit. `None` if this kernel does not report it.
+    /// Time that one of [`Options::vcpus`] spent in its guest from the window's start until now or the window's end,
+    /// ns. The time is exact: each interval lasts from KVM's entry to the exit. `None` if this kernel does not report
+    /// them.
     pub fn guest_time(&self, tid: u32) -> Option<Ns> {
         self.sampler.guest_time(tid)
     }
 
-    /// System calls for which the tables had no room.
+    /// System calls that were not counted because a table was full.
     pub fn calls_lost(&self) -> u64 {
         self.sampler.calls_lost()
     }
 
-    /// Absences for which the ring had no room.
+    /// Absences that were lost because the ring was full.
     pub fn absences_lost(&self) -> u64 {
         self.sampler.absences_lost()
     }
@@ -255,8 +256,8 @@ impl Recorder {
         self.close(until, Some(until))
     }
 
-    /// Processes samples; returns true if none remain. While the names of one sample are being read, later samples are
-    /// moved out of the kernel's ring.
+    /// Processes samples; returns true if none remain. While the names for one sample are being looked up, later
+    /// samples are moved out of the kernel's ring.
     fn take_samples(&mut self, within: Duration) -> bool {
         let began = Instant::now();
         while began.elapsed() < within {
@@ -306,7 +307,7 @@ impl Recorder {
         std::mem::replace(&mut self.slice, Slice { from: now, ..Slice::default() })
     }
 
-    /// The number of a thread with this name; a renamed thread gets a new number.
+    /// Returns the index of a thread with this name; a renamed thread gets a new index.
     fn thread(&mut self, (tid, cpu): (u32, u32), (tgid, flags): (u32, u32), names: (String, String)) -> Option<u32> {
         let (comm, process) = names;
         let thread = Thread { tid, tgid, cpu, comm, process, is_kernel: flags & KERNEL_THREAD != 0 };
@@ -335,7 +336,8 @@ impl Recorder {
         if raw.flags & GUEST != 0 {
             return Some(interned.stack(Stack { mode: Mode::Guest, frames: Vec::new() }, slice));
         }
-        // A caller's address is the return address, after the call, which may be in the next function.
+        // A caller's address is the return address. It is after the call instruction and may be in the next function,
+        // so 1 is subtracted.
         let calls = |addresses: &[u64]| -> Vec<u64> {
             addresses.iter().enumerate().map(|(at, address)| address.saturating_sub((at > 0).into())).collect()
         };

@@ -23,14 +23,14 @@ use std::{io, thread::sleep};
 
 /// Maximum number of threads in the kernel's table. Ended threads are removed before the table is full.
 const THREADS: u32 = 1 << 16;
-/// Size of the ring of absences, bytes: a few tenths of a second of several vCPUs.
+/// Size of the ring of absences, bytes: it holds those of several vCPUs for a few tenths of a second.
 const ABSENCES: u32 = 1 << 20;
 /// Maximum number of processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
-/// `BPF_PERF_EVENT`, a link type.
+/// `BPF_PERF_EVENT`, the type of the link.
 const BPF_PERF_EVENT: u32 = 41;
 
-/// Samples per second. 99 is not in phase with periodic work at 100 Hz.
+/// Samples per second. At 99 Hz, samples are not in phase with periodic work at 100 Hz.
 pub const FREQUENCY: u32 = 99;
 
 const NEEDED: &str = "sched_switch";
@@ -68,7 +68,7 @@ pub enum StartError {
     NoCpu(Cpus, Cpus),
 }
 
-/// Names the kernel's limit if the frequency exceeds it.
+/// Returns the kernel's limit as text if the frequency exceeds it.
 fn advice(frequency: u32) -> String {
     let most = proc::line("/proc/sys/kernel/perf_event_max_sample_rate");
     match most.parse::<u32>() {
@@ -77,7 +77,7 @@ fn advice(frequency: u32) -> String {
     }
 }
 
-/// Options of sampling.
+/// Sampling options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Samples per second, on each CPU.
@@ -112,7 +112,8 @@ pub(crate) struct ThreadTime {
     pub tid: u32,
     pub cpu: u32,
     pub info: RawTime,
-    /// Whether the thread has ended and its entry was removed: a later thread with the same number starts from 0.
+    /// Whether the thread has ended and its entry was removed: the run time of a later thread with the same TID starts
+    /// from 0.
     pub taken_out: bool,
 }
 
@@ -140,13 +141,13 @@ pub(crate) struct Sampler {
 
 const PURPOSE: Purpose = Purpose("profile this machine");
 
-/// Sets the sizes of the programs' tables, and loads the program that the clocks call.
+/// Sets the sizes of the programs' tables, and loads the program that is attached to the clocks.
 fn configure(open: &mut OpenProfileSkel<'_>, options: &Options, cpus: usize) -> libbpf_rs::Result<()> {
     let (callers, calls) = match options.calls_of {
         Some(_) => (CALLERS, MAX_CALLS),
         None => (1, 1),
     };
-    // Four seconds of samples with all frames: the first lookup in a large program takes a while.
+    // Space for four seconds of samples with all frames: the first lookup in a large program takes a while.
     let bytes = cpus * size_of::<RawSample>() * (options.frequency as usize).max(64) * 4;
     let bytes = bytes.next_power_of_two().clamp(1 << 20, 1 << 27);
     let vcpus = options.vcpus.len().max(1) as u32;
@@ -280,7 +281,7 @@ impl Sampler {
     /// Absences of vCPUs from their guests since the last call, complete up to the returned time.
     pub fn absences(&mut self) -> (Vec<Absence>, Ns) {
         let now = monotonic();
-        // An absence that ends after this point is in the ring, too.
+        // An absence that ends from now on is also in the ring.
         let open = entries::<u32, RawAbsence>(&self.absent).into_iter().map(|(_, absence)| absence);
         let open: Vec<Absence> = open.filter(|absence| absence.from > 0).map(|absence| of(&absence, None)).collect();
         let _ = self.ring.consume();
@@ -288,8 +289,8 @@ impl Sampler {
         (ended.iter().map(|absence| of(absence, Some(absence.until as Ns))).chain(open).collect(), now)
     }
 
-    /// Time that a named vCPU spent in its guest since the window's start, until now or the window's end, ns; `None` if
-    /// unknown.
+    /// Time that one of `Options::vcpus` spent in its guest from the window's start until now or the window's end, ns;
+    /// `None` if unknown.
     pub fn guest_time(&self, tid: u32) -> Option<Ns> {
         if !self.sees_guests {
             return None;
@@ -306,7 +307,7 @@ impl Sampler {
         }
         let now = monotonic().min(self.shared.field::<u64>(0, offset_of!(Shared, until)) as Ns);
         let inside = match (time.since as Ns, time.seen) {
-            // Without an event, the vCPU has been in its present state throughout.
+            // Without any event, the vCPU has been in its present state since the window's start.
             (_, 0) if is_in_guest(tid) => now - self.from,
             (0, _) => 0,
             (since, _) => now - since.max(self.from),
@@ -320,13 +321,13 @@ impl Sampler {
 
     /// Ends the window; on return, each CPU's time is known up to the window's end.
     pub fn end(&mut self) -> Ns {
-        // Each CPU's clock ticks again within one period.
+        // Waits for one period, in which each CPU's clock ticks again.
         let period = 1_000_000_000 / u64::from(self.frequency.max(1));
         let once_more = || sleep(Duration::from_nanos(period));
         end_window(|until| self.shared.set_field(0, offset_of!(Shared, until), until), once_more).0
     }
 
-    /// Run times of threads; `until` is the window's end, if it has ended.
+    /// Returns the run times of threads; `until` is the window's end, if the window has ended.
     pub fn times(&mut self, until: Option<Ns>) -> Vec<ThreadTime> {
         let all = entries(&self.threads).into_iter();
         let mut times: Vec<ThreadTime> =
@@ -334,7 +335,8 @@ impl Sampler {
         if self.shared.field::<u32>(0, offset_of!(Shared, threads)) > THREADS / 2 {
             self.take_out_ended(&mut times);
         }
-        // Covers CPUs whose clock stopped ticking: the CPU went offline, or its hypervisor did not run it.
+        // Adds the remaining time of CPUs whose clock stopped ticking: the CPU went offline, or its hypervisor did not
+        // run it.
         for (cpu, until) in until.into_iter().flat_map(|until| self.cpus.iter().map(move |cpu| (cpu, until as u64))) {
             let here = self.here.get(cpu as usize);
             let rest = until.saturating_sub(here.since.max(self.from as u64));
@@ -362,7 +364,7 @@ impl Sampler {
         self.shared.set_field(0, offset_of!(Shared, threads), left);
     }
 
-    /// Lost samples, and time of threads for which the table had no room, ns.
+    /// Number of lost samples, and time of threads that did not fit into the table of threads, ns.
     pub fn losses(&self) -> (u64, Ns) {
         self.cpus.iter().fold((0, 0), |(lost, ns), cpu| {
             let here = self.here.get(cpu as usize);
@@ -370,7 +372,7 @@ impl Sampler {
         })
     }
 
-    /// System calls for which the tables had no room.
+    /// System calls that were not counted because a table was full.
     pub fn calls_lost(&self) -> u64 {
         self.calls.lost(&self.shared)
     }
@@ -380,7 +382,7 @@ impl Sampler {
         self.calls.figures()
     }
 
-    /// Keeps room in the table of system calls for new threads.
+    /// Keeps space for new threads in the table of system calls.
     pub fn make_room_for_calls(&mut self) {
         self.calls.make_room(&self.shared);
     }
@@ -395,7 +397,7 @@ fn is_in_guest(tid: u32) -> bool {
     stat.is_some_and(|stat| stat.flags & proc::PF_VCPU != 0)
 }
 
-/// The printable text of a kernel field.
+/// Converts a kernel field to printable text.
 pub(crate) fn text(field: &[i8; 16]) -> String {
     latpath_model::text::printable(&latpath_model::text::of_field(&field.map(|c| c as u8)))
 }
@@ -404,7 +406,7 @@ fn of(absence: &RawAbsence, until: Option<Ns>) -> Absence {
     Absence { tid: absence.tid, from: absence.from as Ns, until }
 }
 
-/// Collects the records of a ring in a list.
+/// Appends the records of a ring to a list.
 fn ring<'m, T: Plain>(
     rings: &mut RingBufferBuilder<'m, 'static>,
     map: &'m libbpf_rs::MapMut<'_>,
@@ -412,7 +414,7 @@ fn ring<'m, T: Plain>(
 ) -> libbpf_rs::Result<()> {
     let came = came.clone();
     rings.add(map, move |bytes: &[u8]| {
-        // A sample ends with its last frame.
+        // A sample's record ends after its last frame, so the rest is zero.
         let mut whole = vec![0; size_of::<T>()];
         let len = bytes.len().min(whole.len());
         whole[..len].copy_from_slice(&bytes[..len]);
@@ -422,7 +424,7 @@ fn ring<'m, T: Plain>(
     Ok(())
 }
 
-/// Attaches the program to the clock.
+/// Attaches the program to a CPU's clock.
 fn link(program: i32, clock: i32) -> io::Result<OwnedFd> {
     // SAFETY: both descriptors are open, and options may be null.
     let fd = unsafe { libbpf_sys::bpf_link_create(program, clock, BPF_PERF_EVENT, std::ptr::null()) };

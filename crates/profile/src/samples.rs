@@ -5,12 +5,11 @@ use latpath_model::text::{cut, printable};
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Maximum number of slices of a machine: more than a day.
+/// Maximum number of slices of a machine; enough for more than a day.
 const MAX_SLICES: usize = 1 << 17;
-/// Maximum number of entries by slice, CPU, thread and call chain: of this machine, and of another machine, which is
-/// untrusted.
+/// Maximum number of entries in `Samples::counts`: for this machine, and for another machine, which is untrusted.
 const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 17];
-/// Maximum number of samples stored with their times: of this machine, and of another machine.
+/// Maximum number of samples stored with their times: for this machine, and for another machine.
 const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 
 /// The slice is invalid or exceeds a limit.
@@ -29,21 +28,21 @@ pub struct Samples {
     frames: usize,
     /// Start and end of each slice.
     pub(crate) spans: Vec<(Ns, Ns)>,
-    /// Number of samples, by slice, CPU, thread and call chain.
+    /// Number of samples, by index of slice, CPU, thread and call chain.
     pub(crate) counts: HashMap<(u32, u32, u32, u32), u32>,
-    /// Run time of threads, ns.
+    /// Run time, ns, by thread.
     pub(crate) times: HashMap<u32, Ns>,
     /// Sum of all run times, ns.
     total: Ns,
     /// Individual samples, if requested.
     raw: Option<Vec<Seen>>,
-    /// Samples whose times were not stored for lack of room.
+    /// Number of samples whose times were not stored because `MAX_RAW` was reached.
     pub raw_left_out: u64,
     /// Number of samples.
     pub samples: u64,
     /// Lost samples.
     pub lost: u64,
-    /// Time of threads for which the table had no room, ns.
+    /// Time of threads that did not fit into the table of threads, ns.
     pub unattributed: Ns,
     /// Error after which no more slices are accepted.
     refused: Option<TooMuch>,
@@ -51,8 +50,8 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Creates an empty collection. With `one_by_one`, it also stores the times of individual samples, about four
-    /// million at most (of another machine, one million).
+    /// Creates an empty collection. With `one_by_one`, it also stores the times of individual samples: at most about
+    /// four million, or one million for another machine.
     pub fn new(one_by_one: bool) -> Self {
         Self { raw: one_by_one.then(Vec::new), ..Self::default() }
     }
@@ -82,24 +81,24 @@ impl Samples {
         &self.unnamed
     }
 
-    /// Renames a function.
+    /// Renames the function whose name has this index.
     pub(crate) fn rename(&mut self, number: u32, name: &str) {
         if let Some(known) = self.names.get_mut(number as usize) {
             *known = name.replace(';', ":");
         }
     }
 
-    /// The thread with this number, from a sample.
+    /// The thread with this index, from a sample.
     pub fn thread(&self, number: u32) -> &Thread {
         &self.threads[number as usize]
     }
 
-    /// The call chain with this number, from a sample.
+    /// The call chain with this index, from a sample.
     pub fn stack(&self, number: u32) -> &Stack {
         &self.stacks[number as usize]
     }
 
-    /// A frame's function.
+    /// The name of a frame's function.
     pub fn name(&self, frame: FrameId) -> &str {
         &self.names[frame.name()]
     }
@@ -113,8 +112,8 @@ impl Samples {
     /// resolution of time.
     ///
     /// # Errors
-    /// If the slice is invalid or too large; then no later slice is accepted either, because it may refer to its
-    /// numbers.
+    /// If the slice is invalid or too large. No later slice is accepted then, because it may refer to indexes of the
+    /// refused one.
     pub fn take(&mut self, slice: Slice) -> Result<(), TooMuch> {
         if self.refused.is_none() {
             let most = MAX_COUNTS[usize::from(self.is_of_another)];
@@ -213,7 +212,7 @@ impl Samples {
     }
 }
 
-/// Maximum distance of a sample, or of the reading of a thread's time, from its slice, ns: the reader may have waited
+/// Maximum time between a sample, or the reading of a thread's run time, and its slice, ns: the reader may have waited
 /// for its CPU.
 const SLACK: Ns = 60_000_000_000;
 
@@ -283,7 +282,7 @@ mod tests {
             spoil(&mut bad);
             let refused = samples.take(bad).expect_err(why);
             assert!(refused.0.contains(why), "{refused} {why}");
-            // Later slices refer to numbers of the refused slice: their names would be wrong.
+            // Later slices refer to indexes of the refused slice, so their names would be wrong.
             assert_eq!(samples.take(slice(200)), Err(refused.clone()));
             assert_eq!(samples, Samples { refused: Some(refused), ..before });
         }
@@ -334,7 +333,7 @@ mod tests {
         let whole =
             (0..).zip(&samples.spans).all(|(n, (from, until))| of_spans(n) == (until - from) / 100 * each as Ns);
         assert!(whole && samples.spans.len() < 9, "{:?}", samples.spans);
-        // Samples that cannot be merged further are refused.
+        // Too many samples that cannot be merged any further are refused.
         let seen = vec![Seen { t: 2_000, cpu: 2, thread: 0, stack: 0 }; MAX_COUNTS[1]];
         let refused = samples.take(Slice { from: 2_000, until: 2_100, seen, ..Slice::default() });
         assert_eq!(refused, Err(TooMuch("its profile has too many samples")));

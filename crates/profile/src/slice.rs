@@ -11,15 +11,15 @@ pub const MAX_NAMES: usize = 1 << 18;
 pub const MAX_NAME_BYTES: usize = 16 << 20;
 /// Maximum number of threads; a renamed thread counts again.
 pub const MAX_THREADS: usize = 1 << 16;
-/// Maximum different call chains.
+/// Maximum number of different call chains.
 pub const MAX_STACKS: usize = 1 << 17;
 /// Maximum number of frames of all call chains.
 pub const MAX_FRAMES: usize = 1 << 21;
 /// Maximum number of frames of one call chain, in user space and the kernel together.
 pub const MAX_DEPTH: usize = 256;
-/// Maximum CPUs of a machine.
+/// Maximum number of CPUs of a machine.
 pub const MAX_CPUS: u32 = 8192;
-/// Maximum number of places in files without symbols.
+/// Maximum number of unnamed places in files without symbols.
 pub const MAX_UNNAMED: usize = 1 << 14;
 /// Maximum size of a build-id, bytes.
 pub const MAX_BUILD_ID: usize = 64;
@@ -38,17 +38,17 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All modes, in the order of their numbers.
+    /// All modes, in the order of their encoding.
     pub const ALL: [Self; 4] = [Self::Idle, Self::User, Self::Kernel, Self::Guest];
 }
 
 /// A thread; a renamed thread is a new thread. Sent unchanged, as a protobuf message.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Thread {
-    /// Its number; 0 for a CPU's idle thread.
+    /// Thread ID (TID); 0 for a CPU's idle thread.
     #[prost(uint32, tag = "1")]
     pub tid: u32,
-    /// Its process.
+    /// Process ID (TGID).
     #[prost(uint32, tag = "2")]
     pub tgid: u32,
     /// The CPU of an idle thread; otherwise 0.
@@ -65,12 +65,12 @@ pub struct Thread {
     pub is_kernel: bool,
 }
 
-/// A frame of a call chain: the number of its function's name, and whether it is in the kernel.
+/// A frame of a call chain: the index of its function's name, and whether the function is in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// Creates a frame from a name's number, which must be below 2^31.
+    /// Creates a frame from the index of a name, which must be below 2^31.
     pub fn new(name: u32, in_kernel: bool) -> Self {
         Self(name << 1 | u32::from(in_kernel))
     }
@@ -80,12 +80,12 @@ impl FrameId {
         Self(raw)
     }
 
-    /// Representation for messages.
+    /// The frame as encoded in messages.
     pub fn raw(self) -> u32 {
         self.0
     }
 
-    /// Number of the function's name.
+    /// Index of the function's name.
     pub fn name(self) -> usize {
         (self.0 >> 1) as usize
     }
@@ -112,27 +112,27 @@ pub struct Seen {
     pub t: Ns,
     /// The CPU.
     pub cpu: u32,
-    /// Number of the thread.
+    /// Index of the thread.
     pub thread: u32,
-    /// Number of the call chain.
+    /// Index of the call chain.
     pub stack: u32,
 }
 
 /// A function without a name on its machine, because its file has no symbols. Sent unchanged, as a protobuf message.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Unnamed {
-    /// Number of its substitute name, the file's name.
+    /// Index of its substitute name, which is the file's name.
     #[prost(uint32, tag = "1")]
     pub name: u32,
     /// The file's build-id.
     #[prost(bytes = "vec", tag = "2")]
     pub build_id: Vec<u8>,
-    /// Its address in the address space of the file's symbols.
+    /// Its address, as in the file's symbol table.
     #[prost(uint64, tag = "3")]
     pub address: u64,
 }
 
-/// The samples of an interval. Names, threads and call chains are numbered from 0 in order of appearance; a slice
+/// The samples of an interval. Names, threads and call chains have indexes from 0 in order of appearance; a slice
 /// contains only the new ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
@@ -142,7 +142,7 @@ pub struct Slice {
     pub until: Ns,
     /// New names of functions.
     pub names: Vec<String>,
-    /// New places in files without symbols, which have substitute names in `names`; only if requested.
+    /// New places in files without symbols; each has a substitute name in `names`. Only if requested.
     pub unnamed: Vec<Unnamed>,
     /// New threads.
     pub threads: Vec<Thread>,
@@ -150,10 +150,10 @@ pub struct Slice {
     pub stacks: Vec<Stack>,
     /// Samples.
     pub seen: Vec<Seen>,
-    /// Exact run times of threads in the slice, by their numbers, ns.
+    /// Exact run times of threads in the slice: thread index and time, ns.
     pub times: Vec<(u32, Ns)>,
     /// Lost samples.
     pub lost: u64,
-    /// Time of threads for which the table had no room, ns.
+    /// Time of threads that did not fit into the table of threads, ns.
     pub unattributed: Ns,
 }

@@ -17,7 +17,7 @@ const MOST_PROCESSES: usize = 1 << 10;
 /// Maximum number of cached mappings, of all processes.
 const MAX_CODE: usize = 1 << 20;
 
-/// Name of functions without any known name or file.
+/// Name of functions of which neither name nor file is known.
 pub const UNKNOWN: &str = "[unknown]";
 
 /// Whether a frame's name is a function's, rather than an address or a file's name.
@@ -31,11 +31,11 @@ pub(crate) struct Symbols {
     reader: Reader,
     /// The pending request.
     asked: Option<PendingRequest>,
-    /// Whether reading of files has ended.
+    /// Whether no more files are read.
     is_closed: bool,
     /// Owners whose files are no longer read.
     given_up: HashSet<Owner>,
-    /// By process and its name: a process that executes another program has other functions.
+    /// Known code of a process, by TGID and process name: a process that executes another program has other functions.
     known: HashMap<Key, Known>,
     /// Whether places of functions without a name are looked up too.
     places: bool,
@@ -55,7 +55,8 @@ struct Known {
     functions: HashMap<u64, UserFunction>,
 }
 
-/// A request: first to the mapped file, then to the process's perf map for addresses that the file does not name.
+/// A request for names: first from the mapped file, then, for addresses that the file does not name, from the process's
+/// perf map.
 struct PendingRequest {
     key: Key,
     owner: Owner,
@@ -64,11 +65,11 @@ struct PendingRequest {
     image: Option<Rc<Image>>,
 }
 
-/// A function of a program, or a substitute without its name.
+/// A function of a program, or a substitute for it if its name is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserFunction {
     pub name: String,
-    /// Its place, if it has no name.
+    /// Its place in a file, if its name is unknown.
     pub place: Option<Place>,
 }
 
@@ -100,7 +101,7 @@ impl Symbols {
         }
     }
 
-    /// The kernel's function at an address; functions of modules loaded since the start are unknown.
+    /// The kernel's function at an address; functions of modules that were loaded later are unknown.
     pub fn kernel(&self, address: u64) -> &str {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
@@ -110,14 +111,14 @@ impl Symbols {
         self.cut.len()
     }
 
-    /// Ends the reading of files: functions still unknown remain without a name.
+    /// Stops reading files: functions that are still unknown remain without a name.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// A process's functions, for each address up to the first that is not code: further addresses are values that a
-    /// program without frame pointers left in the register. `None` while their names are being read; each such call
-    /// waits for at most `wait`.
+    /// Returns a process's functions, for each address up to the first that is not code: later addresses are values
+    /// that a program without frame pointers left in the register. `None` while the names are being looked up; each
+    /// such call waits for at most `wait`.
     pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64], wait: Duration) -> Option<Vec<UserFunction>> {
         let key = (tgid, process.to_owned());
         loop {
@@ -140,7 +141,7 @@ impl Symbols {
         }
     }
 
-    /// The addresses before the first that is not code.
+    /// Returns the addresses before the first that is not code.
     fn chain<'a>(&mut self, key: &Key, addresses: &'a [u64]) -> &'a [u64] {
         if self.known.len() > MOST_PROCESSES
             || self.known.values().map(|known| known.code.len()).sum::<usize>() > MAX_CODE
@@ -175,7 +176,7 @@ impl Symbols {
             None => Err(Unread::Gone),
         };
         let Some(code) = known.code.find(first) else {
-            // No code, or no longer: the address has no name.
+            // The address is not code, or no longer: it has no name.
             return self.fail(key, vec![first], owner.err().filter(|why| *why == Unread::Gone));
         };
         let owner = match owner {
@@ -219,7 +220,7 @@ impl Symbols {
         };
         match answer {
             Ok(names) => self.take_names(asked, names),
-            // Few processes have a perf map.
+            // Most processes have no perf map, so its absence is not a failure.
             Err(Unread::Unreadable) if asked.is_perf_map => {
                 let names = vec![None; asked.addresses.len()];
                 self.take_names(asked, Names { names, image: None });
@@ -253,8 +254,8 @@ impl Symbols {
         }
     }
 
-    /// After a failed reading, no more files of that user (for root: of that process) are read, because each failure
-    /// may take long.
+    /// Marks the addresses as unknown. If the reading failed, no more files of that user (for root: of that process)
+    /// are read, because each failure may take long.
     fn fail_of(&mut self, owner: Owner, key: &Key, addresses: Vec<u64>, why: Unread) {
         if why == Unread::Failed {
             self.given_up.insert(owner);
@@ -276,7 +277,7 @@ impl Symbols {
 /// Owner of the files being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
-    /// One process of root.
+    /// One process of root (TGID).
     Root(u32),
     User(u32),
 }
@@ -290,7 +291,7 @@ impl Owner {
     }
 }
 
-/// Substitute for a function without a name: its file, and its place in the file if known.
+/// Returns a substitute for a function without a name: its file, and its place in the file if known.
 fn without_name(code: &CodeMap, address: u64, image: Option<&Image>) -> UserFunction {
     let Some(code) = code.find(address) else { return UserFunction::unknown() };
     let Code { from, offset, file, .. } = code;

@@ -9,8 +9,8 @@ use latpath_vms::{Role, Vm};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Number of samples below which a thread is pooled with other such threads of the same process name: a process of 2 ms
-/// has a sample in one of five cases.
+/// Number of samples below which a thread is pooled with other such threads of the same process name: at 99 samples per
+/// second, a process that runs for 2 ms has a sample in only one of five cases.
 const FEW: u64 = 8;
 
 /// Guest time of a vCPU's thread over the window.
@@ -20,7 +20,7 @@ pub struct GuestTime {
     pub tid: u32,
     /// The VM's process.
     pub pid: u32,
-    /// Number of the vCPU, and of the guest's CPU.
+    /// Index of the vCPU, which is also the guest's CPU number.
     pub vcpu: Option<u32>,
     /// Readings in order: time of the reading, and guest time, ns.
     pub readings: Vec<(Ns, Ns)>,
@@ -43,7 +43,7 @@ impl GuestTime {
     }
 }
 
-/// `whole` × `n` / `of`, without overflow of the product; 0 if `of` is 0.
+/// Returns `whole` × `n` / `of`, computed without overflow; 0 if `of` is 0.
 fn part(whole: Ns, n: Ns, of: Ns) -> Ns {
     match of {
         0 => 0,
@@ -51,7 +51,7 @@ fn part(whole: Ns, n: Ns, of: Ns) -> Ns {
     }
 }
 
-/// Distributes a time in proportion to weights; the shares add up to the time, to the ns.
+/// Distributes a time in proportion to weights; the sum of the shares is exactly that time.
 fn share(whole: Ns, of: impl Iterator<Item = Ns> + Clone) -> impl Iterator<Item = Ns> {
     let sum: i128 = of.clone().map(i128::from).sum();
     let (mut before, mut given) = (0i128, 0);
@@ -82,15 +82,15 @@ pub struct Guest {
 /// A machine's samples with their weights.
 #[derive(Default)]
 struct Weights {
-    /// By slice, CPU, thread and call chain, in this order.
+    /// Time by index of slice, CPU, thread and call chain, ns; in this order for range queries.
     entries: BTreeMap<(u32, u32, u32, u32), Ns>,
-    /// Time of threads without a sample, ns.
+    /// Time of threads without a sample, by thread index, ns.
     not_sampled: BTreeMap<u32, Ns>,
-    /// Guest time, by the vCPU's thread, ns.
+    /// Guest time by TID of the vCPU's thread, ns.
     guest: BTreeMap<u32, Ns>,
 }
 
-/// A thread under all its names.
+/// A thread, under all names that it has had.
 #[derive(Default)]
 struct OneThread {
     number: u32,
@@ -99,7 +99,7 @@ struct OneThread {
 }
 
 impl Weights {
-    /// `guests`: guest time of threads that run a guest.
+    /// Weighs a machine's samples. `guests`: guest time by TID of the threads that run a guest, ns.
     fn of(samples: &Samples, guests: &HashMap<u32, Ns>) -> Self {
         let mut threads: BTreeMap<(u32, u32), OneThread> = BTreeMap::new();
         let key = |number: u32| (samples.thread(number).tid, samples.thread(number).cpu);
@@ -157,8 +157,8 @@ impl Weights {
 /// Combines the samples of a host and its guests into a profile.
 ///
 /// The profile's total is exact: the times of `host`'s threads are distributed among their call chains, and nothing is
-/// added. The guest time of a vCPU is distributed, second by second, among the guest's threads on that CPU; time
-/// without work in the guest is its idle loop. Guest time not covered by samples of the guest is one frame per vCPU.
+/// added. The guest time of a vCPU is distributed, second by second, among the guest's threads on that CPU; guest time
+/// without work is shown as the guest's idle loop. Guest time for which the guest has no samples is one frame per vCPU.
 pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], header: Header) -> Profile {
     let mut names = Names { vms, known: HashMap::new() };
     let by_thread: HashMap<u32, Ns> = times.iter().map(|time| (time.tid, time.whole())).collect();
@@ -238,8 +238,8 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
 /// Frame of a guest's idle CPU while the vCPU is in the guest: the guest polls, or is about to halt.
 const IDLE_LOOP: &str = "idle loop";
 
-/// Distributes a vCPU's guest time, `whole`, among the guest's threads and call chains on that CPU, second by second,
-/// and its idle loop. Time without a report from the guest is not distributed.
+/// Distributes a vCPU's guest time, `whole`, second by second: among the guest's threads and call chains on that CPU,
+/// and the guest's idle loop. Time for which the guest sent no slice is not distributed.
 fn on_vcpu(
     guest: &Guest,
     weights: &Weights,
@@ -248,7 +248,7 @@ fn on_vcpu(
     window: (Ns, Ns),
     whole: Ns,
 ) -> Vec<(Option<(u32, u32)>, Ns)> {
-    // By slice: guest time according to the host, and the guest's own samples of work.
+    // By slice: guest time as measured by the host, and the guest's own samples of work, with their times.
     let mut spans: BTreeMap<u32, (Ns, Vec<((u32, u32), Ns)>)> = BTreeMap::new();
     let accounted = time.whole();
     let mut work = 0;
@@ -275,7 +275,7 @@ fn on_vcpu(
             *shared.entry(Some(*what)).or_default() += ns;
         }
     };
-    // Busy time of a second without a sample of work is carried over to the next second.
+    // The busy time of a second without samples of work is carried over to the next second.
     let (mut pending, mut idle) = (0, 0);
     for (had_then, did) in spans.values() {
         let busy = part(*had_then, work.min(had), had);
@@ -294,7 +294,7 @@ fn on_vcpu(
     shared.into_iter().collect()
 }
 
-/// Frames with shared names.
+/// Creates frames, with one copy of equal names.
 struct Names<'v> {
     vms: &'v [Vm],
     known: HashMap<String, Arc<str>>,
@@ -309,7 +309,7 @@ impl Names<'_> {
         Frame { name, kind }
     }
 
-    /// The frames of a call chain, outermost first.
+    /// Appends the frames of a call chain, outermost first.
     fn push(&mut self, samples: &Samples, stack: &Stack, frames: &mut Vec<Frame>) {
         for frame in stack.frames.iter().rev() {
             let kind = if frame.in_kernel() { Kind::Kernel } else { Kind::User };
@@ -317,7 +317,7 @@ impl Names<'_> {
         }
     }
 
-    /// A VM's frame, and its name.
+    /// Names of a VM's frame, and of the VM.
     fn vm(&self, pid: u32) -> (String, String) {
         match self.vms.iter().find(|vm| vm.pid == pid) {
             Some(vm) => vm_names(vm),
@@ -325,7 +325,8 @@ impl Names<'_> {
         }
     }
 
-    /// Frame of a thread's process on the host: a VM by its name, vhost workers by the VM that they serve.
+    /// Returns the frame of a thread's process on the host: a VM is shown by its name, a vhost worker by the VM that it
+    /// serves.
     fn process(&mut self, thread: &Thread) -> Frame {
         let serves = |vm: &&Vm| vm.threads.iter().any(|known| known.tid == thread.tid && known.role == Role::Vhost);
         let vhost = self.vms.iter().find(serves).map(|vm| vm.pid);
@@ -342,7 +343,7 @@ impl Names<'_> {
     }
 }
 
-/// Name of a VM's process in a profile, and of the VM itself.
+/// Names of a VM's process in a profile, and of the VM itself.
 fn vm_names(vm: &Vm) -> (String, String) {
     let name = latpath_model::text::printable(&vm.name).replace(';', ":");
     (format!("{name} ({})", vm.program), name)
@@ -352,13 +353,14 @@ fn vhost_of(name: &str) -> String {
     format!("vhost of {name}")
 }
 
-/// Whether a profile's process belongs to a VM: its own process, or its vhost workers.
+/// Whether a process of a profile belongs to a VM: it is the VM's own process, or its vhost workers.
 pub fn is_of_vm(process: &Frame, vm: &Vm) -> bool {
     let (own, name) = vm_names(vm);
     *process.name == *own || *process.name == *vhost_of(&name)
 }
 
-/// A process's name; for kernel threads, the common part of their names: `kworker/1:2-events` becomes `kworker`.
+/// Returns a process's name; for kernel threads, the common part of their names: `kworker/1:2-events` becomes
+/// `kworker`.
 fn process_name(thread: &Thread) -> &str {
     let name = match thread.process.as_str() {
         "" => "?",

@@ -2,8 +2,9 @@
 
 use crate::FrameError;
 
-/// Reads elements of `frame[pos..end]`; positions are relative to the whole frame. In a truncated capture, `end` lies
-/// beyond the captured bytes: lengths are checked against the frame as sent, and only reading a missing byte fails.
+/// Reads elements of `frame[pos..end]`; positions are relative to the whole frame. If the capture truncated the frame,
+/// `end` is beyond the captured bytes: lengths are checked against the frame as sent, and only reading a missing byte
+/// fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     frame: &'a [u8],
@@ -23,7 +24,7 @@ pub(crate) struct Element<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `frame[pos..end]`.
+    /// Creates a reader of `frame[pos..end]`.
     pub fn new(frame: &'a [u8], pos: usize, end: usize) -> Self {
         Self { frame, pos: pos.min(end), end }
     }
@@ -76,7 +77,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'a> Element<'a> {
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     /// The capture ends before the value does.
@@ -85,7 +86,7 @@ impl<'a> Element<'a> {
         (self.captured.len() == self.len).then_some(self.captured).ok_or(cut)
     }
 
-    /// The value, which must have exactly N bytes.
+    /// Returns the value, which must have exactly N bytes.
     pub fn fixed<const N: usize>(&self, what: &'static str) -> Result<[u8; N], FrameError> {
         if self.len != N {
             return Err(FrameError::BadLength { what, at: self.at, found: self.len });
@@ -94,7 +95,7 @@ impl<'a> Element<'a> {
         value.first_chunk().copied().ok_or(FrameError::BadLength { what, at: self.at, found: value.len() })
     }
 
-    /// The low 32 bits of an INTEGER of 1 to `max` bytes.
+    /// Returns the low 32 bits of an INTEGER of 1 to `max` bytes.
     pub fn unsigned(&self, max: usize, what: &'static str) -> Result<u32, FrameError> {
         if !(1..=max).contains(&self.len) {
             return Err(FrameError::BadLength { what, at: self.at, found: self.len });
@@ -103,7 +104,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Appends an element, its length in the shortest form. The caller ensures that the value has at most 65535 bytes.
+/// Appends an element, with its length in the shortest form. The caller ensures that the value has at most 65535 bytes.
 pub(crate) fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     out.push(tag);
     match value.len() {

@@ -1,11 +1,11 @@
 //! Which packets of a stream are events: the beginning or the end of a reaction.
 //!
 //! ```text
-//! svid:MU01[Ia] > 1000A        the first sample over this value
-//! svid:MU01[|Ia|] > 1.5kA      the first sample whose magnitude is over this value
+//! svid:MU01[Ia] > 1000A        the first sample above this value
+//! svid:MU01[|Ia|] > 1.5kA      the first sample whose magnitude is above this value
 //! svid:MU01[rise(Ia)] > 500A   the first sample whose magnitude exceeds that of one cycle earlier by this value
 //! goose:TRIP                   each new state (stNum)
-//! goose:TRIP[1]                each message in which the first value, a BOOLEAN, has become true; [1] = false: false
+//! goose:TRIP[1]                each message in which the first value, a BOOLEAN, has become true; with [1] = false: false
 //! goose:TRIP[*]                each message
 //! udp:10.0.0.2:5000            each packet
 //! ```
@@ -15,7 +15,7 @@ use crate::sv::Channel;
 use crate::{ProtocolId, StreamSpec, ValuePath};
 use std::fmt;
 
-/// Samples of a cycle if none are named: those of 9-2LE's protection profile, at 50 and 60 Hz.
+/// Samples per cycle if the user specifies none: those of 9-2LE's protection profile, at both 50 and 60 Hz.
 pub const SAMPLES_PER_CYCLE: u16 = 80;
 
 /// Which packets of a stream are events.
@@ -23,11 +23,11 @@ pub const SAMPLES_PER_CYCLE: u16 = 80;
 pub enum Condition {
     /// Each packet.
     EachPacket,
-    /// Each new state of GOOSE: the first message with another stNum.
+    /// Each new GOOSE state: the first message with another stNum.
     NewState,
-    /// Each message of GOOSE in which a BOOLEAN has changed to this value.
+    /// Each GOOSE message in which a BOOLEAN has changed to this value.
     Becomes {
-        /// Its place in the message.
+        /// Position of the BOOLEAN in the message.
         path: ValuePath,
         /// The value.
         value: bool,
@@ -36,14 +36,14 @@ pub enum Condition {
     Crosses(Level),
 }
 
-/// A level of a quantity of the samples.
+/// A threshold for a quantity of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Level {
     /// The channel.
     pub channel: Channel,
     /// The quantity that is compared with the level.
     pub quantity: Quantity,
-    /// Samples above the level are beyond it; else those below it.
+    /// Whether samples above the level are beyond it, rather than those below it.
     pub is_above: bool,
     /// The level, in the channel's steps.
     pub level: i64,
@@ -56,7 +56,7 @@ pub enum Quantity {
     Value,
     /// The value without its sign.
     Magnitude,
-    /// The magnitude minus that of the sample this number of samples earlier.
+    /// The increase of the magnitude over that of the sample which is this number of samples earlier.
     Rise(u16),
 }
 
@@ -81,7 +81,7 @@ impl Condition {
 /// Parses a stream with its condition.
 ///
 /// # Errors
-/// As a sentence.
+/// A sentence for the user.
 pub(crate) fn parse(text: &str) -> Result<(StreamSpec, Condition), String> {
     let text = text.trim();
     let stream = |text: &str| text.trim().parse::<StreamSpec>().map_err(|e| e.to_string());
@@ -105,7 +105,7 @@ pub(crate) fn parse(text: &str) -> Result<(StreamSpec, Condition), String> {
     Ok((stream, condition))
 }
 
-/// Whether a stream's packets repeat states.
+/// Whether the packets of a stream repeat states, as GOOSE messages do.
 fn has_states(stream: &StreamSpec) -> bool {
     stream.key.order() == Some(Order::States)
 }
@@ -147,7 +147,7 @@ fn quantity(text: &str) -> Result<(Channel, Quantity), String> {
     Ok((channel.trim().parse()?, Quantity::Rise(samples)))
 }
 
-/// A level in the channel's steps.
+/// Parses a level; returns it in the channel's steps.
 fn steps(text: &str, channel: Channel) -> Result<i64, String> {
     let (unit, per_unit) = channel.unit();
     let wrong = || match unit {
@@ -203,7 +203,7 @@ pub(crate) struct WithCondition<'a>(pub &'a StreamSpec, pub &'a Condition);
 impl fmt::Display for WithCondition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(stream, condition) = self;
-        // A name may contain the character that begins a condition.
+        // A name may contain the character that begins a condition, so the stream's text is checked for it.
         let mut text = stream.to_string();
         if stream.matcher.protocol().info().contents != Contents::Nothing {
             text = text.replace('[', "\\x5b");
@@ -280,7 +280,7 @@ mod tests {
             let condition =
                 Condition::Crosses(Level { channel, quantity: Quantity::Value, is_above: true, level: level.into() });
             for condition in [condition, Condition::EachPacket] {
-                // Spaces around a stream's text are not part of it.
+                // Spaces around the text of a stream are not part of its name.
                 prop_assume!(!matches!(condition, Condition::EachPacket) || name.trim() == name);
                 let text = WithCondition(&stream, &condition).to_string();
                 prop_assume!(!name.ends_with(' ') && !name.starts_with(' '));

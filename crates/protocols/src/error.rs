@@ -1,9 +1,9 @@
 //! Errors of parsing and building frames.
 
-/// Why a frame could not be parsed. Positions (`at`) count from the first byte of the frame.
+/// Reason for which a frame could not be parsed. Positions (`at`) count from the first byte of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The frame belongs to another protocol and is not malformed.
+    /// The frame belongs to another protocol, so it is not malformed.
     #[error("another protocol: ethertype {ethertype:#06x}")]
     OtherProtocol {
         /// The ethertype after any 802.1Q tags.
@@ -24,7 +24,7 @@ pub enum FrameError {
         /// Bytes that remain for it.
         left: usize,
     },
-    /// A BER length in a form that these protocols do not use: indefinite, or of more than two bytes.
+    /// A BER length in a form that these protocols do not use: indefinite, or longer than two bytes.
     #[error("{what}: BER length form {form:#04x} at byte {at} (short, 81 and 82 are known)")]
     LengthForm {
         /// The element with this length.
@@ -47,7 +47,7 @@ pub enum FrameError {
     /// An unexpected element.
     #[error("tag {found:#04x} at byte {at}; expected {expected}")]
     BadTag {
-        /// The element that belongs at this place.
+        /// The element that is expected there.
         expected: &'static str,
         /// Offset of the tag.
         at: usize,
@@ -87,7 +87,7 @@ impl FrameError {
         !matches!(self, Self::OtherProtocol { .. })
     }
 
-    /// Converts the error for a truncated capture: bytes that are missing were cut off by the capture.
+    /// Converts the error for a truncated capture: missing bytes count as cut off by the capture.
     pub(crate) fn cut_off(self) -> Self {
         match self {
             Self::Truncated { what, at, .. } => Self::CutOff { what, at },
@@ -95,7 +95,7 @@ impl FrameError {
         }
     }
 
-    /// Identity of a fault for counting: its kind, and the element that has it.
+    /// Identity of a fault for counting: its kind, and the element in which it occurred.
     fn kind(&self) -> (std::mem::Discriminant<Self>, &'static str) {
         let what = match self {
             Self::Truncated { what, .. }
@@ -153,7 +153,7 @@ impl UnreadFrames {
     }
 }
 
-/// The most common reason with its count, as a sentence; empty without unreadable frames.
+/// The most common reason with its count, as a sentence; empty if there are no unreadable frames.
 impl std::fmt::Display for UnreadFrames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let total = self.total();
@@ -165,7 +165,7 @@ impl std::fmt::Display for UnreadFrames {
     }
 }
 
-/// Why a frame cannot be built.
+/// Reason for which a frame cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
     /// A name is empty or too long.

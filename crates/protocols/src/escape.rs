@@ -1,7 +1,8 @@
-//! Escaping of names from the wire. Names are arbitrary bytes; distinct names have distinct texts, which users can
+//! Escapes names read from packets. Names are arbitrary bytes; different names have different texts, which users can
 //! type.
 
-/// A name's bytes as text: distinct for distinct names, and without terminal control sequences. [`bytes`] reverses it.
+/// A name's bytes as text, without terminal control sequences; different names have different texts. [`bytes`] reverses
+/// it.
 pub(crate) fn text(name: &[u8]) -> String {
     let mut text = String::new();
     let hex = |text: &mut String, bytes: &[u8]| bytes.iter().for_each(|b| *text += &format!("\\x{b:02x}"));

@@ -12,7 +12,7 @@ const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 pub struct Tag {
     /// 0x8100 or 0x88a8.
     pub tpid: u16,
-    /// Priority (3 bits), drop eligible (1), VLAN (12).
+    /// Priority (3 bits), drop eligible indicator (1 bit), VLAN identifier (12 bits).
     pub tci: u16,
 }
 
@@ -33,7 +33,7 @@ impl Tag {
     }
 }
 
-/// An Ethernet header with up to two 802.1Q tags, then HSR's tag.
+/// An Ethernet header with up to two 802.1Q tags, followed by an HSR tag, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Destination MAC.
@@ -42,16 +42,17 @@ pub struct Header {
     pub src: [u8; 6],
     tags: [Tag; 2],
     tag_count: usize,
-    /// The frame is one of two copies: by HSR's tag, or by PRP's trailer if the whole frame was read.
+    /// Whether the frame is one of two copies, according to its HSR tag, or to its PRP trailer if the whole frame was
+    /// read.
     pub copy: Option<CopyMark>,
-    /// The ethertype after any tags.
+    /// The ethertype after all tags.
     pub ethertype: u16,
     /// Offset of the bytes after the ethertype.
     pub payload_at: usize,
 }
 
 impl Header {
-    /// Reads the header of a frame that starts with its destination MAC, without PRP's trailer.
+    /// Reads the header of a frame, from its destination MAC on; a PRP trailer is not read.
     ///
     /// # Errors
     /// The frame is too short, or has more than two 802.1Q tags.
@@ -93,14 +94,14 @@ impl Header {
 pub struct Iec61850 {
     /// APPID, which identifies the application.
     pub appid: u16,
-    /// Bytes from APPID to the end of the PDU, from the frame's length field.
+    /// Number of bytes from the APPID to the end of the PDU, according to the frame's length field.
     pub length: u16,
     /// The bit S of the first reserved field: the frame is simulated.
     pub simulated: bool,
 }
 
 impl Iec61850 {
-    /// Parses the eight bytes at `at` of a frame of `len` bytes on the wire; also returns a reader of the PDU.
+    /// Parses the eight bytes at offset `at` of a frame with `len` bytes on the wire; also returns a reader of the PDU.
     pub(crate) fn parse(frame: &[u8], at: usize, len: usize) -> Result<(Self, Reader<'_>), FrameError> {
         let number = |i: usize, what| Ok::<_, FrameError>(u16::from_be_bytes(array(frame, at + 2 * i, what)?));
         let link = Self {
@@ -109,7 +110,7 @@ impl Iec61850 {
             simulated: number(2, "reserved 1")? & 0x8000 != 0,
         };
         number(3, "reserved 2")?;
-        // `length` bounds the PDU: what follows is padding, or a security extension (IEC 62351-6).
+        // `length` bounds the PDU: any bytes after it are padding, or a security extension (IEC 62351-6).
         let (needed, left) = (usize::from(link.length), len.max(frame.len()) - at);
         if needed > left {
             return Err(FrameError::Truncated { what: "the PDU of this length", at, needed, left });
@@ -121,8 +122,8 @@ impl Iec61850 {
     }
 }
 
-/// Shortest Ethernet frame without its check sequence, bytes (IEEE 802.3, 4A.4.2); shorter frames are padded with
-/// zeros.
+/// Minimum size of an Ethernet frame without its check sequence, bytes (IEEE 802.3, 4A.4.2); shorter frames are padded
+/// with zeros.
 const MIN_FRAME: usize = 60;
 
 /// Pads the frame with zeros to the minimum length.

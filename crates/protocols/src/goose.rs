@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! dst(6) src(6) [802.1Q tag(4)]{0,2} 88B8 APPID(2) length(2) reserved(2+2)
-//! 61 goosePdu { 80 gocbRef, 81 timeAllowedtoLive, 82 datSet, 83 goID?, 84 t, 85 stNum, 86 sqNum, 87 simulation?, 88
-//! confRev,               89 ndsCom?, 8A numDatSetEntries, AB allData }
+//! 61 goosePdu { 80 gocbRef, 81 timeAllowedtoLive, 82 datSet, 83 goID?, 84 t, 85 stNum, 86 sqNum, 87 simulation?,
+//!               88 confRev, 89 ndsCom?, 8A numDatSetEntries, AB allData }
 //! ```
-//! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events,
-//! sqNum the repetitions of one, from 0. A packet's key consists of the low 16 bits of each; it is unique for as long
-//! as the joiner looks back.
+//! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events;
+//! sqNum counts the repetitions of an event, from 0. A packet's key consists of the low 16 bits of each; it is unique
+//! for as long as the joiner looks back.
 
 use crate::ber::{put, put_unsigned, Element, Reader};
 use crate::ethernet::put_iec61850;
@@ -52,9 +52,9 @@ pub struct Frame<'a> {
     pub goid: Option<&'a [u8]>,
     /// t, the time of the event: a UtcTime (8.1.3.6).
     pub t: [u8; 8],
-    /// stNum: number of the event.
+    /// stNum: counts events.
     pub st_num: u32,
-    /// sqNum: repetition of the event, from 0.
+    /// sqNum: counts the repetitions of an event, from 0.
     pub sq_num: u32,
     /// The values are simulated (test in edition 1).
     pub simulation: bool,
@@ -98,9 +98,9 @@ pub struct Message<'a> {
     pub gocb_ref: &'a [u8],
     /// goID; `None` if absent or empty.
     pub goid: Option<&'a [u8]>,
-    /// stNum: number of the event.
+    /// stNum: counts events.
     pub st_num: u32,
-    /// sqNum: repetition of the event, from 0.
+    /// sqNum: counts the repetitions of an event, from 0.
     pub sq_num: u32,
 }
 
@@ -116,8 +116,8 @@ const BOOLEAN: u8 = 0x83;
 const FIELDS: usize = 8;
 
 impl<'a> Message<'a> {
-    /// Parses a frame with this header, from its destination MAC through sqNum. Later fields are ignored; earlier ones
-    /// may come in any order. `len`: length of the frame on the wire, bytes.
+    /// Parses a frame with this header, from its destination MAC up to and including sqNum. Later fields are ignored;
+    /// earlier ones may come in any order. `len`: length of the frame on the wire, bytes.
     ///
     /// # Errors
     /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first fault found.
@@ -134,7 +134,7 @@ impl<'a> Message<'a> {
             match e.tag {
                 0x80 => (gocb_ref, goid) = (name(&e, "gocbRef")?, None),
                 0x83 if e.len > 0 => goid = Some(name(&e, "goID")?),
-                // As in the kernel programs, the last of several equal tags counts.
+                // If a tag occurs more than once, the last one counts, as in the kernel programs.
                 0x85 => st_num = Some(e.unsigned(5, "stNum")),
                 0x86 => {
                     let sq_num = e.unsigned(5, "sqNum")?;
@@ -150,7 +150,7 @@ impl<'a> Message<'a> {
         Err(FrameError::Missing { what: "sqNum" })
     }
 
-    /// The name of the stream: goID, else gocbRef.
+    /// The name of the stream: goID, or gocbRef if there is no goID.
     pub fn name(&self) -> &'a [u8] {
         self.goid.unwrap_or(self.gocb_ref)
     }
@@ -164,7 +164,7 @@ fn name<'a>(e: &Element<'a>, what: &'static str) -> Result<&'a [u8], FrameError>
 }
 
 impl Frame<'_> {
-    /// The frame, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    /// Builds the frame, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
     ///
     /// # Errors
     /// A name is empty or too long, or the frame exceeds its length field.
@@ -198,10 +198,10 @@ pub fn key(st_num: u32, sq_num: u32) -> u32 {
     st_num << 16 | sq_num & 0xffff
 }
 
-/// The BOOLEAN at this place of a message. `len`: length of the frame on the wire, bytes.
+/// Returns the BOOLEAN at this position of a message. `len`: length of the frame on the wire, bytes.
 ///
 /// # Errors
-/// The frame is no GOOSE message, is malformed or cut off before the value, or has no BOOLEAN there.
+/// The frame is not a GOOSE message, is malformed or cut off before the value, or has no BOOLEAN there.
 pub fn boolean(frame: &[u8], len: usize, header: &Header, path: &ValuePath) -> Result<bool, FrameError> {
     if header.ethertype != ETHERTYPE {
         return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
@@ -290,7 +290,7 @@ impl Protocol for Goose {
     }
 
     fn frame(&self, link: &FrameLink, packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
-        // UtcTime: seconds, a 24-bit fraction, and a quality that claims 10 bits of accuracy.
+        // A UtcTime: seconds, a 24-bit fraction, and a quality that states 10 bits of accuracy.
         let (s, ns) = (packet.event_time.div_euclid(1_000_000_000), packet.event_time.rem_euclid(1_000_000_000));
         let mut t = [0, 0, 0, 0, 0, 0, 0, 10];
         t[..4].copy_from_slice(&(s as u32).to_be_bytes());
@@ -424,10 +424,10 @@ mod tests {
             let Frame { appid, gocb_ref, goid, st_num, sq_num, .. } = sent;
             let message = Message { appid, gocb_ref, goid, st_num, sq_num };
             prop_assert_eq!(Message::parse(&bytes, bytes.len(), &header).unwrap(), message);
-            // A capture must include sqNum, and nothing after it: simulation follows, then confRev.
+            // A capture must include sqNum, but nothing after it, where simulation and confRev follow.
             let until = bytes.windows(4).rposition(|w| (w[0], w[1], w[3]) == (0x87, 1, 0x88)).unwrap();
             let values = bytes.len() - sent.all_data.len();
-            // Numbers and names may hold the same two bytes.
+            // Other fields may contain the same two bytes; such messages are skipped.
             let places = bytes.windows(2).filter(|w| *w == [0x87, 1]).count();
             prop_assume!(until < values && places == 1 && bytes.len() > 60);
             prop_assert_eq!(Message::parse(&bytes[..until], bytes.len(), &header).unwrap(), message);

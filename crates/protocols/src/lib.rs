@@ -21,7 +21,7 @@ mod watch;
 /// Nanoseconds: a time of a named clock, or a difference of two.
 pub type Ns = i64;
 
-// The order defines the protocols' numbers in the kernel programs. Only the first protocol's frames may take the fast
+// The order defines the protocols' numbers in the kernel programs. Only frames of the first protocol may take the fast
 // path.
 protocol::protocols! {
     sv::Sv,

@@ -1,4 +1,4 @@
-//! Streams named in their frames, with the link layer of IEC 61850: Sampled Values and GOOSE.
+//! Streams whose names are in their frames, after the link layer of IEC 61850: Sampled Values and GOOSE.
 
 use crate::escape::{bytes, text};
 use crate::options::{bad, number_u16, BadStream, Options};
@@ -28,12 +28,12 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, name: &[u8], appid: Option<u16>)
     }
 }
 
-/// `struct iec61850_conf` of the kernel programs.
+/// Encodes `struct iec61850_conf` of the kernel programs.
 pub(crate) fn kernel(name: &[u8], appid: Option<u16>) -> KernelMatch {
     KernelMatch { name: Some(name.to_vec()), protocol_bytes: ProtocolBytes::default().put_optional(appid) }
 }
 
-/// The name of a stream and its APPID, as fields of a list.
+/// The name of a stream and its APPID, as fields for lists of streams.
 pub(crate) fn fields(title: &'static str, json: &'static str, name: &[u8], appid: Option<u16>) -> Vec<Field> {
     let appid =
         Field { title: "APPID", json: "appid", value: Value::Hex { number: appid.unwrap_or(0).into(), bytes: 2 } };

@@ -1,6 +1,6 @@
-//! The options after the name in a stream's text, and the errors of such texts.
+//! The options that follow the name in the text of a stream, and the errors in such texts.
 
-/// Why a text is not a valid stream.
+/// Reason for which a text is not a valid stream.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadStream {
     /// The prefix before `:` is unknown.
@@ -16,7 +16,7 @@ pub enum BadStream {
     Name {
         /// The name.
         name: String,
-        /// The field that it names, such as "a goID".
+        /// What the name is, e.g. "a goID".
         what: &'static str,
         /// Maximum length, bytes.
         most: usize,

@@ -2,7 +2,7 @@
 
 use crate::stream::StreamSpec;
 
-/// Whether `name` matches a pattern in which each `*` matches any bytes, or none.
+/// Whether `name` matches a pattern in which each `*` matches any number of bytes.
 pub fn fits(pattern: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> bool {
     let (pattern, name) = (pattern.as_ref(), name.as_ref());
     let mut parts = pattern.split(|b| *b == b'*');
@@ -24,13 +24,13 @@ pub fn fits(pattern: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> bool {
 }
 
 impl StreamSpec {
-    /// Whether the name has a `*`.
+    /// Whether the stream's name contains a `*`.
     pub fn is_pattern(&self) -> bool {
         self.matcher.kernel().name.is_some_and(|name| name.contains(&b'*'))
     }
 
-    /// The stream to follow if a stream seen on the wire matches this pattern: the seen name, with the pattern's
-    /// filters and key.
+    /// Returns the stream to follow if a stream seen on the wire matches this pattern: it has the name that was seen,
+    /// and the pattern's filters and key.
     pub fn choose(&self, seen: &StreamSpec) -> Option<StreamSpec> {
         let (asked, has) = (self.matcher.kernel(), seen.matcher.kernel());
         let own = asked.protocol_bytes.bytes();

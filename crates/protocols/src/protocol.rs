@@ -1,8 +1,8 @@
 //! The trait of a protocol, and the table of all protocols.
 //!
-//! To add one: a module here that implements [`Protocol`], its line in the table of lib.rs, and a header of the same
-//! name in `crates/bpf/protocols`. The table yields everything else: the grammar of streams, help, errors, and the
-//! frames that the kernel programs read and by which function.
+//! To add a protocol, write a module here that implements [`Protocol`], a line in the table of lib.rs, and a header of
+//! the same name in `crates/bpf/protocols`. The table determines everything else: the grammar of streams, help, errors,
+//! which frames the kernel programs read, and by which function.
 
 use crate::options::{BadStream, Options};
 use crate::{FrameError, Header, Ns, Tag, ValuePath};
@@ -22,7 +22,7 @@ pub struct Info {
     pub form: &'static str,
     /// An example of a stream.
     pub example: &'static str,
-    /// docs/record.md: forms of a stream, the packets that each means, and their key.
+    /// For docs/record.md: forms of a stream, the packets that each form selects, and their key.
     pub about: &'static [[&'static str; 3]],
     /// Options that only this protocol has, each `name=VALUE`.
     pub options: &'static [&'static str],
@@ -30,22 +30,22 @@ pub struct Info {
     pub ethertypes: &'static [u16],
     /// UDP ports of its packets, if the ethertypes include IP; empty for any.
     pub udp_ports: &'static [u16],
-    /// The content of its frames that conditions read, besides keys.
+    /// The content of its frames, besides keys, that conditions can refer to.
     pub contents: Contents,
-    /// Frames contain the names of their streams, so that streams can be listed: [`Protocol::read`].
+    /// Whether frames contain the names of their streams, so that streams can be listed: [`Protocol::read`].
     pub is_listed: bool,
     /// The protocol's own key of a packet; `None` if it has none.
     pub key: Option<OwnKey>,
 }
 
-/// The content of a protocol's frames that conditions read.
+/// The content of a protocol's frames that conditions can refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Nothing.
     Nothing,
     /// Samples: [`Protocol::each_sample`].
     Samples,
-    /// Values of events: [`Protocol::boolean`].
+    /// Values in messages about events: [`Protocol::boolean`].
     Values,
 }
 
@@ -54,10 +54,10 @@ pub enum Contents {
 pub enum Order {
     /// A counter: each packet's number exceeds the previous one by a constant step, until it wraps.
     Counter {
-        /// One past the largest number.
+        /// Number of values of the counter: the largest value plus 1.
         range: u64,
     },
-    /// The low 16 bits of a count of states, and the low 16 bits of a count of the packets of one state.
+    /// A state number and the number of the packet within the state, the low 16 bits of each.
     States,
 }
 
@@ -68,7 +68,7 @@ pub struct OwnKey {
     pub name: &'static str,
     /// The order of keys.
     pub order: Order,
-    /// Formats a key for people.
+    /// Formats a key for display.
     pub text: fn(u32) -> String,
     /// Parses the output of `text`.
     pub read: fn(&str) -> Option<u32>,
@@ -89,13 +89,13 @@ impl OwnKey {
 /// A stream as the kernel programs recognise it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMatch {
-    /// The name that the programs look up; `None` for protocols whose frames carry none.
+    /// The name that the programs look up; `None` for protocols whose frames contain no name.
     pub name: Option<Vec<u8>>,
     /// Bytes that the protocol's header in `crates/bpf/protocols` interprets.
     pub protocol_bytes: ProtocolBytes,
 }
 
-/// Builds a stream's own bytes field by field, in native byte order.
+/// Builds the bytes that only the protocol reads, field by field, in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolBytes {
     bytes: [u8; PROTOCOL_BYTES],
@@ -117,7 +117,7 @@ impl ProtocolBytes {
         self
     }
 
-    /// Appends a number (0 if absent), then 1 if it is present.
+    /// Appends a number (0 if absent), then 1 if the number is present, else 0.
     #[must_use]
     pub fn put_optional(self, number: Option<u16>) -> Self {
         self.put(&number.unwrap_or(0).to_ne_bytes()).put(&u16::from(number.is_some()).to_ne_bytes())
@@ -136,9 +136,10 @@ pub struct InFrame<M> {
     pub stream: M,
     /// The packet's key.
     pub key: u32,
-    /// Difference to the next packet's key, as far as the frame shows it (the number of samples); else 0.
+    /// Difference between this packet's key and the next one's, if the frame shows it (the number of samples); else 0.
     pub step: u16,
-    /// The state of the clock that timed the samples, from the frame: smpSynch of Sampled Values.
+    /// State of synchronisation of the clock that timed the samples, according to the frame: smpSynch of Sampled
+    /// Values.
     pub synch: Option<u8>,
 }
 
@@ -160,7 +161,7 @@ impl Default for FrameLink {
 }
 
 impl FrameLink {
-    /// The Ethernet header with its tags; `group`: the default destination.
+    /// Builds the Ethernet header with its tags; `group`: the default destination.
     pub(crate) fn header(&self, group: [u8; 6], ethertype: u16) -> Vec<u8> {
         let mut out = [self.dst.unwrap_or(group), self.src].concat();
         for tag in &self.tags {
@@ -177,13 +178,13 @@ impl FrameLink {
 pub struct Outgoing {
     /// Number of events so far, including this one.
     pub event: u32,
-    /// Packets of this event before this one; for protocols without events, packets of the stream.
+    /// Number of earlier packets of this event; for protocols without events, of the stream.
     pub number: u32,
     /// Start of the event, `CLOCK_REALTIME`, ns.
     pub event_time: Ns,
     /// Time to the next packet, ns.
     pub next: Ns,
-    /// The BOOLEAN of the event, for protocols that have values.
+    /// The BOOLEAN of the event, for protocols with values.
     pub value: bool,
 }
 
@@ -201,7 +202,7 @@ pub struct Field {
 /// The value of a [`Field`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Text from the wire, escaped for terminals.
+    /// Text from a packet, escaped for terminals.
     Text(String),
     /// A number that is displayed in decimal.
     Number(u64),
@@ -224,7 +225,7 @@ impl Value {
         number.map_or(Self::Unknown, |number| Self::Number(number.into()))
     }
 
-    /// Escaped text from bytes of the wire.
+    /// Escaped text from bytes of a packet.
     pub fn text(bytes: &[u8]) -> Self {
         Self::Text(crate::escape::text(bytes))
     }
@@ -239,7 +240,7 @@ pub struct Details {
     pub newest: Vec<Field>,
 }
 
-/// A protocol; a value is one of its streams.
+/// A protocol; a value of the type is one of its streams.
 pub trait Protocol: Sized + Clone + PartialEq {
     /// The constants of the protocol.
     const INFO: Info;
@@ -261,7 +262,7 @@ pub trait Protocol: Sized + Clone + PartialEq {
         None
     }
 
-    /// This stream, selected by its name alone if it has one.
+    /// This stream, selected only by its name if it has one.
     #[must_use]
     fn by_name(&self) -> Self {
         self.clone()
@@ -275,9 +276,9 @@ pub trait Protocol: Sized + Clone + PartialEq {
     /// The stream as the kernel programs recognise it.
     fn kernel(&self) -> KernelMatch;
 
-    /// The streams in a frame, without duplicates: those that the kernel programs find, which read no further than the
-    /// key. `len`: length of the frame on the wire, bytes; a capture may have kept fewer. Protocols whose frames do not
-    /// name their streams return an error.
+    /// Returns the streams in a frame, without duplicates: those that the kernel programs find, which read no further
+    /// than the key. `len`: length of the frame on the wire, bytes; fewer may have been captured. Protocols whose
+    /// frames do not name their streams return an error.
     ///
     /// # Errors
     /// [`FrameError::OtherProtocol`], or the first fault found.
@@ -298,7 +299,8 @@ pub trait Protocol: Sized + Clone + PartialEq {
         None
     }
 
-    /// Builds a frame of this stream with this key, all other fields being made up; `None` if the key does not suffice.
+    /// Builds a frame of this stream with this key; the other fields have arbitrary values. `None` if the key does not
+    /// suffice.
     ///
     /// # Errors
     /// Why the frame cannot be built, as a sentence.
@@ -306,10 +308,10 @@ pub trait Protocol: Sized + Clone + PartialEq {
         None
     }
 
-    /// Passes each sample of this stream in a whole frame to `each`: its number, and its bytes.
+    /// Passes each sample of this stream in a whole frame to `each`: the sample's number and its bytes.
     fn each_sample(&self, _frame: &[u8], _each: &mut dyn FnMut(u16, &[u8])) {}
 
-    /// The BOOLEAN at this place of a whole frame of this stream, if there is one.
+    /// Returns the BOOLEAN at this position of a whole frame of this stream, if there is one.
     fn boolean(&self, _frame: &[u8], _header: &Header, _path: &ValuePath) -> Option<bool> {
         None
     }
@@ -319,7 +321,7 @@ pub trait Protocol: Sized + Clone + PartialEq {
         Details::default()
     }
 
-    /// A flow that matches this stream, in the syntax of ovs-fields(7).
+    /// Returns an OpenFlow match for this stream, in the syntax of ovs-fields(7).
     fn flow(&self) -> String {
         format!("dl_type={:#06x}", self.ethertypes().first().copied().unwrap_or_default())
     }
@@ -339,7 +341,7 @@ macro_rules! protocols {
             )*
         }
 
-        /// A protocol. Its number is its identifier in the kernel programs.
+        /// A protocol. Its number identifies it in the kernel programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum ProtocolId {
@@ -360,12 +362,12 @@ macro_rules! protocols {
                 }
             }
 
-            /// The protocols whose frames contain the names of their streams.
+            /// Returns the protocols whose frames contain the names of their streams.
             pub fn listed() -> Vec<Self> {
                 Self::ALL.iter().copied().filter(|protocol| protocol.info().is_listed).collect()
             }
 
-            /// The name of its module here and of its header in `crates/bpf/protocols`.
+            /// The name of the protocol's module here and of its header in `crates/bpf/protocols`.
             pub const fn module(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($module),)*
@@ -419,8 +421,8 @@ macro_rules! protocols {
                 }
             }
 
-            /// The streams in a frame that starts with its destination MAC, without duplicates and as exactly as the
-            /// frame names them, and the frame's header.
+            /// Returns the streams in a frame that starts with its destination MAC, without duplicates and as exactly
+            /// as the frame names them, and the frame's header.
             ///
             /// # Errors
             /// [`FrameError::OtherProtocol`](crate::FrameError) if no protocol lists its streams; otherwise the first
@@ -489,8 +491,8 @@ macro_rules! protocols {
                 }
             }
 
-            /// Builds a frame of this stream with this key, all other fields being made up; `None` if the key does not
-            /// suffice.
+            /// Builds a frame of this stream with this key; the other fields have arbitrary values. `None` if the key
+            /// does not suffice.
             ///
             /// # Errors
             /// Why the frame cannot be built, as a sentence.
@@ -500,14 +502,14 @@ macro_rules! protocols {
                 }
             }
 
-            /// Passes each sample of this stream in a whole frame to `each`: its number, and its bytes.
+            /// Passes each sample of this stream in a whole frame to `each`: the sample's number and its bytes.
             pub fn each_sample(&self, frame: &[u8], each: &mut dyn FnMut(u16, &[u8])) {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::each_sample(m, frame, each),)*
                 }
             }
 
-            /// The BOOLEAN at this place of a whole frame of this stream, if there is one.
+            /// Returns the BOOLEAN at this position of a whole frame of this stream, if there is one.
             pub fn boolean(&self, frame: &[u8], header: &$crate::Header, path: &$crate::ValuePath) -> Option<bool> {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::boolean(m, frame, header, path),)*
@@ -521,7 +523,7 @@ macro_rules! protocols {
                 }
             }
 
-            /// A flow that matches this stream, in the syntax of ovs-fields(7).
+            /// Returns an OpenFlow match for this stream, in the syntax of ovs-fields(7).
             pub fn flow(&self) -> String {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::flow(m),)*

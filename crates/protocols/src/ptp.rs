@@ -1,11 +1,11 @@
-//! PTP event messages (IEEE 1588-2019), whose arrival time counts, over Ethernet (annex E) or UDP to port 319 (annexes
-//! C and D).
+//! PTP event messages (IEEE 1588-2019), whose arrival times matter, over Ethernet (annex E) or UDP port 319 (annexes C
+//! and D).
 //!
 //! ```text
 //! 0 majorSdoId, messageType   1 minorVersionPTP, versionPTP   2 messageLength   4 domainNumber   8 correctionField
 //! 20 sourcePortIdentity: clockIdentity(8), portNumber(2)   30 sequenceId
 //! ```
-//! Each port counts each type of message separately: if several ports send the same type, select the port (`source=`);
+//! Each port counts each type of message separately. If several ports send the same type, select one port (`source=`);
 //! otherwise different packets have equal keys.
 
 use crate::ethernet::{array, pad};
@@ -53,7 +53,7 @@ impl Message {
     /// Parses the message in a frame: over Ethernet, or UDP to port 319.
     ///
     /// # Errors
-    /// [`FrameError::OtherProtocol`] without a PTP message; otherwise the first fault found.
+    /// [`FrameError::OtherProtocol`] if there is no PTP message; otherwise the first fault found.
     pub fn parse(frame: &[u8], header: &Header) -> Result<Self, FrameError> {
         let other = FrameError::OtherProtocol { ethertype: header.ethertype };
         let at = match header.ethertype {
@@ -83,7 +83,7 @@ impl Message {
         let is_peer = MESSAGES.get(usize::from(self.message)).is_some_and(|name| name.starts_with("pdelay"));
         let mut out = link.header(if is_peer { PEER_GROUP } else { GROUP }, ETHERTYPE);
         let length: u16 = if is_peer { 54 } else { 44 };
-        // twoStepFlag is set in messages whose time follows in another message.
+        // twoStepFlag is set in messages whose time follows in a follow-up message.
         let flags: u16 = if matches!(self.message, 0 | 3) { 0x0200 } else { 0 };
         let start = out.len();
         out.extend([self.message & 15, 2]);
@@ -228,7 +228,7 @@ impl Protocol for Ptp {
     }
 
     fn frame(&self, link: &FrameLink, packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
-        // The clock's identity is derived from the MAC of its first port, as by ptp4l (EUI-64).
+        // The clock's identity is derived from the MAC (EUI-64), as ptp4l derives it from that of the first port.
         let [a, b, c, d, e, f] = link.src;
         let source = self.source.unwrap_or(PortIdentity { clock: [a, b, c, 0xff, 0xfe, d, e, f], port: 1 });
         // The interval, rounded to a power of two.
@@ -275,7 +275,7 @@ mod tests {
         message(kind, 7).build(&FrameLink::default())
     }
 
-    /// The message in a UDP packet to this port.
+    /// Builds a UDP packet with a message to this port.
     fn over_udp(version: u8, port: u16) -> Vec<u8> {
         let frame = built(0);
         let mut out = frame[..12].to_vec();

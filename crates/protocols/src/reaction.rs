@@ -1,10 +1,10 @@
-//! Reactions: from a packet that comes in to the packet that an application sends because of it, and the rules that
-//! define which packets belong together.
+//! Reactions: from an incoming packet to the packet that an application sends because of it, and the rules that define
+//! which packets belong together.
 //!
 //! ```text
 //! svid:MU01[|Ia|] > 1500A -> goose:TRIP       the trip after a fault
 //! goose:PING -> goose:PONG,within=20ms        the next new state after a new state
-//! svid:MU01 -> svid:MU02,by=newest            the next cycle's frame after a cycle's
+//! svid:MU01 -> svid:MU02,by=newest            the next cycle's frame after a cycle's frame
 //! udp:10.0.0.2:5000 -> udp:10.0.0.1:5001,by=key,late=500us     the answer with the request's key
 //! ```
 
@@ -19,34 +19,34 @@ pub const WITHIN: Ns = 100_000_000;
 /// Maximum of [`ReactionRule::within`], ns.
 pub const MAX_WITHIN: Ns = 10_000_000_000;
 
-/// A rule that defines which packet is a reaction to which.
+/// A rule that defines which outgoing packet is the reaction to which incoming packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReactionRule {
-    /// The stream that comes in.
+    /// The incoming stream.
     pub input: StreamSpec,
-    /// Its packets that require a reaction.
+    /// Which packets of `input` require a reaction.
     pub cause: Condition,
     /// The stream that the application sends.
     pub output: StreamSpec,
-    /// Its packets that are reactions.
+    /// Which packets of `output` are reactions.
     pub effect: Condition,
     /// How packets are paired.
     pub pairing: Pairing,
-    /// Time from a packet that comes in after which its reaction counts as lost, ns.
+    /// Time from an incoming packet after which its reaction counts as lost, ns.
     pub within: Ns,
-    /// Threshold above which a reaction is late, ns; `None` to capture no late reactions.
+    /// Threshold above which a reaction is late, ns; `None`: late reactions are not captured.
     pub late: Option<Ns>,
 }
 
-/// How a packet that the application sends is paired with one that came in.
+/// How a packet that the application sends is paired with an incoming one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Pairing {
-    /// With the oldest one that has no reaction yet.
+    /// With the oldest incoming packet that has no reaction yet.
     #[default]
     Order,
-    /// With the newest one: earlier ones without a reaction get none.
+    /// With the newest incoming packet: earlier ones without a reaction get none.
     Newest,
-    /// With the one that has the same key.
+    /// With the incoming packet that has the same key.
     Key,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for ReactionRule {
 /// The units of times in a rule, ns.
 const UNITS: [(&str, Ns); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Parses a time above 0, as `4ms`.
+/// Parses a time above 0, e.g. `4ms`.
 fn parse_time(text: &str) -> Option<Ns> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
@@ -125,7 +125,7 @@ fn parse_time(text: &str) -> Option<Ns> {
     number.parse::<Ns>().ok()?.checked_mul(*unit).filter(|time| *time > 0)
 }
 
-/// A time as [`parse_time`] reads it.
+/// Formats a time so that [`parse_time`] reads it.
 struct Time(Ns);
 
 impl fmt::Display for Time {

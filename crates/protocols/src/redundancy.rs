@@ -1,11 +1,12 @@
-//! Redundant networks (IEC 62439-3): a sender sends each packet by two LANs. The Parallel Redundancy Protocol (PRP)
-//! appends a trailer to frames (clause 4.1.8), High-availability Seamless Redundancy (HSR) inserts a tag (clause 5.1.3).
+//! Redundant networks (IEC 62439-3): a sender sends each packet over two LANs. The Parallel Redundancy Protocol (PRP)
+//! appends a trailer to frames (clause 4.1.8), High-availability Seamless Redundancy (HSR) inserts a tag (clause
+//! 5.1.3).
 //!
 //! ```text
 //! PRP: dst(6) src(6) [802.1Q tag(4)]{0,2} type(2) payload sequence(2) LAN(4 bits) size(12 bits) 88FB
 //! HSR: dst(6) src(6) [802.1Q tag(4)]{0,2} 892F path(4 bits) size(12 bits) sequence(2) type(2) payload
 //! ```
-//! `size` counts the bytes after the Ethernet header and its 802.1Q tags, with the trailer or tag.
+//! `size` counts the bytes after the Ethernet header and its 802.1Q tags, including the trailer or tag.
 
 use crate::ethernet::{array, pad, Header};
 use crate::{BuildError, FrameError};
@@ -21,12 +22,12 @@ pub(crate) const TAG: usize = 6;
 /// PRP: identifier of LAN A; B is the next one.
 const PRP_LAN_A: u16 = 0xA;
 
-/// A LAN of redundant networks: the two LANs of PRP, the two directions of an HSR ring.
+/// One of two LANs of redundant networks: a LAN of PRP, or a direction of an HSR ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lan {
-    /// PRP: LAN A. HSR: the packets that left the sender by its port A.
+    /// PRP: LAN A. HSR: packets that left the sender through its port A.
     A,
-    /// PRP: LAN B. HSR: the packets that left the sender by its port B.
+    /// PRP: LAN B. HSR: packets that left the sender through its port B.
     B,
 }
 
@@ -42,7 +43,7 @@ pub enum Method {
 /// The mark of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyMark {
-    /// By which protocol.
+    /// The protocol.
     pub method: Method,
     /// The LAN.
     pub lan: Lan,
@@ -77,14 +78,14 @@ impl Lan {
     }
 }
 
-/// Reads HSR's tag at `at`, after its ethertype; also returns the ethertype of the payload.
+/// Reads the HSR tag at `at`, after its ethertype; also returns the ethertype of the payload.
 pub(crate) fn tag(frame: &[u8], at: usize) -> Result<(CopyMark, u16), FrameError> {
     let number = |i: usize| array(frame, at + 2 * i, "HSR tag").map(u16::from_be_bytes);
     let (path, sequence, ethertype) = (number(0)?, number(1)?, number(2)?);
     Ok((CopyMark { method: Method::Hsr, lan: Lan::of_bit(path), sequence }, ethertype))
 }
 
-/// Reads PRP's trailer of a whole frame; `None` without one.
+/// Reads the PRP trailer of a whole frame; `None` if there is none.
 pub fn trailer(frame: &[u8], header: &Header) -> Option<CopyMark> {
     let payload = frame.get(header.payload_at..).filter(|_| header.copy.is_none())?;
     let end = payload.last_chunk::<TRAILER>()?;
@@ -95,10 +96,10 @@ pub fn trailer(frame: &[u8], header: &Header) -> Option<CopyMark> {
     is_trailer.then_some(CopyMark { method: Method::Prp, lan: Lan::of_bit(field), sequence })
 }
 
-/// Marks a frame, which is padded first, as the copy by a LAN.
+/// Pads a frame and marks it as the copy for a LAN.
 ///
 /// # Errors
-/// The frame has no Ethernet header, is a copy already, or is too long for the field of its size.
+/// The frame has no Ethernet header, is already a copy, or is too long for the size field.
 pub fn mark(frame: &mut Vec<u8>, copy: CopyMark) -> Result<(), BuildError> {
     pad(frame);
     let header = Header::parse(frame).map_err(|_| BuildError::TooLong(frame.len()))?;

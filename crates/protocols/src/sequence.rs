@@ -1,24 +1,24 @@
-//! The sequence numbers of one stream: their step, their wrap, and the missing ones. Everything that counts losses uses
-//! this: the joiner, and through [`Tracker`] the commands for a single device.
+//! The sequence numbers of one stream: their step, their wrap, and the missing ones. All counts of losses use this:
+//! those of the joiner, and through [`Tracker`] those of the commands for a single device.
 //!
 //! Step and wrap must be learned: a frame of n ASDUs increments smpCnt by n, and smpCnt wraps at the number of samples
 //! per second with most senders and at 65536 with some. Rules:
 //!
-//! - The step is the difference between most neighbouring packets (majority vote, accepted with a lead of 8).
+//! - The step is the most common difference between neighbouring packets (majority vote, accepted with a lead of 8).
 //! - A wrap is accepted at once if the number before it plus the step minus the number after it is a common wrap
 //!   (samples per second of a profile, or the full range of the field), or if such a wrap is within reach, because
 //!   packets may be lost across it. Any other wrap must be seen twice. A number beyond the accepted wrap refutes it.
 //! - A sender that counts from 1 never sends 0, and sends the wrap itself: that number replaces 0.
-//! - An epoch consists of numbers without a restart, laid out without wraps. In it, `expected - seen = never seen`,
-//!   so that the order in which packets were first seen does not matter.
+//! - An epoch consists of the numbers between two restarts, unwrapped. Within it, `expected - seen = never seen`, so
+//!   that the order in which packets were first seen does not matter.
 //! - Two consecutive numbers differ by less than half a wrap, forward or backward, unless the time between them proves
 //!   more: after a silence of half a wrap or more the time determines the number of missing wraps. If the stream then
 //!   catches up with the time, the sender or the observer had paused, and nothing was lost.
 //! - A jump back by more than `reach` packets is a restart of the sender; so is a jump forward by 65536 or more that
-//!   the time does not explain. A new epoch begins, and nothing is counted for the jump.
-//! - GOOSE counts states and retransmissions of each: `states` has its rules.
+//!   the time does not explain. A new epoch begins, and the jump itself counts as no loss.
+//! - GOOSE counts states and the retransmissions of each state: `states` has its rules.
 //!
-//! In ambiguous cases the lower count is taken: `never_seen` is a lower bound.
+//! In ambiguous cases the lower count is used: `never_seen` is a lower bound.
 
 mod epoch;
 mod learn;
@@ -50,22 +50,22 @@ pub struct Sequence {
     /// Range of the field: 256, 65536 or 2^32.
     range: u64,
     reach: u64,
-    /// Keys consist of a state and a count.
+    /// Whether a key consists of a state and a count.
     in_states: bool,
     wrap: Option<u64>,
     /// The number after the wrap: 0, or 1 for senders that count from 1.
     first: u64,
-    /// The numbers 0 and 1 were seen since the sender started.
+    /// Whether the numbers 0 and 1 (`has_one`) have been seen since the sender started.
     has_zero: bool,
     has_one: bool,
-    /// 0 until learned.
+    /// Difference between consecutive packets' numbers; 0 until learned.
     step: u64,
     candidate: u64,
     votes: u32,
     wrap_seen: Option<Wrap>,
-    /// The last learned wrap that a number beyond it refuted.
+    /// The last learned wrap, if a number beyond it has refuted it.
     refuted: Option<u64>,
-    /// The wrap is assumed because it is within reach.
+    /// Set if the wrap is only assumed, because a common wrap is within reach.
     guess: Option<Guess>,
     epoch: Option<Epoch>,
     /// The previous epoch, until a restart is certain.
@@ -76,13 +76,15 @@ pub struct Sequence {
     unplaced: i64,
     gaps: u64,
     restarts: u64,
-    /// Duration and number of consecutive packets, from which the time between numbers is derived.
+    /// Time that consecutive packets without a gap took, ns, and the difference of their numbers; they yield the time
+    /// per number.
     steady: (Ns, i64),
     silence: Option<Silence>,
 }
 
 impl Sequence {
-    /// A sequence for streams with this rule; `None` if keys have no order. `reach`: maximum reordering, packets.
+    /// Creates a sequence for streams with this rule; `None` if keys have no order. `reach`: maximum reordering,
+    /// packets.
     pub fn new(rule: KeyRule, reach: u64) -> Option<Self> {
         Some(match rule.order()? {
             Order::Counter { range } => Self { range, reach, ..Self::default() },
@@ -103,7 +105,8 @@ impl Sequence {
         }
     }
 
-    /// Adds a packet first seen at time `t` at the head of the stream. Returns whether it is newer than all before.
+    /// Adds a packet that was first seen at time `t` at the head of the stream. Returns whether it is newer than all
+    /// previous ones.
     pub fn lead(&mut self, key: u32, t: Ns) -> bool {
         self.refute(key.into());
         let key = self.place(key);
@@ -136,9 +139,9 @@ impl Sequence {
         }
     }
 
-    /// Adds a packet first seen at time `t` at the head of the stream if it is certainly the next one, as nearly all
-    /// are. The effect is that of [`Self::lead`]; step, wrap and losses do not change. Returns false if `lead` must add
-    /// it.
+    /// Adds a packet that was first seen at time `t` at the head of the stream, if it is certainly the next one, as
+    /// nearly all packets are. The effect is that of [`Self::lead`], but step, wrap and losses cannot change. Returns
+    /// false if the packet must be added by `lead`.
     pub fn lead_next(&mut self, key: u32, t: Ns) -> bool {
         let (Some(wrap), Some(epoch)) = (self.wrap, &mut self.epoch) else { return false };
         let (step, key, is_open) = (self.step, u64::from(key), self.guess.is_some() || self.previous.is_some());
@@ -156,7 +159,7 @@ impl Sequence {
         if key >= wrap || key != (if next < wrap { next } else { next - wrap }) {
             return false;
         }
-        // Half a wrap or more in this time is a silence, which `offset` handles.
+        // If half a wrap or more passes in this time, it is a silence, which `offset` handles.
         let passed = t.saturating_sub(epoch.high_t).max(0);
         let half = i64::try_from(wrap / 2).ok().and_then(|half| half.checked_mul(took));
         if passed.checked_mul(numbers).zip(half).is_none_or(|(passed, half)| passed >= half) {
@@ -173,7 +176,8 @@ impl Sequence {
         true
     }
 
-    /// Adds a packet first seen at a later point: it is far behind the head, or arrived there slightly early.
+    /// Adds a packet first seen at a later point: it is far behind the head, or was seen there slightly before the
+    /// head.
     pub fn follow(&mut self, key: u32, t: Ns) {
         let Some(epoch) = self.epoch else { return };
         self.refute(key.into());
@@ -187,7 +191,8 @@ impl Sequence {
             return;
         }
         if self.wrap.is_none() && key < epoch.high_key && !self.is_behind(&epoch, key, t) {
-            // Either behind the newest, or after the first wrap: only the exact successor proves the latter.
+            // The number is either behind the newest, or after the first wrap; only the exact successor proves the
+            // wrap.
             let exact = (epoch.high_key + self.step).checked_sub(key);
             let is_wrap = |w: &u64| self.step > 0 && self.can_wrap(*w, epoch.high_key, key) && self.is_known(w);
             self.believe(exact.filter(is_wrap));
@@ -200,14 +205,14 @@ impl Sequence {
         }
     }
 
-    /// Adds a packet first seen where it was dropped.
+    /// Adds a packet that was first seen when it was dropped.
     pub fn dropped(&mut self, key: u32, t: Ns) {
         let Some(epoch) = self.epoch else {
             self.begin(u64::from(key), t);
             return;
         };
         if self.step == 0 {
-            // If other points only follow, drops alone show the step.
+            // If packets are first seen only at later points, drops alone show the step.
             self.vote(u64::from(key).saturating_sub(epoch.high_key));
         } else if self.wrap.is_none() && !self.in_states {
             self.believe(self.wrap_near(epoch.high_key, u64::from(key)));
@@ -221,13 +226,13 @@ impl Sequence {
         let at = self.epoch.and_then(|s| Some(s.high.saturating_sub_unsigned(self.back(&s, key, t)?)));
         match (&mut self.epoch, at) {
             (Some(epoch), Some(at)) if at >= epoch.low => epoch.count += 1,
-            // Nothing was counted as missing before the very first packet.
+            // Numbers before the very first packet were not counted as missing.
             (Some(epoch), Some(at)) if epoch.high - at <= reach && self.restarts == 0 => {}
             _ => self.unplaced += 1,
         }
     }
 
-    /// Lower bound of the numbers that no point saw.
+    /// Lower bound of the number of packets that no point saw.
     pub fn never_seen(&self) -> u64 {
         let missing = |epoch: &Option<Epoch>| epoch.as_ref().map_or(0, |s| s.missing(self.step));
         (self.missing + missing(&self.epoch) + missing(&self.previous) - self.unplaced).max(0) as u64
@@ -238,7 +243,7 @@ impl Sequence {
         self.gaps
     }
 
-    /// Number of jumps beyond what reordering, loss or a wrap explains.
+    /// Number of jumps that reordering, loss or a wrap does not explain.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
@@ -253,15 +258,14 @@ impl Sequence {
         self.wrap
     }
 
-    /// Number of the first sample after the wrap: 0, or 1 for senders that count from 1; `None` until a number shows
-    /// it.
+    /// Number of the first sample after the wrap: 0, or 1 for senders that count from 1; `None` if still unknown.
     pub fn first(&self) -> Option<u64> {
         match self.step()? {
             _ if self.has_zero => Some(0),
             _ if self.first > 0 => Some(1),
             // Either 0 or the wrap itself will soon appear.
             1 => None,
-            // If each packet spans several numbers, these two may never appear.
+            // If each packet spans several numbers, neither 0 nor the wrap may ever appear.
             _ => Some(u64::from(self.has_one)),
         }
     }
@@ -271,7 +275,7 @@ impl Sequence {
         Some((self.wrap? / self.step()?).max(1))
     }
 
-    /// Packets from one number forward to another, at most one cycle.
+    /// Number of packets from one number forward to another, at most one cycle.
     pub fn distance(&self, from: u32, to: u32) -> Option<u64> {
         if self.in_states {
             return States::distance(from, to);
@@ -283,7 +287,7 @@ impl Sequence {
         forward.is_multiple_of(step).then_some(forward / step)
     }
 
-    /// Difference in numbers that `packets` packets make.
+    /// Difference between the numbers of two packets that are `packets` packets apart.
     fn span(&self, packets: u64) -> u64 {
         packets * self.step.max(1)
     }

@@ -1,4 +1,4 @@
-//! Streams: how the user names one, how the kernel recognises it, how a packet's key is read.
+//! Streams: how the user names a stream, how the kernel recognises it, and how a packet's key is read.
 //!
 //! ```text
 //! svid:MU01                      Sampled Values with this svID; key: smpCnt of its first ASDU in the frame
@@ -9,8 +9,8 @@
 //! udp:10.0.0.1:7000>10.0.0.2:5000,seq=4:4     key: big-endian number, 4 bytes at payload offset 4
 //! ether:0x8892,hash=0:46         any ethertype; key: hash of 46 payload bytes from offset 0
 //! ```
-//! A comma in a name is written `\,`, a backslash `\\`, any byte `\x1b` by its two hexadecimal digits. The payload
-//! begins after the last ethertype; that of UDP after its header.
+//! In a name, a comma is written `\,`, a backslash `\\`, and any byte can be written with two hexadecimal digits, e.g.
+//! `\x1b`. The payload begins after the last ethertype; that of UDP begins after the UDP header.
 
 use crate::options::{bad, number_u16, split_options, BadStream, Options};
 use crate::protocol::{FrameLink, Order};
@@ -24,11 +24,11 @@ pub type StreamId = u16;
 
 /// Maximum number of streams followed at once.
 pub const MAX_STREAMS: usize = 256;
-/// Maximum length of a hash's input, bytes.
+/// Maximum number of bytes that are hashed.
 pub const MAX_HASH_LEN: u16 = 128;
-/// End of the part of the payload from which keys are read, bytes.
+/// End of the part of the payload that keys are read from, bytes.
 pub const MAX_KEY_END: u16 = 1500;
-/// Default length of a hash's input from the payload's start, bytes.
+/// Default number of bytes that are hashed, from the payload's start.
 pub const DEFAULT_HASH_LEN: u16 = 32;
 
 /// Filters on the Ethernet header, for any protocol.
@@ -91,7 +91,7 @@ impl KeyRule {
         }
     }
 
-    /// A key as people read it.
+    /// Formats a key for display.
     pub fn text(self, key: u32) -> String {
         match self {
             Self::Own(protocol) => protocol.info().key.map_or_else(|| key.to_string(), |own| (own.text)(key)),
@@ -100,7 +100,7 @@ impl KeyRule {
         }
     }
 
-    /// Reads a key as [`text`](Self::text) writes it, or as a number, decimal or `0x…`.
+    /// Reads a key in the format of [`text`](Self::text), or as a decimal or `0x…` number.
     pub fn read(self, text: &str) -> Option<u32> {
         let own = match self {
             Self::Own(protocol) => protocol.info().key.and_then(|own| (own.read)(text)),
@@ -113,7 +113,7 @@ impl KeyRule {
     }
 }
 
-/// A stream, as named by the user.
+/// A stream, as specified by the user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StreamSpec {
     /// The rule that identifies the stream's frames.
@@ -123,32 +123,32 @@ pub struct StreamSpec {
     /// The rule that reads a packet's key. Keys have 32 bits: the kernel programs, the agent's protocol and runs store
     /// them as `u32`.
     pub key: KeyRule,
-    /// The rule, if its packets are reactions: each has the key of the packet that came in, and the other fields are
-    /// those of that packet's stream.
+    /// The rule, if the stream's packets are reactions: a reaction has the key of its incoming packet, and the other
+    /// fields are those of the incoming stream.
     pub reaction: Option<Box<ReactionRule>>,
 }
 
-/// The forms of a stream: `svid:ID, goose:GOID or …`.
+/// Lists the forms of a stream: `svid:ID, goose:GOID or …`.
 pub fn forms() -> String {
     listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().form))
 }
 
-/// A stream of each protocol as an example: `svid:MU01, … or …`.
+/// Lists an example of each protocol's streams: `svid:MU01, … or …`.
 pub fn examples() -> String {
     listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().example))
 }
 
-/// A stream of each protocol whose frames name their streams: `svid:MU01, … or …`.
+/// Lists an example of a stream for each protocol whose frames name their streams: `svid:MU01, … or …`.
 pub fn listed_examples() -> String {
     listed(ProtocolId::listed().into_iter().map(|protocol| protocol.info().example))
 }
 
-/// The titles of protocols whose frames name their streams: `Sampled Values, … or …`.
+/// Lists the titles of protocols whose frames name their streams: `Sampled Values, … or …`.
 pub fn listed_titles() -> String {
     listed(ProtocolId::listed().into_iter().map(|protocol| protocol.info().title))
 }
 
-/// The protocols' own keys: `smpCnt of svid, …`.
+/// Lists the protocols' own keys: `smpCnt of svid, …`.
 pub fn own_keys() -> String {
     let own = ProtocolId::ALL.iter().filter_map(|p| Some(format!("{} of {}", p.info().key?.name, p.info().prefix)));
     own.collect::<Vec<_>>().join(", ")
@@ -181,7 +181,7 @@ impl StreamSpec {
         Self::new(Matcher::Sv(crate::sv::Sv { svid: id.as_bytes().to_vec(), appid: None }))
     }
 
-    /// The stream in a frame, as exactly as possible. `vlan`: the VLAN of the outermost tag, if any.
+    /// Creates the stream of a frame, as exact as possible. `vlan`: the VLAN of the outermost tag, if any.
     pub fn exact(matcher: Matcher, dst: [u8; 6], vlan: Option<u16>) -> Self {
         Self { link: LinkFilter { dst: Some(dst), vlan: Some(vlan.unwrap_or(0)) }, ..Self::new(matcher) }
     }
@@ -207,7 +207,8 @@ impl StreamSpec {
         Ok(self)
     }
 
-    /// Builds a frame that belongs to this stream and has this key. Fields that neither determines are made up.
+    /// Builds a frame that belongs to this stream and has this key. Fields that depend on neither have arbitrary
+    /// values.
     ///
     /// # Errors
     /// Why the frame cannot be built, as a sentence.
@@ -231,7 +232,7 @@ impl StreamSpec {
     }
 }
 
-/// Whether this text of a stream is that of reactions: other streams' texts have no arrow.
+/// Whether this text of a stream is a reaction rule: only such texts contain an arrow.
 pub fn is_of_reactions(text: &str) -> bool {
     text.contains(ARROW)
 }
@@ -303,7 +304,7 @@ impl fmt::Display for StreamSpec {
             return rule.fmt(f);
         }
         write!(f, "{}:", self.matcher.protocol().info().prefix)?;
-        // No stream is written as a reaction.
+        // A stream's name must not read as a reaction rule, so an arrow in it is escaped.
         let name = NameOf(&self.matcher).to_string();
         f.write_str(&name.replace(ARROW, "\\x20-> "))?;
         if let Some(v) = self.link.vlan {
@@ -338,7 +339,7 @@ impl Serialize for StreamSpec {
 impl<'de> Deserialize<'de> for StreamSpec {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
-        // Names that are written have no arrow.
+        // Arrows in names are escaped, so a text with an arrow is a reaction rule.
         match text.contains(ARROW).then(|| text.parse::<ReactionRule>()) {
             Some(Ok(rule)) => Ok(Self::of_reactions(rule)),
             _ => text.parse().map_err(serde::de::Error::custom),
@@ -459,8 +460,8 @@ mod tests {
         }
     }
 
-    /// From a truncated frame, the key is read correctly or not at all: a key at the end of a frame is not read at the
-    /// end of the capture.
+    /// From a truncated frame, the key is read correctly or not at all: a key that is read from the end of the frame
+    /// must not be read from the end of the capture.
     #[test]
     fn a_frame_that_a_capture_cut_has_its_key_or_is_refused() {
         for protocol in ProtocolId::listed() {
@@ -484,7 +485,7 @@ mod tests {
         }
     }
 
-    /// The bits that a key of a protocol's own can have.
+    /// The bits that a key of the protocol's own field can have.
     fn key_bits(rule: KeyRule) -> u32 {
         match rule.order() {
             Some(Order::Counter { range }) => (range - 1) as u32,

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! dst(6) src(6) [802.1Q tag(4)]{0,2} 88BA APPID(2) length(2) reserved(2+2)
-//! 60 savPdu { 80 noASDU, 81 security?, A2 { 30 ASDU { 80 svID, 81 datSet?, 82 smpCnt, 83 confRev, 84 refrTm?,
-//!                                                     85 smpSynch, 86 smpRate?, 87 samples, 88 smpMod?, 89 gmIdentity? } … } }
+//! 60 savPdu { 80 noASDU, 81 security?, A2 { 30 ASDU { 80 svID, 81 datSet?, 82 smpCnt, 83 confRev, 84 refrTm?, 85 smpSynch,
+//!                                                     86 smpRate?, 87 samples, 88 smpMod?, 89 gmIdentity? } … } }
 //! ```
-//! `length` counts from APPID to the end of savPdu; what follows it in the frame is padding. BER lengths are in short
-//! form or in the long form with one or two bytes (`81 xx`, `82 xx xx`); indefinite and longer ones are refused.
+//! `length` counts from APPID to the end of savPdu; any bytes after it are padding. BER lengths are in the short form
+//! or in the long form with one or two bytes (`81 xx`, `82 xx xx`); indefinite and longer ones are rejected.
 //!
-//! Nothing here copies or allocates while parsing, and no input makes the parser panic or read out of bounds.
+//! The parser neither copies nor allocates, and no input makes it panic or read out of bounds.
 
 mod build;
 mod channel;
@@ -102,7 +102,7 @@ impl Protocol for Sv {
                     stream: Self { svid: asdu.svid.to_vec(), appid: Some(frame.link.appid) },
                     key: asdu.smp_cnt.into(),
                     step: frame.samples_of(asdu.svid).unwrap_or(0),
-                    // 255 encodes "absent": the kernel programs keep smpSynch in one byte.
+                    // 255 encodes "absent" in the kernel programs, which keep smpSynch in one byte.
                     synch: asdu.smp_synch.filter(|synch| *synch < u8::MAX),
                 });
             }

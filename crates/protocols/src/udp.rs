@@ -4,7 +4,7 @@ use crate::protocol::{Contents, Info, KernelMatch, ProtocolBytes, Protocol};
 use crate::options::{bad, BadStream, Options};
 use std::{fmt, net::IpAddr};
 
-/// A UDP flow; open fields match any value.
+/// A UDP flow; unspecified fields match any value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Udp {
     /// Source address; `None` for any.

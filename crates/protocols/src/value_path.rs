@@ -1,18 +1,18 @@
-//! The places of values in messages.
+//! Positions of values in messages.
 
 use std::fmt;
 
-/// Maximum number of a value, and maximum depth within structures.
+/// Maximum position of a value in its data set or structure, and maximum depth of nested structures (`MAX_DEPTH`).
 const MAX_VALUES: u16 = 512;
 const MAX_DEPTH: usize = 4;
 
-/// The place of a value: its number in the data set, and in each structure in which it is; all from 1. Frames have no
+/// The position of a value: its index in the data set, then in each nested structure, all from 1. Frames do not contain
 /// names of values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ValuePath(Vec<u16>);
 
 impl ValuePath {
-    /// The numbers, from the outermost.
+    /// The indexes, outermost first.
     pub(crate) fn numbers(&self) -> &[u16] {
         &self.0
     }

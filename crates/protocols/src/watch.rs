@@ -4,10 +4,10 @@ use crate::condition::{Condition, Level, Quantity};
 use crate::{Matcher, Ns, StreamSpec, Tag};
 use std::collections::VecDeque;
 
-/// Time for which samples must not be beyond a level before the next one beyond it is an event, ns: longer than a cycle
-/// of 45 Hz, because an alternating current is beyond a level only for a part of each cycle.
+/// Time for which no sample may be beyond a level before the next one beyond it is an event, ns: longer than a cycle at
+/// 45 Hz, because an alternating current is beyond a level only for a part of each cycle.
 pub const REARM: Ns = 25_000_000;
-/// Number of the latest states whose repetitions are recognised.
+/// Number of recent states whose repetitions are recognised.
 const STATES: usize = 8;
 
 /// Finds the events of one stream.
@@ -22,7 +22,7 @@ pub struct Watch {
     newest_key: Option<u32>,
 }
 
-/// The latest states of a GOOSE stream, newest last.
+/// The recent states (stNum) of a GOOSE stream, newest last.
 #[derive(Clone, Debug, Default)]
 struct States(VecDeque<u16>);
 
@@ -37,7 +37,7 @@ struct Crossing {
 }
 
 impl Watch {
-    /// A watch for this stream.
+    /// Creates a watch for this stream.
     pub fn new(stream: StreamSpec, condition: Condition) -> Self {
         let (states, crossing) = (States::default(), Crossing::default());
         Self { stream, condition, states, crossing, value: None, newest_key: None }
@@ -48,8 +48,8 @@ impl Watch {
         &self.stream
     }
 
-    /// Whether a packet with this key is an event, if [`Condition::is_by_key`]; packets in their order. A repetition of
-    /// a state is none, nor is the first state that is known.
+    /// Whether a packet with this key is an event, if [`Condition::is_by_key`]. Packets must be passed in order.
+    /// Neither a repetition of a state nor the first known state is an event.
     pub fn is_event_by_key(&mut self, key: u32) -> bool {
         match self.condition {
             Condition::EachPacket => true,
@@ -58,8 +58,8 @@ impl Watch {
         }
     }
 
-    /// The key of a frame of the stream that is an event. `t`: its time by any clock, ns; `tag`: the 802.1Q tag that
-    /// the kernel removed. Frames in their order; repeated frames are ignored.
+    /// Returns the key of a frame of the stream if the frame is an event. `t`: its time by any clock, ns; `tag`: the
+    /// 802.1Q tag that the kernel removed. Frames must be passed in order; repeated frames are ignored.
     pub fn event_in(&mut self, t: Ns, frame: &[u8], tag: Option<Tag>) -> Option<u32> {
         let (header, found) = Matcher::read(frame).ok()?;
         let vlan = header.tags().last().copied().or(tag).map(Tag::vlan);
@@ -96,7 +96,7 @@ impl States {
             self.0.pop_front();
         }
         self.0.push_back(state);
-        // A publisher that restarts counts its states from 1 again, and its first message is no new state.
+        // A publisher that restarts counts its states from 1 again; its first message, with sqNum 0, is a new state.
         let is_later = (state.wrapping_sub(newest) as i16) > 0;
         is_later || number == 0
     }
@@ -122,7 +122,7 @@ impl Crossing {
         };
         let Some(quantity) = quantity else { return false };
         let is_beyond = level.is_beyond(quantity);
-        // Nothing is known of the time before the first sample.
+        // The time before the first sample is unknown, so the level counts as crossed at the first sample.
         let before = *self.beyond.get_or_insert(t);
         if is_beyond {
             self.beyond = Some(t);
@@ -130,7 +130,7 @@ impl Crossing {
         is_beyond && t.saturating_sub(before).saturating_abs() > REARM
     }
 
-    /// The rise against the sample that number of samples earlier; `None` if that sample is not known.
+    /// Returns the increase over the sample which is that number of samples earlier; `None` if that sample is unknown.
     fn rise(&mut self, magnitude: i64, samples: usize, follows: bool) -> Option<i64> {
         if !follows {
             self.history.clear();
@@ -159,7 +159,7 @@ mod tests {
         Watch::new(stream, condition)
     }
 
-    /// A frame of consecutive samples, in whose first channel these values are, in A.
+    /// Builds a frame of consecutive samples; `values` are those of the first channel, in A.
     fn samples(first: u16, values: &[i32]) -> Vec<u8> {
         let asdus = (first..).zip(values).map(|(smp_cnt, value)| {
             let mut data = vec![0; 64];
@@ -169,7 +169,7 @@ mod tests {
         FrameSpec { asdus: asdus.collect(), ..FrameSpec::default() }.build().unwrap()
     }
 
-    /// The numbers of the samples, 1 ms apart, that are events.
+    /// Returns the numbers of the samples that are events; the samples are 1 ms apart.
     fn events(watch: &mut Watch, values: &[i32]) -> Vec<u32> {
         let each = (0..).zip(values);
         each.filter_map(|(n, value)| watch.event_in(Ns::from(n) * MS, &samples(n, &[*value]), None)).collect()
@@ -197,7 +197,7 @@ mod tests {
     fn a_rise_is_measured_against_the_cycle_before() {
         let wave = |n: usize, peak: i32| if n.is_multiple_of(4) { peak } else { 0 };
         let values: Vec<i32> = (0..60).map(|n| wave(n, if n < 42 { 100 } else { 300 })).collect();
-        // The peak after the rise is an event; the fall at the end of a fault is not.
+        // The first peak after the rise is an event; the fall at the end of a fault is not.
         assert_eq!(events(&mut watch("svid:MU[rise(Ia,4)] > 150A"), &values), [44]);
         assert_eq!(events(&mut watch("svid:MU[rise(Ia,4)] > 250A"), &values), [0; 0]);
         let back: Vec<i32> = (0..60).map(|n| wave(n, if n < 42 { 300 } else { 100 })).collect();
@@ -250,7 +250,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the definition: a sample is an event if it is beyond the level, and no sample of the last 25 ms was.
+        /// Compares with the definition: a sample is an event if it is beyond the level, and no sample of the last 25
+        /// ms was.
         #[test]
         fn events_are_the_first_samples_beyond_the_level(
             runs in prop::collection::vec((0..3_i32, 1..60_usize), 1..12), above in any::<bool>(),

@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn a_short_frame_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
         let bytes = spec.build().unwrap();
-        // All bytes that `length` announces, without padding.
+        // All bytes covered by `length`, without padding.
         let whole = 14 + 4 * spec.link.tags.len() + usize::from(Frame::parse(&bytes).unwrap().link.length);
         let error = Frame::parse(&bytes[..cut.index(whole)]).unwrap_err();
         prop_assert!(matches!(error, FrameError::Truncated { .. }), "{error}");
@@ -110,7 +110,7 @@ proptest! {
             bytes[at] = value;
         }
         if let Ok(frame) = Frame::parse(&bytes) {
-            // Whatever the parser returns lies within the frame.
+            // All slices that the parser returns are within the frame.
             prop_assert!((1..=16).contains(&frame.asdus().count()));
             for asdu in frame.asdus() {
                 prop_assert!(bytes.get(asdu.smp_cnt_at..asdu.smp_cnt_at + 2).is_some());
@@ -122,7 +122,7 @@ proptest! {
 
 #[test]
 fn each_length_form_is_used_where_required_and_reads_back() {
-    // Around the limits of the short form and of the forms 81 and 82.
+    // Lengths around the limits of the short form and of the long forms 81 and 82.
     for len in [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 1400] {
         let mut spec = small();
         spec.asdus[1].data = vec![0xab; len];
@@ -220,7 +220,7 @@ fn fields_outside_the_key_may_be_missing_or_of_any_length() {
     let good = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
     assert_eq!(read(&good), [(7, 1, Some(2))]);
     let whole = 14 + usize::from(u16::from_be_bytes([good[16], good[17]]));
-    // The lengths that enclose an ASDU: of the link layer, savPdu, seqASDU and the ASDU.
+    // The lengths that cover an ASDU: those of the link layer, savPdu, seqASDU and the ASDU itself.
     let changed = |at: usize, removed: usize, put: &[u8]| {
         let mut bytes = good[..whole].to_vec();
         bytes.splice(at..at + removed, put.iter().copied());

@@ -60,7 +60,7 @@ static __always_inline struct queue *driver_queue(struct vring_virtqueue *vq)
 	return queue_at((__u64)vq);
 }
 
-/* In packed rings, an index has a wrap counter of one bit: even or odd number of wraps. */
+/* In packed rings, an index comes with a wrap counter of one bit: whether the number of wraps is even or odd. */
 static __always_inline void follow_driver_ring(struct queue *q, struct vring_virtqueue *vq, __u32 posted, __u32 got,
 					       __u32 descriptors)
 {
@@ -79,7 +79,7 @@ static __always_inline void follow_driver_ring(struct queue *q, struct vring_vir
 	follow_ring(q, available, used, 2 * q->size, posted ? descriptors : 0, got ? descriptors : 0);
 }
 
-/* Buffers that a driver adds: lists of entries, those that the device reads first. */
+/* Buffers that a driver adds: lists of scatterlist entries; those that the device reads come first. */
 struct adding {
 	struct vring_virtqueue *vq;
 	__u64 token;
@@ -152,7 +152,7 @@ static __noinline int added(struct adding *adding)
 	return 0;
 }
 
-/* Functions that add one list. */
+/* Defines a program for a function that adds a single list. */
 #define ADDS(function, is_read)                                         \
 	SEC("fexit/" #function)                                         \
 	int function(void *ctx)                                         \
@@ -196,7 +196,7 @@ int virtqueue_add_sgs(void *ctx)
 /* struct virtio_net_hdr_mrg_rxbuf */
 #define NUM_BUFFERS_AT 10
 
-/* A received packet begins in its first buffer, whose header contains the number of its buffers. */
+/* Counts a packet at its first buffer, whose header contains the packet's number of buffers. */
 static __always_inline void count_packet(struct queue *q, __u64 buffer)
 {
 	__u16 buffers = 1;
@@ -222,10 +222,8 @@ static __noinline int got(struct vring_virtqueue *vq, __u32 *length, __u64 token
 	q = driver_queue(vq);
 	if (!q)
 		return 0;
-	/*
-	 * The outer function may have called the inner one; a token cannot return twice without being added in
-	 * between.
-	 */
+	/* The outer function may have called the inner one, which already counted this buffer: a token cannot be returned
+	 * twice without being added in between. */
 	if (!inner && q->inner == token) {
 		q->inner = 0;
 		return 0;
@@ -235,7 +233,7 @@ static __noinline int got(struct vring_virtqueue *vq, __u32 *length, __u64 token
 	q->used++;
 	q->used_bytes += written;
 	__sync_fetch_and_add(&q->since_interrupt, 1);
-	/* "input.N" */
+	/* "input.N": a receive queue */
 	if (q->header && q->name[0] == 'i')
 		count_packet(q, token);
 	descriptors = recall(q, token, now);
@@ -260,7 +258,7 @@ int virtqueue_get_buf(void *ctx)
 	return got((void *)argument(ctx, 0), (void *)argument(ctx, 1), returned(ctx), 0);
 }
 
-/* A driver that shuts down takes its buffers back, and moves the index with them. */
+/* A driver that shuts down takes its unused buffers back, and moves the index accordingly. */
 SEC("fexit/virtqueue_detach_unused_buf")
 int virtqueue_detach_unused_buf(void *ctx)
 {
@@ -298,7 +296,7 @@ static __noinline int notified(struct vring_virtqueue *vq)
 	return 0;
 }
 
-/* virtqueue_notify is inlined into its callers; the functions that it calls by pointer cannot be. */
+/* virtqueue_notify is inlined into its callers, so the programs attach to the functions that it calls by pointer. */
 #define NOTIFIES(function)                                      \
 	SEC("fentry/" #function)                                \
 	int function(void *ctx)                                 \
@@ -319,7 +317,7 @@ int vring_interrupt(void *ctx)
 
 	if (!now_in_window())
 		return 0;
-	/* On a line shared by many queues, idle queues take no place in the table. */
+	/* On an interrupt line shared by many queues, idle queues must not use up the table. */
 	if ((__u32)returned(ctx) != IRQ_HANDLED) {
 		q = queue_at(argument(ctx, 1));
 		if (q)

@@ -11,7 +11,7 @@
 extern const void handle_tx_kick __ksym __weak;
 extern const void handle_rx_kick __ksym __weak;
 
-/* Use of an eventfd: its queue's place, and whether it carries the guest's kicks. */
+/* Use of an eventfd: the index of its queue, and whether it carries the guest's kicks (or else vhost's interrupts). */
 struct meaning {
 	__u32 place;
 	__u32 is_kick;
@@ -19,10 +19,10 @@ struct meaning {
 
 MAP(eventfds, HASH, 1, __u64, struct meaning);
 
-/* Signals of eventfds that are still unknown: a queue is known from its first buffer, which its first kick precedes. */
+/* Number of signals of eventfds that are still unknown: a queue is found at its first buffer, after its first kick. */
 MAP(unknown_signals, LRU_HASH, 4096, __u64, __u64);
 
-/* The tap behind a queue of vhost-net. */
+/* Finds the tap behind a queue of vhost-net. */
 static __always_inline void find_tap(struct queue *q, struct vhost_virtqueue *vq)
 {
 	struct vhost_net_virtqueue *net = (void *)vq;
@@ -34,9 +34,9 @@ static __always_inline void find_tap(struct queue *q, struct vhost_virtqueue *vq
 	struct tap_queue *tap = (void *)sock;
 	char driver[4] = {};
 
-	/* One of the two adds the header; the other's length is 0. */
+	/* Either vhost or the socket adds the header; the other's header length is 0. */
 	q->header = BPF_CORE_READ(net, vhost_hlen) + BPF_CORE_READ(net, sock_hlen);
-	/* The drivers' structs begin with their sock. */
+	/* The structs of both drivers begin with their sock. */
 	bpf_probe_read_kernel(driver, sizeof(driver), &proto->name);
 	if (driver[0] != 't' || driver[3])
 		return;
@@ -96,7 +96,7 @@ static __always_inline void learn_eventfd(struct queue *q, __u64 *known, __u64 e
 	bpf_map_delete_elem(&unknown_signals, &eventfd);
 }
 
-/* QEMU replaces the eventfds, for instance when a guest masks an interrupt. */
+/* Called for each buffer, because QEMU may replace the eventfds, for instance when a guest masks an interrupt. */
 static __always_inline void learn_eventfds(struct queue *q, struct vhost_virtqueue *vq)
 {
 	learn_eventfd(q, &q->kick, (__u64)BPF_CORE_READ(vq, kick, private_data), 1);
@@ -142,7 +142,8 @@ static long add_vector(__u32 i, void *data)
 	return 0;
 }
 
-/* Buffers posted and not yet taken: read from the guest's ring, because vhost's own copy of the index is older. */
+/* Number of buffers that are posted and not yet taken. Reads the guest's ring, because vhost's own copy of the index is
+ * older. */
 static __always_inline __u32 waiting(struct vhost_virtqueue *vq)
 {
 	__u16 *avail = BPF_CORE_READ(vq, avail), index = 0;
@@ -170,13 +171,14 @@ static __noinline int taken(struct taking *taking)
 	__u32 writes = 0;
 	struct queue *q;
 
-	/* The ring's size as head: no buffer is available. */
+	/* If the head is the ring's size, no buffer is available. */
 	if (!now || taking->head < 0 || taking->head >= BPF_CORE_READ(vq, num))
 		return 0;
 	q = vhost_queue(vq);
 	if (!q)
 		return 0;
-	/* From Linux 6.18 on the outer function calls the inner one; each buffer moves the index. */
+	/* From Linux 6.18 on, the outer function calls the inner one. Each buffer moves the index, so an equal index means
+	 * that the inner one has counted this buffer. */
 	mark = 1 + BPF_CORE_READ(vq, last_avail_idx);
 	if (!taking->inner && q->inner == mark) {
 		q->inner = 0;
@@ -250,7 +252,7 @@ int taken_ends(struct pt_regs *ctx)
 	return taken(&taking);
 }
 
-/* vhost puts back the buffers taken last: the packet did not fit, or the tap had no room. */
+/* vhost puts back the buffers that it took last: the packet did not fit, or the tap had no space. */
 SEC("fexit/vhost_discard_vq_desc")
 int vhost_discard_vq_desc(void *ctx)
 {
@@ -321,7 +323,7 @@ int vhost_add_used_n(void *ctx)
 	return 0;
 }
 
-/* vhost_signal may be inlined into its callers. */
+/* vhost_signal may be inlined into its callers, so both are hooked. `inner`: whether vhost_signal itself returns. */
 static __always_inline int signals(struct queue *q, _Bool inner)
 {
 	if (!q)
@@ -353,7 +355,7 @@ int vhost_add_used_and_signal(void *ctx)
 	return signals(now_in_window() ? queue_at(argument(ctx, 1)) : 0, 0);
 }
 
-/* Place of the queue that a thread signalled last. */
+/* Index of the queue that a thread signalled last. */
 MAP(signalled_last, LRU_HASH, 4096, __u32, __u32);
 
 static __noinline int signalled(__u64 eventfd)
@@ -399,11 +401,9 @@ int eventfd_signal_mask(void *ctx)
 	return signalled(argument(ctx, 0));
 }
 
-/*
- * Counts only where irqfd_wakeup's program does not run (Linux 6.12.95 attaches it, and never runs it): KVM turns the
- * signal that this thread has just sent into an interrupt. If QEMU relays the signal, QEMU's own thread raises the
- * interrupt.
- */
+/* KVM turns the signal that this thread has just sent into an interrupt. This counts only if irqfd_wakeup's program has
+ * not run (Linux 6.12.95 attaches it, but never runs it). If QEMU relays the signal, QEMU's own thread raises the
+ * interrupt, which is not counted. */
 SEC("tp_btf/kvm_msi_set_irq")
 int kvm_msi_set_irq(void *ctx)
 {
@@ -417,7 +417,7 @@ int kvm_msi_set_irq(void *ctx)
 	return 0;
 }
 
-/* virt/kvm/eventfd.c: runs before kvm_msi_set_irq, and knows the eventfd and the GSI. */
+/* virt/kvm/eventfd.c: runs before kvm_msi_set_irq, and has access to the eventfd and the GSI. */
 SEC("fentry/irqfd_wakeup")
 int irqfd_wakeup(void *ctx)
 {

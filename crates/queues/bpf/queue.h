@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* The counting of queues, common to both sides. */
+/* Counts queues; common to drivers and vhost. */
 #ifndef LATPATH_QUEUE_H
 #define LATPATH_QUEUE_H
 
@@ -15,10 +15,11 @@ struct shared shared = {};
 
 SHARED_ARRAY(queues, 1, struct queue);
 
-/* Place of a queue in `queues`, by its address. */
+/* Index of a queue in `queues`, by the address of the kernel's struct. */
 MAP(places, HASH, 1, __u64, __u32);
 
-/* A buffer held by the device: the queue's address, and the driver's token or the number of its first descriptor. */
+/* A buffer held by the device: the queue's address, and the driver's token (vhost: the index of the buffer's first
+ * descriptor). */
 struct buffer {
 	__u64 queue;
 	__u64 token;
@@ -32,7 +33,7 @@ struct posted {
 
 MAP(buffers, HASH, 1, struct buffer, struct posted);
 
-/* The current time if it is in the window; otherwise 0. */
+/* The current time if it is in the window; otherwise 0. Clock: CLOCK_MONOTONIC, ns. */
 static __always_inline __u64 now_in_window(void)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -40,7 +41,7 @@ static __always_inline __u64 now_in_window(void)
 	return now >= shared.from && now < shared.until ? now : 0;
 }
 
-/* Raw arguments: verifiers before Linux 6.14 refuse pointers to pointers and to const void. */
+/* Reads an argument as a raw number: verifiers before Linux 6.14 refuse pointers to pointers and to const void. */
 static __always_inline __u64 argument(void *ctx, __u32 n)
 {
 	__u64 value = 0;
@@ -69,7 +70,7 @@ static __always_inline struct queue *queue_at(__u64 address)
 	return place ? in_place(*place) : 0;
 }
 
-/* A place for a new queue. */
+/* Returns an unused index for a new queue; NO_QUEUE if there is none. */
 static __always_inline __u32 new_place(void)
 {
 	__u32 place;
@@ -82,7 +83,7 @@ static __always_inline __u32 new_place(void)
 	return place < queues_max ? place : NO_QUEUE;
 }
 
-/* Publishes a complete new queue, unless another CPU has already published it. */
+/* Publishes a fully initialised new queue, unless another CPU has already published it. */
 static __always_inline void publish(struct queue *q, __u64 address, __u32 place)
 {
 	q->address = address;
@@ -109,7 +110,8 @@ static __always_inline void remember(struct queue *q, __u64 token, __u64 now, __
 		__sync_fetch_and_add(&shared.no_room_time, 1);
 }
 
-/* Adds the time that the device held a used buffer. Returns its descriptor count; 0 if its posting was not seen. */
+/* Adds the time for which the device held a used buffer to the histogram. Returns the buffer's descriptor count; 0 if
+ * its posting was not seen. */
 static __always_inline __u32 recall(struct queue *q, __u64 token, __u64 now)
 {
 	struct buffer buffer = { .queue = q->address, .token = token };
@@ -125,7 +127,7 @@ static __always_inline __u32 recall(struct queue *q, __u64 token, __u64 now)
 	return descriptors;
 }
 
-/* Kicks and interrupts occur without the queue's lock. */
+/* Ends a batch. Atomic, because kicks and interrupts occur without the queue's lock. */
 static __always_inline void batch_ends(__u64 *since, struct coarse_histogram *batches, _Bool counts)
 {
 	__u64 buffers = __sync_lock_test_and_set(since, 0);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * Counts the traffic of virtqueues, at virtio's drivers and at vhost. Nothing is sent to user space, which reads the
- * counts in the maps.
- */
+/* Counts the traffic of virtqueues, in virtio's drivers and in vhost. The programs send nothing to user space, which
+ * reads the counts from the maps. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <asm/ptrace.h>

@@ -21,7 +21,7 @@ struct ring_index {
 	__u64 counted; /* distance according to the counted buffers */
 };
 
-/* One virtqueue. Updates hold the lock of its driver or of vhost, except for kicks and interrupts. */
+/* One virtqueue. It is updated under the lock of its driver or of vhost, except for kicks and interrupts. */
 struct queue {
 	__u64 address; /* of the kernel's own struct; 0: unused entry */
 	__u64 handler; /* vhost: the function that serves kicks */

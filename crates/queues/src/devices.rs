@@ -8,19 +8,19 @@ use std::path::Path;
 pub struct VirtioDevice {
     /// The driver: `virtio_net`.
     pub driver: Option<String>,
-    /// Names known to users: `eth0`, `vda`, `vport1p1`.
+    /// Names known to users, e.g. `eth0`, `vda`, `vport1p1`.
     pub names: Vec<String>,
     /// Index of a NIC in the current network namespace.
     pub ifindex: Option<u32>,
 }
 
-/// Classes of devices that virtio's drivers create, as folders of the device.
+/// Device classes used by virtio drivers, as folder names below the device.
 const CLASSES: [&str; 4] = ["net", "block", "virtio-ports", "tty"];
 /// Maximum number of names per class.
 const MOST_NAMES: usize = 8;
 
 impl VirtioDevice {
-    /// Looks up `virtioN`; empty if it no longer exists.
+    /// Looks up `virtioN`; the result is empty if the device no longer exists.
     pub fn find(number: u32) -> Self {
         Self::at(Path::new("/"), number)
     }

@@ -28,29 +28,29 @@ pub struct Directions {
     pub writes: bool,
 }
 
-/// A ring's own index against the number of counted buffers.
+/// How far a ring's own index moved, and how many buffers were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
-    /// Distance that the index moved since its first reading, modulo 2^64: in buffers, for packed rings in descriptors.
-    /// Buffers put back move it backwards, possibly behind the first reading.
+    /// Distance that the index moved since its first reading, modulo 2^64: in buffers, or for packed rings in
+    /// descriptors. If buffers are put back, it moves backwards, possibly beyond its first reading.
     pub moved: u64,
-    /// Distance according to the buffers counted since then.
+    /// Distance that the index should have moved, according to the buffers counted since then.
     pub counted: u64,
 }
 
 impl Ring {
-    /// Distance that the index moved forward.
+    /// Distance that the index moved forward; 0 if it moved backward.
     pub fn forward(self) -> u64 {
         (self.moved as i64).max(0).unsigned_abs()
     }
 
-    /// Distance missing from the count; 0 if no buffer passed unseen.
+    /// Distance moved minus distance counted; 0 if no buffer passed unseen.
     pub fn difference(self) -> i64 {
         self.moved.wrapping_sub(self.counted) as i64
     }
 }
 
-/// Counts of a virtqueue in the window, with their names in JSON.
+/// Counts of a virtqueue in the window. The names are the keys in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueCounts {
     /// Number of descriptors in its ring.
@@ -69,7 +69,7 @@ pub struct QueueCounts {
     pub written_bytes: u64,
     /// Bytes that the device read from used buffers whose posting was observed (`waited.count`), headers included.
     pub read_bytes: u64,
-    /// Number of times that the indices restarted, as when a queue is reset.
+    /// Number of times that the indices started again, e.g. because the queue was reset.
     pub index_resets: u64,
     /// Kicks.
     pub kicks: u64,
@@ -77,15 +77,15 @@ pub struct QueueCounts {
     pub kicks_suppressed: u64,
     /// vhost: rounds of its worker.
     pub rounds: u64,
-    /// Interrupts that the driver took; for vhost, interrupts that it signalled.
+    /// Driver: interrupts that it handled. vhost: interrupts that it signalled.
     pub interrupts: u64,
     /// vhost: interrupts that the driver had suppressed.
     pub interrupts_suppressed: u64,
-    /// Driver: interrupts without a used buffer, as on a line that queues share.
+    /// Driver: interrupts without a used buffer, e.g. on an interrupt line that several queues share.
     pub interrupts_empty: u64,
-    /// vhost: interrupts that KVM raised for its signals without QEMU (irqfd).
+    /// vhost: signals that KVM turned into interrupts without QEMU (irqfd).
     pub interrupts_by_irqfd: u64,
-    /// Driver: the interrupt's number in `/proc/interrupts`. vhost: its GSI in KVM.
+    /// Driver: the IRQ number in `/proc/interrupts`. vhost: the GSI in KVM.
     pub interrupt: Option<u32>,
 }
 
@@ -94,7 +94,7 @@ pub struct QueueCounts {
 pub struct Queue {
     /// The side that counts.
     pub side: Side,
-    /// Driver: N of the device `virtioN`. vhost: the tap's index in its network namespace; 0 without a tap.
+    /// Driver: N of the device `virtioN`. vhost: the tap's index in its network namespace; 0 if there is no tap.
     pub device: u32,
     /// Driver: the device's type ([`VIRTIO_NET`]).
     pub device_id: u32,
@@ -104,9 +104,9 @@ pub struct Queue {
     pub pid: u32,
     /// vhost: address of the function that serves its kicks.
     pub handler: u64,
-    /// Driver: the queue's own name. vhost: the tap's name; empty without a tap.
+    /// Driver: the queue's own name. vhost: the tap's name; empty if there is no tap.
     pub name: String,
-    /// Driver: the queue's number in the device. vhost: the tap's queue.
+    /// Driver: the queue's index in the device. vhost: the index of the tap's queue.
     pub index: u32,
     /// Whether its ring is packed, rather than split.
     pub is_packed: bool,
@@ -128,8 +128,8 @@ pub struct Queue {
     pub counts: QueueCounts,
     /// Time that the device held a buffer, ns. Driver: from posting to return. vhost: from taking to use.
     pub waited: Histogram,
-    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when one was taken, including that
-    /// one.
+    /// Driver: number of descriptors in use when a buffer was posted. vhost: number of buffers waiting when one was
+    /// taken, including that one.
     pub occupied: Histogram,
     /// Driver: buffers per kick. vhost: buffers per round of its worker.
     pub per_kick: Histogram,
@@ -138,8 +138,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// NICs: packets and their bytes, without headers, that the driver received or finished sending. `None` for other
-    /// queues.
+    /// NICs: number of packets that the driver received or finished sending, and their bytes without headers. `None`
+    /// for other queues.
     pub fn packets(&self) -> Option<(u64, u64)> {
         let header = |packets: u64| packets * u64::from(self.header);
         match (self.side, self.device_id, self.name.split('.').next()) {
@@ -156,8 +156,8 @@ impl Queue {
 }
 
 impl Queues {
-    /// Sets the process of vhost queues for which the kernel does not report it: the owner of their tap. `owner` takes
-    /// the tap's network namespace and index.
+    /// Sets the process of vhost queues for which the kernel does not report it: it is the owner of their tap. `owner`
+    /// finds it by the tap's network namespace and index.
     pub fn assign_owners(&mut self, owner: impl Fn(u32, u32) -> Option<u32>) {
         let is_unowned = |queue: &&mut Queue| queue.side == Side::Vhost && queue.pid == 0;
         for queue in self.queues.iter_mut().filter(is_unowned) {
@@ -171,10 +171,10 @@ impl Queues {
 pub struct Queues {
     /// The window.
     pub window: Window,
-    /// Queues with events.
+    /// Queues that had events.
     pub queues: Vec<Queue>,
-    /// Events of queues for which the table had no room.
+    /// Number of events of queues that did not fit into the table.
     pub no_room: u64,
-    /// Buffers whose waiting time is unknown because too many were outstanding.
+    /// Number of buffers whose waiting time is unknown because too many buffers were outstanding.
     pub untimed: u64,
 }

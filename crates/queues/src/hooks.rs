@@ -2,7 +2,7 @@
 
 use latpath_bpf::{function_hook, module_hook, or, Hook};
 
-/// Required hooks, of drivers and of vhost; at least one of them must attach.
+/// Required hooks, one of virtio's drivers and one of vhost; at least one of the two must attach.
 pub(crate) const NEEDED: [&str; 2] = ["virtqueue_get_buf", "vhost_get_vq_desc"];
 
 const POSTED: &str = "buffers that drivers post, of some kind";
@@ -21,7 +21,7 @@ const fn at(program: &'static str, function: &'static str, module: &'static str,
     function_hook(program, function, Some(module), shows)
 }
 
-/// A program with the name of its function.
+/// A hook whose program has the same name as the function that it attaches to.
 const fn of(function: &'static str, module: &'static str, shows: &'static str) -> Hook {
     at(function, function, module, shows)
 }

@@ -1,9 +1,9 @@
 //! Counts the traffic of virtqueues: buffers posted and used, bytes, batches, kicks and interrupts (sent and
-//! suppressed), the fill level of the rings, and the time that the device holds each buffer.
+//! suppressed), the fill level of the rings, and the time for which the device holds each buffer.
 //!
-//! It observes two [`Side`]s: virtio's drivers, in a guest, and vhost, in its host; both if this machine is both. eBPF
+//! It observes two [`Side`]s: virtio's drivers in a guest, and vhost in its host; both if this machine is both. eBPF
 //! programs count in the kernel, and no events are sent to user space. Each count of buffers comes with the distance
-//! that the ring's own index moved: if they differ, buffers passed unseen ([`Ring::difference`]).
+//! that the ring's own index moved: if the two differ, buffers passed unseen ([`Ring::difference`]).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -16,7 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Times are of `CLOCK_MONOTONIC`, in ns.
+//! Times are `CLOCK_MONOTONIC`, in ns.
 
 mod devices;
 mod figures;

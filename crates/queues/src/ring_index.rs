@@ -19,7 +19,7 @@ struct Model {
 }
 
 impl Model {
-    /// A ring of `size` descriptors; its indices wrap after `cycle`.
+    /// Creates a ring of `size` descriptors whose indices start at `at` and wrap after `cycle`.
     fn new(size: u32, cycle: u32, at: u32) -> Self {
         // SAFETY: a repr(C) struct of integers, for which all-zero bytes are valid.
         let mut queue: Box<RawQueue> = unsafe { Box::new(std::mem::zeroed()) };
@@ -27,7 +27,7 @@ impl Model {
         Self { queue, cycle, available: at % cycle, used: at % cycle }
     }
 
-    /// Posts a buffer, or gets one back; `seen`: whether the programs see it.
+    /// Posts a buffer, or returns one to the driver; `seen`: whether the programs see it.
     fn event(&mut self, descriptors: u32, is_post: bool, seen: bool) {
         let index = if is_post { &mut self.available } else { &mut self.used };
         *index = (*index + descriptors) % self.cycle;
@@ -67,7 +67,8 @@ fn an_index_that_jumps_was_reset_and_is_no_difference() {
     assert_eq!(model.queue.available.moved, 18, "the first event of each stretch begins it");
 }
 
-/// A guest posts fewer buffers than a packet needs, and the device puts back the taken buffers before any other event.
+/// The guest posts fewer buffers than a packet needs, and the device puts back the buffers it took before any other
+/// event.
 #[test]
 fn what_is_put_back_first_moves_nothing_forward() {
     let mut model = Model::new(256, 1 << 16, 7);

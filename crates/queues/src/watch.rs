@@ -21,7 +21,7 @@ const MOST_BUFFERS: u32 = 1 << 16;
 
 const PURPOSE: Purpose = Purpose("watch virtqueues");
 
-/// Error if neither side has virtqueues, or if no program can attach to `no_function`.
+/// The error if there are no virtqueues, or if no program can attach to the required function `no_function`.
 fn nothing_here(no_function: Option<&Missing>) -> StartError {
     let release = release();
     StartError::NothingHere(match no_function {
@@ -78,7 +78,7 @@ impl Watch {
         &self.programs.missing
     }
 
-    /// Ends the window and returns its results. Calls `at_end` right after the end.
+    /// Ends the window and returns its results, and that of `at_end`, which is called right after the window's end.
     pub fn end<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
         let (until, result) = end_window(|until| self.set_until(until), at_end);
         (self.read(until), result)
@@ -97,7 +97,7 @@ impl Watch {
     }
 }
 
-/// Whether kprobes can be attached without the text files of tracefs.
+/// Whether kprobes can be attached by perf events, without the text interface of tracefs.
 fn has_kprobes() -> bool {
     Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
 }

@@ -1,4 +1,4 @@
-//! The text of `latpath clocks`, and the section on clocks of a report.
+//! The text of `latpath clocks`, and the section of a report on clocks.
 
 use crate::page::{Page, Style};
 use crate::segments::{label, percentile};
@@ -8,7 +8,7 @@ use latpath_stats::units::duration;
 use latpath_stats::{DisorderedFigures, SegmentFigures, Summary};
 use latpath_timesync::{ClockReport, Link, LinkState, PtpInstance, SyncEvent};
 
-/// The state of the clocks as text; `events`: those of this watch so far.
+/// Formats the state of the clocks as text; `events`: events of this watch so far.
 pub fn clocks_text(report: &ClockReport, events: &[SyncEvent], style: Style) -> String {
     let mut page = Page::new(style);
     links(&mut page, &report.links);
@@ -125,10 +125,10 @@ fn page_event(page: &mut Page, report: &ClockReport, event: &SyncEvent) {
     page.wrapped("  ".into(), 4, &text);
 }
 
-/// Maximum events that a report lists.
+/// Maximum number of events that a report lists.
 const MAX_LISTED: usize = 50;
 
-/// Writes the clocks' sources of synchronisation, their events, and the times of packets while clocks were disordered.
+/// Writes the clocks' sources of synchronisation, their events, and packet times while clocks were disordered.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let Some(clocks) = &summary.clocks else { return };
     page.heading("Clocks");
@@ -161,7 +161,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// Writes two rows for each segment: of packets while the clocks were in order, and while they were not.
+/// Writes two rows for each segment: times while the clocks were in order, and while they were not.
 fn disordered(page: &mut Page, summary: &Summary, figures: &DisorderedFigures) {
     page.heading("Segments while clocks were in order and disordered");
     let text = format!(

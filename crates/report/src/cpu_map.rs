@@ -43,7 +43,7 @@ pub(crate) fn write(page: &mut Page, map: &CpuMap) {
     }
 }
 
-/// The names, and how many more there are.
+/// The first [`MOST_NAMES`] names, and the number of further ones.
 fn list(page: &Page, names: &[String]) -> String {
     let shown: Vec<String> = names.iter().take(MOST_NAMES).map(|name| page.clean(name)).collect();
     match names.len().saturating_sub(MOST_NAMES) {

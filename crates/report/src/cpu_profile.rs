@@ -28,7 +28,7 @@ const LEAST_SHARE: f64 = 0.01;
 /// Maximum number of contexts shown per function.
 const MOST_CONTEXTS: usize = 8;
 
-/// The text of a profile: at most `most` processes and functions, and the contexts of the functions named in `asked`.
+/// Formats a profile as text: at most `most` processes and functions, and the contexts of the functions in `asked`.
 pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[String], style: Style) -> String {
     let mut page = Page::new(style);
     let document = &observation.figures;
@@ -73,12 +73,12 @@ pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[Str
     page.finish()
 }
 
-/// Warnings on the completeness of call chains, and the accuracy of the guests' clocks.
+/// Returns notes on the completeness of call chains and on the accuracy of the guests' clocks.
 pub(crate) fn trust(document: &ProfileFigures, units: Letters) -> Vec<String> {
     let header = &document.header;
     let mut lines = Vec::new();
     let mut chains = |of: &str, all: u64, alone: u64| {
-        // The first function of a program never has a caller.
+        // The outermost function of a program has no caller, so up to one percent is normal.
         if alone * 100 > all {
             let part = alone as f64 * 100.0 / all as f64;
             lines.push(format!("{part:.0} % of {of} user samples have no callers: built without frame pointers"));
@@ -125,7 +125,7 @@ fn processes(page: &mut Page, document: &ProfileFigures, most: usize) {
     top(page, &table, document.processes.len());
 }
 
-/// Writes the first rows of a table, and how many of `all` rows are left out.
+/// Writes a table with the first of `all` rows, and the number of rows left out.
 fn top(page: &mut Page, table: &Table, all: usize) {
     page.table(table);
     match all - table.rows().len() {
@@ -206,7 +206,7 @@ fn calls(page: &mut Page, observation: &Observation<ProfileFigures>, most: usize
     top(page, &table, document.system_calls.len());
 }
 
-/// The text of a difference between profiles, with at most `most` functions.
+/// Formats the difference between two profiles as text, with at most `most` functions.
 pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
     let mut page = Page::new(style);
     let units = page.letters;

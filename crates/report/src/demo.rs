@@ -12,14 +12,14 @@ pub struct DemoDocument {
     /// The report.
     #[serde(flatten)]
     pub report: Report<'static>,
-    /// Results beside the report.
+    /// Results in addition to the report.
     pub demo: Demo,
 }
 
-/// Results of a demo beside the report.
+/// Results of a demo in addition to the report.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Demo {
-    /// The guest; null with the application in a network namespace.
+    /// The guest; null if the application runs in a network namespace.
     pub guest: Option<DemoGuest>,
     /// Output of `latpath publish --json`.
     pub published: Value,
@@ -27,7 +27,7 @@ pub struct Demo {
     pub application: Value,
     /// Output of `latpath explain --json`.
     pub explanation: Value,
-    /// Comparisons with the kernel's counters, in the order in which packets pass.
+    /// Comparisons with the kernel's counters, in the order of the packets' route.
     pub checks: Vec<Check>,
     /// Whether all comparisons agree.
     pub agree: bool,
@@ -44,20 +44,20 @@ pub struct DemoGuest {
     pub boot_ns: Ns,
 }
 
-/// Comparison of a counter of the kernel with latpath's count.
+/// Comparison of a kernel counter with latpath's count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
-    /// Event that is counted: `reached the host`.
+    /// The event that is counted, e.g. `reached the host`.
     pub what: String,
     /// Source of the kernel's count.
     pub counter: String,
     /// The kernel's count.
     pub kernel: u64,
-    /// Point of latpath's count.
+    /// Point of latpath's count, i.e. where latpath counts.
     pub point: String,
     /// latpath's count; null if the run does not have the point.
     pub latpath: Option<u64>,
-    /// Whether both counts are equal; false without the point.
+    /// Whether the two counts are equal; false if the run does not have the point.
     pub agree: bool,
 }
 

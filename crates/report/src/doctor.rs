@@ -5,10 +5,10 @@ use crate::page::{Page, Style};
 use latpath_doctor::{Diagnosis, Finding};
 use latpath_stats::units::{duration, number_of};
 
-/// Number of findings that are shown with their details, unless all are.
+/// Number of findings that are shown with their details, unless details of all are requested.
 const DETAILED: usize = 10;
 
-/// The text; with `all`, each finding with its details.
+/// Formats a diagnosis as text; with `all`, each finding has its details.
 pub fn text(diagnosis: &Diagnosis, all: bool, style: Style) -> String {
     let mut page = Page::new(style);
     page.line(headline(diagnosis));
@@ -102,7 +102,7 @@ fn one(page: &mut Page, number: usize, finding: &Finding, has_runs: bool) {
     commands(page, "undo", &finding.undo);
 }
 
-/// Commands are not wrapped, so that they can be copied.
+/// Writes commands without wrapping them, so that they can be copied.
 fn commands(page: &mut Page, name: &str, commands: &[String]) {
     for (at, command) in commands.iter().enumerate() {
         let name = if at == 0 { name } else { "" };

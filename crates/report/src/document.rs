@@ -1,4 +1,4 @@
-//! Reports as documents to archive and sign: HTML, Markdown, AsciiDoc, all written from the same blocks.
+//! Reports as documents to archive and sign, in HTML, Markdown and AsciiDoc; all are written from the same blocks.
 
 mod asciidoc;
 mod charts;
@@ -45,19 +45,19 @@ pub struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// The title: the author's, or else `latpath report: RUN`.
+    /// The title chosen by the user, or else `latpath report: RUN`.
     fn title(&self, page: &Page) -> String {
         let title = self.chosen.title.clone();
         page.clean(&title.unwrap_or_else(|| format!("latpath report: {}", header::name(self.run))))
     }
 
-    /// Weaknesses of the verdict on limits.
+    /// Reasons why the verdict on the limits is weak.
     fn weaknesses(&self) -> Vec<String> {
         weaknesses(self.summary, Some(self.run), self.chosen.part())
     }
 
-    /// Title and blocks of the document, with at most `drawn` of the worst packets. With `html`, placeholders of charts
-    /// are included and digits are grouped.
+    /// Title and blocks of the document, with at most `drawn` of the worst packets. With `html`, it includes
+    /// placeholders of charts, and digits are grouped.
     fn blocks(&self, html: bool, drawn: usize) -> (String, Vec<Block>) {
         let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
         let summary = self.summary;
@@ -103,7 +103,7 @@ impl Findings<'_> {
     }
 }
 
-/// Explains the signs and words of the tables.
+/// Writes explanations of the signs and words in the tables.
 fn words(page: &mut Page) {
     page.heading("Signs and words");
     let bound = page.letters.plus_minus();
@@ -160,7 +160,7 @@ fn verdict(page: &mut Page, findings: &Findings, weaknesses: &[String]) {
     }
 }
 
-/// Writes the weaknesses of the verdict, if there are limits.
+/// Writes the reasons why the verdict is weak, if there are limits.
 pub(crate) fn what_weakens(page: &mut Page, limits: &[LimitVerdict], weaknesses: &[String]) {
     if !weaknesses.is_empty() && !limits.is_empty() {
         page.line("What weakens this verdict:");
@@ -184,7 +184,7 @@ pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
     let columns = if has_names { heads.len() } else { 3 };
     let mut table = Table::new(&heads[..columns]);
     for limit in limits {
-        // The text of a broken limit only repeats the figure beside it.
+        // The text of a broken limit would only repeat the measured figure in the same row.
         let verdict = match limit.cannot_be_judged.as_ref().filter(|_| limit.broken.is_none()) {
             Some(why) => format!("{}: {}", LimitVerdict::CANNOT_BE_JUDGED, page.clean(why)),
             None => limit.word().into(),
@@ -205,7 +205,7 @@ struct Markup {
     /// Prefix of a list entry.
     bullet: &'static str,
     escaped: fn(&str) -> String,
-    /// Formats a warning; the text is escaped already.
+    /// Formats a warning whose text is already escaped.
     warning: fn(&str) -> String,
     /// Formats a block of commands, which are not escaped.
     code: fn(&[&str]) -> String,
@@ -244,7 +244,7 @@ impl Markup {
         out
     }
 
-    /// List entries of consecutive blocks of one kind.
+    /// Formats consecutive blocks of one kind as list entries.
     fn list(&self, blocks: &[Block]) -> Vec<String> {
         let Self { bullet, escaped, warning, .. } = *self;
         let item = |block: &Block| match block {

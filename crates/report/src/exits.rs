@@ -9,7 +9,7 @@ use latpath_observe::exits::{
 use latpath_stats::text::Table;
 use latpath_stats::units::{bytes, number_of, percent, Letters};
 
-/// The text; with `each`, also the exit reasons of every vCPU.
+/// Formats exits as text; with `each`, also the exit reasons of every vCPU.
 pub fn text(observation: &Observation<ExitsFigures>, each: bool, style: Style) -> String {
     let (mut page, document) = (Page::new(style), &observation.figures);
     for vm in &document.vms {
@@ -59,7 +59,7 @@ fn write_vm(page: &mut Page, vm: &VmExits, window: Ns, each: bool) {
     counts(page, vm);
 }
 
-/// Tiles with a column. `NotKnown` has one only if such time exists.
+/// States of vCPUs that have a column. `NotKnown` has one only if any time is in this state.
 fn shown(mut tiles: VcpuTimes) -> impl Iterator<Item = VcpuState> {
     VcpuState::ALL.into_iter().filter(move |tile| *tile != VcpuState::NotKnown || *tiles.of(*tile) > 0)
 }
@@ -101,7 +101,7 @@ fn reason_name(page: &Page, reason: &ReasonFigures) -> String {
     page.clean(&name_of(reason))
 }
 
-/// Name of an exit reason; halts are marked as idle, because they cost nothing.
+/// Name of an exit reason; halts are marked as idle, because they take no time from the guest.
 pub(crate) fn name_of(reason: &ReasonFigures) -> String {
     let name = reason.reason.as_deref().unwrap_or("before, or other");
     format!("{name}{}", if reason.is_halt { " (idle)" } else { "" })
@@ -139,7 +139,7 @@ fn other_events(page: &mut Page, others: &OtherEvents) {
     page.gap();
 }
 
-/// Writes a table after a gap, if it has rows.
+/// Writes an empty line and a table, if the table has rows.
 fn with_gap(page: &mut Page, table: &Table) {
     if !table.rows().is_empty() {
         page.gap();
@@ -147,7 +147,7 @@ fn with_gap(page: &mut Page, table: &Table) {
     }
 }
 
-/// Tiles of a vCPU thread outside its guest.
+/// States of a vCPU thread outside its guest.
 fn exit_tiles() -> impl Iterator<Item = VcpuState> {
     VcpuState::ALL.into_iter().filter(|tile| !matches!(tile, VcpuState::Guest | VcpuState::NotKnown))
 }

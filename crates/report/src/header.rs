@@ -15,7 +15,7 @@ pub(crate) fn name(run: &Run) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Writes the run's name, when and how long it was recorded, and `more`.
+/// Writes the run's name, the start and duration of the recording, and `more`.
 pub(crate) fn title(page: &mut Page, run: &Run, name: &str, more: &str) {
     page.line(format!("Run {}", page.clean(name)));
     page.item("recorded", &format!("{}{more}", recorded(page, run)));
@@ -95,7 +95,7 @@ fn host(page: &mut Page, manifest: &Manifest) {
         ("memory ", &memory),
     ]);
     page.item("", &page.clean(&cpus));
-    // The manifest has the whole command line.
+    // The manifest contains the whole command line; only boot settings are shown.
     let parameters: Vec<&str> =
         host.kernel_command_line.split_whitespace().filter(|word| is_boot_setting(word)).collect();
     if !parameters.is_empty() {

@@ -1,5 +1,5 @@
-//! Histogram of a segment with two logarithmic axes, as is usual for Sampled Values, but rotated: each bucket is a line
-//! with its count.
+//! Histogram of a segment with two logarithmic axes, as is usual for Sampled Values, but rotated: each line shows a
+//! bucket and its count.
 
 use crate::page::Page;
 use latpath_model::{Ns, SegmentKind};
@@ -9,14 +9,14 @@ use latpath_stats::{Bucket, SegmentFigures, Summary};
 
 /// Width of the longest bar, columns.
 const BAR: usize = 40;
-/// Minimum width of a page with the column of shares, columns.
+/// Page width below which the column of shares is left out, columns.
 const NARROW: usize = 60;
-/// Maximum number of edges of a histogram that is too coarse with three lines per decade: it gets ten.
+/// Maximum number of edges at which three lines per decade are too coarse; the histogram then gets ten per decade.
 const FEW: usize = 14;
 /// Maximum number of consecutive empty lines; more are shown as one gap.
 const GAP: usize = 2;
 
-/// Segments to draw: the named ones; without names, `total`, or else the last.
+/// Returns the segments to draw: the named ones; without names, `total`, or else the last segment.
 pub(crate) fn chosen<'a>(summary: &'a Summary, names: &[String]) -> Vec<&'a SegmentFigures> {
     if names.is_empty() {
         let total = summary.segments.iter().find(|s| s.kind == SegmentKind::Total).or(summary.segments.last());
@@ -64,7 +64,7 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     }
 }
 
-/// Whether an empty line is in a gap of more than `GAP` empty lines, on its side of the threshold.
+/// Whether an empty line is part of a gap of more than `GAP` empty lines, on one side of the threshold.
 fn in_gap(lines: &[Line], at: usize, threshold: Ns) -> bool {
     let begins = |i: usize| i == 0 || lines[i - 1].count > 0 || lines[i].from == Some(threshold);
     let begin = (0..=at).rev().find(|i| begins(*i)).unwrap_or(0);
@@ -116,8 +116,8 @@ fn lines(buckets: &[Bucket]) -> Option<Vec<Line>> {
     Some(lines)
 }
 
-/// Round edges from the last at or below `first` to the first above `last`, ns. `steps`: edges of a decade, as
-/// hundredths of its start.
+/// Returns round edges, from the last one at or below `first` to the first one above `last`, ns. `steps`: edges within
+/// a decade, in hundredths of its start.
 fn edges(steps: &[Ns], first: Ns, last: Ns) -> Vec<Ns> {
     let mut edges = vec![0];
     let mut decade: Ns = 1;

@@ -1,4 +1,4 @@
-//! Figures of consecutive intervals of equal length of a run: `--every 1min`.
+//! Figures of a run's consecutive intervals of equal length: `--every 1min`.
 
 use crate::histogram;
 use crate::page::Page;
@@ -8,10 +8,10 @@ use latpath_stats::text::Table;
 use latpath_stats::units::elapsed;
 use latpath_stats::Summary;
 
-/// Writes a row for each interval, of the named segments, or else of `total`.
+/// Writes a row per interval, for each named segment, or for `total` if none are named.
 pub(crate) fn write(page: &mut Page, summary: &Summary, named: &[String]) {
     let Some(first) = summary.intervals.first() else { return };
-    // Whole seconds would give several intervals below a second the same name.
+    // In whole seconds, several intervals shorter than a second would have the same name.
     let is_in_seconds = first.elapsed_ns % 1_000_000_000 == 0;
     let begin = |page: &Page, t: Ns| if is_in_seconds { elapsed(t) } else { page.duration(t) };
     let percentiles = ["p50", "p99", "p99.9"];

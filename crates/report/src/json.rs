@@ -1,4 +1,4 @@
-//! `latpath report --json`: the summary with facts on the run. docs/json.md is its schema.
+//! `latpath report --json`: the summary with facts about the run. docs/json.md is its schema.
 
 use crate::settings::Settings;
 use latpath_analysis::{weaknesses, Chosen, LimitVerdict};
@@ -9,27 +9,27 @@ use schemars::{generate::SchemaSettings, JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// Facts on the run: the key `run` of a report's JSON.
+/// Facts about the run: the key `run` of a report's JSON.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RunHead<'a> {
-    /// The run's directory, as the user named it.
+    /// The run's directory, as given by the user.
     pub path: String,
     /// `finished`, `recording`, `interrupted` or `killed`.
     pub state: Cow<'static, str>,
-    /// Reason of an interruption; null in other states.
+    /// Reason for an interruption; null in other states.
     pub interrupted_by: Option<Cow<'a, str>>,
     /// Version of latpath that recorded the run.
     pub latpath: Cow<'a, str>,
     /// Command line of the recording.
     pub command: Cow<'a, [String]>,
-    /// Start, in all clocks.
+    /// Start, by all clocks.
     pub start: Cow<'a, Stamp>,
-    /// End; null if the recording was killed or is in progress.
+    /// End, by all clocks; null if the recording was killed or is in progress.
     pub end: Option<Cow<'a, Stamp>>,
     /// Recorded streams.
     #[schemars(with = "Vec<String>")]
     pub streams: Cow<'a, [StreamSpec]>,
-    /// Facts on the host.
+    /// Facts about the host.
     pub host: Cow<'a, HostFacts>,
     /// Marks that users set during the run.
     pub marks: Vec<MarkHead<'a>>,
@@ -47,7 +47,7 @@ pub struct MarkHead<'a> {
 }
 
 impl<'a> RunHead<'a> {
-    /// The facts on a run.
+    /// Collects the facts about a run.
     pub fn of(run: &'a Run) -> Self {
         let manifest = run.manifest();
         let (state, interrupted_by) = match run.condition() {
@@ -86,7 +86,8 @@ pub struct Report<'a> {
     pub chosen: Cow<'a, Chosen>,
     /// Verdicts on the user's limits.
     pub limits: Cow<'a, [LimitVerdict]>,
-    /// Weaknesses of the verdict on limits, first those because of which limits cannot be judged; empty without limits.
+    /// Reasons why the verdict on limits is weak, starting with those for which limits cannot be judged; empty if there
+    /// are no limits.
     pub weaknesses: Vec<String>,
     /// The machines' settings, and their changes.
     pub settings: Settings<'a>,
@@ -95,7 +96,7 @@ pub struct Report<'a> {
     pub summary: Cow<'a, Summary>,
 }
 
-/// A report as JSON.
+/// Formats a report as JSON.
 ///
 /// # Errors
 /// If the figures cannot be serialised.
@@ -124,7 +125,7 @@ pub fn report_json(
     serde_json::to_string(&whole)
 }
 
-/// Removes the keys that are unknown if only durations were imported: readers would take 0 for a figure.
+/// Removes the keys whose values are unknown if only durations were imported: readers would take the 0 for a figure.
 fn remove_unknown(figures: &mut serde_json::Value) {
     const UNKNOWN: [&str; 8] =
         ["complete", "incomplete", "lost", "duplicates", "out_of_order", "never_seen", "malformed", "consecutive"];
@@ -133,17 +134,17 @@ fn remove_unknown(figures: &mut serde_json::Value) {
     }
 }
 
-/// JSON Schema (draft 2020-12) of the output of `latpath report --json`.
+/// Returns the JSON Schema (draft 2020-12) of the output of `latpath report --json`.
 pub fn report_schema() -> Schema {
     schema::<Report>("latpath report --json")
 }
 
-/// JSON Schema (draft 2020-12) of each object that `latpath live --json` prints.
+/// Returns the JSON Schema (draft 2020-12) of each object that `latpath live --json` prints.
 pub fn live_schema() -> Schema {
     schema::<Summary>("latpath live --json")
 }
 
-/// JSON Schema (draft 2020-12) of the output of a command that prints a `T`.
+/// Returns the JSON Schema (draft 2020-12) of the output of a command that prints a `T`.
 pub fn schema<T: JsonSchema>(title: &str) -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = generator.into_root_schema_for::<T>();

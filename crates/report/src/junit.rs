@@ -9,10 +9,10 @@ use latpath_model::text::printable;
 use std::io::Read;
 use std::path::Path;
 
-/// Start of each file of verdicts.
+/// Beginning of each file of verdicts, by which latpath recognises its own files.
 const BEGIN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"latpath\"";
 
-/// The verdicts as a test suite with a test for each limit. `what` names the measured run.
+/// Formats the verdicts as a test suite with a test for each limit. `what` names the measured run.
 pub fn junit(what: &str, limits: &[LimitVerdict]) -> String {
     let attribute = |text: &str| escaped(&printable(text));
     let failures = limits.iter().filter(|limit| !limit.is_kept()).count();
@@ -36,7 +36,7 @@ pub fn junit(what: &str, limits: &[LimitVerdict]) -> String {
     xml + "  </testsuite>\n</testsuites>\n"
 }
 
-/// The figure and its limit, `lost 15 358, limit lost<=0`, followed by the reason if it cannot be judged.
+/// Returns the figure and its limit, e.g. `lost 15 358, limit lost<=0`, followed by the reason if it cannot be judged.
 fn message(verdict: &LimitVerdict) -> String {
     let LimitVerdict { limit, measured, broken, cannot_be_judged, .. } = verdict;
     let figure = limit.rsplit_once("<=").or(limit.rsplit_once(">=")).map_or(&limit[..], |(figure, _)| figure.trim());
@@ -53,8 +53,8 @@ fn message(verdict: &LimitVerdict) -> String {
     why.map_or(held.clone(), |why| format!("{held}: {word}{why}"))
 }
 
-/// Whether a path is a regular file (not a symbolic link) of verdicts written by latpath, or an empty file: the next
-/// verdicts may replace it.
+/// Whether a path is a regular file (not a symbolic link) that contains verdicts written by latpath or is empty, so
+/// that it may be replaced with new verdicts.
 pub fn is_junit_of_latpath(path: &Path) -> bool {
     let is_plain = path.symlink_metadata().is_ok_and(|found| found.is_file());
     let begin = || {

@@ -6,7 +6,7 @@ use latpath_model::Observation;
 use latpath_stats::text::{wrapped, Table};
 use latpath_stats::units::{percent, Letters};
 
-/// The text.
+/// Formats the transfers of an observation as text.
 pub fn ladder_text(observation: &Observation<LadderFigures>, style: Style) -> String {
     let (mut page, report) = (Page::new(style), &observation.figures);
     let letters = page.letters;
@@ -29,7 +29,7 @@ pub fn ladder_text(observation: &Observation<LadderFigures>, style: Style) -> St
     page.finish()
 }
 
-/// Counts of lost events and of events without a transfer, including zeros.
+/// Returns lines with the numbers of lost events, and of events that belong to no transfer, including zeros.
 fn counted(observation: &Observation<LadderFigures>, style: Style) -> Vec<String> {
     let (letters, report) = (style.letters, &observation.figures);
     let counts = format!(

@@ -1,11 +1,11 @@
-//! Copies of packets by the LANs of redundant networks (PRP, HSR), if any.
+//! Copies of packets on the LANs of redundant networks (PRP, HSR), if any.
 
 use crate::page::Page;
 use latpath_stats::text::Table;
 use latpath_stats::units::share;
 use latpath_stats::Summary;
 
-/// Writes a row per place and LAN.
+/// Writes a row for each place and LAN.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.lans.is_empty() {
         return;
@@ -28,7 +28,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// The line of a live view: `LAN A  lost 3  LAN B  lost 0`; `None` without redundant networks.
+/// Returns the line for a live view, e.g. `LAN A lost 3  LAN B lost 0`; `None` if there are no redundant networks.
 pub(crate) fn line(page: &Page, summary: &Summary) -> Option<String> {
     use latpath_model::point::Lan;
     let of = |lan: Lan| {

@@ -12,14 +12,14 @@ const WORTH_NAMING: f64 = 1.0;
 /// Maximum number of rows in a report; `latpath explain` shows all.
 const ROWS: usize = 5;
 
-/// Sums as text: `waiting for its CPU 82.0 %, at work 9.1 %`.
+/// Formats sums as text: `waiting for its CPU 82.0 %, at work 9.1 %`.
 pub(crate) fn sums(page: &Page, all: &[DelayShare]) -> String {
     let named = all.iter().filter(|sum| sum.share_percent >= WORTH_NAMING).take(SUMS);
     let named: Vec<String> = named.map(|sum| format!("{} {:.1} %", page.clean(&sum.name), sum.share_percent)).collect();
     named.join(", ")
 }
 
-/// Warning that latpath itself made packets late; `None` if its share is negligible.
+/// Returns a warning that latpath itself made packets late; `None` if its share is negligible.
 pub(crate) fn own_share(late: &LateFigures) -> Option<String> {
     late.latpath_percent.map(|percent| latpath_warning(&format!("{percent:.1} %")))
 }

@@ -26,7 +26,7 @@ pub struct Lines {
 const CAUSES: usize = 3;
 
 impl Lines {
-    /// Lines in this style, except its width: lines are not wrapped.
+    /// Creates lines in this style, except for its width: lines are not wrapped.
     pub fn new(style: impl Into<Style>) -> Self {
         Self { style: style.into(), notes: Vec::new(), points: Vec::new(), latest: None, warned_of_itself: false }
     }
@@ -84,14 +84,15 @@ impl Lines {
         }
     }
 
-    /// Only the lines on late packets, for a cause found between two blocks.
+    /// Returns only the lines on late packets, for a cause found between two blocks.
     pub fn late_block(&mut self, summary: &Summary) -> String {
         let mut page = Page::new(self.style);
         self.late(&mut page, &elapsed(summary.elapsed_ns), summary);
         page.finish()
     }
 
-    /// One block: the path's points if they changed, a line for all journeys, a line per segment, and new notes.
+    /// Returns one block: the path's points if they changed, a line for all journeys, a line per segment, and new
+    /// notes.
     ///
     /// ```text
     /// 0:07  path  1 host/nic-rx@enp7s0  2 host/tx@vnet0  …

@@ -1,4 +1,4 @@
-//! Pages: their style, their blocks, and text under construction.
+//! Pages: their style, their blocks, and the text being built.
 
 use latpath_analysis::{is_within, Notation};
 use latpath_model::{Ns, Observation};
@@ -15,13 +15,13 @@ const WIDTHS: (usize, usize) = (40, 160);
 /// Capabilities of the output of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Letters that the output can show.
+    /// Character set of the output.
     pub letters: Letters,
     /// Width of the page, columns.
     pub width: usize,
     /// Whether the output has colours.
     pub colour: bool,
-    /// Whether only people read the page: digits are then grouped, which programs could not parse.
+    /// Whether the page is read only by people: digits are then grouped, which programs could not parse.
     pub is_for_people: bool,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Picture {
 }
 
 impl Block {
-    /// The command of a `Code` block.
+    /// The command, if this is a `Code` block.
     pub fn command(&self) -> Option<&str> {
         match self {
             Self::Code(command) => Some(command),
@@ -103,7 +103,7 @@ pub(crate) struct ChartPlace {
     pub caption: String,
 }
 
-/// Text under construction.
+/// A page being built: its text and its blocks.
 pub(crate) struct Page {
     notation: Notation,
     pub width: usize,
@@ -135,7 +135,7 @@ impl Page {
         self.blocks
     }
 
-    /// Adds a block that plain text omits.
+    /// Adds a block that is omitted from plain text.
     pub fn block(&mut self, block: Block) {
         self.blocks.push(block);
     }
@@ -201,14 +201,15 @@ impl Page {
         self.blocks.push(Block::Warning(text));
     }
 
-    /// Adds the measuring cost per event, if it was measured.
+    /// Adds the cost of measuring per event, if that was determined.
     pub fn cost<F>(&mut self, observation: &Observation<F>) {
         if let Some(ns) = observation.cost_per_event_ns {
             self.line(format!("an event cost {ns} ns, with what measuring that costs"));
         }
     }
 
-    /// A time of a segment: `-` if no packet crossed it, `<` and the error bound if the time is shorter than the bound.
+    /// Formats a time of a segment: `-` if no packet crossed it, `<` and the error bound if the time is shorter than
+    /// the bound.
     pub fn time(&self, segment: &SegmentFigures, ns: Ns) -> String {
         let bound = segment.error_bound_ns;
         match segment.times.count {
@@ -223,12 +224,12 @@ impl Page {
         table.lines(2, self.width, self.letters.ellipsis())
     }
 
-    /// Adds a table; rows that are too wide are folded.
+    /// Adds a table; rows that are wider than the page are folded.
     pub fn table(&mut self, table: &Table) {
         self.table_at(2, table);
     }
 
-    /// Adds a table with an indent, columns.
+    /// Adds a table that is indented by this number of columns.
     pub fn table_at(&mut self, indent: usize, table: &Table) {
         table.folded(indent, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
         self.blocks.push(Block::Table(table.clone()));
@@ -247,7 +248,7 @@ impl Page {
         self.blocks.push(Block::Code(command));
     }
 
-    /// A bar of `eighths / 8` columns.
+    /// Draws a bar of `eighths / 8` columns.
     pub fn bar(&self, eighths: usize) -> String {
         if self.letters.is_ascii() {
             return "#".repeat(eighths.div_ceil(8));
@@ -258,7 +259,7 @@ impl Page {
     }
 }
 
-/// A percentile; `-` if there are fewer than `least` times.
+/// Formats a percentile; `-` if there are fewer than `least` times.
 pub(crate) fn of_enough(times: &TimeFigures, ns: Ns, least: u64, letters: Letters) -> String {
     if times.count >= least {
         letters.duration(ns)

@@ -6,7 +6,7 @@ use latpath_stats::text::Table;
 use latpath_stats::units::share;
 use latpath_stats::{PathFigures, SegmentFigures, Summary};
 
-/// Writes a row per path, with times of `Thyp`, or of `total` without a host in between.
+/// Writes a row per path, with times of `Thyp`, or of `total` if the packets pass through no host.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let Some(kind) = shown(&summary.paths) else { return };
     let name = kind.name().unwrap_or_default();
@@ -31,7 +31,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// The kind of segment in whose times paths differ most.
+/// Returns the kind of segment whose times differ most between paths.
 pub(crate) fn shown(paths: &[PathFigures]) -> Option<SegmentKind> {
     let has_thyp = || paths.iter().flat_map(|p| &p.segments).any(|s| s.kind == SegmentKind::Thyp);
     (!paths.is_empty()).then(|| if has_thyp() { SegmentKind::Thyp } else { SegmentKind::Total })

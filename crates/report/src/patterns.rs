@@ -6,8 +6,8 @@ use latpath_model::Ns;
 use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::{Pattern, Summary};
 
-/// Writes a row and a sentence for each pattern. With the run's time of day, each row also has its start in UTC, like
-/// other tables of a document.
+/// Writes a row and a sentence for each pattern. If the run's time of day is given, each row also has the pattern's
+/// start in UTC, as in other tables of a document.
 pub(crate) fn write(page: &mut Page, summary: &Summary, utc: Option<TimeOfDay>) {
     if summary.patterns.is_empty() {
         return;
@@ -37,7 +37,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary, utc: Option<TimeOfDay>) 
     }
 }
 
-/// Segments with the pattern, by name or by the numbers of their ends; otherwise the pattern's path.
+/// Lists the segments with the pattern, by name or by the numbers of their ends; if there are none, the pattern's path.
 fn place(page: &Page, summary: &Summary, pattern: &Pattern) -> String {
     let (from, to) = (summary.number(&pattern.from), summary.number(&pattern.to));
     let ends = match (from, to) {
@@ -54,7 +54,7 @@ fn place(page: &Page, summary: &Summary, pattern: &Pattern) -> String {
     }
 }
 
-/// Name of the stream if there is one, else the number of streams.
+/// The name of the stream if there is only one, otherwise the number of streams.
 fn streams(page: &Page, pattern: &Pattern) -> String {
     match pattern.streams.as_slice() {
         [one] => page.clean(&short_stream(one)),

@@ -13,7 +13,7 @@ use latpath_stats::{
 
 pub(crate) const NOT_KNOWN: &str = "not known: the run was imported from durations alone";
 
-/// Writes the completeness of the journeys, and warnings. Warnings in `shown` are not repeated.
+/// Writes the completeness of the journeys, and warnings. Warnings in `shown` were already shown and are not repeated.
 pub(crate) fn write(page: &mut Page, summary: &Summary, shown: &[String]) {
     page.heading("Data quality");
     let lost = packets(&summary.lost);
@@ -70,7 +70,7 @@ fn notes(page: &mut Page, summary: &Summary, shown: &[String]) {
     new.into_iter().for_each(|note| page.warning(note));
 }
 
-/// Writes, as small print, observations that are missing without evidence that packets were affected.
+/// Writes, as footnotes, limits of observation for which there is no evidence that packets were affected.
 pub(crate) fn footnotes(page: &mut Page, footnotes: &[String]) {
     if footnotes.is_empty() {
         return;
@@ -112,7 +112,7 @@ fn why(page: &Page, loss: &Loss) -> String {
     }
 }
 
-/// Device of a `drop` point, with the machine's name unless it is this host.
+/// Device of a `drop` point, preceded by the machine's name unless it is this host.
 fn device(point: &str) -> Option<String> {
     let point: Point = point.parse().ok()?;
     match (point.machine.as_str(), point.device) {

@@ -6,7 +6,7 @@ use latpath_observe::queues::{Agreement, Device, Layout, QueueFigures, QueuesFig
 use latpath_queues::Side;
 use latpath_stats::{text::Table, units::Letters};
 
-/// The text.
+/// Formats an observation of queues as text.
 pub fn text(observation: &Observation<QueuesFigures>, style: Style) -> String {
     let (mut page, document) = (Page::new(style), &observation.figures);
     let window = page.duration(observation.window_ns);
@@ -40,7 +40,7 @@ fn title(page: &Page, device: &Device) -> String {
     words.join(", ")
 }
 
-/// Names of the queues, with their numbers if names are not unique.
+/// Names of the queues, followed by their indexes if names are not unique.
 fn queue_names(queues: &[QueueFigures], units: Letters) -> Vec<String> {
     let is_alone = |queue: &QueueFigures| queues.iter().filter(|other| other.queue == queue.queue).count() == 1;
     let name = |queue: &QueueFigures| match units.clean(&queue.queue) {
@@ -132,7 +132,8 @@ fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) 
     vec![
         name.to_owned(),
         units.count(queue.counts.kicks),
-        // The driver suppresses kicks, the device suppresses interrupts; each side knows only its own.
+        // The driver suppresses interrupts and the device suppresses kicks, so each side can count only what the other
+        // suppresses.
         if_any(!is_vhost, queue.counts.kicks_suppressed, units),
         most(queue.per_kick),
         units.count(queue.counts.interrupts),
@@ -161,7 +162,8 @@ fn time_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     ]
 }
 
-/// Buffers that wait for the device are a backlog; buffers that the device can fill are a reserve.
+/// Occupied buffers of a queue that the device reads are a backlog; those of a queue that the device fills are a
+/// reserve.
 fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     let (none, occupied) = ("-".to_owned(), queue.occupied);
     let cells = match queue.is_filled_by_device() {
@@ -191,7 +193,7 @@ fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: Lette
     }
 }
 
-/// Writes unusual events of a queue.
+/// Writes the counts of unusual events of a queue.
 fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
     let mut say = |n: u64, what: &str| {
         if n > 0 {
@@ -207,7 +209,7 @@ fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
     }
 }
 
-/// Comparison of the counted buffers with the rings' own indices: a difference means unseen buffers.
+/// Compares the counted buffers with the rings' own indices: a difference means that buffers passed unseen.
 fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, units: Letters) -> String {
     let (mut moved, mut differences) = (0u64, Vec::new());
     for (name, queue) in queues {

@@ -7,7 +7,7 @@ use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::units::share;
 use latpath_stats::{PacketAt, Percentile, SegmentFigures, Summary};
 
-/// Writes both tables: ends and counts, and times.
+/// Writes two tables: ends and counts, and times.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.heading("Segments");
     if summary.segments.is_empty() {
@@ -44,7 +44,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     explain_bounds(page, hidden);
 }
 
-/// The classic segments, or all if there are none.
+/// The segments other than steps, or all segments if there are only steps.
 pub(crate) fn most_telling(summary: &Summary) -> Vec<&SegmentFigures> {
     let classic: Vec<_> = summary.segments.iter().filter(|s| s.kind != SegmentKind::Step).collect();
     if classic.is_empty() {
@@ -54,7 +54,8 @@ pub(crate) fn most_telling(summary: &Summary) -> Vec<&SegmentFigures> {
     }
 }
 
-/// Writes the tables of documents, which are wide enough for all percentiles, and the packets with minimum and maximum.
+/// Writes the tables of a document, which are wide enough for all percentiles, and the packets with the minimum and
+/// maximum times.
 pub(crate) fn document(page: &mut Page, summary: &Summary) {
     page.heading("Segments");
     if summary.segments.is_empty() {
@@ -105,17 +106,18 @@ pub(crate) fn document(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// Heads of the columns of times.
+/// Headings of the time columns.
 const TIMES: [&str; 12] =
     ["min", "mean", "stddev", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"];
 
-/// A percentile by its name; `-` if too few packets are beyond it.
+/// Formats a percentile, given by name; `-` if too few packets are beyond it.
 pub(crate) fn percentile(page: &Page, s: &SegmentFigures, name: &str) -> String {
     let known = Percentile::named(name).and_then(|p| s.times.percentile(p));
     known.map_or("-".into(), |time| page.time(s, time))
 }
 
-/// Times of a row under these heads. Sets `hidden` if a time is shorter than its error bound.
+/// Formats the times of a row in the columns with these headings. Sets `hidden` if a time is shorter than its error
+/// bound.
 fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> Vec<String> {
     let time = |head: &&str| {
         let is_known = Percentile::named(head).is_none_or(|p| s.times.percentile(p).is_some());

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Maximum number of changes in a text.
+/// Maximum number of changes in text output.
 const MOST_CHANGES: usize = 20;
 /// Maximum number of rows of the HTML table.
 const MOST_ROWS: usize = 4000;
@@ -26,7 +26,7 @@ pub struct Settings<'a> {
 }
 
 impl<'a> Settings<'a> {
-    /// The settings of a run.
+    /// Collects the settings of a run.
     pub fn of(run: &'a Run) -> Self {
         Self { changes: run.settings().changes(), machines: (&run.settings().machines).into() }
     }

@@ -38,8 +38,8 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// Writes the pacing of packets at each point. A time between two packets comes from one clock, so it has no error
-/// bound.
+/// Writes the intervals between consecutive packets at each point. An interval is measured by one clock, so it has no
+/// error bound.
 pub(crate) fn pacing(page: &mut Page, summary: &Summary) {
     if summary.streams.iter().all(|s| s.pacing.is_empty()) {
         return;

@@ -21,14 +21,14 @@ use std::collections::BTreeMap;
 /// Maximum number of exit reasons shown by name; the others share a row.
 const MOST_REASONS: usize = 8;
 
-/// The text of a study of a VM's configurations.
+/// Formats a study of a VM's configurations as text.
 pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
     let mut page = Page::new(style);
     write(&mut page, all);
     page.finish()
 }
 
-/// The study as HTML, without charts.
+/// Formats the study as HTML, without charts.
 pub fn study_of_vms_html(all: &[Configuration]) -> String {
     let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
     write(&mut page, all);
@@ -95,7 +95,7 @@ fn notes(page: &mut Page, all: &[Configuration]) {
     }
 }
 
-/// Maximum relative deviation of a measured run's rate from the range of the rates without measurement.
+/// Maximum relative deviation of the load's rate during a measurement from the range of its rates without measurement.
 const RATE_TOLERATED: f64 = 0.1;
 
 /// Writes warnings on measurements that changed the rate of the load.
@@ -305,7 +305,7 @@ fn queues(page: &mut Page, all: &[Configuration]) {
     page.line("  they lie ready until packets come.");
 }
 
-/// The queue with most packets in a direction, and the means of most of its transfers.
+/// The queue with the most packets in a direction, and the means by which most of its transfers were made.
 fn main_ladder(one: &Configuration, direction: Direction) -> Option<(&QueueReport, &MeansReport)> {
     let queues = one.ladder.iter().flat_map(|part| &part.figures.figures.queues);
     let queue = queues.filter(|queue| queue.direction == direction).max_by_key(|queue| queue.packets)?;
@@ -361,7 +361,7 @@ fn ladders(page: &mut Page, all: &[Configuration]) {
     }
 }
 
-/// Maximum number of functions, and of system calls.
+/// Maximum number of functions shown, and of system calls.
 const MOST_FUNCTIONS: usize = 15;
 const MOST_CALLS: usize = 8;
 
@@ -436,14 +436,16 @@ fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Pro
     page.line("  share: of the function's time, what it ran in this context; contexts of less than 1 % are not shown");
 }
 
-/// Contexts of a function with at least `LEAST_SHARE` of its time on either side, and their times per GB, ns.
+/// Contexts of a function, each with at least `LEAST_SHARE` of its time on either side, and their times per GB on both
+/// sides, ns.
 type Contexts<'d> = Vec<(&'d Moved, (Ns, Ns))>;
 
 /// Minimum share of a function's time, on either side, for a context to be shown.
 const LEAST_SHARE: f64 = 0.01;
 
-/// All functions: first those that both sides run, then by the largest difference of a context's time. Omits functions
-/// without a caller in all contexts, which are the roots of call chains: system calls, threads.
+/// Groups the contexts by function: first the functions that both sides run, then those that only one side runs, each
+/// by the largest difference of a context's time. Omits functions that have no caller in any context, as they are the
+/// roots of call chains: system calls, threads.
 fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<Contexts<'d>> {
     let mut functions: BTreeMap<(&str, bool, &Option<String>), Contexts> = BTreeMap::new();
     let share = |share: Option<f64>| share.unwrap_or(0.0);
@@ -455,7 +457,8 @@ fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<C
     let mut functions: Vec<Contexts> = functions.into_values().collect();
     functions.retain(|contexts| contexts.iter().any(|(moved, _)| moved.under.is_some()));
     let most = |contexts: &Contexts| contexts.iter().map(|(_, (a, b))| (b - a).abs()).max();
-    // A function that both sides run in different contexts is more telling than one that only one side runs.
+    // A function that both sides run, in different contexts, says more about the change than one that only one side
+    // runs.
     let is_of_one =
         |contexts: &Contexts| contexts.iter().all(|(_, (a, _))| *a == 0) || contexts.iter().all(|(_, (_, b))| *b == 0);
     functions.sort_by_key(|contexts| (is_of_one(contexts), std::cmp::Reverse(most(contexts))));
@@ -465,7 +468,7 @@ fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<C
     functions
 }
 
-/// Writes the system calls of the VMs' threads that took the most time, by call and role of the thread.
+/// Writes the system calls of the VMs' threads that took the most time, by call and the thread's role.
 fn system_calls(page: &mut Page, all: &[Configuration]) {
     let mut sums: BTreeMap<(String, String), Vec<(u64, Ns)>> = BTreeMap::new();
     for (at, one) in all.iter().enumerate() {
@@ -518,7 +521,7 @@ fn compared(page: &mut Page, all: &[Configuration]) {
     );
 }
 
-/// Host and software of a VM, as far as known.
+/// Describes the host and software of a VM, as far as known.
 fn setup(setup: &Setup) -> String {
     let mut parts: Vec<String> = setup.hypervisor.iter().chain(&setup.machine).cloned().collect();
     if setup.hypervisor.is_none() && setup != &Setup::default() {

@@ -1,5 +1,5 @@
-//! Pictures of a study, as SVG: for each cell the course of its runs, and their histogram at its right. All pictures
-//! have the same axes. The HTML page contains them, AsciiDoc refers to files beside it.
+//! Pictures of a study, as SVG: for each cell, the times over its runs, and to the right of them their histogram. All
+//! pictures have the same axes. The HTML page contains the pictures; AsciiDoc refers to files beside it.
 
 use crate::page::Picture;
 use latpath_model::Ns;
@@ -8,7 +8,7 @@ use latpath_stats::Bucket;
 use latpath_study::{CellRow, Point, RunSeries, StudyTable};
 use std::fmt::Write;
 
-/// Size of a picture, and of the chart of times in it, SVG units.
+/// Size of a picture, and position and size of its time chart and histogram, SVG units.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 190.0;
 const LEFT: f64 = 70.0;
@@ -21,15 +21,15 @@ const HISTOGRAM: f64 = WIDTH - HISTOGRAM_FROM - 4.0;
 
 /// Common axes of all pictures.
 struct Axes {
-    /// Exponents of ten between which the times are, ns.
+    /// Lower and upper (`to`) end of the axis of times: log10 of a time in ns.
     from: f64,
     to: f64,
-    /// Largest share of packets in one bar of a histogram.
+    /// Largest share of packets in a single bar of the histograms.
     most: f64,
     threshold: Ns,
 }
 
-/// Rows of a histogram's bars over the whole height.
+/// Number of bars of a histogram, over the whole height.
 const BARS: usize = 75;
 
 impl Axes {
@@ -45,19 +45,19 @@ impl Axes {
         Some(axes)
     }
 
-    /// Height of a time in the picture.
+    /// Vertical position of a time in the picture.
     fn y(&self, ns: f64) -> f64 {
         let share = (ns.max(1.0).log10() - self.from) / (self.to - self.from);
         BOTTOM - share.clamp(0.0, 1.0) * (BOTTOM - TOP)
     }
 
-    /// Shares of packets in rows of equal height, from the bottom.
+    /// Shares of packets in bars of equal height, from the bottom.
     fn bars(&self, histogram: &[Bucket]) -> Vec<f64> {
         let all: u64 = histogram.iter().map(|bucket| bucket.count).sum();
         let mut bars = vec![0.0; BARS];
         let row = |ns: Ns| (BOTTOM - self.y(ns.max(1) as f64)) / (BOTTOM - TOP) * BARS as f64;
         for bucket in histogram {
-            // A bucket that covers several rows is spread evenly over them.
+            // A bucket that covers several bars is spread evenly over them.
             let first = (row(bucket.from_ns) as usize).min(BARS - 1);
             let last = ((row(bucket.to_ns).ceil() as usize).max(first + 1)).min(BARS).max(first + 1);
             let share = bucket.count as f64 / all.max(1) as f64 / (last - first) as f64;
@@ -66,7 +66,7 @@ impl Axes {
         bars
     }
 
-    /// Lines and names of the decades, and the threshold.
+    /// Draws a grid line and a label for each decade, and the threshold.
     fn draw(&self, out: &mut String) {
         for exponent in self.from as i32..=self.to as i32 {
             let y = self.y(10_f64.powi(exponent));
@@ -89,14 +89,15 @@ impl Axes {
     }
 }
 
-/// A round time without its decimals: `10 µs`.
+/// Formats a round time without its decimals: `10 µs`.
 fn shortened(name: &str) -> String {
     let (number, unit) = name.split_once(' ').unwrap_or((name, ""));
     let number = if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
     format!("{number} {unit}")
 }
 
-/// A picture of each cell that has recordings. `name` names a cell; the pictures' files begin with `stem`.
+/// Draws a picture of each cell that has recordings. `name` returns a cell's name; the pictures' file names begin with
+/// `stem`.
 pub(crate) fn pictures(
     table: &StudyTable,
     series: &[Vec<RunSeries>],
@@ -136,7 +137,7 @@ fn svg(axes: &Axes, runs: &[RunSeries], histogram: &[Bucket], caption: &str) -> 
     out + "</svg>\n"
 }
 
-/// Draws a run's course: a band from minimum to maximum, and the mean.
+/// Draws a run's times: a band from minimum to maximum, and the mean.
 fn draw_run(out: &mut String, axes: &Axes, run: &RunSeries, (left, width): (f64, f64)) {
     let step = width / run.points.len().max(1) as f64;
     let x = |at: usize| left + step * (at as f64 + 0.5);
@@ -165,7 +166,7 @@ fn draw_run(out: &mut String, axes: &Axes, run: &RunSeries, (left, width): (f64,
         write!(out, "<text x=\"{middle:.1}\" y=\"{below:.0}\" text-anchor=\"middle\">run {}</text>", run.repetition);
 }
 
-/// Draws the histogram with the same axis of times: the width of a bar is the logarithm of its share.
+/// Draws the histogram on the same axis of times: the width of a bar is proportional to the logarithm of its share.
 fn draw_histogram(out: &mut String, axes: &Axes, histogram: &[Bucket]) {
     /// Smallest share that is drawn.
     const LEAST: f64 = 1e-7;

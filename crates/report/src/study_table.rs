@@ -1,4 +1,4 @@
-//! The table of a study: text.
+//! The table of a study, as text and as documents.
 
 use crate::document::{asciidoc_of, sheet, without_markup, Sheet};
 use crate::page::{Block, Page, Picture, Style};
@@ -11,10 +11,10 @@ use latpath_stats::units::{number_of, rate, share, Letters};
 use latpath_stats::DelayShare;
 use latpath_study::{Against, CellRow, FigureDifference, RunSeries, StudyTable};
 
-/// Minimum difference, in units of the deviation between recordings, that is called an effect.
+/// Minimum difference that is called an effect, in units of the deviation between recordings.
 const EFFECT: f64 = 2.0;
 
-/// Text of a study's table.
+/// Formats a study's table as text.
 pub fn study_table_text(table: &StudyTable, style: Style) -> String {
     let mut page = Page::new(style);
     page.heading(&page.clean(&title(table)));
@@ -22,7 +22,7 @@ pub fn study_table_text(table: &StudyTable, style: Style) -> String {
     page.finish()
 }
 
-/// A study as one HTML page, with a picture of each cell.
+/// Formats a study as one HTML page, with a picture of each cell.
 pub fn study_table_html(table: &StudyTable, series: &[Vec<RunSeries>]) -> String {
     let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
     page.heading("Trials");
@@ -40,7 +40,8 @@ pub fn study_table_html(table: &StudyTable, series: &[Vec<RunSeries>]) -> String
     })
 }
 
-/// A study as AsciiDoc, and its pictures: names of files beside the document, which begin with `stem`, and their SVG.
+/// Formats a study as AsciiDoc; also returns its pictures: their file names, which begin with `stem`, and their SVG.
+/// The files belong beside the document.
 pub fn study_table_asciidoc(
     table: &StudyTable,
     series: &[Vec<RunSeries>],
@@ -106,7 +107,7 @@ fn head(page: &mut Page, table: &StudyTable) {
     }
 }
 
-/// Parts of a cell's name that differ between the cells of a table.
+/// The parts of a cell's name that are shown because they differ between the cells of a table.
 struct Names {
     shown: [bool; 4],
 }
@@ -117,7 +118,7 @@ impl Names {
         let first = table.cells.first().map(parts).unwrap_or_default();
         let differs = |at: usize| table.cells.iter().any(|cell| parts(cell)[at] != first[at]);
         let shown = [0, 1, 2, 3].map(differs);
-        // A table of a single cell shows its topology.
+        // If no part differs, as in a table of a single cell, the topology is shown.
         Self { shown: if shown == [false; 4] { [false, true, false, false] } else { shown } }
     }
 
@@ -244,7 +245,7 @@ fn difference(page: &Page, figure: &FigureDifference, cell: String, reference: S
     vec![cell, reference, name.into(), text(by), text(interval), p, noise, verdict]
 }
 
-/// For each pair of settings: the changes, and their effect.
+/// Writes, for each pair of settings, the settings that differ and their values.
 fn settings(page: &mut Page, table: &StudyTable) {
     let is_of_settings = |one: &&Against| {
         let (cell, reference) = (&table.cells[one.cell], &table.cells[one.reference]);
@@ -279,7 +280,7 @@ fn settings(page: &mut Page, table: &StudyTable) {
     }
 }
 
-/// The conclusion: one sentence for each cell that has a reference.
+/// Writes the conclusion: one sentence for each cell that has a reference.
 fn effects(page: &mut Page, table: &StudyTable) {
     if table.differences.is_empty() {
         return;

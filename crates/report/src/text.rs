@@ -19,13 +19,14 @@ pub struct Options {
     pub style: Style,
     /// Segments whose histograms are drawn; if empty, `total` or the last segment.
     pub histograms: Vec<String>,
-    /// The covered part of the run, unless it is all: [`latpath_analysis::Chosen::part`].
+    /// The covered part of the run, unless it is the whole run: [`latpath_analysis::Chosen::part`].
     pub covers: Option<String>,
     /// Verdicts on the user's limits.
     pub limits: Vec<LimitVerdict>,
 }
 
-/// The whole report, in lines no wider than the style. `run`: the run of the figures; `None` for a live measurement.
+/// Formats the whole report as text, in lines no longer than the style allows. `run`: the run of the figures; `None`
+/// for a live measurement.
 pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     let mut page = Page::new(options.style);
     if let Some(run) = run {

@@ -1,11 +1,11 @@
-//! Figures of all packets, and without the packets that patterns touch.
+//! Figures with and without the packets that patterns affect.
 
 use crate::page::Page;
 use crate::segments::{label, percentile};
 use latpath_stats::text::Table;
 use latpath_stats::Summary;
 
-/// Writes two rows for each segment: of all packets, and of the remaining ones.
+/// Writes two rows for each segment: one of all packets, and one of the packets that no pattern affects.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let Some(without) = &summary.without else { return };
     let kinds: Vec<&str> = without.kinds.iter().map(|kind| kind.name()).collect();

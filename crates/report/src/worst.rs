@@ -5,7 +5,7 @@ use latpath_model::Ns;
 use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::{SegmentFigures, Summary, Worst, WorstStep};
 
-/// Width of a packet's whole time, columns.
+/// Width of the bar of a packet's total time, columns.
 const SPAN: usize = 20;
 
 /// Point at the end of a packet's longest step.
@@ -13,13 +13,13 @@ fn held_before(worst: &Worst) -> Option<&str> {
     worst.steps.iter().max_by_key(|step| step.since_last_ns).map(|step| step.point.as_str())
 }
 
-/// Whether two packets waited at the same point at the same time, so that one cause delayed both.
+/// Whether two packets waited for the same point at the same time, so that one cause probably delayed both.
 fn together(a: &Worst, b: &Worst) -> bool {
     let overlap = a.time_ns < b.time_ns.saturating_add(b.total_ns) && b.time_ns < a.time_ns.saturating_add(a.total_ns);
     overlap && a.path == b.path && held_before(a).is_some_and(|place| held_before(b) == Some(place))
 }
 
-/// Rank of a packet from 0, the packet, and further packets that the same cause delayed.
+/// Rank (from 0) of the worst packet of a group, the packet itself, and further packets that the same cause delayed.
 type Group<'a> = (usize, &'a Worst, Vec<&'a Worst>);
 
 fn groups(summary: &Summary) -> Vec<Group<'_>> {
@@ -33,7 +33,7 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
     groups
 }
 
-/// Title of a packet: `14.61 ms  MU01, key 2375, 2026-01-02 03:04:05.593750006, upcall`.
+/// Formats the title of a packet: `14.61 ms  MU01, key 2375, 2026-01-02 03:04:05.593750006, upcall`.
 fn title(page: &Page, worst: &Worst, summary: &Summary) -> String {
     let path = if worst.path.is_empty() { String::new() } else { format!(", {}", page.clean(&worst.path)) };
     let bound = bound(page, summary, worst);
@@ -47,7 +47,7 @@ fn between<'a>(summary: &'a Summary, worst: &Worst, from: &str, to: &str) -> Opt
     of_stream.chain(&summary.segments).find(|s| s.from == from && s.to == to && s.times.count > 0)
 }
 
-/// Error bound of the packet's total time: ` ±1.870 µs`.
+/// Formats the error bound of the packet's total time: ` ±1.870 µs`.
 fn bound(page: &Page, summary: &Summary, worst: &Worst) -> String {
     let ends = worst.steps.first().zip(worst.steps.last());
     let whole = ends.and_then(|(from, to)| between(summary, worst, &from.point, &to.point));
@@ -58,14 +58,14 @@ fn bound(page: &Page, summary: &Summary, worst: &Worst) -> String {
     }
 }
 
-/// Sentence on further packets that the same cause delayed.
+/// Returns a sentence on further packets that the same cause delayed.
 fn others(page: &Page, more: &[&Worst]) -> Option<String> {
     let (most, least) = (page.duration(more.first()?.total_ns), page.duration(more.last()?.total_ns));
     let range = if more.len() == 1 { most } else { format!("{most} to {least}") };
     Some(format!("{} more of them waited there at the same time: {range}", more.len()))
 }
 
-/// Writes the worst packets. Of packets that one cause delayed, only the first has a waterfall.
+/// Writes the worst packets. Of several packets delayed by one cause, only the first has a waterfall.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.worst.is_empty() {
         return;
@@ -109,7 +109,7 @@ pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Wors
 
 const HEADS: [&str; 7] = ["<", "<point", "since first", "step", "usual", "cpu", "<thread"];
 
-/// Rows of the steps under [`HEADS`], each with the start of its step, ns since the packet's first point.
+/// Returns a row of the columns [`HEADS`] for each step, and the step's start in ns since the packet's first point.
 fn rows(page: &Page, worst: &Worst, summary: &Summary) -> Vec<(Ns, Vec<String>)> {
     let mut before = 0;
     let row = |(at, step): (usize, &WorstStep)| {
@@ -145,7 +145,7 @@ fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
 
 fn steps(page: &mut Page, worst: &Worst, summary: &Summary) {
     let (mut table, mut bars) = (Table::new(&HEADS), Vec::new());
-    // All packets of a page have the scale of the worst.
+    // All packets of a page are drawn to the scale of the worst.
     let total = summary.worst.first().map_or(worst.total_ns, |first| first.total_ns.max(worst.total_ns)).max(1);
     let per_mille = |t: Ns| (i128::from(t.clamp(0, total)) * 1000 / i128::from(total)) as u32;
     for ((before, cells), step) in rows(page, worst, summary).into_iter().zip(&worst.steps) {
@@ -155,7 +155,7 @@ fn steps(page: &mut Page, worst: &Worst, summary: &Summary) {
     page.block(Block::Steps(table, bars));
 }
 
-/// Bar of the time from `from` to `to` within `total`; empty if a clock fault made the time negative.
+/// Draws the bar from `from` to `to` on a scale of `total`; empty if a clock fault made the time negative.
 fn bar(page: &Page, from: Ns, to: Ns, total: Ns) -> String {
     if total <= 0 || from < 0 || to <= from {
         return String::new();

@@ -32,7 +32,7 @@ fn value(setting: Setting, target: &str, at: Option<&str>, value: &str) -> Setti
     SettingValue { setting: setting.id().into(), target: target.into(), at: at.map(str::to_owned), value: value.into() }
 }
 
-/// Four CPUs, of which 2 and 3 are isolated; QEMU's main loop is on the vCPU's.
+/// Four CPUs, of which 2 and 3 are isolated; QEMU's main loop runs on a vCPU's CPU.
 fn map() -> CpuMap {
     let values = [
         value(Setting::CpusOnline, "", None, "0-3"),

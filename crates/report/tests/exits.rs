@@ -18,7 +18,7 @@ fn reason(code: Option<u32>, took: &[i64], tiles: VcpuTimes) -> Reason {
     Reason { isa: SVM, code, took: histogram, tiles }
 }
 
-/// A vCPU that halts, and has two thousand exits to QEMU.
+/// A vCPU that halts twice and has two thousand exits to QEMU.
 fn vcpu(id: u32) -> Vcpu {
     let halted = VcpuTimes {
         kvm_ns: 100_000,

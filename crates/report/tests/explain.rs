@@ -23,7 +23,7 @@ fn the_sums_and_the_culprit_stand_in_the_first_lines() {
     insta::assert_snapshot!(text);
 }
 
-/// Numbers of the rows of the ranking.
+/// Row numbers of the ranking.
 fn numbers(text: &str) -> Vec<usize> {
     let rows = text.split("Causes, by the delay beyond the baseline").nth(1).expect("a ranking");
     let section = rows.split("\n\n").find(|part| part.contains("packets")).expect("a table");
@@ -41,7 +41,7 @@ fn rows_are_numbered_without_holes_where_some_between_them_are_not_shown() {
         (ranked.row.first, ranked.row.share.excess_ns) = (first, excess_ns);
         ranked
     };
-    // Rows without packets and with negligible delay are left out, at any position in the ranking.
+    // Rows without packets and with a negligible delay are left out, wherever they are in the ranking.
     let rows = [(5, 100), (4, 90), (3, 80), (2, 70), (0, 0), (1, 0), (0, 0), (0, 0), (1, 0), (1, 0)];
     explanation.ranking = rows.map(|(first, ms)| row(first, ms * MS)).into_iter().chain(unexplained).collect();
     explanation.excess_ns = explanation.ranking.iter().map(|ranked| ranked.row.excess_ns).sum();
@@ -152,7 +152,8 @@ fn names_from_outside_cannot_steer_the_terminal() {
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
 }
 
-/// Explanation, waterfall and JSON of a packet whose reader's CPU was slow to leave this idle state.
+/// Returns the explanation, the waterfall and the JSON of a packet whose reader's CPU was slow to leave this idle
+/// state.
 fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, ExplanationDocument<'static>) {
     let context = context();
     let mut baseline = Baseline::default();
@@ -177,7 +178,7 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, Explanation
     let rows =
         ranking.rows().into_iter().map(|row| RankedCause { row, advice: explained_packet.advice.clone() }).collect();
     let mut explanation = Explanation { late: 1, excess_ns: moved, ranking: rows, ..story().0 };
-    // Independent of line breaks.
+    // Replaces line breaks with spaces, so that the test does not depend on them.
     let line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let packet = line(packet_text(&explained_packet, &context, Letters::Unicode));
     explanation.spikes.clear();

@@ -1,4 +1,4 @@
-//! Fixes of an explanation: each once, without contradictions; sums by cause and by culprit.
+//! Fixes of an explanation: each occurs once, and they do not contradict each other; sums by cause and by culprit.
 
 use latpath_analysis::{
     explain::{by_cause, by_culprit, fixes_of, latpath_ns, with_fixes},
@@ -81,7 +81,7 @@ fn any_share() -> impl Strategy<Value = CauseShare> {
     let causes =
         [Cause::WaitingForCpu, Cause::Work, Cause::IdleExit, Cause::QdiscHeld, Cause::SoftirqWait, Cause::Throttled];
     let fifo = || prop::option::of(1_i16..99);
-    // Few names and numbers, so that a thread is in many rows, as waiter and as culprit.
+    // There are only a few names and numbers, so that a thread occurs in many rows, both as waiter and as culprit.
     let who = || (0_u32..4, prop::collection::vec(0_u32..3, 1..3), fifo());
     let actor_of = |(name, pids, fifo): (u32, Vec<u32>, Option<i16>)| {
         let pids: Vec<u32> = pids.into_iter().map(|pid| 100 + name * 10 + pid).collect();

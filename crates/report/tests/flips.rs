@@ -80,7 +80,7 @@ fn record(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// All figures of a run, and its notes; or the error.
+/// Returns all figures of a run and its notes, or the error.
 fn read(path: &Path) -> Result<(String, Vec<String>), String> {
     let run = Run::open(path).map_err(|e| e.to_string())?;
     let options = SummaryOptions { worst: 5, workers: 1, ..SummaryOptions::default() };
@@ -128,7 +128,7 @@ fn a_bit_that_flips_anywhere_in_a_run_is_reported_or_changes_no_figure() {
         let whole = std::fs::read(file).unwrap();
         let flips = FLIPS.div_ceil(files.len());
         for n in 0..flips {
-            // Spread over the file, at all positions in a byte.
+            // Flips bits at positions spread over the file, and at all positions within a byte.
             let bit = n * (whole.len() * 8) / flips + n % 8;
             let mut bytes = whole.clone();
             bytes[(bit / 8).min(whole.len() - 1)] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! The stable interface for scripts: names of keys and columns.
+//! The stable interface for scripts: names of JSON keys and CSV columns.
 
 mod figures;
 
@@ -176,7 +176,7 @@ fn every_key_of_a_report_is_in_its_docs() {
         match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| {
                 assert!(docs.contains(&format!("`{key}`")), "docs/json.md does not name {key}");
-                // docs/run-format.md documents the keys of `host`.
+                // The keys of `host` are documented in docs/run-format.md.
                 if key != "host" {
                     walk(value, docs);
                 }

@@ -1,4 +1,4 @@
-//! Patterns of whole runs, figures with and without the packets that they touch, and figures of intervals.
+//! Patterns of whole runs, figures with and without the packets that patterns affect, and figures of intervals.
 
 use latpath_analysis::{summarise, SummaryOptions};
 use latpath_journey::Journey;
@@ -15,8 +15,8 @@ const START: Ns = 1_000 * SECOND;
 const PACKETS: u64 = 60_000;
 const LATE: Ns = 30 * SECOND;
 
-/// A run over three points, whose segments take slightly more than 20 and 50 µs. `change` may modify a packet, given
-/// the time since the start at which it was sent.
+/// Writes a run over three points, whose segments take slightly more than 20 and 50 µs. `change` may modify a packet;
+/// it gets the packet's send time, ns since the start.
 fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64)) -> Run {
     let points = ["host/nic-rx@eth0", "host/tx@vnet0", "host/vm-read@vnet0"];
     let mut manifest = Manifest {
@@ -39,7 +39,7 @@ fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64))
     Run::open(directory).unwrap()
 }
 
-/// Figures of one reading thread; three threads must produce the same.
+/// Figures of a run, computed by one reading thread; three threads must produce the same.
 fn figures(run: &Run, exclude: &[PatternKind]) -> Summary {
     let of = |workers| {
         let options = SummaryOptions { exclude: exclude.to_vec(), workers, ..SummaryOptions::default() };
@@ -50,7 +50,7 @@ fn figures(run: &Run, exclude: &[PatternKind]) -> Summary {
     one
 }
 
-/// The VM does not read packets for 100 ms.
+/// Delays the packets of 100 ms, in which the VM reads none.
 fn held(sent: Ns, t: &mut [Ns; 3], _: &mut u64) {
     if (LATE..LATE + SECOND / 10).contains(&sent) {
         t[2] = t[2].max(LATE + SECOND / 10 + (sent - LATE) / 500);

@@ -177,8 +177,8 @@ fn buffers_that_passed_unseen_are_said() {
     assert_eq!(page, "no virtqueue was used in 2.000 s\n");
 }
 
-/// If a guest posts too few buffers for a packet, they are given back before any other event; counters of another queue
-/// may have any value.
+/// If a guest posts too few buffers for a packet, the buffers are put back before any other event, so the index moves
+/// backward. Counters of other queues may have any value.
 #[test]
 fn an_index_that_went_back_moved_nothing_and_no_sum_overflows() {
     let put_back = |name: &str| {

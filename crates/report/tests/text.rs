@@ -69,7 +69,7 @@ fn what_weakens_a_verdict_is_not_repeated_among_the_notes_and_footnotes_carry_no
     }
 }
 
-/// Note of a report on negative times of `Tsub`: 90 packets, up to 4 µs.
+/// Returns the report's note on negative times of `Tsub`: 90 packets, up to 4 µs.
 fn words_of_negative_times(fault: Option<&str>, from: &str, to: &str) -> String {
     let mut summary = summary();
     summary.machines[0].fault = fault.map(Into::into);

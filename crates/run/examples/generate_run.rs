@@ -1,16 +1,16 @@
-//! Writes a run of synthetic journeys with latpath's own writer: for benches of the writer and of `latpath report`.
+//! Writes a run of synthetic journeys with latpath's own writer, for benchmarks of the writer and of `latpath report`.
 //!
 //! ```text
 //! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST [SEED]]]]]]
 //! ```
-//! By default, each stream has 4000 packets per second over 5 points: NIC, tap, VM, guest's NIC, application. Segments
-//! have medians of 8 to 120 µs, log-normal with tens of µs of jitter, in ns. There are occasional spikes of up to 11
-//! ms, and one of 14 ms in the middle. The publisher has 8 µs of jitter; one packet in 100 000 is lost at the tap. RATE
-//! (journeys per second) sets the pace; with 0, the writer runs as fast as possible, and the recording starts earlier
-//! by the time that it covers.
+//! By default, each stream has 4000 packets per second over 5 points: NIC, tap, VM, guest's NIC, application. The
+//! segments' times are log-normal, with medians of 8 to 120 µs and tens of µs of jitter. There are occasional spikes of
+//! up to 11 ms, and one of 14 ms in the middle. The publisher has 8 µs of jitter; one packet in 100 000 is lost at the
+//! tap. RATE (journeys per second) sets the pace; with 0, the writer runs as fast as possible, and the start of the
+//! recording is moved back by the time that it covers.
 //!
-//! HOST is `pinned` (a host configured for such streams: each step on its own CPU, the VM's threads rarely move, one
-//! softirq in 16 interrupts a thread) or `busy` (nothing is pinned: a step moves to one of 8 CPUs with every fourth
+//! HOST is `pinned` (a host configured for such streams: each step has its own CPU, the VM's threads rarely move, and
+//! one softirq in 16 interrupts a thread) or `busy` (nothing is pinned: a step moves to one of 8 CPUs with every fourth
 //! packet, and every second softirq interrupts one of 64 threads). A SEED other than 0 yields different noise.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
@@ -30,11 +30,11 @@ const POINTS: [(&str, Link); 5] = [
     ("guest0/nic-rx@eth1", Link::Nic),
     ("guest0/app-read@relay", Link::Socket),
 ];
-/// Median in ns and width (of the logarithm) of the segment that ends at each point; the first is the publisher's
-/// jitter.
+/// Median, ns, and standard deviation of the natural logarithm of the segment that ends at each point; the first entry
+/// is the publisher's jitter.
 const SEGMENTS: [(f64, f64); 5] = [(8_000.0, 0.8), (8_000.0, 0.3), (40_000.0, 0.5), (120_000.0, 0.35), (60_000.0, 0.4)];
 
-/// Quantiles of a log-normal distribution, to be interpolated.
+/// Returns quantiles of a log-normal distribution, to be interpolated.
 fn quantiles(noise: &mut Noise, median: f64, width: f64) -> Vec<f64> {
     let mut normal = || (0..12).map(|_| noise.unit()).sum::<f64>() - 6.0;
     let mut all: Vec<f64> = (0..4097).map(|_| median * (width * normal()).exp()).collect();
@@ -42,7 +42,7 @@ fn quantiles(noise: &mut Noise, median: f64, width: f64) -> Vec<f64> {
     all
 }
 
-/// The manifest that a recorder would write.
+/// Creates the manifest that a recorder would write.
 fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error::Error>> {
     let mut manifest = Manifest::begin();
     manifest.threshold_ns = 500_000;
@@ -80,7 +80,7 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
     Ok(manifest)
 }
 
-/// Moves the start of the recording back.
+/// Moves the start of the recording back by this time.
 fn date_back(manifest: &mut Manifest, by: Ns) {
     let start = &mut manifest.start;
     (start.utc_ns, start.tai_ns, start.monotonic_ns) = (start.utc_ns - by, start.tai_ns - by, start.monotonic_ns - by);

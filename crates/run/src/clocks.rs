@@ -21,7 +21,7 @@ impl Clocks {
         Ok(Self { path, file })
     }
 
-    /// Returns the number of bytes appended.
+    /// Appends samples; returns the number of bytes appended.
     pub fn append(&mut self, samples: &[ClockSample]) -> Result<u64, RunError> {
         let lines = lines::of(samples);
         let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());

@@ -1,4 +1,4 @@
-//! The columns of a part: names, types, encodings. docs/run-format.md describes them for other readers.
+//! The columns of a part: names, types, encodings. docs/run-format.md describes them for authors of other readers.
 
 use crate::{span::TimeSpan, Rows};
 use latpath_model::Ns;
@@ -22,19 +22,19 @@ const FORMAT_KEY: &str = "latpath_format";
 /// Number of columns after those of the points.
 const RARE: usize = 4;
 
-/// Index of [`STREAM`] in [`table`], by which rows are sorted.
+/// Index in [`table`] of [`STREAM`], by which rows are sorted.
 pub(crate) const BY_STREAM: usize = 0;
 
-/// The point of a column of times, from the column's name. Other columns of a point have a prefix instead of a suffix:
-/// a device's name may contain dots (`eth0.7`), which some readers take for nesting.
+/// The point of a column of times, from the column's name. In other columns of a point, the name has a prefix rather
+/// than a suffix: device names may contain dots (`eth0.7`), which some readers would take for nesting.
 pub(crate) fn point_of(name: &str) -> Option<&str> {
     const OTHERS: [&str; 8] = [STREAM, KEY, NUMBER, TIME, DUPLICATES, OUT_OF_ORDER, DROP_NOTE, MISSING_BEFORE];
     let is_other = OTHERS.contains(&name) || name.starts_with(CPU_PREFIX) || name.starts_with(TID_PREFIX);
     (!is_other).then_some(name)
 }
 
-/// The table of a part: the fixed columns, the times of all points, their CPUs and threads if `details`, and the rare
-/// flags.
+/// Returns the columns of a part: the fixed ones, the times at all points, their CPUs and threads if `details`, and the
+/// rare ones.
 pub(crate) fn table<P: Display>(points: &[P], details: bool) -> Arc<[Column]> {
     use latpath_partstore::{Encoding::*, Kind::*};
     let mut table = vec![
@@ -65,7 +65,7 @@ pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result
     )
 }
 
-/// Fills a group of [`table`] with rows, sorted by stream.
+/// Converts rows to a group with the columns of [`table`], sorted by stream.
 pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     let places = if details { 2 * rows.points } else { 0 };
     group.columns.resize_with(4 + rows.points + places + RARE, Values::default);
@@ -102,8 +102,8 @@ pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     group.sort_by(BY_STREAM);
 }
 
-/// Moves rows over this many points from a group of [`table`] to `rows`. Returns false if a time is impossible in the
-/// run.
+/// Moves rows with this number of points from a group with the columns of [`table`] to `rows`. Returns false if a time
+/// is outside `span`.
 #[must_use]
 pub(crate) fn take(group: &mut Group, points: usize, span: TimeSpan, rows: &mut Rows) -> bool {
     rows.clear(points);

@@ -1,4 +1,4 @@
-//! Deficiencies of a run: why a limit cannot be judged by it.
+//! Deficiencies of a run: reasons why the run cannot be used to judge a limit.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct Deficiency {
     /// Its kind.
     pub kind: DeficiencyKind,
-    /// Description for people, with names and numbers.
+    /// Description for the user, with names and numbers.
     pub text: String,
 }
 
 impl Deficiency {
-    /// A deficiency of this kind.
+    /// Creates a deficiency of this kind.
     pub fn new(kind: DeficiencyKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
@@ -25,13 +25,15 @@ impl Deficiency {
 pub enum DeficiencyKind {
     /// A file of the run is damaged or unreadable.
     Damaged,
-    /// Recorded parts or journeys are missing in the run.
+    /// Recorded parts or journeys are missing from the run.
     Missing,
     /// The recording is in progress, or was killed: its last seconds and the latest counts are missing.
     Unfinished,
-    /// Sightings were lost in full buffers, tables and programs, or only one packet in many was followed.
+    /// Sightings were lost because a buffer or table was full or a program did not run, or only a sample of packets was
+    /// followed.
     SightingsDropped,
-    /// Sightings were not joined with others of their packets: too late, too many at a time, or too many with one key.
+    /// Sightings were not joined with others of the same packet: they were too late, there were too many at a time, or
+    /// too many had the same key.
     NotJoined,
     /// Another machine stopped reporting before the end.
     MachineLost,
@@ -41,41 +43,42 @@ pub enum DeficiencyKind {
     NoApplication,
     /// A machine's clock is known to be wrong by more than its error bound.
     Clock,
-    /// The sequence numbers of a stream restarted: packets lost then are not counted.
+    /// The sequence numbers of a stream restarted: packets lost at that time are not counted.
     SequenceRestarted,
-    /// Packets passed in several IP fragments, of which only the first is followed: unless an application read the
-    /// whole packet, the arrival of the others is unknown.
+    /// Packets arrived in several IP fragments, of which only the first is followed: unless an application read the
+    /// whole packet, it is unknown whether the other fragments arrived.
     Fragments,
-    /// The VLAN tag or an address of packets changed on the way: the route ends before the change, or begins after it.
+    /// The VLAN tag or an address of packets changed on the route, so that the route ends before the change or begins
+    /// after it.
     Changed,
-    /// Packets of several senders of a stream met: a journey may mix packets of two senders.
+    /// Packets of several senders of a stream met at a device: a journey may mix packets of two senders.
     SendersMixed,
     /// Packets of another sender of a stream are in no journey.
     SenderNotFollowed,
-    /// Data without effect on figures is missing: names of threads, marks, captures.
+    /// Data that does not affect figures is missing: names of threads, marks, captures.
     ContextMissing,
-    /// A kind of a newer version.
+    /// A kind defined by a newer version.
     #[serde(other)]
     Other,
 }
 
-/// The figures that a deficiency may falsify.
+/// The figures that a deficiency may make wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All figures.
     All,
-    /// Times to the end of the route, and counts of packets at it.
+    /// Times up to the end of the route, and counts of packets there.
     EndOfRoute,
     /// Times between two machines, and counts that depend on these times.
     BetweenMachines,
     /// Counts of packets that no point saw.
     SequenceNumbers,
-    /// Times and counts at points that only see a packet's first fragment: all except applications.
+    /// Times and counts at points that see only a packet's first fragment, i.e. all except applications.
     FirstFragment,
-    /// Times from the beginning of the route or to its end (but not steps and user-defined segments), and counts of
-    /// packets there.
+    /// Times that begin or end at an end of the route (but not steps and user-defined segments), and counts of packets
+    /// there.
     RouteEnds,
-    /// No figure; only explanations of figures.
+    /// None; only explanations of figures.
     NoFigure,
 }
 

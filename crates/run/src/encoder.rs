@@ -1,4 +1,4 @@
-//! The thread that encodes rows into parts, so that the joining thread never waits for the disk.
+//! The thread that encodes rows into parts, so that the joining thread never blocks on the disk.
 
 use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError};
 use latpath_linux::background::lower_priority;
@@ -12,12 +12,12 @@ use std::sync::{
 
 /// A message to the thread; messages are processed in order.
 pub(crate) enum Work {
-    /// The points of the following rows. Only sent between two parts.
+    /// The points of the following rows. Sent only between two parts.
     Points(Arc<[Point]>),
     /// Rows of the open part.
     Rows(Rows),
-    /// Closes the part. The manifest, if there is a new one, is replaced before the part appears, so that it names all
-    /// points of all visible parts.
+    /// Closes the part. If there is a new manifest, it is written before the part becomes visible, so that it contains
+    /// all points of all visible parts.
     EndPart { manifest: Option<Vec<u8>>, samples: Vec<ClockSample> },
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Encoder {
     pub run: Directory,
     pub parts: Names,
     pub clocks: Clocks,
-    /// Returns rows for reuse.
+    /// Returns used rows to the writer for reuse.
     pub free: Sender<Rows>,
     /// Sends closed parts to the merger.
     pub merger: Sender<Finished>,
@@ -46,10 +46,10 @@ pub(crate) struct Stored {
 }
 
 impl Encoder {
-    /// Works until the writer closes the channel, or until the first error.
+    /// Processes messages until the writer closes the channel, or until the first error.
     pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
         if !self.details {
-            // Importing is limited by the joining thread.
+            // Imports are limited by the joining thread, which therefore has priority.
             lower_priority();
         }
         let (mut table, mut part, mut number) = (columns::table::<Point>(&[], self.details), None::<PartWriter>, 0);
@@ -64,7 +64,7 @@ impl Encoder {
                     };
                     columns::fill(&rows, self.details, &mut group);
                     open.write(&group)?;
-                    // The writer may be gone.
+                    // The writer may no longer exist.
                     let _ = self.free.send(rows);
                 }
                 Work::EndPart { manifest, samples } => {

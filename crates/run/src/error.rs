@@ -5,7 +5,7 @@ use latpath_linux::special;
 use latpath_partstore::StoreError;
 use std::path::{Path, PathBuf};
 
-/// Why a run cannot be written or read.
+/// Reason for which a run cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The directory for a new run exists and is not empty.
@@ -19,10 +19,10 @@ pub enum RunError {
     /// The run that a new one is to replace is still being recorded.
     #[error("{}: is still being recorded: stop that first, or name another directory with -o", path.display())]
     InUse {
-        /// The run's directory.
+        /// Directory of that run.
         path: PathBuf,
     },
-    /// The directory for a new run is not private: other users with write permission could create links in it.
+    /// The directory for a new run is not private: other users who may write to it could create links in it.
     #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
     NotPrivate {
         /// The directory.
@@ -41,7 +41,7 @@ pub enum RunError {
         /// The reason.
         why: String,
     },
-    /// The run was made by a newer latpath.
+    /// The run was recorded by a newer version of latpath.
     #[error("{}: format {found} is newer than this latpath reads ({supported}); use latpath {by} or later", path.display())]
     Newer {
         /// The run.
@@ -50,26 +50,27 @@ pub enum RunError {
         found: u32,
         /// The newest supported format version.
         supported: u32,
-        /// The version that wrote it.
+        /// The version of latpath that wrote the run.
         by: String,
     },
-    /// A journey names a point that the manifest lacks: an error of the caller.
+    /// A journey refers to a point that the manifest lacks: a mistake of the caller.
     #[error("a journey was seen at point {point}, but only {known} points are in the manifest")]
     UnknownPoint {
-        /// The highest point of the journey.
+        /// The highest index of a point in the journey.
         point: u32,
-        /// Points in the manifest.
+        /// Number of points in the manifest.
         known: usize,
     },
     /// More points than a run can have.
     #[error("{0} points: a run can have 64; name fewer with --points")]
     TooManyPoints(usize),
-    /// A background thread ended without an error: a bug of latpath.
+    /// A background thread ended without reporting an error: a bug in latpath.
     #[error("{}: the thread that writes the run has ended unexpectedly; the run is readable up to there", .0.display())]
     ThreadGone(PathBuf),
 }
 
-/// Advice to replace a run, or to remove another path; special files must remain.
+/// Advises the user to replace a run, or to remove another file or directory; nothing for special files, which must
+/// remain.
 fn or_remove(path: &Path) -> &'static str {
     match special(path) {
         Some(_) => "",

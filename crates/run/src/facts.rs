@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Properties of the host. Unreadable ones are empty.
+/// Properties of the host. Those that cannot be read are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HostFacts {
@@ -21,13 +21,13 @@ pub struct HostFacts {
     pub architecture: String,
     /// CPU model.
     pub cpu_model: String,
-    /// Whether it is a virtual machine, whose hypervisor may deschedule its CPUs. Only detected on x86.
+    /// Whether the host is a virtual machine, whose hypervisor may deschedule its CPUs. Only detected on x86.
     pub is_virtual: bool,
     /// Online CPUs: `0-7`.
     pub cpus_online: String,
     /// CPUs excluded from scheduling (`isolcpus`).
     pub cpus_isolated: String,
-    /// CPUs without a tick while one thread runs (`nohz_full`).
+    /// CPUs whose tick is off while they run only one thread (`nohz_full`).
     pub cpus_nohz_full: String,
     /// Frequency governors in use; empty if the host does not control its frequency (most VMs).
     pub governors: Vec<String>,
@@ -37,7 +37,7 @@ pub struct HostFacts {
     pub smt: String,
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// Identifier of the kernel's boot: runs with equal ones share a timeline.
+    /// Identifier of the current boot of the kernel: runs with the same identifier share a timeline.
     pub boot_id: String,
 }
 
@@ -71,7 +71,7 @@ impl HostFacts {
     }
 }
 
-/// Reads the CPU flag that hypervisors set.
+/// Whether `/proc/cpuinfo` has the CPU flag that hypervisors set.
 fn is_virtual() -> bool {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     field(&text, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))

@@ -5,12 +5,12 @@ use crate::{
 };
 use std::path::Path;
 
-/// Files other than parts that are missing or truncated. Parts are checked when they are opened.
+/// Finds files other than parts that are missing or truncated. Parts are checked when they are opened.
 pub(crate) fn missing(run: &Path, manifest: &Manifest, condition: &Condition) -> Vec<Deficiency> {
     let bytes = |name: &str| run.join(name).metadata().ok().filter(|found| found.is_file()).map(|found| found.len());
     let mut all = Vec::new();
     let mut lack = |kind, text: String| all.push(Deficiency::new(kind, text));
-    // A running recording may be ahead of its manifest, but not behind it.
+    // Files of a recording in progress may be ahead of its manifest, but not behind it.
     for (name, had, kind, what) in [
         (CLOCKS, manifest.clocks_bytes, DeficiencyKind::Clock, "error bounds may be too small"),
         (SYNC, manifest.sync_bytes, DeficiencyKind::ContextMissing, "events of the clocks may not be shown"),
@@ -29,7 +29,7 @@ pub(crate) fn missing(run: &Path, manifest: &Manifest, condition: &Condition) ->
     if manifest.has_settings && bytes(SETTINGS).is_none() {
         lack(DeficiencyKind::ContextMissing, format!("{SETTINGS} is missing: the machines' settings are not shown"));
     }
-    // During the recording, captures are replaced by worse ones.
+    // During the recording, captures may be replaced by worse ones, so they are checked only after its end.
     if let Some(record) = manifest.spikes.as_ref().filter(|_| has_ended) {
         let had = record.captures.saturating_add(record.baselines);
         let (files, bytes) = spikes::stored(run);

@@ -1,4 +1,4 @@
-//! Runs: one recording on disk. docs/run-format.md describes every file and column.
+//! Runs: each is one recording on disk. docs/run-format.md describes every file and column.
 //!
 //! ```text
 //! RUN/manifest.json                      streams, machines, options and counts; replaced atomically
@@ -8,11 +8,11 @@
 //! RUN/vms.json                           the machines' virtual machines at the start
 //! RUN/settings.json                      the machines' settings at the start and at the end
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
-//! RUN/journeys/part-00000000-00000059.parquet    those parts merged
+//! RUN/journeys/part-00000000-00000059.parquet    several such parts merged into one
 //! RUN/spikes/000001.spike                records of all machines around late packets
 //! ```
 //!
-//! A part gets its name only when it is complete and on disk, so that a run can be opened after a crash at any instant.
+//! A part gets its name only when it is complete and on disk, so that a run can be opened after a crash at any time.
 
 mod deficiency;
 pub mod error;

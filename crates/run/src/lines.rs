@@ -1,4 +1,4 @@
-//! Files of JSON lines: each line is appended as a whole, with its own checksum; a last line truncated by a crash is
+//! Files of JSON lines: each line is appended as a whole, with its own checksum; a last line that a crash truncated is
 //! skipped.
 
 use crate::{seal::Seal, RunError};
@@ -52,7 +52,7 @@ pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T
         }
         match value(&line) {
             Some(value) => damaged += u64::from(!visit(value)),
-            // An unterminated last line may be the result of a crash.
+            // A damaged last line without a line end may be the result of a crash, so it is not counted.
             None => damaged += u64::from(line.ends_with(b"\n")),
         }
     }

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The format version that is written, and the newest that can be read.
+/// Version of the format that is written; also the newest version that can be read.
 pub const FORMAT: u32 = 1;
 /// Maximum length of a manifest, bytes: 64 points, 256 streams and their notes take far less.
 const MAX_BYTES: u64 = 16 << 20;
@@ -47,7 +47,7 @@ pub enum State {
     Interrupted,
 }
 
-/// One instant in the clocks to which a run is tied.
+/// One moment, as shown by the clocks to which a run is tied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Stamp {
@@ -62,24 +62,24 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The present.
+    /// Reads the clocks now.
     pub fn now() -> Self {
         let ClockTie { monotonic_ns, realtime_ns: utc_ns, tai_ns, .. } = ClockTie::read();
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.unsigned_abs());
         Self { utc: humantime::format_rfc3339_nanos(utc).to_string(), utc_ns, tai_ns, monotonic_ns }
     }
 
-    /// The instant of this UTC, ns since 1970, on a timeline that is UTC itself, as in imported runs.
+    /// The stamp of a UTC time, ns since 1970, on a timeline that is UTC itself, as in imported runs.
     pub fn of_utc(utc_ns: Ns) -> Self {
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.max(0).unsigned_abs());
         let utc = humantime::format_rfc3339_nanos(utc).to_string();
         Self { utc, utc_ns, tai_ns: utc_ns, monotonic_ns: utc_ns }
     }
 
-    /// Starts to watch the time of day at this instant, so that no later step is missed.
+    /// Starts to watch for steps of the time of day at this moment, so that no later step is missed.
     pub fn watch(&self) -> RealtimeWatch {
         let Self { utc_ns: realtime_ns, tai_ns, monotonic_ns, .. } = *self;
-        // The first reading narrows it.
+        // The watch's first reading reduces the uncertainty.
         RealtimeWatch::new(&ClockTie { monotonic_ns, realtime_ns, tai_ns, uncertainty_ns: STAMP_BOUND })
     }
 }
@@ -101,7 +101,7 @@ pub struct NamedSegment {
 }
 
 impl NamedSegment {
-    /// A segment between two of these points.
+    /// Names a segment between two of these points.
     pub fn of(segment: &Segment, points: &[PointInfo]) -> Self {
         let [from, to] = [segment.from, segment.to].map(|id| points[usize::from(id)].point.clone());
         Self { kind: segment.kind, name: segment.name.clone(), from, to }
@@ -114,7 +114,7 @@ impl NamedSegment {
 pub struct MachineFigures {
     /// Name of the machine: `host`, `guest0`.
     pub machine: String,
-    /// The machine of the run on which it runs, if the user named one.
+    /// The machine of the run that hosts this one, if the user named it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
     /// Source of its clock's offset: `same clock`, `timed exchanges`, `ptp_kvm`, `ptp_kvm through MACHINE`,
@@ -122,18 +122,18 @@ pub struct MachineFigures {
     pub method: String,
     /// Its clock minus the host's, latest value, ns.
     pub offset_ns: Ns,
-    /// Its drift, ppb, rounded.
+    /// Drift of its clock against the host's, ppb, rounded.
     pub drift_ppb: i64,
     /// Largest error bound since the start, ns.
     pub error_bound_ns: Ns,
     /// Number of exchanges used.
     pub exchanges: u64,
-    /// Number of times by PTP, or through another machine, that the exchanges disproved.
+    /// Number of times, measured by PTP or through another machine, that the exchanges disproved.
     #[serde(skip_serializing_if = "is_zero")]
     pub causality_violations: u64,
-    /// Its fault, if any (`no answer for 2.1 s`).
+    /// Its fault, if any, e.g. `no answer for 2.1 s`.
     pub fault: Option<String>,
-    /// CPU use of latpath there, % of one CPU, if its agent reports it; the host's is in [`ToolCost`].
+    /// CPU use of latpath on that machine, % of one CPU, if its agent reports it; the host's is in [`ToolCost`].
     pub cpu_percent: Option<f64>,
 }
 
@@ -142,10 +142,10 @@ fn is_zero(n: &u64) -> bool {
 }
 
 impl MachineFigures {
-    /// The method of the machine whose clock is the timeline.
+    /// The method of the machine whose clock is the timeline of the run.
     pub const SAME_CLOCK: &'static str = "same clock";
 
-    /// Whether its clock is the timeline.
+    /// Whether its clock is the timeline of the run.
     pub fn is_timeline(&self) -> bool {
         self.method == Self::SAME_CLOCK
     }
@@ -170,7 +170,7 @@ pub struct MachineRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReactionRecord {
-    /// The rule: the text of the stream of its reactions.
+    /// The rule, as the text of the stream of its reactions.
     pub rule: String,
     /// The counts.
     #[serde(flatten)]
@@ -184,7 +184,7 @@ pub struct FlightRecord {
     /// Counts and cost of its events.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Why nothing was recorded, if so.
+    /// Why nothing was recorded, if that is the case.
     pub fault: Option<String>,
 }
 
@@ -202,17 +202,17 @@ pub struct ClockSample {
     pub error_bound_ns: Ns,
 }
 
-/// The format of an imported file of durations.
+/// The format of an imported file with durations.
 pub const DURATIONS: &str = "svtrace";
 
-/// The format of a log of round trips.
+/// The format of an imported log of round trips.
 pub const ROUND_TRIPS: &str = "ping";
 
 /// A file imported by `latpath import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImportedFile {
-    /// The point of its packets; for durations, both ends: `FROM,TO`.
+    /// The point at which its packets were recorded; for durations, both ends: `FROM,TO`.
     pub point: String,
     /// Its path as given by the user.
     pub path: String,
@@ -222,15 +222,15 @@ pub struct ImportedFile {
     pub bytes: u64,
     /// Its SHA-256, hexadecimal.
     pub sha256: String,
-    /// Packets of the imported streams.
+    /// Number of packets of the imported streams.
     pub packets: u64,
-    /// Packets of other streams and protocols, and those after the end of another file.
+    /// Number of packets of other streams and protocols, and of packets after the end of another imported file.
     pub left_out: u64,
     /// Time of its first imported packet, by its own clock, ns since 1970.
     pub first_utc_ns: Ns,
     /// Time of its last imported packet, by its own clock, ns since 1970.
     pub last_utc_ns: Ns,
-    /// Resolution of its times, ns: 1000 for whole microseconds.
+    /// Resolution of its times, ns, e.g. 1000 for whole microseconds.
     pub resolution_ns: Ns,
     /// Offset that was subtracted from its times, ns.
     pub offset_ns: Ns,
@@ -244,7 +244,7 @@ pub struct ToolCost {
     pub sightings: u64,
     /// Sightings lost in full buffers.
     pub sightings_dropped: u64,
-    /// Mean time of a sighting in the kernel, sampled, ns.
+    /// Mean time that a sighting takes in the kernel, measured on a sample, ns.
     pub ns_per_sighting: u64,
     /// CPU use of latpath's process and the kernel programs, % of one CPU.
     pub cpu_percent: f64,
@@ -252,7 +252,8 @@ pub struct ToolCost {
     pub max_rss_bytes: u64,
 }
 
-/// A run's manifest. Unknown fields of newer minor versions are ignored; missing fields of older ones are empty.
+/// A run's manifest. Unknown fields written by newer minor versions are ignored; fields that older versions did not
+/// write are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
@@ -262,7 +263,7 @@ pub struct Manifest {
     pub latpath: String,
     /// How the recording ended.
     pub state: State,
-    /// Why it ended early.
+    /// Why it ended early, if it did.
     pub interrupted_by: Option<String>,
     /// The command line.
     pub command: Vec<String>,
@@ -288,7 +289,7 @@ pub struct Manifest {
     pub routes: Vec<Vec<Point>>,
     /// The segments.
     pub segments: Vec<NamedSegment>,
-    /// Reasons of drops; the column `drop_note` is an index into this list.
+    /// Reasons for drops; the column `drop_note` is an index into this list.
     pub drop_notes: Vec<DropNote>,
     /// Properties of the host.
     pub host: HostFacts,
@@ -301,9 +302,9 @@ pub struct Manifest {
     /// The reactions, one record per rule of `--react`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reactions: Vec<ReactionRecord>,
-    /// The kernel's own counters over that time, in the namespaces of this host's points.
+    /// The kernel's own counters over the time of the recording, in the network namespaces of this host's points.
     pub kernel: Option<Difference>,
-    /// Counts of late packets and captures; `None` without captures (`--no-flight`).
+    /// Number of late packets and captures; `None` without captures (`--no-flight`).
     pub spikes: Option<SpikesRecord>,
     /// Number of times that the caller had to wait because journeys arrived faster than they could be written.
     pub writer_waits: u64,
@@ -311,7 +312,7 @@ pub struct Manifest {
     pub tool: ToolCost,
     /// The XXH64 of `vms.json`; `None` if there is no such file.
     pub vms_xxh64: Option<String>,
-    /// Whether there is a `settings.json`.
+    /// Whether the run has a `settings.json`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_settings: bool,
     /// Minimum size of `clocks.jsonl`, bytes; 0 in runs of earlier versions.
@@ -320,10 +321,10 @@ pub struct Manifest {
     pub marks_bytes: u64,
     /// Size of `sync.jsonl`, bytes; 0 in runs of earlier versions.
     pub sync_bytes: u64,
-    /// The imported files, if any; the run's timeline is then UTC.
+    /// The imported files, if any; if there are any, the run's timeline is UTC.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedFile>,
-    /// Points that the user named in full, not by a pattern: a route that ends at one of them ends as intended.
+    /// Points that the user named in full rather than by a pattern: a route that ends at one of them ends as intended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named_points: Vec<Point>,
     /// Deficiencies known to the recorder.
@@ -331,13 +332,13 @@ pub struct Manifest {
     pub deficiencies: Vec<Deficiency>,
     /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Limits of observation, without evidence that packets were affected.
+    /// Limits of observation for which there is no evidence that packets were affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub footnotes: Vec<String>,
 }
 
 impl Manifest {
-    /// The manifest of a recording that starts now on this host.
+    /// Creates the manifest of a recording that starts now on this host.
     pub fn begin() -> Self {
         Self {
             format: FORMAT,
@@ -349,8 +350,8 @@ impl Manifest {
         }
     }
 
-    /// Whether the run was imported from durations: times of day and numbers of packets are made up, and everything
-    /// that needs them, such as losses and pacing, is unknown.
+    /// Whether the run was imported from durations: times of day and packet numbers are invented, and everything that
+    /// depends on them, such as losses and pacing, is unknown.
     pub fn has_durations_alone(&self) -> bool {
         self.imported.iter().any(|file| file.format == DURATIONS)
     }
@@ -375,8 +376,8 @@ impl Manifest {
         TimeOfDay::new(self.start.monotonic_ns, self.start.utc_ns, &self.utc_steps)
     }
 
-    /// Adds a step of the time of day. Beyond the limit it is merged into the last one, so that the newest times remain
-    /// right.
+    /// Adds a step of the time of day. Beyond the limit, the step is merged into the last one, so that the newest times
+    /// remain correct.
     pub fn add_utc_step(&mut self, step: Step) {
         match self.utc_steps.get_mut(MAX_STEPS - 1) {
             Some(last) => last.by_ns = last.by_ns.saturating_add(step.by_ns),
@@ -408,7 +409,7 @@ impl Manifest {
         if text.len() as u64 > MAX_BYTES {
             return Err(damaged(format!("longer than {MAX_BYTES} bytes")));
         }
-        // The format version is checked first: newer formats need not match the types.
+        // Read first to check the format version: a newer format need not match the types.
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Head {
@@ -427,7 +428,7 @@ impl Manifest {
             manifest.notes.insert(0, text.clone());
             manifest.deficiencies.insert(0, Deficiency::new(DeficiencyKind::Damaged, text));
         }
-        // Figures need memory for each stream and point.
+        // Limits the memory for figures, which grows with the numbers of streams and points.
         for (what, found, most) in [
             ("points", manifest.points.len(), latpath_journey::journey::MAX_POINTS),
             ("streams", manifest.streams.len(), MAX_STREAMS),
@@ -447,13 +448,13 @@ impl Manifest {
         }
     }
 
-    /// The possible times of the run.
+    /// The time span that is possible for the run.
     pub(crate) fn span(&self) -> TimeSpan {
-        // A manifest with an invalid start could not have been loaded.
+        // A manifest with an invalid start cannot be loaded.
         TimeSpan::of_start(self.start.monotonic_ns).unwrap_or_default()
     }
 
-    /// Whether it has an impossible time.
+    /// Whether the manifest contains an impossible time.
     fn has_impossible_time(&self) -> bool {
         let of = |stamp: &Stamp| [stamp.utc_ns, stamp.tai_ns, stamp.monotonic_ns];
         let Some(span) = TimeSpan::of_start(self.start.monotonic_ns) else { return true };
@@ -467,7 +468,8 @@ impl Manifest {
 
     /// Encodes the manifest.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Only maps with keys other than strings and failing writers cause errors, and there are none here.
+        // Serialisation fails only for maps with keys other than strings and for failing writers, and there are none
+        // here.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         SEAL.put(&mut bytes);
         bytes
@@ -483,7 +485,7 @@ fn greatest(counts: &serde_json::Value) -> u64 {
     }
 }
 
-/// Atomically replaces the run's manifest: after a crash either the old or the new one exists, complete.
+/// Atomically replaces the run's manifest: after a crash, either the complete old one or the complete new one exists.
 pub(crate) fn replace(run: &Directory, bytes: &[u8]) -> Result<(), RunError> {
     Ok(replace_file(run, MANIFEST, bytes)?)
 }

@@ -11,7 +11,7 @@ const MOST_BYTES: usize = 400;
 /// Maximum number of marks that are read.
 const MOST: usize = 10_000;
 
-/// A moment of a run, with a note.
+/// A note on a moment of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// Time, host's `CLOCK_MONOTONIC`, ns.
@@ -21,17 +21,17 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// A mark; long texts are truncated.
+    /// Creates a mark; long texts are truncated.
     pub fn new(t_ns: Ns, text: &str) -> Self {
         Self { t_ns, text: cut(text, MOST_BYTES).into() }
     }
 
-    /// A mark for a change of the clock state reported by a stream's sender.
+    /// Creates a mark for a change of the clock state that a stream's sender reported (smpSynch).
     pub fn of_synch(stream: &StreamSpec, before: u8, change: &SynchChange) -> Self {
         Self::new(change.t, &format!("{}: smpSynch {before} -> {}", stream.short(), change.synch))
     }
 
-    /// Adds the mark to a run, even during its recording: a line is appended in one write.
+    /// Adds the mark to a run, even during its recording: the line is appended by a single write.
     ///
     /// # Errors
     /// The file cannot be written, or is a link, a pipe, or a file with another name.
@@ -39,7 +39,7 @@ impl Mark {
         self.add_to(&Directory::open(run).map_err(StoreError::write(run.join(MARKS)))?).map(drop)
     }
 
-    /// Returns the number of bytes appended.
+    /// Appends the mark; returns the number of bytes appended.
     pub(crate) fn add_to(&self, run: &Directory) -> Result<u64, RunError> {
         let line = lines::of(std::slice::from_ref(self));
         let written = run.append(MARKS).and_then(|mut file| {
@@ -51,7 +51,7 @@ impl Mark {
     }
 }
 
-/// A run's marks in order of time, and the number of damaged lines.
+/// Loads a run's marks, in order of time; also returns the number of damaged lines.
 pub(crate) fn load(run: &Path, span: TimeSpan) -> Result<(Vec<Mark>, u64), RunError> {
     let mut marks = Vec::new();
     let damaged = lines::for_each(&run.join(MARKS), |mark: Mark| {

@@ -7,9 +7,9 @@ use crate::{
 use latpath_partstore::{merge, Names, SmallParts, Span};
 use std::sync::mpsc::Receiver;
 
-/// Rows from which a part is no longer merged.
+/// Number of rows from which a part is no longer merged.
 const LARGE_ROWS: u64 = 500_000;
-/// Minimum total rows of a merge.
+/// Minimum number of rows of all parts that are merged at once.
 const MERGE_ROWS: u64 = 1_000_000;
 
 /// A closed part.
@@ -18,7 +18,8 @@ pub(crate) struct Finished {
     pub rows: u64,
 }
 
-/// Merges parts until the encoder closes the channel. Errors do not stop the recording: the parts stay as they are.
+/// Merges parts until the encoder closes the channel. Errors do not stop the recording: the remaining parts are not
+/// merged.
 pub(crate) fn run(names: &Names, finished: Receiver<Finished>) -> Option<RunError> {
     let (mut small, mut error) = (SmallParts::new(LARGE_ROWS, MERGE_ROWS), None);
     let mut merge = |spans: Option<Vec<Span>>| {
@@ -33,10 +34,10 @@ pub(crate) fn run(names: &Names, finished: Receiver<Finished>) -> Option<RunErro
     error
 }
 
-/// Merges adjacent parts into one and removes them.
+/// Merges adjacent parts into one and removes the originals.
 fn merge_all(names: &Names, spans: &[Span]) -> Result<(), RunError> {
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Ok(()) };
-    // The points of all these parts, in order of appearance.
+    // Collects the points of all these parts, in order of appearance.
     let mut points: Vec<String> = Vec::new();
     for span in spans {
         for point in names.open(*span)?.columns().filter_map(point_of) {

@@ -28,7 +28,7 @@ impl JourneyReader {
         self.0.rows()
     }
 
-    /// The points that have columns, in their order.
+    /// The points that have columns, in the order of the columns.
     pub fn points(&self) -> impl Iterator<Item = &str> {
         self.0.columns().filter_map(point_of)
     }
@@ -39,7 +39,7 @@ impl JourneyReader {
         times.reduce(|a, b| Some((a?.0.min(b?.0), a?.1.max(b?.1)))).flatten()
     }
 
-    /// Whether a row group may contain a selected journey.
+    /// Whether a row group may contain a selected journey, according to its statistics.
     pub fn may_hold(&self, group: usize, select: &Select) -> bool {
         let in_time = |(first, last)| select.may_match(first, last);
         let in_streams = |(min, max)| {

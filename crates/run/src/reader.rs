@@ -31,7 +31,7 @@ pub enum Condition {
     Killed,
 }
 
-/// Where a run's journeys are.
+/// Location of a run's journeys.
 #[derive(Debug)]
 pub(crate) enum Parts {
     /// In the parts of its directory.
@@ -50,7 +50,7 @@ impl Parts {
     }
 }
 
-/// A run that is open for reading, without any changes to it.
+/// A run that is open for reading; reading does not change it.
 #[derive(Debug)]
 pub struct Run {
     pub(crate) path: PathBuf,
@@ -69,15 +69,16 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens a run. Unreadable parts become notes, as long as there is a manifest.
+    /// Opens a run. If there is a valid manifest, unreadable parts only cause notes.
     ///
     /// # Errors
     /// There is no valid manifest, or it cannot be read.
     pub fn open(path: &Path) -> Result<Self, RunError> {
-        // A run that is being created has no manifest yet. Testing its lock could keep its writer from acquiring it,
-        // and make the run look killed.
+        // A run that is being created has no manifest yet. Testing the lock could keep the run's writer from acquiring
+        // it, which would make the run look killed.
         Manifest::load(path)?;
-        // Before the manifest, which otherwise could precede an end seen here.
+        // Tested before the manifest is loaded: otherwise the recording could end in between, and the older manifest
+        // would make the run look killed.
         let locked = is_locked(path);
         let mut manifest = Manifest::load(path)?;
         let condition = match (manifest.state, locked) {
@@ -93,7 +94,7 @@ impl Run {
         let directory = Directory::open(&journeys_path).map_err(StoreError::read(&journeys_path))?;
         let parts = partstore::open(&Names::new(directory), condition == Condition::Recording)?;
         if condition == Condition::Recording {
-            // By now it may name points of the latest parts.
+            // Meanwhile the manifest may have been replaced by one with the points of the latest parts.
             manifest = Manifest::load(path)?;
         }
         let span = manifest.span();
@@ -217,13 +218,12 @@ impl Run {
         &self.marks
     }
 
-    /// The programs that kept the host's clocks synchronised, and events of the clocks; empty in runs of earlier
-    /// versions.
+    /// The programs that synchronised the host's clocks, and events of the clocks; empty in runs of earlier versions.
     pub fn sync(&self) -> &SyncHistory {
         &self.sync
     }
 
-    /// All points; a point's id is its index.
+    /// All points; the ID of a point is its index.
     pub fn points(&self) -> &[PointInfo] {
         &self.manifest.points
     }
@@ -238,7 +238,7 @@ impl Run {
         self.times
     }
 
-    /// Duration of the run up to its end, or without one to the latest journey, ns.
+    /// Duration of the run up to its end, or up to the last write or journey if it has no end, ns.
     pub fn elapsed_ns(&self) -> Ns {
         let written = self.manifest.written_ns.max(self.times.map_or(Ns::MIN, |(_, last)| last));
         let end = self.manifest.end.as_ref().map_or(written, |end| end.monotonic_ns);
@@ -292,7 +292,7 @@ impl Run {
         }
     }
 
-    /// A capture with all records.
+    /// Loads a capture with all its records.
     ///
     /// # Errors
     /// The capture does not exist, or is damaged.
@@ -305,7 +305,7 @@ impl Run {
         }
     }
 
-    /// The possible times of the run.
+    /// The time span that is possible for the run.
     pub(crate) fn span(&self) -> TimeSpan {
         self.manifest.span()
     }
@@ -319,7 +319,7 @@ impl Run {
     }
 }
 
-/// Adds points of a part that the manifest lacks (because it was lost or edited).
+/// Adds points of a part that are missing from the manifest (because it was lost or edited).
 fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a str>, notes: &mut Vec<String>) {
     for name in names {
         if known.iter().any(|p| p.point.to_string() == *name) {
@@ -335,8 +335,8 @@ fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a st
     }
 }
 
-/// Takes the lock that marks the recording as in progress. The kernel releases it when the process ends in any way.
-/// `None` if the file system has no locks.
+/// Takes the lock that marks the recording as in progress. The kernel releases it when the process ends for any reason.
+/// `None` if the lock cannot be taken, e.g. because the file system has no locks.
 pub(crate) fn lock(run: &Directory) -> Option<Flock<File>> {
     Flock::lock(run.try_clone_file().ok()?, FlockArg::LockExclusiveNonblock).ok()
 }

@@ -37,7 +37,8 @@ impl Replaced {
         Ok(Some(Self { above, name, aside, run }))
     }
 
-    /// The directory above the run, the run's name in it, and the run.
+    /// Opens the run; returns its parent directory, its name there, and its own directory. `None` if there is nothing
+    /// to replace.
     fn find(path: &Path) -> Result<Option<(Directory, OsString, Directory)>, RunError> {
         let Err(exists) = Writer::refuse_existing(path) else { return Ok(None) };
         let Ok((above, name)) = Directory::of_file(path) else { return Err(exists) };
@@ -62,7 +63,7 @@ impl Replaced {
 
 impl Drop for Replaced {
     fn drop(&mut self) {
-        // Fails if a new run has the name.
+        // The rename fails if a new run has taken the name.
         let _ = self.above.rename(&self.aside, &self.name);
     }
 }

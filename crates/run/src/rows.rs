@@ -5,13 +5,13 @@ use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::{Ns, StreamId};
 use std::ops::Range;
 
-/// Journeys in columns.
+/// A batch of journeys, stored in columns.
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     pub(crate) points: usize,
-    /// Bits as in [`Journey::samples`].
+    /// Points with a computed time in all rows, as in [`Journey::samples`].
     pub(crate) samples: u64,
-    /// Combined [`TimeSpan::excess`] of all times.
+    /// [`TimeSpan::excess`] of all times, combined by `|`.
     pub(crate) excess: u64,
     /// Stream of each journey.
     pub stream: Vec<StreamId>,
@@ -25,15 +25,15 @@ pub struct Rows {
     pub duplicates: Vec<u32>,
     /// Whether the packet was overtaken.
     pub out_of_order: Vec<bool>,
-    /// Drop note plus one, 0 for none.
+    /// Index of the drop note plus one; 0 for none.
     pub drop_note: Vec<u16>,
-    /// Packets directly before it that no point saw.
+    /// Number of packets lost directly before this one without any sighting.
     pub missing_before: Vec<u32>,
-    /// Per point, a column of times; valid where `seen` has the bit.
+    /// One column of times per point; a time is valid if the point's bit is set in `seen`.
     pub t: Vec<Vec<Ns>>,
-    /// Per point, a column of CPUs; empty if a scan did not request them.
+    /// One column of CPUs per point; empty unless the scan requested them.
     pub cpu: Vec<Vec<u16>>,
-    /// Per point, a column of threads; empty if a scan did not request them.
+    /// One column of thread IDs per point; empty unless the scan requested them.
     pub tid: Vec<Vec<u32>>,
 }
 
@@ -52,7 +52,7 @@ impl Rows {
         rows
     }
 
-    /// Consecutive journeys of one stream: the stream, and their rows.
+    /// Iterates over groups of consecutive journeys of one stream; returns the stream and the range of rows of each.
     pub fn by_stream(&self) -> impl Iterator<Item = (StreamId, Range<usize>)> + '_ {
         let mut begin = 0;
         self.stream.chunk_by(|a, b| a == b).map(move |same| {
@@ -72,8 +72,8 @@ impl Rows {
         self.stream.is_empty()
     }
 
-    /// Whether no difference of two times, or of two such differences, can overflow, which is always true without
-    /// faulty clocks.
+    /// Whether neither the difference between two times, nor that between two such differences, can overflow. True
+    /// unless a clock is faulty.
     #[inline]
     pub fn are_times_close(&self) -> bool {
         TimeSpan::holds(self.excess)
@@ -140,13 +140,13 @@ impl Rows {
         (self.points, self.excess) = (points, 0);
     }
 
-    /// Stops storing CPUs and threads until cleared, because they are unknown.
+    /// Stops storing CPUs and thread IDs, which are unknown, until the batch is cleared.
     pub fn leave_out_details(&mut self) {
         self.cpu.clear();
         self.tid.clear();
     }
 
-    /// Appends a journey. Points beyond this batch's must be unseen.
+    /// Appends a journey. It must have no sightings at points that this batch lacks.
     pub fn push(&mut self, j: &Journey) {
         self.stream.push(j.stream);
         self.key.push(j.key);
@@ -181,7 +181,7 @@ impl Rows {
         extend(&mut self.tid, &other.tid);
     }
 
-    /// Calls `call` with one journey.
+    /// Calls `call` with the journey in this row.
     ///
     /// # Panics
     /// There is no such row.
@@ -218,7 +218,7 @@ impl Rows {
         }
     }
 
-    /// Time of the earliest sighting of a row, ns; 0 without any.
+    /// Time of a row's earliest sighting, ns; 0 if it has none.
     pub fn first_time(&self, row: usize) -> Ns {
         let seen = self.seen[row] & !self.samples;
         let times = self.t.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);

@@ -21,7 +21,7 @@ use std::sync::{
 pub struct Scan<A> {
     /// The gatherer of each worker.
     pub gathered: Vec<A>,
-    /// Parts with unreadable row groups, and why; their other row groups are included.
+    /// Errors of the parts that contain unreadable row groups; their other row groups are included.
     pub damaged: Vec<RunError>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Reading<'a> {
         Self { select, points: names.len(), span: run.span(), table, group: Group::default(), rows }
     }
 
-    /// Reads one part; returns the first error after all row groups were tried. `add` returns whether to continue.
+    /// Reads one part. Tries all row groups, then returns the first error. `add` returns whether to continue.
     fn part(&mut self, run: &Run, part: usize, add: &mut dyn FnMut(&Rows) -> bool) -> Result<(), RunError> {
         match run.parts() {
             Parts::Files(parts) => parts.get(part).map_or(Ok(()), |part| self.file(part, add)),
@@ -156,7 +156,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Passes the selected rows on; returns whether to continue.
+/// Passes the selected rows to `add`; returns whether to continue.
 fn pass(select: &Select, rows: &mut Rows, add: &mut dyn FnMut(&Rows) -> bool) -> bool {
     if !select.is_everything() {
         rows.keep(|rows, row| select.matches(rows.stream[row], rows.first_time(row)));

@@ -9,7 +9,7 @@ pub(crate) struct Seal {
 }
 
 impl Seal {
-    /// Inserts the checksum of an object, whose last bytes are `end`.
+    /// Inserts the checksum into an object that ends in `end`.
     pub fn put(&self, object: &mut Vec<u8>) {
         object.truncate(object.len().saturating_sub(self.end.len()));
         let sum = sum_of(object);

@@ -3,22 +3,22 @@
 use latpath_model::{Ns, StreamId};
 use std::collections::HashMap;
 
-/// Selection of journeys, by their first sightings.
+/// Selection of journeys by stream and by the time of their first sighting.
 #[derive(Clone, Debug)]
 pub struct Select {
-    /// The streams; `None` for all.
+    /// The selected streams; `None` for all.
     pub streams: Option<Vec<StreamId>>,
-    /// Minimum time, host's `CLOCK_MONOTONIC`, ns.
+    /// Start of the selected interval (inclusive), host's `CLOCK_MONOTONIC`, ns.
     pub from_ns: Ns,
-    /// Time before which journeys are selected, ns.
+    /// End of the selected interval (exclusive), host's `CLOCK_MONOTONIC`, ns.
     pub to_ns: Ns,
-    /// Instants of the journeys, ascending; `None` for all.
+    /// Times of first sighting to select, ascending, ns; `None` for all.
     pub at_ns: Option<Vec<Ns>>,
     /// Spans whose journeys are excluded.
     pub except: Spans,
     /// Spans outside which journeys are excluded; `None` for all.
     pub only: Option<Spans>,
-    /// Whether to read CPUs and threads. Without them reading is twice as fast, and `cpu` and `tid` are empty.
+    /// Whether to read CPUs and thread IDs. If not, `cpu` and `tid` are empty, and reading takes half the time.
     pub cpus_and_threads: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for Select {
 }
 
 impl Select {
-    /// Restricts the selection to journeys at one of these instants.
+    /// Restricts the selection to journeys first seen at one of these times.
     pub fn first_seen_at(mut self, mut times: Vec<Ns>) -> Self {
         times.sort_unstable();
         self.at_ns = Some(times);
@@ -59,7 +59,7 @@ impl Select {
             && self.only.as_ref().is_none_or(|only| only.contain(stream, t))
     }
 
-    /// `to_ns` is exclusive, but its maximum excludes nothing.
+    /// Whether a time is before `to_ns`. If that is the maximum, no time is excluded.
     fn is_before_end(&self, t: Ns) -> bool {
         t < self.to_ns || self.to_ns == Ns::MAX
     }

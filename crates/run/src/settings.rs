@@ -8,19 +8,20 @@ use std::{io::Read, path::Path};
 
 /// The file in a run's directory.
 pub(crate) const SETTINGS: &str = "settings.json";
-/// Maximum length of the file, bytes: latpath writes no longer one.
+/// Maximum size of the file, bytes. latpath never writes a larger one.
 const MOST: u64 = 64 << 20;
-/// Checksum of the file.
+/// Format of the file's checksum.
 const SEAL: Seal = Seal { before: ",\"xxh64\":\"", end: "}" };
 
-/// Writes the file, replaced whole: after a crash the old or the new one exists.
+/// Writes the file atomically: after a crash, either the old or the new version exists.
 pub(crate) fn keep(run: &Directory, settings: &RunSettings) -> Result<(), RunError> {
     let mut bytes = serde_json::to_vec(settings).expect("plain structs become JSON");
     SEAL.put(&mut bytes);
     Ok(replace_file(run, SETTINGS, &bytes)?)
 }
 
-/// Empty if the run has no such file, like runs of earlier versions. An error if the file cannot be read or is damaged.
+/// Loads the file. Empty if the run has none, like runs of earlier versions. Fails if the file cannot be read or is
+/// damaged.
 pub(crate) fn load(run: &Path) -> Result<RunSettings, RunError> {
     let path = run.join(SETTINGS);
     let mut bytes = Vec::new();

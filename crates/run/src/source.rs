@@ -1,4 +1,4 @@
-//! Journeys in a file of another format: they are converted as they are read, and form a run without a directory.
+//! Journeys in a file of another format. They are converted while being read, and form a run without a directory.
 
 use crate::{reader::Parts, Condition, Deficiency, Manifest, Rows, Run, RunError, SpikeFile, SpikeFiles};
 use latpath_capture::{Head, RankedCapture};
@@ -12,7 +12,8 @@ pub trait JourneySource: Send + Sync + Debug {
     /// Number of parts.
     fn parts(&self) -> usize;
 
-    /// Passes the journeys of a part on, in batches over all points of the manifest, until `pass` returns false.
+    /// Passes the journeys of a part to `pass`, in batches that have all points of the manifest, until `pass` returns
+    /// false.
     ///
     /// # Errors
     /// The file cannot be read, or is damaged.
@@ -24,13 +25,13 @@ pub trait JourneySource: Send + Sync + Debug {
 pub struct SourceFacts {
     /// Number of readable journeys.
     pub journeys: u64,
-    /// Earliest and latest first sighting, ns.
+    /// Times of the earliest and the latest first sighting, ns.
     pub times: Option<(Ns, Ns)>,
     /// Size of the file, bytes.
     pub bytes: u64,
     /// Data that the file lacks.
     pub deficiencies: Vec<Deficiency>,
-    /// Captures around late packets, with the data that the file has.
+    /// Captures around late packets, with as much data as the file contains.
     pub captures: Vec<RankedCapture>,
 }
 
@@ -67,7 +68,7 @@ impl OpenSource {
 }
 
 impl Run {
-    /// A run whose journeys are in a file of another format. It has no marks and no samples of clocks.
+    /// A run whose journeys are in a file of another format. It has no marks and no clock samples.
     pub fn of_source(path: &Path, manifest: Manifest, facts: SourceFacts, source: Box<dyn JourneySource>) -> Self {
         let texts = facts.deficiencies.iter().map(|one| one.text.clone());
         Self {

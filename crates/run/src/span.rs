@@ -1,34 +1,35 @@
-//! The possible times of a run. Restricting times to them makes all arithmetic with two times safe.
+//! Valid range of a run's times. Within it, the difference between two times cannot overflow, nor can the difference
+//! between two such differences.
 
 use latpath_model::Ns;
 
 /// Maximum distance of a run's start from 0 on its timeline, ns: 146 years. The start of an imported run is UTC.
 const LATEST_START: Ns = 1 << 62;
-/// Maximum distance of a time from the run's start, ns: 73 years. A guest whose clock starts in 1970 is within it.
+/// Maximum distance of a time from the run's start, ns: 73 years. Enough for a guest whose clock starts in 1970.
 const REACH: Ns = 1 << 61;
-/// Why a file with an impossible time is damaged.
+/// Reason given for rejecting a file with an impossible time as damaged.
 pub(crate) const IMPOSSIBLE: &str = "a time in it is more than 73 years away from the run's start";
 
-/// The possible times of a run, by its start.
+/// Valid range of a run's times, given by its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimeSpan {
     start: Ns,
 }
 
 impl TimeSpan {
-    /// `None` if the start is impossible.
+    /// The range of a run with this start; `None` if the start is impossible.
     pub fn of_start(start: Ns) -> Option<Self> {
         (start.unsigned_abs() <= LATEST_START.unsigned_abs()).then_some(Self { start })
     }
 
-    /// A number whose high bits are set if and only if the run cannot have this time: the numbers of many times can be
-    /// combined by `|` and tested at once.
+    /// A value with its high bits set if and only if the time is impossible in this run. The values of many times can
+    /// be combined by `|` and tested at once.
     #[inline]
     pub fn excess(self, t: Ns) -> u64 {
         t.wrapping_sub(self.start).wrapping_add(REACH) as u64
     }
 
-    /// Whether all times with this combined number are possible.
+    /// Whether all times combined in this value are possible.
     pub fn holds(excess: u64) -> bool {
         excess < 2 * REACH.unsigned_abs()
     }

@@ -21,8 +21,8 @@ use std::{
 
 /// Name of the directory in a run.
 pub const SPIKES: &str = "spikes";
-/// Maximum number of captures waiting to be written. More are discarded: the joining thread does not wait for the disk
-/// because of a spike.
+/// Maximum number of captures waiting to be written. Any beyond that are discarded, so that a spike never makes the
+/// joining thread wait for the disk.
 const UNDER_WAY: usize = 32;
 /// Maximum number of files that are read.
 const MOST_FILES: usize = 100_000;
@@ -37,7 +37,7 @@ pub struct SpikesRecord {
     pub late_kept: Vec<u64>,
     /// Kept captures with late packets: files in `spikes`.
     pub captures: u64,
-    /// Discarded captures with late packets, because of the limits or their rate.
+    /// Captures with late packets that were discarded because of the limits or because they came too fast.
     pub captures_not_kept: u64,
     /// Kept baseline captures.
     pub baselines: u64,
@@ -55,7 +55,7 @@ fn number_of(name: &str) -> Option<u32> {
     (file_name(number) == name).then_some(number)
 }
 
-/// State shared by the thread and the writer.
+/// State shared by the writing thread and the writer.
 #[derive(Debug, Default)]
 struct Shared {
     /// Captures discarded because too many were waiting.
@@ -99,16 +99,16 @@ impl Spikes {
     /// Adds a capture, and waits for the disk if necessary.
     pub fn push_patiently(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
-        // If the thread has ended, it has left an error.
+        // If the thread has ended, its error is reported by `error`.
         let _ = captures.send(frozen.capture.record_bytes(), frozen);
     }
 
-    /// The thread's error, once.
+    /// Takes the thread's error, so that it is returned only once.
     pub fn error(&self) -> Option<RunError> {
         self.shared().error.take()
     }
 
-    /// Sets the counts that are known here.
+    /// Sets the counts of captures in the manifest's record.
     pub fn report(&self, record: &mut SpikesRecord, passed_over: u64) {
         let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
@@ -192,9 +192,9 @@ pub struct SpikeFile {
 /// The captures of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SpikeFiles {
-    /// Ordered by number, which is nearly the order of time.
+    /// The files, ordered by capture number, which is nearly chronological.
     pub files: Vec<SpikeFile>,
-    /// Unreadable files, with the reason.
+    /// Notes on unreadable files, each with the reason.
     pub notes: Vec<String>,
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
     for number in numbers {
         match head_of(&directory.join(file_name(number)), number, span) {
             Ok(file) => found.files.push(file),
-            // Just replaced by a worse one.
+            // The writer has just removed this file in favour of a worse capture.
             Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == io::ErrorKind::NotFound => {}
             Err(e) => found.notes.push(e.to_string()),
         }

@@ -16,7 +16,7 @@ pub(crate) fn append(run: &Directory, records: &[SyncRecord]) -> Result<u64, Run
     Ok(lines.len() as u64)
 }
 
-/// The history, and the number of damaged lines. A run of an earlier version has none.
+/// Loads the history; returns it with the number of damaged lines. A run of an earlier version has no history.
 pub(crate) fn load(run: &Path, span: TimeSpan) -> Result<(SyncHistory, u64), RunError> {
     let mut history = SyncHistory::default();
     let damaged = lines::for_each(&run.join(SYNC), |record: SyncRecord| {

@@ -16,13 +16,13 @@ const MOST: u64 = 64 << 20;
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stored {
-    /// Only the host runs virtual machines.
+    /// Format for runs in which only the host runs virtual machines.
     OfHost(Vec<Vm>),
     ByMachine(VmsByMachine),
 }
 
-/// Returns the file's checksum. Earlier versions know only the host's list, whose format other machines' lists must not
-/// have.
+/// Writes the file, and returns its checksum. Earlier versions can only read the host's list, so that format is used
+/// unless another machine has virtual machines.
 pub(crate) fn keep(run: &Directory, vms: &VmsByMachine) -> Result<String, RunError> {
     let bytes = match vms.machines().all(|machine| machine == HOST) {
         true => serde_json::to_vec(vms.of(HOST)),
@@ -33,7 +33,7 @@ pub(crate) fn keep(run: &Directory, vms: &VmsByMachine) -> Result<String, RunErr
     Ok(sum_of(&bytes))
 }
 
-/// Empty if the run has no such file: reports then only lack names. Fails if the checksum differs.
+/// Loads the file. Empty if the run has no such file: reports then only lack names. Fails if the checksum differs.
 pub(crate) fn load(run: &Path, sum: Option<&str>) -> Result<VmsByMachine, RunError> {
     let path = run.join(VMS);
     let mut bytes = Vec::new();

@@ -42,22 +42,22 @@ const PART_TIME: Duration = Duration::from_secs(1);
 const PART_ROWS: usize = 1_000_000 - GROUP_ROWS;
 /// Interval at which the manifest is written if only its counters change.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
-/// Interval at which `utc` and `tai` are sampled, ns; they are also sampled when the time of day is set.
+/// Interval at which `utc` and `tai` are sampled, ns; they are also sampled when the time of day is stepped.
 const SAMPLE_TIME: Ns = 60_000_000_000;
-/// Number of batches of rows (one is being filled, the others are on their way to the encoder), and size of a batch,
-/// bytes: with many points it has fewer rows.
+/// Number of batches of rows: one is being filled, the others are queued for the encoder. `BATCH_BYTES` is the size of
+/// a batch, bytes: the more points, the fewer rows it has.
 const BATCHES: usize = 6;
 const BATCH_BYTES: usize = 5 << 19;
 /// Rows between checks of the clock and the batch's size.
 const LOOK_EVERY: usize = 256;
-/// Disk space reserved during a recording, so that its last manifest can be written on a full disk.
+/// File that reserves disk space during a recording, so that the last manifest can be written even if the disk is full.
 const RESERVE: &str = ".reserve";
 const RESERVED: usize = 64 << 10;
 
 /// Writes a run. Rows are collected here, encoded on a second thread and merged on a third.
 ///
 /// Call [`Writer::push`] for each journey, [`Writer::tick`] several times per second even without journeys, and
-/// [`Writer::finish`] at the end. A run dropped earlier is marked as interrupted, or removed
+/// [`Writer::finish`] at the end. A run that is dropped before it is finished is marked as interrupted, or removed
 /// ([`Writer::remove_unless_finished`]).
 pub struct Writer {
     run: Directory,
@@ -67,7 +67,7 @@ pub struct Writer {
     rows: Rows,
     /// Whether CPUs and threads of sightings are known.
     has_details: bool,
-    /// Rows of the open part in full batches.
+    /// Number of rows of the open part that are in full batches.
     part_rows: usize,
     part_began: Option<Instant>,
     manifest_due: bool,
@@ -84,13 +84,13 @@ pub struct Writer {
     merger: Option<JoinHandle<Option<RunError>>>,
     stored: Arc<Stored>,
     spikes: Option<Spikes>,
-    /// Spikes that were not captured.
+    /// Number of spikes that were not captured.
     passed_over: u64,
     part_time: Duration,
     settings: RunSettings,
     /// End of the run, if it differs from the time of closing.
     end: Option<Stamp>,
-    /// The possible times of the run, and the number of journeys dropped for impossible ones.
+    /// Valid range of the run's times. `impossible`: number of journeys dropped because of a time outside it.
     span: TimeSpan,
     impossible: u64,
     closed: bool,
@@ -106,7 +106,7 @@ impl Writer {
     /// The directory exists and is not empty, is not private, or cannot be written.
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
-        // A run contains names of threads, commands, and kernel addresses.
+        // Private, because a run contains thread names, commands and kernel addresses.
         let (run, above) = Self::make_directory(path)?;
         let above = (above, path.file_name().unwrap_or_default().into());
         let lock = lock(&run);
@@ -174,8 +174,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Creates or opens the run's directory, and opens its parent. From here on the run is accessed by its descriptor:
-    /// the parent's owner may rename it and put a link in its place.
+    /// Creates or opens the run's directory, and opens its parent. From then on the run is accessed only through its
+    /// descriptor, because the owner of the parent may rename it and put a link in its place.
     fn make_directory(path: &Path) -> Result<(Directory, Directory), RunError> {
         let failed = || StoreError::write(path);
         let above = path.file_name().and(path.parent()).unwrap_or(path);
@@ -184,7 +184,7 @@ impl Writer {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 Self::refuse_existing(path)?;
                 let run = Directory::open(path).map_err(failed())?;
-                // Checked again, because it may have been replaced.
+                // Checked again, because the directory may have been replaced.
                 refuse_shared(path, run.why_shared())?;
                 match run.names().map_err(failed())?.is_empty() {
                     true => run,
@@ -267,7 +267,7 @@ impl Writer {
         self.stored.bytes.load(Ordering::Relaxed) + captures
     }
 
-    /// Number of journeys that are safely on disk.
+    /// Number of journeys that are durable on disk.
     pub fn stored(&self) -> u64 {
         self.stored.journeys.load(Ordering::Relaxed)
     }
@@ -277,8 +277,8 @@ impl Writer {
         self.part_time = time;
     }
 
-    /// Changes the manifest. Points may only be added at the end, before any journey with them. It is written with the
-    /// next part, or within some seconds if only figures changed.
+    /// Changes the manifest. New points may only be appended, and before any journey that has them. The manifest is
+    /// written with the next part, or within some seconds if only figures changed.
     ///
     /// # Errors
     /// As for [`Self::push`].
@@ -292,7 +292,7 @@ impl Writer {
         let after = shape(&self.manifest);
         self.manifest_due |= before != after || segments != self.manifest.segments || routes != self.manifest.routes;
         if before.0 != after.0 {
-            // A part has the points that its rows were made with.
+            // All rows of a part must have the same points.
             self.end_part()?;
             let rows = std::mem::take(&mut self.rows);
             self.rows = self.emptied(rows, after.0);
@@ -301,7 +301,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores the machines' virtual machines in their own file: there may be many, and they are written once.
+    /// Stores the virtual machines of all machines in a separate file: there may be many, and they are written only
+    /// once.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -310,8 +311,8 @@ impl Writer {
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }
 
-    /// Stores a machine's settings at the start of the recording, in a separate file, so that a killed recording has
-    /// them too.
+    /// Stores a machine's settings at the start of the recording, in a separate file, so that they survive if the
+    /// recording is killed.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -344,15 +345,15 @@ impl Writer {
         Ok(())
     }
 
-    /// Stores a capture, if it is among the worst. It is written by another thread, whose errors [`Self::tick`]
-    /// returns.
+    /// Stores a capture if it is among the worst. Another thread writes it; [`Self::tick`] returns that thread's
+    /// errors.
     pub fn push_capture(&mut self, ranked: RankedCapture) {
         if let Some(spikes) = &self.spikes {
             spikes.push(ranked);
         }
     }
 
-    /// Stores a capture of an import: waits for the disk instead of discarding it.
+    /// Stores an imported capture: waits for the disk instead of discarding the capture.
     ///
     /// # Errors
     /// The error of an earlier capture.
@@ -383,14 +384,14 @@ impl Writer {
         self.samples.push(sample);
     }
 
-    /// Sets the end of the run, if it differs from the time of closing, as for imports.
+    /// Sets the end of the run, for runs such as imports that did not end when the writer is closed.
     pub fn end_at(&mut self, end: Stamp) {
         self.end = Some(end);
     }
 
-    /// Adds a journey. Waits if the disk is too slow; the manifest counts this.
+    /// Adds a journey. Waits if the disk is too slow; the manifest counts such waits.
     ///
-    /// After an error the run is closed, readable up to there, and marked as interrupted.
+    /// After an error the run is closed and marked as interrupted; the journeys written so far can be read.
     ///
     /// # Errors
     /// The run cannot be written.
@@ -403,7 +404,7 @@ impl Writer {
         }
         let seen = journey.t.iter().enumerate().filter(|(point, _)| journey.seen >> point & 1 == 1);
         if !TimeSpan::holds(seen.fold(0, |excess, (_, t)| excess | self.span.excess(*t))) {
-            // Readers would reject its whole row group.
+            // If it were written, readers would reject its whole row group.
             self.impossible += 1;
             return Ok(());
         }
@@ -477,7 +478,7 @@ impl Writer {
         self.send(Work::Points(points))
     }
 
-    /// These rows, cleared, and resized for this many points.
+    /// Clears these rows, and resizes them for the run's current number of points.
     fn emptied(&self, mut rows: Rows, points: usize) -> Rows {
         rows.clear(points);
         if !self.has_details {
@@ -534,14 +535,14 @@ impl Writer {
         }
     }
 
-    /// The encoder's error, after closing the run with it.
+    /// Closes the run after an error of the encoder, and returns that error.
     fn fail(&mut self) -> RunError {
         let error = self.join().err().unwrap_or_else(|| RunError::ThreadGone(self.run.path().into()));
         let _ = self.close(Some(error.to_string()));
         error
     }
 
-    /// Ends both threads.
+    /// Waits for both threads to end.
     fn join(&mut self) -> Result<(), RunError> {
         self.work = None;
         let gone = || RunError::ThreadGone(self.run.path().into());
@@ -562,7 +563,8 @@ impl Writer {
             return Ok(());
         }
         self.closed = true;
-        // On a full disk parts and captures compete for the last space; this is the manifest's. It may be gone already.
+        // On a full disk, parts and captures compete for the last free space; the reserve is for the manifest. It may
+        // have been removed already.
         let _ = self.run.remove(RESERVE);
         let end = self.end.take().unwrap_or_else(Stamp::now);
         self.manifest.state = if interrupted_by.is_some() { State::Interrupted } else { State::Finished };
@@ -618,7 +620,7 @@ impl Drop for Writer {
     }
 }
 
-/// Rows of a batch over this many points: a power of two, by which vectors grow.
+/// Number of rows in a batch with this many points: a power of two, because vectors grow in powers of two.
 fn batch_rows(points: usize) -> usize {
     GROUP_ROWS.min(1 << (BATCH_BYTES / Rows::row_bytes(points)).ilog2())
 }

@@ -1,5 +1,5 @@
-//! Runs after a kill of their writer at any instant, and on a full disk. Each case needs its own process, which is this
-//! test program again.
+//! State of a run after its writer is killed at any instant, or on a full disk. Each case needs its own process, for
+//! which this test program starts itself again.
 
 use latpath_capture::{Capture, CaptureKind, Packet, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
                 writer.push_capture(spike(capture, 20_000));
                 push(writer, number)?;
                 let file = writer.path().join(SPIKES).join(format!("{capture:06}.spike"));
-                // Another thread writes it, and journeys could fill the disk before it does.
+                // Another thread writes the capture; without waiting, journeys could fill the disk first.
                 while !file.exists() {
                     writer.tick()?;
                     latpath_testkit::waits::pace(Duration::from_millis(1));
@@ -67,7 +67,7 @@ fn manifest() -> Manifest {
 }
 
 fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
-    // Incompressible noise.
+    // Noise, so that the times cannot be compressed.
     let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let t = [number as i64 * 250_000 + (noise >> 50) as i64, number as i64 * 250_000 + 20_000 + (noise >> 40) as i64];
     writer.push(&Journey {
@@ -100,7 +100,7 @@ fn reading(governor: &str) -> Reading {
     Reading { values: vec![value], ..Reading::default() }
 }
 
-/// Writes parts as fast as possible, and prints the number of safe journeys after each.
+/// Writes parts as fast as possible, and prints the number of durable journeys after each.
 fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_micros(500));
@@ -114,7 +114,7 @@ fn write_for_ever(directory: &Path) -> ExitCode {
             push(&mut writer, number).expect("room on the disk");
             number += 1;
         }
-        // The file is replaced repeatedly, so that some kill hits it during a replacement.
+        // The settings file is replaced repeatedly, so that some kills hit it during a replacement.
         if number % 1000 == 0 {
             writer.end_settings(HOST, reading("performance")).expect("room on the disk");
         }
@@ -170,7 +170,7 @@ fn killed() -> Result<(), Failed> {
         }
         let spikes = run.spikes();
         let whole = spikes.files.iter().filter(|f| run.capture(f.head.number).is_ok()).count();
-        // One capture more may exist until a less severe one is removed.
+        // There may be one capture more while a less severe one is about to be removed.
         if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > CAPTURES + 1 {
             return Err(format!("round {round}: {whole} spikes of {}: {:?}", spikes.files.len(), spikes.notes).into());
         }
@@ -198,7 +198,7 @@ fn fill_a_disk(directory: &Path, push: &mut dyn FnMut(&mut Writer, u64) -> Resul
     let mut writer = Writer::create(&directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_millis(5));
     writer.begin_spikes(RetentionPolicy::default()).expect("room on the disk");
-    // Far more than fits.
+    // Far more journeys than fit on the disk.
     let error = (0..20_000_000).find_map(|number| push(&mut writer, number).err());
     let Some(error) = error else { return ExitCode::FAILURE };
     println!("{error}");

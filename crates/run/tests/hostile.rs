@@ -110,7 +110,7 @@ fn each_missing_or_truncated_file_of_a_finished_run_is_a_deficiency() {
         writer.mark(&Mark::new(5, "x")).unwrap();
     }
     writer.finish().unwrap();
-    // Marks may be added later.
+    // A mark added later does not make the run deficient.
     Mark::new(6, "later").add(&path).unwrap();
     let found = || Run::open(&path).unwrap().deficiencies().to_vec();
     assert_eq!(found(), []);
@@ -130,7 +130,7 @@ fn each_missing_or_truncated_file_of_a_finished_run_is_a_deficiency() {
         assert!(found().iter().any(|one| one.kind == kind[0]), "{} is gone: {:?}", file.display(), found());
         let notes = Run::open(&path).unwrap().notes().to_vec();
         assert!(found().iter().all(|one| notes.contains(&one.text)), "{notes:?}");
-        // Half of the marks would still include those added during the recording.
+        // Half of the marks file would still include the marks added during the recording, so cut it to 9 bytes.
         let rest = if file.ends_with("marks.jsonl") { 9 } else { bytes.len() / 2 };
         fs::write(file, &bytes[..rest]).unwrap();
         assert!(found().iter().any(|one| one.kind == kind[1]), "{} is cut: {:?}", file.display(), found());
@@ -175,7 +175,7 @@ fn impossible_times_are_omitted_by_the_writer_and_damage_for_the_reader() {
     };
     assert_eq!(read(&Run::open(&path).unwrap()), (3, String::new()));
 
-    // The times of the same part are impossible in a run that began at another time.
+    // The same times are impossible in a run that began at another time.
     let manifest_file = path.join(MANIFEST);
     let edit = |start: &str| {
         let text = fs::read_to_string(&manifest_file).unwrap();

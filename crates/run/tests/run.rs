@@ -107,7 +107,7 @@ fn read(run: &Path, select: &Select) -> Vec<Owned> {
 }
 
 fn sighting() -> impl Strategy<Value = Option<(Ns, u16, u32)>> {
-    // The possible times of a run: `span.rs`.
+    // Valid range of a run's times: see `span.rs`.
     let t = prop_oneof![0..1_000_000_000_000_i64, -(1_i64 << 60)..1 << 60];
     proptest::option::weighted(0.9, (t, any::<u16>(), any::<u32>()))
 }
@@ -256,8 +256,7 @@ fn a_recording_that_merges_its_parts_reads_whole_at_any_instant() {
                 reads.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // One part per journey, until the reader had a chance to run in between; but merging keeps up, as with one part
-        // per second.
+        // Writes one part per journey, with pauses in which merging catches up, as it would with one part per second.
         for n in 0..3000 {
             push(&mut writer, &Owned::plain(0, n, 3));
             writer.tick().unwrap();
@@ -314,7 +313,7 @@ fn a_damaged_part_is_named_and_the_others_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run");
     let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
-    // Large enough not to be merged.
+    // Enough journeys for parts that are too large to be merged.
     let mut row = Owned::plain(0, 0, 3);
     for n in 0..2_100_000 {
         row.number = n;
@@ -324,7 +323,7 @@ fn a_damaged_part_is_named_and_the_others_are_read() {
         push(&mut writer, &row);
     }
     writer.finish().unwrap();
-    // A slow machine creates more of them.
+    // The number of parts varies: a slow machine creates more.
     let mut parts: Vec<_> =
         std::fs::read_dir(path.join(JOURNEYS)).unwrap().map(|entry| entry.unwrap().path()).collect();
     parts.sort();
@@ -356,7 +355,7 @@ fn a_single_bit_that_flips_in_a_part_is_reported_or_changes_nothing() {
     let part = path.join(JOURNEYS).join("part-00000000.parquet");
     let (whole, expected) = (std::fs::read(&part).unwrap(), read(&path, &everything()));
     let notes = Run::open(&path).unwrap().notes().to_vec();
-    // Flips bits throughout the file, at all bit positions.
+    // Flips bits throughout the file, at every bit position within a byte.
     for n in 0..1_000 {
         let bit = n * (whole.len() * 8) / 1_000 + n % 8;
         let mut bytes = whole.clone();
@@ -423,7 +422,7 @@ fn a_directory_writable_by_others_is_refused_and_a_run_is_private() {
     for directory in ["", JOURNEYS, SPIKES] {
         assert_eq!(of(&run.join(directory)), 0o700, "{directory}");
     }
-    // Planted by a hostile owner of the directory: replaced, not followed.
+    // A link planted by a hostile owner of the directory must be replaced, not followed.
     let target = dir.path().join("target");
     std::fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, run.join(".manifest.json.tmp")).unwrap();
@@ -546,7 +545,7 @@ fn a_step_of_the_time_of_day_is_noticed_and_sampled() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run");
     let mut manifest = manifest(&POINTS);
-    // As if the clock had been set forward since then.
+    // As if the clock had been set forward by 5 s since the start.
     manifest.start.utc_ns -= 5_000_000_000;
     manifest.start.tai_ns -= 5_000_000_000;
     let start = manifest.start.clone();

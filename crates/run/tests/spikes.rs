@@ -1,4 +1,4 @@
-//! Captures read back as written into a run.
+//! Captures are read back from a run exactly as they were written.
 
 use latpath_capture::{
     Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, RankedCapture, RetentionLimits, RetentionPolicy,

@@ -11,7 +11,7 @@ use latpath_stats::units;
 use ratatui::text::{Line, Span};
 use unicode_width::UnicodeWidthStr;
 
-/// State, rate, journeys, stream, time.
+/// The first line: state, rate, journeys, stream, time.
 pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     let theme = &model.theme;
     let flow = shown.flow(&model.watch);
@@ -48,7 +48,7 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     fit(parts, "  ", width, theme)
 }
 
-/// Troubles, on at most `lines` lines (current ones may take two); without troubles one line with that message.
+/// The troubles, on at most `lines` lines (current ones may take two). If there are none, one line reports that.
 pub fn alerts(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let is_in_header =

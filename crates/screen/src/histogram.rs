@@ -9,14 +9,14 @@ use latpath_stats::{text::right, Bucket, SegmentFigures};
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Span};
 use unicode_width::UnicodeWidthStr;
 
-/// Columns for the labels of the vertical axis.
+/// Width of the labels of the vertical axis, columns.
 const MARGIN: usize = 5;
-/// Lower end of the vertical axis below a count of 1, decades, so that a single journey has a visible bar.
+/// Distance of the vertical axis's lower end below a count of 1, decades, so that a single journey has a visible bar.
 const FLOOR: f64 = 0.35;
-/// Maximum distance from the data at which the threshold is drawn, decades.
+/// Maximum distance of the threshold from the data at which it is drawn, decades.
 const REACH: f64 = 2.0;
 
-/// The horizontal axis: its ends as decimal logarithms of ns, and its number of columns.
+/// The horizontal axis: its bounds as decimal logarithms of ns, and its width in columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
     lo: f64,
@@ -28,7 +28,7 @@ fn log(ns: Ns) -> f64 {
     (ns.max(1) as f64).log10()
 }
 
-/// The next of 1, 2, 5, 10… at or below (`up`: at or above) this logarithm.
+/// The logarithm of the nearest of 1, 2, 5, 10... at or below this one (`up`: at or above).
 fn snap(log: f64, up: bool) -> f64 {
     let steps = [0.0, 2_f64.log10(), 5_f64.log10(), 1.0];
     let (whole, rest) = (log.floor(), log - log.floor());
@@ -42,7 +42,7 @@ fn snap(log: f64, up: bool) -> f64 {
 }
 
 impl Axis {
-    /// An axis that shows all of these buckets, and the threshold if it is near.
+    /// An axis that covers all these buckets, and the threshold if it is near.
     fn over(buckets: &[Bucket], threshold: Ns, width: usize) -> Option<Self> {
         let full = buckets.iter().filter(|b| b.count > 0 && b.to_ns > 0);
         let lo = full.clone().map(|b| log(b.from_ns)).min_by(f64::total_cmp)?;
@@ -51,7 +51,7 @@ impl Axis {
         if threshold > 0 {
             let at = log(threshold);
             if at < hi + REACH && at > lo - REACH {
-                // Slightly beyond the threshold, so that its line is inside.
+                // Extend the axis slightly beyond the threshold, so that its line is visible.
                 (lo, hi) = (lo.min(snap(at - 0.05, false)), hi.max(snap(at + 0.05, true)));
             }
         }
@@ -61,19 +61,19 @@ impl Axis {
         (width > 0).then_some(Self { lo, hi, width })
     }
 
-    /// Position of a time in columns; may be outside.
+    /// Position of a time on the axis, columns; may be outside the axis.
     fn at(&self, ns: Ns) -> f64 {
         (log(ns) - self.lo) / (self.hi - self.lo) * self.width as f64
     }
 
-    /// The column of a time, if it is inside.
+    /// The column of a time; `None` if it is outside the axis.
     fn column(&self, ns: Ns) -> Option<usize> {
         let at = self.at(ns);
         (at >= 0.0 && at < self.width as f64).then_some(at as usize)
     }
 
-    /// Journeys by column. A bucket that spans several columns is spread evenly over them, in whole journeys; otherwise
-    /// columns slightly wider than a bucket would show artificial teeth.
+    /// Number of journeys per column. The journeys of a bucket that spans several columns are distributed evenly over
+    /// them; otherwise columns slightly wider than a bucket would show artificial teeth.
     fn counts(&self, buckets: &[Bucket]) -> Vec<u64> {
         let mut counts = vec![0_u64; self.width];
         let last = self.width - 1;
@@ -84,7 +84,7 @@ impl Axis {
             let mut given = 0;
             for (column, sum) in counts.iter_mut().enumerate().take(end).skip(first) {
                 let share = if b > a { ((column as f64 + 1.0).min(b) - a) / (b - a) } else { 1.0 };
-                // Rounded as a running sum, so that the parts add up to the bucket.
+                // Round the running sum, so that the columns' shares add up to the bucket's count.
                 let upto = if column + 1 == end { bucket.count } else { (bucket.count as f64 * share).round() as u64 };
                 let upto = upto.clamp(given, bucket.count);
                 *sum = sum.saturating_add(upto - given);
@@ -114,7 +114,7 @@ impl Axis {
     }
 }
 
-/// Height of a bar in eighths of a line, at least one for any count but 0.
+/// Height of a bar in eighths of a line; at least 1 unless the count is 0.
 fn eighths(count: u64, top: f64, rows: usize) -> usize {
     if count == 0 {
         return 0;
@@ -134,7 +134,7 @@ fn block(eighths: usize, theme: &Theme) -> char {
     }
 }
 
-/// Draws the histogram of a segment called `name`; below three rows or 24 columns only the title.
+/// Draws the histogram of a segment called `name`. With fewer than three rows or 24 columns, draws only the title.
 pub fn draw(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, area: Rect, buf: &mut Buffer) {
     title(segment, name, threshold, theme, area, buf);
     if area.height < 3 || area.width < 24 {
@@ -206,7 +206,7 @@ fn vertical(top: f64, rows: usize, plot: Rect, theme: &Theme, buf: &mut Buffer) 
     let mut last = None;
     for decade in 0..=top as u32 {
         let row = (eighths(10_u64.saturating_pow(decade), top, rows).saturating_sub(1)) / 8;
-        // One label per row; with many rows a free row between two.
+        // One label per row at most.
         if last.is_some_and(|l| row < l + 1) {
             continue;
         }

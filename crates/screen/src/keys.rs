@@ -31,7 +31,7 @@ pub struct Decoder {
     pending: Vec<u8>,
 }
 
-/// Maximum length of a sequence, bytes; longer ones are not keys.
+/// Maximum length of a sequence, bytes; longer ones are discarded.
 const MAX_SEQUENCE: usize = 16;
 
 impl Decoder {
@@ -39,7 +39,7 @@ impl Decoder {
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Key> {
         let mut keys = Vec::new();
         for &byte in bytes {
-            // Ctrl-C is recognised after any bytes.
+            // Ctrl-C is recognised even in the middle of a sequence.
             if byte == 0x03 {
                 self.pending.clear();
             }
@@ -51,7 +51,7 @@ impl Decoder {
                     self.pending.clear();
                     keys.push(key);
                 }
-                // An escape without a sequence was the key itself.
+                // The escape did not start a sequence: it was the Escape key itself.
                 Step::EscapeThen => {
                     keys.push(Key::Escape);
                     self.pending = vec![byte];
@@ -65,14 +65,15 @@ impl Decoder {
         keys
     }
 
-    /// Ends a pause without bytes: a pending escape was the key itself.
+    /// Called after a pause without bytes: a pending escape byte was the Escape key itself. Discards other pending
+    /// bytes.
     pub fn pause(&mut self) -> Option<Key> {
         let escape = self.pending == [0x1b];
         self.pending.clear();
         escape.then_some(Key::Escape)
     }
 
-    /// Whether a sequence is incomplete.
+    /// Whether there are pending bytes of an incomplete sequence.
     pub fn waits(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -88,7 +89,7 @@ enum Step {
 fn decode(bytes: &[u8]) -> Step {
     match bytes {
         [0x1b] | [0x1b, b'[' | b'O'] => Step::More,
-        // The Linux console's F1 to F5.
+        // The Linux console sends this for F1 to F5.
         [0x1b, b'[', b'['] => Step::More,
         [0x1b, b'[', b'[', b'A'] => Step::Key(Key::F1),
         [0x1b, b'[', b'[', _] => Step::Nothing,

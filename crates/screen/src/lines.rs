@@ -1,4 +1,4 @@
-//! Fits fragments into lines: drops them by importance, or wraps them; cuts are always marked.
+//! Fits fragments into lines: drops the least important ones, or wraps them. Cuts are always marked.
 
 use crate::theme::Theme;
 use ratatui::{
@@ -57,7 +57,7 @@ pub fn wrap(
         let span = Span::styled(theme.cut(&span.content, width), span.style);
         let last_line = out.len() + 1 == lines.max(1);
         let more = total - i - 1;
-        // Room for the mark of omitted spans, if there may be any.
+        // Room for `+N`, in case the remaining spans do not fit.
         let kept = if last_line && more > 0 { 4 } else { 0 };
         let need = span.width() + if line.is_empty() { 0 } else { gap_width };
         if !line.is_empty() && used + need + kept > width {

@@ -14,7 +14,7 @@ use std::{cmp::Reverse, time::Duration};
 /// Order of the segments table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// The classic names first, then neighbours in the order of the route.
+    /// Segments with classic names first, then those between neighbours in the order of the route.
     Path,
     P99,
     Max,
@@ -58,7 +58,7 @@ pub enum View {
 pub enum Overlay {
     None,
     Help,
-    /// Losses, clocks and notes in full, from this line on.
+    /// Losses, clocks and notes in full, scrolled to this line.
     Details(usize),
 }
 
@@ -82,7 +82,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A screen without figures. `time_of_day` formats the time a number of nanoseconds ago.
+    /// A screen without figures. `time_of_day` formats the time of day that was a given number of nanoseconds ago.
     pub fn new(theme: Theme, time_of_day: fn(Ns) -> String) -> Self {
         Self {
             theme,
@@ -151,7 +151,7 @@ impl Model {
         chosen.or_else(total).unwrap_or(0)
     }
 
-    /// Handles a key; returns the action left to the caller.
+    /// Handles a key; returns an action if the caller has to handle it.
     pub fn key(&mut self, key: Key) -> Option<Action> {
         match key {
             Key::Interrupt | Key::Char('q' | 'Q') => return Some(Action::Quit),
@@ -222,7 +222,7 @@ impl Model {
         self.segment = Some(rows[at].name.clone());
     }
 
-    /// Cycles through all streams together, then each.
+    /// Cycles through the choice of streams: all together, then each in turn.
     fn move_stream(&mut self, on: bool) {
         let Some(shown) = self.shown() else { return };
         let streams = &shown.summary.streams;
@@ -247,7 +247,7 @@ impl Model {
     }
 }
 
-/// The displayed figures: of all streams, or of the selected one.
+/// The displayed figures: those of all streams, or of the selected one.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     pub summary: &'a Summary,

@@ -8,7 +8,8 @@ use unicode_width::UnicodeWidthStr;
 pub struct Path<'a>(pub &'a Summary);
 
 impl Path<'_> {
-    /// A point by its full name: its number and short name, or the full name if it is not on the path.
+    /// Short name of a point, given its full name: its number and short name, or the full name if it is not on the
+    /// path.
     pub fn point(&self, name: &str, theme: &Theme) -> String {
         match self.0.number(name) {
             Some(n) => format!("{n} {}", theme.clean(&short(&self.0.points[n - 1]))),
@@ -16,7 +17,8 @@ impl Path<'_> {
         }
     }
 
-    /// Name of a segment in at most `width` columns: `Thyp 2→5`, or `2→3 tx@vnet0` (its end) for neighbours.
+    /// Name of a segment in at most `width` columns: `Thyp 2→5`, or for neighbours `2→3 tx@vnet0` with the segment's
+    /// end.
     pub fn segment(&self, segment: &SegmentFigures, theme: &Theme, width: usize) -> String {
         let name = theme.clean(&segment.name);
         let Some(numbers) = self.0.numbers(segment, theme.letters) else { return theme.cut(&name, width) };
@@ -38,7 +40,8 @@ impl Path<'_> {
         self.0.numbers(segment, theme.letters).unwrap_or_else(|| theme.cut(&theme.clean(&segment.name), 16))
     }
 
-    /// The path in unbreakable pieces: (machine, if it changes here; number and short name).
+    /// The path in pieces that must not be broken. Each is a machine (if it differs from the previous piece's) and the
+    /// point's number and short name.
     pub fn pieces(&self, theme: &Theme) -> Vec<(Option<String>, String)> {
         let mut machine = None;
         let piece = |(i, p): (usize, &Point)| {
@@ -50,7 +53,7 @@ impl Path<'_> {
     }
 }
 
-/// A point without its machine.
+/// Name of a point without its machine.
 fn short(point: &Point) -> String {
     format!("{}@{}", point.kind, point.device)
 }

@@ -14,7 +14,7 @@ use ratatui::{
     widgets::{Clear, Widget},
 };
 
-/// The keys, then the marks.
+/// Text of the help: the keys, then the marks.
 const HELP: [&str; 20] = [
     " KEYS",
     " q, Ctrl-C      quit",
@@ -63,7 +63,7 @@ fn window(text: Vec<String>, from: usize, area: Rect, model: &Model, buf: &mut B
     Clear.render(area, buf);
     let title = text.first().cloned().unwrap_or_default();
     let room = usize::from(area.height).saturating_sub(1);
-    // The last line cannot be scrolled above the bottom.
+    // Scrolling stops when the last line is at the bottom.
     let from = from.min(text.len().saturating_sub(room + 1));
     let mut out = vec![Line::styled(text::pad(&title, usize::from(area.width)), model.theme.warn())];
     out.extend(text.into_iter().skip(1 + from).take(room).map(Line::raw));

@@ -34,7 +34,7 @@ fn loss(model: &Model, loss: &Loss, path: &Path<'_>) -> String {
     format!("{} after {}{reason}", theme.count(loss.count), path.point(&loss.place, theme))
 }
 
-/// Losses: one line if `lines` is 1, else one per place.
+/// Losses: one line in total if `lines` is 1, else one per place.
 pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let (theme, path) = (&model.theme, Path(shown.summary));
     let all = shown.losses();
@@ -46,7 +46,7 @@ pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
     let share = format!("{} of {}", share(total, shown.journeys()), theme.count(shown.journeys()));
     if lines <= 1 {
         let mut spans = vec![sum];
-        // A text that is too long for a line is cut rather than omitted.
+        // A fragment too long for a line is cut rather than omitted.
         let longest = width.saturating_sub(LABEL + 16).max(20);
         let places = all.iter().filter(|l| l.count > 0);
         spans.extend(places.map(|one| Span::raw(theme.cut(&loss(model, one, &path), longest))));
@@ -84,13 +84,14 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
             let (p50, max) = (theme.duration(s.times.p50_ns), theme.duration(s.times.max_ns));
             text.push_str(&format!(", {} p50 {p50} max {max}", theme.clean(&s.name)));
         }
-        // Slow paths have priority.
+        // The slow paths (all but the first) are dropped last.
         part(if i == 0 { 1 } else { 0 }, text)
     };
     (!all.is_empty()).then(|| labelled(model, "paths", all.iter().enumerate().map(one).collect(), width))
 }
 
-/// Causes of late packets: one line each, the worst first, at most `lines`; then the latest packet if there is room.
+/// Causes of late packets, one line each, the worst first, at most `lines`; then the latest late packet if there is
+/// room.
 pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let Some(late) = shown.summary.late.as_ref().filter(|late| late.late > 0 && lines > 0) else { return Vec::new() };
@@ -100,7 +101,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
         return vec![labelled(model, "late", vec![part(0, text)], width)];
     }
     let mut out = Vec::new();
-    // Sums over causes and culprits come first, if there is room for more than the first cause.
+    // The largest sums by cause and by culprit come first if there is room for more than one line.
     let sums: Vec<String> = [&late.by_cause, &late.by_culprit]
         .iter()
         .filter_map(|sums| sums.first())
@@ -140,7 +141,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
     out
 }
 
-/// Lines needed for the causes of late packets.
+/// Number of lines needed for the causes of late packets.
 pub fn late_lines(shown: &Shown<'_>) -> usize {
     let late = shown.summary.late.as_ref().filter(|late| late.late > 0);
     late.map_or(0, |late| {
@@ -148,12 +149,12 @@ pub fn late_lines(shown: &Shown<'_>) -> usize {
     })
 }
 
-/// Complete, incomplete, duplicates, order, never seen, malformed.
+/// Counts of packets: complete, incomplete, duplicate, out of order, never seen, malformed.
 pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     let theme = &model.theme;
     let fault = |rank, n: u64, what: &str| {
         let style = if n > 0 { theme.bad() } else { Style::new() };
-        // In a short line, existing faults have priority over zero counts.
+        // On a short line, faults that occurred have priority over counts of zero.
         part(if n > 0 { 1 } else { rank }, Span::styled(format!("{} {what}", theme.count(n)), style))
     };
     let lost_by = |lan: Lan| Some(fault(2, lost_on(shown.lans(), lan)?, &format!("not by LAN {}", lan.name())));
@@ -186,7 +187,7 @@ fn clock(model: &Model, machine: &MachineFigures) -> Vec<Fragment> {
 /// The machines' clocks: one line each, at most `lines`.
 pub fn clocks(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let mut machines: Vec<_> = shown.summary.machines.iter().collect();
-    // If not all fit, faults come first, then the largest bounds.
+    // If not all fit, faulty clocks come first, then those with the largest error bounds.
     machines.sort_by_key(|m| (m.fault.is_none(), std::cmp::Reverse(m.error_bound_ns)));
     if machines.is_empty() {
         let text = match (shown.summary.points.is_empty(), names::one_machine(shown.summary)) {

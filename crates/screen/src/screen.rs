@@ -38,19 +38,19 @@ pub enum ScreenError {
     Terminal(#[source] io::Error),
 }
 
-/// A request of the user that the caller must handle.
+/// A user's request that the caller must handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// End: `q`, Ctrl-C, or one of SIGINT, SIGTERM, SIGHUP.
     Quit,
     /// Count from zero. The screen detects that the figures start from zero.
     Reset,
-    /// The displayed figures were frozen (`true`) or released. No action is needed: measuring continues, and `show`
-    /// must be called as before, since the line of troubles remains live.
+    /// The displayed figures were frozen (`true`) or released. No action is needed. Measuring continues, and `show`
+    /// must still be called, because the line of troubles remains live.
     Pause(bool),
 }
 
-/// Maximum time between redraws, so that "no packets for N s" stays current.
+/// Maximum time between redraws, so that a displayed time such as "no packets for N s" stays current.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// The terminal interface. While it exists the terminal is in raw mode on its alternate screen; dropping it restores
@@ -63,8 +63,8 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Acquires the terminal of stdout. Letters, blocks and colours follow `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM` and
-    /// `NO_COLOR`.
+    /// Acquires the terminal of stdout. Character set, blocks and colours follow `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM`
+    /// and `NO_COLOR`.
     ///
     /// # Errors
     /// There is no terminal, or it cannot show a screen; nothing has been changed.
@@ -86,7 +86,7 @@ impl Screen {
         self.draw()
     }
 
-    /// Shows the causes of late packets between two summaries, without waiting for the next one.
+    /// Shows newly found causes of late packets without waiting for the next summary.
     ///
     /// # Errors
     /// The terminal is gone, or was restored after a panic.
@@ -95,8 +95,8 @@ impl Screen {
         self.draw()
     }
 
-    /// Waits up to `timeout` for a request that the caller must handle; `None` if there was none. Keys that change the
-    /// display are handled here, and signals are only noticed here: call it in a loop.
+    /// Waits up to `timeout` for a request that the caller must handle; `None` if there was none. Call it in a loop:
+    /// keys that change the display and signals are only handled here.
     ///
     /// SIGTSTP and Ctrl-Z stop the process here, with the terminal restored, until it is continued.
     ///

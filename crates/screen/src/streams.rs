@@ -14,7 +14,7 @@ use latpath_stats::{SegmentFigures, StreamFigures};
 use ratatui::{buffer::Buffer, layout::Rect, style::Style};
 use unicode_width::UnicodeWidthStr;
 
-/// Columns: title, width, and the minimum width of the screen that shows it.
+/// Columns: title, width, and the minimum screen width at which the column is shown.
 const COLUMNS: [(&str, usize, usize); 8] = [
     ("rate/s", 9, 0),
     ("journeys", 13, 84),

@@ -1,4 +1,4 @@
-//! Direct calls of libc: the local time of day, and whether a signal has a handler.
+//! Direct calls to libc: the local time of day, and whether a signal has a handler.
 
 use latpath_model::Ns;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,7 +24,7 @@ pub fn time_of_day(ago: Ns) -> String {
     }
 }
 
-/// Whether this signal has another disposition than the default.
+/// Whether this signal's disposition differs from the default.
 pub fn is_handled(signal: i32) -> bool {
     // SAFETY: `sigaction` is plain old data for which all zeroes is a valid value; with a null new action the call only
     // reads the current one into it.

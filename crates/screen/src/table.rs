@@ -20,13 +20,14 @@ use unicode_width::UnicodeWidthStr;
 struct Column {
     title: &'static str,
     width: usize,
-    /// Columns of rank 0 are removed last. Those of rank [`EXTRA`] or higher are shown only if no name has to be cut.
+    /// Columns with the highest rank are dropped first. Those of rank [`EXTRA`] or higher are shown only if no name has
+    /// to be cut.
     rank: u8,
     sort: Option<Sort>,
     cell: fn(&SegmentFigures, &Theme, usize) -> (String, Style),
 }
 
-/// Minimum rank of columns that yield to names.
+/// Minimum rank of columns that are dropped rather than cut names.
 const EXTRA: u8 = 8;
 
 fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
@@ -37,7 +38,7 @@ fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
     if ns < 0 {
         (text, theme.bad())
     } else if ns < segment.error_bound_ns {
-        // Shorter than the clocks can resolve.
+        // The time is below the clocks' error bound.
         let text = if text.width() < 8 { format!("~{text}") } else { text };
         (text, theme.faint())
     } else {
@@ -45,7 +46,7 @@ fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
     }
 }
 
-/// All columns in their order; `wide` adds space.
+/// All columns in their order; `wide` makes them wider.
 fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
     let t = if wide { 9 } else { 8 };
     let count = if wide { 13 } else { 7 };
@@ -96,7 +97,7 @@ fn rate_within(hz: f64, theme: &Theme, width: usize) -> String {
     }
 }
 
-/// Height of the whole table with its head, rows.
+/// Height of the whole table including its head, rows.
 pub fn height(shown: &Shown<'_>) -> usize {
     shown.segments().len().max(1) + 1
 }
@@ -173,7 +174,7 @@ impl List {
     }
 }
 
-/// The columns that fit, in order.
+/// The columns that fit, in their order.
 fn choose(all: Vec<Column>, width: usize, natural: usize) -> Vec<Column> {
     let mut keep = vec![false; all.len()];
     let mut used = 0;

@@ -33,7 +33,7 @@ pub fn width() -> Option<usize> {
     std::io::stdout().is_terminal().then(columns).flatten().filter(|columns| *columns > 0)
 }
 
-/// Whether the terminal is in raw mode for the screen. A panic in any thread restores it.
+/// Whether the terminal is in raw mode for the screen. Cleared when a panic in any thread restores the terminal.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
 
@@ -91,8 +91,8 @@ impl Signals {
     }
 }
 
-/// Set when the screen is closed. Signals without another handler then have their default effect; they would be
-/// swallowed otherwise, because the signal crate never removes its handlers.
+/// The flag that the screen is closed. While it is set, signals without another handler have their default effect. They
+/// would be ignored otherwise, because the signal crate never removes its handlers.
 fn closed() -> &'static Arc<AtomicBool> {
     static CLOSED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     CLOSED.get_or_init(Arc::default)
@@ -191,7 +191,7 @@ impl RawTerminal {
             return self.suspend().map(Some);
         }
         if came(&self.signals.resume) {
-            // Continued after SIGSTOP, which cannot be caught: the shell has changed the terminal's settings meanwhile.
+            // Continued after SIGSTOP, which cannot be caught: meanwhile the shell has changed the terminal's settings.
             return self.come_back().map(Some);
         }
         if came(&self.signals.resize) {
@@ -209,8 +209,8 @@ impl RawTerminal {
     }
 
     fn come_back(&mut self) -> Result<Input, ScreenError> {
-        // crossterm believes that raw mode is still on after SIGSTOP, although the shell disabled it: disable, then
-        // enable.
+        // After SIGSTOP, crossterm's state still says raw mode, although the shell has disabled it. Disable and enable
+        // it again.
         let _ = disable_raw_mode();
         enter().map_err(ScreenError::Terminal)?;
         self.screen.clear().map_err(ScreenError::Terminal)?;
@@ -226,10 +226,11 @@ impl RawTerminal {
 
     /// Waits for bytes and decodes them into keys; returns false if none came.
     ///
-    /// crossterm's reader is not used: it spins for ever once the terminal is gone, and blocks on half a sequence.
+    /// crossterm's reader is not used: it loops for ever once the terminal is gone, and blocks on an incomplete
+    /// sequence.
     fn read(&mut self, timeout: Duration) -> Result<bool, ScreenError> {
         let mut fds = [PollFd::new(self.input(), PollFlags::POLLIN)];
-        // Rounded up, so that the last fraction of a millisecond does not cause a busy loop.
+        // Rounded up, so that a remainder below 1 ms does not cause a busy loop.
         let ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
         let came = match poll(&mut fds, PollTimeout::from(ms)) {
             Ok(0) | Err(Errno::EINTR) => return Ok(false),

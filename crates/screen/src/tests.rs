@@ -18,7 +18,7 @@ fn unicode() -> Theme {
     Theme::of(Letters::Unicode, "xterm", "")
 }
 
-/// The screen after these seconds of a capture and these keys.
+/// The state of the screen after this many seconds of a scenario and these keys.
 fn model(theme: Theme, capture: Capture, seconds: u64, keys: &[Key]) -> Model {
     let mut model = Model::new(theme, |_| "03:12:05".into());
     for s in 1..=seconds {
@@ -63,7 +63,7 @@ fn normal_on_200_by_60() {
     picture("normal-200x60", &model(unicode(), Capture::Normal, 6, &[]), 200, 60);
 }
 
-/// Late packets, and their culprits.
+/// The state of a screen with late packets and their culprits.
 fn late(theme: Theme) -> Model {
     let mut model = Model::new(theme, |_| "03:12:05".into());
     let cause = |cause: &str, cpus: &[u32], who: &str, first, excess_ns, share_percent| CauseFigures {
@@ -117,7 +117,7 @@ fn the_sums_of_the_delay_come_before_single_causes_where_there_is_room() {
         ("waiting for its CPU 92 %, by vCPU 0 of guest7 91 %", "vhost of guest7 behind vCPU 0 of guest7");
     let high = screen(40);
     assert!(at(&high, sums).is_some() && at(&high, sums) < at(&high, first), "{high}");
-    // A single line shows the cause and the culprit.
+    // A screen with a single line for late packets shows the worst cause and its culprit.
     let heights = (5..40).map(screen).filter(|screen| screen.contains(first) && !screen.contains(sums)).count();
     assert!(heights > 0);
 }
@@ -222,7 +222,7 @@ fn the_linux_console_gets_only_what_its_fonts_have() {
     }
 }
 
-/// All cells of a row with this background.
+/// The text of all cells in a row that have this background.
 fn with_background(buffer: &Buffer, row: u16, colour: Color) -> String {
     let cells = (0..buffer.area.width).map(|x| &buffer[(x, row)]);
     cells.filter(|c| c.bg == colour).map(|c| c.symbol()).collect()
@@ -318,7 +318,7 @@ fn the_details_scroll_no_further_than_their_end() {
     assert!(text.contains("NOTES") && text.contains("disordered"), "{text}");
 }
 
-/// Figures made of arbitrary numbers and texts.
+/// Generates figures from arbitrary numbers and strings.
 struct Pool {
     numbers: Vec<i64>,
     texts: Vec<String>,
@@ -332,7 +332,7 @@ impl Pool {
     }
 
     fn count(&mut self) -> u64 {
-        // The sign becomes the top bit, which also yields counts beyond i64.
+        // The cast turns the sign into the top bit, which also yields counts above `i64::MAX`.
         self.number() as u64
     }
 

@@ -1,4 +1,4 @@
-//! Capabilities of the terminal: letters, block characters, colours. Colours are only used to carry meaning.
+//! Terminal capabilities: character set, block characters, colours. Colours are used only to convey meaning.
 
 use latpath_model::Ns;
 use latpath_stats::text;
@@ -22,7 +22,7 @@ pub struct Theme {
     pub colour: bool,
 }
 
-/// Whether the terminal has colours (`TERM`), and the user wants them (`NO_COLOR`).
+/// Whether the terminal supports colours (`TERM`), and the user has not disabled them (`NO_COLOR`).
 pub fn has_colours() -> bool {
     Theme::from_env().colour
 }
@@ -34,7 +34,8 @@ impl Theme {
         Self::of(Letters::from_env(), &var("TERM"), &var("NO_COLOR"))
     }
 
-    /// The theme for these letters, this `TERM` and this `NO_COLOR` (see no-color.org: any text but none counts).
+    /// The theme for this character set and these values of `TERM` and `NO_COLOR` (any non-empty value of the latter
+    /// disables colours, see no-color.org).
     pub fn of(letters: Letters, term: &str, no_color: &str) -> Self {
         let mono = term.is_empty() || term.starts_with("vt") || term.ends_with("-mono") || term.ends_with("-m");
         let blocks = match letters {
@@ -63,7 +64,7 @@ impl Theme {
         }
     }
 
-    /// Mark of a cut. The Linux console's fonts have no `…`.
+    /// Character that marks a cut. The Linux console's fonts have no `…`.
     pub fn ellipsis(&self) -> char {
         match self.blocks {
             Blocks::Eighths => '…',
@@ -122,7 +123,7 @@ impl Theme {
         }
     }
 
-    /// A limit set by the user: `200 µs` if it is whole, else as any duration.
+    /// A limit set by the user: `200 µs` if it is a whole number, else like any duration.
     pub fn limit(&self, ns: Ns) -> String {
         let text = self.duration(ns);
         match text.split_once(' ') {
@@ -137,7 +138,7 @@ impl Theme {
         self.letters.clean(text)
     }
 
-    /// A text cut to `width` columns, with an ellipsis if it was longer.
+    /// A string cut to `width` columns, with an ellipsis if it was longer.
     pub fn cut(&self, text: &str, width: usize) -> String {
         text::cut(text, width, self.ellipsis())
     }

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 /// Maximum age of an event that counts as current.
 const RECENT: Duration = Duration::from_secs(10);
-/// Maximum age of a summary, due every second, before the figures are in doubt.
+/// Maximum age of a summary (one is due every second) before the figures are in doubt.
 const FIGURES_DUE: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// A current problem.
+    /// A serious current problem.
     Alarm,
     /// A past alarm, or a minor current problem.
     Warn,
@@ -38,7 +38,7 @@ pub struct Trouble {
     pub text: String,
 }
 
-/// All troubles, worst first. `with_silence`: include the absence of packets, which the header may already show.
+/// All troubles, worst first. `with_silence` includes the absence of packets, which the header may already show.
 pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, with_silence: bool) -> Vec<Trouble> {
     let mut list = Vec::new();
     let mut add = |level, text| list.push(Trouble { level, text });
@@ -58,7 +58,7 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, 
     if flowing == Flowing::Yes && summary.streams.len() > 1 {
         let of = |want: fn(Flowing) -> bool| -> Vec<String> {
             let quiet = |s: &&latpath_stats::StreamFigures| {
-                // Nothing need happen that requires a reaction.
+                // A stream of reactions may have no packets: there may be nothing to react to.
                 !is_of_reactions(&s.stream) && watch.streams.get(&s.stream).is_some_and(|flow| want(flow.flowing(now)))
             };
             summary.streams.iter().filter(quiet).map(|s| names::stream(&s.stream, theme)).collect()
@@ -107,10 +107,10 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, 
     list
 }
 
-/// Maximum number of lines for current troubles, even if room is short.
+/// Maximum number of lines for current troubles when room is short.
 pub const ALARM_LINES: usize = 2;
 
-/// The first two names of a list, and the number of others.
+/// The first two names of a list and the number of the remaining ones; `None` if the list is empty.
 fn some_of(names: &[String]) -> Option<String> {
     match names {
         [] => None,

@@ -33,7 +33,7 @@ pub fn render(model: &Model, area: Rect, buf: &mut Buffer) {
     overlay::draw(model, &shown, area, buf);
 }
 
-/// A very small screen: state, trouble, the segments that fit, and below them other parts if there is room.
+/// Draws a very small screen: state, troubles, the segments that fit, and other parts below them if there is room.
 fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
@@ -53,11 +53,11 @@ fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     put(&foot, below(rest, room - foot.len()), buf);
 }
 
-/// Parts stacked vertically.
+/// Draws the parts above one another.
 fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
-    // Each part that can be shorter gets one line; then each in turn gets more, while the table and the histogram keep
-    // their minimum.
+    // Each flexible part gets one line. Spare lines are then granted to each in turn, while the table and the histogram
+    // keep their minimum height.
     let middle = table::height(shown).min(TABLE_ROWS.max(height / 3)) + HISTOGRAM_ROWS;
     let has_notes = usize::from(!shown.summary.notes.is_empty());
     let has_paths = usize::from(!shown.paths().is_empty());
@@ -98,7 +98,7 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     put(&foot, below(rest, room), buf);
 }
 
-/// Segments and histogram, with room divided by the selected view.
+/// Draws the segments and the histogram; the selected view determines how the room is divided.
 fn centre(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let (room, want) = (usize::from(area.height), table::height(shown));
     let rows = match model.view {
@@ -119,7 +119,8 @@ fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer)
     histogram::draw(segment, &name, shown.summary.threshold_ns, &model.theme, area, buf);
 }
 
-/// A large terminal: the table over the whole width, below it the histogram with everything else beside it.
+/// Draws the screen for a large terminal: the table across the whole width, below it the histogram, and everything else
+/// beside the histogram.
 fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
@@ -137,7 +138,7 @@ fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
         _ => table::height(shown).min(room / 2),
     };
     table::draw(model, shown, top(rest, rows), buf);
-    // Leaves an empty row.
+    // Leave an empty row below the table.
     let rest = below(rest, rows + 1);
     let side = (rest.width * 2 / 5).clamp(58, 90);
     let left = Rect { width: rest.width - side - 1, ..rest };

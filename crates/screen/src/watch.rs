@@ -18,10 +18,10 @@ const RATE_OVER: usize = 4;
 /// Whether packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flowing {
-    /// No packet yet, for this long.
+    /// No packet has arrived yet, for this long.
     Waiting(Duration),
     Yes,
-    /// No packet any more, for this long.
+    /// No packet has arrived for this long.
     Silent(Duration),
 }
 
@@ -58,7 +58,7 @@ impl Flow {
         last.1.saturating_sub(first.1) as f64 * 1e9 / ns as f64
     }
 
-    /// Whether packets arrive. A slow stream counts as silent after five of its own intervals.
+    /// Whether packets arrive. A slow stream counts as silent only after five times its mean interval.
     pub fn flowing(&self, now: Duration) -> Flowing {
         let Some(&(elapsed, journeys)) = self.samples.back() else {
             return Flowing::Waiting(now.saturating_sub(self.begun));
@@ -100,7 +100,7 @@ pub struct Watch {
     pub streams: HashMap<String, Flow>,
     pub lost: Tally,
     pub dropped: Tally,
-    /// Negative times, in the segment that has most of them.
+    /// Negative times in the segment with the most of them.
     pub negative: Tally,
     pub never_seen: Tally,
     pub malformed: Tally,
@@ -143,7 +143,7 @@ pub fn worst_negative(segments: &[SegmentFigures]) -> Option<&SegmentFigures> {
     segments.iter().filter(|s| s.times.negative > 0).max_by_key(|s| s.times.negative)
 }
 
-/// Journeys over the threshold: of `total`, else of the segment with the most.
+/// Journeys over the threshold: those of `total`, or else of the segment with the most.
 fn over_threshold(segments: &[SegmentFigures]) -> u64 {
     let total = segments.iter().find(|s| s.kind == SegmentKind::Total).map(|s| s.over_threshold);
     total.or_else(|| segments.iter().map(|s| s.over_threshold).max()).unwrap_or(0)

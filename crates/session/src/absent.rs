@@ -13,7 +13,7 @@ pub(crate) struct Absent {
     streams: Vec<StreamSpec>,
     /// The user's own segments, `NAME=FROM..TO`.
     segments: Vec<String>,
-    /// Whether each stream was reported, by its id.
+    /// Whether each stream was reported, indexed by stream ID.
     reported: Vec<bool>,
     began: Instant,
     /// Points and segments that were reported.
@@ -27,9 +27,9 @@ impl Absent {
         Self { streams, segments, reported, began: Instant::now(), unseen: Vec::new(), route: Vec::new() }
     }
 
-    /// Reports a new route, streams that became absent or arrived, and points and segments without packets. Points and
-    /// segments are reported after [`PATIENCE`], or at once if the session `is_over`. `seen` counts the packets of each
-    /// stream.
+    /// Reports a changed route, streams that have become absent or have arrived, and points and segments without
+    /// packets. Points and segments are reported after [`PATIENCE`], or at once if `is_over` (the session has ended).
+    /// `seen`: number of packets per stream.
     pub fn check(&mut self, follow: &Follow, seen: &[u64], events: &mut EventQueue, is_over: bool) {
         self.check_route(follow, events);
         if !is_over {
@@ -55,7 +55,7 @@ impl Absent {
         let waited_ns = waited.as_nanos() as Ns;
         for ((stream, reported), seen) in self.streams.iter().zip(&mut self.reported).zip(seen) {
             let name = || stream.to_string();
-            // Nothing need happen that requires a reaction.
+            // A stream of reactions may have no packets: there may be nothing to react to.
             if *seen == 0 && !*reported && waited >= PATIENCE && stream.reaction.is_none() {
                 *reported = true;
                 let is_listed = stream.matcher.protocol().info().is_listed;

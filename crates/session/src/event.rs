@@ -16,7 +16,7 @@ const MAX_WAITING: usize = 1024;
 pub enum Event {
     /// The route of the packets was found, or has changed.
     Route {
-        /// Its points, in the order in which packets pass.
+        /// Its points, in the order in which packets pass them.
         points: Vec<String>,
     },
     /// No packet of a stream has arrived for [`PATIENCE`](crate::PATIENCE).
@@ -25,7 +25,7 @@ pub enum Event {
         stream: String,
         /// Time waited so far, ns.
         waited_ns: Ns,
-        /// Whether listening finds streams of this protocol.
+        /// Whether frames of this protocol contain stream names, so that its streams can be listed.
         is_listed: bool,
     },
     /// The first packet of a stream that was reported absent has arrived.
@@ -35,14 +35,14 @@ pub enum Event {
         /// Time from the start of the wait, ns.
         after_ns: Ns,
     },
-    /// No packet was seen at a point that matches this pattern of the user.
+    /// No packet was seen at any point that matches this pattern set by the user.
     PointUnseen {
         /// The user's pattern.
         pattern: String,
         /// The points that saw packets.
         points: Vec<String>,
     },
-    /// No packet was seen at an end of this segment of the user.
+    /// No packet was seen at one end of this segment set by the user.
     SegmentUnseen {
         /// The segment, as `NAME=FROM..TO`.
         segment: String,
@@ -55,7 +55,7 @@ pub enum Event {
         capture: u32,
         /// Name of the stream.
         stream: String,
-        /// Its number in its stream.
+        /// Number of the packet in its stream.
         packet: u64,
         /// Its latency.
         took_ns: Ns,
@@ -70,7 +70,7 @@ pub enum Event {
         capture: u32,
         /// Number of late packets in it; 0 for a baseline.
         late: u64,
-        /// Latency of its slowest packet.
+        /// Latency of its slowest packet; 0 for a baseline.
         worst_ns: Ns,
     },
     /// The recording lacks the names of some virtual machines.
@@ -98,9 +98,9 @@ pub enum Event {
         /// The reason.
         why: String,
     },
-    /// A clock of this host is disordered, or in order again.
+    /// A disturbance of one of this host's clocks began or ended.
     Clock {
-        /// The event; its end is the time from which the clock was in order.
+        /// The event; its end is the time from which the clock was stable again.
         clock: SyncEvent,
     },
     /// Events were dropped here, because the caller did not take them in time.
@@ -146,7 +146,7 @@ impl EventQueue {
         }
     }
 
-    /// The next event. After the last one, [`Event::Dropped`] reports the number of dropped events.
+    /// Takes the next event. After the last one, [`Event::Dropped`] reports the number of dropped events.
     pub fn pop(&mut self) -> Option<Event> {
         let next = self.waiting.pop_front();
         next.or_else(|| match std::mem::take(&mut self.dropped) {

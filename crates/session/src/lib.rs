@@ -28,11 +28,11 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// The probes are attached; packets do not count yet.
+    /// The probes are attached, but packets are not counted yet.
     Settling,
-    /// Packets count.
+    /// Packets are counted.
     Running,
-    /// The session is over, and waits to be stopped.
+    /// The session has ended, and has to be stopped.
     Over(EndReason),
 }
 
@@ -46,7 +46,7 @@ pub enum EndReason {
     Packets,
     /// The recording has reached its maximum size on disk.
     Size,
-    /// A capture with late packets was taken, at which the recording stops by request.
+    /// A capture with late packets was taken, and the user requested to stop the recording at the first one.
     Spike,
     /// The replayed run has no further packets.
     EndOfRun,
@@ -57,7 +57,7 @@ pub enum EndReason {
 /// Conditions that end a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopAfter {
-    /// Maximum duration since packets count.
+    /// Maximum duration from the time at which packets are counted.
     pub duration: Option<Duration>,
     /// Maximum number of packets, all streams together.
     pub packets: Option<u64>,
@@ -71,7 +71,7 @@ impl StopAfter {
     }
 }
 
-/// A recording or a live view, stepped by its caller.
+/// A recording or a live view that its caller steps.
 pub trait Session {
     /// Processes the packets and events that have arrived, without waiting. Call it about 100 times a second.
     fn step(&mut self) -> State;
@@ -79,8 +79,8 @@ pub trait Session {
     /// The next event. Take all events after each step.
     fn next_event(&mut self) -> Option<Event>;
 
-    /// Steps until the session is over, `stop` is set or `each` breaks, and sleeps for `pace` between two steps. `each`
-    /// is called after each step. Returns the reason if the session is over.
+    /// Steps until the session has ended, `stop` is set or `each` breaks; sleeps for `pace` between steps. Calls `each`
+    /// after each step. Returns the reason if the session has ended.
     fn run_until(
         &mut self,
         stop: &AtomicBool,

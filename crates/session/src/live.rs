@@ -22,20 +22,20 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Options of a live view of streams.
 #[derive(Clone, Debug)]
 pub struct LiveOptions {
-    /// Options of following the streams.
+    /// Options for following the streams.
     pub follow: Options,
-    /// The user's own segments of `follow`: their absence is reported.
+    /// The user's own segments in `follow`; reported if they get no packets.
     pub named_segments: Vec<String>,
-    /// Limits for which to find the longest row of packets over the limit.
+    /// Limits for which to find the longest run of consecutive packets over the limit.
     pub row_limits: Vec<Ns>,
     /// Conditions that end the session.
     pub stop_after: StopAfter,
-    /// The watch of this host's clocks; `None` to omit them.
+    /// The monitor of this host's clocks; `None` to omit them.
     pub clocks: Option<Arc<Monitor>>,
 }
 
 impl LiveOptions {
-    /// Options to follow until the session is stopped.
+    /// Options for following streams until the session is stopped.
     pub fn new(follow: Options) -> Self {
         Self {
             follow,
@@ -47,25 +47,25 @@ impl LiveOptions {
     }
 }
 
-/// Options of a replay of a run.
+/// Options for replaying a run.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// Additional segments, `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Segments of a profile; added if the run has their points and no segment of the name exists.
+    /// Segments of a profile; each is added if the run has its points and no segment of the same name.
     pub possible_segments: Vec<String>,
-    /// Threshold of late packets; `None` for the run's own.
+    /// Threshold above which packets are late; `None` for the run's own.
     pub threshold: Option<Ns>,
-    /// Seconds of the run per second; infinite for as fast as it can be read.
+    /// Speed as a multiple of real time; infinite to replay as fast as the run can be read.
     pub speed: f64,
-    /// Limits for which to find the longest row of packets over the limit.
+    /// Limits for which to find the longest run of consecutive packets over the limit.
     pub row_limits: Vec<Ns>,
     /// Conditions that end the session.
     pub stop_after: StopAfter,
 }
 
 impl ReplayOptions {
-    /// Options to replay the whole run at this speed, with its own segments and threshold.
+    /// Options for replaying the whole run at this speed, with its own segments and threshold.
     pub fn new(speed: f64) -> Self {
         let (segments, possible_segments, row_limits) = (Vec::new(), Vec::new(), Vec::new());
         Self { segments, possible_segments, threshold: None, speed, row_limits, stop_after: StopAfter::default() }
@@ -103,12 +103,12 @@ pub struct LiveSession {
 }
 
 impl LiveSession {
-    /// Maximum time for which a capture should wait for packets in flight (`FlightOptions::max_wait`): the user waits
-    /// for the cause.
+    /// Maximum time for which a capture should wait for packets in flight (`FlightOptions::max_wait`); short, because
+    /// the user is waiting for the cause.
     pub const MAX_WAIT: Duration = LiveExplainer::MAX_WAIT;
 
-    /// Follows streams of this host and other machines. With `background`, the process's threads stay in the background
-    /// until the session is stopped, so that they do not delay packets.
+    /// Follows streams of this host and other machines. If `background` is given, the process's threads stay at
+    /// background priority until the session is stopped, so that they do not delay packets.
     ///
     /// # Errors
     /// If a machine cannot be reached, or the programs cannot be attached.
@@ -148,7 +148,7 @@ impl LiveSession {
         Ok(Self::of(replay, streams, explainer, stop_after))
     }
 
-    /// A live view of any source, whose captures the explainer gets.
+    /// A live view of any source; its captures are passed to the explainer.
     pub fn of(
         source: impl FigureSource + 'static,
         streams: Vec<StreamSpec>,
@@ -175,13 +175,13 @@ impl LiveSession {
         self.source.layout()
     }
 
-    /// Starts all figures from zero. The baseline stays.
+    /// Resets all figures to zero, but keeps the baseline.
     pub fn reset(&mut self) {
         self.source.reset();
         self.explainer.iter_mut().for_each(LiveExplainer::reset);
     }
 
-    /// Whether a cause of late packets was found that no summary has shown.
+    /// Whether a cause of late packets was found that no summary has included yet.
     pub fn has_news(&self) -> bool {
         self.explainer.as_ref().is_some_and(LiveExplainer::has_news)
     }
@@ -198,7 +198,7 @@ impl LiveSession {
     }
 
     /// Ends the session, and returns the figures of all packets. Waits up to two seconds for the captures of all
-    /// machines around the last late packets, and at most `for_causes` for their causes.
+    /// machines around the last late packets, and then up to `for_causes` for the causes.
     pub fn stop(&mut self, for_causes: Duration) -> Summary {
         self.source.stop();
         self.clocks.iter().for_each(|clocks| clocks.finish());
@@ -241,7 +241,7 @@ impl LiveSession {
 }
 
 impl Session for LiveSession {
-    /// As [`Session::step`]. After the end of a replayed run, the session can still be stepped, reset and shown.
+    /// See [`Session::step`]. After the end of a replayed run, the session can still be stepped, reset and shown.
     fn step(&mut self) -> State {
         self.source.step();
         self.explain();

@@ -29,28 +29,28 @@ const UPDATE: Duration = Duration::from_secs(1);
 /// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
-    /// Options of following the streams.
+    /// Options for following the streams.
     pub follow: Options,
-    /// The user's own segments of `follow`: their absence is reported.
+    /// The user's own segments in `follow`; reported if they get no packets.
     pub named_segments: Vec<String>,
-    /// The run's directory, to be created.
+    /// Path at which the run's directory is created.
     pub output: PathBuf,
-    /// Whether to replace an earlier run in that directory once this one begins; otherwise an earlier run is an error.
+    /// Whether to replace an earlier run at that path once this one begins; if not, an earlier run is an error.
     pub replace: bool,
     /// Conditions that end the session.
     pub stop_after: StopAfter,
     /// Size on disk at which the recording ends, bytes; journeys in progress are still written.
     pub max_size: Option<u64>,
-    /// Whether the recording ends with the first capture that has late packets.
+    /// Whether the recording ends after the first capture that has late packets.
     pub stop_on_spike: bool,
     /// Options of the kernel's own trace, if it runs during the recording.
     pub trace: Option<TraceOptions>,
-    /// The watch of this host's clocks, if it has begun; otherwise the recording starts its own.
+    /// The monitor of this host's clocks, if one is running; otherwise the recording starts its own.
     pub clocks: Option<Arc<Monitor>>,
 }
 
 impl RecordOptions {
-    /// Options to record into this directory until the session is stopped.
+    /// Options for recording to this path until the session is stopped.
     pub fn new(follow: Options, output: PathBuf) -> Self {
         Self {
             follow,
@@ -69,13 +69,13 @@ impl RecordOptions {
 /// Progress of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordProgress {
-    /// Time since packets count.
+    /// Time since the first counted packet, ns.
     pub elapsed_ns: u64,
     /// Number of journeys written.
     pub journeys: u64,
-    /// Bytes of the captures, and of the journeys before merging.
+    /// Size of the captures, and of the journeys before merging, bytes.
     pub bytes: u64,
-    /// Sightings lost in full buffers.
+    /// Number of sightings lost because a buffer was full.
     pub sightings_dropped: u64,
     /// Counts of late packets and of their captures; `None` without a flight recorder.
     pub spikes: Option<SpikesRecord>,
@@ -102,7 +102,7 @@ pub enum RecordError {
         stored: u64,
         /// State of the directory.
         directory: DirectoryState,
-        /// The error of writing.
+        /// The write error.
         source: RunError,
     },
     /// The run could not be completed.
@@ -113,10 +113,10 @@ pub enum RecordError {
         /// The error.
         source: RunError,
     },
-    /// The run is complete, but its directory has another name.
+    /// The run is complete, but its directory was renamed.
     #[error("somebody renamed {} while it was recorded: the run is whole, under another name", .0.display())]
     Renamed(PathBuf),
-    /// The session was stopped already.
+    /// The session has already been stopped.
     #[error("the recording was stopped before")]
     StoppedBefore,
 }
@@ -124,11 +124,11 @@ pub enum RecordError {
 /// State of a run's directory at the end of the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectoryState {
-    /// Under its name.
+    /// It still has its original name.
     InPlace,
-    /// Under another name.
+    /// It was renamed.
     Renamed,
-    /// Removed.
+    /// It was removed.
     Removed,
 }
 
@@ -160,7 +160,7 @@ pub struct RecordSession {
     trace: Option<Trace>,
     /// The host's settings, until they are written to the run.
     settings: Option<Reading>,
-    /// The run; `None` until packets count.
+    /// The run; `None` until packets are counted.
     recorder: Option<Recorder>,
     absent: Absent,
     clocks: Option<Arc<Monitor>>,
@@ -168,13 +168,13 @@ pub struct RecordSession {
     began: Instant,
     updated: Instant,
     state: State,
-    /// Error of creating the run.
+    /// Error that occurred while creating the run.
     refused: Option<RunError>,
 }
 
 impl RecordSession {
-    /// Connects to the machines and attaches the programs. With `background`, the process's threads stay in the
-    /// background until the recording is stopped, so that they do not delay packets.
+    /// Connects to the machines and attaches the programs. If `background` is given, the process's threads stay at
+    /// background priority until the recording is stopped, so that they do not delay packets.
     ///
     /// # Errors
     /// If the run's directory is in use, a machine cannot be reached, the trace cannot be used, or the programs cannot
@@ -186,7 +186,7 @@ impl RecordSession {
         }
         let mut events = EventQueue::default();
         let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
-        // Reads the settings before packets count, so that no packet is delayed.
+        // Read the settings before packets are counted, so that reading them delays no counted packet.
         let settings = Some(read_host(&[]));
         let clocks = options.clocks.clone();
         let clocks = clocks.unwrap_or_else(|| Arc::new(Monitor::start(SurveyOptions::default(), None)));
@@ -201,7 +201,7 @@ impl RecordSession {
         Ok(Self { trace, events, settings, clocks: Some(clocks), ..Self::of(options, follow) })
     }
 
-    /// A recording of `follow`, which was started with these options, without the kernel's own trace.
+    /// A recording of `follow`, which was started with these options. The kernel's own trace is not used.
     pub fn of(options: RecordOptions, follow: Follow) -> Self {
         Self {
             absent: Absent::new(options.follow.streams.clone(), options.named_segments.clone()),
@@ -233,7 +233,8 @@ impl RecordSession {
         }
     }
 
-    /// Creates the run; all journeys from here on count. Other processes take the existence of the run as the start.
+    /// Creates the run; all journeys from here on are counted. Other processes regard the existence of the run as the
+    /// start.
     fn begin(&mut self) -> Result<Recorder, RunError> {
         let Options { threshold, streams, .. } = &self.options.follow;
         let seen = vec![0; streams.len()];
@@ -250,7 +251,7 @@ impl RecordSession {
             recorder.check(|writer| writer.begin_settings(&machine, settings));
         }
         recorder.update(&mut self.follow);
-        // Identifies the VMs' threads while they exist.
+        // VM threads can only be identified while they exist.
         let (vms, unknown) = self.follow.vms();
         recorder.check(|writer| writer.keep_vms(&vms));
         unknown.into_iter().for_each(|why| self.events.push(Event::VmsUnnamed { why }));
@@ -292,7 +293,7 @@ impl RecordSession {
     }
 
     /// Ends the recording: writes the journeys in progress, closes the run, and restores the machine's state. This
-    /// takes up to two seconds if packets were late at the end. Further events may follow.
+    /// takes up to two seconds if the last packets were late. Further events may follow.
     ///
     /// # Errors
     /// If the run could not be created, written or closed, or was renamed.
@@ -362,12 +363,12 @@ impl Session for RecordSession {
     }
 }
 
-/// The note of a run that ended because it reached its maximum size on disk.
+/// The note in a run that ended because it reached its maximum size on disk.
 pub fn size_note(max_bytes: u64) -> String {
     format!("the recording ended because it had reached its --max-size of {}", bytes(max_bytes))
 }
 
-/// The run being written, and the first error of writing it.
+/// The run being written, and the first write error.
 struct Recorder {
     writer: Writer,
     /// Number of packets of each stream.
@@ -408,7 +409,7 @@ impl Recorder {
         spikes
     }
 
-    /// Stores the records of the clocks' synchronisation, and marks events.
+    /// Stores records of the clocks' synchronisation, and reports clock events.
     fn take_clocks(&mut self, clocks: Option<&Monitor>, events: &mut EventQueue) {
         let records = clocks.map(Monitor::take).unwrap_or_default();
         self.check(|writer| writer.sync_records(&records));

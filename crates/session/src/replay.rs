@@ -13,27 +13,27 @@ use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::VmsByMachine;
 use std::collections::VecDeque;
 
-/// A run whose journeys are replayed at the pace at which they were recorded.
+/// A run whose journeys are replayed at a multiple of the speed at which they were recorded.
 ///
 /// The route and the segments are those at the end of the recording. The counters of the joiner and the kernel cover
 /// the whole run, so only the last summary has them.
 pub struct Replay {
     run: Run,
-    /// The run's manifest, with the error bounds of all clock samples.
+    /// The run's manifest, including the error bounds of all clock samples.
     manifest: Manifest,
     layout: Layout,
     vms: VmsByMachine,
     counting: Counting,
-    /// First sighting of the first journey, on the run's timeline; `last` is that of the last journey.
+    /// Time of the first journey's first sighting, on the run's timeline; `last` is that of the last journey.
     first: Ns,
     last: Ns,
     /// Journeys first seen before this time are counted.
     now: Ns,
     /// Start of the replay, `CLOCK_MONOTONIC`.
     started: Ns,
-    /// Seconds of the run per second; infinite for as fast as it can be read.
+    /// Speed as a multiple of real time; infinite to replay as fast as the run can be read.
     speed: f64,
-    /// Captures not shown yet, by the end of their windows.
+    /// Captures not returned yet: end of the window and capture number, ordered by the former.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
     /// Parts of the run that could not be read at the start.
@@ -41,18 +41,18 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Starts the replay; also returns the context for explaining its captures. `speed` is in seconds of the run per
-    /// second, infinite for as fast as it can be read.
+    /// Starts the replay; also returns the context for explaining its captures. `speed` is a multiple of real time;
+    /// infinite to replay as fast as the run can be read.
     ///
     /// # Errors
-    /// If the run does not have the points of one of the user's segments.
+    /// If the run lacks the points of one of the user's segments.
     pub fn start(run: Run, options: SummaryOptions, speed: f64) -> Result<(Self, RunContext), String> {
         let analysis = Analysis::open(&run, options)?;
         let context = analysis.context();
         let Analysis { layout, manifest, vms, setup, unread, .. } = analysis;
         let (first, last) = run.times().unwrap_or((0, 0));
         let heads = run.spikes().files.into_iter().map(|file| file.head);
-        // The explainer needs the baselines before the first spike.
+        // Baselines come first, because the explainer needs them before the first spike.
         let at = |kind, to| if kind == CaptureKind::Baseline { Ns::MIN } else { to };
         let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind(), head.to), head.number)).collect();
         captures.sort_unstable();
@@ -132,7 +132,7 @@ impl FigureSource for Replay {
         &self.counting.seen
     }
 
-    /// The next capture whose window has passed. Captures that cannot be read are in the notes.
+    /// The next capture whose window has passed. Captures that cannot be read are reported in the notes.
     fn next_capture(&mut self) -> Option<RankedCapture> {
         while self.captures.front().is_some_and(|(to, _)| *to <= self.now) {
             let (_, number) = self.captures.pop_front()?;
@@ -144,7 +144,7 @@ impl FigureSource for Replay {
         None
     }
 
-    /// All late packets of the run at its end; 0 before.
+    /// Number of late packets in the run; 0 until the replay has ended.
     fn late(&self) -> u64 {
         let record = self.manifest.spikes.as_ref().filter(|_| self.is_over());
         record.map_or(0, |record| record.late.iter().sum())

@@ -7,18 +7,18 @@ use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo};
 use latpath_stats::Summary;
 
-/// Figures of packets counted so far, of followed streams or of a recorded run.
+/// Figures of the packets counted so far, for followed streams or a recorded run.
 pub trait FigureSource {
-    /// Counts the packets since the last call.
+    /// Counts the packets that have arrived since the last call.
     fn step(&mut self);
 
-    /// Starts all figures from zero.
+    /// Resets all figures to zero.
     fn reset(&mut self);
 
-    /// Also finds the longest rows of packets over each of these limits, and starts all figures from zero.
+    /// Also finds the longest run of consecutive packets over each of these limits; resets all figures to zero.
     fn find_rows_over(&mut self, limits: Vec<Ns>);
 
-    /// Number of packets of each stream since the figures started.
+    /// Number of packets per stream since the figures were last reset.
     fn seen(&self) -> &[u64];
 
     /// The points found so far.
@@ -27,7 +27,7 @@ pub trait FigureSource {
     /// Route and segments as known so far.
     fn layout(&self) -> &Layout;
 
-    /// The conversion of the packets' times to UTC.
+    /// The conversion from packet times to UTC.
     fn time_of_day(&self) -> TimeOfDay;
 
     /// The next complete capture. Each is returned once.
@@ -36,15 +36,16 @@ pub trait FigureSource {
     /// Number of late packets so far.
     fn late(&self) -> u64;
 
-    /// All figures so far; after [`Self::stop`], or once it [`is_over`](Self::is_over), those of all packets.
+    /// All figures so far; after [`Self::stop`], or once [`is_over`](Self::is_over) returns true, the figures of all
+    /// packets.
     fn summary(&mut self) -> Summary;
 
-    /// Whether no further packets can follow.
+    /// Whether no more packets can arrive.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// Ends the source, and counts the packets that are complete.
+    /// Ends the source, and counts the remaining packets that are complete.
     fn stop(&mut self) {}
 
     /// The followed streams; `None` for a recorded run.

@@ -1,4 +1,4 @@
-//! The example runs without a terminal: it follows a stream over a bridge, and prints its events as lines of JSON.
+//! Runs the example without a terminal: it follows a stream over a bridge, and prints its events as lines of JSON.
 
 use latpath_lab::PUBLISHER;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
@@ -35,7 +35,7 @@ struct Over {
 fn follows() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("events");
-    // cargo puts examples into a sibling of this test program's directory.
+    // cargo puts examples into a directory next to that of the test programs.
     let me = std::env::current_exe()?;
     let example = me.ancestors().nth(2).ok_or("target/release")?.join("examples/follow");
     if !example.exists() {

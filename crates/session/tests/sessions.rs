@@ -1,5 +1,5 @@
-//! Sessions without probes: the same packets give the same figures live, in a report of the recording, and in its
-//! replay. Also tests the events of sessions.
+//! Sessions without probes: the same packets yield the same figures in a live view, in a report of the recording, and
+//! in the replay of the recording. Also tests the events of sessions.
 
 use latpath_analysis::{summarise, SummaryOptions};
 use latpath_follow::{Follow, Live, Options, Origin};
@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const MS: Ns = 1_000_000;
-/// Number of packets of the sender, one every 250 us; its counter wraps at 4000.
+/// Number of packets that the sender sends, one every 250 us; its counter wraps at 4000.
 const PACKETS: Ns = 9_000;
 const STEP: Ns = MS / 4;
 /// Time from the attachment of the probes to the first counted packet, ns.
@@ -45,8 +45,8 @@ fn point(kind: PointKind, device: &str, netns: u32, link: Link) -> PointInfo {
     }
 }
 
-/// Losses before and after the first point, duplicates after short and long times, overtaking packets, late packets, a
-/// gap of the counter, and wraps.
+/// Sightings with losses before and after the first point, duplicates after short and long times, overtaking packets,
+/// late packets, a gap in the counter, and wraps of the counter.
 fn sightings(start: Ns) -> Vec<Sighting> {
     let mut all = Vec::new();
     let mut seen = |t: Ns, n: Ns, point: u16| {
@@ -134,7 +134,7 @@ fn record(sightings: &[Sighting], run: &Path) -> RecordSession {
 
 const PACE: Duration = Duration::from_millis(5);
 
-/// Steps a session, and `other`, until `end`.
+/// Steps a session until `end`, and calls `other` after each step.
 fn run_until<S: Session>(session: &mut S, end: Ns, mut other: impl FnMut()) {
     let each = |_: &mut S| {
         other();
@@ -151,12 +151,13 @@ fn events(session: &mut impl Session) -> Vec<Event> {
     std::iter::from_fn(|| session.next_event()).collect()
 }
 
-/// The figures that depend on the packets only: without latpath's own cost and this machine's kernel counters.
+/// The figures that depend only on the packets: without latpath's own cost and this machine's kernel counters.
 fn figures(mut summary: Summary) -> Summary {
     summary.tool = Default::default();
     summary.notes.clear();
     summary.lost.iter_mut().for_each(|loss| loss.kernel_count = None);
-    // UTC is read separately for each; the other figures identify a packet.
+    // The offset to UTC is read separately for each session, so ignore times; the other figures still identify the
+    // packet.
     summary.worst.iter_mut().for_each(|worst| worst.time_ns = 0);
     let rows = summary.streams.iter_mut().filter_map(|stream| stream.consecutive.as_mut());
     rows.for_each(|row| row.time_ns = 0);
@@ -179,7 +180,7 @@ fn live_report_and_replay_say_the_same_to_the_digit() {
 
     let mut live = live(&sightings);
     let mut recording = record(&sightings, &run);
-    // After the window, the last packets are lost rather than in flight.
+    // Continue for longer than the joiner's window: then the last packets count as lost rather than as in flight.
     run_until(&mut live, end + 600 * MS, || {
         recording.step();
     });
@@ -233,7 +234,7 @@ fn nor_are_they_lost_where_it_ends_before_a_route_was_looked_for() {
 
 fn in_flight_at_the_end(length: Ns) {
     let start = monotonic() + SETTLED;
-    // The reader sleeps 40 ms between two reads, and the recording ends before the last read.
+    // The reader is simulated to sleep 40 ms between reads, and the recording ends before the last read.
     let end = start + length;
     let packets = (0..length / STEP).map(|n| (start + n * STEP, (n % 4000) as u32));
     let mut sightings: Vec<Sighting> = packets
@@ -259,14 +260,14 @@ fn packets_of_a_stall_before_the_route_is_known_count() {
     let end = start + 450 * MS;
     let sightings: Vec<Sighting> = sightings(start).into_iter().filter(|s| s.t < end).collect();
     let mut live = live(&sightings);
-    // The first round reads more than a window.
+    // The process stalls, so the first round reads more than the joiner's window.
     fault_for(Duration::from_nanos((end + 150 * MS - monotonic()) as u64));
     run_until(&mut live, monotonic() + 50 * MS, || ());
     let summary = live.stop(Duration::ZERO);
     assert_eq!((summary.journeys, summary.streams[0].never_seen), (1_798, 2));
 }
 
-/// Steps a session until it is over.
+/// Steps a session until it has ended.
 fn over(session: &mut impl Session) -> Option<EndReason> {
     session.run_until(&AtomicBool::new(false), PACE, |_| ControlFlow::Continue(()))
 }

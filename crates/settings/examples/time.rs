@@ -1,4 +1,4 @@
-//! Measures the duration of a reading of this host's settings: prints a line for each of ten readings.
+//! Measures how long it takes to read this host's settings: prints one line for each of ten readings.
 
 fn main() {
     for _ in 0..10 {

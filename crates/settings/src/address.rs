@@ -1,4 +1,4 @@
-//! The current address of a setting's value, at which a reading found it and a write changes it.
+//! The address of a setting's value: where a reading found the value, and where a write changes it.
 
 use crate::setting::Setting;
 use crate::write::Place;
@@ -7,12 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The owner of a setting at the time of a reading. Numbers of interrupts, threads and namespaces name another owner
-/// after a reboot.
+/// The owner of a setting at the time of a reading. After a reboot, the same interrupt number, thread ID or namespace
+/// inode may belong to another owner.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Address {
-    /// The machine; also for parameters of the kernel's command line.
+    /// The machine as a whole; also for parameters of the kernel's command line.
     Machine,
     /// A CPU.
     Cpu {
@@ -21,35 +21,35 @@ pub enum Address {
     },
     /// An interrupt.
     Interrupt {
-        /// Its number in /proc/irq.
+        /// Its IRQ number, as in /proc/irq.
         number: u32,
     },
     /// A network device.
     Device {
         /// Its name.
         name: String,
-        /// Inode number of its network namespace; 0 is the own one.
+        /// Inode number of its network namespace; 0 for latpath's own.
         netns: Inode,
     },
     /// A queue of a network device.
     Queue {
         /// The device's name.
         device: String,
-        /// Inode number of its network namespace; 0 is the own one.
+        /// Inode number of its network namespace; 0 for latpath's own.
         netns: Inode,
-        /// `rx-0`.
+        /// The queue's name, e.g. `rx-0`.
         queue: String,
     },
     /// A thread.
     Thread {
-        /// Its number.
+        /// Its thread ID.
         tid: u32,
-        /// Its start, clock ticks since boot: distinguishes later threads of the same number.
+        /// Its start, in clock ticks since boot: distinguishes it from later threads with the same ID.
         start_ticks: u64,
     },
     /// A control group.
     Group {
-        /// The path of its folder: `/sys/fs/cgroup/machine.slice`.
+        /// The path of its directory, e.g. `/sys/fs/cgroup/machine.slice`.
         path: String,
     },
     /// A virtual machine.
@@ -60,7 +60,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// The place in a command: [`Setting::shell`].
+    /// How the commands of [`Setting::shell`] name this address.
     pub fn place(&self) -> Place {
         match self {
             Self::Machine => Place::All,
@@ -69,7 +69,7 @@ impl Address {
         }
     }
 
-    /// The network device that the address belongs to.
+    /// The network device that the address belongs to; `None` if there is none.
     pub fn device(&self) -> Option<&str> {
         match self {
             Self::Device { name, .. } | Self::Queue { device: name, .. } => Some(name),
@@ -97,10 +97,10 @@ impl fmt::Display for Address {
 pub struct Located {
     /// The setting.
     pub setting: Setting,
-    /// The owner's lasting name, as in a reading: a CPU's number, `eth0`, `guest7 vCPU 0`; empty for the machine.
+    /// The owner's persistent name: a CPU number, `eth0`, `guest7 vCPU 0`; empty for the machine.
     pub target: String,
-    /// Where the value is at present.
+    /// The current address of the value.
     pub address: Address,
-    /// The value, as in a reading.
+    /// The value, in the same form as in a [`crate::Reading`].
     pub value: String,
 }

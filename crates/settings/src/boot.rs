@@ -1,8 +1,8 @@
-//! Parameters of the kernel's command line that the next start of the machine uses, from the files of its boot loader.
+//! Parameters of the kernel's command line at the machine's next boot, from the boot loader's files.
 //!
 //! The files are read in this order: `/etc/kernel/cmdline` (systemd-boot, unified kernel images), the entries of the
-//! Boot Loader Specification below `/boot/loader/entries`, and GRUB's `/boot/grub/grub.cfg`. `/etc/default/grub` has
-//! parameters that the next `update-grub` takes over.
+//! Boot Loader Specification below `/boot/loader/entries`, and GRUB's `/boot/grub/grub.cfg`. `/etc/default/grub`
+//! contains the parameters that the next `update-grub` will use.
 
 use crate::read::boot_parameter;
 use crate::setting::{Read, Setting};
@@ -10,40 +10,40 @@ use latpath_linux::proc::Root;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Maximum number of entries of a folder.
+/// Maximum number of entries that are read from a directory.
 const MOST: usize = 1024;
-/// Folders of entries of the Boot Loader Specification.
+/// Directories with entries of the Boot Loader Specification.
 const ENTRIES: [&str; 3] = ["boot/loader/entries", "efi/loader/entries", "boot/efi/loader/entries"];
-/// GRUB's environment, which names the entry to start, and may have variables of the entries.
+/// GRUB's environment: it names the entry to boot, and may contain variables used by the entries.
 const ENVIRONMENTS: [&str; 2] = ["boot/grub2/grubenv", "boot/grub/grubenv"];
 /// GRUB's configuration.
 const GRUB: [&str; 2] = ["boot/grub/grub.cfg", "boot/grub2/grub.cfg"];
 
-/// The kernel's command line of the next start.
+/// The kernel's command line at the next boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NextBoot {
-    /// The file that has the command line; `None` if no file of a boot loader can be read.
+    /// The file that contains the command line; `None` if no file of a boot loader can be read.
     pub file: Option<String>,
     /// The command line.
     pub line: String,
-    /// File and parameters that the boot loader's configuration is generated from, if they can be read:
-    /// `/etc/default/grub`.
+    /// File from which the boot loader's configuration is generated (`/etc/default/grub`), and the parameters in it;
+    /// `None` if it cannot be read.
     pub source: Option<(String, String)>,
 }
 
-/// A parameter that differs between the running kernel and the next start.
+/// A parameter that differs between the running kernel and the next boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingParameter {
     /// The parameter's setting.
     pub setting: Setting,
     /// Its current value, in the form of [`Setting`]: [`Setting::ABSENT`] if it is not set.
     pub now: String,
-    /// Its value after the next start.
+    /// Its value after the next boot.
     pub next: String,
 }
 
 impl fmt::Display for PendingParameter {
-    /// `+isolcpus=2-3`, `-nosmt`
+    /// E.g. `+isolcpus=2-3`, `-nosmt`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Read::Boot(name) = self.setting.info().read else { return Ok(()) };
         let (sign, value) = if self.next == Setting::ABSENT { ("-", &self.now) } else { ("+", &self.next) };
@@ -55,11 +55,12 @@ impl fmt::Display for PendingParameter {
 }
 
 impl NextBoot {
-    /// Reads the boot loader's files below a root.
+    /// Reads the boot loader's files below a root directory.
     pub fn read(root: &Root) -> Self {
         let source = default_grub(root);
         let (file, line) = kernel_install(root).or_else(|| entry(root)).or_else(|| grub(root)).unzip();
-        // GRUB's file has not been generated yet, or only root can read it.
+        // Without a file of the boot loader, use `/etc/default/grub`: GRUB's file has not been generated yet, or only
+        // root can read it.
         let (file, line) = match (file, &source) {
             (None, Some((path, line))) => (Some(path.clone()), line.clone()),
             (file, _) => (file, line.unwrap_or_default()),
@@ -76,15 +77,16 @@ impl NextBoot {
         }
     }
 
-    /// Parameters that are in `/etc/default/grub`, but not yet in the configuration that GRUB reads: `update-grub` was
-    /// not run.
+    /// Parameters that are in `/etc/default/grub`, but not yet in the configuration that GRUB reads, because
+    /// `update-grub` has not been run.
     pub fn ungenerated(&self) -> Vec<PendingParameter> {
         let Some((path, source)) = &self.source else { return Vec::new() };
         if self.file.as_ref() == Some(path) {
             return Vec::new();
         }
         let mut all = differing(&self.line, source);
-        // The generated file has parameters from other places too.
+        // The generated file also contains parameters from elsewhere, so a parameter missing from the source is not a
+        // difference.
         all.retain(|one| one.next != Setting::ABSENT);
         all
     }
@@ -100,7 +102,7 @@ fn differing(now: &str, next: &str) -> Vec<PendingParameter> {
 }
 
 fn kernel_install(root: &Root) -> Option<(String, String)> {
-    // Debian's GRUB does not read it, so it counts only where systemd-boot or unified kernel images are used.
+    // GRUB on Debian does not read this file, so it counts only if systemd-boot or unified kernel images are used.
     let is_used = root.path("boot/efi/EFI/systemd").exists() || root.path("efi/EFI/systemd").exists() || {
         !GRUB.iter().any(|file| root.path(file).exists())
     };
@@ -115,7 +117,7 @@ fn environment(root: &Root) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// The entry that GRUB's environment names, or else the last one by name, which has the newest kernel.
+/// The entry named in GRUB's environment, or else the last one in name order, which has the newest kernel.
 fn entry(root: &Root) -> Option<(String, String)> {
     let variables = environment(root);
     ENTRIES.iter().find_map(|folder| {
@@ -131,7 +133,7 @@ fn entry(root: &Root) -> Option<(String, String)> {
     })
 }
 
-/// The first entry of GRUB's configuration, with its variables.
+/// The first entry in GRUB's configuration, with its variables replaced.
 fn grub(root: &Root) -> Option<(String, String)> {
     GRUB.iter().find_map(|file| {
         let mut variables = environment(root);
@@ -150,7 +152,7 @@ fn grub(root: &Root) -> Option<(String, String)> {
     })
 }
 
-/// `/etc/default/grub` with the files of `/etc/default/grub.d`: the parameters of a normal start.
+/// `/etc/default/grub` and the files in `/etc/default/grub.d`: the parameters of a normal boot.
 fn default_grub(root: &Root) -> Option<(String, String)> {
     const FILE: &str = "etc/default/grub";
     let mut texts = vec![root.text(FILE)?];
@@ -172,7 +174,7 @@ fn default_grub(root: &Root) -> Option<(String, String)> {
     Some((format!("/{FILE}"), line.trim().into()))
 }
 
-/// A shell's word without the quotes around it, and without a comment behind it.
+/// A shell word, without enclosing quotes or a trailing comment.
 fn unquoted(value: &str) -> &str {
     let value = value.trim();
     match value.chars().next() {
@@ -181,7 +183,7 @@ fn unquoted(value: &str) -> &str {
     }
 }
 
-/// Replaces `$name`, `${name}` and `${name:+…}` by their values, and unknown ones by nothing.
+/// Replaces `$name`, `${name}` and `${name:+...}` with their values; unknown variables are removed.
 fn expanded(text: &str, variables: &BTreeMap<String, String>) -> String {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (mut out, mut rest) = (String::new(), text);
@@ -194,7 +196,7 @@ fn expanded(text: &str, variables: &BTreeMap<String, String>) -> String {
         let end = body.find(|c| !is_name(c)).unwrap_or(body.len());
         let value = variables.get(&body[..end]).map_or("", String::as_str);
         out += value;
-        // `${name:+$name }`: a separator behind a value that is not empty.
+        // `${name:+$name }` adds a separator after a value that is not empty.
         if body[end..].starts_with(":+") && !value.is_empty() {
             out.push(' ');
         }

@@ -1,4 +1,4 @@
-//! Whether a parameter of the kernel's command line is in effect, now and after the next start.
+//! Whether a parameter of the kernel's command line is in effect, now and after the next boot.
 
 use crate::boot::NextBoot;
 use crate::read::boot_parameter;
@@ -6,24 +6,25 @@ use crate::setting::{Read, Setting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether a parameter of the kernel's command line has a value.
+/// Whether a parameter of the kernel's command line has the requested value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BootState {
-    /// The running kernel has it.
+    /// The running kernel uses the value, and so does the next boot if its command line is known.
     Active,
-    /// The running kernel has another value; the next start uses this one.
+    /// The running kernel uses another value; the next boot uses this one.
     Pending,
-    /// `/etc/default/grub` has it, but the configuration that GRUB reads does not: `update-grub` was not run.
+    /// The value is in `/etc/default/grub`, but not in the configuration that GRUB reads, because `update-grub` has not
+    /// been run.
     NotGenerated,
-    /// Neither the running kernel nor the next start has it.
+    /// Neither the running kernel nor the next boot uses the value.
     Missing,
-    /// The running kernel has it, but the next start does not.
+    /// The running kernel uses the value, but the next boot does not.
     NotKept,
 }
 
 impl BootState {
-    /// The state in texts.
+    /// Name of the state, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -36,8 +37,8 @@ impl BootState {
 }
 
 impl NextBoot {
-    /// The state of a parameter of the kernel's command line for a wanted value; `None` for other settings. `running`
-    /// is the running kernel's command line.
+    /// The state of a parameter of the kernel's command line with respect to a requested value; `None` for other
+    /// settings. `running` is the running kernel's command line.
     pub fn state(&self, running: &str, setting: Setting, wanted: &str) -> Option<BootState> {
         let Read::Boot(name) = setting.info().read else { return None };
         let has = |line: &str| setting.is_met(&boot_parameter(line, name), wanted);

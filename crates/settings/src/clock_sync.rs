@@ -1,5 +1,5 @@
-//! phc2sys(8) of one network device: a transient unit of systemd's that latpath starts and stops. Another program's
-//! phc2sys is never touched.
+//! phc2sys(8) for one network device: a transient systemd unit that latpath starts and stops. A phc2sys started by
+//! another program is never touched.
 
 use crate::network;
 use crate::nic::{Nic, Refusal, Written};
@@ -8,23 +8,23 @@ use latpath_linux::proc::Root;
 use std::path::Path;
 use std::process::Command;
 
-/// The file of a folder that has the value.
+/// File with the value, if the machine is a directory tree.
 const FILE: &str = "netlink/clock-sync";
-/// The beginning of the unit's name.
+/// Prefix of the unit's name.
 const UNIT: &str = "latpath-phc2sys-";
 /// Directory in which systemd keeps the units created by systemd-run.
 const TRANSIENT: &str = "run/systemd/transient";
-/// Maximum number of processes that are searched.
+/// Maximum number of processes to search.
 const MOST_PROCESSES: usize = 4 << 20;
-/// Programs that set clocks of network devices.
+/// Programs that can set the clock of a network device.
 const PROGRAMS: [&str; 3] = ["phc2sys", "ptp4l", "ts2phc"];
 
 /// Direction in which phc2sys synchronises the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// The device's clock follows the system's: TAI where the kernel knows its offset.
+    /// The device's clock follows the system clock: TAI if the kernel knows its offset.
     SystemToNic,
-    /// The system's clock follows the device's.
+    /// The system clock follows the device's clock.
     NicToSystem,
 }
 
@@ -38,7 +38,7 @@ impl Direction {
         }
     }
 
-    /// The arguments of phc2sys: without ptp4l, the clocks are set to the same time, with no offset.
+    /// Arguments for phc2sys without ptp4l: both clocks are set to the same time, with no offset.
     fn words(self, device: &str) -> Vec<&str> {
         match self {
             Self::SystemToNic => vec!["-s", "CLOCK_REALTIME", "-c", device, "-O", "0", "-R", "16", "-l", "5", "-q"],
@@ -47,13 +47,13 @@ impl Direction {
     }
 }
 
-/// The name of the device's unit; `None` if the device's name cannot be part of a unit's.
+/// Name of the device's unit; `None` if the device's name is not valid in a unit name.
 fn unit(device: &str) -> Option<String> {
     let is_plain = device.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     is_plain.then(|| format!("{UNIT}{device}.service"))
 }
 
-/// Whether the words of a command name the device, or its clock.
+/// Whether a command's arguments contain the device or one of its clocks.
 fn names(words: &[&str], device: &str, clocks: &[String]) -> bool {
     words.iter().any(|word| *word == device || clocks.iter().any(|clock| word.strip_prefix("/dev/") == Some(clock)))
 }

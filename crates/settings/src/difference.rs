@@ -1,4 +1,4 @@
-//! Differences of settings: between the beginning and the end of one run, and between two groups of runs.
+//! Differences between settings: at the start and the end of one run, and in two groups of runs.
 
 use crate::reading::{Reading, RunSettings, SettingValue};
 use crate::setting::{Scope, Setting};
@@ -8,27 +8,27 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of places that a text names.
+/// Maximum number of places named in a text.
 const NAMED: usize = 4;
-/// Maximum number of values of one side that a text names.
+/// Maximum number of values per side named in a text.
 const VALUES: usize = 3;
-/// Maximum number of CPUs in one list: a longer list is from a damaged file.
+/// Maximum number of CPUs in one list; a longer list comes from a damaged file.
 const MOST_CPUS: usize = 8192;
 
 /// How a setting differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// All recordings of each side have one value, and the sides' differ.
+    /// All recordings of each side agree on one value, but the two sides' values differ.
     Differs,
-    /// A side has several values: the setting changed during a recording, or between recordings.
+    /// At least one side has several values: the setting changed during a recording, or between recordings.
     Varies,
     /// Only recordings of one side have the setting.
     OnlyOneSide,
 }
 
-/// Settings with the same difference: one setting at all places with the same values, or all settings of a place that
-/// only one side has.
+/// Settings with the same difference: either one setting at all places with the same values, or all settings of a place
+/// that only one side has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SettingDifference {
     /// How it differs.
@@ -41,17 +41,17 @@ pub struct SettingDifference {
     pub settings: Vec<String>,
     /// The owners; a list of CPUs is one element. Empty for the machine.
     pub targets: Vec<String>,
-    /// The values of A's recordings, each once; empty if only B has the setting. With several settings, each as
-    /// `SETTING=VALUE`.
+    /// The distinct values in A's recordings; empty if only B has the setting. If there are several settings, each
+    /// value has the form `SETTING=VALUE`.
     pub a: Vec<String>,
-    /// The values of B's recordings, likewise.
+    /// The distinct values in B's recordings, in the same form.
     pub b: Vec<String>,
     /// The difference as a sentence.
     pub text: String,
 }
 
 impl SettingDifference {
-    /// The owners as a short text: `CPUs 2-7`, `guest0: eth0`. Empty for the host itself.
+    /// The owners as a short string: `CPUs 2-7`, `guest0: eth0`. Empty for the host itself.
     pub fn place(&self) -> String {
         let of = of_targets(self.scope, &self.targets);
         match (self.machine.as_str(), of.is_empty()) {
@@ -88,7 +88,7 @@ enum Place {
     Named(String),
 }
 
-/// A setting's place in the table and its name; those that the table lacks come last.
+/// A setting's index in the table, and its name; settings missing from the table sort last.
 type Id = (usize, String);
 /// Machine, setting, place.
 type Key = (String, Id, Place);
@@ -102,7 +102,7 @@ fn scope(id: &Id) -> Option<Scope> {
     Setting::ALL.get(id.0).map(|setting| setting.info().scope)
 }
 
-/// The places of a value.
+/// The places to which a value applies: one per CPU for a list of CPUs.
 fn places(value: &SettingValue, id: &Id) -> Vec<Place> {
     let cpus = (scope(id) == Some(Scope::Cpu)).then(|| value.target.parse::<Cpus>().ok()).flatten();
     match cpus {
@@ -124,7 +124,8 @@ fn add<'a>(
     }
 }
 
-/// Groups the places of one setting and one machine that have the same values; ordered by machine, setting and values.
+/// Groups the places at which the same setting of one machine has the same values; ordered by machine, setting and
+/// values.
 fn grouped<V: Ord + Clone>(all: impl IntoIterator<Item = (Key, V)>) -> Vec<(String, Id, Vec<Place>, V)> {
     let mut groups: BTreeMap<(String, Id, V), Vec<Place>> = BTreeMap::new();
     for ((machine, id, place), values) in all {
@@ -136,7 +137,7 @@ fn grouped<V: Ord + Clone>(all: impl IntoIterator<Item = (Key, V)>) -> Vec<(Stri
     groups
 }
 
-/// The places in the form of JSON and texts.
+/// The places in the form used in JSON and in texts.
 fn targets(places: &[Place]) -> Vec<String> {
     let cpus: Cpus =
         places.iter().filter_map(|place| if let Place::Cpu(cpu) = place { Some(*cpu) } else { None }).collect();
@@ -157,7 +158,7 @@ fn of_targets(scope: Option<Scope>, targets: &[String]) -> String {
     }
 }
 
-/// `cpu-governor of CPUs 2-7`, `guest0: swappiness`.
+/// E.g. `cpu-governor of CPUs 2-7`, `guest0: swappiness`.
 fn subject(machine: &str, id: &Id, targets: &[String]) -> String {
     let machine = if machine == HOST { String::new() } else { format!("{machine}: ") };
     let of = of_targets(scope(id), targets);
@@ -165,7 +166,7 @@ fn subject(machine: &str, id: &Id, targets: &[String]) -> String {
     format!("{machine}{}{of}", id.1)
 }
 
-/// The elements as text. If there are more than `most`, the rest is only counted: `a, b and 3 more`.
+/// The elements as a string. Beyond `most`, only the number of the rest is given: `a, b and 3 more`.
 fn some(all: &[String], most: usize) -> String {
     match all.len() {
         n if n <= most => all.join(", "),
@@ -174,7 +175,7 @@ fn some(all: &[String], most: usize) -> String {
 }
 
 impl RunSettings {
-    /// Settings that changed during the run. A value that only one of the two readings has is no change.
+    /// Settings that changed during the run. A value present in only one of the two readings is not a change.
     pub fn changes(&self) -> Vec<SettingChange> {
         let mut changed = Vec::new();
         for machine in &self.machines {
@@ -204,23 +205,24 @@ impl RunSettings {
 pub struct Side<'a> {
     /// The group's name: `A`, `B`, or the user's.
     pub name: &'a str,
-    /// The settings of each recording; empty settings are those of a recording without any.
+    /// The settings of each recording; empty for a recording without settings.
     pub recordings: Vec<&'a RunSettings>,
 }
 
 impl Side<'_> {
-    /// All values of a recording's beginning and end, by place.
+    /// All values at the start and the end of the recordings, by machine, setting and place.
     fn values(&self) -> BTreeMap<Key, BTreeSet<String>> {
         let mut all = BTreeMap::new();
         for machine in self.recordings.iter().flat_map(|run| &run.machines) {
-            // A device that only the second reading has existed from the beginning: the recorder learns routes late.
+            // A device found only in the second reading nevertheless existed from the start: the recorder learns routes
+            // late.
             let readings = machine.begin.iter().chain(&machine.end);
             readings.for_each(|reading| add(&machine.machine, &reading.values, &mut all));
         }
         all
     }
 
-    /// Recordings that have settings.
+    /// Number of recordings that have settings.
     pub fn recorded(&self) -> usize {
         self.recordings.iter().filter(|run| !run.is_empty()).count()
     }
@@ -263,7 +265,7 @@ fn difference(
     SettingDifference { kind, machine, scope: scope(&id), settings: vec![id.1], targets, a: in_a, b: in_b, text }
 }
 
-/// Text of several values of a side.
+/// Joins the values of one side with "or".
 fn or(values: &[String]) -> String {
     match values.len() {
         n if n <= VALUES => values.join(" or "),
@@ -271,10 +273,11 @@ fn or(values: &[String]) -> String {
     }
 }
 
-/// Settings that only one side has. Settings of the same places form one entry, because such a place is mostly a device
-/// or a virtual machine.
+/// Settings that only one side has. Settings of the same places are combined into one entry, because such a place is
+/// usually a device or a virtual machine.
 fn only_one_side(alone: Vec<(Key, Sets)>, a: &Side, b: &Side) -> Vec<SettingDifference> {
-    // Key of machine, whether the side is A, scope and places; the value has the settings with their values.
+    // Grouping key: machine, whether the side is A, scope, and places. The grouped values are settings with their
+    // values.
     type Of = (String, bool, Option<Scope>, Vec<Place>);
     let mut settings: BTreeMap<(String, bool, Id), Vec<(Place, Sets)>> = BTreeMap::new();
     for ((machine, id, place), sets) in alone {
@@ -308,7 +311,7 @@ fn only_one_side(alone: Vec<(Key, Sets)>, a: &Side, b: &Side) -> Vec<SettingDiff
         };
         let (mut in_a, mut in_b) = (Vec::new(), Vec::new());
         for (id, (a, b)) in settings {
-            // The values of several settings need their names.
+            // If there are several settings, each value needs the name of its setting.
             let value = |value: String| if is_one { value } else { format!("{}={value}", id.1) };
             in_a.extend(a.into_iter().map(value));
             in_b.extend(b.into_iter().map(value));

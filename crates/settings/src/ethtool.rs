@@ -1,5 +1,5 @@
-//! The requests of ethtool(8) that read and write settings. Such a request wakes a suspended device, so callers skip
-//! suspended devices. This module has all unsafe code of this crate; each block states why it is sound.
+//! The ethtool(8) requests that read and write settings. They wake a suspended device, so callers skip suspended
+//! devices. This module contains all unsafe code of this crate; each block states why it is sound.
 #![allow(unsafe_code)]
 
 pub(crate) mod options;
@@ -22,25 +22,25 @@ const SET_PRIV_FLAGS: u32 = 2;
 const SET_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`
 const STRING: usize = 32;
-/// Maximum number of names of a set; the kernel has some 64 features, and drivers have at most 32 flags.
+/// Maximum number of names in a string set. The kernel has about 64 features, and drivers have at most 32 flags.
 const MOST_STRINGS: usize = 512;
-/// Maximum number of words of 32 features that the kernel writes.
+/// Maximum number of 32-bit words of features that the kernel writes.
 const WORDS: usize = 8;
 
-/// A struct of a request: its words, as the kernel sent them.
+/// The struct of a request as 32-bit words, as the kernel returned them.
 type Words = [u32; 32];
 
-/// Makes a request whose struct consists of 32-bit words, of which the first is the command.
+/// Makes a request whose struct consists of 32-bit words, the first of which is the command.
 fn request(device: &Device, command: u32, words: &mut Words) -> io::Result<()> {
     words[0] = command;
-    // SAFETY: each of these commands' structs consists of words, and is shorter than this array.
+    // SAFETY: the struct of each of these commands consists of 32-bit words, and is shorter than this array.
     unsafe { device.ask(libc::SIOCETHTOOL, words) }
 }
 
-/// An option in a struct of words.
+/// An option stored in one word of a request's struct.
 struct Field {
     name: &'static str,
-    /// Its place.
+    /// Index of its word.
     at: usize,
     kind: FieldKind,
 }
@@ -48,19 +48,19 @@ struct Field {
 enum FieldKind {
     Switch,
     Number,
-    /// A number, with the place of its maximum. A device that does not have it reports 0 for both.
+    /// A number whose maximum is at this word index. A device that lacks the option reports 0 for both.
     Limited(usize),
 }
 
-/// A group of options that one pair of requests reads and writes.
+/// A group of options that are read and written with one pair of requests.
 pub(crate) struct Group {
-    /// The file that has the answer in a folder.
+    /// File with the response, if the machine is a directory tree.
     file: &'static str,
-    /// The option of ethtool(8) that writes.
+    /// The ethtool(8) option that writes the group.
     write: &'static str,
     get: u32,
     set: u32,
-    /// The place of a word that is 0 if the device has none of the options.
+    /// Index of a word that is 0 if the device supports none of the options.
     offered: Option<usize>,
     fields: &'static [Field],
 }
@@ -136,7 +136,7 @@ static EEE: Group = Group {
 };
 
 impl Group {
-    /// The options that the device has, from the words of its answer.
+    /// The options that the device has, taken from the words of its response.
     fn options(&self, words: &Words) -> Vec<Opt> {
         if self.offered.is_some_and(|at| words[at] == 0) {
             return Vec::new();
@@ -144,14 +144,14 @@ impl Group {
         let one = |field: &Field| match field.kind {
             FieldKind::Switch => Some(Opt::switch(field.name, words[field.at] != 0)),
             FieldKind::Number => Some(Opt::number(field.name, words[field.at], None)),
-            // Such a device does not have the option.
+            // The device lacks the option.
             FieldKind::Limited(max) if words[max] == 0 && words[field.at] == 0 => None,
             FieldKind::Limited(max) => Some(Opt::number(field.name, words[field.at], Some(words[max]))),
         };
         self.fields.iter().filter_map(one).collect()
     }
 
-    /// The words with the options' values.
+    /// Writes the options' values into the words.
     fn words(&self, options: &[Opt], words: &mut Words) {
         for option in options {
             if let Some(field) = self.fields.iter().find(|field| field.name == option.name) {
@@ -186,7 +186,7 @@ impl Group {
     }
 }
 
-/// Changes the options in a file of a folder.
+/// Changes the options in a file of a directory tree.
 fn in_folder(nic: &Nic, file: &str, change: impl FnOnce(&mut Vec<Opt>) -> Written) -> Written {
     let path = nic.answer_file(file);
     let Some(text) = nic.answer(file) else {
@@ -238,7 +238,7 @@ pub(crate) fn set_eee(nic: &Nic, value: &str) -> Written {
     EEE.write(nic, value)
 }
 
-/// The file of a folder with the driver's own flags.
+/// File with the driver's private flags, if the machine is a directory tree.
 const PRIVATE_FLAGS: &str = "ethtool/private-flags";
 
 fn flags(socket: &Device) -> io::Result<Vec<Opt>> {
@@ -271,7 +271,7 @@ pub(crate) fn set_private_flags(nic: &Nic, value: &str) -> Written {
     Ok(())
 }
 
-/// `struct ethtool_sset_info` for one set.
+/// `struct ethtool_sset_info` for a single set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SetInfo {
@@ -281,7 +281,7 @@ struct SetInfo {
     length: [u32; 64],
 }
 
-/// `struct ethtool_gstrings` with room for the names.
+/// `struct ethtool_gstrings` with room for the maximum number of names.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Strings {
@@ -291,7 +291,7 @@ struct Strings {
     names: [[u8; STRING]; MOST_STRINGS],
 }
 
-/// `struct ethtool_gfeatures` with room for its words.
+/// `struct ethtool_gfeatures` with room for the maximum number of words.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Features {
@@ -311,23 +311,24 @@ struct FeatureWord {
 
 fn strings(device: &Device, set: u32) -> io::Result<Vec<String>> {
     let mut info = SetInfo { command: GSSET_INFO, reserved: 0, sets: 1 << set, length: [0; 64] };
-    // SAFETY: the struct is that of this command, with room for all 64 sets that it can name.
+    // SAFETY: the struct is that of this command, with room for the lengths of all 64 sets that its mask can select.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut info) }?;
     let length = if info.sets == 0 { 0 } else { info.length[0] as usize };
     if length == 0 || length > MOST_STRINGS {
         return Ok(Vec::new());
     }
     let mut all = Box::new(Strings { command: GSTRINGS, set, length: 0, names: [[0; STRING]; MOST_STRINGS] });
-    // SAFETY: the struct is that of this command. The kernel writes all names of the set. Their number is a constant
-    // of the driver, was just read, and does not exceed the room.
+    // SAFETY: the struct is that of this command. The kernel writes all names of the set. Their number is constant for
+    // the driver, has just been read, and does not exceed the available room.
     unsafe { device.ask(libc::SIOCETHTOOL, &mut *all) }?;
     Ok(all.names.iter().take(length).map(|name| of_field(name).into_owned()).collect())
 }
 
-/// The file of a folder with the features: `rx-gro on rx-lro off`; a line `fixed` names those that do not change.
+/// File with the features, if the machine is a directory tree: `rx-gro on rx-lro off`. A line `fixed` names those that
+/// cannot be changed.
 const FEATURES: &str = "ethtool/features";
 
-/// `struct ethtool_sfeatures` with room for its words.
+/// `struct ethtool_sfeatures` with room for the maximum number of words.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SetFeatures {
@@ -391,7 +392,7 @@ pub(crate) fn set_feature(nic: &Nic, feature: &str, value: &str) -> Written {
     let words = names.len().div_ceil(32).min(WORDS);
     let mut change = SetFeatures { command: SFEATURES, size: words as u32, words: [[0; 2]; WORDS] };
     change.words[n / 32] = [bit, if on { bit } else { 0 }];
-    // SAFETY: the struct is that of this command; the kernel reads `size` words, which it has.
+    // SAFETY: the struct is that of this command; the kernel reads `size` words, all of which exist.
     unsafe { socket.ask(libc::SIOCETHTOOL, &mut change) }.map_err(refused)
 }
 
@@ -409,7 +410,7 @@ mod tests {
     #[test]
     fn the_loopback_device_has_its_features() {
         let found = features(&here("lo"));
-        // The kernel sets both for the loopback device, and users cannot change the second.
+        // The kernel sets both features for the loopback device, and users cannot change `loopback`.
         assert!(found.contains_key("rx-gro") && found["loopback"], "{found:?}");
         assert_eq!(features(&here("no-such-device")), BTreeMap::new());
     }

@@ -1,11 +1,11 @@
-//! Identities of settings' owners that outlast a change of name, number or namespace, for the journal.
+//! Identities of the owners of settings, for the journal. They survive a change of name, number or namespace.
 
 use crate::address::{Address, Located};
 use crate::read::{devices, interrupts, Source};
 use latpath_net::Inode;
 use serde::{Deserialize, Serialize};
 
-/// The owner of a setting, to be found again later in the same boot.
+/// The owner of a setting, in a form that can be found again later during the same boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Identity {
@@ -13,7 +13,7 @@ pub struct Identity {
     pub target: String,
     /// The owner's address when it was identified.
     pub address: Address,
-    /// The network device.
+    /// The network device, if the address is one or belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceIdentity>,
     /// The name of the interrupt's handler.
@@ -21,22 +21,23 @@ pub struct Identity {
     pub handler: Option<String>,
 }
 
-/// A network device, whatever its name and namespace are.
+/// Identity of a network device, independent of its name and namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceIdentity {
-    /// The hardware's path in sysfs: `devices/pci0000:00/0000:00:03.0`; `None` for a software device.
+    /// The hardware's path in sysfs, e.g. `devices/pci0000:00/0000:00:03.0`; `None` for a software device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// The hardware's driver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Index in the namespace; identifies a software device there.
+    /// Index in its namespace; identifies a software device there.
     pub ifindex: u32,
 }
 
 impl Identity {
-    /// Whether both identify the same owner, which may have moved to another network namespace or have another number.
+    /// Whether both identify the same owner, which may have moved to another network namespace or may have got another
+    /// number.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_device =
             |(one, of_one): (&str, Inode), (another, of_another): (&str, Inode)| match (&self.device, &other.device) {
@@ -73,7 +74,7 @@ impl Source<'_> {
         Identity { target: place.target.clone(), address: place.address.clone(), device, handler }
     }
 
-    /// The present address of an identified owner; `None` if the owner no longer exists.
+    /// The current address of an identified owner; `None` if the owner no longer exists.
     pub fn locate(&self, identity: &Identity) -> Option<Address> {
         match &identity.address {
             Address::Device { name, netns } => {
@@ -109,7 +110,7 @@ impl Source<'_> {
         }
     }
 
-    /// The numbers of a network device's interrupts.
+    /// The IRQ numbers of a network device.
     pub fn interrupts_of(&self, netns: Inode, device: &str) -> Vec<u32> {
         devices::interrupts_of(self, netns, device)
     }

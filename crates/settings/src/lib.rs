@@ -1,8 +1,8 @@
-//! The settings of a machine that matter to packets. [`Setting`] is the table: each setting's name, meaning, scope,
+//! The settings of a machine that affect packets. [`Setting`] is the table: each setting's name, meaning, scope,
 //! source, destination, disturbance and lifetime. [`Source`] reads settings. [`Setting::write`] writes one and reads it
-//! back; [`Setting::shell`] returns the command that does the same. Callers that change a machine keep the old value in
-//! the journal first. [`differences`] compares groups of runs, and [`RunSettings::changes`] compares the beginning and
-//! the end of one run.
+//! back; [`Setting::shell`] returns the command that does the same. Before a caller changes a machine, it stores the
+//! old value in the journal. [`differences`] compares groups of runs, and [`RunSettings::changes`] compares the start
+//! and the end of one run.
 
 mod address;
 mod boot;

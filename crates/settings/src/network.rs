@@ -1,5 +1,5 @@
-//! Settings of network devices that rtnetlink and /proc/sys/net read and write, in the device's network namespace. In a
-//! folder, files below `sys/class/net/DEVICE/netlink` have their values.
+//! Settings of network devices that are read and written through rtnetlink and /proc/sys/net, in the device's network
+//! namespace. If the machine is a directory tree, their values are in files below `sys/class/net/DEVICE/netlink`.
 
 use crate::nic::{Answers, Nic, Refusal, Written};
 use crate::read::devices::qdisc_kinds;
@@ -9,14 +9,14 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 
-/// The value of an empty list, and of the namespace of the machine's first process.
+/// The value of an empty list, and of the network namespace of PID 1.
 const NONE: &str = "none";
 
 fn failed(error: impl std::fmt::Display) -> Refusal {
     Refusal::Failed(error.to_string())
 }
 
-/// Reads from the kernel, or in a folder from a file.
+/// Reads from the kernel, or from a file if the machine is a directory tree.
 pub(crate) fn read(nic: &Nic, file: &str, of_kernel: impl FnOnce(&Netns) -> Option<String>) -> Option<String> {
     match nic.answers() {
         Answers::Kernel { netns, .. } => of_kernel(netns),
@@ -24,7 +24,7 @@ pub(crate) fn read(nic: &Nic, file: &str, of_kernel: impl FnOnce(&Netns) -> Opti
     }
 }
 
-/// Writes by the kernel, or in a folder to a file.
+/// Writes to the kernel, or to a file if the machine is a directory tree.
 pub(crate) fn write(nic: &Nic, file: &str, value: &str, by_kernel: impl FnOnce(&Netns) -> Written) -> Written {
     match nic.answers() {
         Answers::Kernel { netns, .. } => by_kernel(netns),
@@ -87,7 +87,7 @@ pub(crate) fn set_state(nic: &Nic, value: &str) -> Written {
     change(nic, "netlink/state", value, Change::Up(up))
 }
 
-/// Items in the kernel's order: the first address of a subnet is its primary one.
+/// Joins the items, keeping the kernel's order: the first address of a subnet is its primary one.
 fn list(all: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = all.collect();
     if all.is_empty() {
@@ -97,7 +97,7 @@ fn list(all: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// The items of a list: `192.0.2.1/24, fd00::1/64`.
+/// Parses the items of a list such as `192.0.2.1/24, fd00::1/64`.
 fn items<T>(nic: &Nic, value: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Refusal> {
     if value == NONE {
         return Ok(Vec::new());
@@ -106,7 +106,7 @@ fn items<T>(nic: &Nic, value: &str, parse: impl Fn(&str) -> Option<T>) -> Result
     value.split(',').map(one).collect()
 }
 
-/// An address with the length of its prefix and its broadcast address.
+/// An address, its prefix length, and its broadcast address.
 type Held = (IpAddr, u8, Option<IpAddr>);
 
 fn held_text((address, prefix, broadcast): &Held) -> String {
@@ -132,7 +132,7 @@ fn held_by(net: &Rtnetlink, nic: &Nic) -> latpath_net::Result<Vec<Held>> {
     Ok(all.map(|one| (one.address, one.prefix, one.broadcast)).collect())
 }
 
-/// The device's addresses that reach beyond the link. The kernel makes the others.
+/// The device's addresses with a scope wider than the link. The kernel creates the others itself.
 pub(crate) fn addresses(nic: &Nic) -> Option<String> {
     read(nic, "netlink/addresses", |netns| {
         let all = held_by(&Rtnetlink::open(netns).ok()?, nic).ok()?;
@@ -146,7 +146,8 @@ pub(crate) fn set_addresses(nic: &Nic, value: &str) -> Written {
     write(nic, "netlink/addresses", &value, |netns| {
         let set = || -> latpath_net::Result<()> {
             let net = Rtnetlink::open(netns)?;
-            // Deleting a subnet's primary address deletes the others, unless promote_secondaries is set.
+            // Deleting a subnet's primary address also deletes the others, unless promote_secondaries is set. So check
+            // whether each address still exists.
             for unwanted in held_by(&net, nic)?.iter().filter(|one| !wanted.contains(one)) {
                 if held_by(&net, nic)?.contains(unwanted) {
                     net.delete_address(nic.name(), unwanted.0, unwanted.1)?;
@@ -162,7 +163,7 @@ pub(crate) fn set_addresses(nic: &Nic, value: &str) -> Written {
     })
 }
 
-/// A neighbour: `192.0.2.2 02:00:00:00:00:02`.
+/// Parses a neighbour: `192.0.2.2 02:00:00:00:00:02`.
 fn neighbour(text: &str) -> Option<(IpAddr, [u8; 6])> {
     let (address, mac) = text.split_once(' ')?;
     Some((address.parse().ok()?, parse_mac(mac.trim())?))
@@ -205,7 +206,7 @@ pub(crate) fn set_neighbours(nic: &Nic, value: &str) -> Written {
     })
 }
 
-/// The kinds of the device's queueing disciplines: the root's first, each kind once.
+/// The kinds of the device's queueing disciplines, the root's first; each kind is listed once.
 pub(crate) fn qdisc(nic: &Nic) -> Option<String> {
     read(nic, "netlink/qdisc", |netns| {
         let ifindex = Rtnetlink::open(netns).ok()?.device(nic.name()).ok()?.ifindex;
@@ -213,10 +214,11 @@ pub(crate) fn qdisc(nic: &Nic) -> Option<String> {
     })
 }
 
-/// Kinds that a write may replace, because they have no parameters, or only defaults that the kernel gives again.
+/// Kinds that a write may replace, because they have no parameters, or only defaults that the kernel restores.
 const PLAIN: [&str; 6] = ["noqueue", "mq", "pfifo_fast", "fq", "fq_codel", "pfifo"];
 
-/// Sets the root's queueing discipline to a kind without parameters; a list of several kinds is a default of the kernel.
+/// Sets the root's queueing discipline to a kind without parameters. A list of several kinds stands for a default of
+/// the kernel.
 pub(crate) fn set_qdisc(nic: &Nic, value: &str) -> Written {
     let kind = value.split(',').next().unwrap_or_default().trim();
     if !PLAIN.contains(&kind) {
@@ -227,7 +229,7 @@ pub(crate) fn set_qdisc(nic: &Nic, value: &str) -> Written {
         let ifindex = net.device(nic.name()).map_err(failed)?.ifindex;
         let all = latpath_net::qdiscs(netns).map_err(failed)?;
         let root = all.iter().find(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == ROOT);
-        // The kernel's default has no number, and is not deleted.
+        // The kernel's default has handle 0, and cannot be deleted.
         if let Some(root) = root.filter(|root| root.handle != 0) {
             if !PLAIN.contains(&root.kind.as_str()) {
                 let why = format!(
@@ -249,7 +251,7 @@ pub(crate) fn set_qdisc(nic: &Nic, value: &str) -> Written {
     })
 }
 
-/// The parameters of the device's NAPI instances, in their order; one text if all have the same.
+/// The parameters of the device's NAPI instances, in order; a single element if all are the same.
 pub(crate) fn napi(nic: &Nic) -> Option<String> {
     read(nic, "netlink/napi", |netns| {
         let ifindex = nic.sysfs().text(&format!("class/net/{}/ifindex", nic.name()))?.trim().parse().ok()?;
@@ -271,7 +273,7 @@ fn sysctl_path(nic: &Nic, name: &str) -> String {
     format!("proc/sys/{}", name.replace("{}", nic.name()))
 }
 
-/// A sysctl of the device: `net/ipv6/conf/{}/disable_ipv6`.
+/// A sysctl of the device, e.g. `net/ipv6/conf/{}/disable_ipv6`.
 pub(crate) fn sysctl(nic: &Nic, name: &str) -> Option<String> {
     let path = sysctl_path(nic, name);
     let text = match nic.answers() {
@@ -297,16 +299,16 @@ pub(crate) fn set_sysctl(nic: &Nic, name: &str, value: &str) -> Written {
     })
 }
 
-/// The network namespace of the machine's first process; of this process, where that cannot be read.
+/// The network namespace of PID 1, or of this process if that cannot be read.
 fn first() -> latpath_net::Result<Netns> {
-    // The calling thread may be in another namespace than its process.
+    // Not the calling thread's namespace, which may differ from that of its process.
     match fs::metadata("/proc/1/ns/net").or_else(|_| fs::metadata("/proc/self/ns/net")) {
         Ok(file) => Netns::find(file.ino() as latpath_net::Inode),
         Err(_) => Netns::own(),
     }
 }
 
-/// The name of the device's network namespace.
+/// The name of the device's network namespace; `none` for that of PID 1.
 pub(crate) fn namespace(nic: &Nic) -> Option<String> {
     read(nic, "netlink/namespace", |netns| {
         let is_first = || first().is_ok_and(|first| first.inode() == netns.inode());
@@ -318,7 +320,7 @@ pub(crate) fn namespace(nic: &Nic) -> Option<String> {
     })
 }
 
-/// Moves the device to another network namespace, which exists. The kernel takes the device down, and removes its
+/// Moves the device to another, existing network namespace. The kernel takes the device down, and removes its
 /// addresses, neighbours and routes.
 pub(crate) fn set_namespace(nic: &Nic, value: &str) -> Written {
     write(nic, "netlink/namespace", value, |netns| {
@@ -331,12 +333,12 @@ pub(crate) fn set_namespace(nic: &Nic, value: &str) -> Written {
     })
 }
 
-/// The name of the network namespace that latpath makes for a device.
+/// The name of the network namespace that latpath creates for a device.
 pub fn namespace_for(device: &str) -> String {
     format!("ping-{device}")
 }
 
-/// The network namespace that was made for the device, if it exists.
+/// The network namespace that was created for the device, if it exists.
 pub(crate) fn private_namespace(nic: &Nic) -> Option<String> {
     read(nic, "netlink/private-namespace", |_| {
         let name = namespace_for(nic.name());
@@ -344,11 +346,11 @@ pub(crate) fn private_namespace(nic: &Nic) -> Option<String> {
     })
 }
 
-/// Kinds of tunnels whose modules make a device in each namespace.
+/// Kinds of tunnels whose modules create a device in every namespace.
 const IN_EACH: [&str; 9] = ["sit", "ipip", "gre", "gretap", "erspan", "ip6tnl", "ip6gre", "vti", "vti6"];
 
-/// Makes the device's own network namespace, with its loopback device up; `none` deletes it, if no other device is in
-/// it.
+/// Creates the device's own network namespace, with its loopback device up. `none` deletes the namespace if no other
+/// device is in it.
 pub(crate) fn set_private_namespace(nic: &Nic, value: &str) -> Written {
     let name = namespace_for(nic.name());
     if value != NONE && value != name {
@@ -370,8 +372,8 @@ pub(crate) fn set_private_namespace(nic: &Nic, value: &str) -> Written {
     })
 }
 
-/// Whether mounts in the directory of named namespaces stay in this process's mount namespace: the mount that has it
-/// receives from another one (`master:N`), and sends nothing back (proc_pid_mountinfo(5)).
+/// Whether mounts in the directory of named namespaces are confined to this process's mount namespace: the mount that
+/// contains the directory is a slave (`master:N`), so it propagates nothing back (proc_pid_mountinfo(5)).
 fn is_mount_private(mountinfo: &str) -> bool {
     let of_line = |line: &str| -> Option<(usize, bool)> {
         let (fields, _) = line.split_once(" - ")?;
@@ -380,7 +382,7 @@ fn is_mount_private(mountinfo: &str) -> bool {
         let has_it = at == "/" || "/run/netns" == at || "/run/netns".starts_with(&format!("{at}/"));
         has_it.then(|| (at.len(), options.iter().any(|option| option.starts_with("master:"))))
     };
-    // The last of the deepest ones is on top.
+    // The deepest mount point counts; of several mounts there, the last one is on top.
     mountinfo.lines().filter_map(of_line).max_by_key(|(length, _)| *length).is_some_and(|(_, is_slave)| is_slave)
 }
 

@@ -1,4 +1,4 @@
-//! A network device that answers requests: one of the running kernel, or one laid out in a folder.
+//! A network device that answers requests: a device of the running kernel, or files in a directory tree.
 
 use latpath_linux::net::Device as Socket;
 use latpath_linux::proc::Root;
@@ -9,9 +9,9 @@ use std::path::Path;
 /// Why a device rejected a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The device, its driver or this kernel does not have the option.
+    /// The device, its driver or this kernel lacks the option.
     NotOffered(String),
-    /// The value is impossible, or the kernel refused it.
+    /// The value is invalid, or the kernel rejected it.
     Failed(String),
 }
 
@@ -31,28 +31,28 @@ pub type Written = Result<(), Refusal>;
 /// A network device in its network namespace.
 pub struct Nic {
     name: String,
-    /// The root of /proc.
+    /// The root below which /proc is read.
     root: Root,
     sysfs: Root,
     answers: Answers,
 }
 
-/// The source of the answers to a device's requests.
+/// Where the responses to a device's requests come from.
 pub(crate) enum Answers {
-    /// The running kernel: by ioctl(2), by rtnetlink.
+    /// The running kernel, through ioctl(2) and rtnetlink.
     Kernel {
-        /// The socket of the ioctls.
+        /// The socket for the ioctls.
         socket: Socket,
         /// The device's network namespace.
         netns: Netns,
     },
-    /// Files of a folder: see [`Nic::answer_file`].
+    /// Files in a directory tree: see [`Nic::answer_file`].
     Folder,
 }
 
 impl Nic {
-    /// A device of the running kernel. The calling thread is in the device's namespace, and `sysfs` is the `/sys` of
-    /// the namespace.
+    /// A device of the running kernel. The calling thread must be in the device's namespace, and `sysfs` must be that
+    /// namespace's `/sys`.
     ///
     /// # Errors
     /// If no device can have this name.
@@ -61,7 +61,7 @@ impl Nic {
         Ok(Self { name: name.into(), root: Root::of(Path::new("/")), sysfs: sysfs.clone(), answers })
     }
 
-    /// A device of a machine in a folder.
+    /// A device of a machine that is a directory tree.
     pub(crate) fn of_folder(name: &str, root: &Root) -> Self {
         let sysfs = Root::of(&root.path("sys"));
         Self { name: name.into(), root: root.clone(), sysfs, answers: Answers::Folder }
@@ -72,12 +72,12 @@ impl Nic {
         &self.name
     }
 
-    /// The `/sys` that shows the device.
+    /// The `/sys` in which the device appears.
     pub fn sysfs(&self) -> &Root {
         &self.sysfs
     }
 
-    /// The folder of `proc` and `sys`.
+    /// The directory that contains `proc` and `sys`.
     pub(crate) fn root(&self) -> &Root {
         &self.root
     }
@@ -92,17 +92,17 @@ impl Nic {
         link.rsplit('/').next().map(str::to_owned)
     }
 
-    /// In a folder, the path of the file with the answer to a request: `ethtool/rings`, `netlink/addresses`.
+    /// In a directory tree, the path of the file with the response to a request: `ethtool/rings`, `netlink/addresses`.
     pub(crate) fn answer_file(&self, name: &str) -> std::path::PathBuf {
         self.sysfs.path(&format!("class/net/{}/{name}", self.name))
     }
 
-    /// The text of the answer to a request in a folder.
+    /// In a directory tree, the text of the response to a request.
     pub(crate) fn answer(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.answer_file(name)).ok()
     }
 
-    /// The error of a request; `doing` is the equivalent command.
+    /// Converts the error of a request; `doing` is the equivalent command.
     pub(crate) fn refusal(&self, doing: &str, error: &io::Error) -> Refusal {
         let device = &self.name;
         match error.raw_os_error() {

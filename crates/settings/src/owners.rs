@@ -1,4 +1,4 @@
-//! Programs and files that set a setting again after someone else changed it: tuned, irqbalance, libvirt, systemd,
+//! Programs and files that set a setting again after it was changed otherwise: tuned, irqbalance, libvirt, systemd,
 //! NetworkManager, and the files of sysctl.d, tmpfiles.d, modprobe.d and udev.
 
 mod files;
@@ -29,7 +29,7 @@ pub struct Owner {
 }
 
 impl fmt::Display for Owner {
-    /// `tuned (/usr/lib/tuned/realtime/tuned.conf: -1)`
+    /// E.g. `tuned (/usr/lib/tuned/realtime/tuned.conf: -1)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.file, &self.value) {
             (Some(file), Some(value)) => write!(f, "{} ({file}: {value})", self.program),
@@ -40,32 +40,32 @@ impl fmt::Display for Owner {
     }
 }
 
-/// The subject that a program sets.
+/// What a program sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
-    /// A sysctl(8).
+    /// A sysctl(8) variable.
     Sysctl(String),
-    /// A file, relative to the root; `*` matches any text.
+    /// A file, relative to the root; `*` matches any string.
     File(String),
-    /// A module's parameter.
+    /// A module's name and one of its parameters.
     Module(String, String),
     /// A parameter of the kernel's command line.
     Boot(String),
-    /// A setting of the table, at targets that start with the text.
+    /// A setting of the table, for targets that start with the string.
     Setting(Setting, String),
 }
 
 /// The programs that set settings on this machine.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// Of the claims on a subject, the last one counts.
+    /// What each owner sets. If several owners set the same subject, the last one takes effect.
     claims: Vec<(Subject, Owner)>,
     irqbalance: Option<Irqbalance>,
 }
 
 impl Owners {
-    /// Finds the owners of settings below a root: `/` for the running machine. `running` returns whether a program of
-    /// this name runs. Files that this user may not read are left out.
+    /// Finds the owners of settings below a root directory: `/` for the running machine. `running` returns whether a
+    /// program of this name is running. Files that this user may not read are skipped.
     pub fn read(root: &Root, running: &dyn Fn(&str) -> bool, vms: &[Vm]) -> Self {
         let mut claims = files::claims(root);
         claims.extend(services::claims(root, running, vms));
@@ -73,7 +73,8 @@ impl Owners {
         Self { claims, irqbalance: Irqbalance::read(root, running) }
     }
 
-    /// The owners of a setting at a target, named as in [`crate::SettingValue`]; the one that sets it last is first.
+    /// The owners of a setting for a target, named as in [`crate::SettingValue`]; the one that takes effect comes
+    /// first.
     pub fn of(&self, setting: Setting, target: &str) -> Vec<&Owner> {
         let mut all: Vec<&Owner> = Vec::new();
         for (subject, owner) in self.claims.iter().rev() {
@@ -85,7 +86,7 @@ impl Owners {
         all
     }
 
-    /// irqbalance, if it runs.
+    /// irqbalance, if it is running.
     pub fn irqbalance(&self) -> Option<&Irqbalance> {
         self.irqbalance.as_ref()
     }
@@ -107,9 +108,9 @@ impl Subject {
     }
 }
 
-/// The file that a setting is, relative to the root, if it is one.
+/// The file that holds a setting, relative to the root; `None` if the setting is not a file.
 fn file_of(read: Read, target: &str) -> Option<String> {
-    // The first CPU of a list stands for all.
+    // For a list of CPUs, use the first one.
     let cpu = || target.split(['-', ',']).next().unwrap_or_default();
     let device = || target.split([' ', '%']).next().unwrap_or_default();
     Some(match read {
@@ -122,7 +123,7 @@ fn file_of(read: Read, target: &str) -> Option<String> {
     })
 }
 
-/// Whether a path fits a pattern with `*`.
+/// Whether a path matches a pattern with `*`.
 fn fits(pattern: &str, path: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| path.strip_prefix(first)) else { return false };
@@ -135,7 +136,7 @@ fn fits(pattern: &str, path: &str) -> bool {
         }
     }
     match last {
-        // The last part is at the end, wherever it was found before.
+        // The last part must be at the end of the path; `find` may have found an earlier occurrence.
         Some(part) => path.ends_with(part),
         None => rest.is_empty(),
     }

@@ -1,4 +1,4 @@
-//! The table in the form of docs/settings.md.
+//! The settings table in the form of docs/settings.md.
 
 use crate::setting::{Scope, Setting};
 
@@ -11,7 +11,7 @@ pub fn page() -> String {
         page += "|---|---|---|---|---|---|---|\n";
         for setting in Setting::ALL.iter().filter(|setting| setting.info().scope == scope) {
             let info = setting.info();
-            // A bar would end the cell.
+            // An unescaped bar would end the cell.
             let code = |text: String| text.replace('|', "\\|");
             page += &format!(
                 "| `{setting}` | {} | {} | {} | {} | {} | {} |\n",

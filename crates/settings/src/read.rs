@@ -1,4 +1,4 @@
-//! Reads the settings of this machine, or of a machine laid out in a folder.
+//! Reads the settings of this machine, or of a machine that is a directory tree.
 
 pub(crate) mod devices;
 pub(crate) mod interrupts;
@@ -19,23 +19,23 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Maximum duration of a reading, ns. Later settings are missing, and a note names the first of them.
+/// Maximum duration of a reading, ns. The remaining settings are then omitted, and a note names the first of them.
 const MOST_TIME: Ns = 1_000_000_000;
-/// Maximum duration of a reading of places for a plan, ns: it is longer, so that a plan lacks nothing on a slow
+/// Maximum duration of a reading of places for a plan, ns. It is longer, so that a plan is complete even on a slow
 /// machine.
 const MOST_TIME_OF_PLACES: Ns = 60_000_000_000;
-/// Maximum number of processes that are searched for kernel threads: Linux's own limit (PID_MAX_LIMIT).
+/// Maximum number of processes searched for kernel threads: Linux's own limit (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
 /// Maximum number of control groups that are read.
 const MOST_GROUPS: usize = 1024;
 /// Maximum number of threads of a virtual machine that are read.
 const MOST_THREADS: usize = 4096;
 
-/// A setting's value at one place, before those of several CPUs are grouped.
+/// A setting's value at one place, before CPUs with the same value are combined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedValue {
     pub target: Target,
-    /// The target's current address, if that is not its name.
+    /// The target's current address, if it differs from its name.
     pub at: Option<String>,
     pub address: Address,
     pub value: String,
@@ -59,7 +59,7 @@ impl PlacedValue {
         Self { target: Target::Cpu(cpu), at: None, address: Address::Cpu { cpu }, value: value.into() }
     }
 
-    /// A value of a named owner; `at` is the text of the owner's current address.
+    /// A value of a named owner; `at` is the owner's current address as a string.
     pub fn named(name: impl Into<String>, at: Option<String>, address: Address, value: impl Into<String>) -> Self {
         Self { target: Target::Named(name.into()), at, address, value: value.into() }
     }
@@ -68,29 +68,29 @@ impl PlacedValue {
 /// A machine whose settings are read and written.
 pub struct Source<'a> {
     pub(crate) root: Root,
-    /// Whether this is the running machine, whose kernel answers requests; otherwise it is a folder.
+    /// Whether this is the running machine, whose kernel answers requests; otherwise it is a directory tree.
     pub(crate) is_live: bool,
     pub(crate) vms: &'a [Vm],
     devices: Vec<Device>,
     cpus: Cpus,
     isolated: Cpus,
     kernel_threads: OnceCell<Vec<(u32, Stat)>>,
-    /// Numbers and names of programs.
+    /// Process ID and name of each running program.
     programs: OnceCell<Vec<(u32, String)>>,
     services: OnceCell<Vec<Service>>,
     ovs: OnceCell<Option<OvsConfig>>,
 }
 
 impl<'a> Source<'a> {
-    /// The running machine, with its virtual machines. The network devices are those of its own network namespace that
-    /// are hardware or bridges, those of the virtual machines, and `devices`, with the bridges and the hardware that
-    /// belong to them.
+    /// The running machine, with its virtual machines. Its network devices are: the hardware and the bridges in
+    /// latpath's own network namespace, the devices of the virtual machines, and `devices`, with the bridges and the
+    /// hardware that belong to them.
     pub fn machine(vms: &'a [Vm], devices: Vec<Device>) -> Self {
         Self::new(Path::new("/"), true, vms, devices)
     }
 
-    /// A machine whose `/proc`, `/sys` and `/etc` are below this folder. Settings that only a running kernel reports
-    /// are missing.
+    /// A machine with its `/proc`, `/sys` and `/etc` below this directory. Settings that only a running kernel reports
+    /// are omitted.
     pub fn below(root: &Path, vms: &'a [Vm], devices: Vec<Device>) -> Self {
         Self::new(root, false, vms, devices)
     }
@@ -112,8 +112,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads all settings, within some milliseconds and at most a second. It changes nothing, wakes no device, and
-    /// interrupts no isolated CPU. Settings that cannot be read are missing.
+    /// Reads all settings, within some milliseconds and at most one second. This changes nothing, wakes no device, and
+    /// interrupts no isolated CPU. Settings that cannot be read are omitted.
     pub fn read(&self) -> Reading {
         let begin = monotonic();
         let (found, notes) = self.find(begin, MOST_TIME);
@@ -127,8 +127,8 @@ impl<'a> Source<'a> {
         reading
     }
 
-    /// Reads all settings like [`Source::read`], and returns each place by itself, with its address, and notes on
-    /// settings that could not be read.
+    /// Reads all settings like [`Source::read`], but does not combine places: returns each with its address. Also
+    /// returns notes on settings that could not be read.
     pub fn places(&self) -> (Vec<Located>, Vec<String>) {
         let (found, notes) = self.find(monotonic(), MOST_TIME_OF_PLACES);
         let one = |setting: Setting, PlacedValue { target, address, value, .. }: PlacedValue| {
@@ -176,7 +176,7 @@ impl<'a> Source<'a> {
             Read::Line(file) => machine(self.line(file)),
             Read::Choice(file) => machine(self.line(file).map(|line| choice(&line))),
             Read::Sysctl(name) => {
-                // The kernel separates several numbers by tabs.
+                // The kernel separates numbers by tabs.
                 machine(self.line(&format!("proc/sys/{}", name.replace('.', "/"))).map(|line| line.replace('\t', " ")))
             }
             Read::Module(module, name) => machine(self.line(&format!("sys/module/{module}/parameters/{name}"))),
@@ -200,7 +200,7 @@ impl<'a> Source<'a> {
                 self.vms.iter().filter_map(one).collect()
             }
             Read::Special(_, function) => function(self),
-            // These are read together with the network devices.
+            // Read together with the network devices.
             Read::Interrupt(_) | Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) => Vec::new(),
             Read::Feature(_) | Read::Ethtool(..) | Read::Qdisc => Vec::new(),
             Read::Request(..) | Read::DeviceSysctl(_) => Vec::new(),
@@ -212,7 +212,7 @@ impl<'a> Source<'a> {
         Owners::read(&self.root, &|name| self.has_program(name), self.vms)
     }
 
-    /// The text of a file without its line end; `None` if the file does not exist.
+    /// The text of a file without the trailing line break; `None` if the file does not exist.
     pub(crate) fn line(&self, file: &str) -> Option<String> {
         self.root.text(file).map(|text| text.trim().to_owned())
     }
@@ -236,19 +236,19 @@ impl<'a> Source<'a> {
             let numbers = self.root.numbers("proc", MOST_PROCESSES).unwrap_or_default();
             let stats = numbers.into_iter().filter_map(|n| Some((n, Stat::read(&self.root, &format!("proc/{n}"))?)));
             let (kernel, other): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.flags & PF_KTHREAD != 0);
-            // One pass finds both kernel threads and programs.
+            // The same pass over all processes finds the programs.
             let _ = self.programs.set(other.into_iter().map(|(pid, stat)| (pid, stat.comm)).collect());
             kernel
         })
     }
 
-    /// The running programs: process number and name.
+    /// Process ID and name of each running program.
     pub(crate) fn programs(&self) -> &[(u32, String)] {
         self.kernel_threads();
         self.programs.get_or_init(Vec::new)
     }
 
-    /// Whether a program of this name runs.
+    /// Whether a program of this name is running.
     pub(crate) fn has_program(&self, name: &str) -> bool {
         self.programs().iter().any(|(_, program)| program == name)
     }
@@ -264,8 +264,8 @@ impl<'a> Source<'a> {
         self.ovs.get_or_init(ask).as_ref()
     }
 
-    /// The threads of virtual machines, named after their roles: `guest7 vCPU 0`. Further threads of the same name are
-    /// numbered.
+    /// A value of each thread of the virtual machines, named after the thread's role: `guest7 vCPU 0`. Further threads
+    /// of the same name are numbered.
     fn threads(&self, of: fn(&latpath_vms::Thread) -> Option<String>) -> Vec<PlacedValue> {
         let mut all = Vec::new();
         for vm in self.vms {
@@ -286,7 +286,8 @@ impl<'a> Source<'a> {
         all
     }
 
-    /// A file of the control groups of virtual machines' threads, of those above them, and of systemd's slices.
+    /// The values of a file in the control groups of virtual machines' threads, in the parents of these groups, and in
+    /// systemd's slices.
     fn groups(&self, file: &str) -> Vec<PlacedValue> {
         let mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
         let has_groups = |mount: &&str| self.root.path(&format!("{mount}/cgroup.controllers")).exists();
@@ -299,7 +300,7 @@ impl<'a> Source<'a> {
             for thread in &vm.threads {
                 let text = self.root.text(&format!("proc/{}/cgroup", thread.tid)).unwrap_or_default();
                 let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
-                // A group outside of this control group namespace has a path with `..`.
+                // A group outside this cgroup namespace has `..` in its path.
                 if !path.starts_with('/') || path.contains("/..") {
                     continue;
                 }
@@ -318,7 +319,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A control group's path without the number that libvirt assigns at each start of a virtual machine:
+/// A control group's path in which `N` replaces the number that libvirt assigns at each start of a virtual machine:
 /// `machine-qemu\x2d7\x2dguest.scope`.
 fn lasting(path: &str) -> String {
     const DASH: &str = "\\x2d";
@@ -349,13 +350,13 @@ pub(crate) fn scheduling_of(policy: &str, priority: u32, nice: i32) -> String {
     }
 }
 
-/// The word in brackets or parentheses; the whole text without either.
+/// The word in brackets or parentheses, or the whole line if it has neither.
 pub(crate) fn choice(line: &str) -> String {
     let between = |open: char, close: char| Some(line.split_once(open)?.1.split_once(close)?.0.to_owned());
     between('[', ']').or_else(|| between('(', ')')).unwrap_or_else(|| line.into())
 }
 
-/// All occurrences of a parameter on the kernel's command line. Dash and underscore are equivalent in a name.
+/// All values of a parameter on the kernel's command line. Dash and underscore are equivalent in its name.
 pub(crate) fn boot_parameter(line: &str, name: &str) -> String {
     let same = |key: &str| key.len() == name.len() && key.replace('-', "_") == name.replace('-', "_");
     let value = |word: &str| match word.split_once('=') {

@@ -7,14 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Maximum number of values of a reading; further values are only counted.
+/// Maximum number of values in a reading; further values are only counted.
 const MOST_VALUES: usize = 20_000;
-/// Maximum length of a value, bytes: a kernel's command line has 2048 (4096 on arm64).
+/// Maximum length of a value, bytes: a kernel's command line has at most 2048 (4096 on arm64).
 const MOST_VALUE: usize = 4096;
 /// Maximum length of a name, bytes.
 const MOST_NAME: usize = 512;
 
-/// A setting's value at one place, or at CPUs with the same value.
+/// A setting's value at one place, or for all CPUs with the same value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SettingValue {
@@ -24,11 +24,11 @@ pub struct SettingValue {
     /// for the machine.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub target: String,
-    /// The owner's address at the time of the reading, if it does not follow from the name: the number of an interrupt
-    /// or a thread, the path of a group or a queue.
+    /// The owner's address at the time of the reading, if it cannot be derived from the name: an interrupt number, a
+    /// thread ID, the path of a group or a queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// The value as the kernel writes it.
+    /// The value in the kernel's notation.
     pub value: String,
 }
 
@@ -36,20 +36,20 @@ pub struct SettingValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Reading {
-    /// Start of the reading, `CLOCK_MONOTONIC` of the machine.
+    /// Start of the reading, `CLOCK_MONOTONIC` of the machine, ns.
     pub taken_ns: Ns,
     /// Duration of the reading, ns.
     pub took_ns: Ns,
     /// The values, in the order of the table.
     pub values: Vec<SettingValue>,
-    /// Number of values that exceeded the maximum and are not kept.
+    /// Number of values omitted because a reading has a maximum number of values.
     pub omitted: u64,
     /// Settings that could not be read, with the reasons.
     pub notes: Vec<String>,
 }
 
 impl Reading {
-    /// Adds a value, cut to its maximum length, if there is room.
+    /// Adds a value if there is room, truncated to its maximum length.
     pub(crate) fn push(&mut self, mut value: SettingValue) {
         if self.values.len() >= MOST_VALUES {
             self.omitted += 1;
@@ -63,23 +63,23 @@ impl Reading {
     }
 }
 
-/// The settings of one machine at the beginning and the end of a run.
+/// The settings of one machine at the start and the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineSettings {
-    /// `host`, `guest0`.
+    /// The machine's name: `host`, `guest0`.
     pub machine: String,
     /// The settings at the beginning of the run.
     pub begin: Option<Reading>,
-    /// The settings at the end of the run; null during the recording, and if the recorder was killed.
+    /// The settings at the end of the run; null during the recording, or if the recorder was killed.
     pub end: Option<Reading>,
 }
 
 impl MachineSettings {
-    /// The settings that the run was recorded with: the values of its beginning, and those of its end for places that
-    /// only the end has.
+    /// The settings with which the run was recorded: the values at its start, and the values at its end for places that
+    /// only the second reading has.
     pub fn values(&self) -> impl Iterator<Item = &SettingValue> {
-        // A list of CPUs combines those with the same value, so the lists of the two readings can differ.
+        // CPUs with the same value are combined into one list, so the two readings can have different lists.
         let place = |value: &SettingValue| match Setting::of_id(&value.setting).map(|setting| setting.info().scope) {
             Some(Scope::Cpu) => (value.setting.clone(), String::new()),
             _ => (value.setting.clone(), value.target.clone()),
@@ -105,7 +105,7 @@ impl RunSettings {
         self.machines.iter().all(|machine| machine.begin.is_none() && machine.end.is_none())
     }
 
-    /// Values of all machines that the run was recorded with.
+    /// Number of values of all machines with which the run was recorded.
     pub fn count(&self) -> usize {
         self.machines.iter().map(|machine| machine.values().count()).sum()
     }

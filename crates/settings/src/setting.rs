@@ -20,7 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Scope of a setting: the kind of thing that it belongs to.
+/// Scope of a setting: the kind of thing to which it belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -43,7 +43,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// All scopes, in the order in which pages list them.
+    /// All scopes, in the order in which documentation lists them.
     pub const ALL: [Self; 8] = [
         Self::Machine,
         Self::Cpu,
@@ -55,7 +55,7 @@ impl Scope {
         Self::BootParameter,
     ];
 
-    /// The name in texts.
+    /// The name used in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -70,13 +70,13 @@ impl Scope {
     }
 }
 
-/// Disturbance that a change of a setting causes; the least first.
+/// Disturbance caused by changing a setting, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Disturbs {
-    /// No packet.
+    /// No packet is disturbed.
     Nothing,
-    /// Some or all CPUs stop for a while.
+    /// Some or all CPUs stop for a short time.
     CpuStall,
     /// The device's link goes down and comes up again, or its queues are recreated: packets are lost.
     LinkFlap,
@@ -87,7 +87,7 @@ pub enum Disturbs {
 }
 
 impl Disturbs {
-    /// The name in texts.
+    /// The name used in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -111,19 +111,20 @@ pub enum Lasts {
     Move,
     /// Until the virtual machine or the program is restarted.
     VmRestart,
-    /// Also after a reboot.
+    /// Beyond a reboot.
     Persistent,
     /// While the program that wrote it keeps the file open.
     FileOpen,
 }
 
 impl Lasts {
-    /// Whether a change that disturbs like a link flap may reset the value, if both concern the same device.
+    /// Whether changing a setting that disturbs like a link flap may reset the value, if both belong to the same
+    /// device.
     pub fn is_reset_by_flap(self) -> bool {
         matches!(self, Self::LinkDown | Self::Move)
     }
 
-    /// The name in texts.
+    /// The name used in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reboot => "until reboot",
@@ -142,7 +143,7 @@ impl Lasts {
 pub enum Read {
     /// The text of a one-line file.
     Line(&'static str),
-    /// The word in brackets in a file that lists the possible ones: `always [madvise] never`.
+    /// The word in brackets in a file that lists the possible values: `always [madvise] never`.
     Choice(&'static str),
     /// A sysctl(8), by its name.
     Sysctl(&'static str),
@@ -152,67 +153,71 @@ pub enum Read {
     Boot(&'static str),
     /// A file of each CPU, below `sys/devices/system/cpu/cpuN`.
     EachCpu(&'static str),
-    /// A file of each CPU that is not isolated: for some drivers, the kernel interrupts the CPU to read it.
+    /// A file of each CPU that is not isolated. Not of isolated ones, because with some drivers the kernel interrupts
+    /// the CPU to read it.
     EachCalledCpu(&'static str),
-    /// The scheduling of each CPU's own kernel thread of this name: `ksoftirqd`.
+    /// The scheduling of each CPU's own kernel thread with this name, e.g. `ksoftirqd`.
     CpuThread(&'static str),
     /// A file of an interrupt, below `proc/irq/N`.
     Interrupt(&'static str),
     /// A file of a network device, below `sys/class/net/DEVICE`.
     Device(&'static str),
-    /// A link of a network device: the name of its target.
+    /// A symbolic link of a network device: the name of the link's target.
     DeviceLink(&'static str),
-    /// A file of each queue of a network device: `rx` or `tx`, the file.
+    /// A file of each queue of a network device: direction (`rx` or `tx`), file.
     Queue(&'static str, &'static str),
     /// A feature of a network device, by the kernel's name for it.
     Feature(&'static str),
-    /// Another request of ethtool(8): the option, and the function that makes the request.
+    /// Another ethtool(8) request: the option, and the function that makes the request.
     Ethtool(&'static str, fn(&Nic) -> Option<String>),
-    /// A request that does not wake the device: the source in words, and the function that makes the request.
+    /// A request that does not wake the device: a description of the source, and the function that makes the request.
     Request(&'static str, fn(&Nic) -> Option<String>),
-    /// A sysctl(8) of a network device, below `proc/sys`; `{}` is the device.
+    /// A sysctl(8) of a network device, below `proc/sys`; `{}` stands for the device.
     DeviceSysctl(&'static str),
-    /// The kinds of queueing disciplines of a network device, by rtnetlink.
+    /// The kinds of queueing disciplines of a network device, read through rtnetlink.
     Qdisc,
-    /// A property of a thread that works for a virtual machine: the source in words, the function.
+    /// A property of a virtual machine's thread: a description of the source, and the function that returns the
+    /// property.
     Thread(&'static str, fn(&Thread) -> Option<String>),
     /// A file of a control group (version 2).
     Group(&'static str),
-    /// A property of a virtual machine: the source in words, the function.
+    /// A property of a virtual machine: a description of the source, and the function that returns the property.
     Vm(&'static str, fn(&Root, &Vm) -> Option<String>),
-    /// A function that returns places and values, and its source in words.
+    /// A description of the source, and a function that returns places and values.
     Special(&'static str, special::Function),
 }
 
-/// Destination of a setting. [`Setting::write`] writes those that can be written at once according to
-/// [`Setting::writable`]; [`Setting::shell`] returns the command that does the same.
+/// Destination of a setting. [`Setting::write`] writes the settings that can be written at once according to
+/// [`Setting::writable`]; [`Setting::shell`] returns the equivalent command.
 #[derive(Clone, Copy)]
 pub enum Write {
-    /// The value is written to the source: a file, a sysctl(8), the kernel's command line.
+    /// The value is written to where it is read: a file, a sysctl(8), the kernel's command line.
     Same,
-    /// The value is written to the source; this command does the same, as in [`Write::Command`].
+    /// The value is written to where it is read; also the equivalent command, in the form of [`Write::Command`].
     SameBy(&'static str),
-    /// The value is written to the source; the name of a command that does the same, and a function that returns it.
+    /// The value is written to where it is read; also the name of the equivalent command, and a function that returns
+    /// the command.
     SameMade(&'static str, fn(&Place, &str) -> String),
-    /// The value is written to this file; `{at}` is the place.
+    /// The value is written to this file; `{at}` stands for the place.
     File(&'static str),
-    /// Policy and priority of the thread, by sched_setscheduler(2); chrt(1) does the same.
+    /// Policy and priority of the thread, set with sched_setscheduler(2); chrt(1) is equivalent.
     Scheduling,
-    /// CPUs of the thread, by sched_setaffinity(2); taskset(1) does the same.
+    /// CPUs of the thread, set with sched_setaffinity(2); taskset(1) is equivalent.
     Affinity,
-    /// Several files: the command's name, a function that returns the command, a function that writes the files.
+    /// Several files: the command's name, a function that returns the command, and a function that writes the files.
     Files(&'static str, fn(&Place, &str) -> String, fn(&Source, &Address, &str) -> Written),
     /// An option of a kernel module, read when the module is loaded: module, parameter.
     ModuleOption(&'static str, &'static str),
-    /// A command; `{at}` is the place, `{value}` the value as one word, `{words}` the value's words.
+    /// A command. `{at}` stands for the place, `{value}` for the value as one word, `{words}` for the value's words.
     Command(&'static str),
-    /// A request to a network device: a command that makes the same one, in the form of `Command`, and the function.
+    /// A request to a network device: the equivalent command in the form of `Command`, and the function that makes the
+    /// request.
     Request(&'static str, fn(&Nic, &str) -> Written),
-    /// Like `Request`, with a function that returns the command, and the command's name.
+    /// A request like `Request`, but with the command's name, and a function that returns the command.
     MadeRequest(&'static str, fn(&Place, &str) -> String, fn(&Nic, &str) -> Written),
-    /// A function that returns the command, and the command's name.
+    /// The command's name, and a function that returns the command.
     Made(&'static str, fn(&Place, &str) -> String),
-    /// latpath only reads the setting; the program or person that sets it.
+    /// latpath only reads the setting; the string is the program or person that sets it.
     ReadOnly(&'static str),
 }
 
@@ -234,7 +239,7 @@ pub struct SettingInfo {
     pub lasts: Lasts,
 }
 
-/// Destination of a feature of a network device.
+/// Write access to a feature of a network device.
 macro_rules! feature {
     ($name:literal) => {
         Write::Request(concat!("ethtool -K {at} ", $name, " {value}"), |nic, value| {
@@ -243,7 +248,7 @@ macro_rules! feature {
     };
 }
 
-/// Destination of a flag of a network device.
+/// Write access to a flag of a network device.
 macro_rules! flag {
     ($flag:ident, $name:literal) => {
         Write::Request(concat!("ip link set dev {at} ", $name, " {value}"), |nic, value| {
@@ -256,7 +261,7 @@ macro_rules! settings {
     ($($variant:ident $id:literal $meaning:literal {
         $scope:ident, $read:expr, $write:expr, $disturbs:ident, $lasts:ident
     })*) => {
-        /// A property of a machine that matters to packets. Names and meanings do not change.
+        /// A property of a machine that affects packets. Names and meanings do not change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Setting {
             $(#[doc = $meaning] $variant,)*
@@ -967,7 +972,7 @@ impl Setting {
         self.info().id
     }
 
-    /// The setting of a parameter of the kernel's command line.
+    /// The setting for a parameter of the kernel's command line, by the parameter's name.
     pub fn of_boot_parameter(parameter: &str) -> Option<Self> {
         let is_it = |setting: &Self| match setting.info().read {
             Read::Boot(name) => name.replace('-', "_") == parameter.replace('-', "_"),

@@ -3,7 +3,7 @@
 use crate::write::Place;
 use latpath_model::text::quoted;
 
-/// `-c 3 `; empty for all CPUs.
+/// CPU option of cpupower: `-c 3 `; empty for all CPUs.
 fn cpus(at: &Place) -> String {
     match at {
         Place::All => String::new(),
@@ -33,13 +33,13 @@ pub(crate) fn idle_disabled(at: &Place, value: &str) -> String {
     }
 }
 
-/// Written on the CPU itself: see `writing::fair_server`.
+/// Runs the write on the CPU itself: see `writing::fair_server`.
 pub(crate) fn fair_server(at: &Place, value: &str) -> String {
     let file = at.within("/sys/kernel/debug/sched/fair_server/cpu{at}/runtime");
     format!("taskset -c {} sh -c 'echo \"$1\" > \"$2\"' sh {} {file}", at.word(), quoted(value))
 }
 
-/// Keeps the file open until the shell exits; the kernel also accepts the value as text.
+/// Keeps the file open until the shell exits. The kernel also accepts the value as text.
 pub(crate) fn cpu_latency(_: &Place, value: &str) -> String {
     format!(
         "exec 3> /dev/cpu_dma_latency && printf %s {} >&3",
@@ -61,7 +61,7 @@ pub(crate) fn chrt(at: &Place, value: &str) -> String {
     format!("chrt {option} -p {priority} {}", at.word())
 }
 
-/// Installs Debian's kernel with this preemption model.
+/// Installs the Debian kernel that has this preemption model.
 pub(crate) fn kernel(_: &Place, value: &str) -> String {
     let realtime = if value == "PREEMPT_RT" { "rt-" } else { "" };
     format!("apt install linux-image-{realtime}$(dpkg --print-architecture)")
@@ -81,7 +81,7 @@ pub(crate) fn quota(at: &Place, value: &str) -> String {
     format!("echo {} > {}", quoted(value), at.within("{at}/cpu.max"))
 }
 
-/// Sets the CPUs of a systemd unit by systemctl, since systemd would overwrite a value written to the file.
+/// Sets the CPUs of a systemd unit with systemctl, because systemd would overwrite a value written to the file.
 pub(crate) fn group_cpus(at: &Place, value: &str) -> String {
     let is_units = |name: &&str| [".slice", ".scope", ".service"].iter().any(|end| name.ends_with(end));
     match at {
@@ -95,7 +95,7 @@ pub(crate) fn group_cpus(at: &Place, value: &str) -> String {
     }
 }
 
-/// Edits the definition of a virtual machine of libvirt; otherwise QEMU's option.
+/// The command to edit a libvirt domain; for other virtual machines, the QEMU option.
 pub(crate) fn memory_lock(at: &Place, _: &str) -> String {
     match at {
         Place::All => "-overcommit mem-lock=on".into(),
@@ -111,13 +111,13 @@ pub(crate) fn private_namespace(at: &Place, value: &str) -> String {
     }
 }
 
-/// `ip link set dev eth0 netns ping-eth0`; to be called in the device's present namespace.
+/// `ip link set dev eth0 netns ping-eth0`; to be run in the device's current namespace.
 pub(crate) fn namespace(at: &Place, value: &str) -> String {
     let to = if value == "none" { "1" } else { value };
     format!("ip link set dev {} netns {}", at.word(), quoted(to))
 }
 
-/// `COMMAND flush …`, and `COMMAND add …` for each item of a list.
+/// `COMMAND flush ...`, followed by `COMMAND add ...` for each item of a list.
 fn items(at: &Place, value: &str, flush: &str, add: fn(&str, &str) -> String) -> String {
     let device = at.word();
     let first = flush.replace("{at}", &device);

@@ -1,4 +1,4 @@
-//! Compares texts that may be the same value of a setting.
+//! Compares strings that may represent the same value of a setting.
 
 use crate::ethtool::options::{covers, missing};
 use crate::setting::{Read, Setting};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// The form of a setting's values.
 enum Form {
-    /// Any text.
+    /// Any string.
     Text,
     /// CPUs as a mask of hexadecimal words: `00000000,0000000c` and `c` are the same.
     Mask,
@@ -15,11 +15,11 @@ enum Form {
     List,
     /// A module's parameter: `Y` and `1` are the same.
     Switch,
-    /// Pairs of a name and a value, of which a wanted value may have only some: `rx 64` of `rx 64 tx 256`.
+    /// Pairs of a name and a value. A wanted value may contain only some of them, e.g. `rx 64` of `rx 64 tx 256`.
     Pairs,
-    /// Items in any order: addresses, neighbours.
+    /// Items in any order, e.g. addresses or neighbours.
     Items,
-    /// Kinds of queueing disciplines: `mq` has one for each queue, `mq, fq_codel`.
+    /// Kinds of queueing disciplines, e.g. `mq, fq_codel`: `mq` has a child for each queue.
     Kinds,
 }
 
@@ -39,14 +39,14 @@ impl Setting {
         }
     }
 
-    /// The part of a value that a change to another value replaces: `rx 64` of `rx 64 tx 128` for `rx 256`. Other
-    /// settings' values are replaced as a whole.
+    /// The part of `value` that a change to `by` replaces: `rx 64` of `rx 64 tx 128` if `by` is `rx 256`. If the
+    /// setting's values are not pairs, the whole value.
     pub fn replaced(self, value: &str, by: &str) -> String {
         let Form::Pairs = self.form() else { return value.into() };
         let (value, by): (Vec<&str>, Vec<&str>) = (value.split_whitespace().collect(), by.split_whitespace().collect());
         let is_named = |pair: &&[&str]| by.chunks(2).any(|other| other[0] == pair[0]);
         let named: Vec<String> = value.chunks(2).filter(is_named).map(|pair| pair.join(" ")).collect();
-        // A change that names nothing that the device has changes nothing.
+        // None of the device's options is named in the change, so report the whole value.
         if named.is_empty() {
             value.join(" ")
         } else {
@@ -54,8 +54,8 @@ impl Setting {
         }
     }
 
-    /// The first option of a wanted value that the owner of `value` lacks: `combined` of `combined 1` for a device with
-    /// `rx 2 tx 2`.
+    /// The first option of a wanted value that the owner of `value` lacks, e.g. `combined` of `combined 1` for a device
+    /// with `rx 2 tx 2`.
     pub fn missing_option(self, value: &str, wanted: &str) -> Option<String> {
         match self.form() {
             Form::Pairs => missing(value, wanted),
@@ -67,7 +67,7 @@ impl Setting {
     pub fn is_met(self, value: &str, wanted: &str) -> bool {
         let (value, wanted) = (value.trim(), wanted.trim());
         let same = match self.form() {
-            // The kernel separates the numbers of a sysctl by tabs.
+            // The kernel separates the numbers of a sysctl with tabs.
             Form::Text => value.split_whitespace().eq(wanted.split_whitespace()),
             Form::Mask => mask(value).is_some() && mask(value) == mask(wanted),
             Form::List => list(value).is_some() && list(value) == list(wanted),
@@ -84,7 +84,7 @@ impl Setting {
 fn mask(text: &str) -> Option<String> {
     let is_mask = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ',');
     let words: Vec<&str> = text.split(',').collect();
-    // Each word but the first has 8 digits; of a mask that a user typed, it may have fewer.
+    // Each word after the first stands for 8 digits; in a mask typed by a user, leading zeros of a word may be missing.
     let digits: String =
         words.iter().enumerate().map(|(n, word)| format!("{word:0>0$}", 8 * usize::from(n > 0))).collect();
     is_mask.then(|| digits.trim_start_matches('0').to_ascii_lowercase())

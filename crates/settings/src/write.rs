@@ -6,14 +6,14 @@ use crate::shell;
 use latpath_model::text::quoted;
 use std::fmt;
 
-/// The owner of a setting in a command.
+/// The owner of a setting, as named in a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The machine, or all of its CPUs.
     All,
     /// A name, a number or a path, which is quoted as one word of the command.
     Name(String),
-    /// A shell expression that finds the place, which is inserted without quotes.
+    /// A shell expression that yields the place; it is inserted without quotes.
     Expression(String),
 }
 
@@ -44,7 +44,7 @@ impl Place {
 }
 
 impl Setting {
-    /// The command line that gives the setting a value; for a boot parameter, the text to add to the kernel's command
+    /// The command line that sets the setting to a value; for a boot parameter, the text to add to the kernel's command
     /// line. `None` if latpath only reads the setting.
     pub fn shell(self, at: &Place, value: &str) -> Option<String> {
         let info = self.info();
@@ -95,8 +95,8 @@ impl Setting {
         })
     }
 
-    /// The command line that gives the setting a value at an address: [`Setting::shell`], with the number of a CPU's
-    /// own thread found by its name.
+    /// The command line that sets the setting to a value at an address: [`Setting::shell`], but a thread that belongs
+    /// to a CPU is found by its name.
     pub fn command(self, address: &Address, value: &str) -> Option<String> {
         match (self.info().read, address) {
             (Read::CpuThread(name), Address::Cpu { cpu }) => {
@@ -106,14 +106,14 @@ impl Setting {
         }
     }
 
-    /// The value of a boot parameter that is present without a value.
+    /// The value of a boot parameter that is given without a value.
     pub const BARE: &'static str = "set";
     /// The value of an absent boot parameter.
     pub const ABSENT: &'static str = "not set";
 }
 
-/// Fills in the template of a command. Each of its words remains one word, except for `{words}`, which becomes all
-/// words of the value.
+/// Fills in a command template. Each of its words remains one word, except `{words}`, which becomes all words of the
+/// value.
 fn command(template: &str, at: &Place, value: &str) -> String {
     let word = |word: &str| match word {
         "{value}" => quoted(value),
@@ -125,7 +125,7 @@ fn command(template: &str, at: &Place, value: &str) -> String {
 }
 
 impl Write {
-    /// The table's column with the destination of the value, or with the program that sets it.
+    /// The table's column for where the value is written, or for the program that sets it.
     pub fn text(self, read: Read) -> String {
         match (self, read) {
             (Self::Same, Read::Sysctl(name)) => format!("sysctl {name}=VALUE"),
@@ -149,7 +149,7 @@ impl Write {
 }
 
 impl Read {
-    /// The table's column with the source of the value.
+    /// The table's column for the source of the value.
     pub fn text(self) -> String {
         match self {
             Self::Line(file) | Self::Choice(file) => format!("/{file}"),

@@ -1,4 +1,4 @@
-//! Writes settings, and reads each back.
+//! Writes settings, and reads each one back.
 
 mod folder;
 
@@ -21,26 +21,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
-/// Whether latpath writes a setting.
+/// Whether and how a setting can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Writable {
     /// [`Setting::write`] changes it at once.
     Now,
-    /// A parameter of the kernel's command line: it needs the boot loader's configuration and a reboot.
+    /// A parameter of the kernel's command line: requires a change of the boot loader's configuration and a reboot.
     NextBoot,
-    /// An option of a kernel module: it needs a file of /etc/modprobe.d, and a load of the module.
+    /// An option of a kernel module: requires a file in /etc/modprobe.d, and loading the module again.
     ModuleLoad,
-    /// Part of a virtual machine's definition: it needs a start of the virtual machine.
+    /// Part of a virtual machine's definition: takes effect when the virtual machine is started.
     VmStart,
-    /// A command of the user changes it.
+    /// The user changes it with a command.
     ByCommand,
     /// It cannot be set, or another program sets it.
     Never,
 }
 
 impl Writable {
-    /// The name in texts.
+    /// The name used in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Now => "now",
@@ -61,9 +61,9 @@ pub enum WriteError {
     NotNow {
         /// The setting.
         setting: Setting,
-        /// How it is changed.
+        /// How it can be changed.
         writable: Writable,
-        /// The command, or the program that sets it.
+        /// The command to change it, or the program that sets it.
         hint: String,
     },
     /// The setting has no value at this address, or the address no longer exists.
@@ -76,26 +76,26 @@ pub enum WriteError {
         /// The reason.
         why: String,
     },
-    /// The device, its driver or this kernel does not have the option.
+    /// The device, its driver or this kernel lacks the option.
     #[error("{setting} of {address}: {why}")]
     NotOffered {
         /// The setting.
         setting: Setting,
         /// The address.
         address: Address,
-        /// The answer.
+        /// The response to the request.
         why: String,
     },
-    /// The kernel, or the device, refused the value.
+    /// The kernel or the device rejected the value.
     #[error("{setting} of {address}: cannot be set to {value:?}: {why}")]
     Refused {
         /// The setting.
         setting: Setting,
         /// The address.
         address: Address,
-        /// The value.
+        /// The value that was to be set.
         value: String,
-        /// The kernel's answer, with the file.
+        /// The kernel's error, and the file.
         why: String,
     },
     /// The kernel accepted the value, but a reading returns another one.
@@ -105,21 +105,21 @@ pub enum WriteError {
         setting: Setting,
         /// The address.
         address: Address,
-        /// The value.
+        /// The value that was written.
         value: String,
-        /// The value that was read.
+        /// The value that was read back.
         found: String,
     },
 }
 
-/// A file of a setting: below the root, or below the `class/net` of a network namespace.
+/// The file that holds a setting: relative to the root, or to the `class/net` of a network namespace.
 enum SettingFile {
     OfRoot(String),
     OfDevice { netns: Inode, path: String },
 }
 
 impl Setting {
-    /// Whether latpath writes the setting.
+    /// Whether and how the setting can be written.
     pub fn writable(self) -> Writable {
         let info = self.info();
         match (info.write, info.read) {
@@ -135,12 +135,13 @@ impl Setting {
         }
     }
 
-    /// Sets the setting to a value at an address, in the way that the table defines, and reads it back. A machine in a
-    /// folder gets the value in its files. The caller keeps the old value ([`Source::value`]) in the journal first.
+    /// Sets the setting to a value at an address as defined by the table, and reads the value back. If the machine is a
+    /// directory tree, writes the value to its files. The caller must first store the old value ([`Source::value`]) in
+    /// the journal.
     ///
     /// # Errors
-    /// If latpath does not write the setting, the address no longer exists, the kernel refuses the value, or a reading
-    /// then returns another value.
+    /// If latpath does not write the setting, the address no longer exists, the kernel rejects the value, or another
+    /// value is read back.
     pub fn write(self, source: &Source, address: &Address, value: &str) -> Result<(), WriteError> {
         if self.writable() != Writable::Now {
             let hint = match self.info().write {
@@ -202,7 +203,8 @@ impl Setting {
     fn put_file(self, source: &Source, address: &Address, value: &str) -> Written {
         let file = self.file(address).ok_or_else(|| Refusal::Failed("not a place of this setting".into()))?;
         source.put(&file, self, value).map_err(|why| match address {
-            // The kernel manages the affinity of some interrupts: of each queue of a disk (EIO, kernel/irq/proc.c).
+            // The kernel itself manages the affinity of some interrupts, e.g. of disk queues, and returns EIO
+            // (kernel/irq/proc.c).
             Address::Interrupt { .. } if why.contains("(os error 5)") => {
                 Refusal::NotOffered(format!("{why}: the kernel manages this interrupt's CPUs"))
             }
@@ -210,7 +212,7 @@ impl Setting {
         })
     }
 
-    /// The number and start of the thread at an address.
+    /// The thread ID and start time of the thread at an address.
     fn thread(self, source: &Source, address: &Address) -> Result<(u32, u64), String> {
         match (self.info().read, address) {
             (_, Address::Thread { tid, start_ticks }) => Ok((*tid, *start_ticks)),
@@ -252,7 +254,7 @@ impl Setting {
 }
 
 impl Source<'_> {
-    /// A setting's present value at an address, in the form of a reading.
+    /// The current value of a setting at an address, in the form used by a reading.
     ///
     /// # Errors
     /// If the address no longer exists, or the setting cannot be read there.
@@ -288,7 +290,7 @@ impl Source<'_> {
         };
         let is_it = |found: &PlacedValue| match address {
             Address::Device { .. } => true,
-            // The address of a folder's device has no namespace.
+            // In a directory tree, device addresses have no namespace, so compare only the queue.
             Address::Queue { queue, .. } => matches!(&found.address, Address::Queue { queue: it, .. } if it == queue),
             Address::Cpu { cpu } => found.target == Target::Cpu(*cpu),
             other => found.address == *other,
@@ -308,7 +310,7 @@ impl Source<'_> {
         of(&thread).ok_or_else(|| "it cannot be read".into())
     }
 
-    /// The state of a thread, if it is still the one that started then.
+    /// The state of a thread, if it is still the one that started at `start_ticks`.
     pub(crate) fn stat_of(&self, tid: u32, start_ticks: u64) -> Result<Stat, String> {
         match Stat::read(&self.root, &format!("proc/{tid}")) {
             Some(stat) if stat.start_ticks == start_ticks => Ok(stat),
@@ -359,7 +361,8 @@ impl Source<'_> {
                             let inside = path.strip_prefix("sys/").unwrap_or(&path);
                             write_file(Path::new(&format!("/proc/self/fd/{}/{inside}", sysfs.as_raw_fd())), value)
                         }
-                        // Without permission to mount, /sys is usually that of this namespace.
+                        // Without permission to mount, use the existing /sys for latpath's own namespace: it usually
+                        // shows that one.
                         Err(_) if netns == own => write_file(&usual, value),
                         Err(error) => Err(error),
                     }
@@ -371,19 +374,19 @@ impl Source<'_> {
     }
 }
 
-/// The value of a control group's file that is empty.
+/// The value that stands for an empty file of a control group.
 const NO_VALUE: &str = "none";
 
 fn scheduling_of_thread(thread: &Thread) -> Option<String> {
     Some(scheduling_of(thread.policy.name(), thread.rt_priority, thread.nice))
 }
 
-/// Writes a file of the kernel, which takes a value in one write. Never creates a file.
+/// Writes a kernel file, which expects the value in a single write. Never creates a file.
 fn write_file(path: &Path, value: &str) -> io::Result<()> {
     File::options().write(true).open(path)?.write_all(format!("{value}\n").as_bytes())
 }
 
-/// Policy, priority and nice value of a scheduling as text: `fifo 50`, `other`, `other nice -5`.
+/// Parses a scheduling such as `fifo 50`, `other` or `other nice -5` into policy, priority and nice value.
 fn parsed(value: &str) -> Option<(i32, i32, i32)> {
     let words: Vec<&str> = value.split_whitespace().collect();
     let number = |word: &str, from: i32, to: i32| word.parse().ok().filter(|n| (from..=to).contains(n));
@@ -405,10 +408,10 @@ fn plain(policy: &str) -> Option<i32> {
     }
 }
 
-/// Sets the runtime of a CPU's fair server while a thread of the fair class is queued there. The kernel stops the server
-/// for the change only if it counts such a thread (`sched_fair_server_write`); it can be active without one, and is then
-/// changed while its bandwidth is in use: a warning of the kernel (`dl_rq->running_bw > dl_rq->this_bw`), and wrong
-/// accounts from then on.
+/// Sets the runtime of a CPU's fair server while a thread of the fair class is queued on the CPU. To change the
+/// runtime, the kernel stops the server only if it counts such a thread (`sched_fair_server_write`). But the server can
+/// be active without one; then it would be changed while its bandwidth is in use. The kernel would warn
+/// (`dl_rq->running_bw > dl_rq->this_bw`), and its bandwidth accounting would be wrong from then on.
 pub(crate) fn fair_server(source: &Source, address: &Address, value: &str) -> Written {
     let Address::Cpu { cpu } = address else { return Err(Refusal::Failed("not a CPU".into())) };
     let file = SettingFile::OfRoot(format!("sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime"));
@@ -419,14 +422,14 @@ pub(crate) fn fair_server(source: &Source, address: &Address, value: &str) -> Wr
     }
 }
 
-/// Calls a function while a thread of the fair class is queued on the CPU. It is not waited for: threads in real time may
-/// keep it from running, and it ends when it next does.
+/// Calls a function while a thread of the fair class is queued on the CPU. The thread is not joined, because real-time
+/// threads may keep it from running; it ends when it next runs.
 fn beside_fair_thread(cpu: u32, call: impl FnOnce() -> Written) -> Written {
     let (is_done, until) = (Arc::new(AtomicBool::new(false)), Instant::now() + Duration::from_secs(1));
     let (tell, told) = mpsc::channel();
     let queued = is_done.clone();
     let run = move || {
-        // SAFETY: no pointers.
+        // SAFETY: gettid takes no pointers.
         let _ = tell.send(unsafe { libc::gettid() } as u32);
         while !queued.load(Ordering::Relaxed) && Instant::now() < until {
             std::thread::yield_now();
@@ -443,7 +446,7 @@ fn beside_fair_thread(cpu: u32, call: impl FnOnce() -> Written) -> Written {
     written
 }
 
-/// Disables exactly the idle states of a CPU that the value numbers: `none`, `1,2`.
+/// Disables exactly the idle states of a CPU that are listed in the value: `none`, `1,2`.
 pub(crate) fn idle_disabled(source: &Source, address: &Address, value: &str) -> Written {
     let Address::Cpu { cpu } = address else { return Err(Refusal::Failed("not a CPU".into())) };
     let numbers: Cpus = match value {
@@ -480,8 +483,8 @@ mod tests {
                 };
                 let stats = tasks.filter_map(|task| of(&task.file_name()).ok());
                 let queued = stats.filter(|stat| stat.contains("(latpath-queued)"));
-                // Field 39 is the CPU; the name, field 2, has no space. Threads of other calls exist for a moment after
-                // the call.
+                // Field 39 of `stat` is the CPU; the name (field 2) contains no space. The threads of earlier calls may
+                // still exist for a moment.
                 let state = |stat: String| {
                     let fields: Vec<&str> = stat.split(' ').collect();
                     (fields[2] == "R", fields[38].parse::<u32>().unwrap())

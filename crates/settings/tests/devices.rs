@@ -1,5 +1,5 @@
-//! Settings of network devices are written in a namespace of the test's own, as ip(8), tc(8), sysctl and ethtool(8) show
-//! them, and written back.
+//! Writes settings of network devices in the test's own namespace, checks them with ip(8), tc(8), sysctl(8) and
+//! ethtool(8), and restores them.
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{namespace_names, Netns};
@@ -37,7 +37,7 @@ fn on_lab_kernels() -> Result {
         let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::Igb, &mut |line| eprintln!("{line}"), NEVER)?;
         let program = hypervisor.path_of(&me).display().to_string();
         hypervisor.expect("modprobe igb", NEVER)?;
-        // Each is a separate call, which must end in time.
+        // Each test is a separate call, because each call has a time limit.
         for test in ["ip_shows", "its_namespace", "tc_shows", "a_devices_features", "moves", "undone", "refusal", "igb"]
         {
             let said = hypervisor.expect(&format!("'{program}' {test}"), NEVER)?;
@@ -58,7 +58,7 @@ fn output(line: &str) -> std::result::Result<String, Failed> {
     }
 }
 
-/// Values of `ethtool` after the heading of the present ones: `RX: 64`.
+/// The current values in the output of `ethtool`, after the heading of that section: `RX: 64`.
 fn present(line: &str) -> std::result::Result<BTreeMap<String, String>, Failed> {
     let text = output(line)?;
     let text = text.split("Current hardware settings:").last().unwrap_or_default();
@@ -89,7 +89,7 @@ fn igb() -> Result {
         for (name, value) in shown {
             equal(&format!("{setting}: {name} in {after:?}"), after.get(*name).map(String::as_str), Some(*value))?;
         }
-        // The second value of the rings is on top of the first.
+        // The next case continues with these values, so do not restore the old ones.
         if value != "rx 64 tx 128" {
             write(&nic, setting, &old)?;
             equal(&setting.to_string(), present(&line)?, before)?;
@@ -101,7 +101,7 @@ fn igb() -> Result {
     equal(&format!("{frames:?}"), matches!(frames, Err(WriteError::NotOffered { .. })), true)
 }
 
-/// A namespace with a veth pair; lpd0 has four queues and is up.
+/// A namespace with a veth pair; `lpd0` has four queues and is up.
 fn pair() -> std::result::Result<(Space, Nic), Failed> {
     let space = Space::new("dev")?;
     space.ip("link add lpd0 numtxqueues 4 numrxqueues 4 type veth peer name lpd1 numrxqueues 4 numtxqueues 4")?;
@@ -132,7 +132,7 @@ fn write(nic: &Nic, setting: Setting, value: &str) -> Result {
     Ok(nic.write(setting, value)?)
 }
 
-/// Output of a tool in the namespace.
+/// Output of a tool that runs in the namespace.
 fn shown(space: &Space, line: &str) -> std::result::Result<String, Failed> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap_or_default());
@@ -141,7 +141,7 @@ fn shown(space: &Space, line: &str) -> std::result::Result<String, Failed> {
     Ok(finished.stdout)
 }
 
-/// Writes a value, checks it by a tool's output, and writes the old value.
+/// Writes a value, checks it with a tool's output, and writes the old value.
 fn checked(
     space: &Space,
     nic: &Nic,
@@ -209,7 +209,7 @@ fn by_sysctl() -> Result {
 fn by_tc() -> Result {
     let (space, nic) = pair()?;
     let line = "tc qdisc show dev lpd0";
-    // A veth has no queue unless someone sets one.
+    // By default, a veth has no queueing discipline.
     write(&nic, Setting::DeviceQdisc, "pfifo_fast")?;
     equal("pfifo_fast", shown(&space, line)?.contains("qdisc pfifo_fast"), true)?;
     checked(&space, &nic, Setting::DeviceQdisc, "mq", (line, "qdisc pfifo_fast", "qdisc mq"))?;
@@ -266,7 +266,7 @@ fn moved() -> Result {
     equal("deleted", namespace_names().values().any(|one| *one == name), false)
 }
 
-/// The values that the property's sequences write.
+/// Values to write in random sequences.
 const WRITES: [(Setting, &[&str]); 10] = [
     (Setting::DeviceMtu, &["1400", "9000", "1500"]),
     (Setting::DeviceQueueLength, &["10", "1000"]),
@@ -280,7 +280,7 @@ const WRITES: [(Setting, &[&str]); 10] = [
     (Setting::DeviceChannels, &["rx 1 tx 1", "rx 4 tx 2", "tx 4"]),
 ];
 
-/// All values of the device that a write of the sequences changes.
+/// The device's values of all settings that the sequences change.
 fn snapshot(nic: &Nic) -> BTreeMap<Setting, Option<String>> {
     WRITES.iter().map(|(setting, _)| (*setting, nic.read(*setting))).collect()
 }
@@ -288,7 +288,7 @@ fn snapshot(nic: &Nic) -> BTreeMap<Setting, Option<String>> {
 fn undone() -> Result {
     let (_space, nic) = pair()?;
     let before = snapshot(&nic);
-    // A linear congruential generator: the same sequences in each run.
+    // A linear congruential generator yields the same sequences in every run.
     let mut state = 7_u32;
     let mut random = |most: usize| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,4 +1,4 @@
-//! Each setting is read from a machine laid out in a folder, and from the machine that runs the test.
+//! Each setting is read from a machine that is a directory tree, and from the machine that runs the test.
 
 use latpath_settings::{
     Address, Device, Lasts, Located, Place, Read, Scope, Setting, SettingValue, Source, Writable, Write, WriteError,
@@ -49,7 +49,7 @@ fn of(values: &[SettingValue], setting: Setting) -> Vec<(&str, &str)> {
     all.map(|value| (value.target.as_str(), value.value.as_str())).collect()
 }
 
-/// Whether only a running program reports the setting.
+/// Whether the setting can only be read from a running program.
 fn is_asked(setting: &Setting) -> bool {
     matches!(setting, Setting::OvsBridges | Setting::OvsConfig)
 }
@@ -138,8 +138,7 @@ fn names_and_their_writing_do_not_depend_on_the_order_of_the_table() {
     }
 }
 
-/// The words and operators of a line, as a shell parses them, without expansions, which these tests' values do not
-/// have.
+/// Splits a line into words and operators as a shell does, but without expansions, which do not occur in these tests.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut chars) = (Vec::new(), None::<String>, line.chars());
     while let Some(c) = chars.next() {
@@ -158,7 +157,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Settings with a command for each item of the value.
+/// Settings whose command line contains one command per item of the value.
 const LISTS: [Setting; 3] = [Setting::CpuIdleDisabled, Setting::DeviceAddresses, Setting::DeviceNeighbours];
 
 #[test]
@@ -291,7 +290,7 @@ fn differing(a: &BTreeMap<PathBuf, Vec<u8>>, b: &BTreeMap<PathBuf, Vec<u8>>) -> 
     all.into_iter().filter(|path| a.get(*path) != b.get(*path)).cloned().collect()
 }
 
-/// The files of a folder with their texts.
+/// The files in a directory, with their contents.
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
@@ -304,7 +303,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Another value that the setting can have.
+/// A different value that is valid for the setting.
 fn other_value(setting: Setting, value: &str) -> String {
     match (setting, value) {
         (Setting::CpuIdleDisabled, _) => "0-1".into(),
@@ -337,7 +336,8 @@ fn other_value(setting: Setting, value: &str) -> String {
     }
 }
 
-/// A machine whose settings can all be written; masks are as the kernel prints them on a machine with few CPUs.
+/// A machine on which all settings can be written; masks have the form that the kernel prints on a machine with few
+/// CPUs.
 fn writable_machine(folder: &Path) -> MachineFolder {
     let machine = MachineFolder::lay_out(folder);
     machine.write("sys/class/net/eth0/queues/rx-0/rps_cpus", "0");

@@ -1,6 +1,6 @@
-//! Counts journeys: every figure of a report, and of a live view of several machines.
+//! Counts journeys: yields every figure of a report, and of a live view of several machines.
 //!
-//! Merging aggregates over parts of the same journeys yields the aggregate over all of them.
+//! Merging the aggregates of several parts of the journeys yields the aggregate of all of them.
 
 use crate::batch::{Batch, PIECE};
 use crate::by_path::ByPath;
@@ -23,32 +23,32 @@ use latpath_run::Rows;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Maximum drop notes by which losses are distinguished; later notes count as none.
+/// Maximum number of drop notes that distinguish losses; later notes count as none.
 const MAX_NOTES: u16 = 4096;
 /// Represents "at no point".
 const NOWHERE: PointId = PointId::MAX;
 
-/// The subject of an aggregate.
+/// What an aggregate counts.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Number of streams; journeys of further ones are counted as strays.
+    /// Number of streams; journeys of other streams are counted as strays.
     pub streams: usize,
     /// The points.
     pub points: Vec<PointInfo>,
-    /// Each stream's route, by its id: its points in the order in which packets pass, the sink last.
+    /// Each stream's route, by stream ID: its points in the order in which packets pass them, the sink last.
     pub routes: Vec<Vec<PointId>>,
     /// The segments.
     pub segments: Vec<Segment>,
-    /// Threshold above which times are counted, ns.
+    /// Threshold above which times are counted separately, ns.
     pub threshold: Ns,
     /// Further thresholds for each of which the longest run of late packets is found, ns.
     pub row_limits: Vec<Ns>,
-    /// A band within which times are counted too.
+    /// A band of times; times within it are counted separately.
     pub band: Option<Band>,
     /// Number of slowest journeys to keep.
     pub worst: usize,
-    /// The streams of reactions, with their own thresholds, ns: packets' does not apply to them. Only segments of
-    /// reactions, and the user's, are theirs.
+    /// The streams of reactions, each with its own threshold, ns, which replaces the packets' threshold. Only segments
+    /// of reactions and the user's segments apply to these streams.
     pub reactions: Vec<(StreamId, Ns)>,
 }
 
@@ -61,7 +61,7 @@ impl Setup {
         Self { streams, points: points.to_vec(), routes, segments, threshold, worst, reactions, ..Self::default() }
     }
 
-    /// All thresholds for runs of late packets of a stream: its own first.
+    /// All thresholds for runs of late packets of a stream, beginning with its own.
     fn lates(&self, stream: StreamId) -> impl Iterator<Item = Ns> + '_ {
         let own = self.reacts(stream).unwrap_or(self.threshold);
         std::iter::once(own).chain(self.row_limits.iter().copied())
@@ -80,7 +80,7 @@ pub struct FineHistograms {
     pub segment: usize,
     /// All packets.
     pub all: Vec<Bucket>,
-    /// By path, if paths are distinguished on this segment.
+    /// Histograms by path, if paths are distinguished on this segment.
     pub by_path: Vec<(String, Vec<Bucket>)>,
 }
 
@@ -91,7 +91,7 @@ pub struct Aggregate {
     paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
-    /// Per stream: for the threshold, and for each further row limit.
+    /// Per stream: one for the threshold, and one for each further row limit.
     consecutive: Vec<Vec<Consecutive>>,
     slowest: Slowest,
     strays: u64,
@@ -100,35 +100,35 @@ pub struct Aggregate {
 /// Counts of one stream's packets.
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    /// The points of its route, as bits like a journey's `seen`, and the last of them.
+    /// `route`: the points of its route, as bits like a journey's `seen`. `sink`: the bit of the last one.
     route: u64,
     sink: u64,
     complete: u64,
     incomplete: u64,
-    /// By the last point that saw them, and the drop note plus one.
+    /// Number of lost packets by the last point that saw them, and by the drop note plus one.
     lost: HashMap<(PointId, u16), u64>,
-    /// Packets that arrived although a copy was dropped, by the drop note plus one.
+    /// Number of packets that arrived although a copy was dropped, by the drop note plus one.
     survived: Vec<u64>,
     duplicates: u64,
     out_of_order: u64,
     segments: Vec<Times>,
     by_path: ByPath,
     lans: Lans,
-    /// Its packets are reactions.
+    /// Whether its packets are reactions.
     reacts: bool,
-    /// The last point before the application at the end of the route, and the gaps of its reading; `None` if the route
-    /// does not end at an application.
+    /// The last point before the application at the end of the route, and the gaps in the application's reading. `None`
+    /// if the route does not end at an application.
     reader: Option<(PointId, ReaderGaps)>,
 }
 
 impl Stream {
-    /// Whether a segment applies to this stream: it is on its route, or was crossed nonetheless.
+    /// Whether a segment applies to this stream: both its ends are on the route, or packets crossed it nonetheless.
     fn shows(&self, (segment, times): &(&Segment, &Times)) -> bool {
         let is_on_route = |p: PointId| self.route >> p & 1 == 1 && segment.kind.is_for(self.reacts);
         times.histogram.count() > 0 || (is_on_route(segment.from) && is_on_route(segment.to))
     }
 
-    /// Counts the outcome of a packet; `last` returns the last place of a lost one.
+    /// Counts the outcome of a packet; `last` returns the place at which a lost packet was last seen.
     #[inline]
     fn end(&mut self, seen: u64, note: u16, last: impl FnOnce() -> PointId) {
         let note = if note > MAX_NOTES { 0 } else { note };
@@ -143,16 +143,16 @@ impl Stream {
         if seen & self.route == self.route && self.route != 0 {
             self.complete += 1;
         } else if arrived || self.route == 0 {
-            // Without a route the destination is unknown.
+            // Without a route, the destination is unknown, so the packet cannot be called lost.
             self.incomplete += 1;
         } else {
             *self.lost.entry((last(), note)).or_default() += 1;
         }
     }
 
-    /// The kernel's reasons by drop note plus one, as far as they explain losses: bridges flood frames, and drop copies
-    /// of packets that arrive nonetheless. A drop that most packets survived explains no loss. The same reason at
-    /// another device is another note.
+    /// Returns the kernel's reason for a drop note plus one, if it explains losses. Bridges flood frames and drop
+    /// copies of packets that arrive nonetheless, so a drop that most packets survived explains no loss. The same
+    /// reason at another device has its own note.
     fn reasons<'a>(&'a self, notes: &'a [DropNote]) -> impl Fn(u16) -> Option<&'a DropNote> + 'a {
         let mut with_note: HashMap<u16, u64> = HashMap::new();
         self.lost.iter().for_each(|((_, note), n)| *with_note.entry(*note).or_default() += n);
@@ -202,13 +202,13 @@ impl Stream {
 /// Input of [`Aggregate::fill`] in addition to the journeys.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// Names of the streams, by their ids.
+    /// Names of the streams, by stream ID.
     pub streams: &'a [String],
     /// The kernel's reasons, by the journeys' `drop_note`.
     pub drop_notes: &'a [DropNote],
     /// Duration, ns, for rates.
     pub elapsed: Ns,
-    /// Time of day of the journeys' times.
+    /// Conversion from the journeys' times to the time of day.
     pub time_of_day: &'a TimeOfDay,
 }
 
@@ -216,7 +216,7 @@ impl Aggregate {
     /// An empty aggregate.
     ///
     /// # Panics
-    /// A route or a segment names a point beyond [`MAX_POINTS`].
+    /// A route or a segment contains a point beyond [`MAX_POINTS`].
     pub fn new(setup: Setup) -> Self {
         let stream = |id: usize| {
             let route = setup.routes.get(id).map_or(&[][..], Vec::as_slice);
@@ -289,7 +289,7 @@ impl Aggregate {
         self.follow(batch);
     }
 
-    /// Counts the outcomes of the packets, runs of late ones, and the slowest ones.
+    /// Counts the outcomes of the packets, and finds runs of late packets and the slowest packets.
     fn follow(&mut self, batch: &Batch) {
         let Batch { rows, stream: id, ref range, .. } = *batch;
         let stream = &mut self.streams[usize::from(id)];
@@ -331,7 +331,7 @@ impl Aggregate {
                     let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > late);
                     consecutive.add(number, key, missing, bad, || rows.first_time(row));
                 }
-                // Complete packets that are not slow need no further examination.
+                // Packets that crossed the whole route without being slow need no further examination.
                 if time.is_none_or(|time| self.slowest.may_take(time)) {
                     rows.with_journey(row, |journey| self.slowest.offer(journey, route));
                 }
@@ -353,12 +353,13 @@ impl Aggregate {
         self.strays += other.strays;
     }
 
-    /// Number of journeys of streams beyond the setup, which are in no figure.
+    /// Number of journeys of streams beyond the setup; they are not included in any figure.
     pub fn strays(&self) -> u64 {
         self.strays
     }
 
-    /// The times of a segment (by index in the setup), and the number over the threshold: of all streams, or of one.
+    /// The times of a segment (by index in the setup), and the number of times over the threshold. For one stream, or
+    /// for all if `stream` is `None`.
     pub fn times(&self, segment: usize, stream: Option<StreamId>) -> (Histogram, u64) {
         let mut all = Times::default();
         let chosen = |id: &usize| stream.is_none_or(|stream| usize::from(stream) == *id);
@@ -367,12 +368,12 @@ impl Aggregate {
         (all.histogram, all.over)
     }
 
-    /// The slowest journeys so far, slowest first: stream, number in it, time of the first sighting.
+    /// The slowest journeys so far, slowest first: stream, packet number in the stream, time of the first sighting.
     pub fn slowest(&self) -> Vec<(StreamId, u64, Ns)> {
         self.slowest.sorted().iter().map(|kept| (kept.stream, kept.number, kept.first)).collect()
     }
 
-    /// Adds CPUs and threads to a journey, if it is among the slowest; other journeys are ignored.
+    /// Adds CPUs and threads to a journey if it is among the slowest; ignores other journeys.
     pub fn detail(&mut self, journey: &Journey) {
         self.slowest.detail(journey);
     }
@@ -384,7 +385,7 @@ impl Aggregate {
         all
     }
 
-    /// Histograms for charts over all streams: one per segment of the summary, in its order.
+    /// Histograms of all streams together, for charts: one per segment of the summary, in the same order.
     pub fn fine_histograms(&self) -> Vec<FineHistograms> {
         let all = self.all();
         let segments = self.setup.segments.iter().zip(&all.segments).enumerate();
@@ -397,7 +398,7 @@ impl Aggregate {
         shown.map(of).collect()
     }
 
-    /// Sets the part of a summary that the journeys determine: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
+    /// Sets the fields of a summary that depend on the journeys: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
     /// `segments`, `streams` (except `never_seen`) and `worst`. `bounds` returns the error bound of a time between two
     /// points, ns. Other fields are not changed.
     pub fn fill(&self, summary: &mut Summary, context: Context, bounds: impl Fn(PointId, PointId) -> Ns) {
@@ -426,7 +427,7 @@ impl Aggregate {
             stream.consecutive_over = over.map(|(over_ns, row)| ConsecutiveOver { over_ns: *over_ns, row }).collect();
         }
         summary.lans = Lans::sum(self.streams.iter().map(|stream| &stream.lans)).figures(|id| self.point(id));
-        // From the streams' losses, because a reason may explain a loss in one stream only.
+        // Summed over the streams, because a reason may explain a loss in one stream only.
         summary.lost = together(summary.streams.iter().flat_map(|s| &s.lost).cloned());
         summary.reader_gaps = self.reader_gaps(context, name);
         let point = |id: PointId| self.point(id);
@@ -494,7 +495,7 @@ impl Aggregate {
         }
     }
 
-    /// Gaps in reading of the applications at the ends of routes.
+    /// Gaps in the reading by the applications at the ends of routes.
     fn reader_gaps(&self, context: Context, name: impl Fn(usize) -> String) -> Vec<ReaderGap> {
         let point = |id: &PointId| self.setup.points.get(usize::from(*id)).map(|info| &info.point);
         let of = |(id, stream): (usize, &Stream)| {
@@ -506,7 +507,8 @@ impl Aggregate {
         reader_gaps::together(gaps, self.streams.len() > 1)
     }
 
-    /// Numbers of times that are not late but within the clock error of the threshold and of each row limit.
+    /// For the threshold and each row limit: the limit, and the number of times that do not exceed it but are within
+    /// the clock error of it.
     fn close_to(&self, times: &Histogram, bound: Ns) -> Vec<(Ns, u64)> {
         if bound <= 0 {
             return Vec::new();
@@ -524,14 +526,14 @@ impl Aggregate {
     }
 }
 
-/// Whether all these packets were seen at each point of their route, are consecutive without a dropped copy, and took
-/// at most `limit` from the first point of the route to the last.
+/// Whether all packets of a piece were seen at each point of their route, are consecutive, have no dropped copy, and
+/// took at most `limit` from the first point of the route to the last.
 #[inline]
 fn are_ordinary(rows: &Rows, piece: Range<usize>, route: u64, (first, last): (usize, usize), limit: Ns) -> bool {
     let numbers = &rows.number[piece.clone()];
     let (number, packets) = (numbers[0], piece.len() as u64);
     let jumps = |all, (n, expected): (&u64, u64)| all | n ^ expected;
-    // Tests the combined sign, which is faster than comparing each.
+    // Combine the signs of all differences: faster than comparing each.
     let over = |all, (from, to): (&Ns, &Ns)| all | limit.wrapping_sub(to.wrapping_sub(*from));
     let times = rows.t[first][piece.clone()].iter().zip(&rows.t[last][piece.clone()]);
     rows.are_times_close()
@@ -555,7 +557,7 @@ fn before_reader(setup: &Setup, route: &[PointId]) -> Option<PointId> {
     setup.points.get(usize::from(*reader)).is_some_and(reads).then_some(*before)
 }
 
-/// The last point of the route that saw a packet; without one, the point that saw it last.
+/// The last point of the route that saw the packet; if none did, the point off the route that saw it last.
 fn last_place(journey: &Journey, route: &[PointId]) -> PointId {
     let on_route = route.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
     let anywhere = || (0..MAX_POINTS as PointId).filter_map(|p| Some((journey.at(p)?, p))).max();

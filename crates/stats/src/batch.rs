@@ -1,4 +1,4 @@
-//! Batches: consecutive journeys of one stream, with properties shared by several kinds of figures.
+//! Batches: consecutive journeys of one stream, with properties that several kinds of figures share.
 
 use crate::aggregate::Setup;
 use crate::times::{between, Ends};
@@ -7,7 +7,7 @@ use latpath_model::{Ns, PointInfo, StreamId};
 use latpath_run::Rows;
 use std::ops::Range;
 
-/// Number of times whose extremes are stored together, and of packets that are checked at once.
+/// Number of times whose extremes are stored together, and of packets that are examined together.
 pub(crate) const PIECE: usize = 64;
 
 /// Divides rows into batches.
@@ -17,15 +17,15 @@ pub struct Batches {
     crossings: Vec<Crossings>,
 }
 
-/// A batch, the input of aggregate, pacing, patterns, tracks and times over time.
+/// A batch: the input of aggregates, pacing, patterns, tracks and figures over time.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
     pub(crate) rows: &'a Rows,
     pub(crate) stream: StreamId,
     pub(crate) range: Range<usize>,
-    /// Points that saw all of its packets.
+    /// Points that saw all packets of the batch, as bits.
     pub(crate) seen_by_all: u64,
-    /// Points that saw any of its packets.
+    /// Points that saw at least one packet of the batch, as bits.
     pub(crate) seen_by_any: u64,
     crossings: &'a [Crossings],
 }
@@ -33,19 +33,19 @@ pub struct Batch<'a> {
 /// The packets of a batch that crossed a segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crossings {
-    /// Time of each, ns.
+    /// Time that each packet took, ns.
     pub times: Vec<Ns>,
-    /// The extremes of each [`PIECE`] of the times.
+    /// Minimum and maximum of each [`PIECE`] of the times, ns.
     extremes: Vec<(Ns, Ns)>,
-    /// First row, if all packets of the batch crossed it.
+    /// Whether all packets of the batch crossed the segment. If so, `first` is the row of the first one.
     is_whole: bool,
     first: usize,
-    /// Otherwise their rows, ascending.
+    /// If not, the rows of the packets that did, ascending.
     rows: Vec<usize>,
 }
 
 impl Batches {
-    /// Batches for figures of this setup.
+    /// Batches for the figures of this setup.
     pub fn new(setup: &Setup) -> Self {
         let mut batches = Self { ends: Vec::new(), crossings: Vec::new() };
         batches.extend(&setup.points, &setup.segments);
@@ -61,7 +61,7 @@ impl Batches {
     /// Calls `call` with each batch of these rows.
     ///
     /// # Panics
-    /// The rows have fewer points than a segment or a route names.
+    /// A segment or a route contains a point that the rows lack.
     pub fn each(&mut self, rows: &Rows, mut call: impl FnMut(&Batch)) {
         for (stream, range) in rows.by_stream() {
             let both = |(all, any): (u64, u64), seen: &u64| (all & seen, any | seen);
@@ -83,7 +83,7 @@ impl Batch<'_> {
         &self.crossings[segment]
     }
 
-    /// The times at a point, valid for packets that it saw.
+    /// The times at a point, valid for packets seen there.
     pub(crate) fn at(&self, point: usize) -> &[Ns] {
         &self.rows.t[point][self.range.clone()]
     }
@@ -118,12 +118,12 @@ impl Crossings {
         self.extremes.extend(self.times.chunks(PIECE).map(|piece| piece.iter().fold((Ns::MAX, Ns::MIN), extremes)));
     }
 
-    /// The extremes of all times.
+    /// Minimum and maximum of all times, ns; `None` if there are none.
     pub fn extremes(&self) -> Option<(Ns, Ns)> {
         self.extremes.iter().copied().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// Row of the packet with this index among the times.
+    /// Row of the packet whose time has this index.
     #[inline]
     pub fn row(&self, at: usize) -> usize {
         if self.is_whole {
@@ -133,7 +133,7 @@ impl Crossings {
         }
     }
 
-    /// Indexes among the times of the packets in these rows.
+    /// Range of indexes into the times for the packets in these rows.
     pub fn places(&self, rows: Range<usize>) -> Range<usize> {
         if self.is_whole {
             return rows.start - self.first..rows.end - self.first;
@@ -141,8 +141,8 @@ impl Crossings {
         self.rows.partition_point(|row| *row < rows.start)..self.rows.partition_point(|row| *row < rows.end)
     }
 
-    /// Times of the packets at a point that saw all of them, from its `column`. `buffer` is used if only a part of the
-    /// batch crossed the segment.
+    /// The packets' times at a point that saw all of them, taken from its `column`. Uses `buffer` if only some packets
+    /// of the batch crossed the segment.
     pub fn when<'a>(&self, column: &'a [Ns], buffer: &'a mut Vec<Ns>) -> &'a [Ns] {
         if self.is_whole {
             return &column[self.first..][..self.times.len()];
@@ -152,7 +152,7 @@ impl Crossings {
         buffer
     }
 
-    /// The pieces of the times: index range and extremes of each.
+    /// The pieces of the times: index range, and minimum and maximum, of each.
     pub fn pieces(&self) -> impl Iterator<Item = (Range<usize>, (Ns, Ns))> + '_ {
         let places = (0..).step_by(PIECE).map(|begin| begin..self.times.len().min(begin + PIECE));
         places.zip(self.extremes.iter().copied())

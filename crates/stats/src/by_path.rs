@@ -13,7 +13,7 @@ pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
 pub(crate) struct OnePath {
     journeys: u64,
     lost: u64,
-    /// By segment; segments that do not depend on the path stay empty.
+    /// Times by segment; empty for segments that do not depend on the path.
     segments: Vec<Times>,
 }
 
@@ -41,7 +41,7 @@ impl ByPath {
         PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_deref()?)))
     }
 
-    /// The times of a segment with fine buckets, for each path that has any.
+    /// Histograms of a segment with fine buckets, for each path that has any times.
     pub fn fine_buckets(&self, segment: usize) -> Vec<(String, Vec<Bucket>)> {
         let of = |(class, path): (PathClass, &OnePath)| {
             let buckets = path.segments.get(segment)?.histogram.fine_buckets();
@@ -62,7 +62,7 @@ impl ByPath {
 }
 
 impl OnePath {
-    /// Adds a journey; `sink`: the last point of its route.
+    /// Adds a journey; `sink` is the bit of the last point of its route.
     #[inline]
     pub fn add(&mut self, seen: u64, sink: u64, ends: &[Ends], threshold: Ns, at: impl Fn(usize) -> Ns) {
         self.journeys += 1;

@@ -1,4 +1,4 @@
-//! Figures of the host's clocks, and of packets while they were in order and while they were not.
+//! Figures of the host's clocks, and of packets while the clocks were disturbed and while they were not.
 
 use crate::SegmentFigures;
 use latpath_clock::TimeOfDay;
@@ -10,24 +10,23 @@ use serde::{Deserialize, Serialize};
 /// Synchronisation of the host's clocks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClockFigures {
-    /// The links: which clock followed which.
+    /// The links, each between a clock and the reference that it followed.
     pub links: Vec<ClockLinkFigures>,
-    /// Events, in the order of their discovery.
+    /// Events, in the order in which they were noticed.
     pub events: Vec<ClockEventFigures>,
-    /// Figures of packets while clocks were disordered, and while they were in order; `None` without events (reports
-    /// only).
+    /// Figures of packets while clocks were disturbed, and of all others; `None` without events (only in reports).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disordered: Option<DisorderedFigures>,
 }
 
-/// A clock and its reference.
+/// Figures of the link between a clock and its reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClockLinkFigures {
-    /// The clock: `system clock`, `ptp0 (eth0)`.
+    /// The clock, e.g. `system clock`, `ptp0 (eth0)`.
     pub clock: String,
-    /// Its reference; empty if it had none.
+    /// Its reference; empty if it has none.
     pub follows: String,
-    /// The daemon that steered it; empty if none did.
+    /// The daemon that steered it; empty if there was none.
     pub by: String,
     /// The last state.
     pub state: LinkState,
@@ -50,33 +49,34 @@ pub struct ClockEventFigures {
     pub kind: SyncEventKind,
     /// The clock.
     pub clock: String,
-    /// Start at the earliest, since the recording's start, ns.
+    /// Earliest possible start, relative to the recording's start, ns.
     pub since_start_ns: Ns,
-    /// Start at the earliest, UTC, ns.
+    /// Earliest possible start, UTC, ns.
     pub time_ns: Ns,
-    /// Time from the start to the discovery, ns.
+    /// Time from that start until the event was noticed, ns.
     pub noticed_after_ns: Ns,
-    /// Time until the clock was in order, ns; `None` if it was not until the end.
+    /// Time from that start until the clock was stable again, ns; `None` if it was not until the end.
     pub lasted_ns: Option<Ns>,
     /// Description.
     pub text: String,
 }
 
-/// Packets while clocks were disordered, and the others.
+/// Figures of packets while clocks were disturbed, and of all others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DisorderedFigures {
-    /// Time for which clocks were disordered, ns.
+    /// Total time for which clocks were disturbed, ns.
     pub elapsed_ns: Ns,
     /// Number of packets first seen in that time.
     pub packets: u64,
-    /// The segments of these packets.
+    /// Figures of the segments for these packets.
     pub disordered: Vec<SegmentFigures>,
-    /// The segments of all other packets.
+    /// Figures of the segments for all other packets.
     pub in_order: Vec<SegmentFigures>,
 }
 
 impl ClockFigures {
-    /// The figures of a history; `None` if nothing is known. `start`: that of the measurement, `CLOCK_MONOTONIC`, ns.
+    /// The figures of a history; `None` if the history is empty. `start`: start of the measurement, `CLOCK_MONOTONIC`,
+    /// ns.
     pub fn of(history: &SyncHistory, time_of_day: &TimeOfDay, start: Ns) -> Option<Self> {
         if history.is_empty() {
             return None;

@@ -1,15 +1,15 @@
-//! Runs of consecutive packets that were late or did not arrive, which make a protection relay block, unlike single
-//! ones.
+//! Runs of consecutive packets that were late or did not arrive. Unlike single such packets, a run makes a protection
+//! relay block.
 
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// A run of such packets of one stream.
+/// A run of late or missing packets of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Number of packets.
     pub packets: u64,
-    /// Number of the first packet of the run that was seen; without one, of the packet after it.
+    /// Number of the first packet of the run that was seen; if none was, of the packet after the run.
     pub number: u64,
     /// Key of that packet.
     pub key: u32,
@@ -23,7 +23,7 @@ impl Row {
         Self { packets: self.packets.saturating_add(next.packets), ..begin }
     }
 
-    /// The longer run; of equally long ones the earlier.
+    /// The longer run; if both are equally long, the earlier one.
     fn longer(self, later: Self) -> Self {
         if later.packets > self.packets {
             later
@@ -33,16 +33,17 @@ impl Row {
     }
 }
 
-/// A part of a stream without a gap in its journeys' numbers.
+/// A part of a stream in which the journeys' numbers have no gap.
 #[derive(Clone, Copy, Debug)]
 struct GaplessPart {
-    /// The number after it.
+    /// Packet number after the last one of the part.
     end: u64,
-    /// The run at its beginning, before a punctual packet; without such a packet all are in `tail`.
+    /// The run at the start of the part, before its first punctual packet. `None` if there is no punctual packet; then
+    /// `tail` is the only run.
     head: Option<Row>,
     /// The longest run between `head` and `tail`.
     middle: Row,
-    /// The run at its end, after a punctual packet.
+    /// The run at the end of the part, after its last punctual packet.
     tail: Row,
 }
 
@@ -62,21 +63,21 @@ impl GaplessPart {
     }
 }
 
-/// Maximum number of separate parts; a whole recording has one.
+/// Maximum number of separate parts; a complete recording has only one.
 const MOST: usize = 1 << 12;
 
-/// Finds the longest run in one stream's packets, which may come in any order.
+/// Finds the longest run of late or missing packets in one stream. The packets may be added in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Consecutive {
-    /// The growing part, and its first number.
+    /// The part being extended, and the number of its first packet.
     open: Option<(u64, GaplessPart)>,
     parts: BTreeMap<u64, GaplessPart>,
-    /// The longest run of dropped parts.
+    /// The longest run in discarded parts.
     past: Row,
 }
 
 impl Consecutive {
-    /// Adds a packet. `bad`: it was late, or did not arrive.
+    /// Adds a packet. `bad`: whether it was late, or did not arrive.
     #[inline]
     pub fn add(&mut self, number: u64, key: u32, missing_before: u32, bad: bool, first: impl FnOnce() -> Ns) {
         let end = number.saturating_add(1);
@@ -101,7 +102,7 @@ impl Consecutive {
         }
     }
 
-    /// Adds consecutive punctual packets, from this number and key on.
+    /// Adds consecutive punctual packets, starting with this number and key.
     #[inline]
     pub fn add_in_time(&mut self, number: u64, key: u32, packets: u64) {
         self.add(number, key, 0, false, || 0);
@@ -125,7 +126,7 @@ impl Consecutive {
         }
     }
 
-    /// Adds the runs of other packets of the same stream.
+    /// Merges the runs of other packets of the same stream.
     pub fn merge(&mut self, other: &Self) {
         self.past = self.past.longer(other.past);
         other.parts.iter().for_each(|(number, part)| self.keep(*number, *part));

@@ -1,4 +1,4 @@
-//! Live figures of journeys, which restart on request or when the route changes; used by live and replay.
+//! Figures of journeys for live views and replays, which restart on request or when the route changes.
 
 use crate::{Aggregate, Batches, Pacing, Pattern, Patterns, Setup, Summary};
 use latpath_journey::{Journey, Layout, Segment};
@@ -9,27 +9,27 @@ use latpath_run::Rows;
 const WORST: usize = 10;
 /// Maximum number of journeys waiting to be counted.
 const MAX_WAITING: usize = 1024;
-/// Length of a batch for the search of patterns, ns: times are compared with the usual times of the same second, as in
+/// Length of a batch in the search for patterns, ns: times are compared with the usual times of the same second, as in
 /// the parts of a run.
 const PATTERN_BATCH: Ns = 1_000_000_000;
 /// Maximum number of journeys of such a batch.
 const MAX_PATTERN_BATCH: usize = 1 << 16;
-/// Interval of searches for patterns, in packet time, ns.
+/// Interval between searches for patterns, in packet time, ns.
 const FIND_EVERY: Ns = 10_000_000_000;
 
-/// The figures of the current window, and the journeys that wait to be counted.
+/// The figures since the last restart, and the journeys waiting to be counted.
 pub struct Counting {
     aggregate: Aggregate,
     batches: Batches,
     /// Journeys that [`Counting::flush`] will count.
     waiting: Rows,
-    /// Pacing and patterns; `None` if packets have only durations, no time of day.
+    /// Pacing and patterns; `None` if only the packets' durations are known.
     over_time: Option<CountedOverTime>,
-    /// Journeys of each stream since the start, including those before restarts.
+    /// Number of journeys per stream since the start, including those before restarts.
     pub seen: Vec<u64>,
     /// Start of the figures, ns; journeys that began earlier are excluded.
     pub since: Ns,
-    /// First sightings of the first and the last counted journey, ns.
+    /// Times of first sighting of the first and the last counted journey, ns.
     pub span: Option<(Ns, Ns)>,
     /// Further thresholds for runs of late packets, ns; they take effect at the next restart.
     pub row_limits: Vec<Ns>,
@@ -40,9 +40,9 @@ pub struct Counting {
 struct CountedOverTime {
     pacing: Pacing,
     patterns: Patterns,
-    /// Journeys not yet in the patterns.
+    /// Journeys that have not been added to the patterns yet.
     waiting: Rows,
-    /// The patterns of the last search, and the time of the last packet before it.
+    /// `found`: the patterns found by the last search. `searched`: time of the last packet before that search.
     found: Vec<Pattern>,
     searched: Ns,
 }
@@ -74,7 +74,7 @@ impl CountedOverTime {
     }
 }
 
-/// Returns empty rows for journeys over this number of points, without CPUs and threads.
+/// Returns an empty batch of rows for this number of points, without CPUs and threads.
 fn times_alone(points: usize) -> Rows {
     let mut rows = Rows::new(points);
     rows.leave_out_details();
@@ -82,7 +82,7 @@ fn times_alone(points: usize) -> Rows {
 }
 
 impl Counting {
-    /// Counts journeys against `threshold`, ns.
+    /// Figures that count times over `threshold`, ns, as late.
     pub fn new(streams: usize, threshold: Ns, since: Ns) -> Self {
         let setup = Setup { threshold, ..Setup::default() };
         Self {
@@ -98,7 +98,7 @@ impl Counting {
         }
     }
 
-    /// The same for packets of which only durations are known: they have no pacing and no patterns.
+    /// Like [`Counting::new`], but for packets of which only durations are known: without pacing and patterns.
     pub fn of_durations(streams: usize, threshold: Ns, since: Ns) -> Self {
         Self { over_time: None, ..Self::new(streams, threshold, since) }
     }
@@ -114,19 +114,19 @@ impl Counting {
         self.waiting.clear(points.len());
     }
 
-    /// Restarts all figures from zero.
+    /// Resets all figures to zero.
     pub fn restart(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) {
         self.begin(points, layout, now);
         (self.since, self.span) = (now, None);
     }
 
-    /// Changes the layout. Figures continue if points and segments are only added, so that a first upcall after hours
-    /// does not discard them. Returns whether they restarted.
+    /// Changes the layout. If points and segments are only added, the figures continue, so that the first upcall after
+    /// hours does not discard them. Returns whether they were restarted.
     pub fn set_layout(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) -> bool {
         self.flush();
         let setup = self.aggregate.setup();
         if setup.routes.iter().all(Vec::is_empty) {
-            // Nothing was counted before.
+            // There was no route yet, so nothing is discarded.
             self.begin(points, layout, self.since);
             return false;
         }
@@ -145,7 +145,7 @@ impl Counting {
         false
     }
 
-    /// Counts a journey; the figures only include it if it began after their start.
+    /// Counts a journey. The figures include it only if it began after their start.
     pub fn add(&mut self, journey: &Journey) {
         if let Some(seen) = self.seen.get_mut(usize::from(journey.stream)) {
             *seen += 1;
@@ -195,8 +195,8 @@ impl Counting {
         &self.aggregate
     }
 
-    /// Adds pacing and patterns to a summary, as of the last [`Counting::flush`] and search; `is_last` searches again.
-    /// `start`: start of the recording, ns.
+    /// Adds pacing and patterns to a summary, as of the last [`Counting::flush`] and the last search. If `is_last`,
+    /// searches again. `start`: start of the recording, ns.
     pub fn fill(&mut self, summary: &mut Summary, streams: &[StreamSpec], start: Ns, is_last: bool) {
         let Some(over_time) = &mut self.over_time else { return };
         let setup = self.aggregate.setup();

@@ -1,4 +1,4 @@
-//! Deficiencies of figures, because of which limits cannot be judged: of counts, of routes, and of clocks.
+//! Deficiencies of the counts, routes and clocks, because of which limits cannot be judged.
 
 use crate::text::short_stream;
 use crate::units::{count, duration, number_of, share};
@@ -11,7 +11,7 @@ use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Manifest, ToolCost
 /// Maximum number of streams named in a text.
 const NAMED: usize = 3;
 
-/// The effect of dropped sightings on figures, if any were.
+/// The effect of dropped sightings on the figures; `None` if none were dropped.
 pub fn dropped_sightings(tool: &ToolCost) -> Option<String> {
     let of_all = share(tool.sightings_dropped, tool.sightings.saturating_add(tool.sightings_dropped));
     (tool.sightings_dropped > 0).then(|| {
@@ -21,12 +21,12 @@ pub fn dropped_sightings(tool: &ToolCost) -> Option<String> {
     })
 }
 
-/// Number and cause of a segment's negative times, if any.
+/// Number and cause of a segment's negative times; `None` if there are none.
 pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
     let most = duration(s.times.min_ns.saturating_neg());
     let why = if machine(&s.from) == machine(&s.to) {
-        // Both times are from one clock, which never goes back; but after a step of another machine's clock, its times
-        // are mapped to the host's again.
+        // Both times are from the same clock, which never goes back. But after a step of another machine's clock, its
+        // times are mapped to the host's clock anew, which may reverse their order.
         let jumped = |m: &&MachineFigures| m.machine == machine(&s.from) && m.fault.is_some();
         let or = summary
             .machines
@@ -45,12 +45,12 @@ pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
     (s.times.negative > 0).then(|| format!("{}: {negative} of {all} times are negative, {why}", s.name))
 }
 
-/// The fault of a machine's clock, as a text.
+/// The fault of a machine's clock, as a string.
 pub fn clock_fault(machine: &MachineFigures) -> Option<String> {
     machine.fault.as_ref().map(|fault| format!("{}: clock: {fault}", machine.machine))
 }
 
-/// Whether times between two machines are negative by more than both clocks' bound.
+/// Whether the segment is between two machines, and some times are more negative than the clocks' error bound allows.
 fn is_beyond_bound(s: &SegmentFigures) -> bool {
     s.times.negative > 0 && machine(&s.from) != machine(&s.to) && s.times.min_ns < s.error_bound_ns.saturating_neg()
 }
@@ -59,7 +59,7 @@ fn machine(point: &str) -> &str {
     point.split('/').next().unwrap_or_default()
 }
 
-/// Deficiencies from counts outside the journeys. `before`: the joiner's counts at the start of the figures.
+/// Deficiencies from counts other than those of journeys. `before`: the joiner's counts at the start of the figures.
 pub(crate) fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<Deficiency> {
     use DeficiencyKind::{NotJoined, SequenceRestarted, SightingsDropped};
     let of_streams = |what: fn(&Totals) -> u64| {
@@ -84,7 +84,7 @@ pub(crate) fn shown(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency> {
     let dropped = dropped_sightings(&summary.tool);
     let mut all: Vec<_> =
         dropped.map(|text| Deficiency::new(DeficiencyKind::SightingsDropped, text)).into_iter().collect();
-    // Files of an import are at points named by the user.
+    // The files of an import are at points named by the user, so their routes need not end at an application.
     if manifest.imported.is_empty() {
         all.extend(without_application(manifest, summary));
     }
@@ -94,12 +94,12 @@ pub(crate) fn shown(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency> {
     all
 }
 
-/// Streams whose route ends neither at an application nor at a point named by the user: one entry per end.
+/// Streams whose route ends neither at an application nor at a point named by the user: one deficiency per end.
 fn without_application(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency> {
     let mut ends: Vec<(Option<&Point>, Vec<String>)> = Vec::new();
     for stream in summary.streams.iter().filter(|stream| stream.journeys > 0) {
         let end = stream.points.last();
-        // Reactions end where they leave the host.
+        // A reaction's route is expected to end where the packets leave the host.
         let is_meant = |end: &Point| {
             end.kind.is_application() || manifest.named_points.contains(end) || is_of_reactions(&stream.stream)
         };

@@ -1,13 +1,13 @@
-//! Classifies drops: from the kernel's function and reason to the place of the loss, in plain words.
+//! Classifies drops: derives the place of the loss, in plain words, from the kernel's function and reason.
 //!
-//! Reasons exist since 5.17, and each version added some; without one, the function alone decides. The rules come from
-//! Linux 5.15, 6.1, 6.12 and 6.18, from the files named at each rule.
+//! Reasons exist since Linux 5.17, and later versions added more. Without a reason, the function alone decides. The
+//! rules are derived from Linux 5.15, 6.1, 6.12 and 6.18, from the files named at each rule.
 
 use latpath_counters::{Difference, Inode};
 
 macro_rules! places {
     ($($(#[$doc:meta])* $place:ident = $name:literal,)*) => {
-        /// Place, and thus cause, of a drop. docs/drops.md has a section for each.
+        /// Place, and thus cause, of a drop. docs/drops.md has a section on each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum DropPlace {
             $($(#[$doc])* $place,)*
@@ -29,65 +29,66 @@ places! {
     TapFilter = "filter on the tap",
     /// The macvtap's queue was full: QEMU or vhost did not read fast enough.
     MacvtapQueueFull = "macvtap queue full",
-    /// The packet was in a queue that was purged: its reader closed it, or the device went down.
+    /// The packet was in a queue when the queue was purged: its reader closed it, or the device went down.
     QueuePurged = "unread in a queue that was closed",
     /// Open vSwitch's upcall failed: no listener, or out of memory.
     OvsUpcallFailed = "Open vSwitch upcall failed",
     /// The upcall's netlink socket was full: ovs-vswitchd did not read fast enough.
     OvsUpcallQueueFull = "Open vSwitch upcall queue full",
-    /// A flow of Open vSwitch has the action drop, or none.
+    /// A flow of Open vSwitch has the action `drop`, or no action.
     OvsDropped = "dropped by an Open vSwitch flow",
-    /// A meter of Open vSwitch.
+    /// A meter of Open vSwitch dropped the packet.
     OvsMeter = "Open vSwitch meter",
     /// An action of Open vSwitch failed.
     OvsActionFailed = "Open vSwitch action failed",
-    /// The packet's output port of Open vSwitch is down: usually for the copy of a flooded frame for the bridge's own
-    /// device.
+    /// The packet's output port in Open vSwitch is down. Usually the dropped packet is a flooded frame's copy for the
+    /// bridge's own device.
     OvsPortDown = "Open vSwitch port down",
     /// A socket's receive buffer was full: the application did not read fast enough.
     SocketBufferFull = "socket buffer full",
-    /// A filter that the application attached to its socket.
+    /// A filter that the application attached to its socket rejected the packet.
     SocketFilter = "socket filter",
     /// A queueing discipline of a device: its queue was full, or its rule dropped the packet.
     QueueingDiscipline = "queueing discipline",
     /// A CPU's input queue was full (`netdev_max_backlog`).
     Backlog = "CPU backlog full",
-    /// No handler for this protocol at this device. At a bridge this is the bridge's local copy, at a NIC the host's
-    /// copy: not a loss of the packet, unless there was no other copy.
+    /// No handler exists for this protocol at this device. At a bridge, the dropped packet is the bridge's local copy,
+    /// at a NIC the host's copy; the packet is only lost if there was no other copy.
     NoListener = "nobody listens",
     /// No UDP or TCP socket is bound to the port.
     NoSocket = "no socket at the port",
-    /// The destination's MAC address belongs to another host.
+    /// The destination MAC address belongs to another host.
     NotOurs = "MAC address of another host",
-    /// A bridge has no port for the packet: VLAN, spanning tree, or no port to flood to.
+    /// The bridge has no port to forward the packet to: because of VLANs, spanning tree, or because no port is flooded.
     BridgeNoPort = "no bridge port for it",
-    /// netfilter (iptables, nftables).
+    /// netfilter (iptables, nftables) dropped the packet.
     Netfilter = "netfilter rule",
-    /// An XDP program, in the generic path. Drops by native XDP happen before the packet can be seen.
+    /// An XDP program in the generic path dropped the packet. Native XDP drops packets before latpath can see them.
     Xdp = "XDP program",
-    /// A tc filter or action at ingress.
+    /// A tc filter or action dropped the packet at ingress.
     TcIngress = "tc at ingress",
-    /// A tc filter or action at egress.
+    /// A tc filter or action dropped the packet at egress.
     TcEgress = "tc at egress",
-    /// The IP, UDP, TCP or ICMP checksum was wrong.
+    /// The IP, UDP, TCP or ICMP checksum is wrong.
     Checksum = "wrong checksum",
     /// The device is not ready: down, or without carrier or peer.
     DeviceNotReady = "device not ready",
-    /// Out of memory.
+    /// The kernel ran out of memory.
     NoMemory = "no memory",
     /// The packet's headers are invalid, or it is too big.
     Malformed = "malformed packet",
-    /// No route, or reverse path filtering.
+    /// There is no route, or reverse path filtering rejected the packet.
     NoRoute = "no route",
-    /// Another or unknown place.
+    /// The place is unknown, or is none of the above.
     Unknown = "unknown",
 }
 
-/// The place of a drop. `function`: the kernel function that freed the packet; `reason`: the kernel's reason without
-/// its prefix (`FULL_RING`), `unknown` or `NOT_SPECIFIED` for none, or `subsystem N reason M` for lists of subsystems.
+/// The place of a drop. `function`: the kernel function that freed the packet. `reason`: the kernel's reason without
+/// its prefix (`FULL_RING`); `unknown` or `NOT_SPECIFIED` if there is none; `subsystem N reason M` for a subsystem's
+/// reason.
 pub fn place_of_drop(function: &str, reason: &str) -> DropPlace {
-    // Removes the compiler's suffix and the module: `__netif_receive_skb_core.constprop.0`, `do_execute_actions
-    // [openvswitch]`.
+    // Remove the compiler's suffix, as in `__netif_receive_skb_core.constprop.0`, and the module, as in
+    // `do_execute_actions [openvswitch]`.
     let function = function.split(['.', ' ']).next().unwrap_or_default();
     match by_reason(function, reason) {
         DropPlace::Unknown => by_function(function),
@@ -95,7 +96,8 @@ pub fn place_of_drop(function: &str, reason: &str) -> DropPlace {
     }
 }
 
-/// enum skb_drop_reason (include/net/dropreason-core.h), enum ovs_drop_reason (net/openvswitch/drop.h).
+/// The place of a drop by its reason: enum skb_drop_reason (include/net/dropreason-core.h), enum ovs_drop_reason
+/// (net/openvswitch/drop.h).
 fn by_reason(function: &str, reason: &str) -> DropPlace {
     if let Some(place) = open_vswitch(function, reason) {
         return place;
@@ -149,9 +151,9 @@ fn by_reason(function: &str, reason: &str) -> DropPlace {
     }
 }
 
-/// Open vSwitch's own reasons, since 6.6: by name, or by number in its list. The list's number was 3, and is 2 on
-/// kernels from which another list was removed (enum skb_drop_reason_subsys); there the function must belong to Open
-/// vSwitch.
+/// The place of a drop by Open vSwitch's own reasons, which exist since Linux 6.6: given by name, or by subsystem and
+/// number. The subsystem was 3, and is 2 on kernels from which another subsystem was removed (enum
+/// skb_drop_reason_subsys); in that case the function must belong to Open vSwitch.
 fn open_vswitch(function: &str, reason: &str) -> Option<DropPlace> {
     const NAMES: [&str; 11] = [
         "OVS_DROP_LAST_ACTION",
@@ -173,24 +175,24 @@ fn open_vswitch(function: &str, reason: &str) -> Option<DropPlace> {
     };
     let name = NAMES.into_iter().find(|name| *name == reason).or_else(by_number)?;
     Some(match name {
-        // Reported at the last action, also for a flow without actions.
+        // OVS_DROP_LAST_ACTION is reported after the last action, also for a flow without actions.
         "OVS_DROP_LAST_ACTION" | "OVS_DROP_EXPLICIT" | "OVS_DROP_EXPLICIT_WITH_ERROR" => DropPlace::OvsDropped,
         "OVS_DROP_METER" => DropPlace::OvsMeter,
         _ => DropPlace::OvsActionFailed,
     })
 }
 
-/// Functions of the module net/openvswitch.
+/// Whether the function belongs to the module net/openvswitch.
 fn is_open_vswitch(function: &str) -> bool {
     const OTHERS: [&str; 5] =
         ["do_execute_actions", "clone_execute", "do_output", "queue_userspace_packet", "netdev_port_receive"];
     function.starts_with("ovs_") || OTHERS.contains(&function)
 }
 
-/// Without a reason, or with an unspecific one.
+/// The place of a drop without a reason, or with an unspecific one.
 fn by_function(function: &str) -> DropPlace {
     match function {
-        // Kernels before 5.17 report no reason; it is nearly always the queue.
+        // Kernels before 5.17 report no reason; nearly always the queue was full.
         "tun_net_xmit" => DropPlace::TapQueueFull,
         "tap_handle_frame" => DropPlace::MacvtapQueueFull,
         "tun_queue_purge"
@@ -201,11 +203,11 @@ fn by_function(function: &str) -> DropPlace {
         | "skb_queue_purge_reason"
         | "__skb_queue_purge"
         | "packet_release" => DropPlace::QueuePurged,
-        // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as consumed, so packets
-        // dropped here had another error. The daemon's copy is dropped by netlink.
+        // net/openvswitch/datapath.c: packets whose upcall finds the queue full are freed as consumed, so packets
+        // dropped here failed for another reason. netlink drops the copy for the daemon.
         "ovs_dp_process_packet" => DropPlace::OvsUpcallFailed,
         "netlink_attachskb" | "netlink_unicast" => DropPlace::OvsUpcallQueueFull,
-        // No reason before 6.6. Includes do_output.
+        // No reason before 6.6. `do_execute_actions` includes the inlined `do_output`.
         "do_execute_actions" | "do_output" => DropPlace::OvsPortDown,
         "ovs_execute_actions"
         | "clone_execute"
@@ -235,27 +237,27 @@ fn by_function(function: &str) -> DropPlace {
         "validate_xmit_skb" | "veth_xmit" | "__dev_forward_skb" | "____dev_forward_skb" | "dev_forward_skb" => {
             DropPlace::DeviceNotReady
         }
-        // net/bridge: packets that no port may forward.
+        // net/bridge: packets that may not be forwarded to any port.
         _ if function.starts_with("br_") || function.starts_with("__br_") => DropPlace::BridgeNoPort,
         _ => DropPlace::Unknown,
     }
 }
 
 impl DropPlace {
-    /// Name in plain words.
+    /// The name in plain words.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 
-    /// The kernel's own count at this place, for any packets: at least latpath's count, unless the counter has another
-    /// meaning. `device` is the drop note's device. `None` if the kernel has no such counter, or it was not read, or the
-    /// device replaced another one.
+    /// The kernel's own count of drops at this place, of any packets: at least latpath's count, unless the counter has
+    /// another meaning. `device` is the drop note's device. `None` if the kernel has no such counter, the counter was
+    /// not read, or the device has been replaced by another one.
     pub fn counted(self, difference: &Difference, netns: Inode, device: u32) -> Option<u64> {
         let statistics = || difference.device_since(netns, device).map(|counters| counters.statistics);
         let queueing = || difference.device_since(netns, device).and_then(|counters| counters.queueing.as_ref());
         match self {
             Self::TapQueueFull | Self::TapNoReader | Self::TapFilter => statistics().map(|s| s.tx_dropped),
-            // drivers/net/macvlan.c counts them as errors and as dropped.
+            // drivers/net/macvlan.c counts these drops both as errors and as dropped.
             Self::MacvtapQueueFull => statistics().map(|s| s.rx_dropped),
             Self::OvsUpcallFailed | Self::OvsUpcallQueueFull => difference.upcalls_lost(netns),
             Self::SocketBufferFull => difference.sockets_full(netns),

@@ -11,7 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Distribution of times, ns. Percentiles are nearest ranks with an error of at most 0.2 %; all else is exact.
+/// Distribution of times, ns. Percentiles are nearest ranks with an error of at most 0.2 %; all other figures are
+/// exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TimeFigures {
@@ -41,8 +42,8 @@ pub struct TimeFigures {
     pub p99_9999_ns: Ns,
     /// Maximum.
     pub max_ns: Ns,
-    /// Number of negative times: between two machines a clock error, on one machine points passed in the opposite
-    /// order.
+    /// Number of negative times. Between two machines, they result from a clock error; on one machine, from points
+    /// passed in the opposite order.
     pub negative: u64,
 }
 
@@ -69,21 +70,21 @@ impl TimeFigures {
         }
     }
 
-    /// A percentile; `None` if less than one of the times lies beyond it, so that it equals the maximum.
+    /// A percentile; `None` if less than one time lies above it, because it would equal the maximum.
     pub fn percentile(&self, which: Percentile) -> Option<Ns> {
         let beyond = u128::from(self.count) * u128::from(1_000_000 - which.per_million);
         (beyond >= 1_000_000).then(|| (which.figure)(self))
     }
 }
 
-/// A percentile in tables.
+/// A percentile shown in tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Percentile {
-    /// Name: `p99.9`.
+    /// Its name, e.g. `p99.9`.
     pub name: &'static str,
     /// Share of times that do not exceed it, millionths.
     pub per_million: u32,
-    /// The percentile, regardless of the number of times.
+    /// Returns the percentile, regardless of the number of times.
     pub figure: fn(&TimeFigures) -> Ns,
 }
 
@@ -128,39 +129,42 @@ pub struct SegmentFigures {
     /// Kind: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `tskew`, `named` (user-defined) or `step` (to the next point).
     #[serde(default)]
     pub kind: SegmentKind,
-    /// Name: `Tnet`, `Thyp`, `Tsub`, `total`, user-defined, or `from→to` for neighbouring points.
+    /// Name: `Tnet`, `Thyp`, `Tsub`, `total`, a user-defined one, or `from→to` for neighbouring points.
     pub name: String,
     /// Its first point, as `machine/kind@device`.
     pub from: String,
     /// Its last point.
     pub to: String,
-    /// Times of the journeys seen at both ends.
+    /// Times of the journeys that were seen at both ends.
     #[serde(flatten)]
     pub times: TimeFigures,
     /// Journeys per second.
     pub rate_hz: f64,
-    /// Journeys that took longer than the threshold.
+    /// Number of journeys that took longer than the threshold.
     pub over_threshold: u64,
-    /// Journeys with a time in [`Summary::band`]; `None` without a band.
+    /// Number of journeys with a time in [`Summary::band`]; `None` without a band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_band: Option<u64>,
-    /// Maximum error of the times, because of two machines' clocks, ns; 0 on one machine.
+    /// Maximum error of the times due to the clocks at the segment's ends, ns; 0 if both times are from the same
+    /// machine's own clock.
     pub error_bound_ns: Ns,
-    /// The packet with the minimum time, the earliest of several; `None` without packets, and for single paths.
+    /// The packet with the minimum time, or the earliest of several; `None` without packets, and in the figures of a
+    /// single path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_at: Option<PacketAt>,
-    /// The packet with the maximum time, the earliest of several; `None` without packets, and for single paths.
+    /// The packet with the maximum time, or the earliest of several; `None` without packets, and in the figures of a
+    /// single path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_at: Option<PacketAt>,
-    /// For the threshold and each further row limit: the count of times below it by less than the clock error. Empty if
-    /// both ends have one clock.
+    /// For the threshold and each further row limit: the limit, and the number of times below it by less than the clock
+    /// error. Empty if the clock error is 0.
     #[serde(skip)]
     pub close_to: Vec<(Ns, u64)>,
     /// Non-empty buckets, ascending.
     pub histogram: Vec<Bucket>,
 }
 
-/// A packet, and its time.
+/// A packet, and when it entered a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PacketAt {
     /// Its stream.
@@ -169,45 +173,45 @@ pub struct PacketAt {
     pub key: u32,
     /// Its number in the stream.
     pub number: u64,
-    /// Time at the segment's beginning, UTC, ns.
+    /// Time at the start of the segment, UTC, ns.
     pub time_ns: Ns,
 }
 
 impl SegmentFigures {
-    /// Whether both are of the same segment.
+    /// Whether both are figures of the same segment.
     pub fn is_of_same(&self, other: &Self) -> bool {
         (&self.name, &self.from, &self.to) == (&other.name, &other.from, &other.to)
     }
 
-    /// The figures of a histogram, without name, ends, rate, threshold and error bound.
+    /// The figures of a histogram; without name, ends, rate, threshold and error bound.
     pub fn of(histogram: &Histogram) -> Self {
         Self { times: TimeFigures::of(histogram), histogram: histogram.buckets(), ..Self::default() }
     }
 }
 
-/// Lost packets, by the last place that saw them.
+/// Lost packets, by the place where they were last seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Loss {
     /// The last point of the route that saw them.
     pub place: String,
-    /// The kernel's reason and function, if a `drop` point saw them and few such packets arrived: `FULL_RING in
-    /// tun_net_xmit`.
+    /// The kernel's reason and function, e.g. `FULL_RING in tun_net_xmit`, if a `drop` point saw the packets and few
+    /// packets with this reason arrived.
     pub reason: Option<String>,
-    /// The meaning in plain words, if known: `tap queue full`. See docs/drops.md.
+    /// The meaning in plain words, if known, e.g. `tap queue full`. See docs/drops.md.
     #[serde(default)]
     pub meaning: Option<String>,
-    /// The `drop` point, and thus the device that dropped them, which may differ from that of the place:
-    /// `host/drop@hout`. `None` without a reason, and in runs of earlier versions.
+    /// The `drop` point, e.g. `host/drop@hout`: its device dropped the packets, and may differ from that of the place.
+    /// `None` without a reason, and in runs of earlier versions.
     #[serde(default)]
     pub dropped_at: Option<String>,
-    /// The kernel's own count at that device, for any packets: without other traffic equal to the loss.
+    /// The kernel's own count at that device, of any packets: without other traffic, equal to the loss.
     #[serde(default)]
     pub kernel_count: Option<u64>,
     /// Number of packets.
     pub count: u64,
 }
 
-/// Packets on one path through the host.
+/// Figures of the packets on one path through the host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathFigures {
     /// `direct`, `fast path`, `upcall`, `slow action` or `xdp`.
@@ -216,7 +220,7 @@ pub struct PathFigures {
     pub journeys: u64,
     /// Number of lost packets.
     pub lost: u64,
-    /// Their `Thyp` and `total`.
+    /// Figures of their segments `Thyp` and `total`.
     pub segments: Vec<SegmentFigures>,
 }
 
@@ -225,35 +229,36 @@ pub struct PathFigures {
 pub struct StreamFigures {
     /// The stream, in the syntax of the command line.
     pub stream: String,
-    /// Its route: its points in the order in which packets pass. Streams may lead into different VMs, or in both
-    /// directions.
+    /// Its route: its points in the order in which packets pass them. Streams may lead into different VMs, or in
+    /// different directions.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,
-    /// Packets seen at any point.
+    /// Number of packets seen at any point.
     pub journeys: u64,
-    /// Packets seen at every point of the route.
+    /// Number of packets seen at every point of the route.
     pub complete: u64,
-    /// Packets that reached the last point but lack an earlier sighting, and all packets of a stream without a route.
+    /// Number of packets that reached the last point but lack an earlier sighting; without a route, of all packets.
     /// `journeys` = `complete` + `incomplete` + `lost`.
     #[serde(default)]
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
-    /// Duplicate arrivals at the last point of the route.
+    /// Number of duplicate arrivals at the last point of the route.
     pub duplicates: u64,
-    /// Packets that reached the last point of the route after a later one.
+    /// Number of packets that reached the last point of the route after a later packet.
     pub out_of_order: u64,
-    /// Sequence numbers that no point saw (the publisher skipped them, or they were lost before the first point).
+    /// Number of sequence numbers that no point saw (the publisher skipped them, or the packets were lost before the
+    /// first point).
     pub never_seen: u64,
-    /// The longest run of consecutive packets that were late (over the threshold from the first point of the route to
-    /// the last), lost, or never seen; `None` without any.
+    /// The longest run of consecutive packets that were late (over the threshold from the first to the last point of
+    /// the route), lost, or never seen; `None` if there is none.
     #[serde(default)]
     pub consecutive: Option<ConsecutiveFigures>,
-    /// The longest runs over other thresholds, if limits request them.
+    /// The longest runs for other thresholds, if limits require them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consecutive_over: Vec<ConsecutiveOver>,
-    /// Copies of its packets by the LANs of redundant networks (PRP, HSR); empty without them.
+    /// Copies of its packets by LAN of redundant networks (PRP, HSR); empty without such networks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lans: Vec<LanFigures>,
     /// Regularity of its packets at each point that saw them.
@@ -271,7 +276,7 @@ pub struct StreamFigures {
 pub struct ConsecutiveFigures {
     /// Number of packets.
     pub packets: u64,
-    /// Key of its first packet that was seen; without one, of the packet after it.
+    /// Key of the first packet of the run that was seen; if none was, of the packet after the run.
     pub key: u32,
     /// That packet's number in its stream.
     pub number: u64,
@@ -279,12 +284,12 @@ pub struct ConsecutiveFigures {
     pub time_ns: Ns,
 }
 
-/// The longest run of packets that were lost, never seen or over another threshold.
+/// The longest run of consecutive packets that were lost, never seen or over another threshold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConsecutiveOver {
     /// The threshold, ns.
     pub over_ns: Ns,
-    /// The run; of 0 packets without any.
+    /// The run; with 0 packets if there is none.
     #[serde(flatten)]
     pub row: ConsecutiveFigures,
 }
@@ -300,9 +305,9 @@ pub struct WorstStep {
     pub since_last_ns: Ns,
     /// The CPU; null in runs imported from files.
     pub cpu: Option<u16>,
-    /// The running thread; null in runs imported from files.
+    /// ID of the running thread; null in runs imported from files.
     pub tid: Option<u32>,
-    /// The thread's role for a virtual machine of the point's machine, if any: `vhost of relay1`.
+    /// The thread's role for a virtual machine on the point's machine, if any, e.g. `vhost of relay1`.
     #[serde(default)]
     pub role: Option<String>,
 }
@@ -317,11 +322,11 @@ pub struct Worst {
     /// Its path; empty if there is only one path.
     #[serde(default)]
     pub path: String,
-    /// Time of its first sighting, TAI or UTC ns since 1970, by the run's clock.
+    /// Time of its first sighting, ns since 1970 in TAI or UTC, depending on the run's clock.
     pub time_ns: Ns,
     /// Time from the first to the last point of the route that saw it, ns.
     pub total_ns: Ns,
-    /// All sightings in order of time.
+    /// All sightings, in chronological order.
     pub steps: Vec<WorstStep>,
 }
 
@@ -330,15 +335,15 @@ pub struct Worst {
 pub struct LateFigures {
     /// Number of late packets.
     pub late: u64,
-    /// Number of explained late packets.
+    /// Number of late packets that were explained.
     pub explained: u64,
-    /// Their time beyond the baseline, ns.
+    /// Their time beyond the baseline, summed, ns.
     pub excess_ns: Ns,
     /// Unexplained share of a packet's excess: median over the packets, percent.
     pub unexplained_percent: f64,
     /// Number of on-time packets in the baseline.
     pub baseline_packets: u64,
-    /// Spikes skipped because they came faster than they could be explained.
+    /// Number of spikes skipped because they came faster than they could be explained.
     pub skipped: u64,
     /// Sums by cause, largest first, `unexplained` last.
     #[serde(default)]
@@ -353,14 +358,14 @@ pub struct LateFigures {
     pub causes: Vec<CauseFigures>,
     /// The latest late packet, as a sentence.
     pub latest: Option<String>,
-    /// Delay until causes were shown; `None` without any.
+    /// Delay until the causes were shown; `None` if none was shown.
     pub shown_after: Option<ShownAfter>,
 }
 
-/// The share of one cause, or one culprit, in the delay of late packets.
+/// The share that one cause, or one culprit, has in the delay of late packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DelayShare {
-    /// `waiting for its CPU`, or `rustc (16 threads: opt cgu.14, …)`.
+    /// Name of the cause, e.g. `waiting for its CPU`, or of the culprit, e.g. `rustc (16 threads: opt cgu.14, ...)`.
     pub name: String,
     /// Its time beyond the baseline, summed over all packets, ns.
     pub excess_ns: Ns,
@@ -373,7 +378,7 @@ pub struct DelayShare {
 pub struct ShownAfter {
     /// Number of spikes.
     pub spikes: u64,
-    /// The latest spike, ns.
+    /// Time for the latest spike, ns.
     pub latest_ns: Ns,
     /// Median, with an error of at most 1 %, ns.
     pub median_ns: Ns,
@@ -388,17 +393,17 @@ pub struct CauseFigures {
     pub cause: String,
     /// Its machine.
     pub machine: String,
-    /// Its CPUs, the one with the largest part first.
+    /// Its CPUs, the one with the largest share first.
     pub cpus: Vec<u32>,
-    /// The segment with the largest part.
+    /// The segment with the largest share.
     pub segment: String,
-    /// The actor and the culprit: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
+    /// The actor and the culprit, e.g. `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
     pub description: String,
-    /// Packets with this as their first cause.
+    /// Number of packets with this as their first cause.
     pub first: u64,
     /// Its time beyond the baseline, summed over all packets, ns.
     pub excess_ns: Ns,
-    /// Median of that per packet, ns.
+    /// Median over the packets of that time, ns.
     pub median_ns: Ns,
     /// Its share of all excess, percent.
     pub share_percent: f64,
@@ -413,72 +418,72 @@ pub struct WithoutPatterns {
     pub patterns: u64,
     /// Number of excluded packets.
     pub packets: u64,
-    /// Excluded packets that did not reach the last point.
+    /// Number of excluded packets that did not reach the last point.
     pub lost: u64,
     /// The segments over all other packets, all streams together.
     pub segments: Vec<SegmentFigures>,
 }
 
-/// Figures of one of equal intervals of a run, all streams together.
+/// Figures of one interval of a run, for all streams together; all intervals have the same duration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IntervalFigures {
-    /// Its beginning, since the run's start, ns.
+    /// Start of the interval, relative to the run's start, ns.
     pub since_start_ns: Ns,
-    /// Its beginning, UTC, ns.
+    /// Start of the interval, UTC, ns.
     pub time_ns: Ns,
     /// Its duration, ns.
     pub elapsed_ns: Ns,
-    /// Packets first seen in it.
+    /// Number of packets first seen in it.
     pub journeys: u64,
-    /// Packets that did not reach the last point.
+    /// Number of packets that did not reach the last point.
     pub lost: u64,
-    /// Their times, without histograms.
+    /// Figures of the segments for these packets, without histograms.
     pub segments: Vec<SegmentFigures>,
 }
 
-/// All figures of one screen, one JSON line or one report.
+/// All figures of a screen, a JSON line or a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Duration, ns.
     pub elapsed_ns: Ns,
-    /// Whether the run was imported from durations: losses, duplicates, order, runs of packets and pacing are unknown,
-    /// and their keys are omitted.
+    /// Whether the run was imported from durations. If so, losses, duplicates, order, runs of packets and pacing are
+    /// unknown, and their keys are omitted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub durations_alone: bool,
-    /// The threshold for `over_threshold`, ns.
+    /// The threshold to which `over_threshold` refers, ns.
     pub threshold_ns: Ns,
-    /// The band for `in_band`; `None` if not requested.
+    /// The band to which `in_band` refers; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub band: Option<Band>,
-    /// The points of the route, in the order in which packets pass.
+    /// The points of the route, in the order in which packets pass them.
     #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,
-    /// Points off the route that saw packets too: copies made by a bridge, other readers.
+    /// Points off the route that also saw packets: copies made by a bridge, other readers.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub off_route: Vec<Point>,
-    /// Packets seen at any point, all streams together.
+    /// Number of packets seen at any point, all streams together.
     pub journeys: u64,
-    /// Packets seen at every point of the route.
+    /// Number of packets seen at every point of the route.
     pub complete: u64,
-    /// Packets that reached the last point but lack an earlier sighting, and all packets of a stream without a route.
-    /// `journeys` = `complete` + `incomplete` + `lost`.
+    /// Number of packets that reached the last point but lack an earlier sighting; also counts all packets of streams
+    /// without a route. `journeys` = `complete` + `incomplete` + `lost`.
     #[serde(default)]
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
-    /// Gaps in reading of the applications at the ends of routes.
+    /// Gaps in the reading by the applications at the ends of routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reader_gaps: Vec<ReaderGap>,
-    /// Duplicate arrivals at the last point of the route.
+    /// Number of duplicate arrivals at the last point of the route.
     pub duplicates: u64,
-    /// Packets that reached the last point of the route after a later one.
+    /// Number of packets that reached the last point of the route after a later packet.
     pub out_of_order: u64,
-    /// Copies of packets by the LANs of redundant networks (PRP, HSR), of all streams that use them; empty without
+    /// Copies of packets by LAN of redundant networks (PRP, HSR), for all streams that use such networks; empty without
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lans: Vec<LanFigures>,
-    /// Frames of the right ethertype that could not be read.
+    /// Number of frames that had the right ethertype but could not be parsed.
     pub malformed: u64,
     /// The segments, all streams together.
     pub segments: Vec<SegmentFigures>,
@@ -489,18 +494,18 @@ pub struct Summary {
     pub streams: Vec<StreamFigures>,
     /// The machines' clocks.
     pub machines: Vec<MachineFigures>,
-    /// Synchronisation of the host's clocks, and their events; absent in runs of earlier versions.
+    /// Synchronisation of the host's clocks, and the clocks' events; absent in runs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clocks: Option<ClockFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
-    /// Patterns: released queues, periodic spikes, swings of a clock, steps, flaps of a link, changes of path.
+    /// Patterns: released queues, periodic spikes, clock swings, steps, link flaps, path changes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
     /// The figures without packets affected by some patterns (reports only, on request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutPatterns>,
-    /// The figures of equal intervals of the run (reports only, on request).
+    /// The figures of intervals of equal duration of the run (reports only, on request).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<IntervalFigures>,
     /// Causes of late packets so far (live only, with a flight recorder; for a run see `latpath explain`).
@@ -508,18 +513,18 @@ pub struct Summary {
     pub late: Option<LateFigures>,
     /// The cost of tracing.
     pub tool: ToolCost,
-    /// Deficiencies of the figures, because of which some limits cannot be judged; empty without any.
+    /// Deficiencies of the figures, because of which some limits cannot be judged; empty if there are none.
     #[serde(default)]
     pub deficiencies: Vec<Deficiency>,
     /// Notes for the reader: missing points, clock faults, streams without packets.
     pub notes: Vec<String>,
-    /// Limits of what could be seen, without evidence that packets were affected.
+    /// Limits of what could be observed, without evidence that packets were affected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub footnotes: Vec<String>,
 }
 
 impl Summary {
-    /// A point's number on the route, from 1.
+    /// A point's number on the route, counted from 1; `None` if it is off the route.
     pub fn number(&self, point: &str) -> Option<usize> {
         self.points.iter().position(|p| p.to_string() == point).map(|at| at + 1)
     }
@@ -532,7 +537,7 @@ impl Summary {
         from == to || (known(&from) && known(&to))
     }
 
-    /// A segment as the numbers of its ends: `2→3`.
+    /// A segment written as the numbers of its ends: `2→3`.
     pub fn numbers(&self, segment: &SegmentFigures, letters: Letters) -> Option<String> {
         let (from, to) = (self.number(&segment.from)?, self.number(&segment.to)?);
         Some(format!("{from}{}{to}", letters.arrow()))
@@ -544,18 +549,18 @@ pub fn packets(losses: &[Loss]) -> u64 {
     losses.iter().fold(0, |sum, loss| sum.saturating_add(loss.count))
 }
 
-/// The longest run of packets that were late, lost or never seen, with its stream.
+/// The longest run of packets that were late, lost or never seen, and its stream.
 pub fn longest_row(summary: &Summary) -> Option<(&StreamFigures, &ConsecutiveFigures)> {
     let rows = summary.streams.iter().filter_map(|stream| Some((stream, stream.consecutive.as_ref()?)));
     rows.rev().max_by_key(|(_, row)| row.packets)
 }
 
-/// Sequence numbers that no point saw, of all streams.
+/// Number of sequence numbers that no point saw, in all streams.
 pub fn never_seen(summary: &Summary) -> u64 {
     summary.streams.iter().fold(0, |sum, stream| sum.saturating_add(stream.never_seen))
 }
 
-/// Merges losses at one place for one reason, largest first.
+/// Merges losses with the same place and reason; sorts them, largest first.
 pub fn together(losses: impl Iterator<Item = Loss>) -> Vec<Loss> {
     let mut counts = BTreeMap::new();
     for Loss { place, reason, dropped_at, count, .. } in losses {
@@ -584,12 +589,12 @@ pub fn rate(count: u64, elapsed: Ns) -> f64 {
     (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
 }
 
-/// Maximum error of a time between two points whose times one NIC's clock took, ns, for times up to some 100 µs: both
-/// are mapped by the same line.
+/// Maximum error of a time between two points with timestamps from the same NIC's clock, ns, for times up to about 100
+/// µs: the same linear mapping converts both timestamps.
 const ON_ONE_CLOCK: Ns = 10;
 
-/// Maximum error of a time between two points, each given with the bound of its machine's clock against the host's, ns:
-/// the sum of the machines' bounds, if they differ, and of the points' own.
+/// Maximum error of a time between two points, ns. Each point is given with the bound of its machine's clock against
+/// the host's. The error is the sum of the machines' bounds, if the machines differ, and of the points' own bounds.
 pub fn error_bound((from, from_bound): (&PointInfo, Ns), (to, to_bound): (&PointInfo, Ns)) -> Ns {
     let is_one_machine = from.point.machine == to.point.machine;
     if is_one_machine && from.point.kind.is_by_nic() && to.point.kind.is_by_nic() && from.clock == to.clock {

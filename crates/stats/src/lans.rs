@@ -1,4 +1,4 @@
-//! Losses of redundant networks (PRP, HSR) by LAN: a packet that arrived by the other LAN is not lost.
+//! Losses by LAN of redundant networks (PRP, HSR): a packet that arrived via the other LAN is not lost.
 
 use crate::batch::Batch;
 use latpath_journey::copies::{self, CopyPoints};
@@ -7,20 +7,20 @@ use latpath_model::{PointId, PointInfo};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Copies of packets by one LAN of redundant networks, at one place of their route.
+/// Copies of packets via one LAN of redundant networks, at one place on their route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LanFigures {
-    /// The place: the point of the first copies, `host/nic-rx@copy:first`.
+    /// The place, named by the point of the first copies: `host/nic-rx@copy:first`.
     pub place: String,
     /// The LAN: `A` or `B`.
     pub lan: String,
-    /// Its points at this place; empty if no packet came by this LAN.
+    /// Its points at this place; empty if no packet came via this LAN.
     pub points: Vec<String>,
-    /// Packets whose copy by this LAN was seen.
+    /// Number of packets with a copy seen via this LAN.
     pub packets: u64,
-    /// Packets whose copy by this LAN was not seen, whether the other one was or not.
+    /// Number of packets without a copy seen via this LAN, whether the other copy was seen or not.
     pub lost: u64,
-    /// Packets whose copy by this LAN was the first one.
+    /// Number of packets for which the copy via this LAN was the first.
     pub first: u64,
 }
 
@@ -46,7 +46,7 @@ impl Lans {
         lans
     }
 
-    /// Adds places, and LANs of known places.
+    /// Adds places, and further LANs of known places.
     pub fn extend(&mut self, points: &[PointInfo]) {
         for at in copies::of_points(points) {
             match self.places.iter_mut().find(|known| known.at.first == at.first) {
@@ -91,14 +91,14 @@ impl Lans {
         }
     }
 
-    /// The figures of all streams together, of those that came by any LAN.
+    /// Sums the figures of all streams whose packets came via any LAN.
     pub fn sum<'a>(streams: impl Iterator<Item = &'a Self>) -> Self {
         let mut all = Self::default();
         streams.filter(|lans| lans.places.iter().any(AtPlace::is_used)).for_each(|lans| all.merge(lans));
         all
     }
 
-    /// The figures; empty for a stream whose packets came without a LAN.
+    /// The figures; empty for a stream without any copy seen via a LAN.
     pub fn figures(&self, point: impl Fn(PointId) -> String) -> Vec<LanFigures> {
         let of_place = |place: &AtPlace| {
             let of_lan = |lan: Lan| {
@@ -124,7 +124,7 @@ impl AtPlace {
     }
 }
 
-/// Packets lost on a LAN up to the place where most are missing; `None` without redundant networks.
+/// Number of packets lost on a LAN, at the place where most are missing; `None` without redundant networks.
 pub fn lost_on(lans: &[LanFigures], lan: Lan) -> Option<u64> {
     lans.iter().filter(|figures| figures.lan == lan.name()).map(|figures| figures.lost).max()
 }

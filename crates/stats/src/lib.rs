@@ -1,4 +1,4 @@
-//! Figures over journeys: the one model shown by the live view, the reports and their JSON.
+//! Figures over journeys: the single model used by the live view, the reports and their JSON.
 
 pub mod aggregate;
 mod batch;

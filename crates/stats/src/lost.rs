@@ -1,4 +1,4 @@
-//! The meaning of losses, and the kernel's own counts of them.
+//! The meaning of losses, and the kernel's own counts for them.
 
 use crate::drop_place::{place_of_drop, DropPlace};
 use crate::units::{count, number_of};
@@ -17,15 +17,16 @@ pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Dif
         let dropped = loss.dropped_at.as_deref().and_then(info);
         let here = dropped.or(last).filter(|info| info.point.machine == HOST);
         let kernel = here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
-        // A counter that is too small has another meaning: on a bridge port, the no-listener counter is the bridge's,
-        // not the port's; and without a known dropping device, it need not be the last one.
+        // If the kernel's count is smaller than the loss, it may count something else: on a bridge port, the
+        // no-listener counter is the bridge's, not the port's; and if the dropping device is unknown, it may not be the
+        // last device.
         let is_sure = dropped.is_some() && place != DropPlace::NoListener;
         loss.kernel_count = kernel.filter(|count| *count >= loss.count || (is_sure && *count > 0));
     }
 }
 
-/// Counts of drops and errors of the devices that last saw lost packets, for any packets, if the kernel has no specific
-/// count of the loss: they may explain a part of it.
+/// If the kernel has no specific count of a loss: the counters of drops and errors, for any packets, of the device that
+/// last saw the packets. They may explain a part of the loss.
 pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> Vec<String> {
     let here = points.iter().filter(|info| info.point.machine == HOST);
     let note = |info: &PointInfo| {
@@ -45,8 +46,8 @@ pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> 
     here.filter_map(note).collect()
 }
 
-/// The place of a loss: from the kernel's reason, or because the packet was sent to Open vSwitch's daemon, whose queue
-/// overflows without a drop.
+/// The place of a loss: derived from the kernel's reason, or from the fact that the packet was sent to Open vSwitch's
+/// daemon, whose queue overflows without a drop event.
 fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<DropPlace> {
     let by_kernel = loss.reason.as_deref().and_then(|reason| {
         let (reason, function) = reason.rsplit_once(" in ")?;

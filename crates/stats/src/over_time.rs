@@ -1,14 +1,14 @@
-//! Times of segments over the time of a run, in bounded memory.
+//! Segment times over the course of a run, in bounded memory.
 
 use crate::aggregate::Setup;
 use crate::batch::Batch;
 use crate::times::are_within;
 use latpath_model::Ns;
 
-/// Maximum number of slots of one segment, and of all together.
+/// Maximum number of slots per segment, and of all segments together (`ALL_SLOTS`).
 const SLOTS: usize = 1 << 14;
 const ALL_SLOTS: usize = 1 << 17;
-/// Minimum number of slots of one segment.
+/// Minimum number of slots per segment.
 const LEAST: usize = 64;
 
 /// The times of one segment in one slot, ns.
@@ -34,13 +34,13 @@ impl Slot {
     fn add(&mut self, time: Ns) {
         (self.min, self.max) = (self.min.min(time), self.max.max(time));
         self.count += 1;
-        // Only faulty clocks reach the end of the range.
+        // Saturates only if a faulty clock yields times near the end of the range.
         self.sum = self.sum.saturating_add(time);
     }
 
-    /// Adds several times with known extremes.
+    /// Adds several times whose minimum and maximum are known.
     fn add_all(&mut self, times: &[Ns], (min, max): (Ns, Ns)) {
-        // The sum of few times below this cannot overflow.
+        // The sum of up to `PIECE` times below this cannot overflow.
         const LARGE: Ns = 1 << 48;
         if min <= -LARGE || max >= LARGE {
             return times.iter().for_each(|time| self.add(*time));
@@ -62,24 +62,25 @@ impl Slot {
     }
 }
 
-/// Minimum, mean and maximum time of each segment in equal slots of a run. A packet belongs to the slot in which it was
-/// at the segment's first point. Merging several of one setup yields that over all packets.
+/// Minimum, mean and maximum time of each segment, in slots of equal length over a run. A packet belongs to the slot in
+/// which it passed the segment's first point. Merging several objects with one setup yields the figures of all their
+/// packets.
 #[derive(Clone, Debug)]
 pub struct OverTime {
     streams: usize,
-    /// The segments, by index in the setup, and the point at which each begins.
+    /// The charted segments: index in the setup, and index of the point at which the segment starts.
     charted: Vec<(usize, usize)>,
     begin: Ns,
     slot_ns: Ns,
     slots: usize,
     segments: Vec<Vec<Slot>>,
-    /// Times of packets at the beginning of a segment, while a batch is added.
+    /// Buffer: times at which the packets of the batch being added entered a segment.
     when: Vec<Ns>,
 }
 
 impl OverTime {
-    /// No times, for these segments of the setup and the interval from `begin` to `end` on the run's timeline. Journeys
-    /// of streams beyond the setup are ignored.
+    /// Empty figures for these segments of the setup, over the interval from `begin` to `end` on the run's timeline.
+    /// Journeys of streams beyond the setup are ignored.
     pub fn new(setup: &Setup, charted: &[usize], begin: Ns, end: Ns) -> Self {
         let slots = (ALL_SLOTS / charted.len().max(1)).clamp(LEAST, SLOTS);
         let span = end.saturating_sub(begin).saturating_add(1).max(1);
@@ -104,7 +105,7 @@ impl OverTime {
         for ((segment, from), slots) in self.charted.iter().zip(&mut self.segments) {
             let crossings = batch.crossings(*segment);
             let when = crossings.when(&batch.rows.t[*from], &mut self.when);
-            // Most packets are in the slot of the previous one.
+            // Most packets are in the same slot as the previous packet.
             let (mut at, mut first, mut behind) = (0, Ns::MAX, Ns::MIN);
             for (places, extremes) in crossings.pieces() {
                 let (when, times) = (&when[places.clone()], &crossings.times[places]);
@@ -124,14 +125,14 @@ impl OverTime {
         }
     }
 
-    /// Adds the times of another one with the same setup.
+    /// Adds the times of another object with the same setup.
     pub fn merge(&mut self, other: &Self) {
         for (own, others) in self.segments.iter_mut().zip(&other.segments) {
             own.iter_mut().zip(others).for_each(|(own, others)| own.merge(others));
         }
     }
 
-    /// Beginning of the first slot, on the run's timeline, ns.
+    /// Start of the first slot, on the run's timeline, ns.
     pub fn begin(&self) -> Ns {
         self.begin
     }

@@ -1,4 +1,4 @@
-//! Regularity of packets: the time from one packet of a stream to the next, at each point.
+//! Regularity of packets: the time between successive packets of a stream, at each point.
 
 use crate::batch::{Batch, PIECE};
 use crate::Summary;
@@ -7,19 +7,19 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum separate parts of one stream.
+/// Maximum number of separate parts per stream.
 const MOST: usize = 1 << 14;
-/// Maximum separate parts of all streams together, and minimum of each stream, if packets arrive nearly in order.
+/// If packets arrive nearly in order: maximum number of separate parts of all streams together, and minimum per stream.
 const MOST_IN_ORDER: (usize, usize) = (1 << 14, 16);
 
-/// The times from one packet of a stream seen at a point to the next, in the order of the stream; negative if the next
-/// one arrived first. A lost packet merges two times into a long one.
+/// Times between successive packets of a stream seen at a point, in the order of the stream; negative if the later
+/// packet arrived first. A lost packet merges two times into a long one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PacingFigures {
     /// The point, as `machine/kind@device`.
     pub point: String,
-    /// Number of times: one less than the packets seen at the point.
+    /// Number of times: one less than the number of packets seen at the point.
     pub count: u64,
     /// Minimum, exact.
     pub min_ns: Ns,
@@ -29,7 +29,7 @@ pub struct PacingFigures {
     pub max_ns: Ns,
 }
 
-/// Packets of one stream at one point.
+/// Times between the packets of one stream at one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Gaps {
     first: Ns,
@@ -44,7 +44,8 @@ impl Gaps {
         Self { first: t, last: t, count: 0, min: Ns::MAX, max: Ns::MIN }
     }
 
-    /// Pacing at a point that saw all of these; `is_exact` if no difference of two of them can overflow.
+    /// Pacing at a point that saw all packets of a batch; `is_exact` if no difference between two of the times can
+    /// overflow.
     fn of_all(times: &[Ns], is_exact: bool) -> Option<Self> {
         let (first, last) = (*times.first()?, *times.last()?);
         let (mut min, mut max) = (Ns::MAX, Ns::MIN);
@@ -53,7 +54,7 @@ impl Gaps {
             let piece = &rest[..rest.len().min(PIECE + 1)];
             rest = &rest[piece.len() - 1..];
             let pairs = || piece.iter().zip(&piece[1..]);
-            // Tests the combined sign, which is faster than comparing each.
+            // Combine the signs of all differences: faster than comparing each.
             let beyond = |all: Ns, (before, t): (&Ns, &Ns)| {
                 let gap = t.wrapping_sub(*before);
                 all | gap.wrapping_sub(min) | max.wrapping_sub(gap)
@@ -83,7 +84,7 @@ impl Gaps {
 /// Consecutive packets of one stream.
 #[derive(Clone, Debug)]
 struct ConsecutivePackets {
-    /// The number after the last.
+    /// Packet number after the last one.
     end: u64,
     points: Vec<Option<Gaps>>,
 }
@@ -101,24 +102,24 @@ impl ConsecutivePackets {
     }
 }
 
-/// Pacing of all streams, under construction. Merging several over batches of the same journeys in any order yields the
-/// same result.
+/// Pacing of all streams, under construction. Merging several objects built from batches of the same journeys yields
+/// the same result in any order.
 #[derive(Clone, Debug)]
 pub struct Pacing {
     points: usize,
-    /// Maximum separate parts of one stream.
+    /// Maximum number of separate parts per stream.
     most: usize,
-    /// The parts of each stream, by their first numbers.
+    /// The parts of each stream, by the number of their first packet.
     streams: Vec<BTreeMap<u64, ConsecutivePackets>>,
 }
 
 impl Pacing {
-    /// No packets. Journeys of streams from `streams` on are ignored.
+    /// Empty pacing. Journeys of streams with an ID of `streams` or above are ignored.
     pub fn new(streams: usize, points: usize) -> Self {
         Self { points, most: MOST, streams: vec![BTreeMap::new(); streams] }
     }
 
-    /// As [`Self::new`], for batches nearly in packet order: needs less memory.
+    /// Like [`Self::new`], but needs less memory; for batches that are nearly in packet order.
     pub fn in_order(streams: usize, points: usize) -> Self {
         let (all, least) = MOST_IN_ORDER;
         Self { most: (all / streams.max(1)).max(least), ..Self::new(streams, points) }
@@ -129,7 +130,7 @@ impl Pacing {
         self.points = points;
     }
 
-    /// Adds a batch, whose packets are in order.
+    /// Adds a batch; its packets must be in order.
     pub fn add(&mut self, batch: &Batch) {
         let Batch { rows, seen_by_all, ref range, .. } = *batch;
         let of_point = |point: usize| {
@@ -171,15 +172,15 @@ impl Pacing {
         }
     }
 
-    /// Adds the packets of another one with the same setup.
+    /// Adds the packets of another object with the same setup.
     pub fn merge(&mut self, other: Self) {
         for (stream, parts) in other.streams.into_iter().enumerate() {
             parts.into_iter().for_each(|(number, part)| self.keep(stream as StreamId, number, part));
         }
     }
 
-    /// Sets the figures of each stream, in the order of its route. Points of computed times are omitted, because their times
-    /// do not show the packets' pace.
+    /// Sets the pacing of each stream, in the order of its route. Points with computed times are omitted, because these
+    /// times do not show when the packets were there.
     pub fn fill(&self, summary: &mut Summary, points: &[PointInfo]) {
         let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
         let samples = points.iter().filter(|info| info.point.kind.is_computed());
@@ -192,8 +193,8 @@ impl Pacing {
         }
     }
 
-    /// A stream's figures at each point that saw at least two of its packets, by the points' ids; `name` returns a
-    /// point's name.
+    /// A stream's pacing at each point that saw at least two of its packets, in the order of point IDs; `name` returns
+    /// the name of a point.
     pub fn figures(&self, stream: StreamId, name: impl Fn(usize) -> String) -> Vec<PacingFigures> {
         let mut parts = self.streams.get(usize::from(stream)).into_iter().flat_map(BTreeMap::values);
         let Some(mut all) = parts.next().cloned() else { return Vec::new() };

@@ -1,8 +1,8 @@
-//! Patterns in a recording: a queue that was held and released, periodic spikes, swings of a clock, steps of the level,
-//! flaps of a link, changes of path.
+//! Patterns in a recording: queues that were held and released, periodic spikes, clock swings, steps of the level, link
+//! flaps, path changes.
 //!
-//! One pass over the journeys gathers a few figures per second and the greatest times ([`Patterns`]); the patterns are
-//! found in these. docs/patterns.md describes the criteria.
+//! One pass over the journeys gathers a few figures per second, and the greatest times ([`Patterns`]). The patterns are
+//! found in these figures. docs/patterns.md describes the criteria.
 
 mod excursions;
 mod find;
@@ -28,18 +28,19 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PatternKind {
-    /// A queue was held and then released: packets sent one after another arrive at once.
+    /// A queue was held and then released: packets sent one after another arrive at the same time.
     #[default]
     QueueRelease,
-    /// Spikes come periodically.
+    /// Spikes recur periodically.
     PeriodicSpikes,
-    /// The times between two machines rise and fall together, because one machine's clock swings against the other's.
+    /// The times between two machines rise and fall together, because one machine's clock swings relative to the
+    /// other's.
     ServoSwing,
-    /// The level of a segment's times changes within a second, and remains.
+    /// The level of a segment's times changes within a second, and the new level persists.
     Step,
-    /// All packets of all streams are missing at one place for some time, and return afterwards.
+    /// At one place, all packets of all streams are missing for some time, and then return.
     LinkFlap,
-    /// From one second to the next packets take another path through the host.
+    /// From one second to the next, packets take another path through the host.
     PathChange,
 }
 
@@ -48,7 +49,7 @@ impl PatternKind {
     pub const ALL: [Self; 6] =
         [Self::QueueRelease, Self::PeriodicSpikes, Self::ServoSwing, Self::Step, Self::LinkFlap, Self::PathChange];
 
-    /// Name in flags and JSON.
+    /// The name used in flags and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueRelease => "queue-release",
@@ -72,50 +73,50 @@ impl fmt::Display for PatternKind {
     }
 }
 
-/// A pattern. Instants are of the host's `CLOCK_MONOTONIC`, ns.
+/// A pattern. Times are from the host's `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pattern {
     /// Its kind.
     pub kind: PatternKind,
-    /// The names of the segments that show it, the shortest first; empty for a link or a path.
+    /// The names of the segments that show it, the shortest first; empty for a link flap or a path change.
     pub segments: Vec<String>,
-    /// First point of the shortest segment; the last point that saw the missing packets, or whose packets change their
-    /// path. Empty if no point saw them.
+    /// First point of the shortest segment. For a link flap, the last point that saw the missing packets; empty if none
+    /// did.
     pub from: String,
-    /// Last point of the shortest segment; the next point of a missing packet's route.
+    /// Last point of the shortest segment. For a link flap, the next point on the missing packets' route.
     pub to: String,
     /// The affected streams.
     pub streams: Vec<String>,
-    /// Beginning.
+    /// Start.
     pub from_ns: Ns,
-    /// End; the end of the recording if the pattern continues.
+    /// End; if the pattern continues, the end of the recording.
     pub to_ns: Ns,
-    /// Beginning, since the recording's start, ns.
+    /// Start, relative to the recording's start, ns.
     pub since_start_ns: Ns,
-    /// End, since the recording's start, ns.
+    /// End, relative to the recording's start, ns.
     pub until_ns: Ns,
-    /// Number of occurrences: queues released, spikes, reversals of a swing, flaps; 1 for a step and a change.
+    /// Number of occurrences: released queues, spikes, turning points of a swing, flaps; 1 for a step or a path change.
     pub count: u64,
-    /// Affected packets: late in a spike or a queue, lost or never seen in a flap; since the change for a step, a swing
-    /// or a path.
+    /// Number of affected packets: late packets for spikes and queues; lost or never seen packets for flaps; packets
+    /// since the change for a step or a path change; all packets during a swing.
     pub packets: u64,
     /// The period of spikes or of a swing, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ns: Option<Ns>,
-    /// The longest hold of a queue; the duration of the highest spike from its packet's start; the range of a swing;
-    /// the rise of a step (negative: a fall); the longest flap; ns.
+    /// Size, ns: the longest hold of a queue; the highest spike's maximum time; the range of a swing; the rise of a
+    /// step (negative for a fall); the duration of the longest flap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_ns: Option<Ns>,
-    /// The median before a step, and after it, ns.
+    /// The median before and after a step, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels_ns: Option<[Ns; 2]>,
-    /// The path, or the point, that packets take more or less often.
+    /// The path, or the point, through which more or fewer packets go than before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Its share of the packets before the change, and after it, percent.
+    /// Its share of the packets before and after the change, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_percent: Option<[f64; 2]>,
-    /// The first occurrences, at most 64.
+    /// The occurrences; only the first 64 if there are more.
     pub occurrences: Vec<Occurrence>,
     /// The pattern as a sentence.
     pub text: String,
@@ -134,7 +135,7 @@ pub struct Occurrence {
     pub packets: u64,
 }
 
-/// The median of these values; 0 of an empty list. Reorders them.
+/// The median of the values, which are reordered; 0 if there are none.
 fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     if values.is_empty() {
@@ -143,7 +144,7 @@ fn median(values: &mut [f64]) -> f64 {
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// Robust standard deviation of noise with outliers, from the median absolute deviation.
+/// Standard deviation of noise, estimated robustly against outliers from the median absolute deviation.
 fn robust_deviation(values: &[f64]) -> f64 {
     let mut all = values.to_vec();
     let middle = median(&mut all);

@@ -1,5 +1,5 @@
-//! Gaps in reading: times in which the application at the end of a route read no arriving packets, because it had
-//! ended, had closed its socket, or had not started.
+//! Reader gaps: intervals in which the application at the end of a route read none of the arriving packets, because it
+//! had ended, had closed its socket, or had not started.
 
 use crate::drop_place::{place_of_drop, DropPlace};
 use crate::text::{date_time, short_stream};
@@ -9,13 +9,14 @@ use latpath_model::{DropNote, Ns, Point, HOST};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Minimum number of consecutive packets of a gap.
+/// Minimum number of consecutive packets in a gap.
 const FEWEST: u64 = 3;
-/// Minimum duration of a reported gap, ns, unless the kernel reported a missing listener: a reader may just be busy.
+/// Minimum duration of a reported gap, ns, unless the kernel reported that there was no listener: a reader may just be
+/// busy.
 const SHORTEST: Ns = 100_000_000;
-/// Maximum number of gaps of one stream that are kept, the largest ones.
+/// Maximum number of gaps kept per stream; the largest are kept.
 const MOST: usize = 256;
-/// Maximum number of reasons of drops that are counted in one gap.
+/// Maximum number of drop reasons counted per gap.
 const REASONS: usize = 4;
 /// Maximum number of streams named in a text.
 const NAMED: usize = 3;
@@ -23,14 +24,14 @@ const NAMED: usize = 3;
 /// Consecutive packets of a stream that were not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unread {
-    /// The first number, and the number after the last, including packets lost earlier.
+    /// Number of the first packet, and the number after the last; includes packets that were lost earlier.
     numbers: (u64, u64),
-    /// Packets that reached the last point before the reader.
+    /// Number of packets that reached the last point before the reader.
     packets: u64,
-    /// Arrivals of the first and the last of these there.
+    /// Arrival of the first and the last of these packets at that point.
     from: Ns,
     to: Ns,
-    /// The drop notes of these, plus one, and the number of packets of each; 0 for an unused entry.
+    /// Drop notes of these packets, plus one, and the number of packets with each note; (0, 0) for an unused entry.
     notes: [(u16, u64); REASONS],
 }
 
@@ -46,10 +47,10 @@ impl Unread {
     }
 }
 
-/// The gaps of one stream's reader; packets may come in any order.
+/// The gaps of one stream's reader; packets may be added in any order.
 #[derive(Clone, Debug)]
 pub(crate) struct ReaderGaps {
-    /// Times of the reader's first and last packet.
+    /// Times at which the reader read its first and its last packet.
     read: Option<(Ns, Ns)>,
     found: Vec<Unread>,
 }
@@ -72,8 +73,8 @@ impl ReaderGaps {
         self.read = times.first().map(|t| times.iter().fold(self.read.unwrap_or((*t, *t)), extremes)).or(self.read);
     }
 
-    /// Adds a packet that was not read. `came`: its arrival at the last point before the reader, if it arrived; `note`:
-    /// its drop note plus one, or 0.
+    /// Adds a packet that was not read. `came`: its arrival at the last point before the reader; `None` if it did not
+    /// get there. `note`: its drop note plus one, or 0 for none.
     pub fn lost(&mut self, number: u64, came: Option<Ns>, note: u16) {
         let mut notes = [(0, 0); REASONS];
         if came.is_some() && note > 0 {
@@ -103,7 +104,7 @@ impl ReaderGaps {
         }
     }
 
-    /// Joins adjacent gaps: batches of packets may have been counted separately.
+    /// Joins adjacent gaps, because batches of packets may have been counted separately.
     fn join(&mut self) {
         self.found.sort_unstable_by_key(|one| one.numbers);
         self.found.dedup_by(|next, one| {
@@ -124,7 +125,7 @@ impl ReaderGaps {
         other.found.iter().for_each(|one| self.keep(*one));
     }
 
-    /// The gaps of a stream whose route ends with `before` and the reader. `reason` returns a drop note, if it explains
+    /// The gaps of a stream whose route ends with `before` and the reader. `reason` returns a drop note if it explains
     /// losses.
     pub fn figures<'a>(
         &self,
@@ -141,8 +142,8 @@ impl ReaderGaps {
                 let such = known.filter(|(note, _)| is_such(note, place_of_drop(&note.function, &note.reason)));
                 such.map(|(_, n)| n).sum()
             };
-            // A bridge drops its local copies for the same reason, at its own device. A packet in a socket's queue has
-            // no device.
+            // At its own device, a bridge drops its local copies for the same reason, so compare devices. A packet in a
+            // socket's queue has no device.
             let is_here = |note: &DropNote| {
                 let is_at =
                     |at: &Point| at.machine == before.machine && (at.device == before.device || at.device == "-");
@@ -152,7 +153,7 @@ impl ReaderGaps {
             let other = of_notes(&|_, place| !is_without_listener(place) && place != DropPlace::Unknown);
             let is_closed = unheard > 0 && unheard >= one.packets / 2;
             let lasts = one.to.saturating_sub(one.from);
-            // Packets dropped for another reason say nothing about the reader.
+            // If many packets were dropped for another reason, the gap does not concern the reader.
             let counts = one.packets >= FEWEST && other <= one.packets / 2 && (is_closed || lasts >= SHORTEST);
             let gap = ReaderGap {
                 reader: reader.to_string(),
@@ -176,25 +177,25 @@ fn is_without_listener(place: DropPlace) -> bool {
     matches!(place, DropPlace::NoListener | DropPlace::NoSocket | DropPlace::QueuePurged)
 }
 
-/// A time in which the application at the end of a route read no arriving packets.
+/// An interval in which the application at the end of a route read none of the arriving packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReaderGap {
     /// The application: the last point of the route.
     pub reader: String,
     /// The affected streams.
     pub streams: Vec<String>,
-    /// Arrival of the first of these packets at the last point before it, UTC, ns.
+    /// Arrival of the first unread packet at the last point before the application, UTC, ns.
     pub from_ns: Ns,
-    /// Arrival of the last one there, UTC, ns.
+    /// Arrival of the last unread packet there, UTC, ns.
     pub to_ns: Ns,
-    /// Number of packets.
+    /// Number of unread packets.
     pub packets: u64,
-    /// Whether it had read packets before.
+    /// Whether the application had read packets before.
     pub has_read_before: bool,
-    /// Whether it read packets afterwards.
+    /// Whether the application read packets afterwards.
     pub reads_again: bool,
-    /// Whether the kernel dropped the packets for lack of a listener: the application had ended, or its socket was
-    /// closed.
+    /// Whether the kernel dropped the packets because there was no listener: the application had ended, or its socket
+    /// was closed.
     pub is_closed: bool,
     /// The gap as a sentence.
     pub text: String,
@@ -206,7 +207,7 @@ impl ReaderGap {
         of(self) == of(other) && self.from_ns <= other.to_ns && other.from_ns <= self.to_ns
     }
 
-    /// Describes the gap; `named`: whether the streams are named.
+    /// Describes the gap; `named`: whether to name the streams.
     fn sentence(&self, named: bool) -> String {
         let reader = match self.reader.parse::<Point>() {
             Ok(Point { machine, device, .. }) if machine == HOST => device,
@@ -238,8 +239,8 @@ impl ReaderGap {
     }
 }
 
-/// Merges simultaneous gaps of one reader, ordered by time, each with its sentence. `several`: there are several
-/// streams.
+/// Merges simultaneous gaps of the same reader; sorts the result by time, and adds the sentences. `several`: whether
+/// there are several streams.
 pub(crate) fn together(mut gaps: Vec<ReaderGap>, several: bool) -> Vec<ReaderGap> {
     gaps.sort_by_key(|gap| (gap.from_ns, gap.reader.clone()));
     let mut all: Vec<ReaderGap> = Vec::new();
@@ -273,7 +274,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// A packet each millisecond; those in `unread` are lost, with their drop note plus one.
+    /// Gaps for one packet per millisecond; those in `unread` are lost, with this drop note plus one.
     fn gaps(packets: u64, unread: &[(std::ops::Range<u64>, u16)]) -> ReaderGaps {
         let mut gaps = ReaderGaps::new();
         for number in 0..packets {
@@ -329,7 +330,7 @@ mod tests {
         for number in (0..9000_u64).rev() {
             let part = &mut parts[(number / 7 % 2) as usize];
             match (2000..5000).contains(&number) {
-                // One of them was lost before the reader's device.
+                // Packet 3000 was lost before it reached the reader's device.
                 true => part.lost(number, (number != 3000).then_some(number as Ns * MS), u16::from(number != 3000)),
                 false => part.read(number as Ns * MS + 5),
             }

@@ -1,4 +1,5 @@
-//! Summarises counted journeys. `live`, replays and `report` all use this, so that equal packets yield equal figures.
+//! Summarises counted journeys. Live views, replays and reports all use this module, so that the same packets yield the
+//! same figures.
 
 use crate::deficiencies::{counted, shown};
 use crate::figures::error_bound;
@@ -13,7 +14,7 @@ use latpath_model::{Ns, PointId, PointInfo, HOST};
 use latpath_run::Manifest;
 use latpath_vms::{Role, VmsByMachine};
 
-/// Maximum number of steps of the time of day named in a note.
+/// Maximum number of steps of the time of day listed in a note.
 const STEPS: usize = 3;
 
 /// Input of a summary in addition to the counted journeys.
@@ -27,16 +28,15 @@ pub struct Facts<'a> {
     pub route: &'a Route,
     /// The joiner's counts per stream at the start of the figures; empty for zero.
     pub before: &'a [Totals],
-    /// Whether all journeys since `before` are counted. Otherwise the joiner's own counts do not belong to these
-    /// figures.
+    /// Whether all journeys since `before` are counted. If not, the joiner's own counts do not apply to these figures.
     pub whole: bool,
-    /// The machines' virtual machines, which give threads their roles.
+    /// The virtual machines of all machines; they determine the roles of threads.
     pub vms: &'a VmsByMachine,
     /// Duration, ns.
     pub elapsed: Ns,
 }
 
-/// All figures from the journeys, the joiner and the machines' counters.
+/// Combines the figures from journeys, the joiner's counts and the machines' counters.
 pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     let Facts { manifest, points, route, .. } = *facts;
     let name = |p: &PointId| points[usize::from(*p)].point.clone();
@@ -71,7 +71,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         let before = facts.before.get(id).copied().unwrap_or_default();
         stream.never_seen = joined.never_seen.saturating_sub(before.never_seen);
         if facts.whole {
-            // After a crash the joiner's count is up to a second older than the journeys.
+            // After a crash, the joiner's count may be up to a second older than the journeys.
             stream.duplicates = stream.duplicates.max(joined.duplicates.saturating_sub(before.duplicates));
         }
     }
@@ -107,7 +107,7 @@ fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
     known.map(|m| m.clock.error_bound_ns).or((machine == HOST && manifest.imported.is_empty()).then_some(0))
 }
 
-/// Sets the roles of the worst packets' threads for virtual machines.
+/// Sets the roles for virtual machines of the threads that the worst packets' sightings name.
 fn name_threads(summary: &mut Summary, vms: &VmsByMachine) {
     let role = |machine: &str, tid: u32| {
         let (vm, thread) = vms.of_thread(machine, tid)?;
@@ -125,12 +125,12 @@ fn name_threads(summary: &mut Summary, vms: &VmsByMachine) {
     }
 }
 
-/// Notes on packets that were late before the first point, of streams with a schedule: no segment shows this.
+/// Notes on streams with a schedule whose packets were late even at the first point, which no segment shows.
 fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Iterator<Item = String> + 'a {
     let of = |(id, joined): (usize, &Totals)| {
         let before = before.get(id).copied().unwrap_or_default();
         let late = joined.behind_schedule.saturating_sub(before.behind_schedule);
-        // A stream with many late packets has no schedule.
+        // A stream with many late packets does not follow a schedule.
         (late > 0 && joined.behind_schedule <= joined.journeys / 10).then(|| {
             format!(
                 "{}: the publisher sent {} late, by up to {}: they reached the first point that far behind the schedule of their numbers",
@@ -143,7 +143,7 @@ fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Ite
     manifest.joined.iter().enumerate().filter_map(of)
 }
 
-/// Note on CPU time that this machine's hypervisor stole.
+/// A note on CPU time stolen by the hypervisor below this machine.
 fn stolen(counted: &Difference) -> Option<String> {
     let of = |(cpu, took): (&u32, &Ns)| format!("CPU {cpu} for {}", duration(*took));
     let all: Vec<_> = counted.stolen.iter().map(of).collect();
@@ -155,7 +155,7 @@ fn stolen(counted: &Difference) -> Option<String> {
     })
 }
 
-/// Notes on points' devices that disappeared or lost their link.
+/// Notes on devices of points that disappeared or lost their link.
 fn links(counted: &Difference, points: &[PointInfo]) -> Vec<String> {
     let here = || points.iter().filter(|info| info.point.machine == HOST);
     let mut notes = Vec::new();
@@ -205,7 +205,7 @@ pub fn utc_steps(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// Notes on counted events that distort figures and are in no journey.
+/// Notes on counted events that distort the figures but are not part of any journey.
 fn notes_of_counts(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
     let of_streams = |what: fn(&Totals) -> u64| {
         let sum = |records: &[Totals]| records.iter().map(what).sum::<u64>();

@@ -1,4 +1,4 @@
-//! Text for people: sanitised, cut and aligned by columns, and in tables.
+//! Text for people: sanitising, cutting, aligning in columns, and tables.
 
 use crate::units::Letters;
 use latpath_model::{Ns, StreamSpec};
@@ -30,7 +30,7 @@ impl Letters {
         }
     }
 
-    /// Mark of a cut.
+    /// Character that marks a cut.
     pub fn ellipsis(self) -> char {
         if self.is_ascii() {
             '~'
@@ -39,8 +39,8 @@ impl Letters {
         }
     }
 
-    /// Sanitises text from outside (an svID, a device, a thread's name): no control characters, no changes of the
-    /// direction of writing, ASCII only if other letters cannot be displayed, at most 1000 characters.
+    /// Sanitises text from outside (an svID, a device name, a thread name): replaces control characters, changes of the
+    /// writing direction and characters that cannot be displayed, and limits the length to 1000 characters.
     pub fn clean(self, text: &str) -> String {
         let ascii = self.is_ascii();
         let mut out = String::new();
@@ -50,7 +50,7 @@ impl Letters {
                 '±' if ascii => out.push_str("+-"),
                 'µ' | 'μ' if ascii => out.push('u'),
                 '…' if ascii => out.push_str("..."),
-                // Separator between groups of digits.
+                // The separator between groups of digits.
                 '\u{202f}' if ascii => out.push(','),
                 c if c.is_control() || c.width().unwrap_or(0) == 0 || ('\u{2028}'..='\u{202e}').contains(&c) => {
                     out.push('?')
@@ -63,17 +63,17 @@ impl Letters {
     }
 }
 
-/// Pads text at its right to `width` columns.
+/// Pads text on the right to `width` columns.
 pub fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Pads text at its left to `width` columns.
+/// Pads text on the left to `width` columns.
 pub fn right(text: &str, width: usize) -> String {
     format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Cuts text to `width` columns, with a mark.
+/// Cuts text to `width` columns, and marks the cut with `mark`.
 pub fn cut(text: &str, width: usize, mark: char) -> String {
     if text.width() <= width {
         return text.into();
@@ -90,8 +90,8 @@ pub fn cut(text: &str, width: usize, mark: char) -> String {
     out
 }
 
-/// Wraps text after `line` to lines of at most `width` columns, at words, with further lines indented; longer words are
-/// cut.
+/// Appends text to `line`, and wraps it at words into lines of at most `width` columns. Further lines are indented;
+/// words that are too long are cut.
 pub fn wrapped(mut line: String, indent: usize, text: &str, width: usize, mark: char) -> Vec<String> {
     let (mut lines, mut used) = (Vec::new(), line.width());
     for (i, word) in text.split(' ').enumerate() {
@@ -110,7 +110,7 @@ pub fn wrapped(mut line: String, indent: usize, text: &str, width: usize, mark: 
     lines
 }
 
-/// A stream's short name, such as the svID; a text that is not a stream is returned as it is.
+/// A stream's short name, such as the svID; text that is not a stream is returned unchanged.
 pub fn short_stream(text: &str) -> String {
     text.parse::<StreamSpec>().map_or_else(|_| text.to_owned(), |spec| spec.short())
 }
@@ -124,7 +124,7 @@ pub fn date_time(utc: Ns) -> String {
     }
 }
 
-/// Splits a text into pieces of at most `width` columns, at words, or within words that are longer.
+/// Splits text into pieces of at most `width` columns, at words, or within a word that is too long.
 fn pieces(text: &str, width: usize) -> Vec<String> {
     let (mut all, mut piece) = (Vec::new(), String::new());
     for word in text.split(' ') {
@@ -144,7 +144,7 @@ fn pieces(text: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// Minimum width of a column that is cut.
+/// Minimum width to which a column may be cut.
 const LEAST: usize = 8;
 
 /// A table of text.
@@ -155,7 +155,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these heads; columns whose heads begin with `<` are aligned left, the others right.
+    /// A table with these column heads. Columns with a head that starts with `<` are left-aligned, the others
+    /// right-aligned.
     pub fn new(heads: &[&str]) -> Self {
         let left = heads.iter().map(|h| h.starts_with('<')).collect();
         let heads = heads.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
@@ -167,7 +168,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The column heads, each with whether its column is aligned left.
+    /// The column heads, each with whether its column is left-aligned.
     pub fn heads(&self) -> impl Iterator<Item = (&str, bool)> {
         self.rows[0].iter().map(String::as_str).zip(self.left.iter().copied())
     }
@@ -177,14 +178,14 @@ impl Table {
         &self.rows[1..]
     }
 
-    /// The lines of the table, each column as wide as necessary; the widest text columns are cut if `width` is too
-    /// small.
+    /// The lines of the table; each column is as wide as its content. If `width` is too small, the widest text columns
+    /// are cut.
     pub fn lines(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
         self.lines_of(&(0..self.left.len()).collect::<Vec<_>>(), indent, width, mark)
     }
 
-    /// The lines of the table; if it has too many columns for `width`, in several blocks, each starting with the first
-    /// two text columns, or as many as tell the rows apart if there is room.
+    /// The lines of the table. If it has too many columns for `width`, it is split into several blocks. Each block
+    /// starts with the first two text columns, or with as many as are needed to distinguish the rows, if there is room.
     pub fn folded(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
         let least = |i: usize| if self.left[i] { self.natural(i).min(LEAST) } else { self.natural(i) };
         let texts = self.left.iter().take_while(|left| **left).count();
@@ -208,7 +209,8 @@ impl Table {
         blocks.iter().flat_map(|block| self.lines_of(block, indent, width, mark)).collect()
     }
 
-    /// The lines of the table; if `width` is too small, the widest text columns are wrapped at words, without cuts.
+    /// The lines of the table. If `width` is too small, the widest text columns are wrapped at words instead of being
+    /// cut.
     pub fn broken(&self, indent: usize, width: usize) -> Vec<String> {
         let columns: Vec<usize> = (0..self.left.len()).collect();
         let widths = self.widths(&columns, indent, width);

@@ -7,15 +7,15 @@ use latpath_journey::Segment;
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use std::cmp::Reverse;
 
-/// A segment's ends, and the bits of both.
+/// The ends of a segment, and the bits of both points.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ends {
     pub both: u64,
     pub from: usize,
     pub to: usize,
-    /// Whether it is also counted per path.
+    /// Whether the segment is also counted per path.
     pub by_path: bool,
-    /// Whether packets that reached its end first do not count.
+    /// Whether to exclude packets that reached the segment's end first.
     pub in_order: bool,
 }
 
@@ -39,14 +39,14 @@ impl Ends {
         }
     }
 
-    /// Whether a packet with this time between the two ends counts.
+    /// Whether a packet with this time between the ends is counted.
     #[inline]
     pub fn counts(&self, time: Ns) -> bool {
         time >= 0 || !self.in_order
     }
 }
 
-/// A packet at the beginning of a segment; ordered by time.
+/// A packet at the start of a segment; ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Crossing {
     pub t: Ns,
@@ -55,7 +55,7 @@ pub(crate) struct Crossing {
     pub key: u32,
 }
 
-/// The packets with the minimum and the maximum time; of several the earliest, independent of the order of counting.
+/// The packets with the minimum and the maximum time; of several, the earliest, regardless of the order of counting.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Extremes {
     least: Option<(Ns, Crossing)>,
@@ -89,14 +89,14 @@ impl Extremes {
 pub(crate) struct Times {
     pub histogram: Histogram,
     pub over: u64,
-    /// Times in the setup's band; not counted per path.
+    /// Number of times in the setup's band; not counted per path.
     pub in_band: u64,
-    /// Not kept per path.
+    /// Packets with the extreme times; not kept per path.
     pub extremes: Extremes,
 }
 
 impl Times {
-    /// Adds the packets of a batch that crossed the segment, which begins at `from`.
+    /// Adds the packets of a batch that crossed the segment; `from`: the point at which the segment starts.
     pub fn add(&mut self, crossings: &Crossings, batch: &Batch, from: usize, threshold: Ns, band: Option<Band>) {
         let Some((min, max)) = crossings.extremes() else { return };
         self.histogram.record_all(&crossings.times, min, max);
@@ -132,18 +132,18 @@ impl Times {
     }
 }
 
-/// Only faulty clocks, or a hostile file, get near the ends of the range.
+/// The time from one to the other. It saturates only with a faulty clock or a hostile file.
 #[inline]
 pub(crate) fn between(from: Ns, to: Ns) -> Ns {
     to.saturating_sub(from)
 }
 
-/// Whether all these instants are between `begin` and `end`; may wrongly return false if the span exceeds half of the
+/// Whether all times are at or after `begin` and before `end`. May wrongly return false if the span exceeds half of the
 /// range.
 #[inline]
 pub(crate) fn are_within(instants: &[Ns], begin: Ns, end: Ns) -> bool {
     let last = end.wrapping_sub(begin).wrapping_sub(1);
-    // Tests the combined sign, which is faster than comparing each.
+    // Combine the signs of all differences: faster than comparing each.
     let sign = |all, t: &Ns| {
         let since = t.wrapping_sub(begin);
         all | since | last.wrapping_sub(since)

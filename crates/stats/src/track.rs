@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 const SECOND: Ns = 1_000_000_000;
 /// Maximum number of intervals of a recording.
 const MOST_INTERVALS: i64 = 4096;
-/// Maximum distance of two late packets within one spike, ns.
+/// Maximum distance between successive late packets of one spike, ns.
 pub const SPIKE_GAP: Ns = 100_000_000;
-/// Maximum number of distinguished spikes.
+/// Maximum number of spikes that can be distinguished.
 const MOST_SPIKES: usize = 1 << 18;
 
-/// Divides a recording into intervals of equal length, in whole seconds.
+/// Divides a recording into intervals of equal length: a whole number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intervals {
     begin: Ns,
@@ -21,8 +21,8 @@ pub struct Intervals {
 }
 
 impl Intervals {
-    /// For a recording whose first and last packet arrived at these times of any clock: intervals of one second; longer
-    /// ones if there would be more than 4096, or if several `tracks` are kept in parallel.
+    /// Intervals for a recording with its first and last packet at these times of any clock: one second long, or longer
+    /// if there would be more than 4096, or if several `tracks` are kept in parallel.
     pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
         let most = (8 * MOST_INTERVALS / tracks.max(1) as i64).clamp(MOST_INTERVALS / 16, MOST_INTERVALS);
         let seconds = last.saturating_sub(first).max(0) / SECOND + 1;
@@ -51,14 +51,14 @@ pub struct Interval {
     pub times: Compact,
 }
 
-/// The times of one segment, or of round trips.
+/// The times of one segment, or of round trips, by interval.
 #[derive(Clone, Debug)]
 pub struct Track {
     intervals: Intervals,
     threshold: Ns,
     all: BTreeMap<i64, Interval>,
     open: i64,
-    /// Beginning and end of the open interval.
+    /// Start and end of the open interval.
     bounds: (Ns, Ns),
     count: u64,
     sum: i128,
@@ -88,7 +88,7 @@ impl Track {
         self.add_all(&[at], &[time]);
     }
 
-    /// Adds the times of packets that arrived at these instants.
+    /// Adds the times of packets that arrived at the times `at`.
     pub fn add_all(&mut self, mut at: &[Ns], mut times: &[Ns]) {
         // The sum of `AT_ONCE` times below `LARGE` fits into 64 bits.
         const AT_ONCE: usize = 256;
@@ -159,7 +159,7 @@ impl Track {
         self.spikes.merge(other.spikes);
     }
 
-    /// The intervals with packets, in order, each with its number from 0; and the spikes.
+    /// The intervals with packets, in order, each with its index counted from 0; and the spikes.
     pub fn finish(mut self) -> (Vec<(usize, Interval)>, Spikes) {
         self.close();
         self.spikes.tidy();
@@ -167,7 +167,7 @@ impl Track {
     }
 }
 
-/// Lost packets: the number in each interval, and groups of close ones.
+/// Lost packets: their number in each interval, and groups of packets close together.
 #[derive(Clone, Debug)]
 pub struct Lost {
     intervals: Intervals,
@@ -176,51 +176,51 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// No packets.
+    /// No lost packets.
     pub fn new(intervals: Intervals) -> Self {
         Self { intervals, each: BTreeMap::new(), events: Spikes::default() }
     }
 
-    /// Adds a packet; packets may come in any order.
+    /// Adds a lost packet; packets may be added in any order.
     pub fn add(&mut self, at: Ns) {
         *self.each.entry(self.intervals.number(at)).or_default() += 1;
         self.events.add(at);
     }
 
-    /// Adds the packets of another one of the same recording.
+    /// Adds the lost packets of another object for the same recording.
     pub fn merge(&mut self, other: Self) {
         other.each.into_iter().for_each(|(at, n)| *self.each.entry(at).or_default() += n);
         self.events.merge(other.events);
     }
 
-    /// Number of packets.
+    /// Number of lost packets.
     pub fn count(&self) -> u64 {
         self.each.values().sum()
     }
 
-    /// The intervals with lost packets, in order, each with its number from 0.
+    /// The intervals with lost packets, in order: index counted from 0, number of lost packets.
     pub fn each(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.each.iter().map(|(at, n)| (*at as usize, *n))
     }
 
-    /// Loss events: groups of close packets, in order and disjoint.
+    /// Loss events: groups of lost packets close together, in order and disjoint.
     pub fn events(&mut self) -> &Spikes {
         self.events.tidy();
         &self.events
     }
 }
 
-/// Groups of late, or lost, packets: those no further apart than [`SPIKE_GAP`] are one spike.
+/// Groups of late or lost packets: successive packets no further apart than [`SPIKE_GAP`] belong to the same spike.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spikes {
-    /// From first to last packet; in order and disjoint only after [`Spikes::tidy`].
+    /// First and last packet of each spike; in order and disjoint only after [`Spikes::tidy`].
     found: Vec<(Ns, Ns)>,
     tidy_at: usize,
     crowded: bool,
 }
 
 impl Spikes {
-    /// Adds a packet; packets may come in any order.
+    /// Adds a packet; packets may be added in any order.
     #[inline]
     pub fn add(&mut self, at: Ns) {
         match self.found.last_mut() {
@@ -239,7 +239,7 @@ impl Spikes {
         }
     }
 
-    /// Adds another's packets.
+    /// Adds the spikes of another object.
     pub fn merge(&mut self, other: Self) {
         self.crowded |= other.crowded;
         other.found.into_iter().for_each(|spike| self.push(spike));
@@ -262,12 +262,12 @@ impl Spikes {
         }
     }
 
-    /// Number of spikes; `None` if there are too many to distinguish.
+    /// Number of spikes; `None` if there are too many to be distinguished.
     pub fn count(&self) -> Option<usize> {
         (!self.crowded).then_some(self.found.len())
     }
 
-    /// Beginnings and ends of the spikes, in order.
+    /// Starts and ends of the spikes, in order.
     pub fn found(&self) -> &[(Ns, Ns)] {
         &self.found
     }

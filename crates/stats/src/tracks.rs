@@ -7,17 +7,17 @@ use crate::track::{Intervals, Lost, Track};
 use latpath_journey::arrival;
 use latpath_model::Ns;
 
-/// A track per segment, for all streams together or for each; and lost packets.
+/// A track per segment, for all streams together or for each stream; and the lost packets.
 #[derive(Clone, Debug)]
 pub struct Tracks {
-    /// The point at which each segment begins.
+    /// Index of the point at which each segment starts.
     from: Vec<usize>,
     sinks: Vec<u64>,
     by_stream: bool,
-    /// The segments of the first stream, then those of the next.
+    /// The tracks, ordered by stream, then by segment.
     tracks: Vec<Track>,
     lost: Vec<Lost>,
-    /// Times of packets at the beginning of a segment, while a batch is added.
+    /// Buffer: times at which the packets of the batch being added entered a segment.
     when: Vec<Ns>,
 }
 
@@ -27,7 +27,7 @@ impl Tracks {
         setup.segments.len() * if by_stream { setup.streams } else { 1 }
     }
 
-    /// No packets.
+    /// Empty tracks.
     pub fn new(setup: &Setup, intervals: Intervals, by_stream: bool) -> Self {
         let last = |id: usize| setup.routes.get(id).and_then(|route| arrival(route, &setup.points)).map_or(0, bit);
         Self {
@@ -50,7 +50,7 @@ impl Tracks {
             let crossings = batch.crossings(segment);
             track.add_all(crossings.when(&rows.t[*from], &mut self.when), &crossings.times);
         }
-        // As in an aggregate, without a route the destination is unknown.
+        // Without a route, the destination is unknown, as in an aggregate, so no packet counts as lost.
         if *sink != 0 && batch.seen_by_all & sink == 0 {
             for row in range.clone().filter(|row| rows.seen[*row] & sink == 0) {
                 self.lost[lane].add(rows.first_time(row));
@@ -58,13 +58,13 @@ impl Tracks {
         }
     }
 
-    /// Adds the packets of another one with the same setup.
+    /// Adds the packets of another object with the same setup.
     pub fn merge(&mut self, other: Self) {
         self.tracks.iter_mut().zip(other.tracks).for_each(|(own, others)| own.merge(others));
         self.lost.iter_mut().zip(other.lost).for_each(|(own, others)| own.merge(others));
     }
 
-    /// Per stream, or once for all: a track per segment, and the lost packets.
+    /// Per stream, or once for all streams: one track per segment, and the lost packets.
     pub fn finish(self) -> Vec<(Vec<Track>, Lost)> {
         let mut tracks = self.tracks.into_iter();
         let segments = self.from.len();

@@ -1,10 +1,11 @@
 //! Formats figures for people: durations, counts, rates and sizes, identically on the screen and in reports.
 //!
-//! Only whole numbers are rounded, half away from zero, so that a figure reads the same wherever it is printed.
+//! Durations are rounded in integer arithmetic, half away from zero, so that a figure reads the same wherever it is
+//! printed.
 
 use latpath_model::Ns;
 
-/// The letters that can be displayed.
+/// The character set that can be displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Letters {
     /// `µs`, and U+202F (narrow no-break space) between groups of digits.
@@ -15,13 +16,13 @@ pub enum Letters {
 }
 
 impl Letters {
-    /// The letters of the environment's locale: `LC_ALL`, else `LC_CTYPE`, else `LANG`; ASCII unless it is UTF-8.
+    /// The character set of the environment's locale: `LC_ALL`, else `LC_CTYPE`, else `LANG`; ASCII unless it is UTF-8.
     pub fn from_env() -> Self {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::of_locale(set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).as_deref())
     }
 
-    /// The letters of a locale (`de_DE.UTF-8`); `None` for an unset one.
+    /// The character set of a locale, e.g. `de_DE.UTF-8`; `None` if no locale is set.
     pub fn of_locale(locale: Option<&str>) -> Self {
         let name = locale.unwrap_or("").to_ascii_lowercase();
         if name.contains("utf-8") || name.contains("utf8") {
@@ -33,7 +34,7 @@ impl Letters {
 
     /// A duration with four significant digits: `830 ns`, `58.03 µs`, `14.61 ms`, `1.002 s`.
     ///
-    /// Exact below 1 µs; in whole seconds from 10 000 s on.
+    /// Below 1 µs it is exact; from 10 000 s on, it is in whole seconds.
     pub fn duration(self, ns: Ns) -> String {
         let sign = if ns < 0 { "-" } else { "" };
         let ns = ns.unsigned_abs();
@@ -54,7 +55,7 @@ impl Letters {
         }
     }
 
-    /// A count in groups of three digits: `48 000 000`. Below 10 000 without groups: `4800`.
+    /// A count in groups of three digits: `48 000 000`. Counts below 10 000 are not grouped: `4800`.
     pub fn count(self, n: u64) -> String {
         let digits = n.to_string();
         if digits.len() < 5 {
@@ -65,7 +66,7 @@ impl Letters {
         groups.join(if self == Self::Ascii { "," } else { "\u{202f}" })
     }
 
-    /// A number of things: `1 packet`, `12 packets`. The noun's plural ends in s.
+    /// A number of things: `1 packet`, `12 packets`. The plural of the noun must end in s.
     pub fn number_of(self, n: u64, noun: &str) -> String {
         of_things(&self.count(n), n, noun)
     }
@@ -96,7 +97,7 @@ impl Letters {
     }
 }
 
-/// A part of a whole, with `digits` digits after the point: `12.5 %`; `-` for nothing.
+/// A part of a whole in percent, with this many `digits` after the point: `12.5 %`; `-` if the part is 0.
 pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
     match part {
         0 => "-".into(),
@@ -104,7 +105,7 @@ pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
     }
 }
 
-/// `n of all` in percent: 100 % and 0 % only if it is all or none.
+/// `n` of `all` in percent: exactly `100 %` or `0 %` only for all or none.
 pub fn share(n: u64, all: u64) -> String {
     if all == 0 {
         return "-".into();
@@ -135,7 +136,7 @@ pub fn count(n: u64) -> String {
     Letters::Unicode.count(n)
 }
 
-/// A number of things, with a formatted number: `1 packet`, `12 packets`.
+/// A number of things, given as a formatted number: `1 packet`, `12 packets`.
 pub fn of_things(number: &str, n: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if n == 1 { "" } else { "s" })
 }
@@ -150,7 +151,7 @@ pub fn rate(hz: f64) -> String {
     Letters::Unicode.rate(hz)
 }
 
-/// A count in at most five columns: `9999`, `48.0M`, `353k`; truncated, so that it never exceeds the count.
+/// A count in at most five columns: `9999`, `48.0M`, `353k`; truncated, so it never exceeds the count.
 pub fn count_short(n: u64) -> String {
     if n < 10_000 {
         return n.to_string();
@@ -169,7 +170,7 @@ pub fn count_short(n: u64) -> String {
     }
 }
 
-/// A size: `0 B`, `1023 B`, `61.2 MiB`; one decimal, truncated.
+/// A size: `0 B`, `1023 B`, `61.2 MiB`; truncated to one decimal.
 pub fn bytes(n: u64) -> String {
     if n < 1024 {
         return format!("{n} B");
@@ -196,10 +197,10 @@ pub fn elapsed(ns: Ns) -> String {
     }
 }
 
-/// `value / one` with four significant digits, if that is below 1000 after rounding (10 000 for seconds, the last
-/// unit).
+/// `value / one` with four significant digits; `None` if it is 1000 or more after rounding (10 000 for seconds, the
+/// largest unit).
 fn four_digits(value: u64, one: u64) -> Option<String> {
-    // Rounded to 3, 2, 1 and 0 decimals in turn, until four digits suffice.
+    // Rounds to 3, 2, 1 and 0 decimals in turn, until four digits suffice.
     let limit = if one == 1_000_000_000 { 4 } else { 3 };
     for (decimals, scale) in [1000, 100, 10, 1].into_iter().enumerate().take(limit) {
         let step = one / scale;

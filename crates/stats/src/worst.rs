@@ -8,25 +8,25 @@ use latpath_model::{Ns, PacketSighting, PointId, StreamId};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// The journeys that took longest along their route, up to a maximum number.
+/// The journeys that took longest along their routes, up to a maximum number.
 #[derive(Clone, Debug)]
 pub(crate) struct Slowest {
     most: usize,
-    /// Minimum time of a candidate, once there are `most`.
+    /// Minimum time of further journeys, ns, once there are `most` of them.
     floor: Ns,
     kept: BinaryHeap<Reverse<SlowJourney>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlowJourney {
-    /// Time from the first to the last point of the route that saw it, ns.
+    /// Time from the first to the last point of the route that saw the packet, ns.
     total: Ns,
-    /// Its first sighting.
+    /// Time of its first sighting, ns.
     pub first: Ns,
     pub stream: StreamId,
     pub number: u64,
     key: u32,
-    /// All sightings in order of time.
+    /// All sightings, in chronological order.
     steps: Vec<PacketSighting>,
 }
 
@@ -44,12 +44,14 @@ impl SlowJourney {
         Self { total, first: steps.first().map_or(0, |s| s.t), stream, number, key, steps }
     }
 
-    /// Slower first; of equally slow ones the earlier, so that the order of counting has no effect.
+    /// Sort key: slower journeys rank higher; of equally slow ones, the earlier, so that the order of counting has no
+    /// effect.
     fn rank(&self) -> impl Ord {
         (self.total, Reverse(self.first), Reverse(self.stream), Reverse(self.number))
     }
 
-    /// The figures for a report. Points for which `is_copy` returns true only saw a copy of the packet.
+    /// The figures for a report. Points for which `is_copy` returns true saw only a copy of the packet, and are
+    /// omitted.
     pub fn figures(
         &self,
         stream: String,
@@ -82,7 +84,7 @@ impl SlowJourney {
         }
     }
 
-    /// Whether a point saw it.
+    /// Whether this point saw the packet.
     pub fn has(&self, point: PointId) -> bool {
         self.steps.iter().any(|step| step.point == point)
     }
@@ -105,13 +107,13 @@ impl Slowest {
         Self { most, floor: Ns::MIN, kept: BinaryHeap::new() }
     }
 
-    /// Whether a journey of this duration may be among the slowest.
+    /// Whether a journey that took this long may be among the slowest.
     #[inline]
     pub fn may_take(&self, total: Ns) -> bool {
         self.most > 0 && total >= self.floor
     }
 
-    /// Journeys that took no longer than this are ignored, ns.
+    /// Time up to which journeys are ignored, ns.
     #[inline]
     pub fn ignored_up_to(&self) -> Ns {
         if self.most > 0 {
@@ -121,7 +123,8 @@ impl Slowest {
         }
     }
 
-    /// Considers a journey. One seen at fewer than two points of the route took no time.
+    /// Adds a journey if it is among the slowest. One seen at fewer than two points of the route has no time, and is
+    /// ignored.
     #[inline]
     pub fn offer(&mut self, journey: &Journey, route: &[PointId]) {
         let is_seen = |p: &&PointId| journey.seen >> **p & 1 == 1;
@@ -146,7 +149,7 @@ impl Slowest {
         other.kept.iter().for_each(|kept| self.keep(kept.0.clone()));
     }
 
-    /// Sorted, the slowest first.
+    /// The journeys, slowest first.
     pub fn sorted(&self) -> Vec<&SlowJourney> {
         let mut all: Vec<&SlowJourney> = self.kept.iter().map(|kept| &kept.0).collect();
         all.sort_by(|a, b| b.cmp(a));
@@ -157,7 +160,7 @@ impl Slowest {
     pub fn detail(&mut self, journey: &Journey) {
         let is_it = |kept: &SlowJourney| (kept.stream, kept.number) == (journey.stream, journey.number);
         let fuller = |Reverse(kept): Reverse<SlowJourney>| match SlowJourney::of(journey, kept.total) {
-            // If a restarted recording reused a number, the time distinguishes the two.
+            // A restarted recording may reuse a number, so compare the times too.
             full if is_it(&kept) && full.first == kept.first => Reverse(full),
             _ => Reverse(kept),
         };

@@ -1,4 +1,4 @@
-//! Compares the aggregate with a slow one that reads all journeys again for each figure.
+//! Compares the aggregate with a slow implementation that reads all journeys again for each figure.
 
 use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const POINTS: [&str; 5] =
     ["host/tx@veth0", "host/nic-rx@br0", "host/drop@tap0", "guest0/nic-rx@eth0", "guest0/app-read@relay"];
-/// Each stream's route: a subset of the points that differs from the other's.
+/// Each stream's route: a subset of the points that differs from the other stream's.
 const LINES: [[PointId; 3]; STREAMS] = [[1, 3, 4], [0, 1, 3]];
 const SEGMENTS: [(&str, PointId, PointId); 4] = [("Thyp", 1, 3), ("Tsub", 3, 4), ("total", 1, 4), ("mine", 0, 3)];
 const STREAMS: usize = 2;
@@ -100,7 +100,7 @@ fn add<'a>(aggregate: &mut Aggregate, journeys: impl IntoIterator<Item = Journey
     }
 }
 
-/// The aggregate of journeys that are added one by one.
+/// The aggregate of these journeys, added one at a time.
 fn aggregate(journeys: &[Own], worst: usize) -> Aggregate {
     let mut aggregate = Aggregate::new(setup(worst));
     add(&mut aggregate, journeys.iter().map(Own::lend), 1);
@@ -124,7 +124,7 @@ fn summary(aggregate: &Aggregate) -> Summary {
 
 fn journeys() -> impl Strategy<Value = Vec<Own>> {
     let times = prop::collection::vec(-200_i64..9_000, 5);
-    // Mostly whole routes, and all kinds of gaps.
+    // Mostly complete routes, and all kinds of gaps.
     let seen = prop_oneof![3 => Just(0b11011_u64), 2 => 1_u64..32];
     let missing = prop_oneof![4 => Just(0_u32), 1 => 1_u32..4];
     let journey = (0..STREAMS as u16, seen, times, 0_i64..1_000_000, 0_u32..2, any::<bool>(), 0_u16..4, missing);
@@ -175,8 +175,8 @@ fn fate(j: &Own) -> (&'static str, Option<String>) {
     ("lost", Some(POINTS[usize::from(place)].to_string()))
 }
 
-/// Reason for a packet's loss: the reason of its drop, unless at least as many packets of its stream arrived in spite
-/// of it.
+/// Reason for a packet's loss: that of its drop note, unless at least as many packets of the stream with the same note
+/// arrived nonetheless.
 fn reason(j: &Own, all: &[Own]) -> Option<String> {
     let with_note = || all.iter().filter(|k| k.stream == j.stream && k.drop_note == j.drop_note);
     let lost = with_note().filter(|k| fate(k).0 == "lost").count();
@@ -246,7 +246,7 @@ proptest! {
                     .collect();
                 times.sort();
                 let Some(row) = rows.iter().find(|row| row.name == name) else {
-                    // Not on this stream's route, and never crossed.
+                    // The segment is not on this stream's route, and no packet crossed it.
                     let on_way = |p| stream.is_some_and(|id| LINES[id].contains(&p));
                     prop_assert!(stream.is_some() && times.is_empty() && !(on_way(from) && on_way(to)));
                     continue;
@@ -276,7 +276,7 @@ proptest! {
         prop_assert_eq!(summary.worst.len(), worst.min(all.len()));
         for (found, (total, j)) in summary.worst.iter().zip(all) {
             prop_assert_eq!((found.total_ns, found.key, found.time_ns), (total, j.number as u32, j.first() + 1_000_000));
-            // For an arrived packet, a copy was dropped.
+            // If the packet arrived, the drop point saw only a copy, and is omitted.
             let arrived = j.has(j.route()[2]);
             let is_step = |p: &PointId| j.has(*p) && !(arrived && *p == 2);
             let mut steps: Vec<_> = (0..5).filter(is_step).map(|p| (j.t[usize::from(p)], p)).collect();
@@ -426,7 +426,7 @@ fn a_bridge_that_drops_its_copies_of_what_arrives_hides_no_reason_of_another_dev
         missing_before: 0,
     };
     let [first, second, sink] = of(0, 0, 0).route().map(|p| 1 << p);
-    // The bridge's copies are always dropped; then the application ends for a while.
+    // The bridge drops its local copy of every packet; then the application stops reading for a while.
     let arrived = (0..5_000).map(|n| of(n, first | second | sink, 1));
     let lost = (5_000..6_000).map(|n| of(n, first | second, 2));
     let all: Vec<Own> = arrived.chain(lost).collect();
@@ -486,12 +486,12 @@ fn packets_are_counted_by_the_path_that_they_took() {
     };
     let fast: Vec<Own> = (0..90).map(|n| journey(n, 0b1011, 100)).collect();
     let slow = (90..95).map(|n| journey(n, 0b1101, 5_000));
-    // Sent to the daemon, without a return.
+    // Packets sent to the daemon that did not return.
     let slow: Vec<Own> = slow.chain((95..98).map(|n| journey(n, 0b0101, 0))).collect();
     add(&mut aggregate, fast.iter().map(Own::lend), 90);
     add(&mut other, slow.iter().map(Own::lend), 90);
     aggregate.merge(&other);
-    // Adding a segment keeps the existing counts.
+    // Adding a segment must keep the existing counts.
     let daemon = Segment { kind: SegmentKind::Tupcall, name: "Tupcall".into(), from: 2, to: 3 };
     aggregate.extend(&aggregate.setup().points.clone(), &[daemon]);
     add(&mut aggregate, [journey(98, 0b1101, 5_000).lend()], 1);
@@ -551,8 +551,8 @@ fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
         drop_note: 0,
         missing_before: 0,
     };
-    // No flow matches, and the action installed sends it to the daemon again; an existing flow's action sends it there
-    // directly.
+    // First packet: no flow matches, and the action of the flow that is then installed sends the packet to the daemon
+    // again. The others: the action of an existing flow sends the packet to the daemon directly.
     let journeys = [journey(0, 0b11111, 2_500), journey(1, 0b11101, 300), journey(2, 0b11101, 800)];
     let (mut batch, mut one_by_one) = (Aggregate::new(setup.clone()), Aggregate::new(setup));
     add(&mut batch, journeys.iter().map(Own::lend), 3);
@@ -570,7 +570,7 @@ fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
     );
 }
 
-/// A packet and a reaction pass the same points: each has its own segments and threshold.
+/// A packet and a reaction pass through the same points, but each has its own segments and threshold.
 #[test]
 fn packets_and_reactions_have_segments_and_thresholds_of_their_own() {
     let segment = |kind: SegmentKind| Segment { kind, name: format!("{kind:?}"), from: 0, to: 3 };

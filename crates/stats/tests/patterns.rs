@@ -1,4 +1,4 @@
-//! Patterns of batches that several workers read, in any order.
+//! Patterns in batches that are distributed over several workers, in any order.
 
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
@@ -32,7 +32,8 @@ fn setup() -> Setup {
     }
 }
 
-/// A packet each millisecond; every second a spike, a queue held after 10 s, a step after 20 s, a flap after 30 s.
+/// One packet per millisecond, with a spike every second, a queue held after 10 s, a step after 20 s, and a flap after
+/// 30 s.
 fn batches() -> Vec<Rows> {
     let one = |number: u64| {
         let sent = number as Ns * 1_000_000;

@@ -1,4 +1,4 @@
-//! Topologies of `latpath net` and profiles of `latpath tune`, set up for a trial and undone by the journal.
+//! Topologies of `latpath net` and profiles of `latpath tune`: set up for a trial, and undone using the journal.
 
 use crate::plan::{Plan, Settings, Topology};
 use latpath_topology::{self as net, Way};
@@ -7,11 +7,12 @@ use latpath_undo::Journal;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum size of a file that a plan names, bytes.
+/// Maximum size of a file named in a plan, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
 impl Plan {
-    /// Reads the files that the plan names, below the plan's directory, so that the plan is complete without them.
+    /// Reads the files that are named in the plan, relative to the plan's directory, so that the plan is complete
+    /// without them.
     ///
     /// # Errors
     /// If a file cannot be read, or is not a topology or profile; as a sentence.
@@ -37,7 +38,8 @@ impl Plan {
         Ok(())
     }
 
-    /// The topology or profile of the plan that is already set up, if any; a trial would take it down.
+    /// The topology or profile of the plan that is already set up, as a sentence; `None` if there is none. A trial
+    /// would take it down.
     pub(crate) fn set_up_already(&self) -> Result<Option<String>, String> {
         let up = net::names(&Journal::of_this_machine());
         for topology in &self.topologies {
@@ -58,7 +60,7 @@ impl Plan {
 }
 
 impl Topology {
-    /// The topology of `latpath net`, if it is one.
+    /// The topology for `latpath net`; `None` if this topology is not one.
     fn of_net(&self) -> Result<Option<net::Topology>, String> {
         let path: PathBuf = self.file.clone().unwrap_or_else(|| self.name.clone()).into();
         let Some(text) = &self.text else { return Ok(None) };
@@ -77,14 +79,14 @@ impl Topology {
         Ok(Some(topology))
     }
 
-    /// Makes the topology of `latpath net`, if it is one.
+    /// Sets up the topology if it is one for `latpath net`.
     pub(crate) fn up(&self, stop: &AtomicBool) -> Result<(), String> {
         let Some(topology) = self.of_net()? else { return Ok(()) };
         let made = net::up(&topology, &mut |_| (), &|| stop.load(Ordering::Relaxed));
         made.map(drop).map_err(|e| format!("up: {e}"))
     }
 
-    /// Removes the topology of `latpath net`, if it is one and up.
+    /// Takes the topology down if it is one for `latpath net` and is up.
     pub(crate) fn down(&self) -> Result<(), String> {
         let Some(topology) = self.of_net()? else { return Ok(()) };
         match net::down(&topology.name) {
@@ -95,7 +97,7 @@ impl Topology {
 }
 
 impl Settings {
-    /// The profile of `latpath tune`, if it is one.
+    /// The profile for `latpath tune`; `None` if there is none.
     fn of_tune(&self) -> Result<Option<Profile>, String> {
         let profile = match (&self.profile_text, &self.profile) {
             (Some(text), name) => Profile::parse(text, name.as_deref().unwrap_or(&self.name)),
@@ -105,7 +107,7 @@ impl Settings {
         profile.map(Some).map_err(|e| e.to_string())
     }
 
-    /// Applies the profile of `latpath tune`, if it is one.
+    /// Applies the profile for `latpath tune`, if there is one.
     pub(crate) fn apply(&self, stop: &AtomicBool) -> Result<(), String> {
         let Some(profile) = self.of_tune()? else { return Ok(()) };
         let failed = |e: TuneError| format!("apply: {e}");
@@ -113,7 +115,7 @@ impl Settings {
         let variables = machine.complete(self.variables.clone());
         let steps = plan(&profile, &variables, &machine).map_err(|e| format!("apply: {e}"))?;
         let tuning = Tuning::new(&machine, Journal::of_this_machine());
-        // The measured stream does not run yet: nothing can be watched.
+        // The measured stream is not running yet, so there is nothing to watch.
         let applied = tuning.apply(&steps, &mut NoWatch, ApplyOptions::default(), stop, &mut |_| ()).map_err(failed)?;
         match applied.stopped {
             Some(stopped) => Err(format!("apply: {}", stopped.why)),
@@ -121,7 +123,7 @@ impl Settings {
         }
     }
 
-    /// Takes the profile of `latpath tune` back, if it is one and applied.
+    /// Undoes the profile for `latpath tune`, if there is one and it is applied.
     pub(crate) fn undo(&self) -> Result<(), String> {
         let Some(profile) = self.of_tune()? else { return Ok(()) };
         let machine = Machine::this(&self.variables.interfaces);

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// Request of a study to a child process of latpath's own program.
+/// Request from a study to a child process, which runs latpath's own program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChildRequest {
@@ -29,12 +29,12 @@ pub enum ChildRequest {
         streams: u16,
         /// Payload, bytes.
         size: u16,
-        /// Packets per second of each flow; `None` for as many as possible.
+        /// Packets per second per flow; `None` for as many as possible.
         rate: Option<u32>,
     },
     /// Receive a UDP load.
     UdpSink {
-        /// Port.
+        /// Address and port on which to receive.
         at: SocketAddr,
     },
 }
@@ -53,20 +53,20 @@ pub fn udp_stream(request: ChildRequest, stop: &AtomicBool) -> io::Result<UdpStr
     }
 }
 
-/// A process to start: its name in the trial's directory, its command line, and its surroundings.
+/// A process to start: the name of its files in the trial's directory, its command line, and its surroundings.
 pub struct Process {
     pub what: &'static str,
     pub words: Vec<OsString>,
     pub surroundings: Surroundings,
 }
 
-/// Values that all processes of a trial share.
+/// Values shared by all processes of a trial.
 pub struct Common<'a> {
-    /// latpath's own program.
+    /// Path of latpath's own program.
     pub program: &'a Path,
-    /// Values for `{NAME}`.
+    /// Values that replace `{NAME}`.
     pub variables: &'a Variables,
-    /// Environment of commands.
+    /// Environment variables for commands.
     pub environment: Vec<(String, String)>,
 }
 
@@ -115,7 +115,7 @@ impl Common<'_> {
             return self.of_udp_stream(udp, cpus);
         }
         let command = match (&load.iperf3, &load.stress_ng, &load.command) {
-            // Without a limit; --json makes it report its rate when it is ended.
+            // `--time 0`: no time limit. `--json`: iperf3 reports its rate when it is terminated.
             (Some(arguments), ..) => format!("exec iperf3 --time 0 --json {arguments}"),
             (_, Some(arguments), _) => format!("exec stress-ng {arguments}"),
             (.., Some(command)) => command.clone(),
@@ -144,7 +144,7 @@ impl Common<'_> {
     }
 }
 
-/// Arguments of `latpath publish` for a stream.
+/// Arguments of `latpath publish` that publish a stream.
 fn publisher_words(program: &Path, device: &str, publish: &Publish, stream: &StreamSpec) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![program.into(), "publish".into(), "--interface".into(), device.into()];
     match &stream.matcher {

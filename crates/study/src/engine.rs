@@ -1,4 +1,4 @@
-//! Runs those trials of a study that its directory lacks.
+//! Runs the trials of a study that are missing from its directory.
 
 use crate::folder::{Folder, Outcome, TrialRecord};
 use crate::schedule::{Cell, Trial};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Estimated time of a trial in addition to warm-up and recording, as long as none is complete: commands, attaching,
-/// closing the run.
+/// Assumed duration of a trial's overhead (commands, attaching, closing the run) beyond warm-up and recording, until a
+/// trial has been completed.
 const SET_UP: Duration = Duration::from_secs(5);
-/// Attempts at a trial.
+/// Maximum number of attempts at a trial.
 const ATTEMPTS: u32 = 2;
 
 /// Why a study cannot continue.
@@ -34,7 +34,7 @@ pub enum StudyError {
         /// The cause.
         why: String,
     },
-    /// Other users may write in the directory.
+    /// Other users have write access to the directory.
     #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
     Shared {
         /// Its path.
@@ -42,16 +42,16 @@ pub enum StudyError {
         /// The cause.
         why: String,
     },
-    /// Another process runs trials in the directory.
+    /// Another process is running trials in the directory.
     #[error("{}: another latpath study runs there; wait for its end, or name another directory with -o", .0.display())]
     InUse(PathBuf),
-    /// The directory has no study.
+    /// The directory contains no study.
     #[error("{}: no study; latpath study PLAN.toml -o STUDY makes one", .0.display())]
     NoStudy(PathBuf),
-    /// A topology or settings of the plan are already set up; a trial would take them down.
+    /// A topology or settings of the plan are already set up, and a trial would take them down.
     #[error("{0}, so that the study can set it up itself and take it down after each trial")]
     SetUpAlready(String),
-    /// The directory has trials of another plan.
+    /// The directory contains trials of another plan.
     #[error("{}: it has trials of another plan: {what}. Name another directory with -o, or drop these trials with --force", path.display())]
     OtherPlan {
         /// The directory.
@@ -61,21 +61,21 @@ pub enum StudyError {
     },
 }
 
-/// The remaining trials of a study, and their duration.
+/// The remaining trials of a study, and their estimated duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// Trials of the plan.
+    /// Number of trials in the plan.
     pub trials: usize,
     /// Number of remaining trials.
     pub left: usize,
-    /// Time of one trial.
+    /// Estimated duration of one trial.
     pub trial: Duration,
-    /// Part of that time besides warm-up and recording.
+    /// Part of that duration beyond warm-up and recording.
     pub set_up: Duration,
 }
 
 impl Estimate {
-    /// Time until the study is complete.
+    /// Estimated time until the study is complete.
     pub fn total(&self) -> Duration {
         self.trial.saturating_mul(u32::try_from(self.left).unwrap_or(u32::MAX))
     }
@@ -84,43 +84,43 @@ impl Estimate {
 /// Phase of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Its topology and settings are set up.
+    /// Its topology and settings are being set up.
     SettingUp,
-    /// Stream and load run.
+    /// The stream and the load are running before the recording.
     WarmingUp,
-    /// Packets are recorded.
+    /// Packets are being recorded.
     Recording,
-    /// Settings and topology are undone.
+    /// Settings and topology are being undone.
     TakingDown,
 }
 
-/// Progress of a study.
+/// Progress report of a study.
 #[derive(Clone, Debug)]
 pub enum Progress<'p> {
-    /// A trial that was interrupted left its topology or settings, which are taken down now.
+    /// A trial that was interrupted left its topology or settings; these are being taken down.
     TakingDown {
         /// The trial.
         trial: &'p str,
     },
-    /// The remains of an interrupted trial could not be taken down. The next trial shows whether that matters: after a
-    /// reboot, nothing remains.
+    /// What an interrupted trial left could not be taken down. The next trial shows whether that matters: after a
+    /// reboot, nothing is left.
     NotTakenDown {
         /// The trial.
         trial: &'p str,
         /// The reason.
         reason: &'p str,
     },
-    /// A trial is in this phase.
+    /// A trial entered this phase.
     Trial {
-        /// Its place in the order, from 1.
+        /// Its position in the order of trials, counted from 1.
         number: usize,
-        /// Trials of the plan.
+        /// Number of trials in the plan.
         of: usize,
         /// Its name.
         trial: &'p str,
         /// The phase.
         phase: Phase,
-        /// Time until the study is complete.
+        /// Estimated time until the study is complete.
         left: Duration,
     },
     /// A trial failed.
@@ -139,30 +139,30 @@ pub enum Progress<'p> {
 pub enum Finish {
     /// All trials have a record.
     Complete,
-    /// The user ended the study; the same plan continues it.
+    /// The user ended the study; it can be continued with the same plan.
     Stopped {
         /// Number of remaining trials.
         left: usize,
     },
 }
 
-/// A study in its directory.
+/// A study and its directory.
 pub struct Study {
     plan: Plan,
     seed: u64,
     folder: Folder,
-    /// Directory of the plan, in which commands run.
+    /// Directory of the plan; commands run in it.
     current: PathBuf,
-    /// latpath's own program, for publisher and load.
+    /// Path of latpath's own program, which also runs as publisher and load.
     program: PathBuf,
 }
 
 impl Study {
     /// Opens a directory for a plan: a new one, or one with trials of this plan. With `force`, trials of another plan
-    /// are removed. `current` is the directory in which the plan's commands run, `program` the path of latpath.
+    /// are removed. `current` is the directory in which the plan's commands run, and `program` the path of latpath.
     ///
     /// # Errors
-    /// If the directory cannot be used, is in use, or has trials of another plan.
+    /// If the directory cannot be used, is in use, or contains trials of another plan.
     pub fn open(
         plan: Plan,
         folder: &Path,
@@ -178,7 +178,7 @@ impl Study {
                 None => *seed,
                 Some(what) if !force => return Err(StudyError::OtherPlan { path: folder.path().into(), what }),
                 Some(_) => {
-                    // The old plan's commands take down the remains of its trials.
+                    // What the old plan's trials left is taken down with that plan's commands.
                     let old = Self { plan: old.clone(), seed: *seed, folder, current, program };
                     old.take_down_what_was_left(&mut |_| ())?;
                     old.folder.clear_trials();
@@ -201,17 +201,17 @@ impl Study {
         &self.plan
     }
 
-    /// The seed of the order.
+    /// The seed that determines the order of trials.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// All trials in their order.
+    /// All trials, in the order in which they run.
     pub fn trials(&self) -> Vec<Trial> {
         Trial::all(&self.plan, self.seed)
     }
 
-    /// The remaining trials, and their duration.
+    /// The remaining trials, and their estimated duration.
     ///
     /// # Errors
     /// If records of trials cannot be read.
@@ -227,8 +227,8 @@ impl Study {
         Ok(Estimate { trials: trials.len(), left: trials.len() - done.len(), trial: fixed + set_up, set_up })
     }
 
-    /// Runs the trials that have no record; with `repeat_failed`, also the failed ones. A trial that fails is repeated
-    /// once, and then recorded as failed.
+    /// Runs the trials that have no record; with `repeat_failed`, also those recorded as failed. A trial that fails is
+    /// repeated once, and then recorded as failed.
     ///
     /// # Errors
     /// If the directory cannot be written, or the remains of an interrupted trial cannot be taken down.
@@ -267,7 +267,7 @@ impl Study {
         Ok(Finish::Complete)
     }
 
-    /// Makes a trial; returns false if the user ended it.
+    /// Runs a trial; returns false if the user ended it.
     fn make(
         &self,
         trial: Trial,
@@ -287,11 +287,11 @@ impl Study {
                 progress(Progress::Trial { number, of, trial: &name, phase, left });
             });
             let took_ns = began.elapsed().as_nanos() as Ns;
-            // A step that the user interrupted fails.
+            // If the user interrupts a step, it fails, but the trial does not count as failed.
             if recorded.is_err() && stop.load(Ordering::Relaxed) {
                 directory.clear();
                 match taken_down {
-                    // The next start tries again, since the trial remains marked as under way.
+                    // The trial remains marked as under way, so the next start tries to take it down again.
                     Err(reason) => progress(Progress::NotTakenDown { trial: &name, reason: &reason }),
                     Ok(()) => self.folder.is_clear()?,
                 }
@@ -338,13 +338,13 @@ impl Study {
         Attempt { plan, trial, directory, current, program }
     }
 
-    /// Takes down the topology and settings of a trial during which latpath was killed.
+    /// Takes down the topology and settings of a trial during which latpath ended without taking them down.
     fn take_down_what_was_left(&self, progress: &mut dyn FnMut(Progress<'_>)) -> Result<(), StudyError> {
         let Some(under_way) = self.folder.under_way()? else { return Ok(()) };
         let all = self.trials();
         if let Some(trial) = all.into_iter().find(|trial| trial.name(&self.plan) == under_way.trial) {
             progress(Progress::TakingDown { trial: &under_way.trial });
-            // A complete trial keeps its run: only its end was not recorded.
+            // A complete trial keeps its run; only the mark that it was under way remained.
             let is_complete = self.folder.record(&under_way.trial)?.is_some();
             if !is_complete {
                 let directory = self.folder.fresh(&under_way.trial)?;
@@ -363,13 +363,13 @@ impl Study {
     }
 }
 
-/// A seed where the user names none: from the time, below 2^32, so that it is easily copied.
+/// A seed for users who give none: derived from the time, and below 2^32 so that it is easy to copy.
 fn chosen_seed() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::from(now.subsec_nanos()) ^ (now.as_secs() & 0xffff_ffff)
 }
 
-/// The difference of a plan from a stored one, if the stored trials do not fit the plan; more repetitions are allowed.
+/// Why trials of a stored plan do not fit a new plan; `None` if they do. More repetitions are allowed.
 fn differs(old: &Plan, new: &Plan, seed: u64) -> Option<String> {
     if new.repetitions < old.repetitions {
         return Some(format!("{} repetitions instead of {}", new.repetitions, old.repetitions));
@@ -377,7 +377,7 @@ fn differs(old: &Plan, new: &Plan, seed: u64) -> Option<String> {
     if let Some(new) = new.seed.filter(|new| *new != seed) {
         return Some(format!("seed {new} instead of {seed}"));
     }
-    // Limits and the shown band and segment are questions on the same trials.
+    // Limits, and the band and segment to show, only affect how the same trials are evaluated.
     let comparable = |plan: &Plan| Plan {
         repetitions: 1,
         seed: None,

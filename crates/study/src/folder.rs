@@ -41,13 +41,13 @@ struct Stored {
     plan: Plan,
 }
 
-/// Result of a trial.
+/// Outcome of a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// Its run is complete.
     Complete,
-    /// It failed twice.
+    /// It failed in all attempts.
     Failed {
         /// Reason of the last failure.
         reason: String,
@@ -61,16 +61,16 @@ pub struct TrialRecord {
     pub version: u32,
     /// Name of its directory.
     pub trial: String,
-    /// Its result.
+    /// Its outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
     /// Number of attempts.
     pub attempts: u32,
-    /// Time from the beginning of its last attempt to the end, ns.
+    /// Duration of its last attempt, ns.
     pub took_ns: Ns,
-    /// Journeys of its run.
+    /// Number of journeys in its run.
     pub journeys: u64,
-    /// Rate that the load reports; `None` for a load that reports none.
+    /// Rate that the load reported, bits per second; `None` if it reported none.
     pub load_bits_per_second: Option<f64>,
     /// Notes for the reader.
     pub notes: Vec<String>,
@@ -103,7 +103,7 @@ pub(crate) struct UnderWay {
 pub(crate) struct Folder {
     directory: Directory,
     trials: Directory,
-    /// Held until this process ends; `None` for a reader.
+    /// Lock held until this process ends; `None` for a reader.
     _lock: Option<Flock<File>>,
 }
 
@@ -113,7 +113,7 @@ fn file_error(directory: &Directory, name: &str) -> impl FnOnce(io::Error) -> St
 }
 
 impl Folder {
-    /// Creates the directory, or opens an existing one in which no other user can write, and locks it.
+    /// Creates the directory, or opens an existing one to which no other user has write access, and locks it.
     pub fn take(path: &Path) -> Result<Self, StudyError> {
         let failed = |error| StudyError::File { path: path.into(), error };
         let directory = match Directory::make(path) {
@@ -181,17 +181,17 @@ impl Folder {
         self.trials.clear();
     }
 
-    /// The trial that was under way when latpath ended.
+    /// The trial that was under way when latpath ended; `None` if there was none.
     pub fn under_way(&self) -> Result<Option<UnderWay>, StudyError> {
         read(&self.directory, UNDER_WAY)
     }
 
-    /// Notes that a trial begins, before anything is set up for it.
+    /// Records that a trial is under way, before anything is set up for it.
     pub fn begin(&self, trial: &str) -> Result<(), StudyError> {
         write(&self.directory, UNDER_WAY, &UnderWay { version: VERSION, trial: trial.into() })
     }
 
-    /// Records that nothing is set up any more.
+    /// Records that nothing is set up any longer.
     pub fn is_clear(&self) -> Result<(), StudyError> {
         match self.directory.remove(UNDER_WAY).and_then(|()| self.directory.sync()) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(file_error(&self.directory, UNDER_WAY)(error)),
@@ -199,7 +199,7 @@ impl Folder {
         }
     }
 
-    /// An empty directory for a trial; files of an earlier attempt are removed.
+    /// Creates an empty directory for a trial; removes the files of an earlier attempt.
     pub fn fresh(&self, trial: &str) -> Result<Directory, StudyError> {
         let made = match self.trials.make_directory(trial) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -215,7 +215,7 @@ impl Folder {
         self.trials.join(trial).join("run")
     }
 
-    /// Completes a trial.
+    /// Writes the record of a trial, which makes it complete.
     pub fn finish(&self, directory: &Directory, record: &TrialRecord) -> Result<(), StudyError> {
         write(directory, TRIAL, record)
     }
@@ -229,7 +229,7 @@ impl Folder {
         }
     }
 
-    /// Names of the plan's trials that have a record.
+    /// The trials of the plan that have a record, each with its record.
     pub fn done(&self, plan: &Plan, trials: &[Trial]) -> Result<Vec<(Trial, TrialRecord)>, StudyError> {
         let record = |trial: &Trial| Ok(self.record(&trial.name(plan))?.map(|record| (*trial, record)));
         trials.iter().map(record).filter_map(Result::transpose).collect()
@@ -240,7 +240,7 @@ fn of_version(version: u32) -> String {
     format!("it is of version {version}; this latpath reads {VERSION}")
 }
 
-/// Opens an existing directory in which no other user can write.
+/// Opens an existing directory to which no other user has write access.
 fn open_own(path: &Path) -> Result<Directory, StudyError> {
     let failed = |error| StudyError::File { path: path.into(), error };
     let shared = |why: &str| StudyError::Shared { path: path.into(), why: why.into() };
@@ -248,7 +248,7 @@ fn open_own(path: &Path) -> Result<Directory, StudyError> {
         return Err(shared(why));
     }
     let directory = Directory::open(path).map_err(failed)?;
-    // Checks again: the path may be another directory by now.
+    // Check again, because the path may refer to another directory by now.
     match directory.why_shared().map_err(failed)? {
         Some(why) => Err(shared(why)),
         None => Ok(directory),
@@ -266,7 +266,7 @@ fn read<T: DeserializeOwned>(directory: &Directory, name: &str) -> Result<Option
     parsed.map(Some).map_err(|e| StudyError::Damaged { path: directory.join(name), why: e.to_string() })
 }
 
-/// Writes a file that appears when it is whole and on disk.
+/// Writes a file atomically: it appears only once it is complete and durable.
 fn write<T: Serialize>(directory: &Directory, name: &str, value: &T) -> Result<(), StudyError> {
     let written = write_file_in(directory, OsStr::new(name), true, |out| {
         serde_json::to_writer_pretty(&mut *out, value)?;

@@ -1,11 +1,11 @@
-//! Studies: topologies × settings × loads × directions, each repeated in randomised blocks, and one table that compares
-//! them.
+//! Studies: combinations of topology, settings, load and direction, each repeated in randomised blocks, and a table
+//! that compares them.
 //!
-//! A [`Plan`] names the configurations. [`Study::open`] takes a directory for it, [`Study::run`] runs the trials that
-//! the directory lacks, each a recorded run that a marker completes, and [`StudyTable::of`] compares them. After any
-//! interruption, the same plan continues.
+//! A [`Plan`] defines the configurations. [`Study::open`] opens a directory for it. [`Study::run`] runs the trials
+//! missing from the directory: each is a recorded run, completed by a record. [`StudyTable::of`] compares them. After
+//! any interruption, the study can be continued with the same plan.
 //!
-//! This crate does not print: progress is typed.
+//! This crate does not print: it reports progress as typed values.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![warn(missing_docs, clippy::missing_errors_doc)]
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Maximum size of a plan, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Names of the user's values, written in braces in a plan: `{nic}`.
+/// The user's variables: names, which a plan contains in braces (`{nic}`), and their values.
 pub type Variables = BTreeMap<String, String>;
 
 /// The plan of a study.
@@ -22,61 +22,61 @@ pub type Variables = BTreeMap<String, String>;
 pub struct Plan {
     /// Name of the study.
     pub name: String,
-    /// Seed of the order of trials; `None` for one that is chosen and stored at the first start.
+    /// Seed for the order of trials; `None` for one that is chosen and stored at the first start.
     pub seed: Option<u64>,
-    /// Number of trials of each cell.
+    /// Number of trials per cell.
     #[serde(default = "five")]
     pub repetitions: u32,
-    /// Time for which stream and load run before a recording.
+    /// Time for which the stream and the load run before a recording.
     #[serde(default = "seconds::<5>", with = "time")]
     pub warm_up: Duration,
     /// Length of a recording.
     #[serde(default = "seconds::<60>", with = "time")]
     pub duration: Duration,
-    /// Time limit of a command that sets up or takes down.
+    /// Time limit for each command that sets up or takes down.
     #[serde(default = "seconds::<120>", with = "time")]
     pub command_limit: Duration,
-    /// Packets that take longer are late.
+    /// Time above which packets are late.
     #[serde(default = "microseconds::<200>", with = "time")]
     pub threshold: Duration,
-    /// Packets that take longer are lost.
+    /// Time above which packets count as lost.
     #[serde(default = "seconds::<1>", with = "time")]
     pub window: Duration,
-    /// Maximum error of this host's clock against the clocks of samples and send times in packets; bounds Tmu and Tsend.
-    /// `None` for the kernel's estimate.
+    /// Maximum error of this host's clock relative to the clocks of sample and send times in packets; part of the error
+    /// bounds of Tmu and Tsend. `None` for the kernel's estimate.
     pub clock_error: Option<String>,
-    /// Band of times whose share the table shows, as `40us..100us`.
+    /// Time band whose share is shown in the table, e.g. `40us..100us`.
     pub band: Option<String>,
-    /// The segment of the table; `None` for `total`.
+    /// The segment shown in the table; `None` for `total`.
     pub segment: Option<String>,
     /// User-defined segments: `NAME=FROM..TO`.
     #[serde(default)]
     pub segments: Vec<String>,
-    /// Limits that each recording must keep, as `total:p99.9<=1ms`.
+    /// Limits that each recording is checked against, e.g. `total:p99.9<=1ms`.
     #[serde(default)]
     pub limits: Vec<String>,
-    /// Other machines on the path, and the addresses of their agents.
+    /// Names of the other machines on the path, and the addresses of their agents.
     #[serde(default)]
     pub machines: Variables,
-    /// Shell command that succeeds once a topology is ready to be measured: it is repeated until then.
+    /// Shell command that succeeds once a topology is ready to be measured; repeated until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
-    /// Whether the flight recorder runs, which finds the causes of late packets.
+    /// Whether to run the flight recorder, which finds the causes of late packets.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub flight: bool,
-    /// Values for `{NAME}` in the plan.
+    /// Values that replace `{NAME}` in the plan.
     #[serde(default)]
     pub variables: Variables,
-    /// The streams that are measured: into the guest, out of it.
+    /// The measured streams: into the guest, out of the guest.
     #[serde(default, rename = "direction")]
     pub directions: Vec<Direction>,
-    /// The ways of the packets; none for the machine as it is.
+    /// The packets' paths through the host; empty for the machine as it is.
     #[serde(default, rename = "topology")]
     pub topologies: Vec<Topology>,
-    /// Settings of the machine; none for the machine as it is.
+    /// Settings of the machine; empty for the machine as it is.
     #[serde(default)]
     pub settings: Vec<Settings>,
-    /// Loads in addition to the stream; none for no load.
+    /// Loads in addition to the stream; empty for no load.
     #[serde(default, rename = "load")]
     pub loads: Vec<Load>,
 }
@@ -85,53 +85,53 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Direction {
-    /// Name in the table: `in`, `out`.
+    /// Name in the table, e.g. `in`, `out`.
     pub name: String,
-    /// The stream, as for `latpath record`.
+    /// The stream, in the syntax of `latpath record`.
     pub stream: String,
-    /// Points that count; empty for all.
+    /// Points to measure at; empty for all.
     #[serde(default)]
     pub points: Vec<String>,
-    /// latpath's own publisher.
+    /// Options of latpath's own publisher, if it publishes the stream.
     pub publish: Option<Publish>,
-    /// The user's publisher: a shell command that runs until it is ended.
+    /// The user's publisher: a shell command that runs until it is terminated.
     pub publisher: Option<String>,
-    /// The application that reads the stream: a shell command that runs until it is ended.
+    /// The application that reads the stream: a shell command that runs until it is terminated.
     pub reader: Option<String>,
 }
 
-/// latpath's own publisher of a stream.
+/// Options of latpath's own publisher of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Publish {
-    /// The device that sends.
+    /// The device on which to send.
     pub device: String,
     /// Network namespace of the device; `None` for latpath's own.
     pub namespace: Option<String>,
     /// Further arguments of `latpath publish`.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// CPUs that the publisher may use; `None` for all that are not isolated.
+    /// CPUs that the publisher may use; `None` for all CPUs that are not isolated.
     pub cpus: Option<String>,
 }
 
-/// A way of the packets.
+/// A path of the packets through the host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
     /// Name in the table.
     pub name: String,
-    /// Topology of `latpath net`: a file below the plan's directory.
+    /// File with a topology for `latpath net`, relative to the plan's directory.
     pub file: Option<String>,
-    /// The way, instead of the file's own; of the file's options, those of this way apply.
+    /// Way to use instead of the one in the file; only the file's options for this way apply.
     pub way: Option<latpath_topology::Way>,
-    /// Topology of `latpath net`: its text. latpath keeps that of `file` here.
+    /// Text of a topology for `latpath net`. latpath stores the content of `file` here.
     pub text: Option<String>,
-    /// Shell command that sets up the topology, and ends.
+    /// Shell command that sets up the topology and exits.
     pub up: Option<String>,
-    /// Shell command that takes the topology down, even if only parts were set up, and ends.
+    /// Shell command that takes the topology down, even if it was only partly set up, and exits.
     pub down: Option<String>,
-    /// Values for `{NAME}`, before those of the plan.
+    /// Values that replace `{NAME}`; they take precedence over the plan's.
     #[serde(default)]
     pub variables: Variables,
 }
@@ -142,38 +142,38 @@ pub struct Topology {
 pub struct Settings {
     /// Name in the table.
     pub name: String,
-    /// Profile of `latpath tune`: its name, or a file below the plan's directory.
+    /// Profile for `latpath tune`: its name, or a file relative to the plan's directory.
     pub profile: Option<String>,
-    /// Text of the profile. latpath keeps that of a file here.
+    /// Text of the profile. latpath stores the content of a file here.
     pub profile_text: Option<String>,
-    /// Variables of the profile.
+    /// Values of the profile's variables.
     #[serde(default)]
     pub variables: latpath_tune::Variables,
-    /// Shell command that applies them, and ends.
+    /// Shell command that applies the settings and exits.
     pub apply: Option<String>,
-    /// Shell command that undoes the settings, even if only some were applied, and ends.
+    /// Shell command that undoes the settings, even if only some were applied, and exits.
     pub undo: Option<String>,
 }
 
-/// A load in addition to the stream, of one kind at most; without a kind, there is no load.
+/// A load in addition to the stream, of at most one kind; without any, there is no load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// Name in the table.
     pub name: String,
-    /// latpath's own UDP load.
+    /// Options of latpath's own UDP load.
     pub udp_stream: Option<UdpStream>,
     /// Arguments of iperf3, without its duration.
     pub iperf3: Option<String>,
     /// Arguments of stress-ng.
     pub stress_ng: Option<String>,
-    /// Shell command that runs until it is ended.
+    /// Shell command that runs until it is terminated.
     pub command: Option<String>,
-    /// CPUs that the load may use; `None` for all that are not isolated.
+    /// CPUs that the load may use; `None` for all CPUs that are not isolated.
     pub cpus: Option<String>,
 }
 
-/// latpath's own UDP load.
+/// Options of latpath's own UDP load.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpStream {
@@ -185,11 +185,11 @@ pub struct UdpStream {
     /// UDP payload, bytes.
     #[serde(default = "full_frame")]
     pub size: u16,
-    /// Packets per second of each flow; `None` for as many as possible.
+    /// Packets per second per flow; `None` for as many as possible.
     pub rate: Option<u32>,
     /// Network namespace of the sender; `None` for latpath's own.
     pub namespace: Option<String>,
-    /// Network namespace in which latpath receives the packets; `None` where another program does.
+    /// Network namespace in which latpath receives the packets; `None` if another program receives them.
     pub sink: Option<String>,
 }
 
@@ -222,7 +222,7 @@ fn microseconds<const N: u64>() -> Duration {
     Duration::from_micros(N)
 }
 
-/// Times as `200us` or `1m 30s`.
+/// Converts times such as `200us` or `1m 30s`.
 mod time {
     use serde::{de::Error, Deserialize, Deserializer, Serializer};
     use std::time::Duration;
@@ -249,12 +249,12 @@ pub enum BadPlan {
         /// The cause.
         error: std::io::Error,
     },
-    /// The file is no plan.
+    /// The file is not a plan.
     #[error("{name}, line {line}: {why} (docs/study.md, or: latpath study example)")]
     Form {
         /// The file's name.
         name: String,
-        /// Line of the error, from 1.
+        /// Line of the error, counted from 1.
         line: usize,
         /// The cause.
         why: String,
@@ -273,7 +273,7 @@ impl Plan {
     /// Reads and checks a plan.
     ///
     /// # Errors
-    /// If the file cannot be read, is not a plan, or has an unusable part.
+    /// If the file cannot be read, is not a plan, or contains a part that cannot be used.
     pub fn read(path: &Path) -> Result<Self, BadPlan> {
         let text = latpath_linux::read_text(path, MOST_BYTES);
         let text = text.map_err(|error| BadPlan::File { path: path.into(), error })?;
@@ -284,10 +284,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Reads and checks the text of a plan, whose errors begin with `name`.
+    /// Parses and checks the text of a plan; error messages start with `name`.
     ///
     /// # Errors
-    /// If the text is not a plan, or has an unusable part.
+    /// If the text is not a plan, or contains a part that cannot be used.
     pub fn parse(text: &str, name: &str) -> Result<Self, BadPlan> {
         let mut plan: Self = toml::from_str(text).map_err(|error| BadPlan::Form {
             name: name.into(),
@@ -299,7 +299,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the machine as it is where no topology, no settings or no load is named.
+    /// If the plan contains no topologies, no settings or no loads, adds an entry for the machine as it is.
     fn fill(&mut self) {
         let as_it_is = || "as-is".to_owned();
         if self.topologies.is_empty() {
@@ -313,17 +313,17 @@ impl Plan {
         }
     }
 
-    /// Threshold of late packets, ns.
+    /// Threshold above which packets are late, ns.
     pub fn threshold_ns(&self) -> Ns {
         self.threshold.as_nanos().try_into().unwrap_or(Ns::MAX)
     }
 
-    /// The segment of the table.
+    /// The segment shown in the table.
     pub fn segment(&self) -> &str {
         self.segment.as_deref().unwrap_or("total")
     }
 
-    /// Values for `{NAME}` under a topology.
+    /// Values that replace `{NAME}` if this topology is set up.
     pub fn variables_of(&self, topology: &Topology) -> Variables {
         let mut all = self.variables.clone();
         all.extend(topology.variables.clone());
@@ -331,7 +331,7 @@ impl Plan {
     }
 }
 
-/// Replaces each `{NAME}` of a text by its value.
+/// Replaces each `{NAME}` in a text with its value.
 ///
 /// # Errors
 /// If a name has no value, or a brace is not closed.

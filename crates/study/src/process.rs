@@ -1,8 +1,8 @@
 //! The processes of a trial: publisher, reader, load, and the commands that set up and take down.
 //!
-//! A process that runs during the recording has its own process namespace, whose first process dies with latpath: the
-//! kernel then kills all processes in it, also those that left their group. So no process of a trial survives latpath,
-//! not even after `kill -9`.
+//! A process that runs during the recording has its own PID namespace. The first process of this namespace is killed
+//! when latpath ends; the kernel then kills all other processes in it, even those that left their process group. So no
+//! process of a trial survives latpath, not even after `kill -9`.
 
 use latpath_linux::background::leave_at_exec;
 use latpath_linux::{die_with_parent, spawn_on_lasting_thread, Cpus};
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Interval of polls during a wait.
+/// Polling interval while waiting.
 const TICK: Duration = Duration::from_millis(10);
-/// Time in which a process must end after SIGTERM.
+/// Time after SIGTERM within which a process must end.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Maximum quoted length of a process's last line, bytes.
+/// Maximum length to quote of a process's last line, bytes.
 const MOST_QUOTED: usize = 300;
 
 /// Environment, network namespace and CPUs of a process.
@@ -31,13 +31,13 @@ const MOST_QUOTED: usize = 300;
 pub struct Surroundings {
     /// Environment variables.
     pub variables: Vec<(String, String)>,
-    /// Network namespace; `None` for latpath's own.
+    /// Network namespace, open for setns(2); `None` for latpath's own.
     pub namespace: Option<Arc<File>>,
-    /// CPUs that it may use; `None` for latpath's own.
+    /// CPUs that the process may use; `None` for the same as latpath.
     pub cpus: Option<Cpus>,
 }
 
-/// A process besides the recording, with all processes that it started. Dropping it ends them.
+/// A process that runs during the recording, and all processes that it started. Dropping this value ends them.
 pub struct Beside {
     what: String,
     child: Child,
@@ -46,7 +46,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Starts a program. Its output is written to `folder`: `NAME.json` has its stdout, `NAME.txt` its stderr.
+    /// Starts a program. Its stdout is written to `NAME.json`, its stderr to `NAME.txt`, both in `folder`.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -68,7 +68,7 @@ impl Beside {
         Ok(Self { what: what.into(), child, errors: folder.0.join(format!("{what}.txt")) })
     }
 
-    /// Why it no longer runs; `None` while it runs.
+    /// Why the process has ended; `None` while it is running.
     pub fn why_ended(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(None) => None,
@@ -84,14 +84,14 @@ impl Beside {
         }
     }
 
-    /// Sends SIGTERM, so that it can print its results.
+    /// Sends SIGTERM, so that the process can print its results.
     pub fn ask_to_end(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         }
     }
 
-    /// Ends it: with SIGTERM, then with SIGKILL, and all that it started.
+    /// Ends the process and all processes that it started: with SIGTERM, and if necessary with SIGKILL.
     pub fn end(&mut self) {
         let group = Pid::from_raw(self.child.id() as i32);
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -102,7 +102,7 @@ impl Beside {
             }
         }
         if matches!(self.child.try_wait(), Ok(None)) {
-            // The first process of the namespace belongs to the group.
+            // The first process of the PID namespace belongs to the process group.
             let _ = killpg(group, Signal::SIGKILL);
             let _ = self.child.wait();
         }
@@ -115,7 +115,8 @@ impl Drop for Beside {
     }
 }
 
-/// Runs a shell command to its end. Processes that it starts in the background remain: a topology may need a daemon.
+/// Runs a shell command until it exits. Processes that it starts in the background are not ended: a topology may need a
+/// daemon.
 ///
 /// # Errors
 /// If it cannot be started, fails, or takes longer than `limit`; as a sentence.
@@ -151,7 +152,7 @@ pub fn run(
     }
 }
 
-/// The last line that a process printed, shortened.
+/// The last non-empty line of a process's output, truncated.
 fn last_line(file: &Path) -> Option<String> {
     let text = latpath_linux::read_text(file, 1 << 20).ok()?;
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
@@ -159,7 +160,7 @@ fn last_line(file: &Path) -> Option<String> {
     Some(line[..end].to_owned())
 }
 
-/// Starts a command in a process group of its own; it is killed when latpath dies.
+/// Starts a command in its own process group; it is killed when latpath dies.
 fn spawn(mut command: Command, surroundings: &Surroundings) -> io::Result<Child> {
     command.stdin(Stdio::null()).process_group(0);
     command.envs(surroundings.variables.iter().map(|(name, value)| (name, value)));
@@ -185,7 +186,7 @@ fn spawn(mut command: Command, surroundings: &Surroundings) -> io::Result<Child>
 fn cpu_set(cpus: &Cpus) -> CpuSet {
     let mut set = CpuSet::new();
     for cpu in cpus.iter() {
-        // A CPU beyond the set's size does not exist.
+        // Ignore errors: a CPU beyond the size of the set does not exist.
         let _ = set.set(cpu as usize);
     }
     set

@@ -1,9 +1,9 @@
-//! The order of a study's trials: randomised complete blocks. Each repetition is a block that has every cell once, in
-//! an order of its own, so that a drift over hours affects all cells alike.
+//! The order of a study's trials: randomised complete blocks. Each repetition is a block that contains every cell once,
+//! in its own random order, so that a drift over hours affects all cells alike.
 
 use crate::Plan;
 
-/// One combination of a plan, by index into its lists.
+/// A combination of a plan's entries, by their indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
     /// Index into the plan's directions.
@@ -30,7 +30,7 @@ impl Cell {
         all
     }
 
-    /// The names of its parts: direction, topology, settings, load.
+    /// The names of its entries: direction, topology, settings, load.
     pub fn names<'p>(&self, plan: &'p Plan) -> [&'p str; 4] {
         [
             &plan.directions[self.direction].name,
@@ -40,7 +40,7 @@ impl Cell {
         ]
     }
 
-    /// Its names joined: `in-bridge-nominal-idle`.
+    /// The joined names: `in-bridge-nominal-idle`.
     pub fn label(&self, plan: &Plan) -> String {
         self.names(plan).join("-")
     }
@@ -49,15 +49,15 @@ impl Cell {
 /// One trial of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// Its repetition, from 1: the block.
+    /// Repetition, which is also its block, counted from 1.
     pub repetition: u32,
     /// Its cell.
     pub cell: Cell,
 }
 
 impl Trial {
-    /// All trials of a plan, in the order of a seed. The order of a block depends on the seed and the block alone, so
-    /// that more repetitions do not change earlier ones.
+    /// All trials of a plan, in the order given by a seed. The order of a block depends only on the seed and on the
+    /// block's number, so more repetitions do not change earlier ones.
     pub fn all(plan: &Plan, seed: u64) -> Vec<Self> {
         let cells = Cell::all(plan);
         let block = |repetition: u32| {
@@ -88,7 +88,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`, by the high half of a product (Lemire 2019), whose bias is below n / 2^64.
+    /// A random number below `n`: the high half of a product (Lemire 2019), with a bias below n / 2^64.
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }

@@ -1,4 +1,4 @@
-//! Times over time of each cell's runs, for charts.
+//! Times over the course of the runs of each cell, for charts.
 
 use crate::engine::StudyError;
 use crate::folder::{Folder, Outcome};
@@ -10,7 +10,7 @@ use latpath_run::Run;
 use latpath_stats::Slot;
 use std::path::Path;
 
-/// Maximum number of points of a run.
+/// Maximum number of points per run.
 const POINTS: usize = 240;
 
 /// Times of a segment in one interval of a run.
@@ -24,20 +24,20 @@ pub struct Point {
     pub max_ns: Ns,
 }
 
-/// The course of a run: equal intervals, `None` without packets.
+/// The course of a run, in intervals of equal length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunSeries {
-    /// Repetition, from 1.
+    /// Repetition, counted from 1.
     pub repetition: u32,
-    /// Times by interval.
+    /// Times by interval; `None` for an interval without packets.
     pub points: Vec<Option<Point>>,
 }
 
 /// Reads the course of all runs: for each cell of the table, its runs in the order of repetitions. Runs that cannot be
-/// read are left out; the table notes them.
+/// read are omitted; the table has notes on them.
 ///
 /// # Errors
-/// If the directory has no study, or its files cannot be read.
+/// If the directory contains no study, or its files cannot be read.
 pub fn series(folder: &Path) -> Result<Vec<Vec<RunSeries>>, StudyError> {
     let folder = Folder::read(folder)?;
     let (plan, seed) = folder.stored()?.ok_or_else(|| StudyError::NoStudy(folder.path().into()))?;
@@ -63,7 +63,7 @@ fn course(plan: &Plan, run: &Path) -> Option<Vec<Option<Point>>> {
     Some(charted.slots.chunks(charted.slots.len().div_ceil(POINTS).max(1)).map(point).collect())
 }
 
-/// The times of several slots.
+/// Combines the times of several slots; `None` without packets.
 fn point(slots: &[Slot]) -> Option<Point> {
     let slots = slots.iter().filter(|slot| slot.count > 0);
     let (mut count, mut sum, mut min_ns, mut max_ns) = (0.0, 0.0, Ns::MAX, Ns::MIN);

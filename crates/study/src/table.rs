@@ -1,4 +1,4 @@
-//! The result of a study: one table of all cells, with the causes of late packets in each, and the differences between
+//! The result of a study: a table of all cells, with the causes of late packets in each, and the differences between
 //! cells.
 
 use crate::engine::StudyError;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Maximum number of causes, and of culprits, of a cell.
+/// Maximum number of causes, and of culprits, listed per cell.
 const MOST_CAUSES: usize = 5;
 
 /// Table of a study.
@@ -27,9 +27,9 @@ const MOST_CAUSES: usize = 5;
 pub struct StudyTable {
     /// The study's name.
     pub name: String,
-    /// Seed of the order of trials.
+    /// Seed for the order of trials.
     pub seed: u64,
-    /// Trials of each cell in the plan.
+    /// Number of trials per cell in the plan.
     pub repetitions: u32,
     /// Length of a recording, ns.
     pub duration_ns: Ns,
@@ -37,19 +37,19 @@ pub struct StudyTable {
     pub warm_up_ns: Ns,
     /// The segment whose times are shown.
     pub segment: String,
-    /// Threshold of late packets, ns.
+    /// Threshold above which packets are late, ns.
     pub threshold_ns: Ns,
-    /// Band of `in_band`; null if the plan names none.
+    /// Time band to which `in_band` refers; null if the plan sets none.
     pub band: Option<Band>,
-    /// Trials of the plan.
+    /// Number of trials in the plan.
     pub trials: usize,
-    /// Trials with a complete recording.
+    /// Number of trials with a complete recording.
     pub complete: usize,
-    /// Trials that failed twice.
+    /// Trials that failed in all attempts.
     pub failed: Vec<FailedTrial>,
-    /// The cells: each direction, topology, settings and load.
+    /// The cells: all combinations of direction, topology, settings and load.
     pub cells: Vec<CellRow>,
-    /// Each cell against its reference.
+    /// Comparison of each cell with its reference.
     pub differences: Vec<Against>,
     /// Number of figures tested; all p-values are corrected for it.
     pub tested: usize,
@@ -57,11 +57,11 @@ pub struct StudyTable {
     pub limits: Vec<LimitVerdict>,
     /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Observations that recordings lack, without evidence that packets were affected.
+    /// Limits of what the recordings could observe, without evidence that packets were affected.
     pub footnotes: Vec<String>,
 }
 
-/// A trial that failed twice.
+/// A trial that failed in all attempts.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FailedTrial {
     /// Its name.
@@ -70,7 +70,7 @@ pub struct FailedTrial {
     pub reason: String,
 }
 
-/// A cell of a study.
+/// The row of a cell in a study's table.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CellRow {
     /// The direction.
@@ -81,30 +81,30 @@ pub struct CellRow {
     pub settings: String,
     /// The load.
     pub load: String,
-    /// Trials that failed.
+    /// Number of trials that failed.
     pub failed: usize,
-    /// Figures of all recordings together; null without a recording.
+    /// Figures of all recordings together; null if there is none.
     pub figures: Option<StudyRow>,
     /// Standard deviation of the recordings' means, ns; null with fewer than two recordings.
     pub between_runs_ns: Option<Ns>,
-    /// Mean rate that the load reports, bits per second; null if it reports none.
+    /// Mean of the rates that the load reported, bits per second; null if it reported none.
     pub load_bits_per_second: Option<f64>,
-    /// Late packets whose causes were found.
+    /// Number of late packets whose causes were found.
     pub explained: u64,
     /// Shares of the late packets' delay by cause.
     pub causes: Vec<DelayShare>,
-    /// Shares of the late packets' delay by culprit: processes, units, interrupts.
+    /// Shares of the late packets' delay by culprit: processes, systemd units, interrupts.
     pub culprits: Vec<DelayShare>,
 }
 
 impl CellRow {
-    /// Its names joined.
+    /// The joined names: `in-bridge-nominal-idle`.
     pub fn label(&self) -> String {
         format!("{} {} {} {}", self.direction, self.topology, self.settings, self.load)
     }
 }
 
-/// A cell against its reference.
+/// Comparison of a cell with its reference.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Against {
     /// The cell: index into `cells`.
@@ -119,21 +119,22 @@ pub struct Against {
     pub not_comparable: Vec<String>,
 }
 
-/// A tested figure of a cell and its reference.
+/// A figure tested between a cell and its reference.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FigureDifference {
     /// The figure, its difference and the verdict.
     #[serde(flatten)]
     pub row: Row,
-    /// The difference in units of the deviation between recordings of one cell; null with fewer than two recordings.
+    /// The difference as a multiple of the standard deviation between recordings of one cell; null if a cell has fewer
+    /// than two recordings.
     pub difference_per_noise: Option<f64>,
 }
 
 impl StudyTable {
-    /// Reads the trials of a directory.
+    /// Reads the trials in a directory.
     ///
     /// # Errors
-    /// If the directory has no study, or its files cannot be read.
+    /// If the directory contains no study, or its files cannot be read.
     pub fn of(folder: &Path) -> Result<Self, StudyError> {
         let folder = Folder::read(folder)?;
         let (plan, seed) = folder.stored()?.ok_or_else(|| StudyError::NoStudy(folder.path().into()))?;
@@ -143,7 +144,7 @@ impl StudyTable {
     }
 }
 
-/// Reads recordings, and accumulates the data of the table.
+/// Reads recordings, and accumulates the data for the table.
 struct Reader<'p> {
     plan: &'p Plan,
     segment: String,
@@ -168,7 +169,7 @@ impl<'p> Reader<'p> {
         Self {
             plan,
             segment: plan.segment().to_owned(),
-            // Checked when the plan was read.
+            // The limits were already checked when the plan was read, so this cannot fail.
             limits: plan.limits().unwrap_or_default(),
             verdicts: Vec::new(),
             notes: Vec::new(),
@@ -243,7 +244,7 @@ impl<'p> Reader<'p> {
         };
         let (mut recording, _) = recording(run, &options)?;
         recording.path.clone_from(&record.trial);
-        // Limits may name other segments than the table's.
+        // Limits may refer to segments other than the table's, so summarise the whole run.
         if !self.limits.is_empty() {
             let options =
                 SummaryOptions { row_limits, threshold_ns: options.threshold_ns, ..SummaryOptions::default() };
@@ -293,13 +294,13 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// A figure of the table's segment in each recording that supports it.
+    /// The value of a figure for the table's segment in each recording with enough data for it.
     fn values(&self, recordings: &[Recording], figure: Figure) -> Vec<f64> {
         let value = |one: &Recording| one.segments.iter().find(|s| s.name == self.segment)?.estimate(figure);
         recordings.iter().filter_map(value).map(|estimate| estimate.value).collect()
     }
 
-    /// Compares each cell with its reference.
+    /// Compares each cell with its reference. Also returns the number of tested figures.
     fn differences(&mut self, cells: &[Cell], rows: &[CellRow], data: &[CellData]) -> (Vec<Against>, usize) {
         let names: Vec<String> = rows.iter().map(CellRow::label).collect();
         let named = |at: usize| -> Named { (names[at].as_str(), &data[at].recordings[..]) };
@@ -341,8 +342,9 @@ fn tested_rows(
     of_segments.chain(of_losses.map(|loss| FigureDifference { row: loss.share, difference_per_noise: None })).collect()
 }
 
-/// The cell that a cell is compared with: that of the first topology and settings under the same load and in the same
-/// direction; for these, that of the first load. The first cell of a direction has none.
+/// The cell with which a cell is compared: the one with the first topology and settings, under the same load and in the
+/// same direction. A cell that has these itself is compared with the one under the first load. The first cell of a
+/// direction has no reference.
 fn reference(cells: &[Cell], at: usize) -> Option<usize> {
     let cell = cells[at];
     let first = match cell {
@@ -368,7 +370,7 @@ impl CellData {
     }
 }
 
-/// The largest sums, with their share of all.
+/// The largest sums, each with its share of `all`.
 fn shares(sums: &BTreeMap<String, Ns>, all: Ns) -> Vec<DelayShare> {
     let mut sorted: Vec<(&String, Ns)> = sums.iter().map(|(name, ns)| (name, *ns)).filter(|(_, ns)| *ns > 0).collect();
     sorted.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
@@ -380,7 +382,7 @@ fn shares(sums: &BTreeMap<String, Ns>, all: Ns) -> Vec<DelayShare> {
     sorted.into_iter().take(MOST_CAUSES).map(share).collect()
 }
 
-/// Standard deviation of a sample; `None` of fewer than two values.
+/// Standard deviation of a sample; `None` for fewer than two values.
 fn deviation(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     (values.len() > 1).then(|| {
@@ -389,8 +391,8 @@ fn deviation(values: &[f64]) -> Option<f64> {
     })
 }
 
-/// The difference of two means in units of the pooled deviation; `None` where a side has fewer than two values, or
-/// nothing varies.
+/// The difference between two means as a multiple of the pooled standard deviation; `None` if either side has fewer
+/// than two values, or nothing varies.
 fn per_noise(a: &[f64], b: &[f64]) -> Option<f64> {
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
     let variance = (deviation(a)?.powi(2) + deviation(b)?.powi(2)) / 2.0;

@@ -1,4 +1,4 @@
-//! One attempt at a trial: sets up, lets stream and load warm up, records, and takes everything down.
+//! One attempt at a trial: sets up, lets the stream and the load warm up, records, and takes everything down.
 
 use crate::children::Common;
 use crate::engine::Phase;
@@ -18,12 +18,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval of reading the probes; the rings hold far more.
+/// Interval at which the probes are read; the ring buffers have room for far more.
 const ROUND: Duration = Duration::from_millis(5);
 /// Interval at which the children are checked.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Time for an agent's answer in one attempt.
+/// Timeout for an agent's answer in one connection attempt.
 const ANSWER: Duration = Duration::from_secs(4);
 
 /// An attempt at a trial.
@@ -32,7 +32,7 @@ pub struct Attempt<'a> {
     pub trial: Trial,
     /// The trial's directory.
     pub directory: &'a Directory,
-    /// Directory of the plan, in which commands run.
+    /// Directory of the plan; commands run in it.
     pub current: &'a Path,
     /// latpath's own program.
     pub program: &'a Path,
@@ -84,8 +84,8 @@ impl Attempt<'_> {
         process::run(what, command, &surroundings, (self.directory, self.current), self.plan.command_limit)
     }
 
-    /// Sets up topology and settings, records, and takes both down again, even after a failure. The second result is
-    /// that of taking down.
+    /// Sets up the topology and the settings, records, and takes both down again, even after a failure. Returns the
+    /// results of recording and of taking down.
     pub fn make(
         &self,
         stop: &AtomicBool,
@@ -116,7 +116,7 @@ impl Attempt<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Err(NotRecorded::Stopped);
             }
-            // Sleeps at least once, so that a command that fails at once is noticed.
+            // Sleep at least once, so that a command that fails immediately is noticed.
             std::thread::sleep(until.saturating_duration_since(Instant::now()).clamp(ROUND, CHECK));
             all_run(&mut beside)?;
             if Instant::now() >= until {
@@ -124,7 +124,7 @@ impl Attempt<'_> {
             }
         }
         let mut recorded = self.record(&mut beside, stop, phase)?;
-        // All are signalled first, so that their ends overlap.
+        // Signal all processes first, so that they end in parallel.
         beside.iter_mut().for_each(Beside::ask_to_end);
         beside.iter_mut().for_each(Beside::end);
         recorded.load_bits_per_second = self.load_rate();
@@ -145,14 +145,14 @@ impl Attempt<'_> {
                     let limit = self.plan.command_limit.as_secs();
                     return Err(format!("{error}; it did not answer within {limit} s (command_limit)").into());
                 }
-                // If the address refuses at once, this limits the rate of attempts.
+                // If the address refuses connections immediately, this limits the rate of attempts.
                 std::thread::sleep(CHECK);
             }
         }
         Ok(())
     }
 
-    /// Repeats the plan's command until it succeeds: a guest without an agent may still be booting.
+    /// Repeats the plan's `ready` command until it succeeds: a guest without an agent may still be booting.
     fn wait_until_ready(&self, stop: &AtomicBool) -> Result<(), NotRecorded> {
         let until = Instant::now() + self.plan.command_limit;
         while let Err(error) = self.run("ready", self.plan.ready.as_ref()) {
@@ -168,7 +168,7 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// Undoes the settings and takes the topology down, also from a half-made state.
+    /// Undoes the settings and takes the topology down, even if they were only partly set up.
     pub fn take_down(&self) -> Result<(), String> {
         let cell = self.trial.cell;
         let (topology, settings) = (&self.plan.topologies[cell.topology], &self.plan.settings[cell.settings]);
@@ -182,7 +182,7 @@ impl Attempt<'_> {
         filled_in(&direction.stream, &self.variables())?.parse().map_err(|e| format!("{e}"))
     }
 
-    /// Starts reader, publisher and load.
+    /// Starts the reader, the publisher and the load.
     fn start_processes(&self) -> Result<Vec<Beside>, String> {
         let variables = self.variables();
         let environment = self.environment(&variables);
@@ -255,7 +255,7 @@ impl Attempt<'_> {
         Ok(Recorded { journeys: manifest.journeys, load_bits_per_second: None, notes })
     }
 
-    /// The rate that the load reports: latpath's own UDP load, or iperf3's JSON.
+    /// The rate that the load reports, bits per second: from the JSON of latpath's own UDP load or of iperf3.
     fn load_rate(&self) -> Option<f64> {
         let report = |what: &str| -> Option<Value> {
             let text = latpath_linux::read_text(&self.directory.join(format!("{what}.json")), 1 << 20).ok()?;
@@ -273,7 +273,7 @@ fn all_run(beside: &mut [Beside]) -> Result<(), String> {
     beside.iter_mut().find_map(Beside::why_ended).map_or(Ok(()), Err)
 }
 
-/// An error with its causes.
+/// An error together with its causes, as a string.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -287,7 +287,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Adds a note on an event that the reader of the study must know.
+/// Adds a note if the event matters to the reader of the study.
 fn note(event: &latpath_session::Event, notes: &mut Vec<String>) {
     use latpath_session::Event;
     match event {

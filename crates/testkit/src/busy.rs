@@ -1,5 +1,5 @@
-//! A program that is busy for a known share of the time, by its own CPU clock, for tests of profiles. A test's own
-//! executable acts as the program if the environment requests it.
+//! A program that is busy for a known share of the time, measured by its own CPU clock, for tests of profiles. A test's
+//! executable acts as this program if an environment variable requests it.
 
 use std::hint::black_box;
 use std::os::unix::process::CommandExt;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 const ASKED: &str = "LATPATH_TEST_BUSY";
 const REALTIME: &str = "realtime";
-/// Period of work and sleep.
+/// Period of working and sleeping.
 const CYCLE: Duration = Duration::from_millis(20);
 
-/// The command that runs this executable busy for `percent` % of a CPU, as process `busyPERCENT`: see [`run_if_asked`].
+/// The command that makes this executable use `percent` % of a CPU, as process `busyPERCENT`: see [`run_if_asked`].
 ///
 /// # Errors
 /// If the path of this executable is unknown.
@@ -21,12 +21,12 @@ pub fn command(percent: u32, seconds: u32) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// The same command as a shell script; `program` is the path of this executable.
+/// The same command as a shell command line; `program` is the path of this executable.
 pub fn script(program: &str, percent: u32, seconds: u32) -> String {
     format!("{ASKED}={} {program}", words(percent, seconds))
 }
 
-/// The same script with a real-time priority (SCHED_FIFO).
+/// The same command line, but with a real-time priority (SCHED_FIFO).
 pub fn realtime_script(program: &str, percent: u32, seconds: u32) -> String {
     format!("{ASKED}={}:{REALTIME} {program}", words(percent, seconds))
 }
@@ -35,8 +35,8 @@ fn words(percent: u32, seconds: u32) -> String {
     format!("{percent}:{seconds}")
 }
 
-/// Runs the busy program, if the environment requests it: prints its CPU time and the elapsed time, ns, and exits the
-/// process. Call it first in a test's `main`.
+/// Runs the busy program if the environment requests it: prints its CPU time and the elapsed time, ns, and exits. Call
+/// this first in a test's `main`.
 pub fn run_if_asked() {
     let Ok(asked) = std::env::var(ASKED) else { return };
     let mut words = asked.split(':');
@@ -77,7 +77,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The functions that a profile must find. They differ, so that the compiler does not merge them, and rarely read the
+/// Functions that a profile must find. They differ, so that the compiler does not merge them. They rarely read the
 /// clock, because that time is not attributed to them.
 #[inline(never)]
 fn busy_twenty(until: Duration) {

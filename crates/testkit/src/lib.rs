@@ -1,7 +1,7 @@
-//! Shared parts of all crates' tests: a test's requirements of the machine, its tier, a testbed of network namespaces,
+//! Parts shared by all crates' tests: what a test requires of the machine, its tier, a testbed of network namespaces,
 //! and waits.
 //!
-//! A test program has `harness = false`, because Rust's own harness cannot skip tests:
+//! A test program has `harness = false`, because Rust's own harness cannot skip tests at run time:
 //!
 //! ```text
 //! fn main() -> ExitCode {
@@ -43,7 +43,7 @@ pub use space::Space;
 pub use testbed::{bench, boot, latpath, program, start, start_on_terminal, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};
 
-/// Compares two values.
+/// Checks that two values are equal.
 ///
 /// # Errors
 /// If the values differ.

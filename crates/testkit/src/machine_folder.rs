@@ -1,14 +1,15 @@
-//! A machine laid out in a folder: `/proc`, `/sys` and `/etc` of a host with four CPUs, a NIC, a bridge and a guest.
+//! A machine in the form of a directory tree: `/proc`, `/sys` and `/etc` of a host with four CPUs, a NIC, a bridge and
+//! a guest.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The folder of a machine. Tests overwrite files for other settings.
+/// The directory of such a machine. Tests overwrite its files to change settings.
 #[derive(Debug)]
 pub struct MachineFolder(PathBuf);
 
-/// Files and their contents; `*` is replaced by each CPU's number.
+/// Files and their contents; a path with `*` stands for one file per CPU number.
 const FILES: &[(&str, &str)] = &[
     ("proc/sys/kernel/osrelease", "6.12.0-rt"),
     ("proc/sys/kernel/version", "#1 SMP PREEMPT_RT Debian 6.12.1 (2026-01-01)"),
@@ -154,7 +155,7 @@ const FEATURES: &str = "rx-gro on rx-gro-hw off rx-lro off tx-tcp-segmentation o
                         tx-checksum-ip-generic on tx-checksum-ipv4 off tx-checksum-ipv6 off tx-checksum-sctp on \
                         rx-hashing on\nfixed rx-gro-hw rx-lro";
 
-/// Kernel threads: number, name, policy, real-time priority.
+/// Kernel threads: thread ID, name, policy, real-time priority.
 const KERNEL_THREADS: [(u32, &str, u32, u32); 5] = [
     (15, "ksoftirqd/0", 0, 0),
     (23, "ksoftirqd/1", 0, 0),
@@ -167,12 +168,12 @@ const KERNEL_THREADS: [(u32, &str, u32, u32); 5] = [
 pub const VCPU_GROUP: &str = "/machine.slice/machine-qemu\\x2d1\\x2dguest7.scope/libvirt/vcpu0";
 
 impl MachineFolder {
-    /// Process id of the guest.
+    /// Process ID of the guest.
     pub const QEMU: u32 = 5600;
-    /// Thread id of the guest's vCPU 0.
+    /// Thread ID of the guest's vCPU 0.
     pub const VCPU: u32 = 6154;
 
-    /// Writes the machine's files into a folder.
+    /// Writes the machine's files to a directory.
     pub fn lay_out(folder: &Path) -> Self {
         let machine = Self(folder.to_owned());
         for (path, text) in FILES {
@@ -199,7 +200,7 @@ impl MachineFolder {
         machine
     }
 
-    /// A machine that was laid out in a folder earlier.
+    /// A machine that was written to this directory earlier.
     pub fn at(folder: &Path) -> Self {
         Self(folder.to_owned())
     }
@@ -209,7 +210,7 @@ impl MachineFolder {
         self.0.join(path)
     }
 
-    /// Writes a file of the machine; `*` in its path is replaced by each CPU's number.
+    /// Writes a file of the machine; a path with `*` stands for one file per CPU number.
     pub fn write(&self, path: &str, text: &str) {
         let cpus = if path.contains('*') { 4 } else { 1 };
         for cpu in 0..cpus {
@@ -220,29 +221,29 @@ impl MachineFolder {
         }
     }
 
-    /// Creates a symbolic link of the machine.
+    /// Creates a symbolic link in the machine.
     pub fn link(&self, path: &str, to: &str) {
         symlink(to, self.path(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 
-    /// Creates a kernel thread, or changes its priority.
+    /// Creates a kernel thread, or changes its scheduling policy and priority.
     pub fn kernel_thread(&self, number: u32, name: &str, policy: u32, priority: u32) {
         self.stat(&format!("proc/{number}"), number, name, 0x20_0000, (policy, priority));
     }
 
-    /// Creates a program, or changes its priority.
+    /// Creates a program, or changes its scheduling policy and priority.
     pub fn program(&self, number: u32, name: &str, policy: u32, priority: u32) {
         self.stat(&format!("proc/{number}"), number, name, 0, (policy, priority));
     }
 
-    /// Creates a thread of a program, which may run on these CPUs.
+    /// Creates a thread of a program; `cpus`: CPUs that it may use.
     pub fn program_thread(&self, program: u32, (tid, name): (u32, &str), (policy, priority): (u32, u32), cpus: &str) {
         let folder = format!("proc/{program}/task/{tid}");
         self.stat(&folder, tid, name, 0, (policy, priority));
         self.write(&format!("{folder}/status"), &format!("Name:\t{name}\nCpus_allowed_list:\t{cpus}"));
     }
 
-    /// Removes a file or a folder of the machine.
+    /// Removes a file or a directory of the machine.
     pub fn remove(&self, path: &str) {
         let path = self.path(path);
         let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -250,7 +251,7 @@ impl MachineFolder {
     }
 
     fn stat(&self, folder: &str, number: u32, name: &str, flags: u32, (policy, priority): (u32, u32)) {
-        // proc_pid_stat(5): flags are field 9, nice 19, priority 40, policy 41.
+        // proc_pid_stat(5): flags is field 9, nice 19, rt_priority 40, policy 41.
         let mut fields = vec!["0".to_owned(); 50];
         fields[0] = "S".into();
         fields[9 - 3] = flags.to_string();

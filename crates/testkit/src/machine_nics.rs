@@ -1,4 +1,4 @@
-//! NICs of a machine laid out in a folder, with the options that their drivers have.
+//! NICs of a machine in the form of a directory tree, with the options that their drivers have.
 
 use crate::machine_folder::MachineFolder;
 
@@ -11,7 +11,7 @@ pub struct FolderNic {
     coalescing: &'static str,
     private_flags: &'static str,
     features: &'static str,
-    /// The beginning of its interrupts' names.
+    /// Prefix of its interrupts' names.
     irq: &'static str,
 }
 
@@ -41,12 +41,12 @@ pub const ICE: FolderNic = FolderNic {
     irq: "ice-rx-",
 };
 
-/// Number of interrupts of a NIC, and the number of the first.
+/// Number of interrupts per NIC, and the number of the first interrupt (`FIRST_IRQ`).
 const IRQS: u32 = 4;
 const FIRST_IRQ: u32 = 60;
 
 impl FolderNic {
-    /// Adds the NIC to a machine; its interrupts have threads under SCHED_FIFO.
+    /// Adds the NIC to a machine; its interrupt threads have the policy SCHED_FIFO.
     pub fn lay_out(&self, machine: &MachineFolder, name: &str) {
         let file = |path: &str, text: &str| machine.write(&format!("sys/class/net/{name}/{path}"), text);
         for (path, text) in [
@@ -106,7 +106,7 @@ impl FolderNic {
             machine.write(&format!("proc/irq/{number}/smp_affinity_list"), &(n % 4).to_string());
             machine.write(&format!("proc/irq/{number}/effective_affinity_list"), &(n % 4).to_string());
             machine.write(&format!("proc/irq/{number}/{handler}/name"), "");
-            // The kernel cuts names to 15 bytes.
+            // The kernel truncates thread names to 15 bytes.
             let thread = format!("irq/{number}-{handler}");
             machine.kernel_thread(200 + number, &thread[..15], 1, 50);
         }

@@ -3,8 +3,8 @@
 use nix::time::{clock_gettime, ClockId};
 use std::sync::OnceLock;
 
-/// An svID that is unique to this test program: probes see all namespaces, including containers with the same process
-/// ids.
+/// An svID that is unique to this test program. It contains more than the process ID, because probes see all
+/// namespaces, including those of containers with the same process IDs.
 pub fn own(name: &str) -> String {
     static SINCE: OnceLock<i64> = OnceLock::new();
     let now = || clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| t.tv_sec() * 1_000_000 + t.tv_nsec() / 1000);

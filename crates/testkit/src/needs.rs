@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// A requirement that this machine does not meet; `None` if the test can run.
+/// Description of a requirement that this machine does not meet; `None` if the test can run.
 pub type Lack = Option<String>;
 
 /// Requires root, for namespaces, packet sockets and eBPF.
@@ -22,7 +22,7 @@ pub fn need_tool(program: &str) -> Lack {
     (!found).then(|| format!("needs {program}, which is not installed"))
 }
 
-/// The first NIC of the driver igb, by name.
+/// Name of the first NIC with the driver igb; `None` if there is none.
 pub fn igb_device() -> Option<String> {
     let names = std::fs::read_dir("/sys/class/net").ok()?.flatten();
     let mut names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -34,18 +34,19 @@ pub fn igb_device() -> Option<String> {
     names.into_iter().find(is_it)
 }
 
-/// Requires a NIC of the driver igb.
+/// Requires a NIC with the driver igb.
 pub fn need_igb() -> Lack {
     igb_device().is_none().then(|| "needs a NIC of igb, which the lab emulates".into())
 }
 
-/// Requires the kernel's BTF, without which none of latpath's eBPF programs loads.
+/// Requires the kernel's BTF: without it, none of latpath's eBPF programs can be loaded.
 pub fn need_btf() -> Lack {
     let there = Path::new("/sys/kernel/btf/vmlinux").exists();
     (!there).then(|| "needs a kernel with BTF (/sys/kernel/btf/vmlinux)".into())
 }
 
-/// The Python with the tests' packages of `scripts/deps install test`, otherwise the one in `PATH`.
+/// Path of the Python in which `scripts/deps install test` installed the tests' packages; otherwise of the one in
+/// `PATH`.
 pub fn python() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::pages::path("target"), PathBuf::from);
     let own = target.join("python/bin/python3");
@@ -56,14 +57,14 @@ pub fn python() -> PathBuf {
     }
 }
 
-/// Requires packages of [`python`], separated by commas as for `import`.
+/// Requires packages in [`python`], separated by commas as for `import`.
 pub fn need_python(packages: &str) -> Lack {
     let found = Command::new(python()).args(["-c", &format!("import {packages}")]).output();
     let is_there = found.is_ok_and(|out| out.status.success());
     (!is_there).then(|| format!("needs python3 with {packages} (make deps)"))
 }
 
-/// Requires root and `ip`, for [`crate::bench`].
+/// Requires root and `ip`, which [`crate::bench`] needs.
 pub fn need_lab() -> Lack {
     latpath_lab::missing(Application::Namespace).map(|e| e.to_string()).or_else(|| need_tool("ip"))
 }

@@ -5,7 +5,7 @@
 pub struct Noise(pub u64);
 
 impl Noise {
-    /// The next number.
+    /// The next random number.
     #[inline]
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
@@ -14,18 +14,18 @@ impl Noise {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number between 0 and 1, both excluded.
+    /// A random number between 0 and 1, both exclusive.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         ((self.draw() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// An integer below `end`; 0 if `end` is 0.
+    /// A random integer below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u32) -> u32 {
         (self.draw() >> 33) as u32 % end.max(1)
     }
 
-    /// True with a probability of 1 in `n`.
+    /// Returns true with a probability of 1 in `n`.
     pub fn one_in(&mut self, n: u32) -> bool {
         self.below(n) == 0
     }

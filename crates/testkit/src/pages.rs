@@ -1,10 +1,10 @@
-//! Tables in the pages of `docs` that are generated from the program's tables: a test compares them, and writes them if
-//! the environment requests it.
+//! Tables in the pages of `docs` that are generated from the program's tables. A test compares them, or writes them if
+//! an environment variable requests it.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Environment variable that, with any value, makes [`holds_table`] write the table instead of failing.
+/// Environment variable that makes [`holds_table`] write the table instead of failing; any value.
 pub const WRITE: &str = "LATPATH_WRITE_PAGES";
 
 /// The path of a file in the repository.
@@ -12,11 +12,11 @@ pub fn path(file: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(file)
 }
 
-/// Checks that the page has this table: the line `| head … |`, the line below it, and these rows, each a line without
-/// its first and last `|`.
+/// Checks that the page contains this table: the line `head`, the line below it, and these `rows`, given without the
+/// first and last `|`.
 ///
 /// # Panics
-/// If the page differs, with the command that writes the table; and if the page has no such head.
+/// If the page has another table (the message contains the command that writes it), or lacks this head.
 pub fn holds_table(page: &str, head: &str, rows: &[String], test: &str) {
     let file = path(page);
     let text = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
@@ -32,7 +32,7 @@ pub fn holds_table(page: &str, head: &str, rows: &[String], test: &str) {
     panic!("{page}: the table below {head:?} has\n{is}\ninstead of\n{made}\nTo write it: {WRITE}=1 {test}");
 }
 
-/// The page with these rows below the head.
+/// The page with the rows below `head` replaced by these; `None` if the page lacks the head.
 fn with_table(page: &str, head: &str, rows: &[String]) -> Option<String> {
     let lines: Vec<&str> = page.lines().collect();
     let at = lines.iter().position(|line| *line == head)? + 2;

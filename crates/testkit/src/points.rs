@@ -1,11 +1,11 @@
-//! Points of the tests' runs and captures.
+//! Points for the runs and captures of tests.
 
 use latpath_model::{Link, PointInfo};
 
-/// The point with this name, at a NIC in the first of the test's namespaces.
+/// The point with this name, at a NIC in the test's first namespace.
 ///
 /// # Panics
-/// If no point has this name.
+/// If no point can have this name.
 pub fn point(name: &str) -> PointInfo {
     PointInfo {
         point: name.parse().expect("a point's name"),

@@ -1,4 +1,4 @@
-//! A scripted ptp4l: answers management messages over a unix socket with whatever a test sets.
+//! A scripted ptp4l: answers management messages on a unix socket with whatever a test sets.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::time::Duration;
 /// The daemon's answers.
 #[derive(Clone, Debug)]
 pub struct PtpScript {
-    /// domainNumber: requests of other domains are ignored.
+    /// domainNumber; requests for other domains are ignored.
     pub domain: u8,
-    /// transportSpecific, likewise.
+    /// transportSpecific; requests with another value are ignored.
     pub transport_specific: u8,
     /// Identity of the clock.
     pub identity: [u8; 8],
     /// Identity of the grandmaster.
     pub grandmaster: [u8; 8],
-    /// Number of the port's state: 9 SLAVE, 2 FAULTY, 4 LISTENING, 8 UNCALIBRATED, 6 MASTER.
+    /// State of the port: 9 SLAVE, 2 FAULTY, 4 LISTENING, 8 UNCALIBRATED, 6 MASTER.
     pub port_state: u8,
     /// Offset from the master, ns.
     pub offset_ns: i64,
     /// Mean path delay, ns.
     pub path_delay_ns: i64,
-    /// Whether each answer has a new measurement.
+    /// Whether each answer contains a new measurement.
     pub measures: bool,
     /// The port's device.
     pub device: String,
@@ -32,7 +32,7 @@ pub struct PtpScript {
     pub in_hardware: bool,
     /// Whether the daemon answers at all.
     pub answers: bool,
-    /// Bytes that replace each answer, to test hostile ones.
+    /// Bytes to send instead of each answer, for tests of hostile answers.
     pub garbage: Option<Vec<u8>>,
 }
 
@@ -56,7 +56,7 @@ impl Default for PtpScript {
     }
 }
 
-/// A running daemon; dropping it ends it and removes its socket.
+/// A running daemon; dropping it stops the daemon and removes its socket.
 pub struct PtpDaemon {
     path: PathBuf,
     script: Arc<Mutex<PtpScript>>,
@@ -65,7 +65,7 @@ pub struct PtpDaemon {
 }
 
 impl PtpDaemon {
-    /// Binds the socket and answers from now on.
+    /// Binds the socket, and answers requests from now on.
     ///
     /// # Panics
     /// If the socket cannot be bound.
@@ -97,7 +97,7 @@ impl PtpDaemon {
         change(&mut self.script.lock().expect("the daemon runs"));
     }
 
-    /// Its socket.
+    /// The path of its socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -111,7 +111,7 @@ impl Drop for PtpDaemon {
     }
 }
 
-/// The answer of ptp4l 3.1 to a GET, written from captures of it; `None` for messages that it ignores.
+/// The answer of ptp4l 3.1 to a GET, modelled on captured messages; `None` for messages that it ignores.
 fn answer(request: &[u8], script: &PtpScript, served: u64) -> Option<Vec<u8>> {
     let head: [u8; 54] = request.get(..54)?.try_into().ok()?;
     let is_ours = head[0] == (script.transport_specific << 4 | 0xD) && head[4] == script.domain;
@@ -159,7 +159,7 @@ fn answer(request: &[u8], script: &PtpScript, served: u64) -> Option<Vec<u8>> {
     Some(message(&head, 1, &[&head[52..54], &data].concat()))
 }
 
-/// A response to the request `head` with one TLV.
+/// A response with one TLV to the request that starts with `head`.
 fn message(head: &[u8; 54], kind: u16, tlv: &[u8]) -> Vec<u8> {
     let mut message = head[..48].to_vec();
     message[46] = 2;

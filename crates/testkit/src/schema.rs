@@ -1,9 +1,9 @@
-//! Whether JSON has the form that its schema describes.
+//! Checks whether JSON has the form that its schema describes.
 
 use serde_json::Value;
 
-/// Deviations of a value from its schema, for the part of JSON Schema that latpath's schemas use. A key that the schema
-/// lacks is one, too.
+/// Deviations of a value from its schema. Supports the part of JSON Schema that latpath's schemas use. A key that is
+/// missing from the schema is also a deviation.
 pub fn misfits(schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     collect(schema, schema, value, "", &mut found);

@@ -4,15 +4,15 @@ use crate::{start, waits::LIMIT, Failed, Finished, Started};
 use latpath_lab::{Lab, Namespace};
 use std::{ops::Deref, path::PathBuf, process::Command};
 
-/// A test's network namespace, without IPv6, so that only the test's own packets pass. It is removed when this value is
-/// dropped.
+/// A test's network namespace, without IPv6, so that it carries only the test's own packets. It is removed when this
+/// value is dropped.
 pub struct Space {
     namespace: Namespace,
     lab: Lab,
 }
 
 impl Space {
-    /// Creates a namespace; `role` is the end of its name.
+    /// Creates a namespace; its name ends in `role`.
     ///
     /// # Errors
     /// If the namespace cannot be created.
@@ -21,7 +21,7 @@ impl Space {
         Ok(Self { namespace: lab.namespace(role)?, lab })
     }
 
-    /// The namespace's file, for setns(2).
+    /// Path of the namespace's file, for setns(2).
     pub fn file(&self) -> PathBuf {
         format!("/run/netns/{}", self.name()).into()
     }
@@ -49,7 +49,7 @@ impl Space {
         start(&self.lab, &self.namespace, command)
     }
 
-    /// Runs a command in the namespace to its end.
+    /// Runs a command in the namespace until it exits.
     ///
     /// # Errors
     /// If the command cannot be started, or runs for longer than [`LIMIT`].
@@ -57,7 +57,7 @@ impl Space {
         self.start(command)?.finish(LIMIT)
     }
 
-    /// A folder for files, which is removed with the namespace.
+    /// A directory for files; it is removed with the namespace.
     pub fn folder(&self) -> &std::path::Path {
         self.lab.folder()
     }

@@ -1,4 +1,4 @@
-//! A program without symbols, and its separate debugging information, for tests of profiles. Needs gcc, objcopy and
+//! A program without symbols, and its separate debug information, for tests of profiles. Needs gcc, objcopy and
 //! readelf.
 
 use libtest_mimic::Failed;
@@ -6,23 +6,24 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name of the program's file and process.
+/// Name of the program's file and of its process.
 pub const NAME: &str = "stripped";
-/// The function in which the program spends most of its time; only the debugging information has the name.
+/// The function in which the program spends most of its time; only the debug information contains its name.
 pub const FUNCTION: &str = "hidden_work";
 
 /// A stripped program.
 pub struct Stripped {
-    /// File of the program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// File of its debugging information.
+    /// Path of its debug information.
     pub debug_file: PathBuf,
-    /// Build id of both files, in hexadecimal digits.
+    /// Build ID of both files, hexadecimal.
     pub build_id: String,
 }
 
 impl Stripped {
-    /// Builds the program in a folder. After each call of its function, it sleeps 500 µs, or its argument in µs.
+    /// Builds the program in a directory. After each call of [`FUNCTION`], the program sleeps: 500 µs, or the number of
+    /// µs given as its argument.
     ///
     /// # Errors
     /// If a tool is missing or fails.
@@ -44,7 +45,7 @@ impl Stripped {
         Ok(Self { build_id: build_id.trim().to_owned(), program, debug_file })
     }
 
-    /// The path at which a machine keeps its debugging information, below `/usr/lib/debug`.
+    /// The path below `/usr/lib/debug` at which a machine would store the debug information.
     pub fn place(&self) -> String {
         let (first, rest) = self.build_id.split_at(2);
         format!(".build-id/{first}/{rest}.debug")

@@ -1,4 +1,4 @@
-//! A testbed of network namespaces, and the commands that run in it.
+//! A testbed of network namespaces, and commands that run in it.
 
 use crate::{retried, Failed};
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath, Namespace, Running};
@@ -22,7 +22,7 @@ use std::{
 /// Environment variable with the path of the program under test, if it is not the one that cargo built.
 pub const PROGRAM: &str = "LATPATH_UNDER_TEST";
 
-/// The path of the program under test: cargo builds it next to the folder of this test program.
+/// The path of the program under test. cargo puts it in the directory above that of this test program.
 pub fn program() -> PathBuf {
     env::var_os(PROGRAM).map(PathBuf::from).unwrap_or_else(|| {
         let me = env::current_exe().expect("this program has a file");
@@ -30,15 +30,15 @@ pub fn program() -> PathBuf {
     })
 }
 
-/// The command under test.
+/// A command that runs the program under test with these arguments.
 pub fn latpath(words: &str) -> Command {
     let mut command = Command::new(program());
-    // Tests do not contact servers that this machine's owner has configured.
+    // Tests must not contact servers that this machine's owner has configured.
     command.args(words.split_whitespace()).env_remove("DEBUGINFOD_URLS");
     command
 }
 
-/// A lab with a path, on which several commands can run at once.
+/// A lab with a path on which several commands can run at the same time.
 pub struct Bench {
     /// The namespaces.
     pub lab: Lab,
@@ -56,7 +56,7 @@ pub fn bench() -> Result<Bench, Failed> {
     Ok(Bench { lab, path })
 }
 
-/// Boots a guest on a path's tap. A second boot is reported as a retry.
+/// Boots a guest on the tap of a path. A second attempt is reported as a retry.
 ///
 /// # Errors
 /// If the guest does not boot.
@@ -82,7 +82,7 @@ impl Bench {
         start(&self.lab, space, command)
     }
 
-    /// Runs a command in a namespace to its end.
+    /// Runs a command in a namespace until it exits.
     ///
     /// # Errors
     /// If the command cannot be started, or still runs after `limit`.
@@ -111,12 +111,12 @@ pub fn start_on_terminal(lab: &Lab, space: &Namespace, mut command: Command) -> 
     let mut kept = File::create(&stdout)?;
     command.env("TERM", "xterm").stdin(its.try_clone()?).stdout(its).stderr(File::create(&stderr)?);
     let running = space.start(command, Signal::SIGKILL)?;
-    // Reading fails when the other side is closed.
+    // Copies until reading fails, which happens when the other side is closed.
     let terminal = thread::spawn(move || drop(io::copy(&mut ours, &mut kept)));
     Ok(Started { running, stdout, stderr, terminal: Some(terminal) })
 }
 
-/// Files for a command's standard output and standard error.
+/// Paths for a command's standard output and standard error.
 fn outputs(lab: &Lab) -> io::Result<(PathBuf, PathBuf)> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let folder = lab.folder().join(format!("command-{}", STARTED.fetch_add(1, Ordering::Relaxed)));
@@ -124,7 +124,7 @@ fn outputs(lab: &Lab) -> io::Result<(PathBuf, PathBuf)> {
     Ok((folder.join("stdout"), folder.join("stderr")))
 }
 
-/// A terminal of 120 columns: this side and the program's. Commands that other tests start do not inherit it.
+/// A terminal of 120 columns: the test's side, and the program's. Commands that other tests start do not inherit them.
 fn terminal() -> io::Result<(File, File)> {
     let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
     let size = libc::winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
@@ -152,7 +152,7 @@ pub struct Started {
 /// A finished command.
 #[derive(Debug)]
 pub struct Finished {
-    /// Exit code; `None` if a signal ended the command.
+    /// Exit code; `None` if a signal terminated the command.
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: String,
@@ -171,12 +171,12 @@ impl Started {
         self.running.signal(signal);
     }
 
-    /// Its process id.
+    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn runs(&mut self) -> bool {
         matches!(self.running.ended(), Ok(None))
     }
@@ -191,7 +191,7 @@ impl Started {
         fs::read_to_string(&self.stdout).unwrap_or_default()
     }
 
-    /// Waits for the command's end, and kills it after `limit`.
+    /// Waits for the command to end; kills it after `limit`.
     ///
     /// # Errors
     /// If the command still runs after `limit`, or its output cannot be read.
@@ -210,7 +210,7 @@ impl Started {
 }
 
 impl Finished {
-    /// The standard output as one JSON value.
+    /// Parses the standard output as one JSON value.
     ///
     /// # Errors
     /// If the exit code is not 0, or the output is not the JSON of a `T`.

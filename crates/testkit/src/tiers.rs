@@ -1,5 +1,5 @@
-//! Tiers of tests: `make check` runs those without requirements, `make test` also those that need root, and `make lab`
-//! those that boot guests or inject long faults.
+//! Tiers of tests: `make check` runs tests without requirements; `make test` also runs those that need root; `make lab`
+//! runs those that boot guests or inject long faults.
 
 use crate::Lack;
 use libtest_mimic::{Arguments, Failed};
@@ -11,17 +11,18 @@ use std::{
     thread,
 };
 
-/// Environment variable with the tier to run: `check`, `test` or `lab`.
+/// Environment variable that selects the tier to run: `check`, `test` or `lab`.
 const TIER: &str = "LATPATH_TIER";
 
-/// Environment variable that says which tests to run while scripts/test runs several programs at once: `together` leaves
-/// those that run alone, `alone` runs only those. Without it, or with another value, the program runs all.
+/// Environment variable with which scripts/test selects tests when it runs several programs at the same time:
+/// `together` skips tests that must run alone, and `alone` runs only those. If it is unset or has another value, the
+/// program runs all tests.
 const TURN_OF: &str = "LATPATH_TURN";
 
 /// The tier of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
-    /// Runs in `make check` and `make test`: has no requirements.
+    /// Runs in `make check` and `make test`; has no requirements.
     Check,
     /// Runs in `make test`.
     Test,
@@ -40,8 +41,8 @@ pub struct Trial {
     side_by_side: bool,
 }
 
-/// A test that runs alone if all its requirements are met, and otherwise is skipped with the first reason. A test
-/// without requirements belongs to `make check`.
+/// A test that runs alone. If a requirement is not met, it is skipped, and the first such requirement is reported. A
+/// test without requirements belongs to `make check`.
 pub fn trial(name: &str, needs: &[Lack], test: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
     let lack = needs.iter().flatten().next().cloned();
     let tier = if needs.is_empty() { Tier::Check } else { Tier::Test };
@@ -49,20 +50,21 @@ pub fn trial(name: &str, needs: &[Lack], test: impl FnOnce() -> Result<(), Faile
 }
 
 impl Trial {
-    /// Moves the test to `make lab`, because it boots a guest or takes long.
+    /// Moves the test to `make lab`, because it boots a guest or takes a long time.
     pub fn in_lab(self) -> Self {
         Self { tier: Tier::Lab, ..self }
     }
 
-    /// Lets the test run at the same time as others of its kind. Such a test has its own namespaces and names, changes
-    /// no shared state, and spends most of its time waiting for packets.
+    /// Allows the test to run at the same time as other such tests. It must have its own namespaces and names, change
+    /// no shared state, and spend most of its time waiting for packets.
     pub fn side_by_side(self) -> Self {
         Self { side_by_side: true, ..self }
     }
 
     fn into_mimic(self) -> libtest_mimic::Trial {
         let Self { name, test, lack, side_by_side, .. } = self;
-        // Changes that a test makes to its thread (CPUs, priority, namespaces) end with the thread.
+        // Run on a separate thread: changes that a test makes to its thread (CPUs, priority, namespaces) then end with
+        // it.
         let test = move || thread::spawn(test).join().unwrap_or_else(|panic| resume_unwind(panic));
         let test = move || match side_by_side {
             true => {
@@ -78,10 +80,10 @@ impl Trial {
     }
 }
 
-/// Lock that a test which runs alone holds for writing.
+/// Lock held for writing by a test that runs alone, and for reading by the others.
 static TURN: RwLock<()> = RwLock::new(());
 
-/// Maximum number of tests that run side by side. They share some two CPUs, and need them for a part of the time.
+/// Maximum number of tests that run side by side. They share about two CPUs, and use them only for a part of the time.
 const AT_ONCE: usize = 3;
 
 /// The command line of this test program.
@@ -89,7 +91,8 @@ pub fn arguments() -> Arguments {
     Arguments::from_args()
 }
 
-/// Whether to run a test: it belongs to the requested tier, or, without one, the command line selects it.
+/// Whether to run a test: whether the command line selects it, and it belongs to the requested tier. Without a tier,
+/// tests of the lab run only if the command line has a filter.
 pub fn runs(arguments: &Arguments, name: &str, tier: Tier) -> bool {
     let fits = |pattern: &str| if arguments.exact { name == pattern } else { name.contains(pattern) };
     let named = arguments.filter.as_deref().is_none_or(fits) && !arguments.skip.iter().any(|s| fits(s));
@@ -103,7 +106,7 @@ pub fn runs(arguments: &Arguments, name: &str, tier: Tier) -> bool {
 }
 
 /// Runs the tests of the tier: first those that may run side by side, then the others one after another. Prints the
-/// number of tests left to other tiers.
+/// number of tests that belong to other tiers.
 pub fn main(tests: Vec<Trial>) -> ExitCode {
     let mut arguments = arguments();
     let (mut now, others): (Vec<Trial>, _) =
@@ -113,7 +116,7 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
         "together" => {
             let alone = now.iter().filter(|test| !test.side_by_side).count();
             if alone > 0 {
-                // After this line, scripts/test runs the program again.
+                // scripts/test runs the program again if it finds this line.
                 println!("left to run alone: {alone}");
             }
             now.retain(|test| test.side_by_side);
@@ -128,7 +131,7 @@ pub fn main(tests: Vec<Trial>) -> ExitCode {
     }
     let conclusion = libtest_mimic::run(&arguments, now.into_iter().map(Trial::into_mimic).collect());
     if arguments.filter.is_none() && !others.is_empty() && turn != "alone" {
-        // scripts/test sums these numbers.
+        // scripts/test adds up these numbers.
         println!("left to other tiers: {}\n", others.len());
     }
     conclusion.exit_code()

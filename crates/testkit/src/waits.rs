@@ -1,5 +1,5 @@
 //! Waits for other processes. A busy machine may keep a process from running for seconds, so a test waits for the state
-//! that it needs, and never for a fixed time.
+//! that it needs, never for a fixed time.
 
 use crate::{Failed, Started};
 use nix::sched::{sched_setaffinity, CpuSet};
@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 /// Maximum duration of a wait, sufficient on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Sleeps between two packets, rows or polls. Use [`until`] to wait for an observable state.
+/// Sleeps between two packets, rows or polls. To wait for an observable state, use [`until`].
 #[allow(clippy::disallowed_methods)] // the one place
 pub fn pace(time: Duration) {
     thread::sleep(time);
 }
 
-/// Sleeps for the duration of a fault, or of a process that will be killed: a time that does not depend on others.
+/// Sleeps for the duration of a fault, or of a process that will be killed: a time that does not depend on other
+/// processes.
 pub fn fault_for(time: Duration) {
     pace(time);
 }
@@ -30,7 +31,7 @@ pub fn until(what: &str, done: impl FnMut() -> bool) -> Result<(), Failed> {
     until_within(LIMIT, what, done)
 }
 
-/// Waits like [`until`], with another limit.
+/// Like [`until`], but with another limit.
 ///
 /// # Errors
 /// If `done` does not return true within `limit`.
@@ -45,10 +46,10 @@ pub fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool)
     Ok(())
 }
 
-/// Waits until a command has printed these words on standard error.
+/// Waits until a command has printed these words to standard error.
 ///
 /// # Errors
-/// If the command ends before, or does not print them within [`LIMIT`].
+/// If the command ends first, or does not print them within [`LIMIT`].
 pub fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
     until(&format!("it says {words:?}"), || {
         let runs = started.runs();
@@ -60,10 +61,10 @@ pub fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
     }
 }
 
-/// Waits until a `latpath subscribe` receives frames.
+/// Waits until a `latpath subscribe` is ready to receive frames.
 ///
 /// # Errors
-/// If the command ends before, or opens no packet socket within [`LIMIT`].
+/// If the command ends first, or opens no packet socket within [`LIMIT`].
 pub fn listens(application: &mut Started) -> Result<(), Failed> {
     let pid = application.pid();
     until("the application listens", || queued(pid).is_some() || !application.runs())?;
@@ -81,14 +82,15 @@ pub fn has_read(application: &Started) -> Result<(), Failed> {
     until("the application has read what came", || queued(application.pid()) == Some(0))
 }
 
-/// Whether all of these packet sockets are empty: the text of /proc/net/packet, of this machine or another.
+/// Whether all packet sockets in this text are empty; `sockets` is the content of /proc/net/packet on this machine or
+/// another.
 pub fn all_read(sockets: &str) -> bool {
     sockets.lines().skip(1).all(|line| line.split_whitespace().nth(6) == Some("0"))
 }
 
 /// Bytes queued in a process's packet socket that is bound to Sampled Values, GOOSE or all protocols; `None` while it
-/// has no such socket. The columns of /proc/net/packet: address, references, type, protocol, device, running, bytes, user,
-/// inode.
+/// has no such socket. The columns of /proc/net/packet are: address, references, type, protocol, device, running,
+/// bytes, user, inode.
 fn queued(pid: u32) -> Option<u64> {
     let sockets = fs::read_to_string(format!("/proc/{pid}/net/packet")).ok()?;
     let own = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -100,7 +102,7 @@ fn queued(pid: u32) -> Option<u64> {
     })
 }
 
-/// Waits until a process is in this state: S for sleeping, T for stopped.
+/// Waits until a process is in this state: S (sleeping), T (stopped).
 ///
 /// # Errors
 /// If the process does not reach the state within [`LIMIT`].
@@ -112,8 +114,8 @@ pub fn is_in_state(pid: u32, state: char) -> Result<(), Failed> {
 }
 
 /// Waits until all packets that devices of this machine have sent are delivered. The softirq that delivers them may run
-/// much later: after each CPU's backlog was empty and a thread has run on the CPU, the last packet taken from the
-/// backlog has been delivered.
+/// much later. But if each CPU's backlog has been empty, and a thread has run on the CPU since, then the last packet
+/// taken from the backlog has been delivered.
 ///
 /// # Errors
 /// If a backlog is not empty within [`LIMIT`].
@@ -132,15 +134,15 @@ pub fn delivered() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Length of each CPU's backlog, packets: the twelfth column of /proc/net/softnet_stat, from Linux 5.10 on.
+/// Length of each CPU's backlog, packets: column 12 of /proc/net/softnet_stat, which exists since Linux 5.10.
 fn backlogs() -> Vec<u64> {
     let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
     let packets = |line: &str| u64::from_str_radix(line.split(' ').nth(11)?, 16).ok();
     text.lines().map(|line| packets(line).unwrap_or(0)).collect()
 }
 
-/// Frames that a device in a process's network namespace has sent; 0 if the device does not exist. Unlike `ip`, this
-/// does not wait for concurrent changes of devices.
+/// Number of frames that a device in a process's network namespace has sent; 0 if the device does not exist. Unlike
+/// `ip`, this does not wait for concurrent configuration changes.
 pub fn sent(pid: u32, device: &str) -> u64 {
     let devices = fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
     let line = devices.lines().find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'));

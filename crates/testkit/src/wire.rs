@@ -1,5 +1,5 @@
-//! Hand-written protobuf, for tests that send messages which no valid end of the agent's protocol would send. The
-//! protocol's tags never change their meaning.
+//! Hand-written protobuf, for tests that send messages that no correct implementation of the agent's protocol would
+//! send. The protocol's tags never change their meaning.
 
 fn varint(mut n: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -11,7 +11,7 @@ fn varint(mut n: u64) -> Vec<u8> {
     bytes
 }
 
-/// A signed number in zigzag encoding.
+/// Zigzag encoding of a signed number.
 pub fn zigzag(n: i64) -> u64 {
     ((n << 1) ^ (n >> 63)) as u64
 }
@@ -21,17 +21,17 @@ pub fn number(tag: u64, n: u64) -> Vec<u8> {
     [varint(tag << 3), varint(n)].concat()
 }
 
-/// A field with bytes, a text or a message.
+/// A length-delimited field: bytes, a string or an embedded message.
 pub fn bytes(tag: u64, of: &[u8]) -> Vec<u8> {
     [varint(tag << 3 | 2), varint(of.len() as u64), of.to_vec()].concat()
 }
 
-/// A field with packed numbers.
+/// A field with packed varints.
 pub fn list(tag: u64, of: &[u64]) -> Vec<u8> {
     bytes(tag, &of.iter().flat_map(|n| varint(*n)).collect::<Vec<_>>())
 }
 
-/// The tag of a message's first field, and the bytes after it.
+/// The tag of a message's first field, and the bytes after the field's key; `None` if they cannot be parsed.
 pub fn tag(mut message: &[u8]) -> Option<(u64, &[u8])> {
     let mut key = 0;
     for shift in (0..64).step_by(7) {

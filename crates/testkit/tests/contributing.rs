@@ -1,5 +1,4 @@
-//! CONTRIBUTING.md is correct: it lists every crate, each below the crates that it uses, and the files that it names
-//! exist.
+//! Checks CONTRIBUTING.md: it lists every crate, each below the crates that it uses, and the files that it names exist.
 
 use latpath_model::{Passage, PointKind, StreamSpec};
 use latpath_protocols::ProtocolId;
@@ -15,11 +14,11 @@ fn read(file: impl AsRef<Path>) -> String {
     fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()))
 }
 
-/// The crates of the page's table, in order.
+/// The crates in the page's table, in order.
 fn listed() -> Vec<String> {
     let page = read("CONTRIBUTING.md");
     let row = |line: &str| Some(line.strip_prefix("| `crates/")?.split_once('`')?.0.to_owned());
-    // Rows with a path belong to the tables of the sections on extensions.
+    // Rows that contain a path belong to the tables in the sections on extensions.
     page.lines().filter_map(row).filter(|name| !name.contains('/')).collect()
 }
 
@@ -35,7 +34,7 @@ fn every_crate_is_listed_once() {
     assert_eq!(listed.len(), there.len());
 }
 
-/// A library states `doctest = false` exactly if its documentation has no block of code: each build of examples costs
+/// A library sets `doctest = false` exactly if its documentation has no code block, because building its examples takes
 /// seconds.
 #[test]
 fn examples_of_documentation_run() {
@@ -90,8 +89,8 @@ fn built(options: &[&str]) -> BTreeSet<String> {
     printed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).filter(|line| !line.is_empty()).collect()
 }
 
-/// Building the program and then its tests builds no dependency twice: crates/latpath/Cargo.toml enables the features
-/// that tests add.
+/// Building the program and then its tests builds no dependency twice, because crates/latpath/Cargo.toml enables the
+/// features that the tests add.
 #[test]
 fn what_the_program_shares_with_tests_is_built_once() {
     let program = built(&["-p", "latpath", "-e", "normal,no-proc-macro"]);
@@ -125,7 +124,7 @@ fn a_test_waits_for_what_it_must_see_and_never_for_a_while() {
             text.match_indices(call).any(is_call)
         })
     };
-    // clippy.toml forbids other forms of a sleep.
+    // waits.rs holds the permitted sleeps; clippy.toml forbids any other way to sleep.
     files.retain(|path| !path.ends_with("testkit/src/waits.rs") && sleeps(path));
     assert!(
         files.is_empty(),
@@ -134,7 +133,7 @@ fn a_test_waits_for_what_it_must_see_and_never_for_a_while() {
     );
 }
 
-/// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
+/// Files with the extension `rs`, `h` or `c` below a folder, except tests and examples.
 fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -163,7 +162,7 @@ fn files_that_say(words: &[&str]) -> BTreeSet<String> {
     files.iter().filter(|path| says(path)).map(short).collect()
 }
 
-/// The files to write according to the section "To add a … NAME", with a member's name in place of NAME.
+/// The files to edit according to the section "To add a … NAME", with `name` substituted for NAME.
 fn files_to_write(section: &str, name: &str) -> BTreeSet<String> {
     let page = read("CONTRIBUTING.md");
     let (_, text) = page.split_once(&format!("\n## To add {section}\n")).unwrap_or_else(|| panic!("no {section:?}"));
@@ -172,7 +171,7 @@ fn files_to_write(section: &str, name: &str) -> BTreeSet<String> {
     let rows = rows.take_while(|line| line.starts_with("| `"));
     let files: BTreeSet<String> = rows.filter_map(|row| Some(row.split('`').nth(1)?.replace("NAME", name))).collect();
     assert!((1..=3).contains(&files.len()), "{section} takes {} files", files.len());
-    // The tests that the section names exist.
+    // The tests that the section's commands run must exist.
     for command in text.lines().filter(|line| line.starts_with("    ") && line.contains("cargo test")) {
         let words: Vec<&str> = command.split('#').next().unwrap_or_default().split_whitespace().collect();
         let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1).copied());
@@ -204,7 +203,8 @@ fn a_protocol_takes_the_files_that_the_page_names() {
 
 #[test]
 fn a_point_takes_the_files_that_the_page_names() {
-    // On the route, optional, and at its end. `latpath path` names its own points, and XDP has its own programs.
+    // Samples of a point on the route, an optional one, and one at its end. packet.rs is left out because `latpath
+    // path` names its points itself, and xdp.h because XDP has its own programs.
     for (kind, lost) in [
         (PointKind::VmRead, "\"vm-read and app-read\""),
         (PointKind::OvsSlow, "\"ovs-upcall and ovs-slow\""),
@@ -225,7 +225,8 @@ fn a_cause_takes_the_files_that_the_page_names() {
     for (name, id) in [("QdiscHeld", "qdisc-held"), ("Stopped", "stopped"), ("SoftirqWait", "softirq-wait")] {
         let mut named = files_that_name(&format!("Cause::{name}"));
         named.extend(files_that_say(&[&format!("{name} \"{id}\"")]));
-        // A rule may query its own cause again; the printed text of a queueing discipline depends on its kind.
+        // Left out: a rule may query its own cause again, and the text printed for a queueing discipline depends on its
+        // kind.
         named.retain(|file| !file.contains("/explain/") && !file.ends_with("cause/src/cross_machine.rs"));
         let is_listed = |file: &String| files.iter().any(|listed| file.starts_with(listed.trim_end_matches('/')));
         let others: Vec<_> = named.iter().filter(|file| !is_listed(file)).collect();
@@ -255,7 +256,7 @@ fn an_exporter_takes_the_files_that_the_page_names() {
     assert!(others.is_empty() && !named.is_empty(), "to add jsonl: {others:?} beside {files:?}");
 }
 
-/// The text of all files in a crate's folder, without comments and unit tests.
+/// The text of all files in a crate's folder, except comments and unit tests.
 fn text_of(folder: &str) -> String {
     let mut files = Vec::new();
     sources(&root().join(folder), &mut files);
@@ -296,7 +297,7 @@ fn the_pages_of_streams_have_the_table_of_protocols() {
     pages::holds_table("docs/streams.md", "| protocol | its own fields |", &rows, THIS_TEST);
 }
 
-/// Only tables list all protocols; sentences link to them. The README gives examples.
+/// Only tables list all protocols; sentences link to the table. The README gives examples.
 #[test]
 fn no_sentence_of_a_page_lists_the_protocols_by_hand() {
     let pages = fs::read_dir(root().join("docs")).expect("the pages").flatten().map(|page| page.path());
@@ -319,8 +320,8 @@ fn each_kind_of_point_has_a_program_and_a_test_that_sees_it() {
     tests(&root().join("crates/latpath/tests"), &mut files);
     let expected: String = files.iter().map(read).collect();
     for kind in PointKind::ALL {
-        // Some times are computed, or belong to other events; a VM's packet is nic-rx or tx on the VM's own device;
-        // ping takes its own times.
+        // No program is expected for points whose times are computed or come from other events, for packets from a VM
+        // (they are nic-rx or tx on the VM's own device), or for ping's points (ping takes the times itself).
         let is_taken_elsewhere = matches!(kind.info().passage, Passage::FromVm | Passage::FromApplication);
         let is_derived = kind.is_computed() || is_taken_elsewhere || kind.is_at_door();
         let program = format!("POINT_{}", in_c(kind));
@@ -333,16 +334,16 @@ fn each_kind_of_point_has_a_program_and_a_test_that_sees_it() {
 
 #[test]
 fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
-    // Macros make the programs of queues.
+    // Macros generate the programs of queues.
     for name in ["exits", "flight", "probe", "profile"] {
         let (programs, loader) = (text_of(&format!("crates/{name}/bpf")), text_of(&format!("crates/{name}/src")));
-        // The crate `bpf` names the programs of interrupt vectors.
+        // The crate `bpf` names the programs attached to interrupt vectors.
         let loader = loader + &text_of("crates/bpf/src");
         let names = programs.split("int BPF_PROG(").skip(1).filter_map(|rest| rest.split([',', ')']).next());
         // Programs that take an untyped context.
         let plain =
             programs.split("\nSEC(\"").skip(1).filter_map(|rest| rest.split_once("\nint ")?.1.split('(').next());
-        // The program of perf events is loaded separately.
+        // The program for perf events is loaded separately.
         let plain = plain.filter(|plain| *plain != "BPF_PROG" && name != "profile");
         let names: Vec<_> = names.chain(plain).filter(|name| !name.contains('#') && *name != "name").collect();
         assert!(!names.is_empty(), "{name} has no programs");
@@ -352,8 +353,8 @@ fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
     }
 }
 
-/// Files that create points: from events at a guest's door, from samples, send times and ping's stamps, from the events
-/// of `latpath path`, from the kernel's table.
+/// Files that create points: from events at a guest's door, from samples, from send times, from ping's stamps, from the
+/// events of `latpath path`, and from the kernel's table.
 const MAKERS: [&str; 6] = [
     "crates/follow/src/door.rs",
     "crates/journey/src/sampling.rs",
@@ -362,10 +363,10 @@ const MAKERS: [&str; 6] = [
     "crates/path/src/packet.rs",
     "crates/probe/src/points.rs",
 ];
-/// Files with the programs of points.
+/// Files with the programs that record points.
 const PROGRAMS: [&str; 2] = ["crates/probe/bpf/probe.bpf.c", "crates/probe/bpf/xdp.h"];
 
-/// The files whose code has this whole word.
+/// The files whose code contains this as a whole word.
 fn files_that_name(word: &str) -> BTreeSet<String> {
     let has = |file: &String| {
         let code = code(&root().join(file));
@@ -377,7 +378,7 @@ fn files_that_name(word: &str) -> BTreeSet<String> {
 
 #[test]
 fn nothing_decides_by_the_name_of_a_kind_of_point() {
-    // Every kind: on the route, off it, optional, at its end.
+    // All kinds: on the route, off the route, optional, and at its end.
     for kind in PointKind::ALL {
         for (word, allowed) in
             [(format!("PointKind::{kind:?}"), &MAKERS[..]), (format!("POINT_{}", in_c(kind)), &PROGRAMS)]
@@ -393,7 +394,7 @@ fn nothing_decides_by_the_name_of_a_kind_of_point() {
     assert_eq!(files_that_say(&["use PointKind::", "PointKind::{", "PointKind::*"]), BTreeSet::new());
 }
 
-/// Code without the contents of strings and comments.
+/// The code with strings and comments removed.
 fn without_texts(code: &str) -> String {
     let mut out = String::with_capacity(code.len());
     let mut rest = code;
@@ -410,7 +411,7 @@ fn without_texts(code: &str) -> String {
                 (at + 1).min(rest.len())
             }
             '\'' if rest[1..].starts_with('\\') => 2 + rest[2..].char_indices().nth(1).map_or(0, |(at, _)| at) + 1,
-            // A character, not a lifetime.
+            // A character literal, not a lifetime.
             '\'' if rest.chars().nth(2) == Some('\'') => ends("'"),
             _ => 0,
         };
@@ -419,7 +420,7 @@ fn without_texts(code: &str) -> String {
                 out.push(c);
                 rest = &rest[c.len_utf8()..];
             }
-            // A skip that ends within a character leaves no rest.
+            // If the skip ends within a multi-byte character, the rest is dropped.
             skip => rest = rest.get(skip..).unwrap_or_default(),
         }
     }
@@ -431,7 +432,7 @@ fn arms(code: &str) -> Vec<Vec<String>> {
     let starts = code.match_indices("match ").filter(|(at, _)| !code[..*at].ends_with(|c: char| c.is_alphanumeric()));
     let of_match = |(at, _): (usize, &str)| {
         let (mut depth, mut open, mut patterns) = (0_i32, None, Vec::new());
-        // Start of the current pattern; `None` within the value of an arm.
+        // Start of the current pattern; `None` while inside an arm's value.
         let mut pattern: Option<usize> = None;
         let mut before = ' ';
         for (i, c) in code[at..].char_indices().map(|(i, c)| (at + i, c)) {
@@ -443,7 +444,7 @@ fn arms(code: &str) -> Vec<Vec<String>> {
                     if open.is_some() && depth == 0 {
                         break;
                     }
-                    // A block ends its arm, with a comma or without one.
+                    // A block ends its arm, with or without a comma.
                     if c == '}' && depth == 1 && open.is_some() && pattern.is_none() {
                         pattern = Some(i + 1);
                     }
@@ -469,7 +470,7 @@ fn arms_are_found() {
     assert_eq!(without_texts("a(\"{\\\"\", '{', '\\n', &'a str) // {\nb"), "a(, , , &'a str) \nb");
 }
 
-/// Enums that grow: a match on their members must name all of them.
+/// Enums that are expected to grow: a match that names some of their variants must name all of them.
 const GROWING: [&str; 11] = [
     "PointKind",
     "Passage",
@@ -491,7 +492,7 @@ fn no_arm_decides_for_points_causes_and_protocols_that_are_to_come() {
     let mut matches = 0;
     for path in files.iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
         for patterns in arms(&without_texts(&code(path))) {
-            // A guard may test for a member.
+            // Guards are cut off, because a guard may test for a variant.
             let before_guard = |pattern: &String| pattern.split(" if ").next().unwrap_or_default().to_owned();
             let bare: Vec<String> = patterns.iter().map(before_guard).collect();
             let names = |list: &&str| bare.iter().any(|pattern| pattern.contains(&format!("{list}::")));
@@ -516,7 +517,7 @@ fn lines_of_pages_wrap_at_120_columns() {
     let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page));
     let mut long = Vec::new();
     for path in pages.chain(top) {
-        // Rows of tables, headings and output of programs do not wrap.
+        // Table rows, headings and program output are not wrapped.
         let mut is_quoted = false;
         for (at, line) in read(&path).lines().enumerate() {
             is_quoted ^= line.trim_start().starts_with("```");

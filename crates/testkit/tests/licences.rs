@@ -30,7 +30,7 @@ fn contained() -> Packages {
 fn listed() -> Packages {
     let text = read("THIRD-PARTY.txt");
     let rule = format!("\n{}\n", "-".repeat(80));
-    // A licence may contain such a line too.
+    // A licence's text may contain such a rule too, so a part must begin with a heading that ends in `)`.
     let parts = text.split(&rule).filter(|part| part.lines().next().is_some_and(|name| name.ends_with(')')));
     let packages = parts.flat_map(|part| part.split("\n\n").nth(1).unwrap_or_default().lines());
     let words = packages.filter(|line| line.starts_with("  ")).map(|line| line.split_whitespace().map(str::to_owned));

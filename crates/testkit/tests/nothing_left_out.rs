@@ -1,5 +1,5 @@
-//! All code is also used: each Rust file is a module of its crate, and each implementation of an extensible list is in
-//! its table. Without these tests, a forgotten line would only leave the new code out.
+//! All code is used: each Rust file is a module of its crate, and each implementation of an extensible list is in its
+//! table. Without these tests, new code could be left out unnoticed because of a forgotten line.
 
 use std::{collections::BTreeSet, fs, path::Path, path::PathBuf};
 
@@ -31,8 +31,8 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files that may declare a file as a module: those of the folder's own module, or, in a folder of tests or
-/// examples, each program.
+/// The files that may declare a file as a module: the folder's own module file or, in a folder of tests or examples,
+/// any program.
 fn parents(file: &Path) -> Vec<PathBuf> {
     let folder = match file.ends_with("mod.rs") {
         true => file.parent().and_then(Path::parent).expect("a folder"),
@@ -60,7 +60,7 @@ fn each_rust_file_is_a_program_or_a_module() {
             continue;
         }
         let name = if file.ends_with("mod.rs") { stem(folder) } else { stem(file) };
-        // The table of protocols declares their modules.
+        // A protocol's module has no `mod` line: the table of protocols declares it.
         let declares = |text: &str| text.contains(&format!("mod {name};")) || text.contains(&format!("    {name}::"));
         if !parents(file).iter().any(|parent| declares(&read(parent))) {
             left_out.push(file.strip_prefix(root()).expect("below the root").display().to_string());

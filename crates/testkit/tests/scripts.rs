@@ -28,7 +28,7 @@ test)
 esac
 "#;
 
-/// A test program whose two tests are skipped and whose third passes.
+/// A test program with two skipped tests and one that passes.
 const PLAIN: &str = r#"#!/bin/sh
 [ "$*" = "a word" ] && echo "test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out"
 "#;
@@ -39,7 +39,7 @@ together) echo "left to run alone: 2"; echo "test result: ok. 3 passed; 0 failed
 alone) echo "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out" ;;
 esac
 "#;
-/// A test program that ends in its first test, if it is to.
+/// A test program that is killed during its first test if `$KILLED` is set.
 const KILLED: &str = r#"#!/bin/sh
 [ -z "$KILLED" ] || { echo "test one ... "; kill -9 $$; }
 "#;

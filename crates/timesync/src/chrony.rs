@@ -1,5 +1,5 @@
-//! chronyd's state by its monitoring protocol (`candm.h` of chrony, version 6): UDP port 323 on loopback, or its unix
-//! socket, which only root may use.
+//! Reads chronyd's state over its monitoring protocol (`candm.h` of chrony, version 6): UDP port 323 on loopback, or
+//! its unix socket, which only root may use.
 
 use latpath_model::Ns;
 use schemars::JsonSchema;
@@ -23,11 +23,11 @@ const REPLY_SOURCE_DATA: u16 = 3;
 const REPLY_TRACKING: u16 = 5;
 /// Length of a reply's header, bytes.
 const HEADER: usize = 28;
-/// Length of each request, bytes: chronyd ignores one that is shorter than its reply.
+/// Length of each request, bytes: chronyd ignores a request that is shorter than its reply.
 const LENGTH: usize = 128;
-/// Maximum sources that are read.
+/// Maximum number of sources read.
 const MAX_SOURCES: u32 = 32;
-/// Wait for an answer.
+/// Time to wait for an answer.
 const ANSWER: Duration = Duration::from_millis(200);
 /// chronyd's unix socket.
 const SOCKET: &str = "/run/chrony/chronyd.sock";
@@ -51,11 +51,11 @@ impl Default for ChronyAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Chrony {
-    /// Whether it is synchronised to a source.
+    /// Whether the system clock is synchronised to a source.
     pub synchronised: bool,
-    /// The system clock minus the time that chronyd estimates, ns; it slews the difference away.
+    /// The system clock minus chronyd's estimate of the true time, ns; chronyd corrects the difference by slewing.
     pub offset_ns: Ns,
-    /// Maximum error of the system clock, ns: that offset, the root dispersion and half the root delay (RFC 5905).
+    /// Maximum error of the system clock, ns: `offset_ns`, the root dispersion and half the root delay (RFC 5905).
     pub bound_ns: Ns,
     /// Offset that the last measurement found, ns.
     pub last_offset_ns: Ns,
@@ -71,13 +71,13 @@ pub struct Chrony {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ChronySource {
-    /// Address of a server, or the identifier of a reference clock: `PTP0`.
+    /// Address of a server, or the identifier of a reference clock, e.g. `PTP0`.
     pub name: String,
-    /// Whether it is a reference clock of this machine: shared memory, a PHC.
+    /// Whether it is a reference clock on this machine, e.g. shared memory or a PHC.
     pub is_reference_clock: bool,
     /// Whether chronyd follows it.
     pub selected: bool,
-    /// Why it is not: `falseticker`, `unreachable`, …; `selectable` if it could be.
+    /// Why chronyd does not follow it: `falseticker`, `unreachable`, …; `selectable` if it could be followed.
     pub state: String,
     /// Time since its last sample, ns.
     pub age_ns: Ns,
@@ -115,7 +115,7 @@ impl Line {
         Ok(Self::Udp(socket))
     }
 
-    /// chronyd requires the client's socket in its own directory.
+    /// Connects to chronyd's unix socket. The client's socket is in the same directory, because chronyd requires that.
     fn unix(server: &Path) -> io::Result<Self> {
         let directory = server.parent().unwrap_or(Path::new("/"));
         let path = directory.join(format!("latpath.{}.sock", std::process::id()));
@@ -163,7 +163,7 @@ impl Line {
     }
 }
 
-/// Data of a successful reply to this request.
+/// Data of a successful reply to the request with this command and sequence number.
 fn reply_data(bytes: &[u8], command: u16, reply: u16, sequence: u32) -> Option<&[u8]> {
     let head = bytes.get(..HEADER)?;
     let u16_at = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -174,7 +174,7 @@ fn reply_data(bytes: &[u8], command: u16, reply: u16, sequence: u32) -> Option<&
 /// Reads chronyd's state.
 ///
 /// # Errors
-/// chronyd is not running, does not permit it, or answers otherwise than expected.
+/// chronyd is not running, denies access, or sends an unexpected answer.
 pub fn read(address: &ChronyAddress) -> io::Result<Chrony> {
     let by_udp = Line::udp(address.port).and_then(|line| read_over(&line));
     match by_udp {
@@ -210,7 +210,7 @@ impl Fields<'_> {
     fn ns(&self, at: usize) -> Option<Ns> {
         self.u32(at).map(float_ns)
     }
-    /// An address with its family: 20 bytes.
+    /// An address, preceded by its family: 20 bytes.
     fn address(&self, at: usize) -> Option<String> {
         Some(match self.u16(at + 16)? {
             1 => Ipv4Addr::from(self.u32(at)?).to_string(),
@@ -220,7 +220,7 @@ impl Fields<'_> {
     }
 }
 
-/// A number of chrony's protocol as ns; the value saturates, and is rounded away from zero.
+/// Converts a floating-point number of chrony's protocol to ns, saturating and rounding away from zero.
 fn float_ns(bits: u32) -> Ns {
     const COEFFICIENT_BITS: u32 = 25;
     let exponent = (bits as i32) >> COEFFICIENT_BITS;
@@ -238,7 +238,7 @@ fn tracking(data: &[u8]) -> Option<Chrony> {
     Some(Chrony {
         synchronised: f.u32(0)? != 0 && f.u16(26)? != LEAP_UNSYNCHRONISED,
         stratum: f.u16(24)?,
-        // Positive if the clock is slow, in chrony's sign.
+        // In chrony's sign, the correction is positive if the clock is slow.
         offset_ns: correction.saturating_neg(),
         bound_ns: bound_ns.max(0),
         last_offset_ns: f.ns(44)?,
@@ -253,7 +253,7 @@ fn source(data: &[u8]) -> Option<ChronySource> {
     let f = Fields(data);
     let is_reference_clock = f.u16(26)? == REFERENCE_CLOCK;
     let name = match is_reference_clock {
-        // The name of a reference clock is the four letters in the address field.
+        // For a reference clock, the address field contains its four-letter name.
         true => f.array::<4>(0)?.into_iter().filter(u8::is_ascii_graphic).map(char::from).collect(),
         false => f.address(0)?,
     };

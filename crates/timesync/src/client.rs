@@ -1,4 +1,4 @@
-//! Management messages over a unix socket of ptp4l.
+//! Management messages over ptp4l's unix socket.
 
 use crate::management::{parse, request, Answer, Content, DataSet};
 use std::fs;
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Wait for an answer, which ptp4l sends within a millisecond unless it is kept from its CPU.
+/// Time to wait for an answer; ptp4l sends it within a millisecond unless it does not get its CPU.
 const ANSWER: Duration = Duration::from_millis(200);
-/// Requests sent at once while the domain is searched; ptp4l's socket queues at least 10.
+/// Requests sent at once while searching for the domain; the queue of ptp4l's socket holds at least 10.
 const BATCH: usize = 8;
-/// Wait for an answer to a batch.
+/// Time to wait for an answer to a batch.
 const BATCH_ANSWER: Duration = Duration::from_millis(15);
-/// Maximum ports of an instance that are read.
+/// Maximum number of ports read per instance.
 const MAX_PORTS: usize = 64;
 /// Length of the longest answer, bytes.
 const MAX_MESSAGE: usize = 1500;
 
-/// Number of sockets of this process so far, which makes their names unique.
+/// Number of sockets that this process has opened so far; makes their names unique.
 static SOCKETS: AtomicU32 = AtomicU32::new(0);
 
-/// A domain and a transportSpecific: ptp4l ignores messages with others.
+/// A domain and a transportSpecific: ptp4l ignores messages whose values differ from its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Domain {
     /// domainNumber.
@@ -33,11 +33,11 @@ pub struct Domain {
     pub transport_specific: u8,
 }
 
-/// A connection to one socket of ptp4l. Dropping it removes its own socket.
+/// A connection to one ptp4l socket. Dropping it removes the client's own socket.
 #[derive(Debug)]
 pub struct Client {
     socket: UnixDatagram,
-    /// This end's socket in the file system.
+    /// Path of the client's socket in the file system; `None` if its name is abstract.
     path: Option<PathBuf>,
     domain: Domain,
     sequence: u16,
@@ -50,12 +50,13 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Connects to the socket at `server`, and finds the domain: the configured one, or any that is answered.
+    /// Connects to the socket at `server`, and finds the domain: the configured one, or any in which ptp4l answers.
     ///
     /// # Errors
-    /// The socket does not exist, belongs to a dead ptp4l, needs other permissions, or nothing answers.
+    /// The socket does not exist, belongs to a dead ptp4l, requires other permissions, or nothing answers.
     pub fn connect(server: &Path, configured: Option<Domain>) -> io::Result<Self> {
-        // An abstract name leaves no file and works across mount namespaces, but only in one network namespace.
+        // An abstract name leaves no file and works across mount namespaces, but only within one network namespace; a
+        // path is tried next.
         let mut silent = None;
         for bind in [bind_abstract, bind_path] {
             let (socket, path) = bind()?;
@@ -70,7 +71,7 @@ impl Client {
         Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in any domain"))
     }
 
-    /// The domain that answers.
+    /// The domain in which ptp4l answers.
     pub fn domain(&self) -> Domain {
         self.domain
     }
@@ -107,7 +108,8 @@ impl Client {
         Ok(false)
     }
 
-    /// The data set, of each port if it is a port's: at most `expected`. Empty if ptp4l does not have it or is silent.
+    /// Requests a data set: one for the whole clock or, if it is a port's, one per port, at most `expected`. Empty if
+    /// ptp4l does not have it or does not answer.
     ///
     /// # Errors
     /// The socket's error: ptp4l has ended.
@@ -154,7 +156,7 @@ fn bind_abstract() -> io::Result<Bound> {
     Ok((socket, None))
 }
 
-/// Binds a socket in the file system, whose connection accepts datagrams of ptp4l alone.
+/// Binds a socket in the file system; once connected, it accepts datagrams only from ptp4l.
 fn bind_path() -> io::Result<Bound> {
     let directory = directory();
     remove_left(&directory);
@@ -166,7 +168,7 @@ fn bind_path() -> io::Result<Bound> {
     Ok((socket, Some(path)))
 }
 
-/// `/run`, where pmc has its socket, because services often see another `/tmp`.
+/// Directory of the client's socket: for root `/run`, as for pmc's, because services often see another `/tmp`.
 fn directory() -> PathBuf {
     match nix::unistd::geteuid().is_root() {
         true => "/run".into(),
@@ -174,7 +176,7 @@ fn directory() -> PathBuf {
     }
 }
 
-/// Removes the sockets of killed processes.
+/// Removes sockets that killed processes left behind.
 fn remove_left(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();

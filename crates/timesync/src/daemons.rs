@@ -1,4 +1,4 @@
-//! The daemons that steer clocks on this machine, with the contents of their command lines and configurations.
+//! The daemons that steer clocks on this machine, with their command lines and configurations.
 
 use crate::client::Domain;
 use latpath_linux::proc::Root;
@@ -8,22 +8,22 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum processes that are looked through.
+/// Maximum number of processes examined.
 const MAX_PROCESSES: usize = 100_000;
-/// Maximum length of a configuration, bytes.
+/// Maximum size of a configuration file, bytes.
 const MAX_CONFIGURATION: u64 = 1 << 20;
-/// Maximum sockets of one directory.
+/// Maximum number of sockets per directory.
 const MAX_SOCKETS: usize = 64;
-/// Maximum entries of one directory.
+/// Maximum number of entries read per directory.
 const MAX_ENTRIES: usize = 4096;
 
-/// Directories of ptp4l's sockets: linuxptp up to 4.4, later, and those of timemaster.
+/// Directories of ptp4l's sockets: for linuxptp up to 4.4, for later versions, and for timemaster.
 const DIRECTORIES: [&str; 3] = ["run", "run/ptp", "run/timemaster"];
 
 /// A process that steers clocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Its process.
+    /// Its process ID.
     pub pid: u32,
     /// `ptp4l`, `phc2sys`, `chronyd`, …
     pub name: String,
@@ -34,7 +34,7 @@ pub struct Daemon {
 /// Names of the daemons, as in `/proc/PID/comm`.
 const NAMES: [&str; 7] = ["ptp4l", "phc2sys", "ts2phc", "chronyd", "timemaster", "ntpd", "systemd-timesyn"];
 
-/// Interval at which all processes are read again, ns: a process may become a daemon long after its start (exec).
+/// Interval at which all processes are read again, ns: a process may become a daemon long after its start, by exec.
 const FULL_SEARCH_EVERY: Ns = 60_000_000_000;
 
 /// Searches for the daemons repeatedly. On a host with thousands of processes, reading all of them takes tens of
@@ -42,21 +42,22 @@ const FULL_SEARCH_EVERY: Ns = 60_000_000_000;
 #[derive(Debug, Default)]
 pub struct DaemonSearch {
     found: Vec<Daemon>,
-    /// The other processes, ascending.
+    /// Process IDs of the other processes, ascending.
     others: Vec<u32>,
-    /// Those of [`Self::others`] that the last search saw for the first time: they may have been between fork and exec.
+    /// Members of [`Self::others`] that the last search found for the first time. They may have been between fork and
+    /// exec, so the next search reads them again.
     young: Vec<u32>,
-    /// The identifier that the kernel assigned last.
+    /// The process ID that the kernel assigned last.
     last_pid: Option<u32>,
     full_due: Option<Ns>,
 }
 
 impl DaemonSearch {
-    /// The running daemons, by their processes; `now` is `CLOCK_MONOTONIC`, ns.
+    /// Finds the running daemons, in order of process ID; `now` is `CLOCK_MONOTONIC`, ns.
     pub fn search(&mut self, root: &Root, now: Ns) -> &[Daemon] {
         let has_ended = |daemon: &Daemon| comm(root, daemon.pid).as_deref() != Some(&daemon.name);
         let is_full = self.full_due.is_none_or(|due| now >= due) || self.found.iter().any(has_ended);
-        // The last word of /proc/loadavg. Without it, each search counts as after a new process.
+        // The last word of /proc/loadavg. If it cannot be read, each search assumes that a process has started.
         let last_pid = root.text("proc/loadavg").and_then(|text| text.split_whitespace().last()?.parse().ok());
         if !is_full && self.young.is_empty() && last_pid.is_some() && last_pid == self.last_pid {
             return &self.found;
@@ -84,7 +85,7 @@ impl DaemonSearch {
         &self.found
     }
 
-    /// The daemons of the last search.
+    /// The daemons found by the last search.
     pub fn found(&self) -> &[Daemon] {
         &self.found
     }
@@ -95,7 +96,7 @@ fn comm(root: &Root, pid: u32) -> Option<String> {
 }
 
 impl Daemon {
-    /// The daemon that this process is, if it is one.
+    /// Reads the daemon with this process ID; `None` if the process is not one of [`NAMES`].
     fn of(root: &Root, pid: u32) -> Option<Self> {
         let name = comm(root, pid).filter(|name| NAMES.contains(&name.as_str()))?;
         let line = root.text(&format!("proc/{pid}/cmdline")).unwrap_or_default();
@@ -103,7 +104,7 @@ impl Daemon {
         Some(Self { pid, name, arguments })
     }
 
-    /// Whether it belongs to root, and sees the same files as this process.
+    /// Whether it runs as root, in the mount namespace of this process.
     fn is_of_root(&self, root: &Root) -> bool {
         let folder = format!("proc/{}", self.pid);
         let owner = std::fs::metadata(root.path(&folder)).map(|found| found.uid());
@@ -111,7 +112,7 @@ impl Daemon {
         owner.is_ok_and(|uid| uid == 0) && mounts(&self.pid.to_string()) == mounts("self")
     }
 
-    /// The value of an option: `-s eth0`, `-seth0`, `--uds_address=/run/x`.
+    /// The value of an option, e.g. `-s eth0`, `-seth0` or `--uds_address=/run/x`.
     pub fn option(&self, name: &str) -> Option<&str> {
         let mut words = self.arguments.iter().map(String::as_str);
         while let Some(word) = words.next() {
@@ -130,7 +131,7 @@ impl Daemon {
 /// Configuration of a ptp4l.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configured {
-    /// Its sockets, the one for readers first.
+    /// Its sockets, the read-only one first.
     pub sockets: Vec<PathBuf>,
     /// Its domain; `None` if the configuration cannot be read.
     pub domain: Option<Domain>,
@@ -139,8 +140,8 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Reads the configuration of a running ptp4l. As root, only that of a ptp4l of root in the same mount namespace:
-    /// any user may call a process ptp4l, and name any file.
+    /// Reads the configuration of a running ptp4l. If this process is root, ptp4l must also run as root, in the same
+    /// mount namespace: any user may call a process ptp4l, and name any file.
     pub fn of(root: &Root, daemon: &Daemon) -> Self {
         if nix::unistd::geteuid().is_root() && !daemon.is_of_root(root) {
             return Self::default();
@@ -172,7 +173,7 @@ impl Configured {
     }
 }
 
-/// The options of `[global]` in a configuration file of linuxptp.
+/// Adds the `[global]` options of a linuxptp configuration file.
 fn global(text: &str, mut options: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut is_global = false;
     for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
@@ -185,7 +186,7 @@ fn global(text: &str, mut options: BTreeMap<String, String>) -> BTreeMap<String,
     options
 }
 
-/// The sockets at the usual places, those for readers first. `root` is `/` except in tests.
+/// The sockets at the usual places, read-only ones first. `root` is `/` except in tests.
 pub fn usual_sockets(root: &Root) -> Vec<PathBuf> {
     let mut sockets = Vec::new();
     for directory in DIRECTORIES {
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(found[1].option("-i"), Some("eth1"));
     }
 
-    /// Names by their processes.
+    /// Process IDs and names of the daemons.
     fn names(daemons: &[Daemon]) -> Vec<(u32, &str)> {
         daemons.iter().map(|daemon| (daemon.pid, daemon.name.as_str())).collect()
     }
@@ -260,10 +261,10 @@ mod tests {
         last_pid(42);
         let (mut search, s) = (DaemonSearch::default(), 1_000_000_000);
         assert_eq!(names(search.search(&root, 0)), [(41, "ptp4l")]);
-        // An exec without a new process is seen within a minute.
+        // An exec in an existing process is noticed within a minute.
         process(dir.path(), 42, "chronyd", &["chronyd"]);
         assert_eq!(names(search.search(&root, 5 * s)), [(41, "ptp4l")]);
-        // Between fork and exec at the first search.
+        // At the first search, the process is between fork and exec.
         process(dir.path(), 43, "(phc2sys)", &["systemd"]);
         last_pid(43);
         assert_eq!(names(search.search(&root, 10 * s)), [(41, "ptp4l")]);
@@ -271,7 +272,7 @@ mod tests {
         assert_eq!(names(search.search(&root, 15 * s)), [(41, "ptp4l"), (43, "phc2sys")]);
         assert_eq!(search.found()[1].option("-s"), Some("eth0"));
         assert_eq!(names(search.search(&root, 60 * s)), [(41, "ptp4l"), (42, "chronyd"), (43, "phc2sys")]);
-        // The end of a daemon is seen at once.
+        // The end of a daemon is noticed at the next search.
         fs::remove_dir_all(dir.path().join("proc/41")).unwrap();
         assert_eq!(names(search.search(&root, 65 * s)), [(42, "chronyd"), (43, "phc2sys")]);
     }

@@ -5,7 +5,7 @@ use crate::state::ClockReport;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Output of `latpath clocks --json`; with `--watch`, a line of it.
+/// Output of `latpath clocks --json`; with `--watch`, one line of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClocksDocument {
     /// State of the clocks.

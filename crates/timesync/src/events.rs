@@ -1,7 +1,8 @@
 //! Finds events in successive states of the clocks: steps, swings of a servo, changes of the grandmaster, starvation.
 //!
-//! An offset is judged against the mean size of the offsets before. Noise of Gaussian or Laplacian shape, also slowly
-//! wandering, does not reach the limits in a day; a servo that swings does within two measurements.
+//! The size of an offset is its absolute value. It is compared with the mean size of the offsets before it. Gaussian or
+//! Laplacian noise, even with slow wander, stays below the limits for a day; a swinging servo exceeds them within two
+//! measurements.
 
 use crate::management::{ClockIdentity, PortState};
 use crate::state::{ClockReport, LinkState, PtpInstance, SYSTEM_CLOCK};
@@ -11,29 +12,29 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Measurements that the mean size is learnt from before offsets are judged.
+/// Measurements from which the mean size is learned before offsets are judged.
 const WARM_UP: u32 = 8;
-/// Reciprocal of the weight of a new offset in the mean size.
+/// Reciprocal of a new offset's weight in the mean size.
 const WEIGHT: Ns = 64;
-/// Minimum mean size, ns, so that a quiet clock's noise is no event.
+/// Minimum mean size, ns, so that noise of a quiet clock is not an event.
 const LEAST_MEAN: Ns = 25;
-/// The same for the system clock, which is read by software.
+/// Minimum mean size for the system clock, which is read by software, ns.
 const LEAST_SYSTEM_MEAN: Ns = 200;
-/// Size of one offset that is an event by itself, in mean sizes.
+/// Size beyond which a single offset is an event, in mean sizes.
 const SINGLE: Ns = 40;
-/// Size of two successive offsets that are an event.
+/// Size beyond which two successive offsets are an event, in mean sizes.
 const PAIR: Ns = 10;
-/// Size below which an offset is calm.
+/// Size up to which an offset is calm, in mean sizes.
 const CALM: Ns = 6;
-/// An offset below the mean size divided by this is quiet.
+/// Divisor of the mean size; an offset no larger than the quotient is quiet.
 const QUIET: Ns = 8;
-/// Successive quiet offsets after which the mean size starts again.
+/// Successive quiet offsets after which the mean size is learned again.
 const QUIET_RUN: u32 = 16;
 /// Successive calm offsets that end an event.
 const CALM_RUN: u32 = 4;
 /// Successive unanswered requests after which a silent ptp4l counts as starved.
 const SILENT_RUN: u32 = 2;
-/// Time after which an event ends although no offsets are measured, ns.
+/// Time after which an event ends even if no offsets are measured, ns.
 const LONGEST_WITHOUT_OFFSETS: Ns = 10_000_000_000;
 
 /// Kind of an event.
@@ -45,15 +46,15 @@ pub enum SyncEventKind {
     Step,
     /// A servo overcorrects: the offset swings, or the servo lost its lock.
     ServoSwing,
-    /// Another grandmaster.
+    /// The grandmaster was replaced by another.
     GrandmasterChange,
-    /// ptp4l did not get its CPU, or its timestamps, in time.
+    /// ptp4l did not get its CPU or its timestamps in time.
     Starvation,
     /// No messages from the master.
     SyncLost,
-    /// The system clock follows another source, or no daemon steers it any more.
+    /// The system clock follows another source, or is no longer steered.
     SourceChange,
-    /// The bound that the user requires is broken.
+    /// The system clock exceeds the bound that the user requires.
     BoundBroken,
 }
 
@@ -72,23 +73,23 @@ impl SyncEventKind {
     }
 }
 
-/// An event, reported when it begins, and again when the clock is in order.
+/// An event, reported when it begins, and again when the clock has been stable again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SyncEvent {
-    /// Number of the event, from 1; both reports have the same.
+    /// Number of the event, from 1; the same in both reports.
     pub number: u32,
     /// Its kind.
     pub kind: SyncEventKind,
     /// The clock.
     pub clock: String,
-    /// Start at the earliest, `CLOCK_MONOTONIC`, ns.
+    /// Earliest possible start, `CLOCK_MONOTONIC`, ns.
     pub from_ns: Ns,
     /// Time of its discovery, ns.
     pub noticed_ns: Ns,
-    /// Time from which the clock was in order again, ns; `None` while it is not.
+    /// Time from which the clock was stable again, ns; `None` until then.
     pub until_ns: Option<Ns>,
-    /// Description with the size.
+    /// Description, including the size.
     pub text: String,
 }
 
@@ -96,11 +97,11 @@ pub struct SyncEvent {
 #[derive(Clone, Debug)]
 struct Offsets {
     least_mean: Ns,
-    /// Mean size in 1/16 ns.
+    /// Mean size of the offsets, in 1/16 ns.
     mean16: Ns,
     measured: u32,
     last: Ns,
-    /// An offset beyond [`PAIR`] and its time, which the next one may confirm.
+    /// Time and value of an offset beyond [`PAIR`], which the next offset may confirm.
     pending: Option<(Ns, Ns)>,
     calm: u32,
     calm_since: Ns,
@@ -129,7 +130,7 @@ impl Offsets {
         }
         self.quiet = if size.saturating_mul(QUIET) <= mean { self.quiet + 1 } else { 0 };
         if self.quiet >= QUIET_RUN && mean > self.least_mean {
-            // The servo has settled: its offsets until then say nothing about the noise.
+            // The servo has settled: earlier offsets are no measure of its noise.
             (self.quiet, self.measured, self.mean16) = (0, 0, 0);
             return None;
         }
@@ -138,7 +139,7 @@ impl Offsets {
             self.mean16 += (size.min(Ns::MAX >> 5) * 16 - self.mean16) / weight;
             return None;
         }
-        // A large offset counts little, so that the limits do not follow a swing.
+        // A large offset is capped, so that a swing does not raise the limits.
         let counted = size.min(mean.saturating_mul(4));
         self.mean16 += (counted * 16 - self.mean16) / weight;
         let was_calm = before.saturating_abs() <= CALM.saturating_mul(mean);
@@ -195,7 +196,7 @@ impl Track {
 /// Finds the events of all clocks in successive reports.
 #[derive(Debug, Default)]
 pub struct EventDetector {
-    /// By the clock's identity and domain.
+    /// Tracks by the clock's identity and domain.
     ptp: BTreeMap<(ClockIdentity, u8), Track>,
     system: Option<Track>,
     realtime: Option<RealtimeWatch>,
@@ -229,12 +230,12 @@ impl Found<'_> {
 }
 
 impl EventDetector {
-    /// Also reports the times at which the system clock is not within this bound.
+    /// Also reports an event while the system clock exceeds this bound.
     pub fn require(&mut self, bound_ns: Ns) {
         self.required_ns = Some(bound_ns);
     }
 
-    /// Adds a report. Returns the events that begin, and those that end.
+    /// Adds a report. Returns the events that begin and those that end.
     pub fn observe(&mut self, report: &ClockReport) -> Vec<SyncEvent> {
         let mut found = Found { at: report.monotonic_ns, events: &mut self.events, all: Vec::new() };
         for instance in &report.ptp {
@@ -333,7 +334,7 @@ fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut Found<'_>) {
             } else if now.is_grandmaster() || now.following_port().is_none() {
                 (SyncEventKind::SyncLost, "the master's announcements stopped".into())
             } else {
-                // The change of the grandmaster follows below.
+                // The change of the grandmaster is reported below.
                 (SyncEventKind::GrandmasterChange, String::new())
             };
             if kind != SyncEventKind::GrandmasterChange {
@@ -360,7 +361,7 @@ fn observe_ptp(track: &mut Track, now: &PtpInstance, found: &mut Found<'_>) {
 fn add_offset(track: &mut Track, offset: Ns, before: Ns, clock: &str, found: &mut Found<'_>) {
     let mean = track.offsets.mean();
     if let Some((kind, from)) = track.offsets.add(found.at, offset) {
-        // Disorder that follows another event is part of that event.
+        // A step or swing during another event is part of that event.
         if track.open.is_empty() {
             let what = if kind == SyncEventKind::Step { "jumped" } else { "swings" };
             let text = format!("the offset {what}: {offset:+} ns, after {mean} ns on average");
@@ -369,7 +370,7 @@ fn add_offset(track: &mut Track, offset: Ns, before: Ns, clock: &str, found: &mu
     }
 }
 
-/// Reports an event, unless one of its kind has not ended.
+/// Reports an event, unless one of the same kind is still open.
 fn open(track: &mut Track, found: &mut Found<'_>, kind: SyncEventKind, clock: &str, from: Ns, text: String) {
     if track.open.iter().all(|event| event.kind != kind) {
         let from = if from == 0 { found.at } else { from };
@@ -379,7 +380,7 @@ fn open(track: &mut Track, found: &mut Found<'_>, kind: SyncEventKind, clock: &s
     }
 }
 
-/// Ends the events once the clock is in order.
+/// Closes open events once the clock's offset has been stable again.
 fn close(track: &mut Track, found: &mut Found<'_>, is_kept: bool) {
     let is_quiet = track.offsets.is_calm();
     let since = track.offsets.calm_since;
@@ -403,7 +404,7 @@ fn observe_system(
     let next = (daemon, link.follows.clone());
     let is_named = |(by, follows): &(String, String)| !by.is_empty() && !follows.is_empty();
     if let Some(last) = source.replace(next.clone()).filter(|last| is_named(last) && *last != next) {
-        // ptp4l's own grandmaster is reported with it.
+        // A new grandmaster of the same ptp4l is already reported as a change of the grandmaster.
         if last.0 != next.0 || !last.0.starts_with("ptp4l") {
             let name = |(by, follows): &(String, String)| match is_named(&(by.clone(), follows.clone())) {
                 true => format!("{follows} by {by}"),
@@ -416,7 +417,7 @@ fn observe_system(
         }
     }
     let measured = match &report.chrony {
-        // chronyd's own offset, once per update.
+        // The offset that chronyd measured, once per update.
         Some(chrony) if next.0 == "chronyd" && chrony.synchronised => {
             let update = (chrony.last_offset_ns, chrony.update_interval_ns);
             let is_new = last_update.replace(update).is_some_and(|last| last != update);

@@ -1,9 +1,9 @@
 //! Synchronisation of this machine's clocks by ptp4l, phc2sys, chronyd and the kernel: offsets, bounds and events.
 //!
-//! * [`management`] and [`Client`] read ptp4l by PTP management messages over its unix sockets; [`chrony`] reads
-//!   chronyd by its monitoring protocol. Their answers are untrusted input.
-//! * [`Survey`] reads all of them repeatedly into one [`ClockReport`]: which clock follows which, and the maximum error
-//!   of the system clock. [`Monitor`] does so in a separate thread, and is the gate of `--require-sync`.
+//! * [`management`] and [`Client`] query ptp4l with PTP management messages over its unix sockets; [`chrony`] queries
+//!   chronyd over its monitoring protocol. Their answers are untrusted input.
+//! * [`Survey`] repeatedly combines all of them into one [`ClockReport`]: which clock follows which, and the maximum
+//!   error of the system clock. [`Monitor`] does so in a separate thread, and implements the gate of `--require-sync`.
 //! * [`EventDetector`] finds steps, servo swings, changes of the grandmaster and starvation in successive reports.
 //!
 //! docs/clocks.md explains the bounds.

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 const S: Ns = 1_000_000_000;
-/// TAI − UTC since 2017, s; for clocks whose grandmaster does not state it.
+/// TAI − UTC since 2017, s; used if the grandmaster does not announce the offset.
 const TAI_OFFSET_S: Ns = 37;
 
-/// A PHC against the system clock.
+/// A reading of a PHC, compared with the system clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhcOffset {
     /// The system clock minus the PHC, both as UTC, ns.
@@ -21,14 +21,15 @@ pub struct PhcOffset {
     pub error_ns: Ns,
     /// The PHC as UTC at [`Self::monotonic_ns`], ns.
     pub utc_ns: Ns,
-    /// The PHC's own time then, ns: TAI if PTP's timescale is.
+    /// The PHC's own time at [`Self::monotonic_ns`], ns: TAI if it uses PTP's timescale.
     pub phc_ns: Ns,
     /// Time of the reading, `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
 }
 
 impl PhcOffset {
-    /// A PHC may show TAI or UTC: the whole seconds that bring it closest to the system clock are removed.
+    /// Compares a reading with the system clock. A PHC may run on TAI or UTC, so the candidate UTC offset that brings
+    /// it closest to the system clock is subtracted.
     pub fn of(reading: &Reading, report: &ClockReport, utc_offset_s: Option<i16>) -> Self {
         let system = reading.monotonic_ns.saturating_add(report.utc_ns.saturating_sub(report.monotonic_ns));
         let seconds = [0, Ns::from(utc_offset_s.unwrap_or(0)), Ns::from(report.kernel.tai_offset_s), TAI_OFFSET_S];
@@ -44,14 +45,14 @@ impl PhcOffset {
     }
 }
 
-/// Fills in the links, the root and the bound of a report whose daemons were read.
+/// Adds the links, the root and the bound to a report that already contains the daemons' states.
 pub(crate) fn assemble(report: &mut ClockReport, phcs: &BTreeMap<u32, PhcOffset>, others: &[&str]) {
     let mut used = None;
     let is_synchronised = report.chrony.as_ref().is_some_and(|chrony| chrony.synchronised);
     let chronyd = by_chronyd(report, &mut used);
     let system = match chronyd {
         Some(link) if is_synchronised => link,
-        // chronyd may watch only (-x), while another daemon steers the clock.
+        // chronyd may only monitor (-x) while another daemon steers the clock.
         idle => by_phc2sys(report, phcs, &mut used)
             .or_else(|| by_ptp4l(report, &mut used))
             .or(idle)
@@ -70,15 +71,15 @@ pub(crate) fn assemble(report: &mut ClockReport, phcs: &BTreeMap<u32, PhcOffset>
     report.links = links;
 }
 
-/// The grandmaster's time by the system clock that follows it.
+/// The grandmaster's time, derived from the system clock if that follows it.
 fn time_by_system(report: &ClockReport) -> Option<PtpTime> {
     let (grandmaster, bound) = report.grandmaster.zip(report.system_bound_ns)?;
     let bound_ns = bound.saturating_add(report.tie_error_ns);
     Some(PtpTime { grandmaster, monotonic_ns: report.monotonic_ns, utc_ns: report.utc_ns, bound_ns })
 }
 
-/// The grandmaster's time by the most exact PHC that follows it, or is its clock. The system clock may be wrong by
-/// seconds here, so only the grandmaster shows how far PTP's time is ahead of UTC.
+/// The grandmaster's time, derived from the most accurate PHC that follows it or is its clock. The system clock may be
+/// wrong by seconds here, so the UTC offset is taken from the grandmaster alone.
 fn time_by_phc(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>) -> Option<PtpTime> {
     let time = |instance: &PtpInstance| {
         let is_kept = matches!(instance.state, LinkState::Following | LinkState::Master) && !instance.is_silent;
@@ -94,7 +95,7 @@ fn time_by_phc(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>) -> Option<
     report.ptp.iter().filter_map(time).min_by_key(|time| time.bound_ns)
 }
 
-/// The clock that an instance of ptp4l steers, and its grandmaster.
+/// The link from the clock that an instance of ptp4l steers to its master.
 fn link_of(instance: &PtpInstance) -> Link {
     let follows = if instance.state == LinkState::Master { String::new() } else { instance.reference() };
     Link {
@@ -140,7 +141,8 @@ fn by_chronyd(report: &ClockReport, used: &mut Option<usize>) -> Option<Link> {
     })
 }
 
-/// The instance of ptp4l behind a reference clock: timemaster numbers both, `PTP0` and `ptp4l.0.socket`.
+/// The ptp4l instance behind a reference clock. timemaster uses the same number for both, e.g. `PTP0` and
+/// `ptp4l.0.socket`.
 fn reference_clock(report: &ClockReport, name: &str) -> Option<usize> {
     let number = name.strip_prefix("PTP")?;
     let is = |instance: &PtpInstance| {
@@ -155,7 +157,7 @@ fn by_phc2sys(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>, used: &mut 
     let named = phc_of(&Root::of(Path::new("/")), &phc2sys.source);
     let is = |instance: &PtpInstance| match (named, phc2sys.source.as_str()) {
         (Some(phc), _) => instance.phc() == Some(phc),
-        // With -a it follows the port that ptp4l names.
+        // With -a, phc2sys follows the port that ptp4l selects.
         (None, "") => instance.following_port().is_some() && !instance.uses_system_clock(),
         (None, device) => instance.ports.iter().any(|port| port.device == device),
     };
@@ -165,7 +167,7 @@ fn by_phc2sys(report: &ClockReport, phcs: &BTreeMap<u32, PhcOffset>, used: &mut 
     let follows = clock.or(phc.map(|phc| format!("ptp{phc}"))).unwrap_or_else(|| phc2sys.source.clone());
     let measured = phc.and_then(|phc| phcs.get(&phc));
     let bound_ns = measured.map(|m| m.offset_ns.saturating_abs().saturating_add(m.error_ns));
-    // Beyond a millisecond, phc2sys is still at work.
+    // While the bound is a millisecond or more, phc2sys is still adjusting the clock.
     let is_close = bound_ns.is_none_or(|bound| bound < 1_000_000);
     Some(Link {
         clock: SYSTEM_CLOCK.into(),
@@ -288,7 +290,7 @@ mod tests {
         assert_eq!((report.links[0].offset_ns, report.system_bound_ns), (Some(-250), Some(290 + 300)));
     }
 
-    /// The system clock is three seconds wrong, which does not affect PTP.
+    /// The system clock is three seconds off, which does not affect PTP.
     #[test]
     fn without_phc2sys_the_grandmasters_time_is_that_of_the_phc() {
         let reading = Reading { phc_ns: 1_037 * S + 250, monotonic_ns: 10 * S, uncertainty_ns: 40 };
@@ -315,7 +317,7 @@ mod tests {
             assemble(&mut report, &phcs, &[]);
             assert_eq!(report.grandmaster_time, None);
         }
-        // phc2sys copies the PHC: the system clock counts, once it is close.
+        // phc2sys copies the PHC's time: the system clock is used once it is close.
         report.phc2sys = vec![Phc2sys { pid: 7, source: String::new(), sink: "CLOCK_REALTIME".into() }];
         assemble(&mut report, &phcs, &[]);
         assert_eq!(report.grandmaster_time, time(340));

@@ -1,10 +1,10 @@
-//! Management messages of PTP (IEEE 1588-2019, clause 15), as ptp4l answers them, and its own data sets (`_NP`).
+//! PTP management messages (IEEE 1588-2019, clause 15), as ptp4l answers them, and ptp4l's own data sets (`_NP`).
 //!
 //! ```text
 //! 0 transportSpecific, messageType   1 version   2 messageLength   4 domainNumber   20 sourcePortIdentity
 //! 30 sequenceId   34 targetPortIdentity   46 actionField   48 tlvType   50 lengthField   52 managementId   54 data
 //! ```
-//! All numbers are big-endian, except the counters of PORT_STATS_NP.
+//! All numbers are big-endian, except the counters in PORT_STATS_NP.
 
 use latpath_model::Ns;
 use schemars::JsonSchema;
@@ -39,7 +39,7 @@ pub enum DataSet {
     TimeStatus = 0xC000,
     /// A port's device and kind of timestamps.
     PortProperties = 0xC004,
-    /// A port's counters of messages.
+    /// A port's message counters.
     PortStats = 0xC005,
     /// The PHC of a port; since linuxptp 4.0.
     PortHwClock = 0xC009,
@@ -66,7 +66,7 @@ impl From<ClockIdentity> for String {
 }
 
 impl From<String> for ClockIdentity {
-    /// The identity as pmc prints it; zero for any other text.
+    /// Parses an identity as printed by pmc; any other text yields zero.
     fn from(text: String) -> Self {
         let digits: Vec<u8> =
             text.chars().filter(|c| *c != '.').map_while(|c| c.to_digit(16)).map(|d| d as u8).collect();
@@ -82,7 +82,7 @@ impl From<String> for ClockIdentity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PortState {
-    /// Starting.
+    /// Initialising.
     Initializing,
     /// ptp4l stopped using the port after an error.
     Faulty,
@@ -100,7 +100,7 @@ pub enum PortState {
     Uncalibrated,
     /// Follows its master.
     Slave,
-    /// Unknown number.
+    /// Unknown state.
     #[default]
     #[serde(other)]
     Unknown,
@@ -110,7 +110,7 @@ impl PortState {
     fn of(number: u8) -> Self {
         use PortState::*;
         let all = [Initializing, Faulty, Disabled, Listening, PreMaster, Master, Passive, Uncalibrated, Slave];
-        // ptp4l's number 10 is a grandmaster's port.
+        // ptp4l's state 10 is the port of a grandmaster.
         match number {
             10 => Master,
             _ => usize::from(number).checked_sub(1).and_then(|i| all.get(i)).copied().unwrap_or_default(),
@@ -166,7 +166,7 @@ pub enum Content {
     TimeProperties {
         /// TAI − UTC, s; `None` if the grandmaster does not know it.
         utc_offset_s: Option<i16>,
-        /// Whether the time is TAI; otherwise it is of an arbitrary epoch.
+        /// Whether the time is TAI; otherwise its epoch is arbitrary.
         is_ptp_timescale: bool,
         /// Whether the time is traceable to a primary reference.
         time_traceable: bool,
@@ -188,7 +188,7 @@ pub enum Content {
         offset_ns: Ns,
         /// Arrival of the measured Sync message, in the clock that takes the timestamps, ns; 0 before the first.
         ingress_ns: Ns,
-        /// The grandmaster, if another clock than this one is.
+        /// The grandmaster; `None` if this clock is the grandmaster.
         grandmaster: Option<ClockIdentity>,
     },
     /// [`DataSet::PortProperties`].
@@ -213,12 +213,12 @@ pub enum Content {
     PortHwClock {
         /// Number of the port.
         number: u16,
-        /// Number of the PHC; `None` without one.
+        /// PHC index; `None` without a PHC.
         phc: Option<u32>,
     },
 }
 
-/// The request for a data set, of all ports if it is a port's.
+/// Encodes the request for a data set, addressed to all ports.
 pub fn request(set: DataSet, domain: u8, transport_specific: u8, sequence: u16) -> [u8; DATA] {
     let mut message = [0; DATA];
     message[0] = transport_specific << 4 | MANAGEMENT;
@@ -274,7 +274,7 @@ impl Fields<'_> {
     }
 }
 
-/// Parses the answer to the request of `set` with this sequence number.
+/// Parses the answer to the request for `set` with this sequence number.
 pub fn parse(message: &[u8], set: DataSet, sequence: u16) -> Answer {
     parse_inner(message, set, sequence).unwrap_or(Answer::Other)
 }
@@ -334,7 +334,7 @@ fn content(set: DataSet, f: &Fields<'_>) -> Option<Content> {
         }
         DataSet::PortStats => Content::PortStats {
             number: f.u16(8)?,
-            // Counters by messageType: received, then sent.
+            // The counters are indexed by messageType: received ones first, then sent ones.
             rx_sync: f.counters([10])?,
             tx_delay_requests: f.counters([10 + 16 * 8 + 8, 10 + 16 * 8 + 16])?,
         },
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_request_is_what_pmc_sends_with_z() {
-        // strace of `pmc -u -b 0 -z -d 24 'GET TIME_STATUS_NP'`, its port identity and sequence number zeroed.
+        // From strace of `pmc -u -b 0 -z -d 24 'GET TIME_STATUS_NP'`, with port identity and sequence number zeroed.
         let want = [
             0x0d, 0x02, 0x00, 0x36, 0x18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
             0, 0x04, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1, 0, 2, 0xc0, 0,

@@ -1,4 +1,4 @@
-//! Watches the clocks in a thread of its own, which waits for daemons instead of the measuring threads.
+//! Watches the clocks in a separate thread, so that measuring threads do not wait for daemons.
 
 use crate::events::{EventDetector, SyncEvent};
 use crate::sample::{Sampler, SyncRecord};
@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 /// Interval between two readings.
 const EVERY: Duration = Duration::from_millis(500);
-/// Maximum records that wait to be taken; further ones are dropped, oldest first, and counted.
+/// Maximum number of queued records; beyond it, the oldest are dropped and counted.
 const MAX_WAITING: usize = 4096;
 /// Time for which the bound must hold before a gate opens.
 const STEADY: Duration = Duration::from_secs(2);
-/// Interval at which a waiting gate reports the reason.
+/// Interval at which a gate reports why it is still waiting.
 const REMIND: Duration = Duration::from_secs(2);
 /// Interval at which a gate checks the last report.
 const POLL: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ struct Shared {
     broken: u64,
 }
 
-/// The watching thread. Dropping it ends it.
+/// Handle of the watching thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Monitor {
     shared: Arc<Mutex<Shared>>,
@@ -49,7 +49,7 @@ pub enum GateError {
 }
 
 impl Monitor {
-    /// Starts to watch. With `required_ns`, times at which the system clock is not within this bound are events.
+    /// Starts the thread. With `required_ns`, an event is reported while the system clock exceeds this bound.
     pub fn start(options: SurveyOptions, required_ns: Option<Ns>) -> Self {
         let (shared, stop) = (Arc::new(Mutex::new(Shared::default())), Arc::new(AtomicBool::new(false)));
         let (its_shared, its_stop) = (shared.clone(), stop.clone());
@@ -67,12 +67,13 @@ impl Monitor {
         self.lock().latest.clone()
     }
 
-    /// The grandmaster's time by the latest report; `None` unless the system clock or a NIC's clock follows one.
+    /// The grandmaster's time according to the latest report; `None` unless the system clock or a NIC's clock follows
+    /// one.
     pub fn ptp_time(&self) -> Option<PtpTime> {
         self.lock().latest.as_ref()?.grandmaster_time
     }
 
-    /// Number of readings at which the required bound was broken.
+    /// Number of readings that exceeded the required bound.
     pub fn broken(&self) -> u64 {
         self.lock().broken
     }
@@ -87,10 +88,11 @@ impl Monitor {
         self.lock().dropped
     }
 
-    /// Waits until the system clock has been within the bound for two seconds. `waiting` gets the reason now and then.
+    /// Waits until the system clock has been within the bound for two seconds. `waiting` is called with the reason, at
+    /// most every two seconds.
     ///
     /// # Errors
-    /// The time limit is over, or `stop` is set.
+    /// The time limit has passed, or `stop` is set.
     pub fn wait_within(
         &self,
         bound_ns: Ns,
@@ -137,7 +139,7 @@ impl Monitor {
         }
     }
 
-    /// Ends the watch; the last samples and events can be taken afterwards.
+    /// Ends the thread; the last samples and events can still be taken afterwards.
     pub fn finish(&self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -155,7 +157,7 @@ impl Drop for Monitor {
 
 fn watch(mut survey: Survey, required_ns: Option<Ns>, shared: &Mutex<Shared>, stop: &AtomicBool) {
     let (mut detector, mut sampler) = (EventDetector::default(), Sampler::default());
-    // A gate waits for the bound before the measurement: only later breaks are events.
+    // A gate waits for the bound before the measurement, so only violations after the bound was first met are events.
     let mut is_required = false;
     loop {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Samples of the links for a recording: each sums up some seconds.
+//! Samples of the links for a recording: each summarises several seconds.
 
 use crate::events::SyncEvent;
 use crate::state::{ClockReport, LinkState};
@@ -7,12 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Time that a sample sums up, ns.
+/// Time that a sample covers, ns.
 const SPAN: Ns = 10_000_000_000;
-/// Maximum links of one sample time.
+/// Maximum number of links sampled at a time.
 const MAX_LINKS: usize = 32;
 
-/// A link over some seconds.
+/// Summary of a link over several seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SyncSample {
@@ -26,7 +26,7 @@ pub struct SyncSample {
     pub follows: String,
     /// The daemon that steers it; empty if none does.
     pub by: String,
-    /// The last state.
+    /// The last state in the interval.
     pub state: LinkState,
     /// Number of readings with an offset.
     pub readings: u64,
@@ -57,12 +57,12 @@ impl SyncSample {
         self.bound_ns = self.bound_ns.zip(other.bound_ns).map(|(a, b)| a.max(b));
     }
 
-    /// Mean offset, ns; `None` without an offset.
+    /// Mean offset, ns; `None` if no offset was read.
     pub fn mean_ns(&self) -> Option<Ns> {
         (self.readings > 0).then(|| self.sum_ns / i64::try_from(self.readings).unwrap_or(i64::MAX))
     }
 
-    /// Whether it is of the same link.
+    /// Whether both samples are of the same link.
     pub fn is_same_link(&self, other: &Self) -> bool {
         (&self.clock, &self.follows, &self.by) == (&other.clock, &other.follows, &other.by)
     }
@@ -72,24 +72,24 @@ impl SyncSample {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum SyncRecord {
-    /// A link over some seconds.
+    /// Summary of a link over several seconds.
     Sample(SyncSample),
     /// An event that begins or ends.
     Event(SyncEvent),
 }
 
-/// Maximum links and events of a history.
+/// Maximum number of links in a history; `MAX_EVENTS` limits its events.
 const MAX_HISTORY_LINKS: usize = 64;
 const MAX_EVENTS: usize = 10_000;
 
 /// The links and events of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncHistory {
-    /// Each link over the whole measurement.
+    /// Summary of each link over the whole measurement.
     pub links: Vec<SyncSample>,
     /// The first events, in the order of their discovery.
     pub events: Vec<SyncEvent>,
-    /// Number of links and events beyond the limits.
+    /// Number of links and events omitted because of the limits.
     pub left_out: u64,
 }
 
@@ -110,12 +110,12 @@ impl SyncHistory {
         }
     }
 
-    /// Whether nothing is known.
+    /// Whether it has neither links nor events.
     pub fn is_empty(&self) -> bool {
         self.links.is_empty() && self.events.is_empty()
     }
 
-    /// Intervals in which a clock was disordered, up to `end`, ascending and disjoint.
+    /// Intervals in which an event was open, ascending and disjoint; an unfinished event lasts until `end`.
     pub fn disordered(&self, end: Ns) -> Vec<(Ns, Ns)> {
         let interval = |event: &SyncEvent| (event.from_ns, event.until_ns.unwrap_or(end).max(event.noticed_ns));
         let mut all: Vec<_> = self.events.iter().map(interval).filter(|(from, until)| from <= until).collect();
@@ -129,7 +129,7 @@ impl SyncHistory {
     }
 }
 
-/// Sums up reports to samples.
+/// Combines reports into samples.
 #[derive(Debug, Default)]
 pub(crate) struct Sampler {
     open: BTreeMap<(String, String, String), SyncSample>,
@@ -170,7 +170,7 @@ impl Sampler {
         }
     }
 
-    /// The samples so far.
+    /// Ends the current sample of each link, and returns them.
     pub fn finish(&mut self) -> Vec<SyncSample> {
         self.since = None;
         std::mem::take(&mut self.open).into_values().collect()

@@ -16,14 +16,14 @@ pub enum LinkState {
     Acquiring,
     /// Measurements are overdue.
     Holdover,
-    /// Measured, and not steered.
+    /// Measured, but not steered.
     FreeRunning,
     /// No daemon steers the clock.
     #[default]
     Unsynchronised,
     /// The clock is the reference of others.
     Master,
-    /// ptp4l gave up the port after an error.
+    /// ptp4l stopped using the port after an error.
     Faulty,
 }
 
@@ -46,17 +46,17 @@ impl LinkState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Link {
-    /// The clock: `system clock`, `ptp0 (eth0)`.
+    /// The clock, e.g. `system clock` or `ptp0 (eth0)`.
     pub clock: String,
-    /// Its reference: `ptp0 (eth0)`, `grandmaster 2eec9f.fffe.3c2efa`, `192.0.2.1`; empty if it has none.
+    /// Its reference, e.g. `ptp0 (eth0)`, `grandmaster 2eec9f.fffe.3c2efa` or `192.0.2.1`; empty if it has none.
     pub follows: String,
-    /// The daemon that steers it: `ptp4l`, `phc2sys`, `chronyd`; empty if none does.
+    /// The daemon that steers it, e.g. `ptp4l`, `phc2sys` or `chronyd`; empty if none does.
     pub by: String,
     /// State of the synchronisation.
     pub state: LinkState,
-    /// Latest offset of the clock to its reference, ns.
+    /// Latest offset of the clock from its reference, ns.
     pub offset_ns: Option<Ns>,
-    /// Maximum error of the clock against its reference, ns.
+    /// Maximum error of the clock relative to its reference, ns.
     pub bound_ns: Option<Ns>,
     /// Age of the offset, ns.
     pub age_ns: Option<Ns>,
@@ -74,17 +74,17 @@ pub struct PtpPort {
     pub state: PortState,
     /// Whether the NIC takes the timestamps; `None` if unknown.
     pub in_hardware: Option<bool>,
-    /// Number of the NIC's clock, `/dev/ptpN`.
+    /// PHC index of the NIC's clock: N of `/dev/ptpN`.
     pub phc: Option<u32>,
     /// Interval between the master's Sync messages, ns.
     pub sync_interval_ns: Ns,
-    /// Whether the path's delay is measured between neighbours.
+    /// Whether the path delay is measured between neighbours (P2P).
     pub is_peer_to_peer: bool,
     /// Sync messages received; `None` before linuxptp 3.0.
     pub rx_sync: Option<u64>,
-    /// Requests of the path's delay sent.
+    /// Path delay requests sent.
     pub tx_delay_requests: Option<u64>,
-    /// Whether the device has a carrier; `None` for a device of another network namespace.
+    /// Whether the device has a carrier; `None` if the device is in another network namespace.
     pub has_carrier: Option<bool>,
 }
 
@@ -100,7 +100,7 @@ pub struct PtpInstance {
     pub transport_specific: u8,
     /// Identity of its clock.
     pub identity: ClockIdentity,
-    /// The grandmaster; its own identity if it is the grandmaster itself.
+    /// The grandmaster's identity; equals `identity` if this clock is the grandmaster.
     pub grandmaster: ClockIdentity,
     /// clockClass of the grandmaster: 6 with a primary reference, 7 in holdover, 248 by default.
     pub grandmaster_class: u8,
@@ -116,18 +116,19 @@ pub struct PtpInstance {
     pub time_traceable: bool,
     /// State of the synchronisation.
     pub state: LinkState,
-    /// Latest offset to the master, ns.
+    /// Latest offset from the master, ns.
     pub offset_ns: Option<Ns>,
-    /// Mean delay of the path to the master, ns.
+    /// Mean path delay to the master, ns.
     pub path_delay_ns: Ns,
-    /// Maximum error against the grandmaster: the largest offset of the last 10 s, and the path's delay, which limits
-    /// the error by an asymmetric path, ns.
+    /// Maximum error relative to the grandmaster, ns: the largest offset in the last 10 s plus the path delay, which
+    /// limits the error due to path asymmetry.
     pub bound_ns: Option<Ns>,
-    /// Time since the latest measurement was noticed, ns.
+    /// Age of the latest measurement, ns.
     pub age_ns: Option<Ns>,
     /// Arrival of the measured Sync message, in the clock that takes the timestamps, ns.
     pub ingress_ns: Ns,
-    /// Whether ptp4l does not answer at present: it is kept from its CPU, and the other fields are those of before.
+    /// Whether ptp4l does not answer at present because it does not get its CPU; the other fields then keep their last
+    /// values.
     pub is_silent: bool,
     /// Its ports.
     pub ports: Vec<PtpPort>,
@@ -145,13 +146,13 @@ impl PtpInstance {
         is(PortState::Slave).or_else(|| is(PortState::Uncalibrated))
     }
 
-    /// Number of the clock that it steers; `None` for the system clock.
+    /// PHC index of the clock that it steers; `None` for the system clock.
     pub fn phc(&self) -> Option<u32> {
         let port = self.following_port().or(self.ports.first())?;
         port.phc.filter(|_| port.in_hardware != Some(false))
     }
 
-    /// Whether the timestamps are of the system clock, which ptp4l then steers itself.
+    /// Whether the system clock takes the timestamps; ptp4l then steers it directly.
     pub fn uses_system_clock(&self) -> bool {
         self.following_port().or(self.ports.first()).is_some_and(|port| port.in_hardware == Some(false))
     }
@@ -190,7 +191,7 @@ impl PtpInstance {
 pub struct Phc2sys {
     /// Its process.
     pub pid: u32,
-    /// The clock from which it copies: a device or a PHC; empty if ptp4l selects it.
+    /// The clock that it copies, as a device or a PHC; empty if ptp4l selects it.
     pub source: String,
     /// The clock that it steers: `CLOCK_REALTIME` by default.
     pub sink: String,
@@ -220,21 +221,22 @@ pub struct VirtualClock {
     pub error_ns: Option<Ns>,
 }
 
-/// The time of a grandmaster, by a clock that follows it.
+/// A grandmaster's time, read from a clock that follows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PtpTime {
     /// The grandmaster.
     pub grandmaster: ClockIdentity,
-    /// A moment, `CLOCK_MONOTONIC`, ns.
+    /// Time of the reading, `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
-    /// The same moment as the grandmaster shows it, UTC, ns.
+    /// The grandmaster's time at that moment, UTC, ns.
     pub utc_ns: Ns,
-    /// Maximum error of the relation, ns.
+    /// Maximum error of `utc_ns`, ns.
     pub bound_ns: Ns,
 }
 
 impl PtpTime {
-    /// When `other`, of another machine, was read, by this machine's `CLOCK_MONOTONIC`, ns, and the maximum error, ns.
+    /// The time at which another machine read `other`, in this machine's `CLOCK_MONOTONIC`, and its maximum error, both
+    /// ns.
     ///
     /// # Errors
     /// The machines follow different grandmasters.
@@ -243,7 +245,7 @@ impl PtpTime {
             let (own, others) = (self.grandmaster, other.grandmaster);
             return Err(format!("the other machine's grandmaster is {others}, this one's is {own}"));
         }
-        // Both clocks show the grandmaster's time.
+        // Both values are the same grandmaster's time, so their difference is the time between the readings.
         let at = self.monotonic_ns.saturating_add(other.utc_ns.saturating_sub(self.utc_ns));
         Ok((at, other.bound_ns.max(0).saturating_add(self.bound_ns)))
     }
@@ -261,27 +263,28 @@ pub struct ClockReport {
     pub tai_ns: Ns,
     /// Maximum error of the relation between these clocks, ns.
     pub tie_error_ns: Ns,
-    /// Which clock follows which, from the system clock up; then the clocks that no other follows.
+    /// Links from the system clock up to its root, then those of clocks that no other clock follows.
     pub links: Vec<Link>,
     /// The final reference of the system clock; `None` if it is not synchronised.
     pub root: Option<String>,
-    /// Maximum error of the system clock against `root`, ns: the sum over its links.
+    /// Maximum error of the system clock relative to `root`, ns: the sum over the links between them.
     pub system_bound_ns: Option<Ns>,
-    /// The grandmaster that the system clock follows, if it does.
+    /// The grandmaster that the system clock follows; `None` if it follows none.
     pub grandmaster: Option<ClockIdentity>,
-    /// The grandmaster's time, by the system clock if it follows one, otherwise by a NIC's clock that does.
+    /// The grandmaster's time, derived from the system clock if that follows one, otherwise from a NIC's clock that
+    /// does.
     pub grandmaster_time: Option<PtpTime>,
     /// The kernel's record of the system clock.
     pub kernel: KernelClock,
     /// The running instances of ptp4l that answer.
     pub ptp: Vec<PtpInstance>,
-    /// The running phc2sys.
+    /// The running phc2sys processes.
     pub phc2sys: Vec<Phc2sys>,
     /// chronyd, if it answers.
     pub chrony: Option<Chrony>,
     /// The hypervisor's clock, in a guest that has it.
     pub virtual_clock: Option<VirtualClock>,
-    /// Data that could not be read, and the next step.
+    /// Notes on data that could not be read, with the next step for the user.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads the state of this machine's clocks from their daemons and from the kernel.
+//! Reads the state of this machine's clocks from the daemons and the kernel.
 
 use crate::chrony::{self, ChronyAddress};
 use crate::client::Client;
@@ -17,30 +17,30 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 const S: Ns = 1_000_000_000;
-/// Interval at which daemons and sockets are searched, ns.
+/// Interval between searches for daemons and sockets, ns.
 const SEARCH_EVERY: Ns = 5 * S;
-/// Time over which the largest offset counts for the bound, ns.
+/// Time over which the largest offset determines the bound, ns.
 const BOUND_WINDOW: Ns = 10 * S;
-/// Maximum offsets kept of an instance: those of [`BOUND_WINDOW`] at 16 per second.
+/// Maximum number of offsets kept per instance: those within [`BOUND_WINDOW`] at 16 per second.
 const MAX_OFFSETS: usize = 160;
-/// Age at which a measurement is overdue, in intervals of Sync messages, and at least, ns.
+/// Age beyond which a measurement is overdue, in Sync intervals; at least `OVERDUE` ns.
 const OVERDUE_INTERVALS: Ns = 4;
 const OVERDUE: Ns = 2 * S;
-/// Drift of a clock in holdover that its bound allows for, ppb: a crystal that a servo has calibrated.
+/// Drift that the bound of a clock in holdover allows for, ppb: that of a crystal calibrated by a servo.
 const HOLDOVER_PPB: i64 = 1_000;
-/// Maximum instances of ptp4l.
+/// Maximum number of ptp4l instances.
 const MAX_INSTANCES: usize = 16;
 
-/// Sources to read besides the usual places.
+/// Sources to read instead of those in the usual places.
 #[derive(Clone, Debug, Default)]
 pub struct SurveyOptions {
-    /// Sockets of ptp4l. If there are any, the usual places are not searched.
+    /// Sockets of ptp4l. If any are given, the usual places are not searched.
     pub sockets: Vec<PathBuf>,
     /// Sockets on which chronyd answers.
     pub chrony: ChronyAddress,
 }
 
-/// Reads the clocks repeatedly. Connections stay open; dropping it removes its sockets.
+/// Reads the clocks repeatedly. It keeps its connections open; dropping it removes its sockets.
 pub struct Survey {
     options: SurveyOptions,
     root: Root,
@@ -49,25 +49,25 @@ pub struct Survey {
     phcs: BTreeMap<u32, Result<Phc, String>>,
     virtual_clock: Option<ptp_kvm::Device>,
     search_due: Ns,
-    /// Notes of the last search.
+    /// Notes from the last search.
     notes: Vec<String>,
 }
 
-/// A socket of ptp4l that answers.
+/// A ptp4l instance that answers.
 struct Instance {
     client: Client,
-    /// Its sockets that were tried; the first one is used.
+    /// Paths of its sockets that were tried; the first is used.
     paths: Vec<PathBuf>,
     free_running: bool,
     state: PtpInstance,
-    /// Times and sizes of the latest offsets.
+    /// Times and absolute values of the latest offsets.
     offsets: VecDeque<(Ns, Ns)>,
     measured_at: Option<Ns>,
     has_stats: bool,
 }
 
 impl Survey {
-    /// Searches the daemons.
+    /// Creates a survey; the first reading searches for the daemons.
     pub fn new(options: SurveyOptions) -> Self {
         Self {
             options,
@@ -107,7 +107,7 @@ impl Survey {
             ..ClockReport::default()
         };
         report.phc2sys = self.daemons.found().iter().filter(|daemon| daemon.name == "phc2sys").map(phc2sys).collect();
-        // Where no chronyd runs, requests would only be traffic on loopback.
+        // If chronyd does not run, requests would only add traffic on loopback.
         let daemon = self.daemon("chronyd");
         if daemon.is_some() || self.options.chrony != ChronyAddress::default() {
             match chrony::read(&self.options.chrony) {
@@ -148,7 +148,7 @@ impl Survey {
                 continue;
             }
             let is_of = |c: &&Configured| c.sockets.contains(&path);
-            // Without configured sockets, it has those at the usual places.
+            // A ptp4l without configured sockets uses those at the usual places.
             let of = configured.iter().find(is_of).or_else(|| configured.iter().find(|c| c.sockets.is_empty()));
             match Instance::open(&path, of) {
                 Ok(new) => {
@@ -171,7 +171,7 @@ impl Survey {
         }
     }
 
-    /// Reads the PHCs of all instances: PHC − system clock (in UTC), and its bound.
+    /// Reads the PHCs of all instances: offset from the system clock, in UTC, and maximum error.
     fn read_phcs(&mut self, report: &mut ClockReport) -> BTreeMap<u32, links::PhcOffset> {
         let of_phc2sys = report.phc2sys.iter().filter_map(|p| phc_of(&self.root, &p.source));
         let wanted: Vec<u32> = report.ptp.iter().filter_map(PtpInstance::phc).chain(of_phc2sys).collect();
@@ -231,7 +231,7 @@ fn virtual_clock(device: &mut ptp_kvm::Device, tie: &ClockTie) -> VirtualClock {
     VirtualClock { offset_ns: Some(offset), error_ns: Some(tie.uncertainty_ns) }
 }
 
-/// The PHC of a device, or of `/dev/ptpN`.
+/// PHC index of a network device or of `/dev/ptpN`.
 pub(crate) fn phc_of(root: &Root, source: &str) -> Option<u32> {
     if let Some(number) = source.strip_prefix("/dev/ptp") {
         return number.parse().ok();
@@ -239,7 +239,7 @@ pub(crate) fn phc_of(root: &Root, source: &str) -> Option<u32> {
     let is_name = !source.is_empty() && !source.contains('/') && source != "CLOCK_REALTIME";
     let names = is_name.then(|| root.names(&format!("sys/class/net/{source}/device/ptp"), 8))?;
     let of_card = names.iter().find_map(|name| name.strip_prefix("ptp")?.parse().ok());
-    // The clock of a port can belong to another function of its card; only the running machine can be asked.
+    // A port's PHC may belong to another function of the card; only the driver, on the running machine, can report it.
     let of_driver = || latpath_nic_timestamps::phc_of(source).ok().flatten();
     of_card.or_else(|| (root.path("") == Path::new("/")).then(of_driver).flatten())
 }
@@ -269,7 +269,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Reads the data that do not change while ptp4l runs.
+    /// Reads the data that do not change while ptp4l is running.
     fn update_fixed(&mut self) -> io::Result<()> {
         let mut ports = 1;
         for content in self.client.get(DataSet::Default, 1)? {
@@ -305,14 +305,14 @@ impl Instance {
         self.state.ports.iter_mut().find(|port| port.number == number)
     }
 
-    /// Reads the variable data.
+    /// Reads the data that change.
     fn update(&mut self) -> io::Result<()> {
         let ports = self.state.ports.len();
         self.state.is_silent = false;
         for set in [DataSet::TimeStatus, DataSet::Parent, DataSet::Current, DataSet::TimeProperties, DataSet::Port] {
             let contents = self.client.get(set, if set == DataSet::Port { ports } else { 1 })?;
             if contents.is_empty() {
-                // The other requests would wait as long. The last state is kept, and ages.
+                // Each further request would time out too. The last state is kept, and ages.
                 self.state.is_silent = true;
                 self.judge();
                 return Ok(());
@@ -321,7 +321,7 @@ impl Instance {
         }
         if self.has_stats {
             let stats = self.client.get(DataSet::PortStats, ports)?;
-            // linuxptp before 3.0 does not have it.
+            // linuxptp before 3.0 does not have this data set.
             self.has_stats = !stats.is_empty();
             stats.into_iter().for_each(|content| self.take(content));
         }
@@ -375,7 +375,7 @@ impl Instance {
         }
     }
 
-    /// State, age and bound, from the data read.
+    /// Derives state, age and bound from the data read.
     fn judge(&mut self) {
         let now = monotonic();
         while self.offsets.front().is_some_and(|(at, _)| now.saturating_sub(*at) > BOUND_WINDOW) {
@@ -416,7 +416,7 @@ impl Instance {
     }
 }
 
-/// The interval of a base-2 logarithm of seconds, ns.
+/// Converts an interval from a base-2 logarithm of seconds to ns.
 fn interval_ns(log: i8) -> Ns {
     match log {
         0..=10 => S << log,

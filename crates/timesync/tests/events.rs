@@ -1,4 +1,4 @@
-//! Events are found in synthetic clock data within two seconds, and none in a day without events.
+//! The detector finds events in synthetic clock data within two seconds, and none in a day without events.
 
 use latpath_model::Ns;
 use latpath_testkit::Noise;
@@ -8,7 +8,7 @@ use latpath_timesync::{
 };
 
 const S: Ns = 1_000_000_000;
-/// Interval between two reports, ns: that of a recording.
+/// Interval between two reports, ns; the same as in a recording.
 const EVERY: Ns = S / 2;
 
 /// Shape of the noise of measured offsets.
@@ -22,13 +22,13 @@ enum Shape {
 struct World {
     noise: Noise,
     shape: Shape,
-    /// Mean size of the noise, ns.
+    /// Mean absolute value of the noise, ns.
     size: f64,
     sync_every: Ns,
     now: Ns,
     synced: Ns,
     wander: f64,
-    /// Added to the offset at a time since its start.
+    /// Start of a fault, and the ns that it adds to the offset at a given time after its start.
     fault: Option<(Ns, fn(Ns) -> Ns)>,
     instance: PtpInstance,
     utc_step: Ns,
@@ -74,7 +74,8 @@ impl World {
 
     fn sample(&mut self) -> f64 {
         match self.shape {
-            // Sum of twelve uniform numbers; its mean size is 0.8 of its deviation.
+            // A sum of twelve uniform numbers is nearly Gaussian; its mean absolute value is 0.8 of its standard
+            // deviation.
             Shape::Gauss => ((0..12).map(|_| self.uniform()).sum::<f64>() - 6.0) * self.size / 0.8,
             Shape::Laplace => {
                 let u = self.uniform() - 0.5;
@@ -87,7 +88,7 @@ impl World {
         self.now += EVERY;
         if self.now - self.synced >= self.sync_every {
             self.synced = self.now;
-            // Temperature moves the crystal slowly, and the servo follows late.
+            // The crystal drifts slowly with temperature, and the servo lags behind.
             self.wander = self.wander * 0.999 + (self.uniform() - 0.5) * self.size * 0.1;
             let fault = self.fault.map_or(0, |(from, fault)| fault(self.now - from));
             let offset = (self.sample() + self.wander) as Ns + fault;
@@ -141,8 +142,8 @@ fn a_day_of_noise_and_wander_has_no_event() {
     }
 }
 
-/// Runs ten quiet minutes, then `inject`; returns the first event after it and the time until it was noticed, and the
-/// events that ended after `restore` and a quiet minute.
+/// Runs ten quiet minutes, then `inject`, then `restore` and a quiet minute. Returns the first event after `inject`,
+/// the time in which it was noticed, and the events that ended.
 fn after(inject: impl Fn(&mut World), restore: impl Fn(&mut World)) -> (SyncEvent, Ns, Vec<SyncEvent>) {
     let mut world = World::new(3, Shape::Gauss, 20.0, S);
     let mut detector = EventDetector::default();
@@ -188,7 +189,7 @@ fn calm(world: &mut World) {
 fn a_step_is_found() {
     let decays = |dt: Ns| 50_000 >> (dt / S).min(20);
     expect(SyncEventKind::Step, after(|world| world.fault = Some((world.now, decays)), calm));
-    // ptp4l corrected it by a step of its own: one offset shows it.
+    // ptp4l corrected the offset by stepping the clock, so a single measurement shows it.
     let once = |dt: Ns| if dt <= S { -30_000 } else { 0 };
     expect(SyncEventKind::Step, after(|world| world.fault = Some((world.now, once)), calm));
 }
@@ -233,7 +234,7 @@ fn starvation_is_told_from_a_lost_link_and_a_lost_master() {
         world.instance.ports[0].has_carrier = Some(false);
     };
     expect(SyncEventKind::SyncLost, after(unplugged, follow));
-    // With fault_reset_interval ASAP, the port is listening again at the next reading, and Sync messages arrive.
+    // With fault_reset_interval ASAP, the port is listening again by the next reading, and Sync messages arrive.
     let reset = |world: &mut World| {
         world.instance.state = LinkState::Acquiring;
         world.instance.ports[0].state = PortState::Listening;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/*
- * Redirects the frames of one device to another, below the network stack. One object is loaded for each direction
- * between an uplink and a guest's tap. Nothing is learned: with one guest, each frame has one place to go.
- */
+/* Redirects frames from one device to another, below the network stack. One object is loaded for each direction between
+ * an uplink and a guest's tap. No addresses are learned: with one guest, each frame has only one destination. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/types.h>
@@ -33,9 +31,9 @@ struct vlan_frame {
 	__be16 inner_type;
 } __attribute__((packed));
 
-/* The other device. */
+/* The device to which frames are redirected. */
 MAP(other, DEVMAP, 1, __u32, __u32);
-/* Frames by OUTCOME_. */
+/* Number of frames per outcome (OUTCOME_*). */
 MAP(frames, PERCPU_ARRAY, OUTCOMES, __u32, __u64);
 
 static __always_inline int count(__u32 outcome, int action)
@@ -57,7 +55,8 @@ static __always_inline int vlan_of(struct xdp_md *ctx)
 	return bpf_ntohs(frame->tag) & VLAN_ID_BITS;
 }
 
-/* Both adjust the head by a tag and move the addresses. Not 0 if the frame has no room. */
+/* tag_off and tag_on move the frame's head by the length of a tag, and the MAC addresses with it. They return non-zero
+ * if the frame is too short or has no headroom. */
 static __always_inline int tag_off(struct xdp_md *ctx)
 {
 	struct vlan_frame *frame = (void *)(long)ctx->data;
@@ -101,13 +100,12 @@ int redirect(struct xdp_md *ctx)
 		return count(OUTCOME_PASSED, XDP_PASS);
 	if ((remove_tag && tag_off(ctx)) || (add_vlan && tag_on(ctx)))
 		return count(OUTCOME_FAILED, XDP_DROP);
-	/* An empty map, while the topology is made: the frame is dropped. */
+	/* The map is empty while the topology is being made; the frame is then dropped. */
 	return count(OUTCOME_REDIRECTED, bpf_redirect_map(&other, 0, XDP_DROP));
 }
 
-/*
- * At the other end of a veth: without a program there, a veth's driver takes no redirected frames (veth_xdp_xmit).
- */
+/* For the other end of a veth: unless that end has an XDP program, the veth driver does not accept redirected frames
+ * (veth_xdp_xmit). */
 SEC("xdp")
 int pass(struct xdp_md *ctx)
 {

@@ -1,4 +1,4 @@
-//! The transaction that makes a topology: each object is noted in the journal before it is made.
+//! The transaction that makes a topology: each object is recorded in the journal before it is made.
 
 use crate::{
     step::{Identity, Object, Setting, Step, Value},
@@ -8,20 +8,20 @@ use crate::{
 use latpath_net::{Change, Flag, Interface, Netns, Rtnetlink};
 use latpath_undo::{Entry, Lifetime, Outcome};
 
-/// Event while a topology is made.
+/// Progress while a topology is made.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The object was noted in the journal and is about to be made.
+    /// The object was recorded in the journal and is about to be made.
     Noted(&'a Object),
-    /// The object was made, and its identity is about to be noted.
+    /// The object was made, and its identity is about to be recorded.
     Changed(&'a Object),
-    /// The object's identity was noted.
+    /// The object's identity was recorded.
     Made(&'a Object),
-    /// A device's change was noted and is about to be made.
+    /// A change of a device was recorded and is about to be made.
     Setting(&'a Setting),
     /// A device was changed.
     Set(&'a Setting),
-    /// A wait that takes time begins.
+    /// A possibly long wait begins.
     Waiting(&'a str),
 }
 
@@ -51,8 +51,8 @@ impl<'a> Builder<'a> {
         self.make_and_release(object, || Ok((make()?, ()))).map(drop)
     }
 
-    /// [`Builder::make`] for an object that does nothing before it is released: the value that is returned after its
-    /// identity was noted.
+    /// As [`Builder::make`], for an object that does nothing until released: `make` also returns a handle, which is
+    /// passed to the caller after the object's identity has been recorded.
     pub(crate) fn make_and_release<T>(
         &mut self,
         object: Object,
@@ -68,7 +68,8 @@ impl<'a> Builder<'a> {
         Ok(held)
     }
 
-    /// Changes a property of a device. The change of a device that the topology made is not noted: it ends with it.
+    /// Changes a property of a device. If the topology made the device, the change is not recorded: it is removed with
+    /// the device.
     pub(crate) fn set(&mut self, netns: &Netns, device: &str, value: Value) -> Result<()> {
         self.check_stop()?;
         let network = Rtnetlink::open(netns)?;
@@ -98,12 +99,12 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Records a step: before its change, if it makes one.
+    /// Records a step; if the step makes a change, this must come before it.
     pub(crate) fn note(&mut self, step: Step) -> Result<()> {
         Ok(self.entry.add(step)?)
     }
 
-    /// Completes the topology, which from now on stays until its removal is requested.
+    /// Completes the topology, which then stays up until its removal is requested.
     pub(crate) fn complete(mut self) -> Result<()> {
         let kept = self.entry.add(Step::Complete).and_then(|()| self.entry.set_lifetime(Lifetime::Request));
         match kept.and_then(|()| self.entry.leave(&Topologies)) {
@@ -112,7 +113,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Removes the objects that were made, and returns the error of the command.
+    /// Removes the objects that were made, and wraps the error that made the command fail.
     pub(crate) fn undo(mut self, source: Error) -> Error {
         let _ = self.entry.set_lifetime(Lifetime::Process);
         let problems = match self.entry.leave(&Topologies) {
@@ -125,7 +126,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The value that a device has of a property.
+/// Current value of this property of a device.
 pub(crate) fn current(device: &Interface, property: &Value, netns: &Netns) -> Result<Value> {
     Ok(match property {
         Value::Up(_) => Value::Up(device.is_up()),
@@ -139,7 +140,7 @@ pub(crate) fn current(device: &Interface, property: &Value, netns: &Netns) -> Re
     })
 }
 
-/// The change that gives a device this value.
+/// The network change that sets this value.
 pub(crate) fn change(value: &Value) -> Change<'_> {
     match value {
         Value::Up(up) => Change::Up(*up),

@@ -1,4 +1,4 @@
-//! Which values of a topology file can work together.
+//! Checks whether the values in a topology file can work together.
 
 use crate::{
     file::{mac, Qemu, Topology, Way},
@@ -6,18 +6,18 @@ use crate::{
 };
 use latpath_net::MacvtapMode;
 
-/// Maximum length of a topology's or guest's name: a part of file names and of QEMU's options.
+/// Maximum length of a topology's or guest's name, which becomes part of file names and QEMU options.
 const MAX_NAME: usize = 32;
 /// Maximum number of guests.
 const MOST_GUESTS: usize = 64;
-/// Maximum number of a device's queues (MAX_TAP_QUEUES).
+/// Maximum number of queues per device (MAX_TAP_QUEUES).
 const MOST_QUEUES: u32 = 256;
 
 impl Topology {
-    /// Checks values that parse but cannot work.
+    /// Checks for values that parse but cannot work.
     ///
     /// # Errors
-    /// With the first such key.
+    /// Names the first key with such a value.
     pub fn check(&self) -> Result<()> {
         let fail = |key: &str, why: String| Error::Invalid { name: self.name.clone(), key: key.into(), why };
         if let Some(why) = not_a_name(&self.name) {
@@ -43,7 +43,7 @@ impl Topology {
                 return Err(fail(key, why));
             }
         }
-        // The cable's other end is in its own namespace.
+        // The cable's other end is in its own namespace, so its name may be used again.
         devices.retain(|(key, _)| key != "uplink.cable.device");
         if let Some((key, device)) = repeated(&devices) {
             return Err(fail(key, format!("another device of the topology is named {device} too")));
@@ -110,7 +110,8 @@ impl Qemu {
         if !matches!(self.acceleration.as_str(), "kvm" | "tcg") {
             return Err(("acceleration", "kvm or tcg".into()));
         }
-        // QEMU's virtio_net_device_realize; more than 256 for sending only with vhost-user.
+        // Limits from QEMU's virtio_net_device_realize. The send queue has more than 256 descriptors only with
+        // vhost-user.
         let sizes = 256..=1024;
         if self.queue_size.is_some_and(|size| !size.is_power_of_two() || !sizes.contains(&size)) {
             return Err(("queue_size", "256, 512 or 1024 descriptors".into()));
@@ -134,7 +135,7 @@ fn repeated(values: &[(String, String)]) -> Option<(&str, &str)> {
     values.iter().enumerate().find(twice).map(|(_, (key, value))| (key.as_str(), value.as_str()))
 }
 
-/// Why this is no name of a topology, guest or namespace; `None` if it is one.
+/// Why this is not a valid name for a topology, guest or namespace; `None` if it is valid.
 pub(crate) fn not_a_name(name: &str) -> Option<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     let good = (1..=MAX_NAME).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('-');
@@ -142,7 +143,8 @@ pub(crate) fn not_a_name(name: &str) -> Option<String> {
 }
 
 fn not_a_device(name: &str) -> Option<String> {
-    // net/core/dev.c, dev_valid_name; commas and quotes would be parts of QEMU's and ovs-vsctl's language.
+    // The kernel's rules are in dev_valid_name (net/core/dev.c). Commas and quotes are also refused, because they are
+    // syntax to QEMU and ovs-vsctl.
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
     let good = (1..=15).contains(&name.len()) && name.chars().all(plain) && !name.starts_with(['-', '.']);
     (!good).then(|| format!("{name:?}: a device's name has 1 to 15 letters, digits, '-', '_', '.' and '@'"))

@@ -10,13 +10,13 @@ use crate::{
 use latpath_net::{devices_here_and_elsewhere, Change, Flag, Netns, NewDevice, Rtnetlink};
 use std::{fs, net::IpAddr};
 
-/// The namespaces and the uplink of a topology that is being made.
+/// The host's namespace and uplink in a topology that is being made.
 pub(crate) struct Host {
     /// The namespace of the host's side.
     pub(crate) netns: Netns,
     /// The device at which the way begins: the uplink, or its VLAN device.
     pub(crate) uplink: String,
-    /// MTU of the way's devices, bytes.
+    /// MTU of the devices on the way, bytes.
     pub(crate) mtu: u32,
 }
 
@@ -66,7 +66,7 @@ impl Host {
         self.port(builder, &self.uplink, bridge)
     }
 
-    /// Makes a device a port of the bridge.
+    /// Adds a device to the bridge as a port.
     pub(crate) fn port(&self, builder: &mut Builder, device: &str, bridge: &str) -> Result<()> {
         builder.set(&self.netns, device, Value::Master(Some(bridge.into())))
     }
@@ -79,8 +79,8 @@ impl Host {
         Ok(Rtnetlink::open(&self.netns)?.set(&tap, &[Change::Mtu(self.mtu), Change::Up(true)])?)
     }
 
-    /// Makes a guest's macvtap. It has the address of the guest's NIC, because it receives no other unicast
-    /// frame, and it receives all groups: QEMU does not tell it which ones the guest joins.
+    /// Makes a guest's macvtap. It gets the MAC address of the guest's NIC, because it receives no other unicast
+    /// frames, and the all-multicast flag, because QEMU does not report to it which groups the guest joins.
     pub(crate) fn macvtap(&self, builder: &mut Builder, topology: &Topology, guest: &Guest) -> Result<()> {
         let mode = topology.macvtap.clone().unwrap_or_default().mode;
         let tap = guest.tap();
@@ -91,7 +91,7 @@ impl Host {
     }
 }
 
-/// The namespace with this name, which is made if it does not exist.
+/// Returns the namespace with this name, making it if it does not exist.
 fn namespace(builder: &mut Builder, name: &str) -> Result<Netns> {
     if let Ok(there) = Netns::named(name) {
         return Ok(there);
@@ -109,7 +109,7 @@ fn namespace(builder: &mut Builder, name: &str) -> Result<Netns> {
     Ok(netns)
 }
 
-/// Makes a device with IPv6 off. No device may have its name yet.
+/// Makes a device with IPv6 disabled. Fails if a device already has its name.
 fn make_device(builder: &mut Builder, netns: &Netns, name: &str, kind: &str, new: NewDevice) -> Result<()> {
     absent(netns, name)?;
     let network = Rtnetlink::open(netns)?;
@@ -132,7 +132,7 @@ fn absent(netns: &Netns, name: &str) -> Result<()> {
     }
 }
 
-/// Disables IPv6 on a device, whose neighbour discovery would be part of the stream's traffic.
+/// Disables IPv6 on a device, because its neighbour discovery would add traffic to the stream's.
 fn quiet(netns: &Netns, device: &str) -> Result<()> {
     Ok(netns.inside(|| for_each_scope(&[device]))?)
 }
@@ -160,7 +160,7 @@ fn check_uplink(netns: &Netns, topology: &Topology) -> Result<()> {
         let master = all.iter().find(|other| other.ifindex == master).map_or("another device", |other| &other.name);
         return fail(format!("it is a port of {master} already; choose another uplink, or release it first"));
     }
-    // A macvtap leaves the uplink's own traffic alone.
+    // A macvtap does not affect the uplink's own traffic.
     if topology.way == Way::Macvtap || topology.uplink.keep_addresses {
         return Ok(());
     }
@@ -180,7 +180,7 @@ fn check_uplink(netns: &Netns, topology: &Topology) -> Result<()> {
     }
 }
 
-/// Makes the directory of the topology's sockets and logs.
+/// Makes the directory for the topology's sockets and logs.
 pub(crate) fn directory(builder: &mut Builder, topology: &Topology) -> Result<()> {
     let directory = crate::directory(&topology.name);
     builder.make(Object::Directory, || {

@@ -1,4 +1,4 @@
-//! Errors of topologies, worded so that the user knows the next step.
+//! Errors of topologies; each message tells the user what to do next.
 
 use std::{io, path::PathBuf};
 
@@ -16,7 +16,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// The file is not a topology.
+    /// The file is not a valid topology.
     #[error("{}:{line}: {why}; `latpath net example WAY` prints a topology with all keys", path.display())]
     File {
         /// The topology's file.
@@ -31,18 +31,18 @@ pub enum Error {
     Invalid {
         /// The topology's name.
         name: String,
-        /// The key, as `guest.relay.tap`.
+        /// The key, e.g. `guest.relay.tap`.
         key: String,
-        /// The fault, and what would be right.
+        /// The fault, and what would be valid.
         why: String,
     },
-    /// The topology is up.
+    /// The topology is already up.
     #[error("topology {0} is up already; try: latpath net status {0}, or latpath net down {0}")]
     IsUp(String),
-    /// Another process makes or removes the topology.
+    /// Another process is making or removing the topology.
     #[error("topology {0} is being made by another latpath; wait until it has ended")]
     Busy(String),
-    /// No topology of this name is up.
+    /// No topology with this name is up.
     #[error("topology {name}: it is not up (topologies that are up: {up})")]
     NotUp {
         /// The requested name.
@@ -83,7 +83,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// A program of another project failed.
+    /// An external program failed.
     #[error("{command}: {why}")]
     Command {
         /// The command line.
@@ -98,7 +98,7 @@ pub enum Error {
         guest: String,
         /// The program.
         program: String,
-        /// The event, with the program's last messages.
+        /// What happened, with the program's last messages.
         why: String,
     },
     /// The kernel rejected an XDP program.
@@ -120,7 +120,7 @@ pub enum Error {
         /// The reasons, one for each object.
         problems: Vec<String>,
     },
-    /// The topology could not be made. The objects made so far are removed again.
+    /// The topology could not be made. The objects made so far were removed again.
     #[error("{source}{}", undone(problems))]
     Failed {
         /// The first failure.

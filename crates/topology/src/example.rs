@@ -1,4 +1,4 @@
-//! Commented topologies to begin with, one for each way.
+//! Commented topologies to start from, one for each way.
 
 use crate::Way;
 

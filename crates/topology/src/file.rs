@@ -1,4 +1,4 @@
-//! The topology file: its keys, and which values can work together.
+//! The topology file: its keys and their values.
 
 use crate::{Error, Result};
 use latpath_net::MacvtapMode;
@@ -92,16 +92,16 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uplink {
-    /// An existing NIC, or the host's end of the cable.
+    /// Name of an existing NIC, or of the host's end of the cable.
     pub device: String,
-    /// Makes the device as one end of a veth, for trials without a NIC.
+    /// Makes the device as one end of a veth, for tests without a NIC.
     pub cable: Option<Cable>,
-    /// Whether the device may have addresses, which the host cannot use while the device belongs to the way.
+    /// Whether the device may have IP addresses, although the host cannot use them while the device belongs to the way.
     #[serde(default)]
     pub keep_addresses: bool,
 }
 
-/// The other end of a veth in the place of a NIC.
+/// The other end of a veth that replaces a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cable {
@@ -125,9 +125,9 @@ pub struct Vlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaggedBy {
-    /// The guest: its frames have the tag.
+    /// The guest: its frames are tagged.
     Guest,
-    /// The host: the guest's frames have no tag.
+    /// The host: the guest's frames are untagged.
     Host,
 }
 
@@ -137,7 +137,7 @@ pub enum TaggedBy {
 pub struct BridgeOptions {
     /// The bridge's name; `None` for `br-NAME`.
     pub name: Option<String>,
-    /// Whether it sends multicast only to ports that have joined the group.
+    /// Whether multicast is forwarded only to ports that have joined the group.
     pub multicast_snooping: bool,
     /// Whether it runs the spanning tree protocol.
     pub spanning_tree: bool,
@@ -163,10 +163,10 @@ pub struct XdpOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum XdpMode {
-    /// In the driver if it can, else in the stack.
+    /// In the driver if it supports XDP, otherwise in the stack.
     #[default]
     Auto,
-    /// In the driver, before the kernel has made a packet of the frame.
+    /// In the driver, before the kernel allocates an skb for the frame.
     Native,
     /// In the stack, for any device.
     Generic,
@@ -178,23 +178,23 @@ pub enum XdpMode {
 pub struct OvsOptions {
     /// The bridge's name; `None` for `br-NAME`.
     pub bridge: Option<String>,
-    /// The database, as ovs-vsctl's `--db`; `None` for the machine's own.
+    /// The database, as in ovs-vsctl's `--db`; `None` for the machine's default one.
     pub database: Option<String>,
-    /// CPUs of the poll threads of the datapath in user space, as a hexadecimal mask (`pmd-cpu-mask`).
+    /// CPUs for the poll threads of the user-space datapath, as a hexadecimal mask (`pmd-cpu-mask`).
     pub pmd_cpu_mask: Option<String>,
-    /// Receive queues of the uplink that are polled (`n_rxq`).
+    /// Number of the uplink's receive queues to poll (`n_rxq`).
     pub n_rxq: Option<u32>,
     /// How AF_XDP attaches: `best-effort`, `native-with-zerocopy`, `native`, `generic` (`xdp-mode`).
     pub xdp_mode: Option<String>,
-    /// The guests' ports in user space.
+    /// Kind of the guests' ports in the user-space datapath.
     pub guest_port: GuestPort,
 }
 
-/// A guest's port of Open vSwitch's datapath in user space.
+/// A guest's port in Open vSwitch's user-space datapath.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuestPort {
-    /// A socket by which QEMU shares the guest's memory with Open vSwitch; needs its build with DPDK.
+    /// A socket over which QEMU shares the guest's memory with Open vSwitch; requires Open vSwitch built with DPDK.
     #[default]
     VhostUser,
     /// A tap.
@@ -209,14 +209,14 @@ pub struct Guest {
     pub name: String,
     /// The tap's or macvtap's name; `None` for `tap-NAME`.
     pub tap: Option<String>,
-    /// Number of its queues.
+    /// Number of queues of the tap or macvtap.
     #[serde(default = "one")]
     pub queues: u32,
-    /// MAC address of the guest's NIC; `None` for one of its name.
+    /// MAC address of the guest's NIC; `None` for one derived from its name.
     pub mac: Option<String>,
-    /// Starts the guest.
+    /// Options for starting the guest with QEMU; `None` if latpath does not start it.
     pub qemu: Option<Qemu>,
-    /// A guest of libvirt, whose tap is used while it runs.
+    /// A libvirt domain whose tap is used while it runs.
     pub domain: Option<String>,
 }
 
@@ -224,13 +224,13 @@ fn one() -> u32 {
     1
 }
 
-/// A guest that latpath starts by QEMU.
+/// Options of a guest that latpath starts with QEMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Qemu {
     /// The program.
     pub program: String,
-    /// `kvm` or `tcg`.
+    /// Accelerator: `kvm` or `tcg`.
     pub acceleration: String,
     /// Number of vCPUs.
     pub cpus: u32,
@@ -238,21 +238,21 @@ pub struct Qemu {
     pub memory_mib: u32,
     /// Linux kernel to boot.
     pub kernel: Option<PathBuf>,
-    /// Its initial RAM disk.
+    /// Initial RAM disk for the kernel.
     pub initrd: Option<PathBuf>,
-    /// Its command line.
+    /// Command line for the kernel.
     pub append: Option<String>,
     /// Image of its disk.
     pub disk: Option<PathBuf>,
-    /// Format of the image.
+    /// Format of the disk image.
     pub disk_format: String,
-    /// Whether the kernel's vhost carries the packets, not QEMU.
+    /// Whether the kernel's vhost, rather than QEMU, carries the packets.
     pub vhost: bool,
-    /// Descriptors of each queue; `None` for QEMU's default.
+    /// Descriptors per queue; `None` for QEMU's default.
     pub queue_size: Option<u32>,
     /// Interrupt vectors of the NIC; `None` for QEMU's default.
     pub vectors: Option<u32>,
-    /// Further arguments.
+    /// Further arguments for the program.
     pub arguments: Vec<String>,
 }
 
@@ -282,10 +282,10 @@ impl Guest {
         self.tap.clone().unwrap_or_else(|| format!("tap-{}", self.name))
     }
 
-    /// MAC address of its NIC: the given one, or a locally administered one of the guest's name.
+    /// MAC address of its NIC: the configured one, or a locally administered one derived from the guest's name.
     pub fn mac(&self) -> [u8; 6] {
         self.mac.as_deref().and_then(mac).unwrap_or_else(|| {
-            // FNV-1a, 64 bits: the same address on every start.
+            // FNV-1a, 64 bits, so that the address is the same on every start.
             let hash = self
                 .name
                 .bytes()
@@ -296,7 +296,7 @@ impl Guest {
     }
 }
 
-/// A MAC address of one device, `52:54:00:01:02:03`.
+/// Parses a unicast MAC address, e.g. `52:54:00:01:02:03`.
 pub(crate) fn mac(text: &str) -> Option<[u8; 6]> {
     let bytes: Vec<u8> = text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<_>>()?;
     let well_formed = text.len() == 17 && bytes.first().is_some_and(|first| first & 1 == 0);
@@ -307,7 +307,7 @@ impl Topology {
     /// Reads a topology file.
     ///
     /// # Errors
-    /// If the file cannot be read, has an unknown key or a wrong value; with the line.
+    /// The file cannot be read, or has an unknown key or an invalid value; the error includes the line.
     pub fn read(path: &Path) -> Result<Self> {
         let unreadable = |source| Error::Unreadable { path: path.into(), source };
         let mut text = String::new();
@@ -339,12 +339,13 @@ impl Topology {
         Some(given.unwrap_or_else(|| format!("br-{}", self.name)))
     }
 
-    /// Whether the guests' ports are sockets of vhost-user.
+    /// Whether the guests' ports are vhost-user sockets.
     pub fn has_vhost_user(&self) -> bool {
         self.way == Way::OvsAfxdp && self.ovs.clone().unwrap_or_default().guest_port == GuestPort::VhostUser
     }
 
-    /// The VLAN device between uplink and way, where the host adds and removes the tag by a device.
+    /// Name and VLAN id of the VLAN device between the uplink and the way; `None` unless the host adds and removes the
+    /// tag with such a device.
     pub(crate) fn vlan_device(&self) -> Option<(String, u16)> {
         let vlan = self.vlan.filter(|vlan| vlan.tagged_by == TaggedBy::Host)?;
         matches!(self.way, Way::Bridge | Way::Macvtap).then(|| (format!("{}.{}", self.uplink.device, vlan.id), vlan.id))

@@ -1,4 +1,4 @@
-//! A guest that latpath starts: QEMU's command line, its start, its end.
+//! A guest that latpath starts: its QEMU command line, its start and its end.
 
 use crate::{
     builder::{Builder, Event},
@@ -30,24 +30,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum time until QEMU answers on its monitor, before which it loads its files.
+/// Maximum time until QEMU, which first loads its files, answers on its monitor.
 const READY: Duration = Duration::from_secs(60);
-/// Maximum time for QEMU's own end after SIGTERM.
+/// Maximum time for QEMU to end after each signal.
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// First descriptor of a macvtap's queues in QEMU.
 const FIRST_FD: u32 = 3;
 /// Waits for a line, then executes QEMU in its own session. If latpath is killed before it has recorded the process,
-/// the line never comes and the shell ends.
+/// the shell gets end-of-file instead of the line, and ends.
 const WAIT_THEN_BECOME: &str = "read -r go && exec setsid \"$@\" </dev/null";
 
-/// Path of a macvtap's character device if /dev/tapN is missing or belongs to another macvtap. The file name is the
-/// usual one, by which `latpath vms` identifies the macvtap of a process.
+/// Path of a macvtap's character device if /dev/tapN is missing or belongs to another macvtap. Its file name is the
+/// usual one, because `latpath vms` identifies a process's macvtap by it.
 pub(crate) fn node(topology: &str, ifindex: u32) -> PathBuf {
     Path::new("/dev").join(format!("latpath-{topology}")).join(format!("tap{ifindex}"))
 }
 
-/// File of a guest in the topology's directory.
+/// Path of a guest's file with this extension, in the topology's directory.
 pub(crate) fn file(topology: &str, guest: &str, end: &str) -> PathBuf {
     crate::directory(topology).join(format!("{guest}.{end}"))
 }
@@ -111,7 +111,7 @@ fn wait_until_ready(
     }
 }
 
-/// Whether QEMU sends the greeting of its machine protocol: its devices are complete then.
+/// Whether QEMU sends the QMP greeting, which means that its devices are complete.
 fn greets(monitor: &Path) -> bool {
     let greeting = || -> std::io::Result<String> {
         let stream = UnixStream::connect(monitor)?;
@@ -123,7 +123,7 @@ fn greets(monitor: &Path) -> bool {
     greeting().is_ok_and(|line| line.contains("\"QMP\""))
 }
 
-/// A path as a part of QEMU's options, where a comma is doubled.
+/// A path as used in QEMU's options, with commas doubled.
 fn comma(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }
@@ -188,28 +188,30 @@ fn nic(topology: &Topology, guest: &Guest, qemu: &Qemu) -> String {
     nic.extend((guest.queues > 1).then_some(",mq=on"));
     nic.extend(vectors.map(|vectors| format!(",vectors={vectors}")));
     if let Some(size) = qemu.queue_size {
-        // Only vhost-user takes more than 256 descriptors for sending (QEMU's virtio_net_max_tx_queue_size).
+        // Only vhost-user supports a send queue of more than 256 descriptors (QEMU's virtio_net_max_tx_queue_size).
         let sending = if topology.has_vhost_user() { size } else { size.min(256) };
         nic += &format!(",rx_queue_size={size},tx_queue_size={sending}");
     }
     if topology.way == Way::Xdp {
-        // A redirected frame carries no request for a checksum or for segmentation.
+        // A redirected frame has no virtio-net header to request a checksum or segmentation, so the offloads are
+        // disabled.
         nic += ",csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off,guest_ecn=off,\
                 host_tso4=off,host_tso6=off,host_ufo=off,host_ecn=off";
     }
     nic
 }
 
-/// The character device of a guest's macvtap: /dev/tapN if it is this one's, else the topology's node.
+/// Path of the character device of a guest's macvtap: /dev/tapN if it belongs to this macvtap, otherwise the topology's
+/// own node.
 fn macvtap_node(topology: &Topology, host: &Host, guest: &Guest) -> Result<PathBuf> {
     let (ifindex, number) = macvtap_device_number(&host.netns, &guest.tap())?;
     let usual = PathBuf::from(format!("/dev/tap{ifindex}"));
-    // The macvtap of another namespace may have the same index, and the file.
+    // /dev/tapN may belong to a macvtap in another namespace with the same index.
     let is_its = fs::metadata(&usual).is_ok_and(|meta| meta.rdev() == number);
     Ok(if is_its { usual } else { node(&topology.name, ifindex) })
 }
 
-/// Makes the character device of a guest's macvtap where /dev has none; returns its path.
+/// Makes the character device of a guest's macvtap unless /dev has it. Returns its path.
 pub(crate) fn make_node(builder: &mut Builder, topology: &Topology, host: &Host, guest: &Guest) -> Result<PathBuf> {
     let device = guest.tap();
     let (ifindex, number) = macvtap_device_number(&host.netns, &device)?;
@@ -229,7 +231,7 @@ pub(crate) fn make_node(builder: &mut Builder, topology: &Topology, host: &Host,
     Ok(path)
 }
 
-/// Removes a macvtap's character device and, if it is empty, its directory.
+/// Removes a macvtap's character device, and the directory if it is then empty.
 pub(crate) fn remove_node(
     topology: &str,
     ifindex: u32,
@@ -243,14 +245,14 @@ pub(crate) fn remove_node(
         }
         Ok(_) => fs::remove_file(&path).map(|()| Removed::Yes).map_err(|e| format!("{}: {e}", path.display()))?,
     };
-    // Other macvtaps of the topology may have theirs there.
+    // Fails if nodes of other macvtaps of the topology are still there.
     let _ = path.parent().map(fs::remove_dir);
     Ok(removed)
 }
 
-/// Ends a guest's process: SIGTERM, by which QEMU closes its disks, then SIGKILL.
+/// Ends a guest's process: with SIGTERM, on which QEMU closes its disks, then with SIGKILL.
 pub(crate) fn end(program: &str, identity: Option<&Identity>) -> std::result::Result<Removed, String> {
-    // Killed before it was noted: the shell that would have become QEMU ended with its pipe.
+    // latpath was killed before it recorded the process: the shell, not yet QEMU, ended when its pipe closed.
     let Some(Identity::Process { pid, start_ticks }) = identity else { return Ok(Removed::Absent) };
     if !is_running(*pid, *start_ticks) {
         return Ok(Removed::Absent);
@@ -272,7 +274,7 @@ pub(crate) fn end(program: &str, identity: Option<&Identity>) -> std::result::Re
     Err(format!("{program}, process {pid}, does not end"))
 }
 
-/// Whether the process still runs. A child of this process that has ended is reaped.
+/// Whether the process is still running. If it is an ended child of this process, it is reaped.
 pub(crate) fn is_running(pid: u32, started: u64) -> bool {
     let _ = i32::try_from(pid).map(|pid| waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)));
     start_ticks(&Root::of(Path::new("/")), pid) == Some(started)

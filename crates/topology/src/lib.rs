@@ -13,9 +13,9 @@
 //! # Ok::<(), latpath_topology::Error>(())
 //! ```
 //!
-//! A topology stays after the process that made it ends. Each object is noted in the journal before it is made, so that
-//! [`down`] removes exactly what [`up`] made, also after a kill at any step; an unfinished topology is removed by the
-//! next latpath that root starts.
+//! A topology outlives the process that made it. Each object is recorded in the journal before it is made, so that
+//! [`down`] removes exactly what [`up`] made, even after a kill at any step. The next latpath that root starts removes
+//! an unfinished topology.
 #![warn(missing_docs, clippy::missing_errors_doc)]
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 

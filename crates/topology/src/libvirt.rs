@@ -1,4 +1,5 @@
-//! Guests of libvirt: a topology uses the taps of running guests, and provides XML that gives the others their taps.
+//! libvirt's guests: a topology uses the taps of running guests, and provides XML that attaches the other guests to
+//! taps.
 
 use crate::{
     file::{Guest, Topology},
@@ -8,13 +9,13 @@ use crate::{
 use latpath_net::Netns;
 use std::collections::HashMap;
 
-/// The taps of running guests of libvirt, by the guests' names in the topology.
+/// The taps of running libvirt guests, by the guests' names in the topology.
 pub(crate) struct Adopted {
     /// Name and namespace of each tap.
     taps: HashMap<String, (String, Option<u32>)>,
 }
 
-/// Finds the taps of the topology's guests that libvirt runs.
+/// Finds the taps of those guests of the topology that libvirt is running.
 pub(crate) fn running(topology: &Topology) -> Result<Adopted> {
     let mut taps = HashMap::new();
     let domains: Vec<_> = topology.guests.iter().filter_map(|guest| Some((guest, guest.domain.as_ref()?))).collect();
@@ -44,12 +45,12 @@ pub(crate) fn running(topology: &Topology) -> Result<Adopted> {
 }
 
 impl Adopted {
-    /// Whether the guest runs in libvirt.
+    /// Whether libvirt is running the guest.
     pub(crate) fn has(&self, guest: &Guest) -> bool {
         self.taps.contains_key(&guest.name)
     }
 
-    /// The tap of a running guest; otherwise the one that `make` creates.
+    /// Name of the guest's tap: the existing one if the guest is running, otherwise the one that `make` creates.
     pub(crate) fn tap_or(&self, guest: &Guest, netns: &Netns, make: impl FnOnce() -> Result<()>) -> Result<String> {
         let Some((tap, of)) = self.taps.get(&guest.name) else { return make().map(|()| guest.tap()) };
         match *of == Some(netns.inode()) {
@@ -61,7 +62,7 @@ impl Adopted {
         }
     }
 
-    /// Fails if any guest runs, with the reason why this way cannot use its tap.
+    /// Fails if any guest is running; `why` is the reason why this way cannot use its tap.
     pub(crate) fn refuse(&self, why: &str) -> Result<()> {
         match self.taps.values().next() {
             Some((device, _)) => Err(Error::Device { device: device.clone(), why: why.into() }),
@@ -70,7 +71,7 @@ impl Adopted {
     }
 }
 
-/// Remaining steps of the user for a guest that the topology did not start.
+/// Steps left to the user for a guest that the topology did not start.
 pub(crate) fn next_step(topology: &Topology, guest: &Guest) -> Vec<String> {
     let port = match topology.has_vhost_user() {
         true => format!("socket {}", file(&topology.name, &guest.name, "sock").display()),
@@ -85,7 +86,7 @@ pub(crate) fn next_step(topology: &Topology, guest: &Guest) -> Vec<String> {
     }
 }
 
-/// The interface of a guest as libvirt's XML, for a tap or macvtap that the topology has made.
+/// libvirt's XML for a guest's interface, using a tap or macvtap that the topology has made.
 pub fn interface_xml(topology: &Topology, guest: &Guest) -> String {
     let mac = guest.mac().map(|byte| format!("{byte:02x}")).join(":");
     let (kind, target, memory) = match topology.has_vhost_user() {

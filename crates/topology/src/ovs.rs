@@ -1,4 +1,4 @@
-//! Open vSwitch: bridges and ports by ovs-vsctl, marked as the topology's in the same transaction.
+//! Open vSwitch: bridges and ports made with ovs-vsctl, and marked as the topology's in the same transaction.
 
 use crate::{
     builder::{Builder, Event},
@@ -15,7 +15,7 @@ use latpath_linux::die_with_parent;
 use nix::sys::signal::Signal;
 use std::process::Command;
 
-/// Key of the mark in `external_ids`.
+/// Key in `external_ids` that marks a row as the topology's.
 const MARK: &str = "latpath-topology";
 /// Maximum wait for ovs-vswitchd, s.
 const PATIENCE: u32 = 20;
@@ -25,7 +25,7 @@ fn vsctl(database: Option<&str>, words: &[&str]) -> Result<String> {
     let mut command = Command::new("ovs-vsctl");
     command.args(database.map(|database| format!("--db={database}")));
     command.arg(format!("--timeout={PATIENCE}")).args(words);
-    // An ovs-vsctl that outlived a killed latpath could commit its transaction after the undo.
+    // If ovs-vsctl outlived a killed latpath, it could commit its transaction after the undo.
     die_with_parent(&mut command, Signal::SIGKILL);
     let line = || format!("ovs-vsctl {}", words.join(" "));
     let output = command.output().map_err(|e| match e.kind() {
@@ -86,7 +86,7 @@ pub(crate) fn build(
     Ok(())
 }
 
-/// Sets a key of `other_config`, unless it has the value.
+/// Sets a key of `other_config`, unless it already has this value.
 fn set(builder: &mut Builder, database: Option<String>, key: &str, value: &str) -> Result<()> {
     let before = other_config(database.as_deref(), key)?;
     if before.as_deref() == Some(value) {
@@ -114,7 +114,7 @@ fn put(setting: &OvsSetting, value: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// The value that a changed setting has now.
+/// Current value of a setting that the topology changed.
 pub(crate) fn value_now(setting: &OvsSetting) -> std::result::Result<Option<String>, String> {
     other_config(setting.database.as_deref(), &setting.key).map_err(|e| e.to_string())
 }
@@ -161,7 +161,7 @@ impl Switch<'_> {
         self.guest(builder, &guest.tap(), &["type=dpdkvhostuserclient".into(), path])
     }
 
-    /// Adds a port, with these columns of its rows, in one transaction.
+    /// Adds a port in one transaction, with these columns in its Port and Interface rows.
     fn port(&self, builder: &mut Builder, name: &str, columns: &[String], interface: &[String]) -> Result<()> {
         let db = self.database.as_deref();
         let object = Object::OvsPort { name: name.into(), bridge: self.bridge.into(), database: self.database.clone() };
@@ -174,7 +174,7 @@ impl Switch<'_> {
                 words.extend(interface.iter().map(String::as_str));
             }
             vsctl(db, &words)?;
-            // ovs-vswitchd reports here why it could not open the device.
+            // If ovs-vswitchd could not open the device, it reports the reason here.
             let error = vsctl(db, &["get", "Interface", name, "error"])?;
             match error.trim_matches('"') {
                 "[]" => Ok(Identity::Uuid(vsctl(db, &["get", "Port", name, "_uuid"])?)),
@@ -184,13 +184,13 @@ impl Switch<'_> {
     }
 }
 
-/// Fails if this Open vSwitch lacks a type of port that the topology needs.
+/// Fails if this Open vSwitch lacks a port type that the topology needs.
 fn check_version(topology: &Topology, options: &OvsOptions) -> Result<()> {
     let db = options.database.as_deref();
     if topology.way != Way::OvsAfxdp {
         return Ok(());
     }
-    // A daemon that has just started has not written them yet.
+    // A daemon that has just started may not have written its port types yet.
     let known = vsctl(db, &["wait-until", "Open_vSwitch", ".", "iface_types!=[]"]);
     let types = known.and_then(|_| vsctl(db, &["get", "Open_vSwitch", ".", "iface_types"]))?;
     let has = |kind: &str| types.split(['[', ']', ',', ' ', '"']).any(|word| word == kind);
@@ -210,7 +210,7 @@ fn check_version(topology: &Topology, options: &OvsOptions) -> Result<()> {
     Ok(())
 }
 
-/// Whether the row has this topology's mark, or does not exist.
+/// Whether the row has this topology's mark; `None` if the row does not exist.
 fn is_ours(
     table: &str,
     name: &str,
@@ -221,13 +221,13 @@ fn is_ours(
     match shown {
         Ok(text) if text.is_empty() => Ok(None),
         Ok(text) => Ok(Some(text.trim_matches('"') == topology)),
-        // The row exists without the key.
+        // The row exists, but has no mark.
         Err(Error::Command { why, .. }) if why.contains("no key") => Ok(Some(false)),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// Removes the bridge, if it is the topology's.
+/// Removes the bridge if it has the topology's mark.
 pub(crate) fn remove_bridge(
     topology: &str,
     name: &str,
@@ -236,7 +236,7 @@ pub(crate) fn remove_bridge(
     remove("Bridge", name, topology, database, &["--if-exists", "del-br", name])
 }
 
-/// Removes a port, if it is the topology's.
+/// Removes the port if it has the topology's mark.
 pub(crate) fn remove_port(
     topology: &str,
     name: &str,

@@ -1,4 +1,4 @@
-//! The points of latpath on each way, and the parts that no point shows.
+//! latpath's points on each way, and the parts of the way that no point shows.
 
 use crate::file::{Topology, Way, XdpMode};
 use schemars::JsonSchema;
@@ -14,14 +14,14 @@ pub enum Direction {
     FromGuest,
 }
 
-/// A point that packets of a way pass, in the order of the route.
+/// A point on a way, listed in the order of the route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PointOnWay {
     /// The guest.
     pub guest: String,
     /// Direction of the packets.
     pub direction: Direction,
-    /// The point, `host/kind@device`.
+    /// The point, as `host/kind@device`.
     pub point: String,
     /// Kernel feature that the point needs; null if every kernel has it.
     pub needs: Option<&'static str>,
@@ -36,16 +36,16 @@ pub struct Gap {
     pub what: String,
     /// The reason.
     pub why: &'static str,
-    /// The next points that bridge the gap.
+    /// The next points before and after the gap.
     pub bridged_by: String,
 }
 
-/// A kernel that attaches programs to functions (fentry).
+/// Needs a kernel that can attach programs to functions (fentry).
 const FENTRY: &str = "fentry";
-/// A kernel with fentry, and a guest served by vhost.
+/// Needs a kernel with fentry, and a guest served by vhost.
 const FENTRY_AND_VHOST: &str = "fentry, and vhost for the guest's NIC";
 
-/// One kind of point on a way, at the uplink or at the guest's tap.
+/// Kind of a point on a way, whether it is at the uplink or at the guest's tap, and what it needs.
 type Place = (&'static str, At, Option<&'static str>);
 
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ enum At {
     Tap,
 }
 
-/// The points on a topology's way. `uplink_mode` and `tap_mode` are where XDP programs run.
+/// The points on a topology's way; `modes` is where its XDP programs run.
 pub(crate) fn points(topology: &Topology, taps: &[(String, String)], modes: Modes) -> Vec<PointOnWay> {
     let both = [(Direction::ToGuest, to_guest(topology, modes)), (Direction::FromGuest, from_guest(topology, modes))];
     let mut all = Vec::new();
@@ -87,7 +87,8 @@ pub(crate) struct Modes {
 fn to_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
     match topology.way {
         Way::Bridge => vec![("nic-rx", At::Uplink, None), ("tx", At::Tap, None), ("vm-read", At::Tap, None)],
-        // The kernel receives multicast frames on the macvtap again; unicast frames go to its queue directly.
+        // Only multicast frames are received again on the macvtap; the kernel puts unicast frames into its queue
+        // directly.
         Way::Macvtap => {
             vec![("nic-rx", At::Uplink, None), ("nic-rx", At::Tap, None), ("vm-read", At::Tap, None)]
         }
@@ -97,7 +98,7 @@ fn to_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
             ("tx", At::Tap, None),
             ("vm-read", At::Tap, None),
         ],
-        // In the stack, a program runs behind the tracepoint of received packets.
+        // In the stack, the XDP program runs after the tracepoint of received packets, so nic-rx sees the frames.
         Way::Xdp if modes.uplink == XdpMode::Generic => vec![
             ("nic-rx", At::Uplink, None),
             ("xdp-redirect", At::Uplink, Some(FENTRY)),
@@ -127,7 +128,7 @@ fn from_guest(topology: &Topology, modes: Modes) -> Vec<Place> {
         Way::Xdp if modes.tap == XdpMode::Generic => {
             vec![("vm-write", At::Tap, None), ("tx", At::Uplink, Some(FENTRY))]
         }
-        // The function that redirects shows the guest's write.
+        // The guest's write is observed in the function that redirects its frame.
         Way::Xdp => vec![("vm-write", At::Tap, Some(FENTRY))],
         Way::OvsAfxdp if topology.has_vhost_user() => Vec::new(),
         Way::OvsAfxdp => vec![("vm-write", At::Tap, None)],

@@ -25,11 +25,11 @@ pub struct Status {
     pub way: Way,
     /// Whether it was made completely.
     pub complete: bool,
-    /// Its objects and the devices that it changed, in the order of their creation.
+    /// Its objects and the devices that it changed, in order of creation.
     pub objects: Vec<ObjectStatus>,
-    /// The points of the host that packets pass on its way.
+    /// The host's points that packets pass on its way.
     pub points: Vec<PointOnWay>,
-    /// Parts of the way that no point of the host shows.
+    /// Parts of the way that no point on the host shows.
     pub gaps: Vec<Gap>,
 }
 
@@ -47,7 +47,7 @@ pub struct ObjectStatus {
     pub object: String,
     /// Its state.
     pub state: Presence,
-    /// Further facts: process id, place of a program, changes.
+    /// Further details: process ID, where a program runs, changes.
     pub detail: Option<String>,
 }
 
@@ -59,7 +59,7 @@ pub enum Presence {
     Present,
     /// It does not exist.
     Missing,
-    /// Another object has its name.
+    /// A different object has its name.
     Replaced,
     /// Another program has changed it.
     Changed,
@@ -68,7 +68,7 @@ pub enum Presence {
 /// The state of a topology that is up.
 ///
 /// # Errors
-/// If it is not up, or the journal cannot be read.
+/// The topology is not up, or the journal cannot be read.
 pub fn status(name: &str) -> Result<Status> {
     let steps = steps(name)?;
     let topology = steps.iter().find_map(|step| match step {
@@ -109,7 +109,7 @@ fn taps(topology: &Topology) -> Vec<(String, String)> {
     topology.guests.iter().map(|guest| (guest.name.clone(), tap(guest))).collect()
 }
 
-/// Where the topology's XDP programs run, as noted when they were attached.
+/// Where the topology's XDP programs run, as recorded when they were attached.
 fn modes(topology: &Topology, steps: &[Step], taps: &[(String, String)]) -> Modes {
     let mut modes = Modes::default();
     for step in steps {

@@ -5,7 +5,7 @@ use latpath_net::Inode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One line of a topology's entry in the journal. Each is written and synced before the change that it describes.
+/// A line of a topology's entry in the journal. Each line is written and synced before the change that it describes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -23,7 +23,7 @@ pub enum Step {
     Complete,
 }
 
-/// An object that a topology makes. Its files are in latpath's own directories.
+/// An object that a topology makes. Its files are in latpath's own directories, except a macvtap's node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Object {
@@ -40,17 +40,17 @@ pub enum Object {
         netns: Inode,
         /// Its name.
         name: String,
-        /// Its link kind: `bridge`, `veth`, `vlan`, `tun`, `macvtap`.
+        /// Its link kind, e.g. `bridge`, `veth`, `vlan`, `tun` or `macvtap`.
         kind: String,
     },
-    /// A character device of a macvtap, where /dev has none.
+    /// A macvtap's character device, if /dev lacks it.
     Node {
         /// The macvtap.
         device: String,
         /// Its index.
         ifindex: u32,
     },
-    /// The mount of bpffs, in which XDP programs outlive the command.
+    /// The bpffs mount, in which XDP programs outlive the command.
     Bpffs,
     /// The directory of the topology's pinned programs.
     Pins,
@@ -60,21 +60,21 @@ pub enum Object {
         device: String,
         /// The namespace of the device.
         netns: Inode,
-        /// How it handles frames.
+        /// How it handles frames, for messages.
         does: String,
     },
     /// A guest's QEMU.
     Guest {
         /// The guest's name.
         name: String,
-        /// The program.
+        /// The program that runs the guest.
         program: String,
     },
     /// A bridge of Open vSwitch, with its ports.
     OvsBridge {
         /// The bridge's name.
         name: String,
-        /// The database, if not the machine's own.
+        /// The database; `None` for the machine's default one.
         database: Option<String>,
     },
     /// A port of a bridge of Open vSwitch.
@@ -83,36 +83,36 @@ pub enum Object {
         name: String,
         /// The bridge.
         bridge: String,
-        /// The database, if not the machine's own.
+        /// The database; `None` for the machine's default one.
         database: Option<String>,
     },
 }
 
-/// Identity that distinguishes an object from a later one of the same name.
+/// Identity that distinguishes an object from a later one with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Identity {
-    /// Its name is unique: it is in latpath's own directory.
+    /// The name identifies the object, because it is in latpath's own directory.
     Name,
     /// Index of a device in its namespace.
     Ifindex(u32),
     /// Inode number of a namespace or a file.
     Inode(u64),
-    /// Process id, and start in clock ticks since boot.
+    /// Process ID, and start time in clock ticks since boot.
     Process {
-        /// The id.
+        /// The process ID.
         pid: u32,
-        /// The start.
+        /// The start time, clock ticks since boot.
         start_ticks: u64,
     },
-    /// Number of an attachment, and where its program runs.
+    /// ID of a BPF link, and where its program runs.
     Link {
-        /// The number.
+        /// The ID.
         id: u32,
         /// Where the program runs.
         mode: XdpMode,
     },
-    /// UUID of a row in the database of Open vSwitch.
+    /// UUID of a row in Open vSwitch's database.
     Uuid(String),
 }
 
@@ -131,10 +131,10 @@ pub struct Setting {
     pub set: Value,
 }
 
-/// A change of `other_config` of Open vSwitch.
+/// A change in Open vSwitch's `other_config`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OvsSetting {
-    /// The database, if not the machine's own.
+    /// The database; `None` for the machine's default one.
     pub database: Option<String>,
     /// The key.
     pub key: String,
@@ -152,9 +152,9 @@ pub enum Value {
     Up(bool),
     /// Its MTU, bytes.
     Mtu(u32),
-    /// Whether it receives frames for all addresses.
+    /// Whether it is promiscuous, i.e. receives frames for all addresses.
     Promiscuous(bool),
-    /// The bridge that it is a port of.
+    /// The bridge of which it is a port.
     Master(Option<String>),
 }
 

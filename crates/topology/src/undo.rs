@@ -1,4 +1,4 @@
-//! Removal of a topology, the last object first; also after a kill at any step.
+//! Removes a topology, in reverse order of creation; works after a kill at any step.
 
 use crate::{
     builder::{change, current},
@@ -14,7 +14,7 @@ use std::{fs, io, path::Path};
 /// Removes topologies.
 pub struct Topologies;
 
-/// The result of one object's removal: whether something was removed, or why it was left alone.
+/// Result of removing an object: whether it was removed, or why it was left alone.
 pub(crate) enum Removed {
     /// It was removed.
     Yes,
@@ -60,7 +60,7 @@ impl Undo for Topologies {
     }
 }
 
-/// The identity that was noted after an object was made; `None` if the process was killed before.
+/// The identity recorded after an object was made; `None` if the process was killed before that.
 pub(crate) fn identity<'a>(later: &'a [Step], object: &Object) -> Option<&'a Identity> {
     later.iter().find_map(|step| match step {
         Step::Made(made, identity) if made == object => Some(identity),
@@ -89,7 +89,7 @@ fn namespace(name: &str, identity: Option<&Identity>) -> Result<Removed, String>
         (Some(netns), Some(Identity::Inode(inode))) if u64::from(netns.inode()) != *inode => {
             return Ok(Removed::LeftAlone("another namespace has its name".into()));
         }
-        // After a kill between its file and its mount, only the file exists.
+        // After a kill between the creation of the namespace's file and its mount, only the file exists.
         (None, _) if !Path::new("/run/netns").join(name).exists() => return Ok(Removed::Absent),
         _ => {}
     }
@@ -102,7 +102,7 @@ fn device(netns: u32, name: &str, kind: &str, identity: Option<&Identity>) -> Re
     let Some(found) = there.iter().find(|device| device.name == name) else { return Ok(Removed::Absent) };
     let is_ours = match identity {
         Some(Identity::Ifindex(index)) => found.ifindex == *index,
-        // Killed before it was noted: there was no device of this name before.
+        // latpath was killed before it recorded the identity; when it began, no device had this name.
         _ => true,
     };
     if !is_ours || found.kind.as_deref() != Some(kind) {
@@ -131,7 +131,7 @@ fn restore(setting: &Setting) -> Result<Removed, String> {
     network.set(device, &[change(before)]).map(|()| Removed::Yes).map_err(|e| e.to_string())
 }
 
-/// Removes a directory of latpath's own and, if they are empty, the directories of latpath above it.
+/// Removes a directory of latpath's, and its parent if that is then empty.
 fn remove_directory(directory: &Path) -> io::Result<Removed> {
     let removed = match fs::remove_dir_all(directory) {
         Ok(()) => Removed::Yes,
@@ -139,7 +139,7 @@ fn remove_directory(directory: &Path) -> io::Result<Removed> {
         Err(e) => return Err(e),
     };
     if let Some(above) = directory.parent() {
-        // Other topologies may be up.
+        // Fails if other topologies are up.
         let _ = fs::remove_dir(above);
     }
     Ok(removed)

@@ -14,7 +14,7 @@ use latpath_undo::{Entry, Journal, Lifetime, Outcome, Undo};
 /// A topology that was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Up {
-    /// Facts for the user, and remaining steps of the user.
+    /// Notes for the user, including steps left to the user.
     pub notes: Vec<String>,
 }
 
@@ -23,15 +23,15 @@ pub struct Up {
 pub struct Down {
     /// Objects that were removed, and settings that were restored.
     pub done: Vec<String>,
-    /// Objects and settings that were left alone, because others have changed them since.
+    /// Objects and settings that were left alone because another program has changed them since.
     pub left_alone: Vec<String>,
 }
 
-/// Makes a topology. It stays after this process ends, until [`down`]. `progress` is called before and after each
-/// change, and `stop` before each: once it returns true, all is removed again.
+/// Makes a topology, which outlives this process until [`down`]. `progress` is called before and after each change.
+/// `stop` is called before each change; once it returns true, everything is removed again.
 ///
 /// # Errors
-/// If the topology is up already, an object cannot be made, or the user requests a stop. The objects made so far are
+/// The topology is already up, an object cannot be made, or the user requests a stop. The objects made so far are
 /// removed again.
 pub fn up(topology: &Topology, progress: &mut dyn FnMut(Event<'_>), stop: &dyn Fn() -> bool) -> Result<Up> {
     topology.check()?;
@@ -100,10 +100,11 @@ fn build(builder: &mut Builder, topology: &Topology) -> Result<Up> {
     Ok(up)
 }
 
-/// Removes a topology: undoes its steps, the last one first.
+/// Removes a topology: undoes its steps in reverse order.
 ///
 /// # Errors
-/// If it is not up, another process is making it, or an object cannot be removed; the rest is removed then.
+/// The topology is not up, another process is making it, or an object cannot be removed; the other objects are still
+/// removed.
 pub fn down(name: &str) -> Result<Down> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Error::NotRoot);
@@ -142,7 +143,7 @@ fn list(names: Vec<String>) -> String {
 /// The steps of a topology that is up.
 ///
 /// # Errors
-/// If it is not up, or the journal cannot be read.
+/// The topology is not up, or the journal cannot be read.
 pub(crate) fn steps(name: &str) -> Result<Vec<Step>> {
     let journal = Journal::of_this_machine();
     let found = journal.turn()?.find::<Topologies>(name)?;

@@ -1,5 +1,5 @@
-//! XDP programs that redirect frames between the uplink and a tap. Their attachments are pinned in bpffs, and so outlive
-//! the command.
+//! XDP programs that redirect frames between the uplink and a tap. Their links are pinned in bpffs, so that they
+//! outlive the command.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -36,15 +36,15 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/redirect.skel.rs"));
 }
 
-/// Where bpffs is mounted on every machine with systemd.
+/// Where systemd mounts bpffs on every machine.
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// Directory of a topology's pinned attachments.
+/// Directory of a topology's pinned links.
 fn pins(topology: &str) -> PathBuf {
     Path::new(BPFFS).join("latpath").join(topology)
 }
 
-/// Task of a direction's program.
+/// How the program for one direction handles VLAN tags.
 #[derive(Clone, Copy, Default)]
 struct Task {
     only_vlan: u16,
@@ -61,7 +61,7 @@ pub(crate) fn build(builder: &mut Builder, topology: &Topology, host: &Host, tap
         fs::create_dir_all(&directory).doing(format!("make directory {}", directory.display()))?;
         Ok(Identity::Name)
     })?;
-    // A NIC passes only frames with its own address otherwise.
+    // Without this, a NIC receives only frames for its own address.
     builder.set(&host.netns, uplink, Value::Promiscuous(true))?;
     let (inward, outward) = match topology.vlan {
         None => (Task::default(), Task::default()),
@@ -96,7 +96,7 @@ enum Program<'a> {
     Pass,
 }
 
-/// Loads a program, attaches it to a device and pins the attachment; returns where it runs.
+/// Loads a program, attaches it to a device and pins the link; returns where the program runs.
 fn attach(
     builder: &mut Builder,
     topology: &Topology,
@@ -111,7 +111,7 @@ fn attach(
     let object = Object::Xdp { device: device.into(), netns: netns.inode(), does };
     builder.make(object, || {
         let refused = |why: String| Error::Xdp { device: device.into(), why };
-        // The kernel looks up the indices of devices in the calling thread's namespace.
+        // The kernel resolves device indices in the calling thread's namespace.
         let (id, mode) = netns.inside(|| put(netns, device, program, wanted, &path))?.map_err(refused)?;
         runs = mode;
         Ok(Identity::Link { id, mode })
@@ -119,7 +119,7 @@ fn attach(
     Ok(runs)
 }
 
-/// [`attach`] in the device's namespace; returns the attachment's number.
+/// Does the work of [`attach`] in the device's namespace; returns the link's ID and where the program runs.
 fn put(
     netns: &Netns,
     device: &str,
@@ -212,7 +212,7 @@ fn link_info(link: BorrowedFd<'_>) -> io::Result<libbpf_sys::bpf_link_info> {
     }
 }
 
-/// Number of the pinned attachment of a device; `None` if it is gone or its device is.
+/// ID of a device's pinned link; `None` if the link or its device no longer exists.
 pub(crate) fn pinned(topology: &str, device: &str) -> Option<u32> {
     let path = c_path(&pins(topology).join(device)).ok()?;
     // SAFETY: the path is a C string that outlives the call.
@@ -220,13 +220,13 @@ pub(crate) fn pinned(topology: &str, device: &str) -> Option<u32> {
     // SAFETY: a new descriptor without another owner.
     let link = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })?;
     let info = link_info(link.as_fd()).ok()?;
-    // SAFETY: the link is one of XDP, for which the kernel fills this part.
+    // SAFETY: it is an XDP link, for which the kernel fills this member of the union.
     let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
-    // 0 once the device was deleted (net/core/dev.c, bpf_xdp_link_fill_link_info).
+    // The index is 0 once the device has been deleted (net/core/dev.c, bpf_xdp_link_fill_link_info).
     (info.type_ == libbpf_sys::BPF_LINK_TYPE_XDP && ifindex != 0).then_some(info.id)
 }
 
-/// Whether bpffs is mounted at its place.
+/// Whether bpffs is mounted on [`BPFFS`].
 pub(crate) fn is_mounted() -> bool {
     Mount::all_of("self").iter().any(|mount| mount.at == Path::new(BPFFS) && mount.kind == "bpf")
 }
@@ -242,10 +242,10 @@ fn make_bpffs(builder: &mut Builder) -> Result<()> {
     })
 }
 
-/// Entries that the kernel itself makes in each new bpffs (kernel/bpf/preload).
+/// Entries that the kernel makes in each new bpffs (kernel/bpf/preload).
 const OF_THE_KERNEL: [&str; 2] = ["maps.debug", "progs.debug"];
 
-/// Unmounts bpffs, unless others use it.
+/// Unmounts bpffs, unless other programs use it.
 pub(crate) fn unmount() -> std::result::Result<Removed, String> {
     if !is_mounted() {
         return Ok(Removed::Absent);
@@ -261,7 +261,7 @@ pub(crate) fn unmount() -> std::result::Result<Removed, String> {
     }
 }
 
-/// Removes the directory of pinned attachments and, if they are empty, those of latpath above it.
+/// Removes the topology's directory of pinned links, and its parent if that is then empty.
 pub(crate) fn remove_pins(topology: &str) -> std::result::Result<Removed, String> {
     let directory = pins(topology);
     let removed = match fs::remove_dir(&directory) {
@@ -269,12 +269,12 @@ pub(crate) fn remove_pins(topology: &str) -> std::result::Result<Removed, String
         Err(e) if e.kind() == io::ErrorKind::NotFound => Removed::Absent,
         Err(e) => return Err(format!("{}: {e}", directory.display())),
     };
-    // Other topologies may be up.
+    // Fails if other topologies are up.
     let _ = directory.parent().map(fs::remove_dir);
     Ok(removed)
 }
 
-/// Removes a pinned attachment, which detaches the program.
+/// Removes a pinned link, which detaches the program.
 pub(crate) fn unpin(topology: &str, device: &str) -> std::result::Result<Removed, String> {
     let path = pins(topology).join(device);
     match fs::remove_file(&path) {
@@ -284,7 +284,7 @@ pub(crate) fn unpin(topology: &str, device: &str) -> std::result::Result<Removed
     }
 }
 
-/// Whether the directory of pinned attachments exists.
+/// Whether the topology's directory of pinned links exists.
 pub(crate) fn has_pins(topology: &str) -> bool {
     pins(topology).is_dir()
 }

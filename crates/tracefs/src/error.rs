@@ -1,4 +1,4 @@
-//! Errors of tracefs.
+//! Errors of this crate.
 
 use std::{io, path::PathBuf};
 
@@ -14,12 +14,12 @@ pub enum Error {
     /// A file of tracefs could not be read or written.
     #[error("{}: {source}{}", path.display(), hint(source))]
     File {
-        /// Its path for the user.
+        /// Its path as shown to the user.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// An invalid name of an instance.
+    /// Invalid instance name.
     #[error("{0:?}: no name for a tracefs instance; write 1 to 200 characters without /, not beginning with a dot")]
     Name(String),
     /// A running latpath uses the instance.
@@ -27,10 +27,10 @@ pub enum Error {
     InUse {
         /// The instance.
         name: String,
-        /// The process.
+        /// Process IDs of its users.
         pid: String,
     },
-    /// The journal, which is needed to undo the changes of a killed latpath, cannot be used.
+    /// The journal, which is needed to undo the changes made by a killed latpath, cannot be used.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
     /// The kernel rejected a setting.
@@ -40,7 +40,7 @@ pub enum Error {
         path: PathBuf,
         /// The requested value.
         requested: String,
-        /// The values that the kernel lists, if any.
+        /// The values that the kernel offers, if it lists them.
         there: String,
         /// The system's error.
         source: io::Error,

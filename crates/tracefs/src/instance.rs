@@ -20,11 +20,11 @@ use std::{
 /// Options of an instance.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Events: `system:event`, `system:ev*`, or `system` for all of it.
+    /// Events to enable: `system:event`, `system:ev*`, or `system` for all events of the system.
     pub events: Vec<String>,
-    /// A tracer, such as `function`; `None` to leave it unchanged.
+    /// Tracer, e.g. `function`; `None` to leave it unchanged.
     pub tracer: Option<String>,
-    /// Size of each CPU's buffer, KiB; `None` to leave it unchanged. A snapshot needs as much again.
+    /// Size of each CPU's buffer, KiB; `None` to leave it unchanged. A snapshot doubles the memory.
     pub buffer_kb: Option<u64>,
     /// The CPUs to record; empty to leave them unchanged.
     pub cpus: Vec<u32>,
@@ -32,10 +32,10 @@ pub struct Options {
     pub snapshot: bool,
 }
 
-/// Maximum length of one mark, bytes: the kernel's trace_marker accepts more, since 5.15.
+/// Maximum length of a mark, bytes; since Linux 5.15, trace_marker accepts more.
 pub const LONGEST_MARK: usize = 1000;
 
-/// An instance in use. Dropping it removes it if it was made here, and restores its settings otherwise.
+/// An instance in use. Dropping it removes it if latpath made it, and otherwise restores its settings.
 #[derive(Debug)]
 pub struct Instance {
     tracefs: Tracefs,
@@ -43,13 +43,13 @@ pub struct Instance {
     shown: PathBuf,
     made: bool,
     notes: Vec<String>,
-    /// Open files, which prevent the removal of the instance: they are closed first.
+    /// Open files, which are closed first because they prevent the instance's removal.
     open: Option<Switches>,
     snapped: AtomicBool,
     undo: Entry<Step>,
 }
 
-/// Files that stay open, so that using them costs one system call.
+/// Files that are kept open, so that each use costs a single system call.
 #[derive(Debug)]
 struct Switches {
     marker: File,
@@ -58,8 +58,8 @@ struct Switches {
 }
 
 impl Instance {
-    /// Uses the instance of this name, or makes it with times of `CLOCK_MONOTONIC`. First undoes the changes of a
-    /// killed process.
+    /// Uses the instance with this name, or makes it, with `CLOCK_MONOTONIC` as its clock. First undoes the changes
+    /// made by a killed process.
     ///
     /// An existing instance keeps all settings that the options do not name, including its clock. Only one latpath at a
     /// time uses an instance.
@@ -70,14 +70,14 @@ impl Instance {
         Self::within(Tracefs::open()?, &Journal::of_this_machine(), name, options)
     }
 
-    /// Whether the user has an instance of this name. Instances left by a killed process do not count, because they
+    /// Whether the user has an instance with this name. Instances left by a killed latpath do not count, because they
     /// will be removed.
     pub fn is_there(name: &str) -> bool {
         let Ok(tracefs) = Tracefs::open() else { return false };
         if !is_name(name) {
             return false;
         }
-        // Locked until then, so that no other process removes it meanwhile.
+        // The journal stays locked until the check is done, so that no other process removes the instance meanwhile.
         let turn = Journal::of_this_machine().turn();
         let entry = turn.as_ref().ok().and_then(|turn| turn.find::<Below>(name).ok()?);
         let will_go = entry.is_some_and(|entry| !entry.header().is_needed() && entry.steps().contains(&Step::Make));
@@ -116,7 +116,7 @@ impl Instance {
             snapped: AtomicBool::new(false),
             undo,
         };
-        // From here on, errors undo everything by dropping.
+        // From here on, an error drops the instance, which undoes everything.
         instance.begin(options)?;
         Ok(instance)
     }
@@ -127,7 +127,7 @@ impl Instance {
         let undo = (!self.made).then_some(&mut self.undo);
         let mut settings = Settings { directory: &directory, shown: &self.shown, undo, notes: Vec::new() };
         if self.made {
-            // The trace then has the clock of latpath's own times.
+            // The trace then uses the same clock as latpath.
             settings.set("trace_clock", "mono")?;
         } else if let Some(clock) = settings.get("trace_clock")?.filter(|clock| clock != "mono") {
             let file = self.shown.join("trace_clock");
@@ -162,7 +162,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Makes the instance unless it exists; returns whether it did.
+    /// Makes the instance unless it exists; returns whether it was made.
     fn make(&mut self, directory: &Path) -> Result<bool> {
         if directory.exists() {
             return Ok(false);
@@ -170,7 +170,7 @@ impl Instance {
         self.undo.add(Step::Make)?;
         match fs::create_dir(directory) {
             Ok(()) => {}
-            // Another process was faster.
+            // Another process made it first.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(self.undo.forget().map(|()| false)?),
             Err(source) => return Err(Error::File { path: self.shown.clone(), source }),
         }
@@ -184,46 +184,46 @@ impl Instance {
     }
 
     fn switches(&self) -> &Switches {
-        // Only unset before the end of `begin` and after the start of `undo`.
+        // `None` only before the end of `begin` and after the start of `undo`.
         self.open.as_ref().expect("an instance that was begun and not undone")
     }
 
-    /// The directory's name below `instances`.
+    /// Name of its directory below `instances`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A path for the user, valid while this process runs.
+    /// Its path as shown to the user, valid while this process runs.
     pub fn path(&self) -> &Path {
         &self.shown
     }
 
-    /// Whether it was made here, and is removed when it is closed.
+    /// Whether latpath made it, and removes it when it is closed.
     pub fn made(&self) -> bool {
         self.made
     }
 
-    /// Notes for the reader of a result: missing events, no snapshots, leftovers of a killed process.
+    /// Notes for the reader of a result: missing events, unavailable snapshots, leftovers of a killed process.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Writes a text into the trace: one mark per line, and per [`LONGEST_MARK`] bytes of a longer line.
+    /// Writes text into the trace: one mark per line; lines longer than [`LONGEST_MARK`] are split into several.
     ///
     /// # Errors
     /// [`Error::Mark`] if the kernel rejects a mark.
     pub fn mark(&self, text: &str) -> Result<()> {
         let mut marker = &self.switches().marker;
         for piece in text.lines().flat_map(pieces) {
-            // One write is one mark, which tracefs accepts completely or not at all.
+            // Each mark is a single write, which tracefs accepts completely or not at all.
             let written = marker.write(piece.as_bytes());
             written.map_err(|source| Error::Mark { path: self.shown.join("trace_marker"), source })?;
         }
         Ok(())
     }
 
-    /// Takes a snapshot of the recorded events; recording continues in an empty buffer. Returns false without snapshots
-    /// in the kernel or the options. A second snapshot replaces the first.
+    /// Takes a snapshot of the recorded events; recording continues in an empty buffer. Returns false if the kernel has
+    /// no snapshots or the options did not request them. A second snapshot replaces the first.
     ///
     /// # Errors
     /// [`Error::File`] if the kernel cannot take the snapshot.
@@ -243,8 +243,9 @@ impl Instance {
         on.write_all(b"0").map_err(Error::file(self.shown.join("tracing_on")))
     }
 
-    /// Saves the recorded events as text, and any snapshot in a second file (`FILE.snapshot`). Each file has at most
-    /// `most` bytes: the oldest events are omitted, which the file and the result report. Call [`Self::stop`] first.
+    /// Saves the recorded events as text, and any snapshot in a second file (`FILE.snapshot`). Each file is limited to
+    /// `most` bytes by omitting the oldest events, which is reported in the file and in the result. Call [`Self::stop`]
+    /// first.
     ///
     /// # Errors
     /// The trace cannot be read, or the output file cannot be written.
@@ -252,10 +253,10 @@ impl Instance {
         save::save(&self.directory(), &self.shown, self.snapped.load(Ordering::Relaxed), to, most)
     }
 
-    /// Undoes everything, and reports failures.
+    /// Undoes all changes, and reports failures.
     ///
     /// # Errors
-    /// [`Error::NotUndone`] with the changes that remain.
+    /// [`Error::NotUndone`] with the changes that could not be undone.
     pub fn close(mut self) -> Result<()> {
         self.undo_all()
     }
@@ -281,7 +282,7 @@ impl Drop for Instance {
     }
 }
 
-/// Splits a line into pieces that fit into a mark.
+/// Splits a line into pieces no longer than a mark.
 fn pieces(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line;
     std::iter::from_fn(move || {

@@ -14,23 +14,24 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of ancestors of this process that are examined.
+/// Maximum number of this process's ancestors that are examined.
 const MOST_ANCESTORS: usize = 64;
 
 /// An open tracefs.
 #[derive(Debug)]
 pub struct Tracefs {
-    /// All accesses go through this descriptor, so that other mounts and mount namespaces have no effect.
+    /// Directory through which all files are accessed, so that other mounts and mount namespaces have no effect.
     directory: OwnedFd,
     shown: PathBuf,
 }
 
 impl Tracefs {
-    /// Opens tracefs: where it is mounted in this mount namespace; else in that of the parent process, and so on (`ip
-    /// netns exec` gives its command a /sys without it); else by a detached mount that ends when this is dropped.
+    /// Opens tracefs where it is mounted in this mount namespace, otherwise where it is mounted for an ancestor process
+    /// (`ip netns exec` gives its command a /sys without tracefs), otherwise as a detached mount that ends when this is
+    /// dropped.
     ///
-    /// Before Linux 6.0 a second mount of tracefs would give its files the owner and mode of that mount, so it is the
-    /// last resort.
+    /// Before Linux 6.0, a second mount of tracefs would change the owner and mode of its files to those of that mount,
+    /// so it is the last resort.
     ///
     /// # Errors
     /// tracefs cannot be found or mounted.
@@ -58,12 +59,12 @@ impl Tracefs {
         }
     }
 
-    /// A path for the user, valid while this process runs.
+    /// Its path as shown to the user, valid while this process runs.
     pub fn path(&self) -> &Path {
         &self.shown
     }
 
-    /// Reads a file, such as `available_filter_functions`.
+    /// Reads a file, e.g. `available_filter_functions`.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -89,7 +90,7 @@ impl Tracefs {
         Ok(names)
     }
 
-    /// The path by which this process opens files.
+    /// The path through which this process opens its files.
     pub(crate) fn root(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
     }
@@ -117,7 +118,7 @@ fn ancestors() -> impl Iterator<Item = u32> {
     std::iter::successors(parent(&std::process::id()), parent).take(MOST_ANCESTORS)
 }
 
-/// The mount points of a whole tracefs, as seen by a process.
+/// The places where tracefs is mounted with its root directory, as seen by a process.
 fn mounted_at(pid: &str) -> Vec<PathBuf> {
     whole_tracefs(Mount::all_of(pid))
 }
@@ -126,7 +127,7 @@ fn whole_tracefs(mounts: Vec<Mount>) -> Vec<PathBuf> {
     mounts.into_iter().filter(|mount| mount.root == "/" && mount.kind == "tracefs").map(|mount| mount.at).collect()
 }
 
-/// Makes a detached mount of tracefs, which the kernel removes with its last descriptor.
+/// Makes a detached mount of tracefs, which the kernel removes when its last descriptor is closed.
 fn mount_out_of_sight() -> io::Result<OwnedFd> {
     const TRACEFS: &CStr = c"tracefs";
     // From include/uapi/linux/mount.h.

@@ -14,7 +14,7 @@ use std::{
 pub struct Saved {
     /// The trace, and the snapshot if one was taken.
     pub files: Vec<SavedFile>,
-    /// Losses of the buffers, only for CPUs with losses. For snapshots the kernel only reports the sum
+    /// Buffer losses, listed only for CPUs that have any. For snapshots the kernel reports only the sum
     /// ([`SavedFile::overwritten`]).
     pub lost: Vec<LostEvents>,
 }
@@ -30,7 +30,7 @@ pub struct SavedFile {
     pub events: Option<u64>,
     /// Number of older events that were overwritten, if the kernel reports it.
     pub overwritten: Option<u64>,
-    /// Size of older events that were omitted to limit the file's size, bytes.
+    /// Size of the oldest events, which were omitted to limit the file's size, bytes.
     pub left_out: u64,
 }
 
@@ -41,11 +41,11 @@ pub struct LostEvents {
     pub cpu: u32,
     /// Events overwritten by newer ones.
     pub overwritten: u64,
-    /// Events for which there was no space.
+    /// Events lost because the buffer had no space.
     pub dropped: u64,
 }
 
-/// Path of the snapshot's file for this trace.
+/// Path of the snapshot file that belongs to this trace.
 pub fn snapshot_file(trace: &Path) -> PathBuf {
     let mut beside = trace.as_os_str().to_owned();
     beside.push(".snapshot");
@@ -85,7 +85,7 @@ fn lost_of(cpu: u32, stats: &str) -> LostEvents {
     LostEvents { cpu, overwritten: count("overrun"), dropped }
 }
 
-/// Copies a trace; if it turns out too long, copies it again without its oldest events.
+/// Copies a trace; if it exceeds `most` bytes, copies it again without its oldest events.
 fn copy(from: &Path, shown: &Path, to: Target, most: u64) -> Result<SavedFile> {
     let path = to.0.join(to.1);
     let mut saved = SavedFile { path, bytes: 0, events: None, overwritten: None, left_out: 0 };
@@ -96,7 +96,8 @@ fn copy(from: &Path, shown: &Path, to: Target, most: u64) -> Result<SavedFile> {
     Ok(saved)
 }
 
-/// Writes at most `most` bytes of the trace, without the first `leave_out` bytes of events. Returns the total size.
+/// Writes at most `most` bytes of the trace, omitting the first `leave_out` bytes of events. Returns the size of the
+/// trace.
 fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64, leave_out: u64) -> Result<u64> {
     let path = saved.path.clone();
     let failed = |source| Error::Save { path: path.clone(), source };
@@ -106,7 +107,7 @@ fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64,
     (saved.bytes, saved.left_out) = (0, 0);
     loop {
         line.clear();
-        // Lines of a trace are much shorter; endless input is processed in pieces.
+        // Trace lines are much shorter; a line without an end is processed in pieces.
         let mut limited = io::Read::take(&mut input, 1 << 16);
         if limited.read_until(b'\n', &mut line).map_err(Error::file(shown))? == 0 {
             break;
@@ -126,7 +127,8 @@ fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64,
             output.write_all(note.as_bytes()).map_err(failed)?;
             saved.bytes += note.len() as u64;
         }
-        // A trace that is too long is measured to its end and then read again. It may have grown meanwhile.
+        // If the trace is too long, the first pass goes on only to measure it; in the second pass it may have grown
+        // meanwhile.
         if total - saved.left_out <= most {
             output.write_all(&line).map_err(failed)?;
             saved.bytes += line.len() as u64;

@@ -11,16 +11,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum number of events matched by one pattern, more than any system has.
+/// Maximum number of events matched by a pattern; no system has as many.
 const MOST_EVENTS: usize = 4096;
 
 /// Changes the settings of an instance, and records the old values.
 pub(crate) struct Settings<'a> {
     /// Path by which this process opens the instance.
     pub directory: &'a Path,
-    /// Path of the instance for the user.
+    /// Path of the instance as shown to the user.
     pub shown: &'a Path,
-    /// Journal of the changes to an existing instance. An instance made by latpath is just removed.
+    /// Journal of the changes to an existing instance; `None` for an instance made by latpath, which is simply removed.
     pub undo: Option<&'a mut Entry<Step>>,
     pub notes: Vec<String>,
 }
@@ -32,7 +32,7 @@ impl Settings<'_> {
         Ok(current(&text))
     }
 
-    /// Records a setting's value, which is restored at the end in any case.
+    /// Records a setting's value, to be restored at the end even if it has changed again.
     pub fn keep(&mut self, file: &str, before: String) -> Result<()> {
         self.note(Step::Set { file: file.into(), before, set: None })
     }
@@ -74,8 +74,8 @@ impl Settings<'_> {
         })
     }
 
-    /// Enables the events of a pattern: `sched:sched_switch`, `sched:sched_w*`, `sched:*` or `sched`. Missing and
-    /// rejected ones become notes.
+    /// Enables the events matching a pattern: `sched:sched_switch`, `sched:sched_w*`, `sched:*` or `sched`. For missing
+    /// and rejected events, a note is added.
     pub fn enable(&mut self, pattern: &str) -> Result<()> {
         let (system, event) = pattern.split_once([':', '/']).unwrap_or((pattern, "*"));
         let named = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
@@ -115,7 +115,7 @@ impl Settings<'_> {
         events
     }
 
-    /// Allocates the memory for snapshots. Returns whether they are available; otherwise a note has the reason.
+    /// Allocates the memory for snapshots. Returns whether snapshots are available; if not, a note gives the reason.
     pub fn prepare_snapshot(&mut self) -> Result<bool> {
         let now = match beginning(&self.directory.join("snapshot")) {
             Ok(text) => text,
@@ -126,11 +126,11 @@ impl Settings<'_> {
             Err(source) => return Err(Error::File { path: self.shown.join("snapshot"), source }),
         };
         if now.contains("Snapshot is freed") {
-            // 0 frees the snapshot's memory.
+            // Writing 0 frees the snapshot's memory.
             self.keep("snapshot", "0".into())?;
         }
-        // The first snapshot allocates, and exchanges the buffers; the second exchanges them again, so that the
-        // recorded events stay in place. 2 then clears the snapshot.
+        // The first 1 allocates the snapshot and swaps the buffers; the second swaps them back, so that the recorded
+        // events stay in place. 2 then clears the snapshot.
         for command in ["1", "1", "2"] {
             if let Err(error) = self.write("snapshot", command) {
                 self.notes.push(format!("no snapshots: {error}"));
@@ -141,33 +141,33 @@ impl Settings<'_> {
     }
 }
 
-/// The beginning of a file: a snapshot may be as large as all buffers.
+/// The beginning of a file; the whole may be as large as all buffers if it is a snapshot.
 fn beginning(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(4096).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The value in a file of tracefs; `None` if it differs between CPUs.
+/// Parses the value in a tracefs file; `None` if it differs between CPUs.
 pub(crate) fn current(text: &str) -> Option<String> {
     let line = text.lines().next().unwrap_or_default().trim();
     if line == "X" {
         return None;
     }
-    // `[local] global mono`: the one in brackets is active.
+    // `[local] global mono`: the value in brackets is active.
     if let Some((_, rest)) = line.split_once('[') {
         return rest.split_once(']').map(|(now, _)| now.to_owned());
     }
-    // `7 (expanded: 1408)`: the buffer is small until its first use.
+    // `7 (expanded: 1408)`: the buffer is only expanded on first use.
     if let Some((_, rest)) = line.split_once("(expanded: ") {
         return Some(rest.trim_end_matches(')').to_owned());
     }
-    // `0*`: an event with a trigger.
+    // `0*`: the asterisk marks an event with a trigger.
     Some(line.trim_end_matches('*').to_owned())
 }
 
-/// A set of CPUs in the kernel's format (lib/bitmap.c): hexadecimal, highest first, with commas between groups of 32
-/// bits.
+/// A set of CPUs in the kernel's format (lib/bitmap.c): hexadecimal, highest CPU first, with commas between groups of
+/// 32 bits.
 pub(crate) fn mask(cpus: &[u32]) -> String {
     let words = cpus.iter().max().map_or(1, |most| *most as usize / 32 + 1);
     let mut mask = vec![0u32; words];

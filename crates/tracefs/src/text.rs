@@ -1,6 +1,6 @@
 //! Parses the output of `trace-cmd report`, `perf script` and the kernel's `trace` file: one event per line.
 //!
-//! The text may have any origin: lines are bounded, and other lines are ignored.
+//! The text may come from any source: the length of lines is limited, and lines that are not events are ignored.
 
 use latpath_model::Ns;
 use std::io::{self, BufRead, Read};
@@ -8,7 +8,7 @@ use std::io::{self, BufRead, Read};
 /// Maximum length of a line, bytes; longer lines are truncated.
 pub const LONGEST_LINE: usize = 4096;
 
-/// Reads a line into `bytes`, truncated to [`LONGEST_LINE`]. Returns false at the end.
+/// Reads a line into `bytes`, truncated to [`LONGEST_LINE`]. Returns false at the end of the input.
 ///
 /// # Errors
 /// The input cannot be read.
@@ -18,7 +18,7 @@ pub fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result
         return Ok(false);
     }
     while !bytes.ends_with(b"\n") && bytes.len() >= LONGEST_LINE {
-        // Skips the rest of it.
+        // Skips the rest of a truncated line.
         let rest = input.fill_buf()?;
         let (used, is_end) = match rest.iter().position(|byte| *byte == b'\n') {
             Some(at) => (at + 1, true),
@@ -32,20 +32,20 @@ pub fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result
     Ok(true)
 }
 
-/// The parts of an event's line.
+/// The parsed line of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The file or buffer of the line, which trace-cmd prints before each line if it reports several.
+    /// The source of the line: trace-cmd names the file or buffer at the start of each line if it reports several.
     pub source: Option<&'a str>,
     /// The thread's name.
     pub name: &'a str,
-    /// The thread's number; 0 while the CPU is idle.
+    /// The thread's TID; 0 while the CPU is idle.
     pub pid: u32,
-    /// Its process, if the line contains it.
+    /// Its process ID, if the line contains it.
     pub process: Option<u32>,
     /// The CPU.
     pub cpu: u32,
-    /// Time by the trace's clock, ns.
+    /// Time in the trace's clock, ns.
     pub t: Ns,
     /// Name of the event, without its system.
     pub event: &'a str,
@@ -58,7 +58,7 @@ impl<'a> Line<'a> {
     /// SYSTEM:EVENT: ARGS`.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim_end();
-        // A thread's name may contain brackets too.
+        // A thread's name may itself contain brackets.
         text.match_indices('[').find_map(|(at, _)| Self::around(text, at))
     }
 
@@ -69,7 +69,7 @@ impl<'a> Line<'a> {
         let (source, name) = without_source(name);
         let (t, rest) = time(rest)?;
         let (event, args) = rest.trim_start().split_once(':')?;
-        // perf prints the event's system first.
+        // perf puts the event's system before its name.
         let (event, args) = match args.split_once(':') {
             Some((second, rest)) if !second.is_empty() && !second.contains(' ') => (second, rest),
             _ => (event, args),
@@ -79,7 +79,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// An unsigned decimal number.
+/// Parses an unsigned decimal number.
 pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -104,11 +104,11 @@ fn who(text: &str) -> Option<(&str, u32, Option<u32>)> {
     Some((name, number(pid)?, in_brackets))
 }
 
-/// Maximum length of a thread's name without the terminating zero: TASK_COMM_LEN.
+/// Maximum length of a thread's name without the terminating null: TASK_COMM_LEN - 1.
 const LONGEST_NAME: usize = 15;
 
-/// Splits `host.dat:            relay`, as printed by `trace-cmd report -i host.dat -i guest.dat`: no thread's name is
-/// that long.
+/// Splits off the source in `host.dat:            relay`, as printed by `trace-cmd report -i host.dat -i guest.dat`: no
+/// thread's name is that long.
 fn without_source(name: &str) -> (Option<&str>, &str) {
     match name.split_once(": ") {
         Some((source, name)) if source.len() + 2 + name.len() > LONGEST_NAME => (Some(source.trim()), name.trim()),
@@ -116,7 +116,7 @@ fn without_source(name: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// Parses `SECONDS.FRACTION:`, after at most one word of flags.
+/// Parses `SECONDS.FRACTION:`, preceded by at most one word of flags.
 fn time(text: &str) -> Option<(Ns, &str)> {
     let mut rest = text.trim_start();
     for _ in 0..2 {
@@ -136,7 +136,7 @@ fn seconds(text: &str) -> Option<Ns> {
     whole.checked_mul(1_000_000_000)?.checked_add(fraction * 10_i64.pow(9 - digits))
 }
 
-/// The number in `CPU:3 [LOST 120 EVENTS]` or `CPU:3 [120 EVENTS DROPPED]`.
+/// Parses the number of lost events in `CPU:3 [LOST 120 EVENTS]` or `CPU:3 [120 EVENTS DROPPED]`.
 pub fn lost(text: &str) -> Option<u64> {
     let (_, said) = text.trim().strip_prefix("CPU")?.split_once('[')?;
     let is_lost = said.contains("LOST") || said.contains("DROPPED");
@@ -148,9 +148,9 @@ pub fn lost(text: &str) -> Option<u64> {
 pub struct Task<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Its number; 0 for a CPU's idle thread.
+    /// Its TID; 0 for a CPU's idle thread.
     pub pid: u32,
-    /// Its priority in the kernel: below 100 is real time.
+    /// Its kernel priority: below 100 is real-time.
     pub prio: Option<i32>,
 }
 
@@ -159,9 +159,9 @@ pub struct Task<'a> {
 pub struct Switch<'a> {
     /// The thread that leaves the CPU.
     pub prev: Task<'a>,
-    /// Its state: `R`, `R+`, `S`, `D`.
+    /// State of that thread, e.g. `R`, `R+`, `S` or `D`.
     pub state: &'a str,
-    /// The next thread.
+    /// The thread that gets the CPU.
     pub next: Task<'a>,
 }
 
@@ -186,7 +186,7 @@ impl<'a> Switch<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// The thread in a `sched_waking` or `sched_wakeup`: `NAME:PID [PRIO] …` or `comm=NAME pid=PID prio=…`.
+    /// Parses the thread in a `sched_waking` or `sched_wakeup`: `NAME:PID [PRIO] …` or `comm=NAME pid=PID prio=…`.
     pub fn woken(args: &'a str) -> Option<Self> {
         match args.strip_prefix("comm=") {
             Some(args) => fields(args, " pid=", "prio="),

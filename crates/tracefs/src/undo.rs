@@ -1,4 +1,4 @@
-//! Journal entries of tracefs instances: made ones are removed, changed ones get their old settings.
+//! Journal entries of tracefs instances: instances made by latpath are removed, others get their old settings back.
 
 use crate::{settings::current, Tracefs};
 use latpath_undo::{Kind, Outcome, Undo};
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// Number of attempts at removing an instance, and the pause between them.
+/// Number of attempts to remove an instance; [`PAUSE`] is the time between them.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -23,7 +23,7 @@ pub enum Step {
     Make,
     /// It was made.
     Made {
-        /// Its inode number, which distinguishes it from a later one of the same name.
+        /// Its inode number, which distinguishes it from a later instance with the same name.
         inode: u64,
     },
     /// A setting is about to be changed.
@@ -35,7 +35,7 @@ pub enum Step {
         /// The new value; `None` if latpath changes it several times.
         set: Option<String>,
     },
-    /// A setting was changed.
+    /// A setting was changed, and the kernel reports a value for it.
     Reads {
         /// Its file, below the instance.
         file: String,
@@ -44,12 +44,12 @@ pub enum Step {
     },
 }
 
-/// Whether an instance, and an entry of the journal, can have this name.
+/// Whether this is a valid name for an instance and for a journal entry.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=200).contains(&name.len()) && !name.starts_with('.') && !name.contains(['/', '\0', '\n'])
 }
 
-/// Undoes the changes of instances of this machine's tracefs.
+/// Undoes changes to the instances of this machine's tracefs.
 pub struct Instances;
 
 impl Undo for Instances {
@@ -57,7 +57,7 @@ impl Undo for Instances {
     type Step = Step;
 
     fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
-        // Opening tracefs may require mounting it.
+        // If tracefs is not mounted, opening it mounts it.
         match Tracefs::open() {
             Ok(tracefs) => Below(tracefs.root().join("instances")).undo(subject, steps),
             Err(_) => Outcome::OutOfReach,
@@ -65,7 +65,7 @@ impl Undo for Instances {
     }
 }
 
-/// Undoes the changes of instances below a directory.
+/// Undoes changes to the instances below a directory.
 pub(crate) struct Below(pub(crate) PathBuf);
 
 impl Undo for Below {
@@ -89,7 +89,7 @@ impl Undo for Below {
     }
 }
 
-/// Removes an instance. The kernel refuses while any process has one of its files open, such as a process that has just
+/// Removes an instance. The kernel refuses while any process has one of its files open, e.g. one that has just been
 /// forked.
 fn remove(instance: &Path) -> io::Result<()> {
     let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
@@ -110,7 +110,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
         _ => None,
     });
     if made.unwrap_or_else(|| steps.contains(&Step::Make)) {
-        // A process that has it open keeps it; recording is stopped at least.
+        // If a process keeps the instance open, it cannot be removed; recording is at least stopped.
         let _ = put(&instance.join("tracing_on"), "0");
         let problem = match remove(instance) {
             Ok(()) => None,
@@ -123,7 +123,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
         return (Vec::new(), problem.into_iter().collect());
     }
     if made == Some(false) {
-        // A later instance of the same name.
+        // The instance is a later one with the same name.
         return Default::default();
     }
     let (mut left_alone, mut problems) = (Vec::new(), Vec::new());
@@ -135,7 +135,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
         }
         undone.push(file);
         match put_back(instance, file, steps) {
-            // The event's module was unloaded.
+            // The event's module has been unloaded.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => problems.push(format!("{file} does not have its old value: {e}")),
             Ok(now) => {
@@ -146,7 +146,8 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
     (left_alone, problems)
 }
 
-/// Restores a setting's oldest value. Returns the present value if another program has changed it since.
+/// Restores a setting's oldest recorded value. If another program has changed it since, returns its current value
+/// instead.
 fn put_back(instance: &Path, file: &str, steps: &[Step]) -> io::Result<Option<String>> {
     let is_below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
     if !is_below || file.is_empty() {
@@ -189,7 +190,7 @@ mod tests {
         Step::Reads { file: file.into(), value: value.into() }
     }
 
-    /// A journal, and an existing instance below a directory.
+    /// A directory with a journal and an existing instance.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -207,7 +208,7 @@ mod tests {
             Journal::at(&self.0.path().join("journal"))
         }
 
-        /// The state after a kill.
+        /// Simulates a process that was killed after these steps.
         fn killed(&self, steps: Vec<Step>) {
             let turn = self.journal().turn().unwrap();
             let mut entry: Entry<Step> = turn.begin::<Below>("theirs", Lifetime::Process, "a test").unwrap();

@@ -1,4 +1,4 @@
-//! The kernel's own tracefs: instances are removed, settings restored, and tracefs is found even if hidden.
+//! Uses the kernel's own tracefs: instances are removed, settings are restored, and tracefs is found even if hidden.
 
 use latpath_linux::Directory;
 use latpath_testkit::{trial, waits::until, Failed};
@@ -54,14 +54,14 @@ fn unique(what: &str) -> String {
     format!("latpath-test-{}-{what}", std::process::id())
 }
 
-/// Directory of the instances. If tracefs is not mounted, a mount is kept open.
+/// The directory of the instances. If tracefs is not mounted, it stays mounted until the tests end.
 fn instances() -> Result<PathBuf, Failed> {
     static HELD: OnceLock<Tracefs> = OnceLock::new();
     let tracefs = HELD.get_or_init(|| Tracefs::open().expect("it was opened before"));
     Ok(tracefs.path().join("instances"))
 }
 
-/// The paths of two mounts may differ.
+/// Compares device and inode numbers, because the paths through two mounts may differ.
 fn is_same(a: &Path, b: &Path) -> bool {
     let number = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     number(a).is_some() && number(a) == number(b)
@@ -108,7 +108,7 @@ fn save(instance: &Instance, file: &Path, most: u64) -> Result<Saved, Failed> {
     Ok(instance.save((&directory, &name), most)?)
 }
 
-/// An instance of the user, removed at the end.
+/// An instance made by the user, removed when dropped.
 struct Users(PathBuf);
 
 impl Users {
@@ -122,7 +122,7 @@ impl Users {
         Ok(fs::write(self.0.join(file), value)?)
     }
 
-    /// All settings that a test changes.
+    /// The values of all settings that a test changes.
     fn settings(&self) -> Result<Vec<String>, Failed> {
         ["buffer_size_kb", "tracing_cpumask", "trace_clock", "tracing_on", "current_tracer", "set_event"]
             .iter()
@@ -133,7 +133,7 @@ impl Users {
 
 impl Drop for Users {
     fn drop(&mut self) {
-        // Another test that forks may briefly have its files open.
+        // A process forked by another test may briefly have its files open.
         for _ in 0..400 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -162,7 +162,7 @@ fn theirs() -> Outcome {
     Ok(())
 }
 
-/// Opens an instance, reports it, and waits to be killed.
+/// Opens an instance, prints its path, and waits to be killed.
 fn hold(name: &str) -> ExitCode {
     let opened = Instance::open_or_make(name, &sched());
     println!("{}", opened.as_ref().map_or_else(ToString::to_string, |i| i.path().display().to_string()));
@@ -176,7 +176,7 @@ fn role(name: &str, instance: &str) -> Result<Command, Failed> {
     Ok(command)
 }
 
-/// Makes a process open the instance, and kills it.
+/// Starts a process that opens the instance, and kills it.
 fn open_and_kill(name: &str) -> Outcome {
     let mut child = role("hold", name)?.stdout(Stdio::piped()).spawn()?;
     let mut said = String::new();
@@ -193,11 +193,11 @@ fn killed() -> Outcome {
     let (theirs, ours) = (unique("killed-theirs"), unique("killed"));
     open_and_kill(&ours)?;
     open_and_kill(&theirs)?;
-    // Any start does this, also that of another test.
+    // Any start of latpath sweeps the journal, including one in another test.
     Journal::of_this_machine().sweep(&[&Instances]);
     assert!(!instances()?.join(&ours).exists(), "the killed process's own instance is gone");
     assert_eq!(users.settings()?, before);
-    // The same instance can be opened again, too.
+    // An instance with the name of the removed one can be opened again.
     open_and_kill(&ours)?;
     assert!(Instance::is_there(&theirs) && !Instance::is_there(&ours));
     let again = Instance::open_or_make(&ours, &Options::default())?;
@@ -229,7 +229,7 @@ fn overruns() -> Outcome {
     let held = saved.files[0].events.unwrap_or_default();
     assert_eq!(held + lost, 200, "what is held and what is lost is what was written: {saved:?}");
     assert_eq!(saved.files[0].overwritten, Some(lost));
-    // A limited file keeps the newest events.
+    // A file of limited size keeps the newest events.
     let bounded = save(&instance, &folder.path().join("short.txt"), 2000)?;
     let text = read(&folder.path().join("short.txt"))?;
     assert!(bounded.files[0].left_out > 0 && text.contains(": 199 xxx"), "{bounded:?}");
@@ -274,7 +274,7 @@ fn in_namespaces(script: &str, name: &str) -> Result<Command, Failed> {
     Ok(command)
 }
 
-/// Makes an instance, marks it, saves it, and prints where tracefs was.
+/// Makes an instance, writes a mark, saves the trace, and prints the path of tracefs.
 fn mark_once(name: &str) -> ExitCode {
     let marked = || -> Result<String, Failed> {
         let folder = tempfile::tempdir()?;
@@ -310,7 +310,7 @@ fn said(output: &Output) -> Result<String, Failed> {
 
 fn hidden() -> Outcome {
     let name = unique("hidden");
-    // As `ip netns exec` does it.
+    // Like `ip netns exec`, hides tracefs by mounting another /sys.
     let script = "umount -l /sys && mount -t sysfs none /sys && exec \"$SELF\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "--net", "sh", "-c", script]);

@@ -14,19 +14,19 @@ use latpath_protocols::Tag;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of frames with the longest latencies that are listed.
+/// Number of frames listed, those with the longest latencies.
 const LISTED: usize = 10;
 
-/// Measurements of frames with a send time.
+/// How to measure frames that carry their send time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrivalOptions {
     /// Where the send time is in a frame.
     pub send_time: SendTime,
     /// The slots of the schedule.
     pub slots: Option<SlotRule>,
-    /// Maximum latency of a frame that is in time, ns.
+    /// Maximum latency of a frame that arrives in time, ns.
     pub deadline: Option<Ns>,
-    /// Maximum error between the sender's clock and that of the arrivals, ns; `None` if unknown.
+    /// Maximum error between the sender's clock and the clock of the arrivals, ns; `None` if unknown.
     pub bound: Option<Ns>,
 }
 
@@ -35,7 +35,7 @@ pub struct ArrivalOptions {
 pub struct LateFrame {
     /// Its number (smpCnt).
     pub key: u32,
-    /// Its send time, ns of the sender's clock.
+    /// Its send time by the sender's clock, ns.
     #[serde(rename = "send_time_ns")]
     pub send_time: Ns,
     /// Arrival minus send time, ns.
@@ -46,24 +46,24 @@ pub struct LateFrame {
 /// Arrivals of a stream's frames.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
-    /// Arrival minus send time, ns. Negative: the clocks differ by more than the frame took.
+    /// Arrival minus send time, ns. Negative if the clock error exceeds the true latency.
     pub latency: Histogram,
-    /// Frames by their slot: in_slot + early + late = frames with a latency.
+    /// Number of frames by slot: in_slot + early + late = frames with a latency.
     pub slots: SlotCounts,
-    /// How far outside their slots frames arrived, ns: 0 in the slot, negative before it.
+    /// Distance of arrivals from their slots, ns: 0 in the slot, negative before it.
     pub slot_error: Histogram,
     /// Frames that arrived after their deadline.
     pub deadline_missed: u64,
-    /// Frames without a readable send time or without a time of arrival: they have no latency and no slot.
+    /// Number of frames that have no readable send time or no arrival time, and so neither latency nor slot.
     pub untimed: u64,
-    /// Frames by the priority in their tag (PCP); the last number: frames without a tag.
+    /// Number of frames by the priority in their VLAN tag (PCP); the last element counts untagged frames.
     pub pcp: [u64; 9],
-    /// The latest frames, those with the longest latency first.
+    /// The frames with the longest latencies, longest first.
     pub latest: Vec<LateFrame>,
 }
 
 impl Arrivals {
-    /// Adds a frame. `times`: its send time and arrival, both by the sender's clock.
+    /// Adds a frame. `times` are its send time and its arrival, both by the sender's clock.
     pub fn note(&mut self, options: &ArrivalOptions, times: Option<(Ns, Ns)>, key: u32, tag: Option<Tag>) {
         self.pcp[tag.map_or(8, |tag| usize::from(tag.priority()))] += 1;
         let Some((send_time, arrival)) = times else {
@@ -103,7 +103,7 @@ mod tests {
             arrivals.note(&options, Some((1_000_000, 1_000_000 + Ns::from(n) * 10)), n, tag);
         }
         arrivals.note(&options, None, 100, None);
-        // Latencies of 0, 10, … 990 ns.
+        // The latencies are 0, 10, … 990 ns.
         assert_eq!((arrivals.deadline_missed, arrivals.untimed, arrivals.latency.count()), (49, 1, 100));
         assert_eq!((arrivals.pcp[6], arrivals.pcp[8]), (50, 51));
         let latest: Vec<_> = arrivals.latest.iter().map(|frame| (frame.key, frame.latency)).collect();

@@ -1,5 +1,5 @@
-//! Reads captures: pcap and pcapng, also compressed by gzip, recognised by their first bytes. Frames and times equal
-//! those of tshark (tests/tshark).
+//! Reads captures: pcap and pcapng, also gzip-compressed, recognised by their first bytes. Frames and times equal those
+//! of tshark (tests/tshark).
 
 mod input;
 mod interface;
@@ -35,7 +35,7 @@ pub enum CaptureError {
     Cut {
         /// The file.
         path: PathBuf,
-        /// Packets read before.
+        /// Number of packets read before.
         at: u64,
     },
     /// The file is not a capture, or is damaged.
@@ -43,7 +43,7 @@ pub enum CaptureError {
     Broken {
         /// The file.
         path: PathBuf,
-        /// Packets read before.
+        /// Number of packets read before.
         at: u64,
         /// The fault.
         how: String,
@@ -72,14 +72,14 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
-/// A packet as an Ethernet frame.
+/// A packet, converted to an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Capture time, ns since 1970; 0 if the file has none.
     pub t: Ns,
-    /// Captured bytes, from the destination MAC on.
+    /// Captured bytes, starting at the destination MAC.
     pub bytes: Vec<u8>,
-    /// Length on the wire, bytes; at least that of `bytes`.
+    /// Length on the wire, bytes; at least the length of `bytes`.
     pub len: usize,
     /// Index of its interface in [`CaptureFile::interfaces`].
     pub interface: usize,
@@ -91,7 +91,7 @@ pub struct CaptureFile<'a> {
     input: Input<'a>,
     kind: Kind,
     read: u64,
-    /// Packets of links that carry no streams, by link type.
+    /// Number of packets by link type, for link types that carry no streams.
     other_links: BTreeMap<u16, u64>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> CaptureFile<'a> {
         Ok(Self { path: path.into(), input, kind, read: 0, other_links: BTreeMap::new() })
     }
 
-    /// The interfaces that the file has named so far.
+    /// The interfaces that the file has described so far.
     pub fn interfaces(&self) -> &[Interface] {
         match &self.kind {
             Kind::Pcap(_, interface) => interface,
@@ -147,12 +147,12 @@ impl<'a> CaptureFile<'a> {
         }
     }
 
-    /// Their names, for a message: `csin, vnet0`.
+    /// Names of these interfaces for a message, e.g. `csin, vnet0`.
     pub fn interface_names(&self) -> String {
         interface::list(self.interfaces())
     }
 
-    /// The next packet as stored in the file, of any link; `None` at the end.
+    /// The next packet as stored in the file, of any link type; `None` at the end.
     ///
     /// # Errors
     /// The file is truncated in the middle of a packet, or damaged.
@@ -166,10 +166,10 @@ impl<'a> CaptureFile<'a> {
         Ok(record)
     }
 
-    /// The next packet as an Ethernet frame; `None` at the end. Packets of links that carry no streams are skipped.
+    /// The next packet as an Ethernet frame; `None` at the end. Packets whose link type carries no streams are skipped.
     ///
     /// # Errors
-    /// As for [`next_record`](Self::next_record); also if all packets are of such links.
+    /// As for [`next_record`](Self::next_record); also if all packets have such link types.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
         loop {
             let Some(record) = self.next_record()? else { return self.end() };
@@ -187,7 +187,7 @@ impl<'a> CaptureFile<'a> {
         }
     }
 
-    /// Number of skipped packets of links that carry no streams.
+    /// Number of packets skipped because their link type carries no streams.
     pub fn left_out(&self) -> u64 {
         self.other_links.values().sum()
     }
@@ -240,7 +240,7 @@ mod tests {
         let frame = frame();
         let cooked = [&[0u8, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[12..]].concat();
         let cooked2 = [&frame[12..14], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[14..]].concat();
-        // The upper bits of a link type encode the length of check sequences.
+        // The upper bits of the link type field encode the length of the frame check sequence.
         for (link, bytes) in [(1u32, &frame), (0x2400_0001, &frame), (113, &cooked), (276, &cooked2)] {
             let file = pcap(0xa1b2_c3d4, link, (bytes, bytes.len()));
             let mut gz = flate2::read::GzEncoder::new(&file[..], flate2::Compression::fast());

@@ -4,7 +4,7 @@ use crate::Frames;
 use latpath_model::Ns;
 use latpath_wire::Deadlines;
 
-/// Frames of another source, each truncated or changed after its ethertype, reproducibly for equal seeds.
+/// Frames from another source, each truncated or changed after its ethertype; equal seeds give equal frames.
 pub struct Corrupted<F> {
     frames: F,
     state: u64,
@@ -32,7 +32,8 @@ impl<F> Corrupted<F> {
 impl<F: Frames> Frames for Corrupted<F> {
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns> {
         let due = self.frames.next(out)?;
-        // After both MACs, the tags and the ethertype, so that the frame still reaches its listeners.
+        // Only bytes after the MAC addresses, tags and ethertype are changed, so that the frame still reaches its
+        // listeners.
         let tag_at = |at| out.get(at..at + 2).is_some_and(|t| t == [0x81, 0x00] || t == [0x88, 0xa8]);
         let body = 14 + [12, 16].into_iter().take_while(|at| tag_at(*at)).count() * 4;
         let len = out.len();
@@ -49,7 +50,7 @@ impl<F: Frames> Frames for Corrupted<F> {
                 }
             }
             2 => {
-                // Bytes that contain tags and lengths.
+                // These are typically bytes with tags and lengths.
                 let at = body + self.below(40.min(len - body));
                 out[at] = [0x00, 0x7f, 0x80, 0x81, 0x82, 0x83, 0xff][self.below(7)];
             }

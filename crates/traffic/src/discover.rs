@@ -1,4 +1,4 @@
-//! Lists the streams in traffic.
+//! Finds and lists the streams in traffic.
 
 use crate::{Packet, WireTimes};
 use latpath_histogram::Histogram;
@@ -9,17 +9,17 @@ use latpath_protocols::{Tag, UnreadFrames};
 use latpath_wire::Received;
 use std::collections::HashMap;
 
-/// Maximum number of streams that are listed separately; frames of further ones are only counted.
+/// Maximum number of streams listed; frames of further streams are only counted.
 const MOST: usize = 4096;
 
 /// A stream in traffic.
 #[derive(Clone, Debug)]
 pub struct FoundStream {
-    /// The stream, as exactly as its frames name it.
+    /// The stream, identified as exactly as its frames permit.
     pub stream: StreamSpec,
     /// Index of its interface in a file; 0 for a device.
     pub interface: usize,
-    /// Outermost tag of the newest frame.
+    /// Innermost tag of the newest frame.
     pub tag: Option<Tag>,
     /// Source MAC of the newest frame.
     pub src: [u8; 6],
@@ -27,9 +27,9 @@ pub struct FoundStream {
     pub newest: Vec<u8>,
     /// Number of frames.
     pub frames: u64,
-    /// Losses and wrap of the sequence.
+    /// Losses in the sequence, and its wrap.
     pub tracker: Tracker,
-    /// Time from the wire to the driver, by the NIC's times of received frames, ns.
+    /// Time from the wire to the driver, measured from the NIC's receive timestamps, ns.
     pub wire_to_driver: Histogram,
     /// Time of the first frame, ns.
     pub first: Ns,
@@ -38,7 +38,7 @@ pub struct FoundStream {
 }
 
 impl FoundStream {
-    /// Frames per second, from the first to the newest; `None` below two frames. For display.
+    /// Frames per second, from the first to the newest; `None` with fewer than two frames. For display.
     pub fn frames_hz(&self) -> Option<f64> {
         let t = self.last - self.first;
         (self.frames > 1 && t > 0).then(|| (self.frames - 1) as f64 * 1e9 / t as f64)
@@ -50,7 +50,7 @@ impl FoundStream {
     }
 }
 
-/// Collects the streams of frames.
+/// Collects the streams to which frames belong.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     streams: HashMap<(StreamSpec, usize), FoundStream>,
@@ -65,18 +65,20 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Adds a frame seen at `t` (any clock); `stripped`: the tag that the kernel removed.
+    /// Adds a frame seen at `t` (by any clock); `stripped` is the tag that the kernel removed.
     pub fn note(&mut self, t: Ns, bytes: &[u8], stripped: Option<Tag>) {
         self.take((t, bytes.len(), 0), bytes, stripped, |_| {});
     }
 
-    /// Adds a frame that a socket received, and measures from its NIC's time. Frames that the machine sends have none.
+    /// Adds a frame received by a socket, and queues it for the measurement by its NIC timestamp. Frames that this
+    /// machine sends have none.
     pub fn note_received(&mut self, r: &Received<'_>, wire: &mut WireTimes<StreamSpec>) {
         let t = r.arrival.unwrap_or(r.had);
         self.take((t, r.frame.len(), 0), r.frame, r.tag, |stream| wire.push(stream.clone(), r.nic, r.arrival));
     }
 
-    /// Reads the NIC's clock when that is due, and adds the times that are then known. `is_last`: no further frame comes.
+    /// Reads the NIC's clock when a reading is due, and adds the times that are known by then. `is_last` means that no
+    /// further frames follow.
     pub fn round(&mut self, wire: &mut WireTimes<StreamSpec>, is_last: bool) {
         wire.round(is_last, |stream, time| {
             if let Some(found) = self.streams.get_mut(&(stream, 0)) {
@@ -85,12 +87,12 @@ impl Discovery {
         });
     }
 
-    /// Adds a packet of a file. Streams of different interfaces are separate.
+    /// Adds a packet from a file. Streams of different interfaces are kept separate.
     pub fn note_packet(&mut self, packet: &Packet) {
         self.take((packet.t, packet.len, packet.interface), &packet.bytes, None, |_| {});
     }
 
-    /// Passes each stream of the frame to `each`.
+    /// Adds a frame to its streams, and calls `each` with each of them.
     fn take(
         &mut self,
         (t, len, interface): (Ns, usize, usize),
@@ -107,7 +109,7 @@ impl Discovery {
                 return;
             }
         };
-        // The innermost tag, as everywhere: --stream …,vlan= refers to it.
+        // The innermost tag, because that is the one that `--stream …,vlan=` refers to.
         let tag = header.tags().last().copied().or(stripped);
         for found in found {
             let exact = (StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan)), interface);
@@ -136,7 +138,7 @@ impl Discovery {
         }
     }
 
-    /// Adds the streams of another device, as streams of this interface.
+    /// Adds the streams found on another device, as streams of this interface.
     pub fn add(&mut self, other: Self, interface: usize) {
         for ((stream, _), found) in other.streams {
             if self.streams.len() >= MOST {
@@ -151,7 +153,7 @@ impl Discovery {
         self.beyond += other.beyond;
     }
 
-    /// The streams, by protocol, name and interface.
+    /// The streams, sorted by protocol, name and interface.
     pub fn streams(&self) -> Vec<&FoundStream> {
         let mut all: Vec<_> = self.streams.values().collect();
         all.sort_by_cached_key(|s| (s.stream.matcher.protocol() as u8, s.stream.to_string(), s.interface));
@@ -213,7 +215,7 @@ mod tests {
         bytes.splice(12..12, [0x88, 0xa8, 0, 100]);
         found.note(0, &bytes, None);
         assert_eq!(found.streams()[0].stream.link.vlan, Some(7));
-        // A tag that the NIC removed preceded all others.
+        // A tag removed by the NIC was the outermost, so it does not change the stream.
         found.note(0, &bytes, Some(Tag::new(9, 0)));
         assert_eq!(found.streams().len(), 1);
     }
@@ -227,7 +229,7 @@ mod tests {
             found.note(t, &FrameSpec { asdus, ..FrameSpec::default() }.build().unwrap(), None);
             let goose = latpath_protocols::goose::Frame {
                 goid: Some(b"trip"),
-                // A new event after ten messages, one message missing.
+                // A new event after ten messages; one message is missing.
                 st_num: 1 + u32::from(n / 10),
                 sq_num: u32::from(n % 10 + n / 15),
                 ..Default::default()
@@ -243,7 +245,7 @@ mod tests {
             found.streams().iter().map(|s| (s.stream.short(), s.frames, s.tracker.totals().lost)).collect();
         let ptp =
             |port: u16| format!("ptp:sync,source=070707.0707.070707-{port},domain=0,vlan=0,mac=01:1b:19:00:00:00");
-        // If every number is skipped, the step is two.
+        // For source 2, every second sequence number is missing: the tracker takes the step to be two.
         assert_eq!(rows, [("MU".into(), 20, 0), ("trip".into(), 20, 1), (ptp(1), 20, 0), (ptp(2), 20, 0)]);
     }
 }

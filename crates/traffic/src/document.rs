@@ -22,7 +22,7 @@ named_times! {
     WireToDriver: "wire_to_driver", "Time from the arrival at the NIC, by the NIC's clock, to the kernel's reception.";
 }
 
-/// Frames that cannot be read for one reason.
+/// Number of frames that cannot be read for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnreadReason {
     /// The reason.
@@ -31,14 +31,13 @@ pub struct UnreadReason {
     pub frames: u64,
 }
 
-/// Reasons why frames cannot be read, in descending order of frames.
+/// Reasons why frames cannot be read, in descending order of their number of frames.
 fn unread_reasons(unread: &UnreadFrames) -> Vec<UnreadReason> {
     let reasons = unread.reasons().into_iter();
     reasons.map(|(error, frames)| UnreadReason { reason: error.to_string(), frames }).collect()
 }
 
-/// Checks that a printed document can be read back unchanged, and that it fits its schema. Returns the printed
-/// document.
+/// Checks that a document, once printed, is read back unchanged and fits its schema. Returns the printed document.
 #[cfg(test)]
 fn round_trip<T>(document: &T) -> serde_json::Value
 where

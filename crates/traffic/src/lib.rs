@@ -1,11 +1,11 @@
 //! Sends and receives packets of the protocols that latpath follows, on the sockets of `latpath_wire`.
 //!
-//! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
-//!   ([`Repeated`]) or of a file ([`Replay`]).
-//! - [`Talker`] sends frames at the times of a schedule, which are in the frames; [`Arrivals`] judges their arrival
-//!   times.
+//! - [`publish()`] sends [`Frames`] at absolute deadlines: synthetic ones with a profile ([`Synthetic`]), a stream's
+//!   messages ([`Repeated`]) or those of a file ([`Replay`]).
+//! - [`Talker`] sends frames at the times of a schedule, and writes these times into the frames; [`Arrivals`] evaluates
+//!   when such frames arrive.
 //! - [`send_udp_stream`] sends a load in addition to such a stream, and [`receive_udp_stream`] receives it.
-//! - [`Subscription`] checks received frames; [`Responder`] answers their events; [`Discovery`] lists their streams.
+//! - [`Subscription`] checks received frames; [`Responder`] answers events in them; [`Discovery`] lists their streams.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Where frames are sent: one device, or two as copies of redundant networks.
+//! Where frames are sent: to one device, or as copies to the two devices of a redundant network.
 
 use latpath_protocols::redundancy::{mark, CopyMark, Lan, Method};
 use latpath_wire::{DeviceError, PacketSocket, TxStampCounts};
 use std::io::IoSlice;
 
-/// Maximum number of frames in one system call.
+/// Maximum number of frames per system call.
 const MOST: usize = 64;
 
 /// The device or devices that send frames.
@@ -14,7 +14,7 @@ pub struct Output {
     copies: Option<Copies>,
 }
 
-/// The second device, of LAN B, and the next packet's sequence number.
+/// The second device, in LAN B, and the next packet's sequence number.
 #[derive(Debug)]
 struct Copies {
     socket: PacketSocket,
@@ -25,15 +25,15 @@ struct Copies {
 /// Result of [`Output::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Number of processed frames, refused ones included.
+    /// Number of frames processed, including refused ones.
     pub done: usize,
     /// Frames that the first device accepted.
     pub taken: usize,
-    /// Frames and second copies that the kernel refused, because a queue was full: they are lost.
+    /// Number of frames and second copies lost because the kernel refused them: a queue was full.
     pub refused: u64,
 }
 
-/// A frame to be sent, and its copy for the second device; empty without one.
+/// A frame to be sent, and its copy for the second device, which is empty if there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub bytes: Vec<u8>,
@@ -52,13 +52,13 @@ impl Output {
         Self { socket: a, copies: Some(Copies { socket: b, method, sequence: 0 }) }
     }
 
-    /// Counts of the NICs' times that were requested; `None` if none were.
+    /// Counts of requested NIC timestamps; `None` if none were requested.
     pub fn tx_stamps(&self) -> Option<TxStampCounts> {
         let sockets = [Some(&self.socket), self.copies.as_ref().map(|copies| &copies.socket)];
         sockets.into_iter().flatten().filter_map(PacketSocket::tx_stamps).reduce(TxStampCounts::plus)
     }
 
-    /// Makes a built frame ready to be sent: marks both copies.
+    /// Makes a built frame ready to be sent: for redundant networks, marks both copies.
     ///
     /// # Errors
     /// The frame is too long for the mark of a copy.
@@ -73,11 +73,12 @@ impl Output {
         Ok(())
     }
 
-    /// Sends the first of these frames: as many as one system call accepts, or all copies. A LAN that is down loses its
-    /// copies only.
+    /// Sends the first of these frames: as many as one system call accepts or, for redundant networks, as many as fit
+    /// into one. If one LAN is down, only its copies are lost.
     ///
     /// # Errors
-    /// The device, or those of both LANs, are down; a device vanished, a frame is too long, or the kernel's error.
+    /// The device, or the devices of both LANs, are down; a device vanished; a frame is too long; or another error of
+    /// the kernel.
     pub(crate) fn send<'a>(&mut self, frames: impl Iterator<Item = &'a Outgoing> + Clone) -> Result<Sent, DeviceError> {
         let fill = |bytes: fn(&'a Outgoing) -> &'a [u8]| {
             let mut slices: [IoSlice<'a>; MOST] = std::array::from_fn(|_| IoSlice::new(&[]));
@@ -102,7 +103,7 @@ impl Output {
     }
 }
 
-/// Sends all frames, and returns the number of those that the kernel accepted.
+/// Sends all frames, and returns how many the kernel accepted.
 fn taken_of_all(socket: &mut PacketSocket, frames: &[IoSlice<'_>]) -> Result<usize, DeviceError> {
     let (mut at, mut taken) = (0, 0);
     while at < frames.len() {

@@ -1,4 +1,4 @@
-//! Sends frames at absolute deadlines, and measures the punctuality.
+//! Sends frames at absolute deadlines, and measures their punctuality.
 
 use crate::output::{Outgoing, Output, Sent};
 use latpath_histogram::Histogram;
@@ -8,18 +8,18 @@ use latpath_wire::thread::{wait_until, WakeUp};
 use latpath_wire::{Deadlines, DeviceError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Time from the start of [`publish()`] to the first deadline, ns, in which memory is warmed up and the thread falls
-/// asleep.
+/// Time from the start of [`publish()`] to the first deadline, ns, in which memory is warmed up and the thread goes to
+/// sleep.
 const LEAD: Ns = 5_000_000;
 /// Time after the end during which overdue frames are still sent, ns.
 const GRACE: Ns = 1_000_000_000;
 
 /// A source of frames.
 pub trait Frames {
-    /// Puts the next frame into `out` (which is cleared) and returns its due time after the start, ns; never earlier
-    /// than the previous one. `None` at the end.
+    /// Writes the next frame to `out`, which is cleared first, and returns its due time after the start, ns; never
+    /// earlier than that of the previous frame. `None` at the end.
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns>;
-    /// The deadlines; `None` for as fast as possible.
+    /// The deadlines; `None` to send as fast as possible.
     fn deadlines(&self) -> Option<Deadlines>;
 }
 
@@ -37,11 +37,12 @@ impl<F: Frames + ?Sized> Frames for Box<F> {
 pub struct PublishOptions {
     /// Time of the first deadline, `CLOCK_MONOTONIC`, ns; `None` for as soon as possible.
     pub start: Option<Ns>,
-    /// Stop before the first frame due later than this after the start, ns; without a pace, after this time.
+    /// Time after the start at which sending stops, ns: before the first frame that is due later or, without a pace,
+    /// when it has passed.
     pub duration: Option<Ns>,
-    /// Stop after this many frames.
+    /// Number of frames after which sending stops.
     pub count: Option<u64>,
-    /// Time of busy waiting before a deadline, ns.
+    /// How long before a deadline to wait busily, ns.
     pub spin: Ns,
     /// Maximum number of frames per system call, at least 1.
     pub batch: usize,
@@ -50,26 +51,26 @@ pub struct PublishOptions {
 /// Counts and delays of sent frames.
 #[derive(Clone, Debug, Default)]
 pub struct Punctuality {
-    /// Frames that the kernel accepted; of two copies those of LAN A.
+    /// Frames that the kernel accepted; with two copies, only those of LAN A are counted.
     pub sent: u64,
-    /// Frames and second copies that the kernel rejected because a queue was full: lost.
+    /// Frames and second copies lost because the kernel rejected them: a queue was full.
     pub refused: u64,
     /// Frames sent more than one interval after they were due.
     pub late: u64,
-    /// Some frames were not sent, because they were overdue a second after the end.
+    /// Whether frames were still overdue a second after the end, and so were not sent.
     pub gave_up: bool,
-    /// Time of sending minus deadline of every frame, ns. The time is taken directly before the system call.
+    /// Send time minus deadline of every frame, ns. The send time is read just before the system call.
     pub error: Histogram,
-    /// The same for the frames that were waited for, without those already overdue: the latency of cyclictest.
+    /// The same for frames whose deadline was waited for, excluding those already overdue: cyclictest's latency.
     pub wakeup: Histogram,
-    /// Time of the first frame, `CLOCK_MONOTONIC`, ns.
+    /// Send time of the first frame, `CLOCK_MONOTONIC`, ns.
     pub first: Ns,
-    /// Time of the last frame, `CLOCK_MONOTONIC`, ns.
+    /// Send time of the last frame, `CLOCK_MONOTONIC`, ns.
     pub last: Ns,
 }
 
 impl Punctuality {
-    /// Frames per second, first to last. For display.
+    /// Frames per second, from the first to the last. For display.
     pub fn rate_hz(&self) -> f64 {
         let (n, t) = (self.sent + self.refused, self.last - self.first);
         if n < 2 || t <= 0 {
@@ -79,13 +80,13 @@ impl Punctuality {
     }
 }
 
-/// Sends `frames` by `output` until they end, a limit is reached or `stop` is set.
+/// Sends `frames` to `output` until they end, a limit is reached or `stop` is set.
 ///
 /// No frame is sent early or omitted: overdue frames are sent at once, several per system call if `batch` permits. Only
-/// a sender that cannot keep up at all gives up, a second after the end.
+/// a sender that cannot keep up gives up, a second after the end.
 ///
 /// # Errors
-/// A device fails, or a frame is too long; `result` includes the frames sent until then.
+/// A device fails, or a frame is too long; `result` includes the frames sent before.
 pub fn publish(
     output: &mut Output,
     frames: &mut dyn Frames,
@@ -99,7 +100,7 @@ pub fn publish(
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut queue = Queue { slots: (0..options.batch.max(1)).map(|_| Slot::default()).collect(), filled: 0 };
 
-    // One frame is always prepared before its deadline, so that nothing else delays sending after the wakeup.
+    // One frame is always prepared before its deadline, so that sending is not delayed after the wakeup.
     queue.fill(output, frames, start)?;
     while queue.filled > 0 && left > 0 {
         let woken = match deadlines {
@@ -112,7 +113,7 @@ pub fn publish(
             result.gave_up = true;
             break;
         }
-        // A thread that never waits must still notice a stop.
+        // A thread that never has to wait must also check for a stop.
         if stop.load(Ordering::Relaxed) {
             break;
         }
@@ -123,7 +124,7 @@ pub fn publish(
                 break;
             }
         }
-        // The last one may have been prepared only to find that it is not due yet.
+        // The last prepared frame may not be due yet.
         let ready = queue.slots[..queue.filled.min(most)].iter().take_while(|s| s.due <= due_now).count().max(1);
         let done = queue.send(output, ready, result)?;
         if result.first == 0 {
@@ -161,7 +162,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Prepares one more frame; returns false at their end.
+    /// Prepares another frame; returns false if there are no more.
     fn fill(&mut self, output: &mut Output, frames: &mut dyn Frames, start: Ns) -> Result<bool, DeviceError> {
         let slot = &mut self.slots[self.filled];
         let Some(due) = frames.next(&mut slot.frame.bytes) else { return Ok(false) };
@@ -171,7 +172,7 @@ impl Queue {
         Ok(true)
     }
 
-    /// Sends the first `ready` frames, or as many as one system call accepts, and returns the number of processed ones.
+    /// Sends the first `ready` frames, or as many as one system call accepts. Returns the number of frames processed.
     fn send(&mut self, output: &mut Output, ready: usize, result: &mut Punctuality) -> Result<usize, DeviceError> {
         let Sent { done, taken, refused } = output.send(self.slots[..ready].iter().map(|slot| &slot.frame))?;
         result.sent += taken as u64;

@@ -1,4 +1,4 @@
-//! The messages of one sender: repeated events, or a constant rate.
+//! The messages of one sender: repeated after each event, or at a constant rate.
 
 use crate::Frames;
 use latpath_linux::realtime;
@@ -11,9 +11,10 @@ use latpath_wire::{Deadlines, Pace};
 pub enum Pattern {
     /// At this rate; `None` for as fast as possible.
     Rate(Option<Pace>),
-    /// Repeated after `first`, then after twice the previous time, up to `longest` (IEC 61850-8-1, 18.1.2.5).
+    /// Repeated after `first`, then each time after twice the previous interval, up to `longest` (IEC 61850-8-1,
+    /// 18.1.2.5).
     Growing {
-        /// From a new event to its first repetition, ns.
+        /// Time from a new event to its first repetition, ns.
         first: Ns,
         /// Maximum time between two messages, ns.
         longest: Ns,
@@ -48,13 +49,13 @@ impl Repeated {
     /// Prepares the messages.
     ///
     /// # Errors
-    /// latpath cannot send such a stream; as a sentence.
+    /// latpath cannot send such a stream; the error is a sentence.
     pub fn new(o: RepeatedOptions) -> Result<Self, String> {
         let repeated = Self { o, started: realtime(), sent: 0, event: 1, event_due: 0, number: 0, due: 0 };
         repeated.frame(1_000_000_000).map(|_| repeated)
     }
 
-    /// Builds the next message, which another follows within `next`.
+    /// Builds the next message; it announces that another follows within `next` ns.
     fn frame(&self, next: Ns) -> Result<Vec<u8>, String> {
         let event_time = self.started.saturating_add(self.event_due);
         let packet = Outgoing { event: self.event, number: self.number, event_time, next, value: false };
@@ -78,7 +79,7 @@ impl Frames for Repeated {
             self.event_due = self.event_due.saturating_add(every);
             (self.event, self.number) = (self.event.wrapping_add(1), 0);
             if matches!(self.o.pattern, Pattern::Growing { .. }) {
-                // A new event does not wait for the next repetition of the previous one.
+                // A new event is sent at once, not at the next repetition of the previous event.
                 self.due = self.event_due;
             }
         }
@@ -107,7 +108,7 @@ mod tests {
         Repeated::new(RepeatedOptions { stream, link, pattern, event_every }).unwrap()
     }
 
-    /// Due time in ms, and key, of each message.
+    /// Due time, ms, and key of each message.
     fn messages(frames: &mut Repeated, count: usize) -> Vec<(Ns, u32)> {
         let mut out = Vec::new();
         let mut next = || {

@@ -1,4 +1,4 @@
-//! Sends a capture, once or repeatedly; smpCnt continues when the capture starts over.
+//! Sends a capture, once or repeatedly; smpCnt continues from one round to the next.
 
 use crate::{CaptureError, CaptureFile, Frames, InterfaceChoice, Packet, Selection};
 use latpath_model::{KeyRule, Ns};
@@ -9,7 +9,7 @@ use latpath_wire::{Deadlines, Pace};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Maximum length to which a truncated frame is completed, bytes; no device sends longer ones.
+/// Maximum length to which a truncated frame is padded, bytes; no device sends longer frames.
 const LONGEST_FRAME: usize = 1 << 16;
 /// Maximum total size of the frames, bytes.
 const MOST_BYTES: usize = 1 << 30;
@@ -28,7 +28,7 @@ pub enum ReplayError {
         /// Its number of packets.
         packets: u64,
     },
-    /// The capture has packets of several interfaces.
+    /// The capture contains packets of several interfaces, and none was chosen.
     #[error("{}: its packets are of several interfaces ({interfaces}), and each frame may be there several times: name the one to send \
              from: --pcap FILE,interface=NAME, or interface=* for all", path.display())]
     Interfaces {
@@ -42,16 +42,16 @@ pub enum ReplayError {
     TooLarge(PathBuf),
 }
 
-/// One frame of the capture.
+/// A frame of the capture.
 struct Recorded {
     /// Due time after the first frame, ns.
     due: Ns,
     bytes: std::ops::Range<usize>,
-    /// Its part of `Replay::counters`.
+    /// Indices of its counters in `Replay::counters`.
     counters: std::ops::Range<usize>,
 }
 
-/// Offset of a smpCnt in its frame, and its stream.
+/// Offset of a smpCnt in its frame, and index of its stream.
 struct Counter {
     at: usize,
     stream: usize,
@@ -64,7 +64,7 @@ struct Stream {
     last_count: u16,
     highest: u16,
     lowest: u16,
-    /// The number after the wrap.
+    /// smpCnt after the wrap: 1 if the sender counts from 1, otherwise 0.
     base: u32,
     samples: u64,
     first: Ns,
@@ -81,9 +81,9 @@ pub struct Replay {
     frames: Vec<Recorded>,
     counters: Vec<Counter>,
     streams: Vec<Stream>,
-    /// Time from the first frame of one round to the first of the next, ns.
+    /// Time from the first frame of a round to the first frame of the next, ns.
     period: Ns,
-    /// Time between two frames of the busiest stream, ns.
+    /// Mean time between two frames of the busiest stream, ns.
     interval: Ns,
     pace: Option<Option<Pace>>,
     rounds: bool,
@@ -92,19 +92,20 @@ pub struct Replay {
     sent: u64,
     /// Packets of other protocols, which are not sent.
     pub skipped: u64,
-    /// Frames of Sampled Values that cannot be parsed; they are sent unchanged.
+    /// Frames of Sampled Values that cannot be parsed, and are sent unchanged.
     pub unread: UnreadFrames,
-    /// Frames that the capture truncated; they are sent in full length, padded with zeros.
+    /// Frames that the capture truncated; they are padded with zeros to their full length.
     pub cut: u64,
 }
 
 impl Replay {
-    /// Reads a capture, of one interface if it has several. `pace`: `None` for the capture's own, `Some(None)` for as
-    /// fast as possible, `Some(Some(_))` for a rate of all frames together. `rounds`: repeat for ever. `wrap`: the wrap
-    /// of smpCnt, determined from the capture if `None`.
+    /// Reads a capture; if it has several interfaces, only the chosen one. `pace`: `None` for the capture's own,
+    /// `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all frames together. `rounds`: whether to
+    /// repeat forever. `wrap`: the wrap of smpCnt; if `None`, it is determined from the capture.
     ///
     /// # Errors
-    /// The capture cannot be read, has no Sampled Values, is too large, or has several interfaces.
+    /// The capture cannot be read, has no Sampled Values, is too large, or has several interfaces of which none is
+    /// chosen.
     pub fn open(
         (path, interface): (&Path, Option<InterfaceChoice>),
         pace: Option<Option<Pace>>,
@@ -126,7 +127,7 @@ impl Replay {
                 continue;
             }
             let due = packet.t.saturating_sub(*start.get_or_insert(packet.t));
-            // Times of a capture may go back: a frame that is out of order is sent with the previous one.
+            // Times in a capture may go back: a frame that is out of order is due together with the previous one.
             let due = due.max(replay.frames.last().map_or(0, |f| f.due));
             replay.take(due, &packet, wrap, &mut by_name);
             if replay.bytes.len() > MOST_BYTES {
@@ -146,7 +147,8 @@ impl Replay {
         match Frame::parse_captured(bytes, packet.len) {
             Ok(frame) => {
                 for asdu in frame.asdus() {
-                    // Addresses, tags and APPID precede the length; together with the svID they identify the stream.
+                    // The bytes before the length (addresses, tags, ethertype and APPID) and the svID identify the
+                    // stream.
                     let header = 12 + 4 * frame.tags().len() + 4;
                     let name = [&bytes[..header], asdu.svid].concat();
                     let streams = &mut self.streams;
@@ -204,18 +206,18 @@ impl Replay {
         }
         .max(1);
         self.period = match busiest {
-            // In one division, so that rounding errors do not accumulate over thousands of frames.
+            // One division over all frames, so that rounding errors do not accumulate.
             Some(s) => last.max((i128::from(s.last - s.first) * i128::from(s.frames) / i128::from(s.frames - 1)) as Ns),
             None => last + self.interval,
         };
         for s in &mut self.streams {
             let t = s.last - s.first;
-            // If the file is too short to show the wrap, the nearest common sample rate is used.
+            // If the file is too short to show the wrap, the closest common sample rate is used.
             let nearest = || {
                 let hz = (s.samples > 1 && t > 0).then(|| (s.samples - 1) as f64 * 1e9 / t as f64)?;
                 SAMPLE_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
             };
-            // A sender that counts from 1 sends the wrap itself.
+            // The smpCnt of a sender that counts from 1 reaches the wrap itself.
             let fits = |w: &u32| u32::from(s.highest) < *w || u32::from(s.highest) == *w && s.lowest > 0;
             s.wrap = wrap.or(s.tracker.wrap().map(|w| w as u32)).or_else(nearest).filter(fits).unwrap_or(65536);
             s.base = u32::from(u32::from(s.highest) == s.wrap);
@@ -223,7 +225,7 @@ impl Replay {
         }
     }
 
-    /// The longest time between two frames of the file, ns, with the number of the frame that ends it, from 1.
+    /// The longest time between two frames of the file, ns, and the number, from 1, of the frame after it.
     pub fn longest_pause(&self) -> Option<(usize, Ns)> {
         let pause = |(i, pair): (usize, &[Recorded])| (i + 2, pair[1].due - pair[0].due);
         self.frames.windows(2).enumerate().map(pause).max_by_key(|(_, pause)| *pause)
@@ -294,7 +296,7 @@ mod tests {
         Frame::parse(frame).unwrap().asdus().next().unwrap().smp_cnt
     }
 
-    /// Frames 250 µs apart, of which a capture kept this many bytes.
+    /// A replay of frames 250 µs apart, of each of which the capture kept only this many bytes.
     fn replay(counts: impl Iterator<Item = u16>, kept: usize) -> Replay {
         let (mut replay, mut by_name) = (Replay { rounds: true, ..Replay::default() }, HashMap::new());
         for (n, smp_cnt) in counts.enumerate() {

@@ -1,5 +1,5 @@
-//! The application that answers: a GOOSE message with a new state for each event of a received stream, after a fixed
-//! time, like the trip of a protection relay.
+//! The application that answers: for each event in a received stream, it sends a GOOSE message with a new state after a
+//! fixed time, like the trip of a protection relay.
 
 use latpath_linux::{monotonic, realtime};
 use latpath_model::Ns;
@@ -14,39 +14,39 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time from a new state to its first repetition, ns; each later one comes after twice the time, up to `LONGEST`.
+/// Time from a new state to its first repetition, ns. Each further interval is twice the previous one, up to `LONGEST`.
 const FIRST: Ns = 2_000_000;
 const LONGEST: Ns = 1_000_000_000;
-/// Time for which a BOOLEAN stays true, ns.
+/// Time for which the BOOLEAN of an answer stays true, ns.
 const HOLD: Ns = 50_000_000;
-/// Time before an answer at which the thread stops waiting for others, ns, and waits by an absolute timer.
+/// How long before an answer the thread stops receiving events and waits with an absolute timer instead, ns.
 const PUNCTUAL: Ns = 200_000;
-/// Maximum number of responses that are kept.
+/// Maximum number of responses kept.
 const KEPT: usize = 1 << 16;
 
 /// A response, with its times by `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Key of the packet that came in.
+    /// Key of the received packet.
     pub cause: u32,
-    /// Key of the message that went out.
+    /// Key of the message sent.
     pub effect: u32,
-    /// Time at which the application had the packet, ns.
+    /// Time at which the application received the packet, ns.
     pub had: Ns,
-    /// Time directly before the system call that sent the message, ns.
+    /// Time just before the system call that sent the message, ns.
     pub sending: Ns,
-    /// Time directly after it, ns.
+    /// Time just after that system call, ns.
     pub sent: Ns,
 }
 
 /// The messages that a responder sent.
 #[derive(Debug, Default)]
 pub struct Responses {
-    /// The responses, the first 65,536.
+    /// The first 65,536 responses.
     pub all: Vec<Response>,
-    /// Number of responses.
+    /// Number of all responses.
     pub count: u64,
-    /// Messages that the kernel refused because a queue was full: lost.
+    /// Number of messages lost because the kernel refused them: a queue was full.
     pub refused: u64,
 }
 
@@ -58,12 +58,12 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Answers the causes of `rule` by its effects on this socket, `after` the application has the packet, ns.
-    /// `prepare` is called in the sending thread first. A separate thread sends, so that responses can be pending while
-    /// packets are received.
+    /// Answers each cause of `rule` by sending its effect on this socket, `after` ns after the application received the
+    /// packet. A separate thread sends, so that responses can be pending while packets are received; it calls `prepare`
+    /// first.
     ///
     /// # Errors
-    /// latpath cannot send the effect, as a sentence.
+    /// latpath cannot send the effect; the error is a sentence.
     pub fn start(
         rule: &ReactionRule,
         socket: PacketSocket,
@@ -98,12 +98,12 @@ impl Responder {
         Ok(Self { watch: Watch::new(rule.input.clone(), rule.cause.clone()), events, thread })
     }
 
-    /// Takes a received frame.
+    /// Checks a received frame for events, and queues the answer.
     pub fn note(&mut self, received: &Received<'_>) {
         let had = monotonic();
         let t = received.arrival.unwrap_or(received.had);
         if let Some(key) = self.watch.event_in(t, received.frame, received.tag) {
-            // The thread ends early only if it cannot send, which `stop` returns.
+            // Fails only if the thread has ended because it cannot send; `stop` returns that error.
             let _ = self.events.send((key, had));
         }
     }
@@ -126,7 +126,7 @@ impl Responder {
 struct State {
     number: u32,
     repetition: u32,
-    /// `CLOCK_REALTIME`, ns.
+    /// Start of the state, `CLOCK_REALTIME`, ns.
     began: Ns,
     value: bool,
 }
@@ -152,7 +152,7 @@ impl Sending {
 
     fn run(&mut self, events: &Receiver<(u32, Ns)>, after: Ns, is_boolean: bool) -> Result<(), DeviceError> {
         let (mut next, mut reset): (Ns, Option<Ns>) = (monotonic(), None);
-        // Keys of the received packets, and the times at which the application had them: several answers can be
+        // Keys of the received packets, and the times at which the application received them; several answers can be
         // pending.
         let mut pending: VecDeque<(u32, Ns)> = VecDeque::new();
         let mut is_open = true;
@@ -163,7 +163,7 @@ impl Sending {
             match events.recv_timeout(Duration::from_nanos((wait - PUNCTUAL).max(0) as u64)) {
                 Ok(event) => pending.push_back(event),
                 Err(RecvTimeoutError::Timeout) => {}
-                // Events that are pending when the user stops are still answered.
+                // Events pending when the user stops are still answered.
                 Err(RecvTimeoutError::Disconnected) => {
                     is_open = false;
                     answer.map(|answer| wait_until(answer, 0, &AtomicBool::new(false)));
@@ -210,9 +210,9 @@ impl Sending {
         self.state = State { number: self.state.number.wrapping_add(1), repetition: 0, began: realtime(), value };
     }
 
-    /// Sends the next message of the state; returns the times before and after the system call.
+    /// Sends the next message of the state; returns the times just before and after the system call.
     fn send(&mut self, next: Ns) -> Result<(Ns, Ns), DeviceError> {
-        // The same message was built before the thread started.
+        // Cannot fail: the same message was built before the thread started.
         let frame = self.frame(next).unwrap_or_default();
         let sending = monotonic();
         let sent = self.socket.send(&[IoSlice::new(&frame)])?;

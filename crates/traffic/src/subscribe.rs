@@ -10,9 +10,9 @@ use latpath_wire::Received;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Maximum number of names of other streams that are kept, to help with mistyped ones.
+/// Maximum number of names of other streams that are kept, to help the user correct a mistyped name.
 const OTHERS: usize = 32;
-/// Maximum exact streams whose match is cached.
+/// Maximum number of exact streams whose match is cached.
 const REMEMBERED: usize = 4096;
 
 /// A received stream.
@@ -22,42 +22,42 @@ pub struct StreamReceived {
     pub stream: StreamSpec,
     /// Losses, duplicates and reordering, by sequence numbers.
     pub tracker: Tracker,
-    /// Samples of the stream in the newest frame; 0 if frames have none.
+    /// Samples of the stream in the newest frame; 0 if its frames contain none.
     pub samples: u16,
     /// Time between arrivals, by the kernel's receive timestamps, ns.
     pub interarrival: Histogram,
     /// Time from the kernel's reception to the application, ns.
     pub delay: Histogram,
-    /// Time from the wire to the driver: from the NIC's own time to the kernel's reception, ns.
+    /// Time from the wire to the driver: from the NIC's timestamp to the kernel's reception, ns.
     pub wire_to_driver: Histogram,
     /// Arrival of the first frame, ns.
     pub first: Ns,
     /// Arrival of the newest frame, ns.
     pub last: Ns,
-    /// Arrivals by the send times in the frames, if they are measured.
+    /// Arrivals relative to the send times in the frames, if they are measured.
     pub arrivals: Option<Arrivals>,
 }
 
 /// The streams that an application receives.
 pub struct Subscription {
     streams: Vec<StreamReceived>,
-    /// Streams were named; otherwise all received streams are listed.
+    /// Whether streams were named; otherwise all received streams are listed.
     named: bool,
-    /// Named streams that include an exact stream of a frame.
+    /// Cache: indices of the streams that include the exact stream of a frame.
     matches: HashMap<StreamSpec, Rc<[usize]>>,
     /// Frames that could not be read.
     pub unread: UnreadFrames,
-    /// Frames of other streams, and those beyond the limit of streams.
+    /// Frames of other streams, and of streams beyond the limit.
     pub others: u64,
-    /// Names of the first streams in those frames.
+    /// Names of the first few streams in those frames.
     pub other_names: Vec<String>,
     /// Frames of the requested streams.
     pub taken: u64,
-    /// Frames without the kernel's receive timestamp: they have no delay.
+    /// Frames without a receive timestamp from the kernel: they have no delay.
     pub unstamped: u64,
-    /// The measurements by send times in the frames, and the clock of the send times.
+    /// How arrivals are measured by the send times in the frames, and the clock of the send times.
     send_times: Option<(ArrivalOptions, ArrivalClock)>,
-    /// Measures from the NIC's times, by the stream's index.
+    /// Measures the time from the wire to the driver, by index of the stream.
     wire: Option<WireTimes<usize>>,
 }
 
@@ -76,12 +76,12 @@ impl StreamReceived {
         }
     }
 
-    /// The counts of the sequence.
+    /// Counts of losses, duplicates and reordering.
     pub fn totals(&self) -> Totals {
         self.tracker.totals()
     }
 
-    /// Frames per second, first to newest; 0 below two frames.
+    /// Frames per second, from the first to the newest; 0 with fewer than two frames.
     pub fn rate_hz(&self) -> f64 {
         let (n, t) = (self.totals().received, self.last - self.first);
         if n > 1 && t > 0 {
@@ -117,30 +117,31 @@ impl Subscription {
         })
     }
 
-    /// Measures the time from the wire to the driver, by the NIC's times of the frames.
+    /// Enables measuring the time from the wire to the driver by the frames' NIC timestamps.
     pub fn measure_wire(&mut self, wire: WireTimes<usize>) {
         self.wire = Some(wire);
     }
 
-    /// The NICs' times, if they are used.
+    /// The measurement by NIC timestamps, if it is enabled.
     pub fn wire(&self) -> Option<&WireTimes<usize>> {
         self.wire.as_ref()
     }
 
-    /// Reads the NIC's clock when that is due, and adds the times that are then known. `is_last`: no further frame comes.
+    /// Reads the NIC's clock when a reading is due, and adds the times that are known by then. `is_last` means that no
+    /// further frames follow.
     pub fn round(&mut self, is_last: bool) {
         if let Some(wire) = &mut self.wire {
             wire.round(is_last, |stream, time| self.streams[stream].wire_to_driver.record(time));
         }
     }
 
-    /// Measures arrivals by the send times in the frames.
+    /// Enables measuring arrivals by the send times in the frames.
     pub fn measure_arrivals(&mut self, options: ArrivalOptions, clock: ArrivalClock) {
         self.send_times = Some((options, clock));
         self.streams.iter_mut().for_each(|stream| stream.arrivals = Some(Arrivals::default()));
     }
 
-    /// The clock of the send times, if arrivals are measured by these.
+    /// The clock of the send times; `None` if arrivals are not measured by send times.
     pub fn arrival_clock(&mut self) -> Option<&mut ArrivalClock> {
         self.send_times.as_mut().map(|(_, clock)| clock)
     }
@@ -154,7 +155,7 @@ impl Subscription {
         protocols
     }
 
-    /// The named streams, or the received ones in order of appearance.
+    /// The named streams or, if none was named, the received ones in order of appearance.
     pub fn streams(&self) -> &[StreamReceived] {
         &self.streams
     }
@@ -206,7 +207,7 @@ impl Subscription {
         }
     }
 
-    /// The streams that include the exact stream of a frame.
+    /// Indices of the streams that include the exact stream of a frame.
     fn find(&mut self, exact: &StreamSpec) -> Rc<[usize]> {
         if let Some(known) = self.matches.get(exact) {
             return known.clone();

@@ -9,7 +9,7 @@ use latpath_wire::{Deadlines, Pace};
 /// Options of synchronised publishers, which all send sample number n at the same time.
 #[derive(Clone, Debug)]
 pub struct SyntheticOptions {
-    /// Samples per second, ASDUs per frame.
+    /// Samples per second, and ASDUs per frame.
     pub profile: Profile,
     /// The header of each publisher's frames; its ASDUs are ignored.
     pub headers: Vec<FrameSpec>,
@@ -25,20 +25,20 @@ pub struct SyntheticOptions {
     pub smp_synch: u8,
     /// Frames per second of each publisher; `None` for as fast as possible.
     pub pace: Option<Pace>,
-    /// Frames of each publisher that are due together, at least 1.
+    /// Number of frames of each publisher that are due at the same time, at least 1.
     pub burst: u32,
     /// Faults in the samples; `None` for none.
     pub faults: Option<Faults>,
 }
 
-/// Faults in the samples: the currents rise at once, and fall back at once.
+/// Simulated power-system faults: the currents rise abruptly, and later fall back abruptly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// Time from the first sample to the first fault, and from one fault to the next, ns of the samples' time.
+    /// Time from the first sample to the first fault, and from one fault to the next, ns of sample time.
     pub every: Ns,
     /// Duration of a fault, ns; less than `every`.
     pub lasts: Ns,
-    /// The currents of a fault, as a multiple of those before.
+    /// Factor by which the currents are higher during a fault.
     pub times: u32,
 }
 
@@ -51,7 +51,7 @@ impl Faults {
 
 struct Template {
     bytes: Vec<u8>,
-    /// Offsets of smpCnt and samples of each ASDU.
+    /// Offsets of smpCnt and of the samples in each ASDU.
     at: Vec<(usize, usize)>,
 }
 
@@ -62,7 +62,7 @@ pub struct Synthetic {
     /// The waveform during a fault.
     fault: Waveform,
     o: SyntheticOptions,
-    /// Number of the next frame of the next publisher.
+    /// Index of the next frame of the next publisher.
     frame: u64,
     publisher: usize,
 }
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(frames.deadlines().unwrap().interval, 1_000_000);
     }
 
-    /// The samples of a fault are the first ones over a level, once for each fault.
+    /// The first samples above the threshold are those of the faults, one per fault.
     #[test]
     fn each_fault_begins_and_ends_with_a_sample() {
         use latpath_protocols::{condition, ReactionRule, Watch};
@@ -208,7 +208,7 @@ mod tests {
             }
             assert_eq!(events.len(), 4, "{profile}");
             for (n, sample) in (1..).zip(events) {
-                // The fault's sample, or a few later: the current passes zero twice a cycle.
+                // The fault's first sample, or one shortly after it: the current crosses zero twice per cycle.
                 let at = n * rate / 5;
                 assert!((at - asdus..at + rate / 100).contains(&sample), "{profile}: {sample}, the fault is at {at}");
             }

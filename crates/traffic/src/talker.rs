@@ -1,4 +1,4 @@
-//! A talker: sends the frames of several streams at set times, one of each stream per cycle.
+//! A talker: sends the frames of several streams at scheduled times, one frame of each stream per cycle.
 
 mod frames;
 mod sockets;
@@ -16,26 +16,26 @@ use latpath_wire::{DeviceError, Discarded, SendClock, SendTimeFault, Stamps, TxS
 use sockets::{Queue, Sockets};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Time from the start of [`Talker::talk`] to the first frame, ns, in which memory is warmed up and the thread falls
-/// asleep.
+/// Time from the start of [`Talker::talk`] to the first frame, ns, in which memory is warmed up and the thread goes to
+/// sleep.
 const LEAD: Ns = 5_000_000;
 /// Time after the end during which overdue frames are still sent, ns.
 const GRACE: Ns = 1_000_000_000;
-/// Time after the last send time during which reports on frames may still come, ns.
+/// Time after the last send time during which reports on frames are still awaited, ns.
 const REPORTS: Ns = 50_000_000;
-/// Minimum time between two frames whose stack times are measured, ns.
+/// Minimum time between two sampled frames, ns.
 const SAMPLE_EVERY: Ns = 1_000_000;
-/// Maximum time that a frame's stamps are waited for until the next frame is sampled, ns.
+/// Maximum wait for a sampled frame's timestamps, ns; only then is another frame sampled.
 const STAMPS_TAKE: Ns = 100_000_000;
-/// Maximum discarded frames of a stream that are listed; all are counted.
+/// Maximum number of discarded frames listed per stream; all are counted.
 const LISTED: usize = 100;
-/// The stamps of a sampled frame.
+/// The timestamps requested for a sampled frame.
 const SAMPLED: Stamps = Stamps { tx_sched: true, tx_driver: true, tx_nic: false, rx_kernel: false, rx_nic: false };
 
-/// The send times of a talker: base + n × cycle + the stream's offset, n a whole number.
+/// The send times of a talker: base + n × cycle + the stream's offset, where n is an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// The clock of the times.
+    /// The clock of the send times.
     pub clock: SendClock,
     /// A time at which a cycle begins, ns.
     pub base: Ns,
@@ -44,7 +44,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Start of the first cycle that begins at `t` or later.
+    /// Start of the first cycle that begins at or after `t`.
     fn cycle_from(&self, t: Ns) -> Ns {
         let since = t.saturating_sub(self.base);
         let cycles = since.div_euclid(self.cycle) + Ns::from(since.rem_euclid(self.cycle) > 0);
@@ -55,15 +55,15 @@ impl Schedule {
 /// When a talker stops, and how it waits.
 #[derive(Clone, Copy, Debug)]
 pub struct TalkOptions {
-    /// Stop before the first frame whose send time is later than this after the first one, ns.
+    /// Time after the first send time at which the talker stops, before the first frame with a later send time, ns.
     pub duration: Option<Ns>,
-    /// Stop after this many frames.
+    /// Number of frames after which the talker stops.
     pub count: Option<u64>,
-    /// Time of busy waiting before a frame is handed over, ns.
+    /// How long to wait busily before a frame is handed over, ns.
     pub spin: Ns,
 }
 
-/// Outcomes of a stream's frames.
+/// Outcomes of the frames of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Talked {
     /// Frames that the kernel accepted.
@@ -76,29 +76,29 @@ pub struct Talked {
     pub after_send_time: u64,
     /// Frames that etf discarded because their send time passed in the queue.
     pub missed: u64,
-    /// Frames that etf discarded on arrival: too late for it, or with another clock.
+    /// Frames that etf discarded on arrival, because they were too late or used another clock.
     pub invalid: u64,
-    /// The first discarded frames: number and send time.
+    /// The first discarded frames: index in the stream, and send time.
     pub discarded: Vec<(u64, Ns)>,
-    /// Send time of the first frame, ns of the talker's clock.
+    /// Send time of the first frame by the talker's clock, ns.
     pub first: Ns,
-    /// Send time of the last frame, ns.
+    /// Send time of the last frame by the talker's clock, ns.
     pub last: Ns,
     /// Time from the application to the queueing discipline, of sampled frames, ns.
     pub to_queue: Histogram,
     /// Time from the application to the driver, of sampled frames, ns.
     pub to_driver: Histogram,
-    /// Frames whose stamps were requested but never came.
+    /// Sampled frames whose timestamps never arrived.
     pub unstamped: u64,
-    /// Send time of the newest frame that counts as refused.
+    /// Send time of the newest frame, if the kernel rejected it.
     newest_refused: Option<Ns>,
 }
 
-/// A frame whose stamps are outstanding.
+/// A sampled frame whose timestamps are outstanding.
 struct Sampled {
     stream: usize,
     send_time: Ns,
-    /// `CLOCK_REALTIME` directly before the system call.
+    /// Time just before the system call, `CLOCK_REALTIME`, ns.
     handed: Ns,
     queued: bool,
 }
@@ -109,9 +109,9 @@ pub struct Talker {
     streams: Vec<Template>,
     sockets: Sockets,
     sampled: Option<Sampled>,
-    /// Requests of the NIC's times; `None` without these.
+    /// Requests for NIC timestamps; `None` if they are not requested.
     nic_times: Option<TxStamps>,
-    /// Time from which the next frame may be sampled, `CLOCK_MONOTONIC`.
+    /// Earliest time at which the next frame may be sampled, `CLOCK_MONOTONIC`, ns.
     sample_from: Ns,
     /// Outcomes of the frames of each stream.
     pub talked: Vec<Talked>,
@@ -134,9 +134,9 @@ pub enum TalkerError {
 }
 
 impl Talker {
-    /// Opens the sockets on `device`, one for each combination of priority and mode, and prepares the frames.
-    /// `bypass_qdisc`: as [`latpath_wire::PacketSocket::bypass_qdisc`]; send times then have no effect. `nic_times`: requests
-    /// the NIC's times of sent frames, of one frame at a time; the NIC's timestamps must be switched on.
+    /// Opens the sockets on `device`, one for each combination of priority and txtime mode, and prepares the frames.
+    /// `bypass_qdisc`: as [`latpath_wire::PacketSocket::bypass_qdisc`]; send times then have no effect. `nic_times`:
+    /// requests NIC timestamps of sent frames, one frame at a time; the NIC's timestamps must be switched on.
     ///
     /// # Errors
     /// A frame cannot be built, the device cannot be used, or a privilege is missing.
@@ -162,16 +162,16 @@ impl Talker {
         Ok(Self { schedule, streams, sockets, sampled: None, nic_times, sample_from: 0, talked })
     }
 
-    /// Counts of the requested times of the NIC; `None` without these.
+    /// Counts of requested NIC timestamps; `None` if they are not requested.
     pub fn tx_stamps(&self) -> Option<TxStampCounts> {
         self.nic_times.as_ref().map(TxStamps::counts)
     }
 
     /// Sends frames until a limit is reached or `stop` is set. No frame is omitted: overdue frames are sent at once.
-    /// Only a talker that cannot keep up at all gives up, a second after the end.
+    /// Only a talker that cannot keep up gives up, a second after the end.
     ///
     /// # Errors
-    /// The device fails; `result` and [`Self::talked`] include the frames sent until then.
+    /// The device fails; `result` and [`Self::talked`] include the frames sent before.
     pub fn talk(
         &mut self,
         options: &TalkOptions,
@@ -187,7 +187,7 @@ impl Talker {
         let mut left = options.count.unwrap_or(u64::MAX);
         while left > 0 {
             let Some(next) = self.next(end) else { break };
-            // The frame is ready before its time, so that nothing else delays sending after the wakeup.
+            // The frame is built before its time, so that sending is not delayed after the wakeup.
             let stream = &mut self.streams[next];
             stream.fill();
             let (send_time, due) = (stream.send_time, stream.due());
@@ -210,7 +210,7 @@ impl Talker {
                 talked.late += 1;
                 result.late += 1;
             }
-            // By the clock that cannot be set.
+            // Taken from a clock that cannot be set.
             result.last = monotonic();
             if result.first == 0 {
                 result.first = result.last;
@@ -222,7 +222,7 @@ impl Talker {
         self.await_reports(result)
     }
 
-    /// The stream whose frame is due next, of those with a send time before `end`.
+    /// The stream whose frame is due next, among those with a send time before `end`.
     fn next(&self, end: Ns) -> Option<usize> {
         (0..self.streams.len()).filter(|i| self.streams[*i].send_time < end).min_by_key(|i| self.streams[*i].due())
     }
@@ -282,7 +282,8 @@ impl Talker {
                         SendTimeFault::Missed => talked[i].missed += 1,
                         SendTimeFault::Invalid => talked[i].invalid += 1,
                     }
-                    // The system call failed because etf discarded the frame, not because a queue was full.
+                    // The system call failed because etf discarded the frame, not because a queue was full, so the
+                    // frame counts as sent.
                     if talked[i].newest_refused.take_if(|refused| *refused == send_time).is_some() {
                         (talked[i].refused, talked[i].sent) = (talked[i].refused - 1, talked[i].sent + 1);
                         (result.refused, result.sent) = (result.refused - 1, result.sent + 1);

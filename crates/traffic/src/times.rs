@@ -1,4 +1,4 @@
-//! Figures of times whose keys in JSON begin with the name of the times.
+//! Statistics of times; their JSON keys begin with the name of the times.
 
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
@@ -10,17 +10,17 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The name of times, and their description.
+/// Names and describes a kind of times.
 pub trait NamedTimes {
-    /// First part of the keys: `pacing`.
+    /// First part of the keys, e.g. `pacing`.
     const NAME: &'static str;
     /// Description of the times.
     const ABOUT: &'static str;
-    /// Key of the number of times, then those of the figures.
+    /// Keys: the number of times, then the statistics.
     const KEYS: &'static [&'static str];
 }
 
-/// Defines names of times.
+/// Defines kinds of times.
 #[macro_export]
 macro_rules! named_times {
     ($($name:ident: $text:literal, $about:literal;)*) => {
@@ -46,12 +46,12 @@ macro_rules! named_times {
     };
 }
 
-/// Figures of times, to be flattened into an object: `NAME_count`, `NAME_min_ns` and others.
+/// Statistics of times, to be flattened into an object as `NAME_count`, `NAME_min_ns` etc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Times<N> {
     /// Number of times.
     pub count: u64,
-    /// The figures in the order of [`FIGURES`], ns; 0 without times.
+    /// The statistics in the order of [`FIGURES`], ns; 0 without times.
     values: [Ns; FIGURES.len()],
     name: PhantomData<N>,
 }
@@ -72,7 +72,7 @@ impl<N> Times<N> {
     }
 }
 
-/// Names of the figures, in the order of their keys.
+/// Names of the statistics, in the order of their keys.
 const FIGURES: [&str; 7] =
     ["Minimum", "Mean", "50th percentile", "90th percentile", "99th percentile", "99.9th percentile", "Maximum"];
 
@@ -97,7 +97,8 @@ impl<N: NamedTimes> Serialize for Times<N> {
 
 impl<'de, N: NamedTimes> Deserialize<'de> for Times<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A flattened struct takes its keys; a flattened map would leave them to the object's other maps.
+        // As a struct, it consumes its keys when flattened; as a map, it would leave them to the object's other maps
+        // too.
         deserializer.deserialize_struct(N::NAME, N::KEYS, TimesVisitor(PhantomData))
     }
 }

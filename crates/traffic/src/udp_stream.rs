@@ -1,4 +1,4 @@
-//! A UDP load like that of netperf's UDP_STREAM: flows of equal datagrams, paced or as many as possible.
+//! A UDP load like netperf's UDP_STREAM: flows of equal datagrams, paced or as fast as possible.
 
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Maximum time for which a receiver waits before it checks whether to stop.
+/// Maximum time between two checks whether the receiver is to stop.
 const CHECK: Duration = Duration::from_millis(100);
 /// Maximum length of a datagram, bytes.
 const MOST_BYTES: usize = 1 << 16;
@@ -20,29 +20,29 @@ const MOST_BYTES: usize = 1 << 16;
 pub struct UdpStreamOptions {
     /// Address and port of the receiver.
     pub to: SocketAddr,
-    /// Number of flows, each with a socket and a thread of its own.
+    /// Number of flows, each with its own socket and thread.
     pub streams: u16,
     /// Payload of each datagram, bytes.
     pub size: u16,
-    /// Rate of each flow; `None` for as many as possible.
+    /// Rate of each flow; `None` for as fast as possible.
     pub pace: Option<Pace>,
 }
 
-/// Datagrams sent or received.
+/// Counts of datagrams sent or received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpStreamed {
     /// Datagrams that the kernel accepted, or delivered.
     pub packets: u64,
-    /// Their payload, bytes.
+    /// Payload of these datagrams, bytes.
     pub bytes: u64,
-    /// Datagrams that the kernel refused: a queue was full, or there is no receiver.
+    /// Datagrams that the kernel refused because a queue was full or there is no receiver.
     pub refused: u64,
     /// Time from the start to the end, ns.
     pub elapsed_ns: Ns,
 }
 
 impl UdpStreamed {
-    /// Payload per second, bits.
+    /// Payload rate, bits per second.
     pub fn bits_per_second(&self) -> f64 {
         self.bytes as f64 * 8e9 / self.elapsed_ns.max(1) as f64
     }
@@ -57,7 +57,7 @@ impl UdpStreamed {
 /// Sends until `stop` is set.
 ///
 /// # Errors
-/// If a socket cannot be opened, or the kernel refuses a datagram for good: it is too long, or no route leads there.
+/// A socket cannot be opened, or a datagram can never be sent: it is too long, or there is no route.
 pub fn send_udp_stream(options: &UdpStreamOptions, stop: &AtomicBool) -> io::Result<UdpStreamed> {
     let began = monotonic();
     let any: SocketAddr = match options.to {
@@ -112,7 +112,7 @@ fn send_flow(socket: &UdpSocket, options: &UdpStreamOptions, began: Ns, stop: &A
     Ok(sent)
 }
 
-/// Whether an error concerns one datagram: the queue is full, or an ICMP message reported that there is no receiver.
+/// Whether an error affects only one datagram: a queue is full, or an ICMP message reported that there is no receiver.
 fn is_refused(error: &io::Error) -> bool {
     let is_full = matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EPERM | libc::ENOMEM));
     is_full || matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::WouldBlock | ErrorKind::Interrupted)
@@ -121,7 +121,7 @@ fn is_refused(error: &io::Error) -> bool {
 /// Receives datagrams on an address and port until `stop` is set.
 ///
 /// # Errors
-/// If the address is in use, or the socket fails.
+/// The address is in use, or the socket fails.
 pub fn receive_udp_stream(at: SocketAddr, stop: &AtomicBool) -> io::Result<UdpStreamed> {
     let socket = UdpSocket::bind(at)?;
     socket.set_read_timeout(Some(CHECK))?;
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn stream(pace: Option<Pace>, enough: u64) -> (UdpStreamed, UdpStreamed) {
-        // Another process may take the port in between; then the receiver fails, and the test reports that.
+        // If another process takes the port in between, the receiver fails, and the test reports that.
         let at = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (stop, stop_sink) = (AtomicBool::new(false), AtomicBool::new(false));
         let options = UdpStreamOptions { to: at, streams: 3, size: 100, pace };

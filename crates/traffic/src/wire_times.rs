@@ -1,4 +1,4 @@
-//! The time from the wire to the driver: from a NIC's own time of a received frame to the kernel's.
+//! The time from the wire to the driver: from the NIC's timestamp of a received frame to the kernel's.
 
 use crate::ArrivalClock;
 use latpath_linux::monotonic;
@@ -11,27 +11,27 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Maximum frames that wait for readings of the NIC's clock; more are counted as skipped.
+/// Maximum number of frames that wait for readings of the NIC's clock; further frames are skipped.
 const MOST_WAITING: usize = 1 << 20;
-/// Interval between the last readings.
+/// Interval between the final readings.
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Counts of received frames, by the use of their NICs' times.
+/// Counts of received frames, by the use of their NIC timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WireCounts {
     /// Frames whose time from the wire to the driver is known.
     pub measured: u64,
-    /// Frames without a NIC's time.
+    /// Frames without a NIC timestamp.
     pub unstamped: u64,
-    /// Frames with a NIC's time that is left out, because the clock was set, cannot be read, or is not the device's.
+    /// Frames whose NIC timestamp is not used, because the clock was set, cannot be read, or is not the device's.
     pub skipped: u64,
-    /// Maximum error of a time, ns.
+    /// Maximum error of the measured times, ns.
     #[serde(rename = "error_bound_ns")]
     pub bound_ns: Ns,
 }
 
 impl WireCounts {
-    /// The sums, and the greater bound.
+    /// The sums of the counts, and the greater of the two bounds.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -46,11 +46,11 @@ impl WireCounts {
 struct Waiting<K> {
     stream: K,
     nic: Ns,
-    /// The kernel's time, `CLOCK_MONOTONIC`.
+    /// The kernel's timestamp, `CLOCK_MONOTONIC`, ns.
     had: Ns,
 }
 
-/// Measures frames of streams, each named by a `K`.
+/// Measures frames; `K` identifies the stream of each.
 pub struct WireTimes<K> {
     device: String,
     clock: NicClock,
@@ -62,11 +62,11 @@ pub struct WireTimes<K> {
 }
 
 impl<K> WireTimes<K> {
-    /// Switches the timestamps of a device of this thread's network namespace on until this is dropped, by the journal.
-    /// Returns `None` if its NIC has no times of received frames.
+    /// Switches on the timestamps of a device in this thread's network namespace, using the journal; dropping the value
+    /// restores the setting. Returns `None` if the NIC does not timestamp received frames.
     ///
     /// # Errors
-    /// The NIC's clock cannot be used, or its setting cannot be changed; as a sentence.
+    /// The NIC's clock cannot be used, or its setting cannot be changed; the error is a sentence.
     pub fn begin(device: &str) -> Result<Option<Self>, String> {
         let shown = printable(device);
         let caps = Caps::of(device).map_err(|e| e.to_string())?;
@@ -83,7 +83,7 @@ impl<K> WireTimes<K> {
         Ok(Some(times))
     }
 
-    /// Measures by this clock of a device's NIC.
+    /// Measures with this clock of a device's NIC.
     fn new(device: &str, mut clock: NicClock) -> Self {
         clock.read(monotonic());
         Self {
@@ -97,7 +97,7 @@ impl<K> WireTimes<K> {
         }
     }
 
-    /// Adds a frame: the NIC's time, and the kernel's (`CLOCK_REALTIME`).
+    /// Adds a frame with its timestamps: the NIC's, and the kernel's (`CLOCK_REALTIME`), ns.
     pub fn push(&mut self, stream: K, nic: Option<Ns>, arrival: Option<Ns>) {
         match nic.zip(arrival) {
             None => self.counts.unstamped += 1,
@@ -108,8 +108,8 @@ impl<K> WireTimes<K> {
         }
     }
 
-    /// Reads the clock when that is due, and passes on the times from the wire to the driver that are known, ns.
-    /// `is_last`: no further frame comes.
+    /// Reads the clock when a reading is due, and calls `each` with the times from the wire to the driver that are
+    /// known by then, ns. `is_last` means that no further frames follow.
     pub fn round(&mut self, is_last: bool, mut each: impl FnMut(K, Ns)) {
         self.monotonic.follow();
         let now = monotonic();
@@ -142,7 +142,7 @@ impl<K> WireTimes<K> {
         self.counts
     }
 
-    /// Notes for the user on times that are left out.
+    /// Notes for the user on timestamps that are not used.
     pub fn notes(&self) -> Vec<String> {
         self.notes.iter().cloned().chain(self.clock.notes(&self.device, monotonic())).collect()
     }

@@ -1,24 +1,24 @@
-//! Values that are as good as a profile's.
+//! Values that satisfy a profile's line.
 
 use latpath_linux::Cpus;
 use latpath_settings::Setting;
 use std::fmt;
 use std::str::FromStr;
 
-/// A value, or a set of values, that meets a line of a profile. Variables are not replaced yet.
+/// A value, or a set of values, that satisfies a line of a profile. Variables have not been replaced yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Accept {
-    /// This value.
+    /// Exactly this value.
     Exactly(String),
-    /// A number, at most: `<=10`.
+    /// A number no greater than this: `<=10`.
     AtMost(i64),
-    /// A number, at least: `>=8192`.
+    /// A number no less than this: `>=8192`.
     AtLeast(i64),
-    /// CPUs that all belong to a list: `within {isolated}`.
+    /// Only CPUs from a list: `within {isolated}`.
     Within(String),
-    /// A single CPU of a list: `one of {isolated}`.
+    /// A single CPU from a list: `one of {isolated}`.
     OneOf(String),
-    /// A real-time priority of at least this: `fifo >=50`.
+    /// SCHED_FIFO with at least this real-time priority: `fifo >=50`.
     Fifo(u32),
     /// Any value: `*`.
     Any,
@@ -63,7 +63,7 @@ impl fmt::Display for Accept {
 }
 
 impl Accept {
-    /// Whether it accepts a value; `fill` replaces variables, and returns nothing if one is not set.
+    /// Whether it accepts a value. `fill` replaces variables; it returns `None` if a variable is not set.
     pub(crate) fn accepts(&self, setting: Setting, value: &str, fill: &dyn Fn(&str) -> Option<String>) -> bool {
         let number = value.trim().parse::<i64>();
         let cpus = |list: &str| Some((value.parse::<Cpus>().ok()?, fill(list)?.parse::<Cpus>().ok()?));

@@ -1,11 +1,11 @@
-//! Conditions of a machine under which a profile's line applies.
+//! Conditions on the machine under which a profile's line applies.
 
 use crate::machine::Machine;
 use crate::variables::Variables;
 use std::fmt;
 use std::str::FromStr;
 
-/// A condition of a profile's line; `!` before it negates it.
+/// A condition of a profile's line; a leading `!` negates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     is_negated: bool,
@@ -18,11 +18,11 @@ enum Kind {
     Vms,
     /// `guest`: the machine is a virtual machine.
     Guest,
-    /// `cpu:intel`, `cpu:amd`, `cpu:arm`.
+    /// `cpu:intel`, `cpu:amd` or `cpu:arm`: the maker of the CPU.
     Cpu(String),
     /// `driver:ice`: the place's network device has this driver.
     Driver(String),
-    /// `kernel:6.12`: the kernel has this release, or a later one.
+    /// `kernel:6.12`: the kernel has this release or a later one.
     Kernel(u32, u32),
     /// `preempt-rt`: the kernel is PREEMPT_RT.
     PreemptRt,
@@ -81,12 +81,12 @@ impl fmt::Display for Condition {
 }
 
 impl Condition {
-    /// Whether the condition depends on a place's network device.
+    /// Whether the condition depends on the network device to which the line applies.
     pub(crate) fn is_of_device(&self) -> bool {
         matches!(self.kind, Kind::Driver(_))
     }
 
-    /// Whether the condition holds; `driver`: that of the place's network device.
+    /// Whether the condition holds; `driver` is the driver of the network device to which the line applies.
     pub(crate) fn holds(&self, machine: &Machine, variables: &Variables, driver: Option<&str>) -> bool {
         let holds = match &self.kind {
             Kind::Vms => !machine.vms.is_empty(),
@@ -102,7 +102,7 @@ impl Condition {
     }
 }
 
-/// Major and minor release: `6.12.0-rt` is (6, 12).
+/// Parses the major and minor release: `6.12.0-rt` is (6, 12).
 fn release_of(text: &str) -> Option<(u32, u32)> {
     let (major, rest) = text.split_once('.')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());

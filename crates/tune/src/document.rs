@@ -38,7 +38,7 @@ pub struct ProfileHead {
     pub name: String,
     /// Its purpose, in one sentence.
     pub about: String,
-    /// Variables that it needs.
+    /// Variables that it requires.
     pub needs: Vec<String>,
     /// Number of its lines.
     pub lines: usize,
@@ -59,7 +59,7 @@ mod tests {
     use latpath_settings::{Address, BootState, Disturbs, Lasts, Setting, Writable};
     use latpath_testkit::misfits;
 
-    /// Prints a document, checks its schema, and reads it.
+    /// Prints a document, checks it against its schema, and reads it back.
     fn read_back(document: TuneDocument) {
         let value = serde_json::to_value(&document).unwrap();
         let schema = schemars::generate::SchemaSettings::draft2020_12().for_serialize().into_generator();

@@ -1,4 +1,4 @@
-//! Plans in the forms of other tools: a shell script, libvirt's XML, Ansible variables of SEAPATH.
+//! Plans in the formats of other tools: a shell script, libvirt's XML, Ansible variables for SEAPATH.
 
 use crate::machine::Machine;
 use crate::plan::{Later, Plan, Planned};
@@ -7,18 +7,18 @@ use latpath_model::text::printable;
 use latpath_settings::{Address, Read, Setting, Writable};
 use latpath_vms::{Role, Tap, Thread, Vm};
 
-/// A form of a plan.
+/// An output format for a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A commented shell script, with the lines that undo it.
+    /// A commented shell script, including the lines that undo it.
     Shell,
-    /// Elements of libvirt's domain XML, for each virtual machine that libvirt manages.
+    /// Elements of libvirt's domain XML, for each virtual machine managed by libvirt.
     Libvirt,
-    /// Variables of SEAPATH's Ansible roles.
+    /// Variables for SEAPATH's Ansible roles.
     Ansible,
 }
 
-/// The plan in the form of another tool.
+/// The plan in another tool's format.
 pub fn export(plan: &Plan, machine: &Machine, format: Format) -> String {
     match format {
         Format::Shell => shell(plan),
@@ -73,7 +73,7 @@ fn command(one: &Later) -> Option<&str> {
     one.command.as_deref()
 }
 
-/// The value that a thread gets, if the plan changes it.
+/// The value that the plan sets for a thread; `None` if it does not change it.
 fn planned(plan: &Plan, setting: Setting, tid: u32) -> Option<&str> {
     let is_its = |step: &&Planned| {
         let is_at = |address: &Address| matches!(address, Address::Thread { tid: own, .. } if *own == tid);
@@ -95,9 +95,9 @@ fn libvirt(plan: &Plan, machine: &Machine) -> String {
     all.into_iter().map(|vm| of_vm(plan, vm)).collect()
 }
 
-/// The elements of one virtual machine, to be merged by `virsh edit`.
+/// The elements of one virtual machine, to be merged with `virsh edit`.
 fn of_vm(plan: &Plan, vm: &Vm) -> String {
-    // A comment must not contain two dashes.
+    // A comment must not contain two consecutive dashes.
     let mut text =
         format!("<!-- {}: merge these elements by virsh edit -->\n", printable(&vm.name).replace("--", "- -"));
     text += "<domain>\n";
@@ -131,7 +131,7 @@ fn of_vm(plan: &Plan, vm: &Vm) -> String {
     text + "</domain>\n"
 }
 
-/// The queue sizes of network devices, from the value of `vm-virtqueues`: one part for each device, or one for all.
+/// The queue sizes of network devices, from the value of `vm-virtqueues`: one part per device, or one part for all.
 fn interfaces(vm: &Vm, value: &str) -> String {
     let parts: Vec<&str> = value.split("; ").collect();
     let size = |part: &str, queue: &str| -> Option<u32> {
@@ -149,12 +149,12 @@ fn interfaces(vm: &Vm, value: &str) -> String {
     vm.taps.iter().enumerate().filter_map(one).collect()
 }
 
-/// A text as a value of YAML.
+/// A string as a YAML value.
 fn yaml(text: &str) -> String {
     format!("\"{}\"", printable(text).replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Variables of SEAPATH's roles `debian_hypervisor` and `debian_physical_machine`
+/// Variables for SEAPATH's roles `debian_hypervisor` and `debian_physical_machine`
 /// (<https://github.com/seapath/ansible>).
 fn ansible(plan: &Plan) -> String {
     let mut text = format!("# Variables of SEAPATH's Ansible roles for profile {}.\n", plan.profile);

@@ -1,11 +1,11 @@
-//! Gives a machine the settings of a profile, as one change: planned, watched, verified and undone.
+//! Gives a machine the settings of a profile, as a single change: planned, watched, verified and undone.
 //!
-//! A [`Profile`] is a TOML file, whose lines give a setting's value, places, reason and source. [`plan`] compares it
-//! with a [`Machine`] and returns a [`Plan`]: the steps to take, ordered by their disturbance; the lines that are met
-//! or do not apply; boot parameters and definitions of virtual machines, which need more than a write; warnings.
-//! [`Tuning`] applies the steps: each old value is in the journal before its change, a [`Watch`] observes the traffic
-//! after each step, and a step that disturbs it ends and reverts the whole change. [`Tuning::undo`] undoes the change,
-//! and [`Tuning::verify`] finds settings that have changed since.
+//! A [`Profile`] is a TOML file; each line gives a setting's value, places, reason and source. [`plan`] compares it
+//! with a [`Machine`] and returns a [`Plan`]: the steps to take, least disturbing first; the lines that are already met
+//! or do not apply; boot parameters and virtual machine definitions, which need more than a write; and warnings.
+//! [`Tuning`] applies the steps: it records each old value in the journal before changing it, and a [`Watch`] observes
+//! the traffic after each step; if a step disturbs the traffic, the whole change is reverted. [`Tuning::undo`] undoes
+//! the change, and [`Tuning::verify`] finds settings that have changed since.
 
 mod accept;
 mod condition;

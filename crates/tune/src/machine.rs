@@ -1,4 +1,4 @@
-//! The machine that is tuned: this one, or one laid out in a folder.
+//! The machine to be tuned: this one, or one represented by the files in a folder.
 
 use crate::undo::Tunings;
 use crate::variables::Variables;
@@ -16,15 +16,15 @@ pub struct Machine {
     is_live: bool,
     /// Its virtual machines.
     pub vms: Vec<Vm>,
-    /// Network devices to read, besides those that [`Source::machine`] reads anyway.
+    /// Network devices to read, in addition to those that [`Source::machine`] always reads.
     pub devices: Vec<Device>,
     /// Facts about the machine that could not be determined.
     pub notes: Vec<String>,
 }
 
 impl Machine {
-    /// This machine, with its virtual machines and these network devices: of this network namespace, or else of the one
-    /// that was made for the device ([`latpath_settings::namespace_for`]).
+    /// This machine, with its virtual machines and these network devices. Each device is looked up in this network
+    /// namespace and then in the one made for it ([`latpath_settings::namespace_for`]).
     pub fn this(devices: &[String]) -> Self {
         let (vms, notes) = match latpath_vms::find() {
             Ok(found) => (found.vms, Vec::new()),
@@ -47,7 +47,7 @@ impl Machine {
         Self { root: root.into(), is_live: false, vms, devices: Vec::new(), notes: Vec::new() }
     }
 
-    /// The machine with its virtual machines and their threads as they are now.
+    /// The machine, with the current state of its virtual machines and their threads.
     pub fn again(&self) -> Self {
         if self.is_live {
             return Self::this(&self.devices.iter().map(|device| device.name.clone()).collect::<Vec<_>>());
@@ -66,7 +66,7 @@ impl Machine {
         machine
     }
 
-    /// The machine as it is now, with these network devices too.
+    /// The machine in its current state; if it is this machine, with these network devices.
     pub fn with_devices(&self, names: &[String]) -> Self {
         match self.is_live {
             true => Self::this(names),
@@ -74,7 +74,7 @@ impl Machine {
         }
     }
 
-    /// The source of its settings.
+    /// The source from which its settings are read.
     pub fn source(&self) -> Source<'_> {
         match self.is_live {
             true => Source::machine(&self.vms, self.devices.clone()),
@@ -82,7 +82,7 @@ impl Machine {
         }
     }
 
-    /// Undoes its tunings.
+    /// Undoes tunings of this machine.
     pub fn undoer(&self) -> Tunings {
         match self.is_live {
             true => Tunings::LIVE,
@@ -90,23 +90,23 @@ impl Machine {
         }
     }
 
-    /// The root of its file systems.
+    /// The root of its file system.
     pub(crate) fn root(&self) -> Root {
         Root::of(&self.root)
     }
 
-    /// Its CPUs that are on.
+    /// Its online CPUs.
     pub fn online(&self) -> Cpus {
         self.root().cpus("online")
     }
 
-    /// CPUs that the running kernel isolates, or whose tick it stops.
+    /// CPUs that the running kernel isolates or runs without a tick.
     pub fn isolated(&self) -> Cpus {
         self.root().isolated_cpus()
     }
 
-    /// The variables, completed: without a user's choice, the isolated CPUs are those that the running kernel isolates,
-    /// and the housekeeping CPUs are the others.
+    /// Completes the variables: unless the user has set them, the isolated CPUs are those that the running kernel
+    /// isolates, and the housekeeping CPUs are all others.
     pub fn complete(&self, mut variables: Variables) -> Variables {
         variables.cpus = self.online();
         if variables.isolated.is_none() {
@@ -127,7 +127,7 @@ impl Machine {
         self.root().text("proc/cpuinfo").unwrap_or_default()
     }
 
-    /// `intel`, `amd`, `arm`.
+    /// Maker of the CPU: `intel`, `amd` or `arm`; `None` for others.
     pub(crate) fn cpu_maker(&self) -> Option<&'static str> {
         let info = self.cpuinfo();
         match () {
@@ -138,7 +138,7 @@ impl Machine {
         }
     }
 
-    /// Whether the machine runs in a virtual machine.
+    /// Whether the machine is itself a virtual machine.
     pub(crate) fn is_guest(&self) -> bool {
         let has_flag = self
             .cpuinfo()

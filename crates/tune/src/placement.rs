@@ -1,4 +1,4 @@
-//! Harmful placements: they are planned as the user requests, with a warning.
+//! Warns of harmful placements; they are planned as the user requests.
 
 use crate::plan::Plan;
 use crate::Machine;
@@ -7,7 +7,7 @@ use latpath_settings::{Address, Located, Setting};
 use latpath_vms::{Role, Thread, Vm};
 use std::collections::BTreeMap;
 
-/// CPUs and real-time priority that a thread has after the plan's steps; 0 is no real-time priority.
+/// CPUs and real-time priority of a thread after the plan's steps; priority 0 means not real-time.
 struct Placed<'a> {
     thread: &'a Thread,
     cpus: Cpus,
@@ -42,7 +42,7 @@ pub(crate) fn warn(plan: &mut Plan, machine: &Machine, places: &[Located]) {
     plan.warnings.extend(warnings);
 }
 
-/// Routes by a gateway that end with a device's move to another network namespace.
+/// Warns of gateway routes that are lost when a device moves to another network namespace.
 fn lost_routes(plan: &Plan, machine: &Machine) -> Vec<String> {
     // include/uapi/linux/route.h
     const GATEWAY: u32 = 2;
@@ -65,7 +65,7 @@ fn lost_routes(plan: &Plan, machine: &Machine) -> Vec<String> {
     devices.filter(has_gateway).map(one).collect()
 }
 
-/// Priorities and CPUs of threads after the plan's steps.
+/// Priorities and CPUs of threads after the plan's steps, by TID and setting.
 fn after<'a>(plan: &'a Plan, places: &'a [Located]) -> BTreeMap<(u32, Setting), &'a str> {
     let tid = |address: &Address| if let Address::Thread { tid, .. } = address { Some(*tid) } else { None };
     let now = places.iter().filter_map(|place| Some(((tid(&place.address)?, place.setting), place.value.as_str())));
@@ -84,7 +84,7 @@ fn placed<'a>(thread: &'a Thread, values: &BTreeMap<(u32, Setting), &str>) -> Op
     Some(Placed { thread, cpus, priority, is_fifo })
 }
 
-/// A vCPU under SCHED_FIFO that shares its CPU with the main loop or a vhost worker of its virtual machine.
+/// Warns if a vCPU under SCHED_FIFO shares a CPU with the main loop or a vhost worker of its virtual machine.
 fn of_vm(vm: &Vm, values: &BTreeMap<(u32, Setting), &str>) -> Vec<String> {
     let of = |role: Role| vm.threads.iter().filter(move |t| t.role == role).filter_map(|t| placed(t, values));
     let vcpus: Vec<Placed> = of(Role::Vcpu).filter(|vcpu| vcpu.is_fifo).collect();
@@ -111,7 +111,7 @@ fn of_vm(vm: &Vm, values: &BTreeMap<(u32, Setting), &str>) -> Vec<String> {
     warnings
 }
 
-/// vCPUs under SCHED_FIFO that are pinned to the same CPU.
+/// Warns of vCPUs under SCHED_FIFO that are pinned to the same CPU.
 fn shared_vcpus(machine: &Machine, values: &BTreeMap<(u32, Setting), &str>) -> Vec<String> {
     let mut of_cpu: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for vm in &machine.vms {

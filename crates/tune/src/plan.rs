@@ -1,4 +1,4 @@
-//! Plans: the changes of a profile on a machine, and those that cannot be made at once.
+//! Plans: the changes that a profile makes on a machine, including those that cannot be made at once.
 
 use crate::machine::Machine;
 use crate::placement;
@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The changes of a profile on a machine.
+/// The changes that a profile makes on a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// The profile's name.
@@ -27,15 +27,16 @@ pub struct Plan {
     pub housekeeping: Option<Cpus>,
     /// Changes that can be made at once, in the order in which they are made.
     pub steps: Vec<Planned>,
-    /// Changes that need a start of the machine or of a virtual machine, a load of a module, or a command of the user.
+    /// Changes that need a restart of the machine or of a virtual machine, the loading of a module, or a command by the
+    /// user.
     pub later: Vec<Later>,
-    /// Lines that the machine meets.
+    /// Lines that the machine already meets.
     pub met: Vec<Met>,
     /// Lines that do not apply.
     pub skipped: Vec<Skipped>,
     /// Harmful placements, and settings that could not be read.
     pub warnings: Vec<String>,
-    /// The profile; without a name in a plan that was read from JSON.
+    /// The profile; its name is empty if the plan was read from JSON.
     #[serde(skip)]
     pub(crate) of: Profile,
     #[serde(skip)]
@@ -53,7 +54,7 @@ pub struct Planned {
     pub to: String,
     /// The places.
     pub places: Vec<PlannedPlace>,
-    /// Disturbance by the change.
+    /// How much the change disturbs traffic.
     pub disturbs: Disturbs,
     /// How long the value lasts.
     pub lasts: Lasts,
@@ -66,7 +67,7 @@ pub struct Planned {
 /// A place of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedPlace {
-    /// The owner's name, as in a reading; empty for the machine.
+    /// The owner's name, as read; empty for the machine.
     pub target: String,
     /// Current address of the value.
     pub address: Address,
@@ -91,13 +92,13 @@ pub struct Later {
     pub target: String,
     /// The current value.
     pub from: String,
-    /// The wanted value.
+    /// The requested value.
     pub to: String,
     /// What is needed for the change to take effect.
     pub writable: Writable,
-    /// State of a parameter of the kernel's command line; null for other settings.
+    /// State of a kernel command line parameter; null for other settings.
     pub state: Option<BootState>,
-    /// The command; for a parameter of the kernel's command line, the parameter.
+    /// The command; for a kernel command line parameter, the parameter itself.
     pub command: Option<String>,
     /// The reason.
     pub why: String,
@@ -105,7 +106,7 @@ pub struct Later {
     pub source: String,
 }
 
-/// A line that the machine meets.
+/// A line that the machine already meets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Met {
     /// The setting.
@@ -142,17 +143,17 @@ pub enum PlanError {
         /// The variables.
         names: Vec<String>,
     },
-    /// CPUs that the machine lacks.
+    /// The machine lacks CPUs that a variable names.
     #[error("{what} CPUs {cpus}: this machine's CPUs are {online}")]
     NoSuchCpus {
-        /// `isolated`, `housekeeping`.
+        /// The variable: `isolated` or `housekeeping`.
         what: &'static str,
-        /// The CPUs that it lacks.
+        /// The missing CPUs.
         cpus: Cpus,
-        /// The CPUs that are on.
+        /// The online CPUs.
         online: Cpus,
     },
-    /// A network device that the machine lacks.
+    /// The machine lacks a network device.
     #[error("{name}: no such network device in this network namespace (devices here: {})", here.join(", "))]
     NoSuchInterface {
         /// The device.
@@ -170,10 +171,10 @@ fn flag(name: &str) -> String {
     }
 }
 
-/// Variables of profiles that have a flag of their own, besides the built-in ones.
+/// Variables of profiles that have their own flag, in addition to the built-in variables.
 const FLAGS: [&str; 4] = ["address", "peer", "no_namespace", "no_ptp"];
 
-/// A setting, written as its name.
+/// Serialises a setting as its name.
 mod setting_id {
     use latpath_settings::Setting;
     use serde::{de::Error, Deserialize, Deserializer, Serializer};
@@ -188,7 +189,7 @@ mod setting_id {
     }
 }
 
-/// A wanted value at a place.
+/// The value that a line requests at a place.
 struct Wanted<'a> {
     line: &'a Line,
     place: &'a Located,
@@ -199,7 +200,7 @@ struct Wanted<'a> {
 /// Compares a profile with a machine.
 ///
 /// # Errors
-/// If a variable is missing, or names CPUs or network devices that the machine lacks.
+/// A variable is missing, or names CPUs or network devices that the machine lacks.
 pub fn plan(profile: &Profile, variables: &Variables, machine: &Machine) -> Result<Plan, PlanError> {
     let variables = machine.complete(variables.clone());
     check(profile, &variables, machine)?;
@@ -267,8 +268,7 @@ fn check(profile: &Profile, variables: &Variables, machine: &Machine) -> Result<
     Ok(())
 }
 
-/// The wanted values of all lines that apply. A later line replaces an earlier one of the same setting at the same
-/// place.
+/// The values requested by all lines that apply. A later line replaces an earlier one for the same setting and place.
 fn wanted<'a>(
     profile: &'a Profile,
     variables: &Variables,
@@ -347,7 +347,7 @@ fn wanted<'a>(
     all
 }
 
-/// Isolated CPUs, with the number of vCPUs that are pinned to each.
+/// Isolated CPUs, each with the number of vCPUs pinned to it.
 struct FreeCpus(BTreeMap<u32, usize>);
 
 impl FreeCpus {
@@ -364,13 +364,13 @@ impl FreeCpus {
         Self(all)
     }
 
-    /// The value of the variable `free_isolated`: the isolated CPU with the fewest vCPUs.
+    /// Value of the variable `free_isolated`: the isolated CPU with the fewest vCPUs.
     fn get(&self, name: &str) -> Option<String> {
         let free = self.0.iter().min_by_key(|(cpu, count)| (**count, **cpu));
         free.filter(|_| name == "free_isolated").map(|(cpu, _)| cpu.to_string())
     }
 
-    /// Counts a vCPU that gets a CPU.
+    /// Counts a vCPU that is assigned to a CPU by `free_isolated`, unless it is already there.
     fn take(&mut self, text: &str, value: &str, is_there: bool) {
         if text.contains("{free_isolated}") && !is_there {
             let cpu = value.parse::<u32>().ok();
@@ -394,7 +394,7 @@ fn later(one: &Wanted, writable: Writable, state: Option<BootState>) -> Later {
 }
 
 impl Plan {
-    /// Adds a change, to the step of the same setting and value if there is one.
+    /// Adds a change; if the last step has the same setting and value, the change joins that step.
     fn add(&mut self, one: &Wanted, owners: &Owners) {
         let (setting, info) = (one.line.setting, one.line.setting.info());
         let place = PlannedPlace {
@@ -405,7 +405,7 @@ impl Plan {
             undo: setting.command(&one.place.address, &one.place.value),
             owners: owners.of(setting, &one.place.target).into_iter().cloned().collect(),
         };
-        // Each flap of a link is a step of its own.
+        // Each link flap is a separate step.
         let joins =
             |step: &&mut Planned| step.setting == setting && step.to == one.value && info.disturbs < Disturbs::LinkFlap;
         match self.steps.last_mut().filter(joins) {
@@ -422,8 +422,8 @@ impl Plan {
         }
     }
 
-    /// Orders the steps by their disturbance, and equal ones in the profile's order. Settings that a flap of the link
-    /// resets come after the flap.
+    /// Orders the steps by disturbance, and otherwise as in the profile. Settings that a link flap resets come after
+    /// the flap.
     fn order(&mut self) {
         if self.of.is_ordered {
             return;
@@ -433,29 +433,29 @@ impl Plan {
         self.steps.sort_by_key(|step| (is_reset(step), step.disturbs));
     }
 
-    /// The subject of the journal's entry: the profile, with its network devices.
+    /// Subject of the journal entry: the profile and its network devices.
     pub fn subject(&self) -> String {
         self.interfaces.iter().fold(self.profile.clone(), |subject, name| format!("{subject}-{name}"))
     }
 
-    /// Number of single changes.
+    /// Number of individual changes.
     pub fn changes(&self) -> usize {
         self.steps.iter().map(|step| step.places.len()).sum()
     }
 
-    /// Whether the machine has all settings of the profile, now and after its next start.
+    /// Whether the machine has all settings of the profile, both now and after its next start.
     pub fn is_met(&self) -> bool {
         self.steps.is_empty() && self.later.is_empty()
     }
 }
 
 impl Planned {
-    /// The places as a short text: `CPUs 2-3`, `eth0`; empty for the machine.
+    /// The places as a short string, e.g. `CPUs 2-3` or `eth0`; empty for the machine.
     pub fn at(&self) -> String {
         at(self.places.iter().map(|place| (&place.address, place.target.as_str())))
     }
 
-    /// The present values, each once.
+    /// The current values, without duplicates.
     pub fn from(&self) -> Vec<&str> {
         let mut all: Vec<&str> = Vec::new();
         for place in &self.places {
@@ -467,7 +467,7 @@ impl Planned {
     }
 }
 
-/// Places as a short text, with CPUs as a list.
+/// Places as a short string, with CPUs as a list.
 pub(crate) fn at<'a>(places: impl Iterator<Item = (&'a Address, &'a str)>) -> String {
     let (mut cpus, mut names) = (Vec::new(), Vec::new());
     for (address, target) in places {

@@ -9,14 +9,14 @@ use serde::Deserialize;
 use std::path::Path;
 use toml::Spanned;
 
-/// Maximum length of a profile's file, bytes.
+/// Maximum size of a profile's file, bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Maximum number of a profile's lines.
+/// Maximum number of lines in a profile.
 const MAX_LINES: usize = 4096;
-/// Maximum length of a profile's name, bytes: it is part of the name of a journal's entry.
+/// Maximum length of a profile's name, bytes: it is part of a journal entry's file name.
 const MAX_NAME: usize = 64;
 
-/// The profiles of this crate: name and text.
+/// latpath's own profiles: name and text.
 const EMBEDDED: &[(&str, &str)] = &[
     ("sv-hypervisor", include_str!("../profiles/sv-hypervisor.toml")),
     ("sv-guest", include_str!("../profiles/sv-guest.toml")),
@@ -33,9 +33,10 @@ pub struct Profile {
     pub about: String,
     /// Required variables: without them, the profile cannot be planned.
     pub needs: Vec<String>,
-    /// Optional variables; a line with a variable that is not set does not apply.
+    /// Optional variables; a line that contains an unset variable does not apply.
     pub takes: Vec<String>,
-    /// Whether the lines are applied in their order, whatever they disturb: each needs those before it.
+    /// Whether the lines are applied in their order, regardless of disturbance, because each depends on those before
+    /// it.
     pub is_ordered: bool,
     /// Its lines; lines with equal disturbance are applied in this order.
     pub lines: Vec<Line>,
@@ -45,16 +46,16 @@ pub struct Profile {
     pub(crate) only: Vec<Setting>,
 }
 
-/// The value of a setting, at all places of a kind.
+/// Sets the value of a setting at all places of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The setting.
     pub setting: Setting,
     /// The places.
     pub at: Selector,
-    /// The value, with variables as `{isolated}`.
+    /// The value; may contain variables, e.g. `{isolated}`.
     pub value: String,
-    /// Other acceptable values, with variables.
+    /// Other acceptable values; may contain variables.
     pub accept: Vec<Accept>,
     /// Conditions on the machine, all of which must hold.
     pub when: Vec<Condition>,
@@ -62,14 +63,14 @@ pub struct Line {
     pub why: String,
     /// Who recommends it.
     pub source: String,
-    /// The line of the file.
+    /// Line number in the file.
     pub number: usize,
 }
 
 /// Why a profile cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// No profile of latpath has this name, and no file either.
+    /// The name is neither one of latpath's profiles nor a file.
     #[error("{name}: no such profile (latpath has {}); a file's name contains a dot or a slash", known.join(", "))]
     Unknown {
         /// The name.
@@ -85,12 +86,12 @@ pub enum ProfileError {
         /// The system's error.
         why: String,
     },
-    /// The text is not a profile.
+    /// The text is not a valid profile.
     #[error("{from}{}: {why}", line.map_or(String::new(), |line| format!(":{line}")))]
     Form {
-        /// The file, or the profile's name.
+        /// Path of the file, or the profile's name.
         from: String,
-        /// The line of the file.
+        /// Line number in the file.
         line: Option<usize>,
         /// The fault.
         why: String,
@@ -115,10 +116,10 @@ struct Written {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Order {
-    /// By the lines' disturbance.
+    /// Lines are applied in order of disturbance.
     #[default]
     ByDisturbance,
-    /// As the file has them.
+    /// Lines are applied in the file's order.
     AsWritten,
 }
 
@@ -137,15 +138,15 @@ struct WrittenLine {
 }
 
 impl Profile {
-    /// Names and purposes of latpath's own profiles.
+    /// latpath's own profiles.
     pub fn all() -> Vec<Self> {
         EMBEDDED.iter().filter_map(|(name, _)| Self::named(name).ok()).collect()
     }
 
-    /// The profile of latpath with this name.
+    /// latpath's own profile with this name.
     ///
     /// # Errors
-    /// If no embedded profile has this name.
+    /// No embedded profile has this name.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         match EMBEDDED.iter().find(|(known, _)| *known == name) {
             Some((name, text)) => Self::parse(text, name),
@@ -156,10 +157,10 @@ impl Profile {
         }
     }
 
-    /// The profile in a file.
+    /// Reads a profile from a file.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not a profile.
+    /// The file cannot be read, or is not a valid profile.
     pub fn read(path: &Path) -> Result<Self, ProfileError> {
         let from = path.display().to_string();
         let text = latpath_linux::read_text(path, MAX_BYTES)
@@ -167,10 +168,10 @@ impl Profile {
         Self::parse(&text, &from)
     }
 
-    /// The profile with this name, or in this file: a file's name contains a dot or a slash.
+    /// Finds a profile by its name or file; a text with a dot or a slash is taken for a file.
     ///
     /// # Errors
-    /// If no profile has this name, or the file is not a profile.
+    /// No profile has this name, or the file is not a valid profile.
     pub fn find(name: &str) -> Result<Self, ProfileError> {
         match name.contains(['.', '/']) {
             true => Self::read(Path::new(name)),
@@ -178,7 +179,7 @@ impl Profile {
         }
     }
 
-    /// The profile with only its lines about these settings.
+    /// The profile, restricted to its lines for these settings.
     #[must_use]
     pub fn restricted_to(mut self, settings: &[Setting]) -> Self {
         self.lines.retain(|line| settings.contains(&line.setting));
@@ -189,7 +190,7 @@ impl Profile {
     /// Parses a profile's text; `from` names it in errors.
     ///
     /// # Errors
-    /// If the text is not a profile: the error has the line.
+    /// The text is not a valid profile; the error includes the line.
     pub fn parse(text: &str, from: &str) -> Result<Self, ProfileError> {
         let line_of = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
         let fault =

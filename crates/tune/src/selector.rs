@@ -1,4 +1,4 @@
-//! Selectors: the places that a profile's line is about.
+//! Selectors: the places to which a profile's line applies.
 
 use crate::machine::Machine;
 use crate::variables::Variables;
@@ -15,32 +15,32 @@ use std::str::FromStr;
 pub enum Selector {
     /// The machine, or the kernel's command line.
     Machine,
-    /// CPUs of a list.
+    /// CPUs in a list.
     Cpus(String),
-    /// The network devices that the user names, with their queues.
+    /// The network devices named by the user, with their queues.
     Interface,
-    /// The interrupts of these devices, and the threads of these interrupts.
+    /// The interrupts of these devices, and their threads.
     InterfaceInterrupts,
-    /// The interrupts of other devices that a CPU of a list serves, and the threads of these interrupts.
+    /// Interrupts of other devices that are served by a CPU in a list, and their threads.
     OtherInterrupts(String),
-    /// Those of the other interrupts whose CPUs the kernel manages, by the names of their handlers: disks with a queue
-    /// for each CPU.
+    /// The subset of these other interrupts whose affinity the kernel manages, recognised by handler name: disks with a
+    /// queue per CPU.
     ManagedInterrupts(String),
     /// The taps of virtual machines.
     Taps,
-    /// The bridges of these taps.
+    /// The bridges to which these taps belong.
     Bridges,
-    /// The threads of virtual machines that have this role.
+    /// Threads of virtual machines with this role.
     Threads(Role),
-    /// The threads of a service: `ptp4l`, `ovs-vswitchd pmd`.
+    /// Threads of a service, e.g. `ptp4l` or `ovs-vswitchd pmd`.
     Services(String),
-    /// Control groups of this name, as `machine.slice`; `*` at the end matches any rest.
+    /// Control groups with this name, e.g. `machine.slice`; a trailing `*` matches any rest.
     Groups(String),
     /// The virtual machines.
     Vms,
 }
 
-/// The roles, with their names in selectors.
+/// The roles, and their names in selectors.
 const ROLES: [(&str, Role); 6] = [
     ("main-loop", Role::MainLoop),
     ("vcpu", Role::Vcpu),
@@ -50,7 +50,7 @@ const ROLES: [(&str, Role); 6] = [
     ("other", Role::Other),
 ];
 
-/// Beginnings of the names of interrupts' handlers whose drivers let the kernel spread and manage them
+/// Prefixes of interrupt handler names whose drivers let the kernel spread and manage the interrupts
 /// (`PCI_IRQ_AFFINITY`): nvme, and Broadcom's, Microchip's and Fibre Channel adapters.
 const MANAGED: [&str; 8] = ["nvme", "mpi3mr", "mpt3sas", "megasas", "smartpqi", "qla2xxx", "lpfc", "hisi_sas"];
 
@@ -111,13 +111,13 @@ impl fmt::Display for Selector {
     }
 }
 
-/// The places of a machine, with the devices and interrupts to which they belong.
+/// The places of a machine, and the devices and interrupts to which they belong.
 pub(crate) struct Places<'a> {
     pub(crate) all: Vec<Located>,
     pub(crate) notes: Vec<String>,
     machine: &'a Machine,
     variables: &'a Variables,
-    /// The interrupts of the user's devices, with the device.
+    /// Interrupts of the user's devices, with the device's name.
     interrupts: BTreeMap<u32, String>,
     drivers: BTreeMap<String, Option<String>>,
 }
@@ -127,7 +127,7 @@ impl<'a> Places<'a> {
         let (all, notes) = source.places();
         let (mut interrupts, mut drivers) = (BTreeMap::new(), BTreeMap::new());
         for name in &variables.interfaces {
-            // A device of another namespace is looked up there.
+            // A device in another namespace is looked up there.
             let netns = all.iter().find_map(|place| match &place.address {
                 Address::Device { name: found, netns } if found == name => Some(*netns),
                 _ => None,
@@ -139,7 +139,7 @@ impl<'a> Places<'a> {
         Self { all, notes, machine, variables, interrupts, drivers }
     }
 
-    /// The user's network device that a place belongs to.
+    /// Name of the user's network device to which a place belongs.
     pub(crate) fn interface_of(&self, place: &Located) -> Option<&str> {
         match &place.address {
             Address::Interrupt { .. } | Address::Thread { .. } => {
@@ -152,7 +152,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The interrupt's number, if the place is an interrupt or an interrupt's thread.
+    /// Number of the interrupt, if the place is an interrupt or an interrupt thread.
     fn interrupt_of(&self, place: &Located) -> Option<u32> {
         match &place.address {
             Address::Interrupt { number } => Some(*number),
@@ -164,8 +164,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Whether a place belongs to an interrupt that one of these CPUs serves, and whose device is not one of the
-    /// user's.
+    /// Whether a place belongs to an interrupt that is served by one of these CPUs, and is not one of the user's
+    /// devices'.
     fn is_other_interrupt(&self, place: &Located, cpus: &str, is_managed: bool) -> bool {
         let root = self.machine.root();
         let Some(number) = self.interrupt_of(place).filter(|number| !self.interrupts.contains_key(number)) else {
@@ -180,12 +180,12 @@ impl<'a> Places<'a> {
         cpus.parse::<Cpus>().is_ok_and(|cpus| cpus.overlaps(&served)) && (!is_managed || is_of_disk())
     }
 
-    /// The driver of one of the user's network devices.
+    /// Driver of one of the user's network devices.
     pub(crate) fn driver(&self, interface: Option<&str>) -> Option<&str> {
         self.drivers.get(interface?)?.as_deref()
     }
 
-    /// Whether a selector, whose variables are replaced, names a place.
+    /// Whether a selector matches a place; `list` is the selector's list with its variables replaced.
     pub(crate) fn has(&self, selector: &Selector, list: &str, place: &Located) -> bool {
         let taps = || self.machine.vms.iter().flat_map(|vm| &vm.taps);
         match (selector, &place.address) {
@@ -218,7 +218,7 @@ impl<'a> Places<'a> {
 }
 
 impl Selector {
-    /// The list of the selector, with variables.
+    /// The selector's list, before variables are replaced.
     pub(crate) fn list(&self) -> &str {
         match self {
             Self::Cpus(list) | Self::Services(list) | Self::Groups(list) => list,

@@ -14,12 +14,13 @@ pub use outcome::{Applied, AppliedStep, ApplyOptions, Drift, Progress, StopCause
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// End of the subject of an entry whose change is not finished or not confirmed.
+/// Suffix of an entry's subject while its change is unfinished or unconfirmed.
 const PENDING: &str = ".pending";
-/// Maximum number of plans of an apply: the first, and further ones for settings that its steps have reset.
+/// Maximum number of plans per apply: the first, and further ones for settings that the steps of the previous one
+/// reset.
 const MOST_ROUNDS: usize = 3;
 
-/// Applies, undoes and verifies the tunings of a machine.
+/// Applies, undoes and verifies tunings of a machine.
 pub struct Tuning<'a> {
     machine: &'a Machine,
     journal: Journal,
@@ -28,24 +29,24 @@ pub struct Tuning<'a> {
 
 /// Why a step failed.
 struct Failure {
-    /// The kernel refused a value, rather than a device lacking the option.
+    /// Whether the kernel refused a value, as opposed to the device lacking the option.
     is_hard: bool,
-    /// The places no longer exist: an earlier step has removed them.
+    /// Whether the places no longer exist, because an earlier step removed them.
     is_gone: bool,
     why: String,
 }
 
 impl<'a> Tuning<'a> {
-    /// The tunings of a machine. The journal of a folder's machine differs from this machine's.
+    /// Creates the tunings of a machine. A machine in a folder must have its own journal.
     pub fn new(machine: &'a Machine, journal: Journal) -> Self {
         Self { machine, journal, undoer: machine.undoer() }
     }
 
-    /// Applies a plan. Each old value is in the journal before its change. A step that disturbs the watched traffic, a
-    /// step that fails, or `stop` reverts all changes of this call, unless `options` forces them.
+    /// Applies a plan. Each old value is recorded in the journal before it is changed. If a step fails or disturbs the
+    /// watched traffic, or `stop` is set, all changes of this call are reverted; `options` can force steps.
     ///
     /// # Errors
-    /// If the plan was read from JSON, another process applies the same profile, the journal cannot be written, or the
+    /// The plan was read from JSON, another process is applying the same profile, the journal cannot be written, or the
     /// traffic cannot be watched. Earlier changes are reverted.
     pub fn apply(
         &self,
@@ -122,7 +123,7 @@ impl<'a> Tuning<'a> {
         Ok(entry)
     }
 
-    /// Performs all steps, and repeats those whose settings later steps have reset.
+    /// Performs all steps, and repeats those whose settings were reset by later steps.
     fn rounds(
         &self,
         first: &Plan,
@@ -135,7 +136,8 @@ impl<'a> Tuning<'a> {
         let (mut refused, mut saved_devices) = (Vec::new(), BTreeMap::new());
         for round in 0..MOST_ROUNDS {
             let Some(plan_of_round) = next.take() else { break };
-            // A step may move a device to another namespace, and give its interrupts other numbers.
+            // Identified first, because a step may move a device to another namespace, which changes its interrupts'
+            // numbers.
             let owners = self.owners(&plan_of_round);
             for (step, owners) in plan_of_round.steps.iter().zip(&owners) {
                 let stopped = |cause: StopCause, why: String| Stopped { cause, step: step.name(), why };
@@ -184,9 +186,9 @@ impl<'a> Tuning<'a> {
         plan.steps.iter().map(of).collect()
     }
 
-    /// Before a step that flaps a device's link, records the values that the flap may reset in the journal.
-    /// `saved_devices` has the devices whose values are already recorded, each with whether those that a move resets
-    /// are too.
+    /// Before a step that flaps a device's link, records in the journal the values that the flap may reset.
+    /// `saved_devices` contains the devices whose values have been recorded; its value tells whether those that a move
+    /// resets were included.
     fn save_what_is_reset(
         &self,
         step: &Planned,
@@ -222,14 +224,14 @@ impl<'a> Tuning<'a> {
         Ok(())
     }
 
-    /// The steps that are necessary after a round, without those that were refused in it.
+    /// The steps that are needed again after a round, except those that failed in it.
     fn what_was_reset(&self, before: &Plan, refused: &[Setting]) -> Result<Plan, TuneError> {
         let mut again = plan(&before.of, &before.variables, &self.machine.again())?;
         again.steps.retain(|step| !refused.contains(&step.setting));
         Ok(again)
     }
 
-    /// Performs a step. If it fails, returns the reason.
+    /// Performs a step. Returns the reason if it fails.
     fn make(
         &self,
         step: &Planned,
@@ -260,10 +262,10 @@ impl<'a> Tuning<'a> {
         Ok((!failure.why.is_empty()).then_some(failure))
     }
 
-    /// The profiles that are applied.
+    /// The applied profiles.
     ///
     /// # Errors
-    /// If the journal cannot be read.
+    /// The journal cannot be read.
     pub fn applied(&self) -> Result<Vec<Tuned>, TuneError> {
         let turn = self.journal.turn()?;
         let mut all = Vec::new();
@@ -284,7 +286,7 @@ impl<'a> Tuning<'a> {
         Ok(all)
     }
 
-    /// Subjects of the applied profiles with this name, or this subject.
+    /// The applied profiles with this name or subject.
     fn subjects(&self, name: &str) -> Result<Vec<Tuned>, TuneError> {
         let all = self.applied()?;
         let found: Vec<Tuned> = all.iter().filter(|one| one.subject == name || one.profile == name).cloned().collect();
@@ -297,14 +299,14 @@ impl<'a> Tuning<'a> {
         }
     }
 
-    /// Undoes an applied profile, given its name or its subject: restores the oldest values, except where another
-    /// program has changed a value since. Returns messages for the user.
+    /// Undoes an applied profile, given its name or subject: restores the oldest values, except where another program
+    /// has since changed a value. Returns messages for the user.
     ///
     /// # Errors
-    /// If the profile is not applied, the journal cannot be read, or a value cannot be written.
+    /// The profile is not applied, the journal cannot be read, or a value cannot be written.
     pub fn undo(&self, name: &str) -> Result<Vec<String>, TuneError> {
         let mut found = self.subjects(name)?;
-        // An unconfirmed change was made on top of the confirmed ones.
+        // An unconfirmed change was made on top of confirmed ones, so it is undone first.
         found.sort_by_key(|one| !one.unconfirmed);
         let mut messages = Vec::new();
         for one in found {
@@ -321,10 +323,10 @@ impl<'a> Tuning<'a> {
         Ok(messages)
     }
 
-    /// Confirms a change that would be undone otherwise: it then lasts until [`Tuning::undo`].
+    /// Confirms a change that would otherwise be undone; it then lasts until [`Tuning::undo`].
     ///
     /// # Errors
-    /// If no change of this name waits to be confirmed, or the journal cannot be written.
+    /// No change with this name is unconfirmed, or the journal cannot be written.
     pub fn confirm(&self, name: &str) -> Result<Vec<String>, TuneError> {
         let pending = self.applied()?.into_iter().filter(|one| one.unconfirmed);
         let pending: Vec<String> =
@@ -341,10 +343,10 @@ impl<'a> Tuning<'a> {
         Ok(pending)
     }
 
-    /// Compares the machine with an applied profile and the variables that it was applied with.
+    /// Compares the machine with an applied profile, using the variables with which it was applied.
     ///
     /// # Errors
-    /// If it is not applied, or cannot be planned any more: a network device that is gone.
+    /// The profile is not applied, or can no longer be planned, e.g. because a network device is gone.
     pub fn verify(&self, name: &str) -> Result<Vec<Drift>, TuneError> {
         let mut all = Vec::new();
         for one in self.subjects(name)? {
@@ -360,11 +362,11 @@ impl<'a> Tuning<'a> {
         Ok(all)
     }
 
-    /// Keeps a change that is not confirmed until `is_over` or its confirmation or undo, and then undoes it if it is
-    /// still not confirmed. `joined` is called as soon as this process owns the change. Returns the messages of the undo.
+    /// Keeps an unconfirmed change until `is_over` returns true, and then undoes it; returns early if it is confirmed
+    /// or undone. `joined` is called as soon as this process owns the change. Returns the messages of the undo.
     ///
     /// # Errors
-    /// If no such change exists, or the journal cannot be written.
+    /// No such change exists, or the journal cannot be written.
     pub fn guard(
         &self,
         subject: &str,
@@ -379,7 +381,7 @@ impl<'a> Tuning<'a> {
             entry.join(&turn)?;
         }
         joined();
-        // A later change of the same subject has another guard.
+        // A later change with the same subject has its own guard.
         let own = latpath_undo::Owner::this();
         let is_it = |header: &latpath_undo::Header| {
             header.kind == Tunings::KIND.name() && header.subject == pending && header.owners.contains(&own)
@@ -392,10 +394,10 @@ impl<'a> Tuning<'a> {
         Ok(Vec::new())
     }
 
-    /// Ends this process's share in an unconfirmed change, which another process has joined.
+    /// Ends this process's share in an unconfirmed change that another process has joined.
     ///
     /// # Errors
-    /// If the journal cannot be written.
+    /// The journal cannot be written.
     pub fn hand_over(&self, subject: &str) -> Result<(), TuneError> {
         let turn = self.journal.turn()?;
         let found = turn.find::<Tunings>(&format!("{subject}{PENDING}"))?;
@@ -404,7 +406,7 @@ impl<'a> Tuning<'a> {
     }
 }
 
-/// The last apply.
+/// The parameters of the last apply.
 struct LastApply<'a> {
     profile: &'a str,
     text: &'a str,
@@ -429,7 +431,7 @@ fn began(steps: &[Change]) -> Option<LastApply<'_>> {
 }
 
 impl Planned {
-    /// `cpu-governor of CPUs 2-3`
+    /// The setting and its places, e.g. `cpu-governor of CPUs 2-3`.
     pub fn name(&self) -> String {
         match self.at() {
             at if at.is_empty() => self.setting.id().into(),

@@ -1,4 +1,4 @@
-//! The changes of a tuning in the journal, and their undo.
+//! A tuning's changes as recorded in the journal, and how they are undone.
 
 use crate::plan::at;
 use crate::variables::Variables;
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Maximum number of passes of an undo: a change that flaps a link resets others of the device.
+/// Maximum number of passes per undo: restoring a value that flaps a link resets other values of the device.
 const MOST_PASSES: usize = 4;
 
-/// An entry of the journal.
+/// A step of a tuning's journal entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Change {
-    /// A profile begins to be applied.
+    /// The application of a profile begins.
     Began {
         /// Its name.
         profile: String,
-        /// Its text, for a later verification.
+        /// Its text, for verifying it later.
         text: String,
         /// The variables.
         variables: Variables,
@@ -27,7 +27,7 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         only: Vec<String>,
     },
-    /// A setting gets a value.
+    /// A setting is about to be changed.
     Set {
         /// The setting's name.
         setting: String,
@@ -41,7 +41,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether both are of the same setting at the same owner.
+    /// Whether both change the same setting at the same owner.
     pub(crate) fn is_of_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Set { setting, owner, .. }, Self::Set { setting: another, owner: of_another, .. }) => {
@@ -55,15 +55,15 @@ impl Change {
 /// Undoes tunings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tunings {
-    /// The root of a machine in a folder; `None` is this machine.
+    /// Root of a machine in a folder; `None` for this machine.
     root: Option<PathBuf>,
 }
 
 impl Tunings {
-    /// The tunings of this machine.
+    /// Undoes tunings of this machine.
     pub const LIVE: Self = Self { root: None };
 
-    /// The tunings of a machine in a folder.
+    /// Undoes tunings of a machine in a folder.
     pub fn below(root: PathBuf) -> Self {
         Self { root: Some(root) }
     }
@@ -76,15 +76,15 @@ impl Tunings {
     }
 }
 
-/// The changes of a setting at one owner.
+/// The changes of a setting at an owner.
 struct Changed<'a> {
     setting: Setting,
     owner: &'a Identity,
     /// The oldest value.
     original: &'a str,
-    /// All values that the setting had from the first change on.
+    /// All values that the setting had since the first change.
     values: Vec<&'a str>,
-    /// Whether its last step only saved it before a flap, which may have reset it since.
+    /// Whether the last step only saved the value before a flap, which may have reset it since.
     is_saved: bool,
     /// Result of the undo.
     end: End,
@@ -120,7 +120,7 @@ impl Undo for Tunings {
             let source = self.source();
             let mut is_again = false;
             for one in all.iter_mut().filter(|one| !matches!(one.end, End::LeftAlone(_))) {
-                // After a flap, settings that the flap resets are restored whatever their current values are.
+                // Settings that a flap resets are restored after it, whatever their current values.
                 let is_reset = flapped && one.setting.info().lasts.is_reset_by_flap();
                 if pass > 0 && !is_reset && !matches!(one.end, End::Failed(_)) {
                     continue;
@@ -141,7 +141,7 @@ impl Undo for Tunings {
     }
 }
 
-/// The settings of an entry, the last changed one first.
+/// The settings of an entry, the last changed first.
 fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
     let mut all: Vec<Changed> = Vec::new();
     for step in steps {
@@ -161,14 +161,14 @@ fn changed(steps: &[Change]) -> Result<Vec<Changed<'_>>, String> {
     Ok(all)
 }
 
-/// The current value of a setting, if another program has set it.
+/// The current value of a setting, if it was set by another program.
 fn foreign(source: &Source, one: &Changed) -> Option<String> {
     let now = source.value(one.setting, &source.locate(one.owner)?).ok()?;
     let is_known = one.values.iter().any(|value| one.setting.is_met(&now, value));
     (!is_known).then_some(now)
 }
 
-/// Restores a setting's oldest value, unless another program has changed it; with `force`, in any case.
+/// Restores a setting's oldest value unless another program has changed it; with `force`, even then.
 fn restore(source: &Source, one: &Changed, force: bool) -> End {
     let Some(address) = source.locate(one.owner) else { return End::Gone };
     let now = match source.value(one.setting, &address) {
@@ -213,7 +213,7 @@ fn outcome(all: &[Changed]) -> Outcome {
     Outcome::Undone { done, left_alone }
 }
 
-/// One message for all places of a setting to which the same text applies.
+/// Formats messages, one for all places of a setting that have the same text.
 fn grouped(all: &[Changed], text: impl Fn(&Changed) -> Option<String>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut messages = Vec::new();
@@ -231,7 +231,7 @@ fn grouped(all: &[Changed], text: impl Fn(&Changed) -> Option<String>) -> Vec<St
     messages
 }
 
-/// A change of a setting at a place that was read.
+/// A change of a setting at a place whose value was read.
 pub(crate) fn change(source: &Source, place: &Located, to: &str) -> Change {
     Change::Set {
         setting: place.setting.id().into(),
@@ -241,7 +241,7 @@ pub(crate) fn change(source: &Source, place: &Located, to: &str) -> Change {
     }
 }
 
-/// The address as a place that was read.
+/// Represents an address and the value read there as a place.
 pub(crate) fn located(setting: Setting, target: &str, address: &Address, value: String) -> Located {
     Located { setting, target: target.into(), address: address.clone(), value }
 }

@@ -1,4 +1,4 @@
-//! Variables of a profile's values: the CPUs of each purpose, the network devices, and other variables of the user.
+//! Variables for a profile's values: the CPUs for each purpose, the network devices, and the user's other variables.
 
 use latpath_linux::Cpus;
 use serde::{Deserialize, Serialize};
@@ -30,25 +30,25 @@ pub struct Variables {
     /// CPUs for everything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub housekeeping: Option<Cpus>,
-    /// All CPUs that are on.
+    /// All online CPUs.
     #[serde(skip_serializing_if = "Cpus::is_empty")]
     pub cpus: Cpus,
     /// Network devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
-    /// CPU of the network devices' interrupts.
+    /// CPU for the network devices' interrupts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub irq_cpu: Option<u32>,
-    /// CPU of the application.
+    /// CPU for the application.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_cpu: Option<u32>,
-    /// Variables of one profile, by their names.
+    /// Variables of a particular profile, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub other: BTreeMap<String, String>,
 }
 
 impl Variables {
-    /// The value of a variable; `interface` is the one of the place at hand.
+    /// The value of a variable; `interface` is the network device of the place to be set.
     pub(crate) fn get(&self, name: &str, interface: Option<&str>) -> Option<String> {
         let mask = |cpus: &Option<Cpus>| cpus.as_ref().map(mask_of);
         let one = |cpu: Option<u32>| cpu.map(|cpu| mask_of(&[cpu].into_iter().collect()));
@@ -63,7 +63,7 @@ impl Variables {
             "irq_cpu_mask" => one(self.irq_cpu),
             "app_cpu" => self.app_cpu.map(|cpu| cpu.to_string()),
             "app_cpu_mask" => one(self.app_cpu),
-            // All CPUs but those of the interrupts and of the application.
+            // All CPUs except those of the interrupts and the application.
             "other_cpus" => {
                 let used: Cpus = self.irq_cpu.into_iter().chain(self.app_cpu).collect();
                 Some(self.cpus.without(&used)).filter(|cpus| !cpus.is_empty()).map(|cpus| cpus.to_string())
@@ -72,7 +72,7 @@ impl Variables {
         }
     }
 
-    /// A text with its variables replaced.
+    /// Replaces the variables in a text.
     ///
     /// # Errors
     /// The name of a variable that is not set.
@@ -80,7 +80,7 @@ impl Variables {
         self.fill_with(text, interface, &|_| None)
     }
 
-    /// Like [`Variables::fill`], with variables of the place at hand.
+    /// As [`Variables::fill`], with further variables of the place to be set.
     pub(crate) fn fill_with(
         &self,
         text: &str,
@@ -102,14 +102,14 @@ impl Variables {
     }
 }
 
-/// The first variable of a text, with the text before and behind it.
+/// The first variable in a text, as (text before it, name, text after it).
 fn next(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once('{')?;
     let (name, after) = rest.split_once('}')?;
     Some((before, name, after))
 }
 
-/// The names of a text's variables.
+/// The names of the variables in a text.
 pub(crate) fn names_in(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -119,7 +119,7 @@ pub(crate) fn names_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// CPUs as the kernel's masks: hexadecimal words of 32 CPUs, the highest first.
+/// A CPU mask in the kernel's format: hexadecimal words of 32 CPUs, highest first.
 pub(crate) fn mask_of(cpus: &Cpus) -> String {
     let most = cpus.iter().last().unwrap_or(0);
     let mut words = vec![0_u32; most as usize / 32 + 1];
@@ -164,7 +164,7 @@ mod tests {
             app_cpu: Some(1),
             ..variables()
         };
-        // The isolated CPU with the fewest threads depends on the place.
+        // `free_isolated` depends on the place, so only it is not set.
         let missing: Vec<_> = BUILT_IN.iter().filter(|name| all.get(name, None).is_none()).collect();
         assert_eq!(missing, [&"free_isolated"]);
         let text = serde_json::to_string(&all).unwrap();

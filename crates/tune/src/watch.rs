@@ -10,13 +10,13 @@ pub trait Watch {
     /// Measures the traffic before the first change.
     ///
     /// # Errors
-    /// Why the traffic cannot be watched.
+    /// The reason why the traffic cannot be watched.
     fn begin(&mut self) -> Result<(), String>;
 
-    /// Waits until a step has had its effect, and measures it. `None` if nothing is watched.
+    /// Waits until a step has taken effect, and measures the effect. `None` if no traffic is watched.
     ///
     /// # Errors
-    /// Why the effect is not known; the change is then reverted.
+    /// The reason why the effect is unknown; the change is then reverted.
     fn settle(&mut self, step: &Planned) -> Result<Option<Effect>, String>;
 }
 
@@ -35,22 +35,22 @@ pub struct Effect {
     pub before: Figures,
     /// Latencies in that time.
     pub after: Figures,
-    /// Reason for the verdict that the step disturbed the traffic; null if it did not.
+    /// Why the step is judged to have disturbed the traffic; null if it did not.
     pub disturbed: Option<String>,
 }
 
-/// Latencies of packets, ns; null where there were no packets.
+/// Latencies of packets, ns; null if there were no packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
     /// Median.
     pub p50: Option<Ns>,
     /// 99th percentile.
     pub p99: Option<Ns>,
-    /// The longest.
+    /// Maximum.
     pub max: Option<Ns>,
 }
 
-/// Watches nothing: for a machine without traffic.
+/// Watches no traffic: for a machine without any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoWatch;
 
@@ -67,15 +67,15 @@ impl Watch for NoWatch {
 /// Observation of the traffic over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// The time, ns.
+    /// Duration, ns.
     pub elapsed_ns: Ns,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Packets that were lost, or never seen.
+    /// Number of packets lost or never seen.
     pub lost: u64,
-    /// Latencies, ns: ranges with the number of packets in each, ascending.
+    /// Latencies: from and to, ns, and the number of packets, of each range, ascending.
     pub latencies: Vec<(Ns, Ns, u64)>,
-    /// Percentiles that are more exact than those of the ranges, if they are known.
+    /// Percentiles that are more exact than the ranges, if known.
     pub exact: Option<Exact>,
 }
 
@@ -88,7 +88,7 @@ pub struct Exact {
     pub p99: Ns,
     /// 99.9th percentile.
     pub p99_9: Ns,
-    /// The longest.
+    /// Maximum.
     pub max: Ns,
 }
 
@@ -96,16 +96,16 @@ pub struct Exact {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baseline {
     observed: Observed,
-    /// Packets that take longer are late, ns.
+    /// Latency above which a packet is late, ns.
     pub threshold_ns: Ns,
     late: u64,
 }
 
-/// Without a threshold of the user, a packet is late that takes this many times the baseline's p99.9 …
+/// Without a user's threshold, a packet is late if it takes longer than this many times the baseline's p99.9 …
 const TIMES_P99_9: Ns = 3;
-/// … and more than this many times the baseline's longest latency.
+/// … and longer than this many times the baseline's maximum latency.
 const TIMES_MAX: Ns = 2;
-/// Probability below which a number of lost or late packets is no accident.
+/// Probability below which a number of lost or late packets is not attributed to chance.
 const ACCIDENT: f64 = 0.01;
 
 impl Observed {
@@ -113,7 +113,7 @@ impl Observed {
         self.latencies.iter().map(|(.., count)| count).sum()
     }
 
-    /// The upper end of the range with this share of the packets, in thousandths.
+    /// The upper end of the range that contains this percentile, in thousandths.
     fn percentile(&self, thousandths: u64) -> Option<Ns> {
         let rank = (self.count() * thousandths).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -138,10 +138,10 @@ impl Observed {
 }
 
 impl Baseline {
-    /// The baseline of an observation; `threshold_ns` is the user's, if any.
+    /// Derives a baseline from an observation; `threshold_ns` is the user's threshold, if any.
     ///
     /// # Errors
-    /// If there were no packets.
+    /// There were no packets.
     pub fn of(observed: Observed, threshold_ns: Option<Ns>) -> Result<Self, String> {
         if observed.packets == 0 {
             return Err("no packet of the stream came while the traffic before the change was measured".into());
@@ -154,7 +154,7 @@ impl Baseline {
         Ok(Self { observed, threshold_ns, late })
     }
 
-    /// The effect of a change, from an observation that began before it.
+    /// Judges the effect of a change from an observation that began just before it.
     pub fn judge(&self, after: &Observed) -> Effect {
         let late = after.over(self.threshold_ns);
         let share = after.elapsed_ns as f64 / self.observed.elapsed_ns.max(1) as f64;
@@ -194,7 +194,7 @@ impl Baseline {
     }
 }
 
-/// Probability of `n` or more events where `expected` are expected (Poisson).
+/// Probability of `n` or more events if `expected` are expected (Poisson).
 fn chance(n: u64, expected: f64) -> f64 {
     if expected <= 0.0 {
         return if n == 0 { 1.0 } else { 0.0 };
@@ -205,7 +205,8 @@ fn chance(n: u64, expected: f64) -> f64 {
         below += term;
         term *= expected / (k + 1) as f64;
     }
-    // With many expected events the first term underflows; then as many as expected are no accident.
+    // With many expected events, the first term underflows; then only clearly more events than expected are
+    // significant.
     match below == 0.0 {
         true => {
             if n as f64 > expected * 1.5 {

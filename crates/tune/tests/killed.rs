@@ -1,5 +1,5 @@
-//! `kill -9` of an apply, before every call that changes a file of the machine or of the journal: the next sweep, or the
-//! user's undo, gives back an identical machine. For all profiles.
+//! Kills an apply with `kill -9` before each call that changes a file of the machine or the journal: the next sweep, or
+//! the user's undo, must restore the machine exactly. Runs for all profiles.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 const FOLDER: &str = "LATPATH_TEST_FOLDER";
 const PROFILE: &str = "LATPATH_TEST_PROFILE";
-/// Maximum number of calls of an apply: a test that never ends is a fault.
+/// Maximum number of calls per apply; more means that the test never ends.
 const MOST_CALLS: usize = 4096;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn of_profile(profile: &str) -> Variables {
     }
 }
 
-/// Applies a profile to the folder's machine, which exists.
+/// Applies a profile to the existing machine in the folder.
 fn victim(folder: &Path, profile: &str) {
     let machine = Machine::below(&folder.join("root"), vec![common::guest()]).again();
     let plan = plan(&Profile::named(profile).expect("a profile"), &of_profile(profile), &machine).expect("a plan");
@@ -66,7 +66,7 @@ fn victim(folder: &Path, profile: &str) {
 
 fn every_call(profile: &str) -> Result<(), Failed> {
     for calls in 0..MOST_CALLS {
-        // In memory: a sync of each of some thousand journals would take minutes on a disk.
+        // In memory, because syncing thousands of journals to a disk would take minutes.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())?;
         let root = folder.path().join("root");
         let machine = machine(folder.path());
@@ -93,7 +93,7 @@ fn every_call(profile: &str) -> Result<(), Failed> {
     Err(format!("an apply has more than {MOST_CALLS} calls").into())
 }
 
-/// Runs an apply, and kills it before this call of those that change files; false if it ended before.
+/// Runs an apply, and kills it before its file-changing call number `calls`, from 0; returns false if it ended earlier.
 fn killed_at(calls: usize, folder: &Path, profile: &str) -> Result<bool, Failed> {
     let mut command = Command::new(std::env::current_exe()?);
     command.env(FOLDER, folder).env(PROFILE, profile).stdout(Stdio::null()).stderr(Stdio::null());
@@ -109,7 +109,7 @@ fn killed_at(calls: usize, folder: &Path, profile: &str) -> Result<bool, Failed>
     let mut seen = 0;
     loop {
         let mut status = 0;
-        // SAFETY: waits for the child of this function.
+        // SAFETY: waits for a child of this function.
         if unsafe { libc::waitpid(pid, &raw mut status, 0) } != pid {
             return Err("waiting for the victim failed".into());
         }
@@ -145,7 +145,7 @@ fn stop_at_changes() -> std::io::Result<()> {
     const HAS: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
     const NUMBER: u32 = 0;
-    // Offset of the third argument's low half in struct seccomp_data (little-endian).
+    // Offset of the lower half of the third argument in struct seccomp_data (little-endian).
     const FLAGS: u32 = 16 + 2 * 8;
     let filter = [
         op(LOAD, NUMBER, 0, 0),

@@ -1,5 +1,5 @@
-//! The lines of `ping-interface` about a network device, on devices of this machine: set as ip(8), tc(8) and ethtool(8)
-//! show them, and undone, also after a kill at each step.
+//! Applies the lines of `ping-interface` that concern a network device to devices of this machine, checks them with
+//! ip(8), tc(8) and ethtool(8), and undoes them, also after a kill at each step.
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{namespace_name, Netns};
@@ -18,7 +18,8 @@ use std::sync::atomic::AtomicBool;
 
 type Result<T = ()> = std::result::Result<T, Failed>;
 
-/// First argument of a child that applies the profile, and is killed: the journal, the device, the step.
+/// First argument of a child that applies the profile and is killed; it is followed by the journal, the device and the
+/// step.
 const APPLY: &str = "--apply-and-be-killed";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
@@ -43,12 +44,13 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The device's name; its namespace has a name that all processes of the machine see.
+/// The device's name. It is unique on the machine, because the namespace named after it is visible to all processes.
 fn device() -> String {
     format!("lpt{}", std::process::id())
 }
 
-/// The profile, with its lines about network devices and their interrupts alone: the others are the machine's.
+/// The profile, with only its lines for network devices and their interrupts: the others would change the whole
+/// machine.
 fn profile() -> Result<Profile> {
     let mut profile = Profile::named("ping-interface")?;
     profile.lines.retain(|line| matches!(line.at, Selector::Interface | Selector::InterfaceInterrupts));
@@ -82,7 +84,7 @@ fn undo(journal: &Path, device: &str) -> Result<Vec<String>> {
     Ok(Tuning::new(&machine, Journal::at(journal)).undo("ping-interface")?)
 }
 
-/// Kills this process after a step.
+/// Kills this process after the step with index `at`.
 struct Kills {
     at: usize,
     seen: usize,
@@ -107,7 +109,7 @@ fn apply_and_be_killed(journal: &Path, device: &str, step: &str) -> Result {
     apply(journal, device, None, &mut Kills { at: step.parse()?, seen: 0 }).map(drop)
 }
 
-/// A namespace with a veth pair; its first end is up, and has an address, a neighbour and a queueing discipline.
+/// A namespace with a veth pair; the first end is up, and has an address, a neighbour and a queueing discipline.
 fn pair() -> Result<Space> {
     let (space, device) = (Space::new("tune")?, device());
     space.ip(&format!("link add {device} numtxqueues 2 numrxqueues 2 type veth peer name lptpeer"))?;
@@ -126,7 +128,7 @@ fn run(space: &Space, line: &str) -> Result<String> {
     Ok(space.run(command)?.stdout)
 }
 
-/// State of the device in its first namespace as shown by the tools, and the namespaces that were made for it.
+/// The device's state in its first namespace as shown by the tools, and the namespace that was made for it.
 fn shown(space: &Space) -> Result<String> {
     let device = device();
     waits::until("the device has its carrier", || {
@@ -139,12 +141,12 @@ fn shown(space: &Space) -> Result<String> {
     for name in ["arp_ignore", "arp_announce", "rp_filter", "accept_redirects", "send_redirects"] {
         all += &run(space, &format!("cat /proc/sys/net/ipv4/conf/{device}/{name}"))?;
     }
-    // The qdisc's number differs each time.
+    // Words that end with a colon are left out: the qdisc's handle differs each time.
     let all: Vec<&str> = all.split_whitespace().filter(|word| !word.ends_with(':')).collect();
     Ok(format!("{} {:?}", all.join(" "), made()))
 }
 
-/// The namespace that was made for the device.
+/// The namespace that was made for the device; `None` if there is none.
 fn made() -> Option<String> {
     let netns = Netns::named(&namespace_for(&device())).ok()?;
     namespace_name(netns.inode())
@@ -216,7 +218,7 @@ fn output(line: &str) -> Result<String> {
     }
 }
 
-/// State of the device as shown by ethtool, the CPUs of its interrupts by their handlers, and the threads' priorities.
+/// The device's state as shown by ethtool, and the CPUs of its interrupts by handler.
 fn igb_shown(device: &str, within: &str) -> Result<String> {
     let mut all = String::new();
     for option in ["-g", "-l", "-c", "-a", "-k", "--show-priv-flags"] {
@@ -266,7 +268,7 @@ fn prepared_igb() -> Result {
     }
     let text = output(&format!("{within} ip addr show {device}"))?;
     equal(&text, text.contains("192.0.2.1/24") && text.contains("qdisc noqueue") && text.contains(",UP"), true)?;
-    // Every interrupt of the device is served by CPU 1.
+    // CPU 1 serves all interrupts of the device.
     let irqs = after.rsplit_once('[').map_or("", |(_, irqs)| irqs);
     let others: Vec<&str> = irqs.split(',').map(|irq| irq.trim_matches([' ', '"', ']'])).collect();
     equal(irqs, !irqs.is_empty() && others.iter().all(|irq| irq.ends_with(" 1")), true)?;
@@ -277,8 +279,8 @@ fn prepared_igb() -> Result {
     equal("the namespace", Netns::named(&namespace_for(&device)).is_err(), true)
 }
 
-/// The threads of the device's interrupts have this policy and priority, as ps shows them; a kernel without such
-/// threads has none.
+/// Requires that ps shows this policy and priority for the threads of the device's interrupts; some kernels have no
+/// such threads.
 fn threads_are(device: &str, expected: &str) -> Result {
     let text = Command::new("ps").args(["-eo", "cls,rtprio,comm"]).output()?.stdout;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -289,7 +291,7 @@ fn threads_are(device: &str, expected: &str) -> Result {
     Ok(())
 }
 
-/// Runs the test of igb on the lab's kernels.
+/// Runs the igb test on the lab's kernels.
 fn on_lab_kernels() -> Result {
     let me = std::env::current_exe()?;
     for name in ["6.1", "6.12", "6.12-rt"] {

@@ -1,4 +1,4 @@
-//! The profile `ping-interface` on NICs of mlx5 and ice in a folder, against the list of rant's config.sh
+//! Compares the profile `ping-interface`, on mlx5 and ice NICs in a folder, with the list in rant's config.sh
 //! (github.com/perftool-incubator/rant, eea4297), item by item.
 
 mod common;
@@ -29,7 +29,7 @@ impl Bench {
         let machine = lay_out(folder.path());
         let files = MachineFolder::at(folder.path());
         nic.lay_out(&files, NIC);
-        // A disk whose queues the kernel spreads over the CPUs, and a device that can move.
+        // An interrupt of a disk, which the kernel manages, and one that can be moved to other CPUs.
         for (number, handler, cpu) in [(80, "nvme0q3", "2"), (81, "xhci_hcd", "3")] {
             files.write(&format!("proc/irq/{number}/smp_affinity_list"), cpu);
             files.write(&format!("proc/irq/{number}/effective_affinity_list"), cpu);
@@ -73,7 +73,7 @@ impl Bench {
     }
 }
 
-/// A driver whose change of the queues resets the affinity of the device's interrupts, as mlx5's and ice's do.
+/// Simulates a driver that resets the affinity of the device's interrupts when its queues change, as mlx5 and ice do.
 struct Driver(PathBuf);
 
 impl Watch for Driver {
@@ -94,7 +94,7 @@ impl Watch for Driver {
 const PEER: (&str, &str) = ("peer", "192.168.1.11 02:00:00:00:00:11");
 const ADDRESS: (&str, &str) = ("address", "192.168.1.10/24");
 
-/// Files of a device below `sys/class/net/NIC`, or of the machine, with the values that config.sh sets with any driver.
+/// Files of a device (with NIC in their paths) or of the machine, with the values that config.sh sets for any driver.
 const ITEMS: &[(&str, &str)] = &[
     ("sys/fs/selinux/avc/cache_threshold", "8192"),
     ("proc/sys/net/core/busy_poll", "60"),
@@ -129,7 +129,7 @@ const ITEMS: &[(&str, &str)] = &[
     ("sys/devices/system/cpu/cpu3/power/pm_qos_resume_latency_us", "n/a"),
     ("sys/fs/cgroup/system.slice/cpuset.cpus", "0-1"),
     ("sys/fs/cgroup/user.slice/cpuset.cpus", "0-1"),
-    // Movable interrupts leave the two CPUs.
+    // Movable interrupts are moved off the two CPUs.
     ("proc/irq/81/smp_affinity_list", "0-1"),
     ("proc/irq/60/smp_affinity_list", "2"),
     ("proc/irq/63/smp_affinity_list", "2"),
@@ -151,7 +151,7 @@ fn check_all(bench: &Bench) {
         let features = bench.read("sys/class/net/NIC/ethtool/features");
         assert!(features.contains(&format!("{feature} {value}")), "{feature}: {features}");
     }
-    // proc_pid_stat(5): the last two fields here are priority and policy.
+    // Of the fields in proc_pid_stat(5), policy and real-time priority.
     let scheduling = |tid: u32| {
         let text = bench.read(&format!("proc/{tid}/stat"));
         let fields: Vec<String> = text.rsplit_once(')').unwrap().1.split_whitespace().map(str::to_owned).collect();
@@ -222,7 +222,7 @@ fn without_a_namespace_and_ptp_the_device_stays_and_its_clock_is_left() {
     for setting in [Setting::DeviceNamespace, Setting::DevicePrivateNamespace, Setting::DeviceClockSync] {
         assert!(!has(setting), "{setting}");
     }
-    // Without an address and a peer, these lines do not apply, and name the missing flag.
+    // Without an address and a peer, these lines do not apply, and the reason names the missing flag.
     let why = |setting: Setting| plan.skipped.iter().find(|skipped| skipped.setting == setting).map(|s| s.why.as_str());
     assert!(!has(Setting::DeviceAddresses) && why(Setting::DeviceAddresses).is_some());
     assert!(!has(Setting::BusyPoll) && has(Setting::DeviceRings));
@@ -253,7 +253,7 @@ fn what_link_up_or_a_change_of_queues_resets_is_drift() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// Any lines in any order, applied one by one or together, and then undone.
+    /// Applies any lines in any order, individually or together, and then undoes them.
     #[test]
     fn any_sequence_of_lines_is_undone(
         picks in prop::collection::vec(any::<prop::sample::Index>(), 1..24),

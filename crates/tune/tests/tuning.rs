@@ -1,4 +1,4 @@
-//! Profiles on a machine in a folder: planned, applied, stopped, verified, confirmed and undone.
+//! Plans, applies, stops, verifies, confirms and undoes profiles on a machine in a folder.
 
 mod common;
 
@@ -54,7 +54,7 @@ impl Bench {
     }
 }
 
-/// Sees a lost packet at this step.
+/// Reports a lost packet at this step.
 struct Loses {
     at: usize,
     seen: usize,
@@ -298,7 +298,7 @@ fn an_unconfirmed_change_goes_with_its_process_and_a_confirmed_one_stays() {
     assert!(bench.tuning().applied().unwrap()[0].unconfirmed);
     let busy = bench.tuning().apply(&plan, &mut NoWatch, unconfirmed, &AtomicBool::new(false), &mut |_| ());
     assert!(busy.unwrap_err().to_string().contains("waits to be confirmed"));
-    // A guard whose time limit has passed.
+    // The time limit of this guard has passed.
     let messages = bench.tuning().guard(&plan.subject(), &mut || (), &mut || true).unwrap();
     assert!(!messages.is_empty());
     assert_eq!(differences(&before, &snapshot(bench.folder.path())), [""; 0]);
@@ -307,7 +307,7 @@ fn an_unconfirmed_change_goes_with_its_process_and_a_confirmed_one_stays() {
     let mut rounds = 0;
     let messages = bench.tuning().guard(&plan.subject(), &mut || (), &mut || {
         rounds += 1;
-        // Another process confirms the change.
+        // Simulates another process that confirms the change.
         assert_eq!(bench.tuning().confirm("sv-guest").unwrap(), [plan.subject()]);
         false
     });
@@ -326,7 +326,7 @@ fn a_thread_that_has_ended_since_is_not_looked_for() {
     bench.apply(&bench.plan("sv-hypervisor"), &mut NoWatch, ApplyOptions::default());
     fs::remove_dir_all(bench.folder.path().join(format!("proc/{VHOST}"))).unwrap();
     let other = fs::read_to_string(bench.folder.path().join(format!("proc/{}/stat", VCPUS[1]))).unwrap();
-    // Field 22 is the start: another thread with the number of the second vCPU.
+    // Field 22 is the start time: this is another thread, with the TID of the second vCPU.
     let mut fields: Vec<&str> = other.split(' ').collect();
     fields[21] = "77";
     bench.write(&format!("proc/{}/stat", VCPUS[1]), &fields.join(" "));
@@ -342,7 +342,7 @@ fn a_thread_that_has_ended_since_is_not_looked_for() {
     );
 }
 
-/// Interrupts of eth0 have their default affinity again when its queues are made again, as drivers do.
+/// Resets an interrupt of eth0 to its default affinity when the link flaps, as drivers do.
 struct Flaps<'a>(&'a Path);
 
 impl Watch for Flaps<'_> {
@@ -393,7 +393,8 @@ proptest! {
         let names = ["sv-hypervisor", "sv-guest", "tsn-host"];
         let mut applied: Vec<&str> = Vec::new();
         for (profile, isolated, disturbed) in order {
-            // Profiles that share settings are undone in the reverse order, so one is applied on top of itself only.
+            // Profiles that share settings must be undone in reverse order, so a profile is only applied on top of
+            // itself.
             let name = *applied.last().unwrap_or(&names[profile]);
             let variables = Variables { isolated: format!("{isolated}-3").parse().ok(), ..variables() };
             let plan = plan(&Profile::named(name).unwrap(), &variables, &bench.machine.again()).unwrap();

@@ -1,4 +1,4 @@
-//! The entry of one subject, for a process that changes it.
+//! The entry of a subject, as used by a process that changes it.
 
 use crate::{
     journal::{Journal, Turn},
@@ -8,11 +8,11 @@ use crate::{
 use serde::{de::DeserializeOwned, Serialize};
 use serde_json::Value;
 
-/// The changes of one subject. If it is dropped without [`Entry::leave`], the changes remain until this process ends,
-/// and the next sweep undoes them.
+/// The changes of a subject. If it is dropped without [`Entry::leave`], the changes remain until this process ends, and
+/// the next sweep then undoes them.
 #[derive(Debug)]
 pub struct Entry<S> {
-    /// `None` if the journal cannot be written: then a change remains after a kill.
+    /// `None` if the journal cannot be written; the changes then remain after a kill.
     journal: Option<Journal>,
     header: Header,
     steps: Vec<S>,
@@ -29,8 +29,8 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(Self { journal: Some(journal.clone()), header: record.header, steps })
     }
 
-    /// An entry without a file, for a user who may not write the journal: [`Entry::leave`] undoes it, but a change
-    /// remains after a kill.
+    /// Creates an entry without a file, for a user who may not write the journal: [`Entry::leave`] undoes it, but its
+    /// changes remain after a kill.
     pub fn in_memory<U: Undo<Step = S>>(subject: &str, reason: &str) -> Self {
         let header = Header::new(U::KIND.name(), subject, Lifetime::Process, reason);
         Self { journal: None, header, steps: Vec::new() }
@@ -51,10 +51,10 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         self.journal.as_ref()
     }
 
-    /// Adds a step, which is synced to disk when this returns. Call it before the change.
+    /// Adds a step, which has been synced to disk when this returns. Call it before making the change.
     ///
     /// # Errors
-    /// If the step cannot be written; the change must not be made then.
+    /// The step cannot be written; the change must then not be made.
     pub fn add(&mut self, step: S) -> Result<()> {
         match self.journal.clone() {
             Some(journal) => self.add_within(&journal.turn()?, step),
@@ -65,25 +65,25 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         }
     }
 
-    /// [`Entry::add`] for a process that holds the journal's lock.
+    /// As [`Entry::add`], for a process that already holds the journal's lock.
     ///
     /// # Errors
-    /// Like [`Entry::add`].
+    /// As for [`Entry::add`].
     pub fn add_within(&mut self, turn: &Turn, step: S) -> Result<()> {
         let text = line(&step).map_err(|e| self.failed(e))?;
         let is_there = turn.append(&self.name(), &text)?;
         self.steps.push(step);
         match is_there {
             true => Ok(()),
-            // Another program has removed the file.
+            // Another program has removed the file, so it is written again.
             false => turn.write(&self.record(&self.steps)?),
         }
     }
 
-    /// Sets the entry's intended lifetime: once all changes are made, they may outlive this process.
+    /// Sets the entry's intended lifetime, e.g. so that completed changes outlive this process.
     ///
     /// # Errors
-    /// If the entry cannot be written; its lifetime is then as before.
+    /// The entry cannot be written; its lifetime is then unchanged.
     pub fn set_lifetime(&mut self, lifetime: Lifetime) -> Result<()> {
         let before = std::mem::replace(&mut self.header.lifetime, lifetime);
         let Some(journal) = self.journal.clone() else { return Ok(()) };
@@ -97,18 +97,18 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     /// Adds this process to the entry's owners.
     ///
     /// # Errors
-    /// If the entry cannot be written.
+    /// The entry cannot be written.
     pub fn join(&mut self, turn: &Turn) -> Result<()> {
         self.header.owners.retain(Owner::is_alive);
         self.header.owners.push(Owner::this());
         turn.write(&self.record(&self.steps)?)
     }
 
-    /// Ends this process's share. An entry that no other process needs is undone and removed, unless its lifetime is
+    /// Ends this process's share. If no other process needs the entry, it is undone and removed, unless its lifetime is
     /// longer.
     ///
     /// # Errors
-    /// If the journal cannot be read or written; the next sweep then undoes the entry.
+    /// The journal cannot be read or written; the next sweep then undoes the entry.
     pub fn leave<U: Undo<Step = S>>(&mut self, undoer: &U) -> Result<Outcome> {
         let Some(journal) = self.journal.clone() else {
             return Ok(undoer.undo(&self.header.subject, &std::mem::take(&mut self.steps)));
@@ -130,11 +130,11 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(outcome)
     }
 
-    /// Ends this process's share without any undo, as a kill does: the next sweep undoes the entry if no other process
-    /// needs it.
+    /// Ends this process's share without undoing anything, as a kill does: the next sweep undoes the entry unless
+    /// another process needs it.
     ///
     /// # Errors
-    /// If the entry cannot be read or written.
+    /// The entry cannot be read or written.
     pub fn abandon(mut self) -> Result<()> {
         let Some(journal) = self.journal.clone() else { return Ok(()) };
         let turn = journal.turn()?;
@@ -142,8 +142,8 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         turn.write(&self.record(&self.steps)?)
     }
 
-    /// Reads the entry again, since other processes may have added steps or removed its file, and removes one share of
-    /// this process.
+    /// Reads the entry again, because other processes may have added steps or removed its file, and removes one of this
+    /// process's shares.
     fn give_up(&mut self, turn: &Turn) -> Result<()> {
         match turn.read(&self.name())? {
             Some(entry) => *self = entry,
@@ -157,12 +157,12 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
         Ok(())
     }
 
-    /// Moves the changes to the entry of another subject, which lasts until a user requests its undo. If that entry
-    /// exists, the changes are appended to its own. A process that is killed in between leaves both entries, whose undo
-    /// has the same result.
+    /// Moves the changes to another subject's entry, which lasts until a user requests its undo. If that entry exists,
+    /// the changes are appended to it. A process killed in between leaves both entries; undoing both has the same
+    /// result.
     ///
     /// # Errors
-    /// If an entry cannot be read or written.
+    /// An entry cannot be read or written.
     pub fn keep_as(self, turn: &Turn, subject: &str) -> Result<()> {
         let own = self.name();
         let header = Header { subject: subject.into(), lifetime: Lifetime::Request, owners: Vec::new(), ..self.header };
@@ -181,7 +181,7 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     /// Removes all steps, because their changes were not made.
     ///
     /// # Errors
-    /// If the entry cannot be written.
+    /// The entry cannot be written.
     pub fn forget(&mut self) -> Result<()> {
         self.steps.clear();
         match &self.journal {

@@ -29,7 +29,7 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// An entry was not written by latpath, or was damaged since.
+    /// An entry was not written by latpath, or has been damaged since.
     #[error("{}: damaged ({why}); nothing of it is undone: undo by hand what it says, then remove it", path.display())]
     Damaged {
         /// The entry's file.
@@ -37,7 +37,7 @@ pub enum Error {
         /// The first fault.
         why: String,
     },
-    /// A subject's name cannot be part of a file name.
+    /// A subject cannot be part of a file name.
     #[error(
         "{0:?}: not a subject of the journal: 1 to 200 characters without / and line ends, not beginning with a dot"
     )]
@@ -47,7 +47,7 @@ pub enum Error {
     NotUndone {
         /// The kind and the subject.
         subject: String,
-        /// The reasons, one for each part.
+        /// The reasons.
         problems: Vec<String>,
     },
 }

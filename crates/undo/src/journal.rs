@@ -1,4 +1,4 @@
-//! The directory of entries. Only one process at a time changes it.
+//! The directory of entries. Only one process at a time may change it.
 
 use crate::{
     record::{file_name, Record},
@@ -25,7 +25,7 @@ const NAME: &str = "journal";
 const UNFINISHED: &str = ".unfinished";
 /// Maximum size of an entry's file, bytes.
 const MAX_BYTES: u64 = 4 << 20;
-/// Maximum wait for another process. An undo may take seconds: a driver may bring its link up again.
+/// Maximum wait for another process. An undo may take seconds, e.g. while a driver brings its link up again.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -49,13 +49,13 @@ impl Journal {
         &self.0
     }
 
-    /// Locks the journal. Creates its directory if it does not exist.
+    /// Locks the journal, creating its directory if it does not exist.
     ///
     /// # Errors
-    /// If the directory cannot be created or belongs to another user, or another process holds the lock for too long.
+    /// The directory cannot be created or belongs to another user, or another process holds the lock for too long.
     pub fn turn(&self) -> Result<Turn> {
         let failed = |source| Error::Folder { path: self.0.clone(), source };
-        // Only the machine's own journal is in a directory that latpath creates.
+        // Only the machine's own journal is below a directory that latpath creates.
         if let Some(above) = self.0.parent().filter(|above| *above == Path::new(RUN_DIRECTORY)) {
             private_directory(above).map_err(failed)?;
         }
@@ -76,17 +76,17 @@ impl Journal {
         }
     }
 
-    /// Undoes the changes of processes that have ended. Returns messages for the user: changes that it undid and could
-    /// not undo.
+    /// Undoes the changes of processes that have ended. Returns messages for the user about changes that were undone
+    /// and changes that could not be undone.
     pub fn sweep(&self, undoers: &[&dyn Undoer]) -> Vec<String> {
         self.undo(undoers, |header| header.lifetime == Lifetime::Process && !header.is_needed())
     }
 
     /// Undoes the selected entries at a user's request, including those of other processes and of
-    /// [`Lifetime::Request`], but not those of [`Lifetime::Boot`]. Returns messages for the user: changes that it undid
-    /// and could not undo.
+    /// [`Lifetime::Request`], but not those of [`Lifetime::Boot`]. Returns messages for the user about changes that
+    /// were undone and changes that could not be undone.
     pub fn undo(&self, undoers: &[&dyn Undoer], selects: impl Fn(&Header) -> bool) -> Vec<String> {
-        // Without a lock: files of entries are replaced as a whole, and usually there is nothing to undo.
+        // The lock is not needed yet: entries' files are replaced atomically, and usually there is nothing to undo.
         let Ok(directory) = Directory::open(&self.0) else { return Vec::new() };
         let selects = |header: &Header| header.lifetime != Lifetime::Boot && selects(header);
         let is_due = |name: &OsString| match read(&directory, name) {
@@ -105,7 +105,7 @@ impl Journal {
         due.iter().flat_map(|name| turn.undo(name, undoers, selects)).collect()
     }
 
-    /// The headers of all entries, or the errors of unreadable ones.
+    /// The headers of all entries; errors for unreadable ones.
     pub fn entries(&self) -> Vec<Result<Header>> {
         let Ok(directory) = Directory::open(&self.0) else { return Vec::new() };
         let read = |name: OsString| Ok(read(&directory, &name)?.map(|record| record.header));
@@ -113,7 +113,7 @@ impl Journal {
     }
 }
 
-/// The locked journal, which no other process can change.
+/// The locked journal; no other process can change it.
 pub struct Turn {
     journal: Journal,
     directory: Directory,
@@ -121,11 +121,11 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The entry of a subject, if a running process needs it or its lifetime is longer. The caller does not share it
-    /// yet. An entry that is no longer needed is undone first.
+    /// The entry of a subject, if a running process needs it or its lifetime is longer than its processes'. The caller
+    /// does not have a share in it yet. An entry that is no longer needed is undone, and not returned.
     ///
     /// # Errors
-    /// If the entry cannot be read, or cannot be undone.
+    /// The entry cannot be read, or cannot be undone.
     pub fn needed<U: Undo>(&self, undoer: &U, subject: &str) -> Result<Option<Entry<U::Step>>> {
         let Some(entry) = self.find::<U>(subject)? else { return Ok(None) };
         if !entry.header().is_of_this_boot() {
@@ -144,19 +144,19 @@ impl Turn {
         }
     }
 
-    /// The entry of a subject, needed or not.
+    /// The entry of a subject, whether or not it is still needed.
     ///
     /// # Errors
-    /// If the entry cannot be read.
+    /// The entry cannot be read.
     pub fn find<U: Undo>(&self, subject: &str) -> Result<Option<Entry<U::Step>>> {
         self.read(&self.name::<U>(subject)?)
     }
 
-    /// Undoes the entry of a subject at a user's request, whatever its lifetime, and removes it if nothing remains to be
-    /// undone. Returns `None` if the subject has no entry of this boot.
+    /// Undoes the entry of a subject at a user's request, whatever its lifetime, and removes it if nothing remains to
+    /// be undone. Returns `None` if the subject has no entry from this boot.
     ///
     /// # Errors
-    /// If the entry cannot be read, or not be removed.
+    /// The entry cannot be read or removed.
     pub fn end<U: Undo>(&self, undoer: &U, subject: &str) -> Result<Option<Outcome>> {
         let Some(entry) = self.find::<U>(subject)? else { return Ok(None) };
         let name = self.name::<U>(subject)?;
@@ -175,10 +175,10 @@ impl Turn {
         Entry::read(&self.journal, record).map(Some).map_err(|why| self.damaged(OsStr::new(name), why))
     }
 
-    /// Begins the entry of a subject, with this process as its owner. Add each step before its change.
+    /// Begins an entry for a subject, owned by this process. Add each step before making its change.
     ///
     /// # Errors
-    /// If the entry cannot be written, or the subject's name cannot be part of a file name.
+    /// The entry cannot be written, or the subject cannot be part of a file name.
     pub fn begin<U: Undo>(&self, subject: &str, lifetime: Lifetime, reason: &str) -> Result<Entry<U::Step>> {
         self.name::<U>(subject)?;
         let header = Header::new(U::KIND.name(), subject, lifetime, reason);
@@ -191,7 +191,7 @@ impl Turn {
         file_name(U::KIND.name(), subject).ok_or_else(|| Error::Subject(subject.into()))
     }
 
-    /// Undoes one entry if it is still selected.
+    /// Undoes an entry if it is still selected.
     fn undo(&self, name: &OsStr, undoers: &[&dyn Undoer], selects: impl Fn(&Header) -> bool) -> Vec<String> {
         let Record { header, steps } = match read(&self.directory, name) {
             Ok(Some(record)) => record,
@@ -219,7 +219,7 @@ impl Turn {
         }
     }
 
-    /// Writes a whole entry, and replaces an existing one.
+    /// Writes a complete entry, replacing any existing one.
     pub(crate) fn write(&self, record: &Record) -> Result<()> {
         let name = format!("{}-{}", record.header.kind, record.header.subject);
         let write = || -> io::Result<()> {
@@ -232,7 +232,7 @@ impl Turn {
         write().map_err(|source| self.failed(&name, source))
     }
 
-    /// Adds a line to an entry; `false` if its file was removed.
+    /// Adds a line to an entry's file; returns `false` if the file was removed.
     pub(crate) fn append(&self, name: &str, line: &str) -> Result<bool> {
         let append = || -> io::Result<bool> {
             match self.directory.open_file(name) {

@@ -1,4 +1,4 @@
-//! Kinds of changes, and the undo of each.
+//! Kinds of changes, and how each is undone.
 
 use crate::Header;
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
@@ -7,8 +7,8 @@ use serde_json::Value;
 /// Defines [`Kind`] and the list of all kinds.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
-        /// A kind of change. The code that undoes all kinds matches on it, so a new kind does not compile without its
-        /// undo.
+        /// A kind of change. The code that undoes all kinds matches on it, so that a new kind does not compile until it
+        /// can be undone.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Kind {
             $($(#[$doc])* $kind,)*
@@ -29,43 +29,43 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Created or changed instances of tracefs. The subject is an instance's name.
+    /// tracefs instances that were created or changed. The subject is the instance's name.
     Tracefs = "tracefs",
-    /// Enabled timestamps of a NIC. The subject is NAMESPACE-IFINDEX.
+    /// Timestamps that were enabled on a NIC. The subject is NAMESPACE-IFINDEX.
     NicTimestamps = "nic-timestamps",
     /// Namespaces and files of a lab. The subject is the lab's name.
     Lab = "lab",
-    /// Changed settings. The subject is a profile, with its network devices.
+    /// Settings that were changed. The subject is a profile with its network devices.
     Tuning = "tuning",
     /// Devices, programs and processes of a way into VMs. The subject is the topology's name.
     Topology = "topology",
-    /// Schedules of gates. The subject is NAMESPACE-IFINDEX.
+    /// Gate schedules that were set. The subject is NAMESPACE-IFINDEX.
     Gates = "gates",
 }
 
-/// Result of an entry's undo.
+/// Result of undoing an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing remains to be undone.
     Undone {
         /// Messages for the user: changes that were undone.
         done: Vec<String>,
-        /// Messages for the user: settings that were not restored, because another program has changed them since.
+        /// Messages for the user: settings that were not restored because another program has changed them since.
         left_alone: Vec<String>,
     },
-    /// The reasons of a failure. The entry remains, and the next start tries again.
+    /// The undo failed, for these reasons. The entry remains, and the next start tries again.
     Failed(Vec<String>),
     /// The target cannot be reached from this process. The entry remains.
     OutOfReach,
 }
 
 impl Outcome {
-    /// The outcome after one change was undone.
+    /// The outcome if a single change was undone.
     pub fn undone(what: impl Into<String>) -> Self {
         Self::Undone { done: vec![what.into()], left_alone: Vec::new() }
     }
 
-    /// The outcome without changes to undo.
+    /// The outcome if there was nothing to undo.
     pub fn nothing() -> Self {
         Self::Undone { done: Vec::new(), left_alone: Vec::new() }
     }
@@ -76,23 +76,24 @@ pub trait Undo {
     /// The kind.
     const KIND: Kind;
 
-    /// One change, with the old and the new value.
+    /// A change, with the old and the new value.
     type Step: Serialize + DeserializeOwned;
 
-    /// Undoes the steps of an entry, the last one first. The process that made them may have been killed before, during
-    /// or after the last change. The subject and the steps are input: check that they name a target of this kind.
+    /// Undoes an entry's steps in reverse order. The process that made them may have been killed before, during or
+    /// after the last change. The subject and the steps are untrusted input: check that they name a target of this
+    /// kind.
     fn undo(&self, subject: &str, steps: &[Self::Step]) -> Outcome;
 }
 
-/// [`Undo`] of any kind.
+/// [`Undo`] with the type of the step erased.
 pub trait Undoer: Sync {
     /// The kind.
     fn kind(&self) -> Kind;
 
-    /// Undoes an entry after its steps were read.
+    /// Parses an entry's steps and undoes them.
     ///
     /// # Errors
-    /// If a step is not of this kind.
+    /// A step is not of this kind.
     fn undo_read(&self, header: &Header, steps: &[Value]) -> serde_json::Result<Outcome>;
 }
 

@@ -1,9 +1,9 @@
 //! The journal of latpath's changes on this machine: after a kill, the next latpath undoes the remaining changes.
 //!
-//! One directory, `/run/latpath/journal`, holds one file per subject: a tracefs instance, a NIC, a lab. Its first line
+//! A directory, `/run/latpath/journal`, contains one file per subject: a tracefs instance, a NIC, a lab. The first line
 //! names the processes that need the change, the boot, the [`Lifetime`] and the reason; each further line is one
-//! [`Undo::Step`], written and synced *before* the change that it describes. An entry names a [`Kind`] and a subject
-//! that the kind checks. It never names a file to write: an undoer finds its targets itself.
+//! [`Undo::Step`], written and synced *before* the change that it describes. An entry names a [`Kind`] and a subject,
+//! which is checked by the code for that kind. It never names a file to write: an undoer finds its targets itself.
 //!
 //! ```no_run
 //! use latpath_undo::{Journal, Kind, Lifetime, Outcome, Undo};

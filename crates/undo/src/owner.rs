@@ -1,4 +1,4 @@
-//! Owners of changes: processes, identified so that no later process is taken for one.
+//! Owners of changes: processes, identified so that no later process can be mistaken for them.
 
 use latpath_linux::proc::{start_ticks, Root};
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,11 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 /// A process of this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Process id, as in /proc.
+    /// Process ID, as in /proc.
     pub pid: u32,
-    /// Start time, clock ticks since boot: distinguishes later processes with the same id.
+    /// Start time, clock ticks since boot; distinguishes it from later processes with the same ID.
     pub start_ticks: u64,
-    /// Inode number of the id's PID namespace.
+    /// Inode number of the PID namespace to which the ID belongs.
     pub pid_namespace: u64,
 }
 
@@ -23,7 +23,8 @@ impl Owner {
         Self { pid, start_ticks: started(pid).unwrap_or(0), pid_namespace: own_pid_namespace() }
     }
 
-    /// Whether the process still runs. A process of another PID namespace cannot be checked, and counts as running.
+    /// Whether the process is still running. A process in another PID namespace cannot be checked, and counts as
+    /// running.
     pub fn is_alive(&self) -> bool {
         self.pid_namespace != own_pid_namespace() || started(self.pid) == Some(self.start_ticks)
     }

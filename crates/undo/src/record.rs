@@ -1,4 +1,4 @@
-//! The file of an entry: a header, then one line for each step.
+//! The file of an entry: a header, followed by one line per step.
 
 use crate::Owner;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Version of the format.
 const VERSION: u32 = 1;
-/// Maximum length of a subject, bytes: a file name has 255.
+/// Maximum length of a subject, bytes: a file name can have 255.
 const MAX_SUBJECT: usize = 200;
 /// Maximum number of an entry's owners.
 const MAX_OWNERS: usize = 4096;
@@ -29,15 +29,15 @@ pub struct Header {
     pub(crate) version: u32,
     /// Name of the [`crate::Kind`].
     pub kind: String,
-    /// The target, as the kind names it.
+    /// The target, as named by the kind.
     pub subject: String,
     /// Intended lifetime of the change.
     pub lifetime: Lifetime,
-    /// Id of the boot in which the change was made: a reboot discards it.
+    /// ID of the boot in which the change was made; a reboot reverts it, so later boots discard the entry.
     pub boot: String,
     /// Processes that need the change; a process is listed once for each of its shares.
     pub owners: Vec<Owner>,
-    /// Reason of the change, for a reader.
+    /// Reason for the change, for the user.
     pub reason: String,
 }
 
@@ -54,33 +54,33 @@ impl Header {
         }
     }
 
-    /// Whether a process that needs the change still runs.
+    /// Whether any process that needs the change is still running.
     pub fn is_needed(&self) -> bool {
         self.owners.iter().any(Owner::is_alive)
     }
 
-    /// Whether the change was made since the machine booted.
+    /// Whether the change was made in the current boot.
     pub fn is_of_this_boot(&self) -> bool {
         self.boot == latpath_linux::proc::boot_id()
     }
 }
 
-/// A whole entry; its steps are not yet parsed.
+/// An entry whose steps have not been parsed yet.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Record {
     pub(crate) header: Header,
     pub(crate) steps: Vec<Value>,
 }
 
-/// Name of an entry's file; `None` if the subject cannot be part of one.
+/// Name of an entry's file; `None` if the subject cannot be part of a file name.
 pub(crate) fn file_name(kind: &str, subject: &str) -> Option<String> {
     let fits = (1..=MAX_SUBJECT).contains(&subject.len());
     (fits && !subject.starts_with('.') && !subject.contains(['/', '\0', '\n'])).then(|| format!("{kind}-{subject}"))
 }
 
 impl Record {
-    /// Parses the text of the file with this name. A last line without its end was not synced, so its change was not
-    /// made.
+    /// Parses the text of the file with this name. If the last line is incomplete, it was not synced, so its change was
+    /// not made.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut lines = whole.split('\n');
@@ -109,7 +109,7 @@ impl Record {
     }
 }
 
-/// A step as a line.
+/// Serialises a step as a line.
 pub(crate) fn line(step: &impl Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string(step)? + "\n")
 }

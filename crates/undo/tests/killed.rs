@@ -1,5 +1,5 @@
-//! The journal after `kill -9` at every step, with concurrent processes and other programs, damaged, and from other
-//! boots.
+//! Tests the journal after `kill -9` at every step, with concurrent processes and other programs, when damaged, and
+//! from other boots.
 
 use latpath_testkit::{equal, trial, Failed};
 use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Owner, Turn, Undo, Undoer};
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A file in the role of a setting.
+/// A file that represents a setting.
 struct Setting(PathBuf);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ impl Undo for Setting {
         if now == first.before {
             return Outcome::nothing();
         }
-        // After a kill before the last change, the setting has the previous value.
+        // After a kill before the last change, the setting still has the value before it.
         if !ours(last) {
             return Outcome::Undone { done: vec![], left_alone: vec![format!("setting: stays {now}")] };
         }
@@ -106,7 +106,7 @@ impl Machine {
         self.journal().entries().len()
     }
 
-    /// Starts a process that changes the setting twice, and waits until it has reached step `stop_at`.
+    /// Starts a process that makes a change step by step, and waits until it has reached step `stop_at`.
     fn victim(&self, stop_at: u32) -> Result<Child, Failed> {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(FOLDER, self.0.path()).env(STOP_AT, stop_at.to_string());
@@ -117,7 +117,7 @@ impl Machine {
         Ok(child)
     }
 
-    /// Leaves an entry whose process was killed after its change.
+    /// Leaves an entry behind: its process is killed after making the change.
     fn left(&self) -> Result<(), Failed> {
         kill(self.victim(LAST)?)
     }
@@ -137,10 +137,10 @@ fn kill(mut child: Child) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The last step of a victim.
+/// Number of the victim's last step.
 const LAST: u32 = 6;
 
-/// Changes the setting step by step, and stops at one of the steps.
+/// Changes the setting step by step, and stops at step `stop_at`.
 fn victim(folder: &Path, stop_at: u32) {
     let setting = Setting(folder.join("value"));
     let mut at = 0;
@@ -170,7 +170,7 @@ fn victim(folder: &Path, stop_at: u32) {
         step(); // 3, 5: recorded, not yet changed
         fs::write(&setting.0, set).unwrap();
         if set == "newer" {
-            // Other processes may lock the journal.
+            // Other processes may now lock the journal.
             drop(turn);
             step(); // 6: changed
             unreachable!("it is killed before");
@@ -281,7 +281,7 @@ fn damaged() -> Test {
         let turn = machine.journal().turn()?;
         equal("nobody goes on with it", turn.needed(&machine.setting(), SUBJECT).is_err(), true)?;
     }
-    // A path that is not a regular file is not opened.
+    // A path that is not a regular file must not be opened.
     let machine = Machine::new()?;
     machine.left()?;
     fs::remove_file(machine.file())?;
@@ -316,7 +316,7 @@ fn lifetimes() -> Test {
         equal("undone on request", (machine.value().as_str(), undone.len()), (value, count))?;
     }
     equal("what lasts until the boot is listed", machine.entries(), 1)?;
-    // A change that outlives its maker once it is complete.
+    // A completed change may outlive the process that made it.
     let machine = Machine::new()?;
     let (setting, journal) = (machine.setting(), machine.journal());
     let mut entry = journal.turn()?.begin::<Setting>(SUBJECT, Lifetime::Process, "a test")?;

@@ -1,4 +1,4 @@
-//! Parses QEMU's command line: the guest's name and devices. The text belongs to another process: unknown parts are
+//! Parses QEMU's command line: the guest's name and devices. The text comes from another process, so unknown parts are
 //! skipped.
 
 use crate::text::plain;
@@ -19,13 +19,13 @@ pub struct CommandLine {
     pub netdevs: Vec<Netdev>,
     pub nics: Vec<Nic>,
     pub sockets: Vec<SocketChardev>,
-    /// Context identifier of the guest on vhost-vsock.
+    /// vsock context ID (CID) of the guest's vhost-vsock device.
     pub vsock_cid: Option<u32>,
-    /// PCI addresses of passed-through devices: `0000:03:10.1`.
+    /// PCI addresses of passed-through devices, e.g. `0000:03:10.1`.
     pub passthrough: Vec<String>,
 }
 
-/// The host's side of a guest's NIC.
+/// The host side of a guest's NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netdev {
     pub id: Option<String>,
@@ -36,7 +36,7 @@ pub struct Netdev {
     pub vhost_fds: Vec<u32>,
     /// MAC address given with `-nic`.
     pub mac: Option<String>,
-    /// Id of the character device of vhost-user.
+    /// ID of the character device that vhost-user uses.
     pub chardev: Option<String>,
     pub queues: Option<u32>,
 }
@@ -46,11 +46,11 @@ pub struct Netdev {
 pub struct SocketChardev {
     pub id: String,
     pub path: String,
-    /// Whether QEMU listens at the path.
+    /// Whether QEMU listens on the socket.
     pub listens: bool,
 }
 
-/// The guest's side of a NIC.
+/// The guest side of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     pub netdev: String,
@@ -79,7 +79,7 @@ impl Values {
         self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
-    /// Value of a key, or the first value without a key.
+    /// Value of the first part if it has no key, otherwise the value of `key`.
     fn first(&self, key: &str) -> Option<&str> {
         match self.0.first() {
             Some((k, bare)) if k.is_empty() => Some(bare),
@@ -88,8 +88,8 @@ impl Values {
     }
 }
 
-/// The options of QEMU's command line (`/proc/PID/cmdline`) with their values as pairs; a value without a key has an
-/// empty one. Options without a value, and files that QEMU reads, are left out.
+/// The options of QEMU's command line (`/proc/PID/cmdline`) and their values as key-value pairs; a value without a key
+/// has an empty key. Options without a value, and files that QEMU reads, are omitted.
 pub fn qemu_options(text: &str) -> Vec<(String, Vec<(String, String)>)> {
     let mut found = Vec::new();
     let mut words = text.split('\0').skip(1).peekable();
@@ -104,8 +104,8 @@ pub fn qemu_options(text: &str) -> Vec<(String, Vec<(String, String)>)> {
     found
 }
 
-/// The name that the command line of another program than QEMU gives its guest: `--id` of Firecracker, `--name` of crosvm
-/// and kvmtool (`lkvm`). Cloud Hypervisor has no such option.
+/// The guest's name on the command line of a program other than QEMU: `--id` for Firecracker, `--name` for crosvm and
+/// kvmtool (`lkvm`). Cloud Hypervisor has no such option.
 pub fn name_of_other(program: &str, text: &str) -> Option<String> {
     let option = match program {
         "firecracker" => "--id",
@@ -128,7 +128,7 @@ fn pair(part: &str) -> (String, String) {
     }
 }
 
-/// Splits an option at commas; a double comma is a literal one.
+/// Splits an option at commas; a double comma is a literal comma.
 fn commas(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut letters = text.chars().peekable();
@@ -143,7 +143,7 @@ fn commas(text: &str) -> Vec<String> {
 }
 
 impl CommandLine {
-    /// Parses `/proc/PID/cmdline`: arguments that end with NUL.
+    /// Parses `/proc/PID/cmdline`: arguments terminated by NUL.
     pub fn parse(text: &str) -> Self {
         let mut found = Self::default();
         let mut words = text.split('\0');
@@ -194,7 +194,7 @@ impl CommandLine {
         }
         if values.first("driver").is_some_and(|driver| driver.starts_with("vfio-pci")) {
             let of_sysfs = || values.get("sysfsdev")?.rsplit('/').next();
-            // QEMU's host= may leave out the domain 0000.
+            // QEMU's host= may omit the domain 0000.
             let whole = |host: &str| if host.matches(':').count() == 1 { format!("0000:{host}") } else { host.into() };
             self.passthrough.extend(values.get("host").or_else(of_sysfs).map(whole));
         }
@@ -203,7 +203,7 @@ impl CommandLine {
         }
     }
 
-    /// MAC address of the guest's NIC at a netdev.
+    /// MAC address of the guest's NIC that is connected to a netdev.
     pub fn mac_behind(&self, netdev: &Netdev) -> Option<String> {
         let by_id = || self.nics.iter().find(|nic| Some(&nic.netdev) == netdev.id.as_ref())?.mac.clone();
         netdev.mac.clone().or_else(by_id)
@@ -231,14 +231,14 @@ fn netdev(values: &Values) -> Option<Netdev> {
 
 fn socket(values: &Values) -> Option<SocketChardev> {
     let is_socket = values.first("backend") == Some("socket");
-    // `server` alone is an old form of `server=on`.
+    // `server` without a value is an old form of `server=on`.
     let listens = values.get("server").is_some_and(|server| matches!(server, "on" | "true"))
         || values.0.iter().any(|(key, value)| key.is_empty() && value == "server");
     let path = values.get("path").filter(|_| is_socket)?;
     Some(SocketChardev { id: values.get("id")?.into(), path: path.into(), listens })
 }
 
-/// `512` (MiB), `4G`, `4194304k`.
+/// Parses a memory size to bytes: `512` (MiB), `4G`, `4194304k`.
 fn memory(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
@@ -253,7 +253,7 @@ fn memory(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
-/// `2`, `2,maxcpus=4`, `cpus=2`, or the product of sockets, cores and threads.
+/// Parses the number of vCPUs: `2`, `2,maxcpus=4`, `cpus=2`, or the product of sockets, cores and threads.
 fn vcpus(values: &Values) -> Option<u32> {
     if let Some(count) = values.first("cpus") {
         return count.parse().ok();
@@ -262,7 +262,7 @@ fn vcpus(values: &Values) -> Option<u32> {
     factors.map(|factor| factor.parse::<u32>().ok()).try_fold(1, |product: u32, factor| product.checked_mul(factor?))
 }
 
-/// A MAC address in latpath's spelling; `None` for other text.
+/// Normalises a MAC address to latpath's spelling; `None` for other text.
 pub fn mac(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
     let bytes: Vec<&str> = text.split(':').collect();

@@ -2,12 +2,12 @@
 
 use latpath_linux::proc::Root;
 
-/// Maximum number of threads of a process, and of VMs of the machine.
+/// Maximum number of threads per process, and of VMs per machine.
 const MOST: usize = 4096;
 const KVM: &str = "sys/kernel/debug/kvm";
 
 /// The directories of a process's VMs. KVM names them `TID-FD` after the thread that created the VM, which need not be
-/// the first of the process. If that thread has ended, the vCPU threads identify the VM, from Linux 5.18 on.
+/// the main thread. If that thread has ended, the VM is identified by its vCPU threads, since Linux 5.18.
 pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
     let tids = root.numbers(&format!("proc/{pid}/task"), MOST).unwrap_or_default();
     let is_own = |folder: &String| {
@@ -19,7 +19,7 @@ pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
     folders.map(|folder| format!("{KVM}/{folder}")).collect()
 }
 
-/// Thread and number of each vCPU of a VM.
+/// TID and vCPU number of each vCPU of a VM.
 pub(crate) fn vcpus_in<'r>(root: &'r Root, folder: &str) -> impl Iterator<Item = (u32, u32)> + 'r {
     let folder = folder.to_owned();
     root.names(&folder, MOST).into_iter().filter_map(move |name| {
@@ -46,7 +46,7 @@ mod tests {
         }
         make("sys/kernel/debug/kvm/70-5/exits", "");
         make("sys/kernel/debug/kvm/71-6/exits", "");
-        // Created by a thread that has ended.
+        // The thread that created this VM has ended.
         make("sys/kernel/debug/kvm/9-7/vcpu1/pid", "72\n");
         make("sys/kernel/debug/kvm/80-5/vcpu0/pid", "81\n");
         make("sys/kernel/debug/kvm/exits", "");

@@ -7,15 +7,15 @@ use std::{
     os::unix::fs::FileTypeExt,
 };
 
-/// Maximum number of descriptors read per process; QEMU has some hundred.
+/// Maximum number of descriptors read per process; QEMU has a few hundred.
 const MOST: usize = 1 << 16;
 
 /// The relevant descriptors of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors {
-    /// KVM virtual machines.
+    /// Descriptors of KVM virtual machines.
     pub kvm: Vec<u32>,
-    /// KVM vCPUs: vCPU number by descriptor.
+    /// vCPU number by descriptor of the KVM vCPU.
     pub vcpus: BTreeMap<u32, u32>,
     /// Descriptors of each tap and macvtap.
     pub taps: BTreeMap<Opened, Vec<u32>>,
@@ -23,11 +23,11 @@ pub struct Descriptors {
     pub vhost_vsock: Vec<u32>,
     /// IOMMU groups of passed-through devices (`/dev/vfio/N`).
     pub vfio_groups: BTreeSet<u32>,
-    /// Passed-through devices opened without their group (iommufd, `/dev/vfio/devices/vfioN`): `vfioN`.
+    /// Names, `vfioN`, of passed-through devices opened without their group (iommufd, `/dev/vfio/devices/vfioN`).
     pub vfio_devices: BTreeSet<String>,
 }
 
-/// A tap or macvtap, as identified by its descriptors.
+/// A tap or macvtap, as identified by a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opened {
     /// Name of the tap.
@@ -40,11 +40,11 @@ impl Descriptors {
     /// Reads the descriptors of a process.
     ///
     /// # Errors
-    /// If /proc does not permit it.
+    /// /proc does not permit it.
     pub fn read(root: &Root, pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
         for fd in root.numbers(&format!("proc/{pid}/fd"), MOST)? {
-            // Closed meanwhile.
+            // The descriptor was closed meanwhile.
             let Ok(target) = root.link(&format!("proc/{pid}/fd/{fd}")) else { continue };
             found.note(root, pid, fd, &target);
         }
@@ -64,7 +64,7 @@ impl Descriptors {
         if let Some(path) = target.strip_prefix("/dev/vfio/") {
             match path.strip_prefix("devices/") {
                 Some(device) => drop(self.vfio_devices.insert(device.to_owned())),
-                // Not `vfio`, the container of all groups.
+                // `vfio`, the container of all groups, is not a number and so is left out.
                 None => self.vfio_groups.extend(path.trim_start_matches("noiommu-").parse::<u32>()),
             }
             return;
@@ -72,11 +72,11 @@ impl Descriptors {
         let Some(name) = target.strip_prefix('/').and_then(|path| path.rsplit('/').next()) else { return };
         let is_device = || {
             let meta = fs::metadata(root.path(&format!("proc/{pid}/fd/{fd}")));
-            // Unreadable files (in the record of another machine) are accepted.
+            // Files that cannot be examined, e.g. in the record of another machine, are accepted.
             meta.map_or(true, |meta| meta.file_type().is_char_device())
         };
         match name {
-            // Only tun descriptors name an interface in fdinfo (drivers/net/tun.c, tun_chr_show_fdinfo).
+            // Of these devices, only tun names its interface in fdinfo (drivers/net/tun.c, tun_chr_show_fdinfo).
             "tun" => {
                 let info = root.text(&format!("proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
                 let device = info.lines().find_map(|line| line.strip_prefix("iff:")).map(str::trim);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Reason why the search for guests is impossible.
+/// Why guests cannot be searched for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// /proc cannot be read.

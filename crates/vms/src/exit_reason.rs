@@ -1,21 +1,22 @@
-//! Names of VM exit reasons by vendor and number, as printed by the kernel and `perf kvm stat`.
+//! Names of VM exit reasons by vendor and number, as printed by the kernel and by `perf kvm stat`.
 
 use std::{borrow::Cow, collections::HashMap, fs, path::Path, sync::OnceLock};
 
-/// Instruction set of a reason's number, as in KVM's tracepoint: Intel VMX.
+/// Instruction set to which a reason's number belongs, as in KVM's tracepoint: Intel VMX.
 pub const VMX: u32 = 1;
-/// AMD SVM.
+/// Instruction set: AMD SVM.
 pub const SVM: u32 = 2;
-/// ARM exception classes. KVM's tracepoint on ARM has no such number; latpath's programs set it.
+/// Instruction set: ARM, where reasons are exception classes. KVM's ARM tracepoint has no such field; latpath's
+/// programs set it.
 pub const ARM: u32 = 3;
-/// Flag of ARM exits other than traps, whose low bits are the exception code.
+/// Flag for ARM exits other than traps; the low bits are then the exception code.
 const ARM_NO_TRAP: u32 = 0x100;
-/// ARM exception code of a trap.
+/// ARM exception code for a trap.
 const ARM_TRAP: u32 = 2;
-/// Maximum size of the kernel's description, bytes.
+/// Maximum size of the kernel's description of its tracepoint, bytes.
 const MOST_BYTES: u64 = 1 << 16;
 
-/// Name of a reason as of Linux 6.18.
+/// Name of a reason, as of Linux 6.18.
 pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
     let table = match isa {
         VMX => VMX_NAMES,
@@ -26,15 +27,15 @@ pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
     table.iter().find(|(of, _)| *of == number(isa, reason)).map(|(_, name)| *name)
 }
 
-/// Name of a recorded reason, on this or another machine. Numbers have one meaning per vendor, so the running kernel's
-/// name is used for numbers newer than the table.
+/// Name of a reason recorded on this or another machine. The numbers mean the same on all machines of a vendor, so the
+/// running kernel's names are used for numbers newer than the table.
 pub fn recorded_name(isa: u32, reason: u32) -> Option<&'static str> {
     static KERNEL: OnceLock<Names> = OnceLock::new();
     let newer = || KERNEL.get_or_init(Names::of_kernel).0.get(&(isa, number(isa, reason))).map(String::as_str);
     name(isa, reason).or_else(newer)
 }
 
-/// The reason without the upper bits, which on Intel describe a failed entry.
+/// The reason without its upper bits, which on Intel describe a failed VM entry.
 fn number(isa: u32, reason: u32) -> u32 {
     if isa == VMX {
         reason & 0xffff
@@ -43,12 +44,12 @@ fn number(isa: u32, reason: u32) -> u32 {
     }
 }
 
-/// Whether the guest was idle.
+/// Whether the reason is that the guest became idle.
 pub fn is_halt(isa: u32, reason: u32) -> bool {
     matches!((isa, number(isa, reason)), (VMX, 12) | (SVM, 0x78 | 0xa6) | (ARM, 0x01))
 }
 
-/// Names of reasons in the running kernel, completed by [`name`].
+/// Names of reasons from the running kernel; [`name`] supplies the others.
 #[derive(Clone, Debug, Default)]
 pub struct Names(HashMap<(u32, u32), String>);
 
@@ -64,8 +65,8 @@ impl Names {
         text.map_or_else(Self::default, |text| Self::parse(&text))
     }
 
-    /// Parses a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, {
-    /// 0x040 + 0, "DE excp" }, …)`; on ARM, of `__print_symbolic(REC->ret, { 0, "IRQ" }, …), …,
+    /// Parses a format like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, {
+    /// 0x040 + 0, "DE excp" }, …)`; on ARM, like `__print_symbolic(REC->ret, { 0, "IRQ" }, …), …,
     /// __print_symbolic(REC->esr_ec, { (0x00), "UNKNOWN" }, …)`.
     fn parse(format: &str) -> Self {
         let mut names = HashMap::new();
@@ -74,7 +75,7 @@ impl Names {
         let number_in = |list: usize, number: u32| match (is_arm, list) {
             (false, 0) => Some((VMX, number)),
             (false, _) => Some((SVM, number)),
-            // The second list has the trapped exceptions.
+            // Traps are left out of the first list, because the second list names their exception classes.
             (true, 0) => (number != ARM_TRAP).then_some((ARM, ARM_NO_TRAP | number.min(0xff))),
             (true, _) => Some((ARM, number)),
         };
@@ -91,7 +92,7 @@ impl Names {
         Self(names)
     }
 
-    /// Name of a reason, or else its number.
+    /// Name of a reason; its number if the name is unknown.
     pub fn get(&self, isa: u32, reason: u32) -> Cow<'_, str> {
         match (self.0.get(&(isa, number(isa, reason))), name(isa, reason)) {
             (Some(name), _) => Cow::Borrowed(name),
@@ -101,7 +102,7 @@ impl Names {
     }
 }
 
-/// `0x040 + 1`, `12`, `-1`, `(0x3CUL)`.
+/// Parses a number or sum, e.g. `0x040 + 1`, `12`, `-1`, `(0x3CUL)`.
 fn sum(text: &str) -> Option<u32> {
     let number = |word: &str| match word.trim_matches(|c: char| c.is_whitespace() || "()UL".contains(c)) {
         word if word.starts_with("0x") => u32::from_str_radix(&word[2..], 16).ok(),

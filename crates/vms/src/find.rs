@@ -1,4 +1,4 @@
-//! The search for guests: all processes, by their descriptors and their executable.
+//! The search for guests: examines the descriptors and the executable of every process.
 
 use crate::{
     command_line::{name_of_other, CommandLine, Netdev},
@@ -26,55 +26,55 @@ use std::{io, path::Path};
 /// Maximum number of processes (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
 
-/// The guests of this machine at one moment.
+/// The guests on this machine at a point in time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Guests {
-    /// Guests in order of process number.
+    /// Guests in order of process ID.
     pub vms: Vec<Vm>,
-    /// CPUs without load balancing (`isolcpus=`, isolated cpuset partitions).
+    /// CPUs excluded from scheduler load balancing (`isolcpus=`, isolated cpuset partitions).
     #[schemars(with = "String")]
     pub isolated_cpus: Cpus,
-    /// Interrupts of passed-through devices that the CPUs posted; `None` if no guest has such a device, or this CPU
-    /// does not count them.
+    /// Interrupts of passed-through devices that the CPUs posted; `None` if no guest has such a device, or the CPU does
+    /// not count them.
     #[serde(default)]
     pub posted_interrupts: Option<PostedInterrupts>,
-    /// Sentences for the user on information that could not be read, with reasons.
+    /// Sentences for the user about information that could not be read, and why.
     pub unseen: Vec<String>,
 }
 
 impl Guests {
-    /// The guest of a tap or macvtap, by namespace and device index.
+    /// The guest that uses a tap or macvtap, by namespace and device index.
     pub fn vm_of_ifindex(&self, netns: Inode, ifindex: u32) -> Option<&Vm> {
         let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.ifindex == Some(ifindex));
         self.vms.iter().find(is)
     }
 
-    /// The guest of a tap or macvtap, by namespace and name.
+    /// The guest that uses a tap or macvtap, by namespace and name.
     pub fn vm_of_tap(&self, netns: Inode, device: &str) -> Option<&Vm> {
         let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.device == device);
         self.vms.iter().find(is)
     }
 
-    /// Guest and role of a thread; `None` for other threads.
+    /// The guest to which a thread belongs, and the thread with its role; `None` for other threads.
     pub fn role_of_tid(&self, tid: u32) -> Option<(&Vm, &Thread)> {
         self.vms.iter().find_map(|vm| vm.threads.iter().find(|thread| thread.tid == tid).map(|thread| (vm, thread)))
     }
 }
 
-/// Finds the guests of this machine. Takes some milliseconds: a microsecond per descriptor, and a few repetitions for
-/// busy vCPUs.
+/// Finds the guests on this machine. Takes some milliseconds: a microsecond per descriptor, and a few retries for busy
+/// vCPUs.
 ///
-/// Guests that start or end during the search may be missed, without an error. [`Guests::unseen`] lists information that
-/// this user may not read.
+/// Guests that start or end during the search may be missed, without an error. [`Guests::unseen`] lists information
+/// that this user may not read.
 ///
 /// # Errors
-/// If /proc cannot be read.
+/// /proc cannot be read.
 pub fn find() -> Result<Guests, Error> {
     let own = Netns::own().ok().map(|netns| netns.inode());
     let namespaces = std::cell::OnceCell::new();
     let all = || namespaces.get_or_init(Netns::all);
     let ask = |inode: Inode| interfaces(all().get(&inode)?).ok();
-    // Own namespace first.
+    // The own namespace comes first.
     let others = || all().keys().copied().filter(|inode| Some(*inode) != own);
     let all = || own.into_iter().chain(others()).collect();
     let ports = std::cell::OnceCell::new();
@@ -86,7 +86,7 @@ pub fn find() -> Result<Guests, Error> {
     Ok(found)
 }
 
-/// [`find`] under a given root directory.
+/// As [`find`], for a given root directory.
 pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Guests, Error> {
     let processes = root.numbers("proc", MOST_PROCESSES).map_err(Error::NoProc)?;
     let mut found = Guests { isolated_cpus: isolated(root), ..Guests::default() };
@@ -134,7 +134,7 @@ fn adopt(root: &Root, tid: u32, stat: &Stat, isolated: &Cpus, vms: &mut [Vm]) {
     for vm in vms {
         let owner = |number: u32| vm.threads.iter().any(|thread| thread.tid == number);
         if let Some(mut thread) = threads::of_kernel(root, tid, stat.clone(), owner, isolated) {
-            // With a vsock, two workers have the same name.
+            // Unless there is a vsock device: its worker has the same name.
             if thread.role == Role::Vhost && vm.vhost_vsock == 0 {
                 thread.serves = only_tap(vm.taps.iter());
             }
@@ -144,7 +144,7 @@ fn adopt(root: &Root, tid: u32, stat: &Stat, isolated: &Cpus, vms: &mut [Vm]) {
     }
 }
 
-/// The NICs of a command line that are served over vhost-user.
+/// The NICs on a command line that are served over vhost-user.
 fn vhost_user(line: &CommandLine) -> Vec<VhostUser> {
     let of = |netdev: &Netdev| {
         let socket = line.sockets.iter().find(|socket| Some(&socket.id) == netdev.chardev.as_ref());
@@ -170,7 +170,7 @@ fn vm(
     let kvm = descriptors.as_ref().is_some_and(|d| !d.kvm.is_empty());
     let line = root.text(&format!("proc/{pid}/cmdline"))?;
     let executable = root.link(&format!("proc/{pid}/exe"));
-    // Prefers the executable to the process's own text, which is the fallback.
+    // The executable's path is preferred to the argument, which the process can change.
     let path = executable.as_deref().unwrap_or_else(|_| line.split('\0').next().unwrap_or_default());
     let program = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
     let is_qemu = program.starts_with("qemu-system-") || program == "qemu-kvm";
@@ -179,13 +179,14 @@ fn vm(
     }
     let other_name = if is_qemu { None } else { name_of_other(program, &line) };
     let line = if is_qemu { CommandLine::parse(&line) } else { CommandLine::default() };
-    // libvirt queries capabilities from a QEMU without a machine, which is no guest.
+    // libvirt queries capabilities with a QEMU that has no machine; it is not a guest.
     if line.machine.as_deref() == Some("none") {
         return None;
     }
     let accel = match &descriptors {
         Some(_) if kvm => Accel::Kvm,
-        // Without KVM, the guest is emulated, unless it requested an accelerator without such a mark.
+        // Without KVM, the guest is emulated, unless it requested an accelerator that cannot be recognised by a
+        // descriptor.
         Some(_) if line.accelerators.iter().all(|a| matches!(a.as_str(), "tcg" | "kvm")) => Accel::Tcg,
         _ => Accel::Unknown,
     };
@@ -194,7 +195,7 @@ fn vm(
     let netns = netns.and_then(|link| link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok());
     let guest = Guest { pid, accel, descriptors: &descriptors, domain };
     let threads = threads::of_process(root, &guest, isolated);
-    // `None` if the process has ended.
+    // There are no threads if the process has ended.
     threads.first()?;
     let taps = taps(&descriptors, &line, domain, netns, devices);
     let threads: Vec<Thread> = threads
@@ -206,7 +207,7 @@ fn vm(
     let seen_vcpus = || Some(count(threads.iter().filter(|t| t.role == Role::Vcpu).count())).filter(|n| *n > 0);
     let program = plain(program);
     let owner = Owner::of(root, pid);
-    // A scope of systemd-machined has the name, even where libvirt's own files are hidden.
+    // A systemd-machined scope contains the VM's name even if libvirt's files are not accessible.
     let of_scope = || Some(owner.as_ref().filter(|owner| matches!(owner, Owner::Machine(_)))?.name());
     let name = domain.and_then(|d| d.name.clone()).or(line.name.clone()).or(other_name).or_else(of_scope);
     Some(Vm {
@@ -231,8 +232,8 @@ fn vm(
     })
 }
 
-/// The device of a vhost worker. Up to Linux 6.3 its descriptor is unknown, so only a guest with a single vhost device
-/// is unambiguous, see [`adopt`].
+/// The device served by a vhost worker. Up to Linux 6.3 the worker's descriptor is unknown, so the device is known only
+/// in a guest with a single vhost device; see [`adopt`].
 fn served(descriptors: &Descriptors, taps: &[(Tap, Vec<u32>)], role: Role, fd: Option<u32>) -> Option<String> {
     let fd = fd.filter(|_| role == Role::Vhost)?;
     if descriptors.vhost_vsock.contains(&fd) {
@@ -243,14 +244,14 @@ fn served(descriptors: &Descriptors, taps: &[(Tap, Vec<u32>)], role: Role, fd: O
     by_fd().or_else(|| only_tap(taps.iter().map(|(tap, _)| tap)).filter(|_| is_net))
 }
 
-/// The tap that vhost serves, if there is only one.
+/// The tap that vhost serves; `None` if there are several.
 fn only_tap<'a>(taps: impl Iterator<Item = &'a Tap>) -> Option<String> {
     let mut served = taps.filter(|tap| tap.vhost != Some(false));
     let only = served.next()?;
     served.next().is_none().then(|| only.device.clone())
 }
 
-/// CPUs without load balancing: by `isolcpus=`, and by cpuset partitions (from Linux 6.7 on).
+/// CPUs excluded from scheduler load balancing, by `isolcpus=` or, since Linux 6.7, by cpuset partitions.
 fn isolated(root: &Root) -> Cpus {
     let files = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
     let mut isolated = Cpus::default();

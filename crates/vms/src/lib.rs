@@ -1,5 +1,5 @@
 //! Finds virtual machines on this host by their properties rather than by names: processes that hold a KVM virtual
-//! machine or execute QEMU; taps and macvtaps by descriptors; vhost workers by the kernel's flags and their owner; vCPU
+//! machine or execute QEMU; taps and macvtaps by descriptors; vhost workers by kernel flags and their owner; vCPU
 //! threads by the system call that runs them.
 //!
 //! ```no_run
@@ -10,7 +10,7 @@
 //! # Ok::<(), latpath_vms::Error>(())
 //! ```
 //!
-//! Text of other processes (names, arguments) is bounded and stripped of control codes.
+//! The length of other processes' texts (names, arguments) is limited, and control codes are removed from them.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod by_machine;

@@ -9,24 +9,25 @@ const FOLDER: &str = "run/libvirt/qemu";
 /// Maximum number of guests.
 const MOST: usize = 4096;
 
-/// A guest of libvirt.
+/// A libvirt guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Domain {
     pub name: Option<String>,
     pub uuid: Option<String>,
-    /// MAC addresses of the guest's NICs by host device, hotplugged NICs included.
+    /// MAC addresses of the guest's NICs by host device, including hotplugged NICs.
     pub macs: HashMap<String, String>,
-    /// vCPU number by thread.
+    /// vCPU number by TID.
     pub vcpus: HashMap<u32, u32>,
 }
 
-/// Running guests of libvirt by process. Empty without libvirt, or without permission.
+/// Running libvirt guests by process ID. Empty without libvirt or without permission.
 pub fn domains(root: &Root) -> HashMap<u32, Domain> {
     let names = root.names(FOLDER, MOST).into_iter().filter(|name| name.ends_with(".xml"));
     names.filter_map(|name| domain(&root.text(&format!("{FOLDER}/{name}"))?)).collect()
 }
 
-/// Reads a status file (libvirt's src/qemu/qemu_domain.c, qemuDomainObjPrivateXMLFormat): `domstatus` around `domain`.
+/// Parses a status file (libvirt's src/qemu/qemu_domain.c, qemuDomainObjPrivateXMLFormat): a `domstatus` element that
+/// contains `domain`.
 fn domain(text: &str) -> Option<(u32, Domain)> {
     let document = Document::parse(text).ok()?;
     let status = document.root_element();
@@ -51,21 +52,21 @@ fn domain(text: &str) -> Option<(u32, Domain)> {
     Some((pid, found))
 }
 
-/// CPUs and priorities that libvirt gives a guest's threads at each start (`cputune` of its definition).
+/// CPUs and priorities that libvirt assigns to a guest's threads at each start (`cputune` in its definition).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cputune {
-    /// vCPU number and CPUs, as libvirt has them.
+    /// vCPU number, and CPUs in libvirt's notation.
     pub vcpus: Vec<(u32, String)>,
     /// CPUs of QEMU's other threads.
     pub emulator: Option<String>,
-    /// vCPUs, scheduler and priority: `0-1`, `fifo 1`.
+    /// vCPUs, and scheduler with priority: `0-1`, `fifo 1`.
     pub schedulers: Vec<(String, String)>,
     /// Whether the guest's memory is locked.
     pub locked: bool,
 }
 
 /// Reads the persistent definition of a guest, `/etc/libvirt/qemu/NAME.xml`, or else its status file; both are readable
-/// only by root. `None` without libvirt, without permission, or for a name that is no file's.
+/// only by root. `None` without libvirt, without permission, or if the name cannot be a file name.
 pub fn cputune(root: &Root, name: &str) -> Option<Cputune> {
     if name.contains('/') {
         return None;

@@ -1,4 +1,4 @@
-//! Other threads that may run on a guest's CPUs.
+//! Finds other threads that may run on a guest's CPUs.
 
 use crate::vm::{Thread, Vm};
 use latpath_linux::{
@@ -8,15 +8,15 @@ use latpath_linux::{
 
 const MOST_THREADS: usize = 1 << 16;
 
-/// Marks threads with exclusive CPUs. Kernel threads do not count as neighbours, because each CPU has some; vhost
-/// workers do, because they work for a guest.
+/// Marks threads that have their CPUs to themselves. Kernel threads do not count as neighbours, because each CPU has
+/// some; vhost workers do, because they work for a guest.
 pub fn mark_alone(root: &Root, processes: &[u32], vms: &mut [Vm]) {
     let ours: Vec<(u32, Cpus)> =
         vms.iter().flat_map(|vm| &vm.threads).map(|thread| (thread.tid, thread.cpus_allowed.clone())).collect();
     let mut left: Vec<&mut Thread> = vms.iter_mut().flat_map(|vm| &mut vm.threads).collect();
     left.retain(|thread| !ours.iter().any(|(tid, cpus)| *tid != thread.tid && cpus.overlaps(&thread.cpus_allowed)));
     for pid in processes {
-        // Without pinning, the first process ends the search.
+        // Without pinning, the search ends at the first process.
         if left.is_empty() {
             return;
         }

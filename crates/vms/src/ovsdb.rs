@@ -1,5 +1,5 @@
-//! Finds the Open vSwitch bridge of a port. The kernel has one datapath for all bridges; ovsdb-server has the bridges,
-//! and answers on a socket (RFC 7047).
+//! Finds the Open vSwitch bridge of a port. The kernel has a single datapath for all bridges; ovsdb-server, which
+//! answers on a socket (RFC 7047), has the assignment to bridges.
 
 use crate::text::plain;
 use latpath_linux::proc::Root;
@@ -14,24 +14,23 @@ use std::{
 
 const SOCKETS: [&str; 2] = ["run/openvswitch/db.sock", "var/run/openvswitch/db.sock"];
 const LIMIT: Duration = Duration::from_millis(300);
-/// Maximum size of an answer, bytes; a database of 10,000 ports takes a tenth of it.
+/// Maximum size of an answer, bytes; a database with 10,000 ports takes a tenth of it.
 const MOST_BYTES: usize = 16 << 20;
 
-/// Bridge of each port, by device. Empty without Open vSwitch, or without an answer. As for Open vSwitch's own
-/// programs,
-/// `OVS_RUNDIR` overrides the default directory.
+/// Bridge of each port, by device. Empty without Open vSwitch, or without an answer. As with Open vSwitch's own
+/// programs, `OVS_RUNDIR` overrides the default directory.
 pub fn bridges(root: &Root) -> HashMap<String, String> {
     let tables =
         [("Bridge", &["name", "ports"][..]), ("Port", &["_uuid", "interfaces"]), ("Interface", &["_uuid", "name"])];
     ask(root, &tables).map(|answer| read(&answer)).unwrap_or_default()
 }
 
-/// Configuration of Open vSwitch, from its database.
+/// Configuration of Open vSwitch, as stored in its database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OvsConfig {
-    /// Name and datapath type of each bridge: `system` is the kernel's datapath, `netdev` that of user space.
+    /// Name and datapath type of each bridge: `system` for the kernel's datapath, `netdev` for that in user space.
     pub bridges: Vec<(String, String)>,
-    /// `other_config` of the switch: `pmd-cpu-mask`, `dpdk-init`, `n-handler-threads`…
+    /// `other_config` of the switch, e.g. `pmd-cpu-mask`, `dpdk-init` or `n-handler-threads`.
     pub other_config: Vec<(String, String)>,
 }
 
@@ -56,7 +55,7 @@ fn config(answer: &Value) -> OvsConfig {
     OvsConfig { bridges, other_config: maps.filter_map(pair).collect() }
 }
 
-/// Asks the first socket that answers for columns of tables.
+/// Queries columns of tables from the first socket that answers.
 fn ask(root: &Root, tables: &[(&str, &[&str])]) -> Option<Value> {
     let chosen = std::env::var_os("OVS_RUNDIR").map(|folder| Path::new(&folder).join("db.sock"));
     let defaults = SOCKETS.into_iter().map(|path| root.path(path));
@@ -81,7 +80,7 @@ fn transact(mut socket: UnixStream, tables: &[(&str, &[&str])]) -> Option<Value>
         if answer.len() > MOST_BYTES {
             return None;
         }
-        // A complete answer ends with a brace and can be parsed; there is no other end mark.
+        // An answer has no end mark: it is complete if it ends with a brace and can be parsed.
         if answer.ends_with(b"}") {
             if let Ok(whole) = serde_json::from_slice::<Value>(&answer) {
                 return Some(whole);
@@ -90,7 +89,7 @@ fn transact(mut socket: UnixStream, tables: &[(&str, &[&str])]) -> Option<Value>
     }
 }
 
-/// Joins the three tables: bridge → ports → interfaces.
+/// Joins the tables of bridges, ports and interfaces.
 fn read(answer: &Value) -> HashMap<String, String> {
     let rows = |table: usize| answer["result"][table]["rows"].as_array().into_iter().flatten();
     let id = |row: &'_ Value| ids(&row["_uuid"]).into_iter().next();
@@ -109,7 +108,7 @@ fn read(answer: &Value) -> HashMap<String, String> {
     bridges
 }
 
-/// RFC 7047, 5.1: `["uuid", "…"]`, or `["set", [["uuid", "…"], …]]`.
+/// Parses UUIDs (RFC 7047, 5.1): `["uuid", "…"]`, or `["set", [["uuid", "…"], …]]`.
 fn ids(value: &Value) -> Vec<String> {
     let one = |value: &Value| (value[0] == "uuid").then(|| value[1].as_str().map(str::to_owned)).flatten();
     if value[0] == "set" {

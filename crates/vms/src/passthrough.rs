@@ -1,5 +1,5 @@
-//! Devices that a guest drives by itself (VFIO), with the host's view of them: their NIC's counters, their interrupts,
-//! and whether hardware delivers these interrupts.
+//! Devices that a guest drives itself (VFIO), as seen by the host: their NIC's counters, their interrupts, and whether
+//! hardware delivers these interrupts to the guest.
 
 use crate::{descriptors::Descriptors, text::plain, vm::Vm};
 use latpath_linux::{
@@ -12,30 +12,30 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum devices of an IOMMU group, interrupts of a device, and functions of a NIC that are read.
+/// Maximum number of devices read per IOMMU group, interrupts per device, and functions per NIC.
 const MOST: usize = 4096;
 /// Class of network controllers (PCI Code and ID Assignment Specification).
 const NETWORK: &str = "0x02";
-/// Bit of posted interrupts in the capabilities of Intel's IOMMU (drivers/iommu/intel/iommu.h, `cap_pi_support`).
+/// Bit in the capabilities of Intel's IOMMU for posted interrupts (drivers/iommu/intel/iommu.h, `cap_pi_support`).
 const INTEL_POSTING: u64 = 1 << 59;
-/// Bits of a virtual APIC for guests in the features of AMD's IOMMU (drivers/iommu/amd/amd_iommu_types.h, `FEATURE_GA`,
-/// `FEATURE_GAM_VAPIC`).
+/// Bits in the features of AMD's IOMMU for a virtual APIC for guests (drivers/iommu/amd/amd_iommu_types.h,
+/// `FEATURE_GA`, `FEATURE_GAM_VAPIC`).
 const AMD_POSTING: u64 = 1 << 7 | 1 << 21;
 
-/// A PCI device that the guest drives by itself: its packets pass no network device of the host.
+/// A PCI device that the guest drives itself: its packets do not pass through any network device of the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Passthrough {
-    /// PCI address: `0000:03:10.1`.
+    /// PCI address, e.g. `0000:03:10.1`.
     pub address: String,
-    /// Numbers of vendor and device: `8086:1520`.
+    /// Vendor and device ID, e.g. `8086:1520`.
     pub id: String,
     /// Whether it is a network controller.
     pub is_nic: bool,
-    /// IOMMU group; `None` if the process has opened the device without one (iommufd).
+    /// IOMMU group; `None` if the process opened the device without one (iommufd).
     pub iommu_group: Option<u32>,
-    /// NUMA node; `None` if it has none, or is unknown.
+    /// NUMA node; `None` if it has none, or if the node is unknown.
     pub numa_node: Option<u32>,
-    /// The NIC, if the device is one of its virtual functions (SR-IOV).
+    /// Its NIC, if the device is a virtual function (SR-IOV).
     pub function_of: Option<FunctionOf>,
     /// Its interrupts on the host.
     pub interrupts: Vec<DeviceInterrupt>,
@@ -47,18 +47,17 @@ pub struct Passthrough {
 /// The NIC of a virtual function, and its settings and counters there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FunctionOf {
-    /// PCI address of the NIC.
+    /// PCI address of the NIC's physical function.
     pub address: String,
-    /// The NIC's network device; `None` if it has none, or is in another namespace.
+    /// The NIC's network device; `None` if it has none, or if the device is in another namespace.
     pub device: Option<String>,
-    /// Number of the virtual function.
+    /// Index of the virtual function.
     pub number: u32,
-    /// Address of the guest's NIC, if the host sets it.
+    /// MAC address of the guest's NIC, if the host sets it.
     pub guest_mac: Option<String>,
     /// VLAN whose tag the NIC adds and removes.
     pub vlan: Option<u32>,
-    /// Packets that the guest received and sent, and packets dropped in both directions, since the function's creation;
-    /// `None` if the driver does not count.
+    /// Packets received, sent and dropped since the function's creation; `None` if the driver does not count them.
     pub counters: Option<FunctionCounts>,
 }
 
@@ -80,33 +79,33 @@ pub struct FunctionCounts {
 pub struct DeviceInterrupt {
     /// Its number.
     pub number: u32,
-    /// Its name: `vfio-msix[0]`.
+    /// Its name, e.g. `vfio-msix[0]`.
     pub name: String,
-    /// Times that it interrupted the host since it was set up. A posted interrupt does not.
+    /// How often it has interrupted the host since it was set up. A posted interrupt does not interrupt the host.
     pub count: u64,
     /// CPUs to which the host's kernel sends it.
     #[schemars(with = "String")]
     pub cpus: Cpus,
 }
 
-/// Interrupts of all guests that this host's CPUs posted, since boot.
+/// Interrupts that this host's CPUs have posted to any guest since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PostedInterrupts {
-    /// Notifications of a CPU that did not run the vCPU's guest at that moment.
+    /// Notifications to a CPU that was not running the vCPU's guest at that moment.
     pub notifications: u64,
-    /// Wake-ups of vCPUs that slept.
+    /// Wake-ups of vCPUs that were asleep.
     pub wake_ups: u64,
 }
 
-/// The CPUs' counts of posted interrupts; `None` on CPUs without such counts (AMD, ARM).
+/// The CPUs' counts of posted interrupts; `None` if the CPUs have no such counters (AMD, ARM).
 pub fn posted(root: &Root) -> Option<PostedInterrupts> {
     let text = root.text("proc/interrupts")?;
     let of = |name: &str| lines(&text).find(|line| line.label == name).map(|line| line.count);
     Some(PostedInterrupts { notifications: of("PIN")?, wake_ups: of("PIW")? })
 }
 
-/// The interrupts of a device that vfio-pci has set up (drivers/vfio/pci/vfio_pci_intrs.c):
-/// `vfio-msix[0](0000:03:10.1)`.
+/// The interrupts of a device that vfio-pci has set up, e.g. `vfio-msix[0](0000:03:10.1)`
+/// (drivers/vfio/pci/vfio_pci_intrs.c).
 fn interrupts(root: &Root, text: &str, address: &str) -> Vec<DeviceInterrupt> {
     let behind = format!("({address})");
     let of = |InterruptLine { label, count, words }: InterruptLine| {
@@ -130,7 +129,7 @@ fn posting(root: &Root, address: &str) -> Option<bool> {
     let iommu = iommu.rsplit('/').next()?;
     let word = |file: &str| {
         let text = root.text(&format!("sys/class/iommu/{iommu}/{file}"))?;
-        // Since Linux 6.7, AMD's has a second word behind a colon.
+        // Since Linux 6.7, AMD's file has a second word after a colon.
         u64::from_str_radix(text.trim().split(':').next()?, 16).ok()
     };
     let is_on =
@@ -142,7 +141,7 @@ fn posting(root: &Root, address: &str) -> Option<bool> {
     Some(features & AMD_POSTING == AMD_POSTING && is_on("kvm_amd/parameters/avic")?)
 }
 
-/// The NIC of a virtual function.
+/// The NIC to which a virtual function belongs.
 fn function_of(root: &Root, address: &str) -> Option<FunctionOf> {
     let last = |target: String| target.rsplit('/').next().map(str::to_owned);
     let nic = last(root.link(&format!("sys/bus/pci/devices/{address}/physfn")).ok()?)?;
@@ -169,14 +168,14 @@ fn device(root: &Root, address: &str, group: Option<u32>, interrupts_text: &str)
     }
 }
 
-/// Whether a VFIO driver has the device: a group may also have bridges, and unused devices.
+/// Whether a VFIO driver is bound to the device: a group may also contain bridges and unused devices.
 fn is_of_vfio(root: &Root, address: &str) -> bool {
     root.link(&format!("sys/bus/pci/devices/{address}/driver"))
         .is_ok_and(|driver| driver.rsplit('/').next().is_some_and(|name| name.contains("vfio")))
 }
 
-/// The passed-through devices of a process. `named`: the addresses on its command line; of a group that has several
-/// devices, only these are its own.
+/// The passed-through devices of a process. `named` are the addresses on its command line: if a group contains some of
+/// them, only these belong to the process.
 pub fn devices(root: &Root, descriptors: &Descriptors, named: &[String]) -> Vec<Passthrough> {
     let mut found: BTreeMap<String, Option<u32>> = BTreeMap::new();
     for group in &descriptors.vfio_groups {
@@ -200,7 +199,7 @@ pub fn devices(root: &Root, descriptors: &Descriptors, named: &[String]) -> Vec<
     found.into_iter().map(|(address, group)| device(root, &address, group, &text)).collect()
 }
 
-/// Adds the settings and counters of virtual functions, from the drivers of their NICs in this network namespace.
+/// Adds the settings and counters of virtual functions, queried from the drivers of NICs in this network namespace.
 pub fn ask_nics(vms: &mut [Vm]) {
     let functions = vms.iter_mut().flat_map(|vm| &mut vm.passthrough).filter_map(|one| one.function_of.as_mut());
     let Ok(own) = Netns::own() else { return };

@@ -1,5 +1,5 @@
-//! The programs at the other ends of guests' vhost-user sockets: the kernel lists unix sockets with their peers
-//! (sock_diag(7)), and descriptors name their sockets.
+//! Finds the programs at the other ends of guests' vhost-user sockets: the kernel lists unix sockets with their peers
+//! (sock_diag(7)), and processes' descriptors identify their sockets.
 
 use crate::{
     text::plain,
@@ -26,8 +26,8 @@ const MOST_DESCRIPTORS: usize = 1 << 16;
 /// A unix socket: its path, if it has one, and the inode number of its peer.
 type UnixSocket = (Option<String>, Option<u32>);
 
-/// Names the programs that serve the guests' NICs. None are found without permission, or if the kernel would have to load
-/// a module.
+/// Finds the programs that serve the guests' NICs. None are found without permission, or if the kernel would have to
+/// load a module.
 pub fn find(root: &Root, vms: &mut [Vm]) {
     if vms.iter().all(|vm| vm.vhost_user.is_empty()) || would_load_module("unix_diag") {
         return;
@@ -45,7 +45,7 @@ pub fn find(root: &Root, vms: &mut [Vm]) {
     }
 }
 
-/// The peer of the process's socket at this path. The end that was accepted has the path as its name.
+/// The peer of the process's socket with this path. Only the accepted end of a connection has the path as its name.
 fn other_end(own: &[u32], sockets: &HashMap<u32, UnixSocket>, path: &str) -> Option<u32> {
     let is_at = |inode: &u32| sockets.get(inode).is_some_and(|(name, _)| name.as_deref() == Some(path));
     own.iter().find_map(|inode| {
@@ -57,7 +57,7 @@ fn other_end(own: &[u32], sockets: &HashMap<u32, UnixSocket>, path: &str) -> Opt
 /// The unix sockets that belong to a namespace, by inode number.
 fn list(netns: &Netns) -> Option<Vec<(u32, UnixSocket)>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkSockDiag, "list unix sockets (sock_diag)").ok()?;
-    // struct unix_diag_req: family and protocol, states, inode, what to show, cookie.
+    // struct unix_diag_req: family and protocol, states, inode, requested information, cookie.
     let request: Vec<u8> = [nix::libc::AF_UNIX as u32, u32::MAX, 0, SHOW_NAME_AND_PEER, u32::MAX, u32::MAX]
         .into_iter()
         .flat_map(u32::to_ne_bytes)
@@ -84,7 +84,7 @@ fn inodes(root: &Root, pid: u32) -> Vec<u32> {
     descriptors.into_iter().filter_map(inode).collect()
 }
 
-/// The process of each socket.
+/// Process ID by inode number of each socket.
 fn all_owners(root: &Root) -> HashMap<u32, u32> {
     let processes = root.numbers("proc", MOST_PROCESSES).unwrap_or_default().into_iter();
     processes.flat_map(|pid| inodes(root, pid).into_iter().map(move |inode| (inode, pid))).collect()

@@ -1,5 +1,4 @@
-//! Tests of the search on records of real hosts: tests/data/linux-*.txt, with a link or a file of /proc and /sys per
-//! line.
+//! Tests the search on records of real hosts: tests/data/linux-*.txt, each line a link or a file in /proc or /sys.
 
 use crate::{
     find::{find_in, Guests},
@@ -24,7 +23,7 @@ struct Host {
 }
 
 impl Host {
-    /// Linux 6.1 or 6.12 with two KVM guests; see the first line of the record.
+    /// Unpacks the record of a host with Linux 6.1 or 6.12 and two KVM guests; see the record's first line.
     fn recorded(linux: &str) -> Self {
         let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/linux-{linux}.txt"));
         let host = Self { folder: TempDir::new().unwrap() };
@@ -93,7 +92,7 @@ impl Host {
     }
 }
 
-/// Threads with their roles.
+/// TID, role, vCPU number and identification method of each thread.
 fn roles(vm: &Vm) -> Vec<(u32, Role, Option<u32>, FoundBy)> {
     vm.threads.iter().map(|t| (t.tid, t.role, t.vcpu, t.found_by)).collect()
 }
@@ -149,7 +148,7 @@ fn a_vcpu_that_has_not_run_yet_is_known_by_its_name() {
         host.write(&format!("/sys/kernel/debug/kvm/216-10/vcpu{number}/pid"), "0\n");
         let stat = fs::read_to_string(host.path(&format!("/proc/216/task/{tid}/stat"))).unwrap();
         let (_, rest) = stat.split_once(") ").unwrap();
-        // Field 43 of the line is the guest's time, field 9 has the thread's flags.
+        // In stat, field 43 is the guest time, and field 9 contains the thread's flags.
         let mut words: Vec<&str> = rest.split(' ').collect();
         (words[43 - 3], words[9 - 3]) = ("0", "4194368");
         let name = format!("CPU {number}/KVM");
@@ -165,7 +164,7 @@ fn vhost_workers_are_kernel_threads_of_their_owner_up_to_6_3() {
     let (idle, busy) = Host::recorded("6.1").guests();
     let workers: Vec<_> = of_role(&idle, Role::Vhost).iter().map(|t| (t.tid, t.found_by, t.kernel)).collect();
     assert_eq!(workers, [(185, FoundBy::KernelThread, true), (192, FoundBy::KernelThread, true)]);
-    // The kernel does not show which of two workers serves the tap; a single one is unambiguous.
+    // With two workers, the kernel does not show which one serves the tap; a single worker is unambiguous.
     assert!(of_role(&idle, Role::Vhost).iter().all(|t| t.serves.is_none()));
     assert_eq!(of_role(&busy, Role::Vhost)[0].serves.as_deref(), Some("macvtap0"));
     let helpers: Vec<_> = of_role(&idle, Role::Kvm).iter().map(|t| t.comm.clone()).collect();
@@ -183,7 +182,7 @@ fn vhost_workers_are_threads_of_qemu_from_6_4_on() {
     assert_eq!(serve(&busy), [(229, by, "macvtap0".into())]);
 }
 
-/// KVM's page recovery thread is created by a vCPU's first run, and shows that system call for ever.
+/// KVM's page recovery thread is created during a vCPU's first run, and shows that system call forever.
 #[test]
 fn a_worker_of_the_kernel_in_a_vcpus_system_call_is_no_vcpu() {
     let (idle, busy) = Host::recorded("6.12").guests();
@@ -199,7 +198,7 @@ fn a_name_does_not_make_a_vhost_worker_or_a_vcpu() {
     let (idle, _) = host.guests();
     assert!(roles(&idle).contains(&(218, Role::Other, None, FoundBy::Nothing)));
     assert!(roles(&idle).contains(&(219, Role::Other, None, FoundBy::Nothing)));
-    // A kernel worker keeps its role with any name.
+    // A kernel worker keeps its role whatever its name.
     host.replace("/proc/216/task/220/stat", "(vhost-216)", "(x)");
     assert!(roles(&host.guests().0).contains(&(220, Role::Vhost, None, FoundBy::UserWorker)));
 }
@@ -290,7 +289,7 @@ fn a_host_without_guests_has_none() {
     assert_eq!(host.search().unwrap(), Guests::default());
 }
 
-/// A tree with a guest that drives function 2 of a NIC, in a group of its own.
+/// Adds a guest that drives function 2 of a NIC, in its own IOMMU group, to the host's files.
 fn with_a_virtual_function(host: &Host, pid: u32) {
     let link = |path: &str, target: &str| symlink(target, host.prepared(path)).unwrap();
     link(&format!("proc/{pid}/fd/400"), "/dev/vfio/vfio");
@@ -369,7 +368,7 @@ fn a_device_opened_without_its_group_is_found_and_others_of_a_group_are_not() {
     let (idle, busy) = host.guests();
     with_a_virtual_function(&host, idle.pid);
     let link = |path: &str, target: &str| symlink(target, host.prepared(path)).unwrap();
-    // A bridge, and a device that another driver has.
+    // The group also contains a bridge, and a device with a driver other than VFIO.
     link("sys/kernel/iommu_groups/12/devices/0000:03:01.0", "x");
     link("sys/bus/pci/devices/0000:03:01.0/driver", "../../../bus/pci/drivers/pcieport");
     link(&format!("proc/{}/fd/77", busy.pid), "/dev/vfio/devices/vfio0");

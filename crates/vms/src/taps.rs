@@ -1,4 +1,4 @@
-//! The devices of a guest's descriptors: namespace, bridge, queue length.
+//! The network devices behind a guest's descriptors: namespace, bridge, queue length.
 
 use crate::{
     command_line::{CommandLine, Netdev},
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 /// The devices of all namespaces, each read once on demand.
 pub struct Devices<'a> {
     ask: &'a dyn Fn(Inode) -> Option<Vec<Interface>>,
-    /// All namespaces, the own one first.
+    /// All namespaces, starting with this process's own.
     all: &'a dyn Fn() -> Vec<Inode>,
     known: HashMap<Inode, Vec<Interface>>,
     /// Looks up the Open vSwitch bridge of a port in its database.
@@ -33,8 +33,8 @@ impl<'a> Devices<'a> {
         self.known.entry(netns).or_insert_with(|| (self.ask)(netns).unwrap_or_default())
     }
 
-    /// Finds a device in the process's namespace, the own one, or any other. A tap's descriptor works across namespaces
-    /// and does not identify the namespace.
+    /// Finds a device in the namespace of the guest's process, in this process's own, or in any other. A tap's
+    /// descriptor works across namespaces and does not identify the namespace.
     fn find(&mut self, process: Option<Inode>, requested: impl Fn(&Interface) -> bool) -> Option<(Inode, Interface)> {
         let first = process.into_iter().find_map(|netns| self.find_in(netns, &requested));
         first.or_else(|| (self.all)().into_iter().find_map(|netns| self.find_in(netns, &requested)))
@@ -66,7 +66,7 @@ pub fn taps(
     devices: &mut Devices,
 ) -> Vec<(Tap, Vec<u32>)> {
     let tap = |((opened, fds), netdev): ((&Opened, &Vec<u32>), Option<&Netdev>)| {
-        // drivers/net/macvlan.c, ipvlan: kinds of devices with a /dev/tapN.
+        // Kinds of devices that have a /dev/tapN (drivers/net/macvlan.c, ipvlan).
         let is_macvtap = |i: &Interface| matches!(i.kind.as_deref(), Some("macvtap" | "ipvtap"));
         let found = devices.find(process, |i| match opened {
             Opened::Tap(name) => i.name == *name && i.kind.as_deref() == Some("tun"),
@@ -108,7 +108,8 @@ pub fn taps(
     descriptors.taps.iter().zip(matched(&descriptors.taps, line)).map(tap).collect()
 }
 
-/// The netdev of each open device: the one that names it or its descriptor; a single remaining pair belongs together.
+/// The netdev of each open device: the one that names the device or its descriptor. If one device and one netdev
+/// remain, they are matched.
 fn matched<'a>(opened: &BTreeMap<Opened, Vec<u32>>, line: &'a CommandLine) -> Vec<Option<&'a Netdev>> {
     let mut left: Vec<&Netdev> = line.netdevs.iter().filter(|n| matches!(n.kind.as_str(), "tap" | "bridge")).collect();
     let fits = |(opened, fds): (&Opened, &Vec<u32>), netdev: &Netdev| {
@@ -122,7 +123,7 @@ fn matched<'a>(opened: &BTreeMap<Opened, Vec<u32>>, line: &'a CommandLine) -> Ve
     }
     let alone = matched.iter().filter(|m| m.is_none()).count() == 1;
     if let (true, [netdev]) = (alone, left.as_slice()) {
-        // A netdev that names another device or descriptor does not match.
+        // A netdev that names a different device or descriptor cannot match.
         let free = netdev.device.is_none() && netdev.fds.is_empty();
         if let (true, Some(slot)) = (free, matched.iter_mut().find(|m| m.is_none())) {
             *slot = Some(netdev);

@@ -1,9 +1,9 @@
-//! Makes text of other processes (names and arguments) safe for a terminal.
+//! Makes text from other processes (names and arguments) safe for a terminal.
 
 /// Maximum number of characters.
 const MOST_LETTERS: usize = 256;
 
-/// Escapes control codes and invisible characters (`\u{1b}`), and truncates at 256 characters.
+/// Escapes control codes and invisible characters (as `\u{1b}`), and truncates the text at 256 characters.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MOST_LETTERS));
     for (place, letter) in text.chars().enumerate() {

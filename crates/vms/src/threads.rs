@@ -1,4 +1,4 @@
-//! Roles of a guest's threads, identified by kernel properties first and by names last.
+//! Roles of a guest's threads, identified by kernel properties if possible, and by names as a last resort.
 
 use crate::{
     debugfs::{kvm_folders, vcpus_in},
@@ -19,12 +19,12 @@ const MOST_THREADS: usize = 4096;
 const KVM_RUN: &str = "0xae80";
 /// ioctl(VHOST_SET_OWNER): _IO(0xAF, 0x01), include/uapi/linux/vhost.h.
 const VHOST_SET_OWNER: &str = "0xaf01";
-/// Number of attempts to read the system call of a vCPU thread, which shows none while in its guest, and their
-/// interval.
+/// Number of attempts to read the system call of a vCPU thread, which shows none while in its guest; `DISTANCE` is the
+/// time between them.
 const LOOKS: u32 = 4;
 const DISTANCE: Duration = Duration::from_millis(1);
 
-/// A guest, for the identification of its threads.
+/// A guest whose threads are to be identified.
 pub struct Guest<'a> {
     pub pid: u32,
     pub accel: Accel,
@@ -47,7 +47,7 @@ impl Finding {
     }
 }
 
-/// Threads of a guest's process in order of number; for vhost workers also the descriptor of their device, if known.
+/// Threads of a guest's process in order of TID; for vhost workers, also the descriptor of their device, if known.
 pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, Option<u32>)> {
     let tids = root.numbers(&format!("proc/{}/task", guest.pid), MOST_THREADS).unwrap_or_default();
     let vcpus = vcpus(root, guest, &tids);
@@ -61,15 +61,16 @@ pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, O
     tids.iter().filter_map(|tid| thread(*tid)).collect()
 }
 
-/// A kernel thread that works for a guest; `owner` returns whether a number is one of the guest's threads.
+/// A kernel thread that works for a guest; `owner` returns whether a TID belongs to the guest.
 pub fn of_kernel(root: &Root, tid: u32, stat: Stat, owner: impl Fn(u32) -> bool, isolated: &Cpus) -> Option<Thread> {
     let (role, number) = kernel_thread(&stat)?;
     owner(number).then_some(())?;
     describe(root, &format!("proc/{tid}"), tid, stat, Finding::new(role, FoundBy::KernelThread), isolated)
 }
 
-/// `vhost-PID` (drivers/vhost/vhost.c up to 6.3), `kvm-pit/PID` (arch/x86/kvm/i8254.c), `kvm-nx-lpage-recovery-PID`
-/// (virt/kvm/kvm_main.c up to 6.12). User processes cannot set the kernel's flag.
+/// Role and owner's PID, from the names `vhost-PID` (drivers/vhost/vhost.c up to 6.3), `kvm-pit/PID`
+/// (arch/x86/kvm/i8254.c) and `kvm-nx-lpage-recovery-PID` (virt/kvm/kvm_main.c up to 6.12). User processes cannot fake
+/// these names, because they lack the kernel thread flag.
 fn kernel_thread(stat: &Stat) -> Option<(Role, u32)> {
     if stat.flags & PF_KTHREAD == 0 {
         return None;
@@ -104,7 +105,7 @@ fn describe(root: &Root, folder: &str, tid: u32, stat: Stat, finding: Finding, i
     })
 }
 
-/// vCPU number by thread, and how it was identified.
+/// vCPU number by TID, and how it was identified.
 type Vcpus = HashMap<u32, (u32, FoundBy)>;
 
 fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Finding {
@@ -124,7 +125,7 @@ fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Fin
     if guest.accel == Accel::Kvm && (stat.flags & PF_VCPU != 0 || stat.guest_ticks > 0) {
         return Finding { vcpu: by_name.flatten(), ..Finding::new(Role::Vcpu, FoundBy::GuestTime) };
     }
-    // If all vCPUs are known, a further thread with a vCPU's name is none.
+    // If all vCPUs are known, another thread with a vCPU's name is not a vCPU.
     let all_known = !guest.descriptors.vcpus.is_empty() && vcpus.len() >= guest.descriptors.vcpus.len();
     match by_name {
         Some(vcpu) if !all_known => Finding { vcpu, ..Finding::new(Role::Vcpu, FoundBy::Name) },
@@ -133,8 +134,9 @@ fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Fin
     }
 }
 
-/// A kernel worker inside the process. It shows the system call of its creator: with the descriptor of a vhost device,
-/// or of a vCPU, whose first run creates KVM's page recovery thread (which is no vCPU).
+/// Identifies a kernel worker inside the process by the system call of its creator, which it shows. The call's
+/// descriptor is that of a vhost device, or of a vCPU whose first run created KVM's page recovery thread (which is not
+/// a vCPU).
 fn user_worker(ioctl: Option<Ioctl>, comm: &str) -> Finding {
     let request = ioctl.as_ref().map(|ioctl| ioctl.request.as_str());
     let role = match (request, comm) {
@@ -148,7 +150,8 @@ fn user_worker(ioctl: Option<Ioctl>, comm: &str) -> Finding {
     Finding { vhost_fd, ..Finding::new(role, FoundBy::UserWorker) }
 }
 
-/// `CPU 0/KVM`, `CPU 1/TCG`; `ALL CPUs/TCG` runs all of them (accel/tcg/tcg-accel-ops-rr.c).
+/// Parses the vCPU number in `CPU 0/KVM` or `CPU 1/TCG`; it is `None` in `ALL CPUs/TCG`, a thread that runs all vCPUs
+/// (accel/tcg/tcg-accel-ops-rr.c).
 fn named_vcpu(comm: &str) -> Option<Option<u32>> {
     let (name, accelerator) = comm.split_once('/')?;
     if !matches!(accelerator, "KVM" | "TCG") {
@@ -177,7 +180,7 @@ fn vcpus(root: &Root, guest: &Guest, tids: &[u32]) -> Vcpus {
             }
         }
     }
-    // 0 until the vCPU has run.
+    // The TID is 0 until the vCPU has run.
     for (tid, number) in debugfs(root, guest).into_iter().filter(|(tid, _)| tids.contains(tid)) {
         found.entry(tid).or_insert((number, FoundBy::Debugfs));
     }
@@ -194,21 +197,21 @@ fn is_worker(root: &Root, pid: u32, tid: u32) -> bool {
     Stat::read(root, &format!("proc/{pid}/task/{tid}")).is_none_or(|stat| stat.flags & PF_USER_WORKER != 0)
 }
 
-/// The vCPU whose descriptor the thread passes to ioctl(KVM_RUN).
+/// Number of the vCPU whose descriptor the thread passes to ioctl(KVM_RUN).
 fn running(root: &Root, guest: &Guest, tid: u32) -> Option<u32> {
     let ioctl = ioctl(root, guest.pid, tid)?;
     (ioctl.request == KVM_RUN).then(|| guest.descriptors.vcpus.get(&ioctl.fd).copied())?
 }
 
-/// A system call on a descriptor.
+/// The descriptor and request of an ioctl.
 struct Ioctl {
     fd: u32,
     request: String,
 }
 
-/// The first two arguments of a thread's current system call: `16 0x12 0xae80 …`. While the thread runs on a CPU, also
-/// in its guest, the file reads `running` (proc_pid_syscall(5)). The number of the call is not checked: it differs by
-/// architecture, and no other call has requests of KVM and vhost as arguments.
+/// Reads the first two arguments of a thread's current system call, e.g. `16 0x12 0xae80 …`. While the thread runs on a
+/// CPU, or in its guest, the file contains `running` (proc_pid_syscall(5)). The number of the call is not checked: it
+/// depends on the architecture, and no other call takes KVM and vhost requests as arguments.
 fn ioctl(root: &Root, pid: u32, tid: u32) -> Option<Ioctl> {
     let text = root.text(&format!("proc/{pid}/task/{tid}/syscall"))?;
     let mut words = text.split_ascii_whitespace().skip(1);
@@ -216,7 +219,7 @@ fn ioctl(root: &Root, pid: u32, tid: u32) -> Option<Ioctl> {
     Some(Ioctl { fd, request: words.next()?.to_owned() })
 }
 
-/// vCPU threads from KVM's debugfs, if mounted (Linux 5.18 and later).
+/// TID and number of each vCPU from KVM's debugfs, if it is mounted (Linux 5.18 and later).
 fn debugfs(root: &Root, guest: &Guest) -> Vec<(u32, u32)> {
     kvm_folders(root, guest.pid).iter().flat_map(|folder| vcpus_in(root, folder)).collect()
 }

@@ -8,22 +8,23 @@ use serde::{Deserialize, Serialize};
 /// A virtual machine: a process that runs a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Vm {
-    /// Name of the guest in libvirt, its program's command line, or its control group; else the program's name and
-    /// process number.
+    /// Name of the guest according to libvirt, its program's command line, or its control group; otherwise the
+    /// program's name and process ID.
     pub name: String,
-    /// The owner of its process: `pod default/virt-launcher-a`, `unit relay.service`, `VM guest` in a scope of its own.
+    /// The owner of its process, e.g. `pod default/virt-launcher-a`, `unit relay.service`, or `VM guest` if it has its
+    /// own scope.
     #[serde(default)]
     pub owner: Option<String>,
-    /// Process number.
+    /// Process ID.
     pub pid: u32,
     /// UUID of the guest, if set.
     pub uuid: Option<String>,
     /// Whether libvirt manages the guest, so that `virsh` accepts its name.
     #[serde(default)]
     pub libvirt: bool,
-    /// Name of the executable: `qemu-system-x86_64`.
+    /// Name of the executable, e.g. `qemu-system-x86_64`.
     pub program: String,
-    /// QEMU's machine type: `pc-q35-7.2`.
+    /// QEMU's machine type, e.g. `pc-q35-7.2`.
     pub machine: Option<String>,
     /// Accelerator.
     pub accel: Accel,
@@ -33,33 +34,33 @@ pub struct Vm {
     pub memory_bytes: Option<u64>,
     /// Inode number of the process's network namespace; `None` if unreadable. A tap may be in another one.
     pub netns: Option<u32>,
-    /// Context identifier of the guest on vhost-vsock.
+    /// vsock context ID (CID) of the guest's vhost-vsock device.
     pub vsock_cid: Option<u32>,
-    /// Number of open vhost-net devices: one per queue pair that vhost serves.
+    /// Number of open vhost-net devices, one per queue pair served by vhost.
     pub vhost_net: u32,
     /// Number of open vhost-vsock devices.
     pub vhost_vsock: u32,
     /// Host sides of its NICs.
     pub taps: Vec<Tap>,
-    /// NICs that another program serves in user space (vhost-user), without a tap.
+    /// NICs served by another program in user space (vhost-user), without a tap.
     #[serde(default)]
     pub vhost_user: Vec<VhostUser>,
-    /// PCI devices that the guest drives by itself (VFIO).
+    /// PCI devices that the guest drives itself (VFIO).
     #[serde(default)]
     pub passthrough: Vec<Passthrough>,
-    /// Its threads, and kernel threads that work for it alone: main loop, vCPUs, vhost workers, others.
+    /// Its threads, including kernel threads that work only for it: main loop, vCPUs, vhost workers, others.
     pub threads: Vec<Thread>,
 }
 
-/// Accelerator: the executor of the guest's instructions.
+/// Accelerator: what executes the guest's instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
-    /// The CPU, by KVM.
+    /// The CPU, using KVM.
     Kvm,
-    /// QEMU's emulation; its times do not apply to real machines.
+    /// QEMU's emulation; its times say nothing about real machines.
     Tcg,
-    /// Another one, or unreadable.
+    /// Another accelerator, or unreadable.
     #[default]
     Unknown,
 }
@@ -77,18 +78,18 @@ pub struct Tap {
     pub kind: TapKind,
     /// MAC address of the guest's NIC, if known.
     pub guest_mac: Option<String>,
-    /// Bridge of which it is a port.
+    /// Bridge of which the tap is a port.
     pub bridge: Option<Bridge>,
-    /// Lower device of a macvtap.
+    /// Lower device of the macvtap.
     pub lower: Option<String>,
     /// Number of queues open in the guest's process.
     pub queues: u32,
-    /// Whether vhost serves it, from the command line; `None` if not given there.
+    /// Whether vhost serves it, according to the command line; `None` if not specified there.
     pub vhost: Option<bool>,
-    /// Capacity of a queue, packets.
+    /// Maximum length of a queue, packets.
     pub tx_queue_len: Option<u32>,
-    /// Packets for the guest dropped since the device's creation, because of a full queue or a missing reader. The
-    /// kernel counts them as `tx_dropped` of a tap and `rx_dropped` of a macvtap.
+    /// Packets for the guest that were dropped since the device's creation because a queue was full or had no reader.
+    /// The kernel counts them as `tx_dropped` for a tap and as `rx_dropped` for a macvtap.
     pub dropped: Option<u64>,
 }
 
@@ -99,23 +100,23 @@ impl Tap {
     }
 }
 
-/// A NIC that another program serves: it reads and writes the guest's memory itself.
+/// A NIC served by another program, which reads and writes the guest's memory directly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VhostUser {
     /// Path of the socket between QEMU and the program.
     pub socket: String,
-    /// Whether QEMU listens there, and not the program.
+    /// Whether QEMU listens on the socket, rather than the program.
     pub listens: bool,
     /// Number of queue pairs.
     pub queues: u32,
     /// MAC address of the guest's NIC, if known.
     pub guest_mac: Option<String>,
-    /// The program at the other end; `None` if none is connected, or this user may not see it.
+    /// The program at the other end; `None` if no program is connected, or this user may not see it.
     pub peer: Option<Peer>,
 }
 
 impl VhostUser {
-    /// The program at the other end, for texts: `ovs-vswitchd (process 4711)`.
+    /// The program at the other end, for messages, e.g. `ovs-vswitchd (process 4711)`.
     pub fn served_by(&self) -> String {
         match &self.peer {
             Some(peer) => format!("{} (process {})", peer.program, peer.pid),
@@ -124,16 +125,16 @@ impl VhostUser {
     }
 }
 
-/// The program at the other end of a socket.
+/// The program at the other end of a vhost-user socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Peer {
-    /// Process number.
+    /// Process ID.
     pub pid: u32,
     /// Its name.
     pub program: String,
 }
 
-/// Kind of the host side.
+/// Kind of host side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TapKind {
@@ -147,7 +148,8 @@ pub enum TapKind {
 /// Bridge of a tap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bridge {
-    /// Name of the bridge; for Open vSwitch the bridge from its database, else the datapath (`ovs-system`).
+    /// Name of the bridge; for Open vSwitch, the bridge according to its database, otherwise the datapath
+    /// (`ovs-system`).
     pub name: String,
     /// `bridge`, `openvswitch`, or another kind of device with ports.
     pub kind: String,
@@ -156,7 +158,7 @@ pub struct Bridge {
 /// A thread that works for the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Thread {
-    /// Thread number.
+    /// Thread ID.
     pub tid: u32,
     /// Role.
     pub role: Role,
@@ -173,33 +175,33 @@ pub struct Thread {
     /// CPUs on which it may run.
     #[schemars(with = "String")]
     pub cpus_allowed: Cpus,
-    /// CPU on which it ran last.
+    /// CPU on which it last ran.
     pub cpu: u32,
     /// Scheduling policy.
     pub policy: Policy,
-    /// Real-time priority: 1 to 99 for `fifo` and `rr`, else 0.
+    /// Real-time priority: 1 to 99 for `fifo` and `rr`, otherwise 0.
     pub rt_priority: u32,
-    /// Nice value, for other policies.
+    /// Nice value, for the other policies.
     pub nice: i32,
-    /// Whether its CPUs are without load balancing.
+    /// Which of its CPUs are excluded from scheduler load balancing: all, some or none.
     pub isolated: Isolated,
-    /// Whether no other thread may run on its CPUs, kernel threads aside.
+    /// Whether no other thread, except kernel threads, may run on its CPUs.
     pub alone: bool,
 }
 
-/// Role of a thread for its guest.
+/// What a thread does for its guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// QEMU's main loop: taps without vhost, monitor, timers.
+    /// QEMU's main loop: serves taps without vhost, the monitor and timers.
     MainLoop,
     /// Runs a vCPU.
     Vcpu,
-    /// vhost worker: carries packets between tap (or vsock) and guest.
+    /// vhost worker: carries packets between the tap (or vsock) and the guest.
     Vhost,
     /// An I/O thread of QEMU or of io_uring.
     Io,
-    /// A helper of KVM: `kvm-pit`, `kvm-nx-lpage-recovery`.
+    /// A KVM helper: `kvm-pit`, `kvm-nx-lpage-recovery`.
     Kvm,
     /// Another thread of the process.
     #[default]
@@ -207,7 +209,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The role's name in texts.
+    /// Name of the role in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::MainLoop => "main loop",
@@ -234,11 +236,11 @@ pub enum FoundBy {
     GuestTime,
     /// By libvirt's status file.
     Libvirt,
-    /// By the owner's number in the name of a kernel thread (`vhost-PID`, up to Linux 6.3).
+    /// By the owner's process ID in the name of a kernel thread (`vhost-PID`, up to Linux 6.3).
     KernelThread,
-    /// By creating system call or name of a kernel worker inside the process (from Linux 6.4 on).
+    /// By the creating system call or the name of a kernel worker inside the process (since Linux 6.4).
     UserWorker,
-    /// By its name alone, which QEMU sets with `debug-threads=on`.
+    /// By its name only, which QEMU sets with `debug-threads=on`.
     Name,
     /// By none of these.
     #[default]
@@ -246,7 +248,7 @@ pub enum FoundBy {
 }
 
 impl FoundBy {
-    /// The method's name in texts.
+    /// Name of the method in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::FirstThread => "first thread",
@@ -300,7 +302,7 @@ impl Policy {
         }
     }
 
-    /// Name as in chrt and ps.
+    /// Name as used by chrt and ps.
     pub fn name(self) -> &'static str {
         match self {
             Self::Other => "other",

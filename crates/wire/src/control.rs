@@ -1,51 +1,52 @@
-//! Stamps, errors and tags in a packet's control messages: pure functions over the bytes of a `msghdr`'s control data.
+//! Timestamps, errors and tags in a packet's control messages: pure functions over the bytes of a `msghdr`'s control
+//! data.
 //!
-//! The kernel writes the bytes; they are parsed as untrusted input.
+//! The kernel writes the bytes, but they are parsed as untrusted input.
 
 use latpath_linux::net::control_messages;
 use latpath_model::Ns;
 use latpath_protocols::Tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// `SO_TIMESTAMPING_NEW` of `asm-generic/socket.h`: its stamps have 64 bits on all machines, like the older ones on
-/// 64-bit machines.
+/// `SO_TIMESTAMPING_NEW` in `asm-generic/socket.h`: its timestamps have 64 bits on all machines; the older ones have 64
+/// bits only on 64-bit machines.
 const SCM_TIMESTAMPING_NEW: i32 = 65;
-/// `PACKET_TX_TIMESTAMP` of `linux/if_packet.h`.
+/// `PACKET_TX_TIMESTAMP` in `linux/if_packet.h`.
 const PACKET_TX_TIMESTAMP: i32 = 16;
-/// Types of `ee_info` in `linux/errqueue.h`.
+/// Values of `ee_info` in `linux/errqueue.h`.
 const TSTAMP_SND: u32 = 0;
 const TSTAMP_SCHED: u32 = 1;
 
-/// Stamps of a received packet.
+/// Timestamps of a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxStamps {
-    /// The kernel's stamp; `CLOCK_REALTIME`.
+    /// The kernel's timestamp, `CLOCK_REALTIME`.
     pub kernel: Option<Ns>,
-    /// The NIC's stamp, by its own clock.
+    /// The NIC's timestamp, by its own clock.
     pub nic: Option<Ns>,
 }
 
-/// The place at which a sent packet was stamped.
+/// Where a sent packet was timestamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TxKind {
     /// Before the queueing discipline; `CLOCK_REALTIME`.
     Sched,
-    /// As the driver passes it to the NIC; `CLOCK_REALTIME`.
+    /// When the driver passes it to the NIC; `CLOCK_REALTIME`.
     Driver,
-    /// As the NIC sends it; the NIC's clock.
+    /// When the NIC sends it; the NIC's clock.
     Nic,
 }
 
-/// A stamp of a sent packet.
+/// A timestamp of a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxStamp {
-    /// Where the stamp was taken.
+    /// Where the timestamp was taken.
     pub kind: TxKind,
-    /// Time, by the clock of the kind.
+    /// Time by the clock of that kind, ns.
     pub time: Ns,
 }
 
-/// The stamps of a received packet. A stamp that is zero, impossible or truncated counts as missing.
+/// Finds the timestamps of a received packet. A timestamp that is zero, invalid or truncated counts as missing.
 pub fn rx_stamps(control: &[u8]) -> RxStamps {
     let is_stamp = |kind| matches!(kind, (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING | SCM_TIMESTAMPING_NEW));
     let last = control_messages(control).filter(|(kind, _)| is_stamp(*kind)).last();
@@ -53,19 +54,20 @@ pub fn rx_stamps(control: &[u8]) -> RxStamps {
     RxStamps { kernel, nic }
 }
 
-/// The destination of a datagram: this machine's address (`IP_PKTINFO`, `IPV6_RECVPKTINFO`), if the socket requested
-/// it.
+/// The destination address of a datagram, which is one of this machine's (`IP_PKTINFO`, `IPV6_RECVPKTINFO`), if the
+/// socket requested it.
 pub fn local_address(control: &[u8]) -> Option<IpAddr> {
     control_messages(control).find_map(|(kind, data)| match kind {
-        // struct in_pktinfo: device index, source address for answers, destination in the packet.
+        // struct in_pktinfo: device index, source address for answers, destination address in the packet.
         (libc::IPPROTO_IP, libc::IP_PKTINFO) => data.get(4..)?.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
         (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => data.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
         _ => None,
     })
 }
 
-/// The stamp in a message of the error queue (`MSG_ERRQUEUE`) of a UDP socket (IPv4, IPv6) or packet socket. `None` if
-/// the message does not have a valid stamp of a sent packet, but for example the error of an earlier send.
+/// Finds the timestamp in a message from the error queue (`MSG_ERRQUEUE`) of a UDP socket (IPv4, IPv6) or packet
+/// socket. `None` if the message does not contain a valid timestamp of a sent packet but, for example, the error of an
+/// earlier send.
 pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
     let (mut software, mut raw, mut info) = (None, None, None);
     for (kind, data) in control_messages(control) {
@@ -79,8 +81,8 @@ pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
             _ => {}
         }
     }
-    // Only one of the two: the kernel omits the NIC's stamp from a message with the driver's (net/socket.c,
-    // skb_is_swtx_tstamp).
+    // Only one of the two timestamps is present: the kernel omits the NIC's from a message with the driver's
+    // (net/socket.c, skb_is_swtx_tstamp).
     let (kind, time) = match (info?, software, raw) {
         (TSTAMP_SCHED, Some(time), _) => (TxKind::Sched, time),
         (TSTAMP_SND, Some(time), _) => (TxKind::Driver, time),
@@ -93,7 +95,7 @@ pub fn from_error_queue(control: &[u8]) -> Option<TxStamp> {
 /// Why a queueing discipline discarded a frame with a send time (`SO_EE_CODE_TXTIME_…` of `linux/errqueue.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTimeFault {
-    /// The send time had passed when the frame came, or its clock is another than the discipline's.
+    /// The send time had passed when the frame arrived, or uses a different clock than the discipline.
     Invalid,
     /// The frame was still in the queue when its send time passed.
     Missed,
@@ -108,7 +110,7 @@ pub struct Discarded {
     pub send_time: Ns,
 }
 
-/// The report of a discarded frame in a message of the error queue; `None` in any other message.
+/// Parses the report of a discarded frame in a message from the error queue; `None` for any other message.
 pub fn discarded(control: &[u8]) -> Option<Discarded> {
     /// `SO_EE_ORIGIN_TXTIME`.
     const TXTIME: u8 = 6;
@@ -130,7 +132,7 @@ pub fn discarded(control: &[u8]) -> Option<Discarded> {
     Some(Discarded { fault, send_time: Ns::try_from(send_time).ok()? })
 }
 
-/// The type of a stamp in a `struct sock_extended_err` (`linux/errqueue.h`); `None` for an error.
+/// The kind of timestamp in a `struct sock_extended_err` (`linux/errqueue.h`); `None` for an error.
 fn stamp_info(bytes: &[u8]) -> Option<u32> {
     let is_stamp = u32_at(bytes, 0)? == libc::ENOMSG as u32 && *bytes.get(4)? == libc::SO_EE_ORIGIN_TIMESTAMPING;
     u32_at(bytes, 8).filter(|_| is_stamp && bytes.len() >= 16)
@@ -141,7 +143,7 @@ fn software_and_raw(bytes: &[u8]) -> (Option<Ns>, Option<Ns>) {
     (time(bytes, 0), time(bytes, 32))
 }
 
-/// A timespec of two 64-bit numbers. Zero means no stamp.
+/// Parses a timespec of two 64-bit numbers. Zero means no timestamp.
 fn time(bytes: &[u8], at: usize) -> Option<Ns> {
     let word = |at| Some(i64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let (sec, nsec) = (word(at)?, word(at + 8)?);
@@ -151,7 +153,7 @@ fn time(bytes: &[u8], at: usize) -> Option<Ns> {
     sec.checked_mul(1_000_000_000)?.checked_add(nsec).filter(|ns| *ns != 0)
 }
 
-/// Time of reception by the kernel, from a frame's control messages.
+/// The kernel's receive timestamp, from a frame's control messages.
 pub(crate) fn arrival(control: &[u8]) -> Option<Ns> {
     let kind = (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS);
     let (_, data) = control_messages(control).find(|(found, _)| *found == kind)?;
@@ -167,7 +169,7 @@ pub fn removed_tag(control: &[u8]) -> Option<Tag> {
     tag_of(u32::from_ne_bytes(*data.first_chunk()?), half(16)?, half(18)?)
 }
 
-/// The tag that the kernel removed, from its status and the tag's two halves; `None` without a tag.
+/// The tag that the kernel removed, from its status, TCI and TPID; `None` if it removed none.
 pub(crate) fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
     let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci })
@@ -258,7 +260,7 @@ mod tests {
             // SO_EE_ORIGIN_ZEROCOPY: a send has completed.
             (0, 5),
         ] {
-            // A message that reports an error also carries the packet's own stamps.
+            // A message that reports an error may also contain the packet's timestamps.
             let error = said(errno, origin, 0, 0);
             let control = [message(STAMPS, &times((3, 0), (3, 0))), message(V4, &error)].concat();
             assert_eq!(from_error_queue(&control), None);
@@ -330,7 +332,7 @@ mod tests {
             discarded(&bytes);
         }
 
-        /// Random bytes are rarely a message; a corrupted message reaches more code.
+        /// Random bytes rarely form a message; a corrupted message reaches more code.
         #[test]
         fn any_spoilt_message_is_survived(
             info in 0u32..4, software in any::<(i64, i64)>(), raw in any::<(i64, i64)>(),

@@ -1,4 +1,4 @@
-//! The device that sends and receives frames, and its errors.
+//! The device used to send and receive frames, and its errors.
 
 use latpath_linux::net::{self, PacketSocket};
 use latpath_net::devices_here_and_elsewhere;
@@ -6,17 +6,17 @@ use nix::net::if_::if_nametoindex;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Maximum time from a device going down until its name is gone, even on a busy machine: the kernel waits for its CPUs
-/// in between.
+/// Maximum time from a device going down until its name is gone, even on a busy machine: in between, the kernel waits
+/// for all CPUs.
 const VANISHING: Duration = Duration::from_secs(1);
 
 /// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// No device has this name; the existing ones.
+    /// No device has this name (first string); the second lists the existing devices.
     #[error("{0}: no such device (devices here: {1})")]
     NoDevice(String, String),
-    /// The process may not use raw sockets.
+    /// The process is not permitted to use raw sockets.
     #[error("{0}: raw packets need root or CAP_NET_RAW; try with sudo")]
     NotAllowed(String),
     /// The device carries no Ethernet frames.
@@ -38,7 +38,7 @@ pub enum DeviceError {
         /// Maximum length, bytes.
         room: usize,
     },
-    /// More groups than a filter can name.
+    /// More group addresses than a filter can contain.
     #[error("{count} groups: at most {most} can be joined")]
     Groups {
         /// Requested number.
@@ -65,7 +65,7 @@ pub struct Device {
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// MAC; zeros if it carries no Ethernet frames.
+    /// MAC address; zero if it carries no Ethernet frames.
     pub mac: [u8; 6],
     /// Maximum transmission unit, bytes.
     pub mtu: usize,
@@ -90,7 +90,7 @@ impl Device {
         Ok((Self { name: name.into(), index, mac, mtu }, socket))
     }
 
-    /// Like [`Self::open`], for a device that is up and carries Ethernet frames.
+    /// As [`Self::open`], for a device that must be up and carry Ethernet frames.
     ///
     /// # Errors
     /// As for [`Self::open`]; also if the device is down or carries no Ethernet frames.
@@ -110,12 +110,12 @@ impl Device {
         if_nametoindex(self.name.as_str()).is_ok_and(|index| index == self.index)
     }
 
-    /// The error for a frame of `len` bytes.
+    /// The error that a frame of `len` bytes is too long.
     pub(crate) fn too_long(&self, len: usize) -> DeviceError {
         DeviceError::TooLong { device: self.name.clone(), len, room: self.mtu + 14 }
     }
 
-    /// Converts an error of a socket that is bound to the device.
+    /// Converts an error from a socket that is bound to the device.
     pub fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         let device = self.name.clone();
         if cause.raw_os_error() == Some(libc::ENETDOWN) {

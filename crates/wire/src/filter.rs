@@ -1,21 +1,22 @@
-//! Socket filters in classic BPF, and the filter for frames of some protocols, generated from the table of protocols.
+//! Socket filters in classic BPF, including the filter for frames of given protocols, generated from the table of
+//! protocols.
 
 use latpath_protocols::{redundancy::HSR, ProtocolId};
 use libc::*;
 
-/// Maximum number of tags of a frame.
+/// Maximum number of VLAN tags in a frame.
 const TAGS: u32 = 2;
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
-/// Bytes that HSR's tag adds.
+/// Number of bytes added by an HSR tag.
 const HSR_TAG: u32 = 6;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const UDP: u32 = 17;
 
-/// Jump targets of the filter of protocols.
+/// Jump targets in the filter for protocols.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// The ethertype after this many tags, and whether HSR's tag follows them.
+    /// Checks the ethertype after this many VLAN tags and, if the flag is set, an HSR tag.
     Tag(u32, bool),
     Ipv4,
     Ipv6,
@@ -24,7 +25,7 @@ enum To {
     Reject,
 }
 
-/// A program of classic BPF (linux/bpf_common.h) with symbolic jumps. All go forward, to a label or (`None`) to the
+/// A classic BPF program (linux/bpf_common.h) with symbolic jumps. All jumps go forward, to a label or (`None`) to the
 /// next instruction.
 pub struct Program<To> {
     code: Vec<(u16, u32, Option<To>, Option<To>)>,
@@ -49,12 +50,12 @@ impl<To: Copy + PartialEq> Program<To> {
         self.code.push((code as u16, k, None, None));
     }
 
-    /// Adds a comparison.
+    /// Adds a comparison, with the jump targets if it is true and if it is false.
     pub fn branch(&mut self, code: u32, k: impl Into<u32>, yes: Option<To>, no: Option<To>) {
         self.code.push((code as u16, k.into(), yes, no));
     }
 
-    /// Resolves the jumps.
+    /// Resolves the jumps to offsets, and returns the program.
     pub fn finish(self) -> Vec<sock_filter> {
         let jump = |from: usize, to: Option<To>| {
             let place = self.places.iter().find(|(place, _)| Some(*place) == to);
@@ -67,7 +68,8 @@ impl<To: Copy + PartialEq> Program<To> {
     }
 }
 
-/// Accepts the frames of these protocols, with up to two tags that are still in the frame, and HSR's.
+/// Builds a filter that accepts frames of these protocols, with up to two VLAN tags that are still in the frame, and
+/// optionally an HSR tag.
 pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
     let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
@@ -76,7 +78,7 @@ pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
         let more = 4 * tags + if is_hsr { HSR_TAG } else { 0 };
         p.here(To::Tag(tags, is_hsr));
         p.run(BPF_LD | BPF_H | BPF_ABS, 12 + more);
-        // The offset of the payload, for later instructions.
+        // Sets the index register to the payload's offset, for later instructions.
         p.run(BPF_LDX | BPF_IMM, 14 + more);
         for ethertype in infos.iter().flat_map(|i| i.ethertypes) {
             let to = match *ethertype {
@@ -95,7 +97,7 @@ pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     p.here(To::Ipv4);
     p.run(BPF_LD | BPF_B | BPF_IND, 9);
     p.branch(BPF_JMP | BPF_JEQ, UDP, None, Some(To::Reject));
-    // Later fragments have no ports.
+    // Fragments other than the first have no ports.
     p.run(BPF_LD | BPF_H | BPF_IND, 6);
     p.branch(BPF_JMP | BPF_JSET, 0x1fff_u32, Some(To::Reject), None);
     p.run(BPF_LD | BPF_B | BPF_IND, 0);
@@ -104,7 +106,7 @@ pub fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     p.run(BPF_ALU | BPF_ADD | BPF_X, 0);
     p.run(BPF_MISC | BPF_TAX, 0);
     p.run(BPF_LD | BPF_H | BPF_IND, 2);
-    // An unconditional jump: two bytes never equal this.
+    // Acts as an unconditional jump: two bytes never equal this value.
     p.branch(BPF_JMP | BPF_JEQ, 0x1_0000_u32, Some(To::Reject), Some(To::Port));
     p.here(To::Ipv6);
     p.run(BPF_LD | BPF_B | BPF_IND, 6);
@@ -130,7 +132,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// A socket with the filter: the kernel verifies the program, and applies it to sent packets.
+    /// A socket with the filter attached: the kernel verifies the program, and applies it to packets sent to the
+    /// socket.
     struct Filtered(UnixDatagram, UnixDatagram);
 
     impl Filtered {
@@ -154,7 +157,7 @@ mod tests {
         ptp::Message { message: 0, domain: 0, source, sequence_id, log_interval: 0 }
     }
 
-    /// A PTP message over UDP, with this version of IP, to this port.
+    /// A PTP message over UDP, with this IP version, to this port.
     fn over_udp(version: u8, port: u16, tags: &[Tag]) -> Vec<u8> {
         let message = sync(7).build(&FrameLink::default());
         let mut out = message[..12].to_vec();
@@ -185,7 +188,7 @@ mod tests {
         ) {
             let tags: Vec<Tag> = tags.iter().map(|(tpid, vlan)| Tag { tpid: TPIDS[*tpid], ..Tag::new(*vlan, 4) }).collect();
             let link = FrameLink { tags: tags.clone(), ..FrameLink::default() };
-            // Each with its protocol, as far as a filter can see it.
+            // Each frame is paired with its protocol, as far as a filter can recognise it.
             let example = |protocol: &ProtocolId| {
                 let stream: StreamSpec = protocol.info().example.parse().unwrap();
                 (Some(*protocol), stream.matcher.rebuild(&link, 1).unwrap().unwrap())
@@ -200,7 +203,7 @@ mod tests {
             frame.truncate(cut.map_or(frame.len(), |cut| cut + 46));
             let expected = match Matcher::read(&frame) {
                 Ok((_, found)) => protocols.contains(&found[0].stream.protocol()),
-                // A truncated frame matches its protocol if the ports are still in it.
+                // A truncated frame matches its protocol if it still contains the ports.
                 Err(e) => e.is_malformed() && !matches!(e, latpath_protocols::FrameError::TooManyTags)
                     && protocol.is_some_and(|protocol| protocols.contains(&protocol)),
             };

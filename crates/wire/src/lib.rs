@@ -1,13 +1,13 @@
-//! Sockets that send and receive packets, and the times of these packets.
+//! Sockets that send and receive packets, with timestamps.
 //!
-//! - [`PacketSocket`] sends batches of frames; a [`Receiver`] reads them by copies or from a mapped ring. [`filter`]
-//!   builds the socket filters.
-//! - [`Stamps`] and [`BusyPoll`] are a socket's options; [`receive`] reads a packet with its control messages.
+//! - [`PacketSocket`] sends batches of frames; a [`Receiver`] copies them, or reads them from a mapped ring. [`filter`]
+//!   builds socket filters.
+//! - [`Stamps`] and [`BusyPoll`] are socket options; [`receive`] reads a packet with its control messages.
 //! - [`rx_stamps`] and [`from_error_queue`] find timestamps in control messages. They are pure functions over bytes.
 //! - [`PacketSocket::send_at`] sends a frame with a send time, for the queueing disciplines etf and taprio.
-//! - [`thread`] makes a thread punctual and waits exactly; [`Pace`] gives the due times of frames.
+//! - [`thread`] makes a thread punctual and waits precisely; [`Pace`] gives the due times of frames.
 //!
-//! Timestamps of the kernel are `CLOCK_REALTIME`; those of a NIC are raw readings of its own clock
+//! Timestamps from the kernel use `CLOCK_REALTIME`; those from a NIC are raw readings of its own clock
 //! (`latpath_clock::phc`).
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]

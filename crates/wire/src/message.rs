@@ -1,4 +1,4 @@
-//! Reading packets with their control messages, and waiting for them.
+//! Reads packets with their control messages, and waits for them.
 #![allow(unsafe_code)]
 
 use crate::control::{discarded, from_error_queue, Discarded, TxStamp};
@@ -12,13 +12,13 @@ use std::mem::zeroed;
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Buffer for a packet's control messages: stamps, the device, an error with the address that caused it.
+/// Buffer for a packet's control messages: timestamps, the device, and an error with the address that caused it.
 #[derive(Clone, Debug)]
 #[repr(C, align(16))]
 pub struct Control([u8; Control::ROOM]);
 
 impl Control {
-    /// Size of the buffer, bytes; all messages that this crate requests take some 250.
+    /// Size of the buffer, bytes; all messages that this crate requests together take about 250.
     const ROOM: usize = 512;
 
     /// An empty buffer.
@@ -33,24 +33,24 @@ impl Default for Control {
     }
 }
 
-/// A packet that [`receive`] has read.
+/// A packet read by [`receive`].
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'c> {
-    /// Number of the packet's bytes in the caller's buffer.
+    /// Number of bytes of the packet in the caller's buffer.
     pub len: usize,
-    /// Whether the packet was longer than the buffer and is truncated.
+    /// Whether the packet was truncated because it was longer than the buffer.
     pub cut: bool,
     /// The control messages, for [`rx_stamps`](crate::rx_stamps) or [`from_error_queue`](crate::from_error_queue).
     pub control: &'c [u8],
-    /// The sender's address, for a packet received by IP.
+    /// The sender's address, if the packet was received over IP.
     pub from: Option<SocketAddr>,
 }
 
-/// Reads one packet. `flags` are those of recvmsg(2), such as `MSG_DONTWAIT` and `MSG_ERRQUEUE`. A packet of the error
-/// queue has all its headers from the link layer's on: the bytes that the program sent are its **last** ones.
+/// Reads a packet. `flags` are those of recvmsg(2), e.g. `MSG_DONTWAIT` and `MSG_ERRQUEUE`. A packet from the error
+/// queue includes all headers from the link layer on: the bytes that the program sent are its **last** ones.
 ///
 /// # Errors
-/// If the kernel reports an error; `EAGAIN` without a packet.
+/// The kernel's error; `EAGAIN` if there is no packet.
 pub fn receive<'c>(
     fd: BorrowedFd<'_>,
     data: &mut [u8],
@@ -78,11 +78,11 @@ pub fn receive<'c>(
     })
 }
 
-/// Reads one packet without control messages, which costs less than [`receive`]. Returns its length, and its sender if
-/// it was received by IP. `flags` are those of recvfrom(2).
+/// Reads a packet without its control messages, which costs less than [`receive`]. Returns its length and, if it was
+/// received over IP, its sender. `flags` are those of recvfrom(2).
 ///
 /// # Errors
-/// If the kernel reports an error; `EAGAIN` without a packet.
+/// The kernel's error; `EAGAIN` if there is no packet.
 #[inline]
 pub fn receive_from(fd: BorrowedFd<'_>, data: &mut [u8], flags: i32) -> io::Result<(usize, Option<SocketAddr>)> {
     // SAFETY: all zeros is a valid address.
@@ -101,7 +101,7 @@ fn ip_address(from: &SockaddrStorage) -> Option<SocketAddr> {
     four.or_else(|| from.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into()))
 }
 
-/// A message of a socket's error queue about a sent packet.
+/// A message in a socket's error queue about a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queued {
     /// A timestamp.
@@ -110,10 +110,10 @@ pub enum Queued {
     Discarded(Discarded),
 }
 
-/// Passes on the stamps of sent packets that wait in a socket's error queue, as [`error_queue`].
+/// Calls `each` with the timestamps of sent packets in a socket's error queue; otherwise as [`error_queue`].
 ///
 /// # Errors
-/// If the kernel reports another error than an empty queue.
+/// The kernel's error, except that of an empty queue.
 pub fn sent_stamps(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -128,12 +128,12 @@ pub fn sent_stamps(
     })
 }
 
-/// Passes on the messages about sent packets that wait in a socket's error queue, at most `most`, each with the bytes of
-/// its packet from the link layer's header on: the bytes that the program sent are its **last** ones. Returns the number
-/// of messages read, which include other errors. `buffer` has room for a packet.
+/// Calls `each` with up to `most` messages about sent packets from a socket's error queue, each with the bytes of its
+/// packet from the link layer header on: the bytes that the program sent are its **last** ones. Returns the number of
+/// messages read, including other errors. `buffer` must have room for a packet.
 ///
 /// # Errors
-/// If the kernel reports another error than an empty queue.
+/// The kernel's error, except that of an empty queue.
 pub fn error_queue(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -155,16 +155,16 @@ pub fn error_queue(
     Ok(most)
 }
 
-/// Waits for `events` of a socket until `deadline` (`CLOCK_MONOTONIC`, ns); a signal or a message in the error queue
+/// Waits for `events` on a socket until `deadline` (`CLOCK_MONOTONIC`, ns); a signal or a message in the error queue
 /// ends the wait early.
 pub fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, deadline: Ns) {
     let left = (deadline - latpath_linux::monotonic()).max(0);
     let timeout = TimeSpec::new(left / 1_000_000_000, left % 1_000_000_000);
-    // The result is irrelevant: the caller checks its socket and its clock next.
+    // The result does not matter: the caller checks its socket and its clock next.
     let _ = ppoll(&mut [PollFd::new(fd, events)], Some(timeout), None);
 }
 
-/// Datagrams dropped by the kernel at this socket so far.
+/// Number of datagrams that the kernel has dropped at this socket so far.
 pub fn drops(fd: BorrowedFd<'_>) -> u64 {
     /// `SK_MEMINFO_VARS` in `linux/sock_diag.h`.
     const VARS: usize = 9;

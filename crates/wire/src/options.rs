@@ -1,4 +1,4 @@
-//! Options of a socket: stamps, and busy polling of the NIC.
+//! Socket options: timestamps, and busy polling of the NIC.
 
 use latpath_linux::net::set_option;
 use std::io;
@@ -11,12 +11,12 @@ pub enum SocketError {
     /// A privilege is missing.
     #[error("{0} needs root or CAP_NET_ADMIN; try with sudo")]
     NotAllowed(&'static str),
-    /// The kernel does not have the option.
+    /// The kernel lacks the option.
     #[error("{what}: this kernel does not have it ({needs})")]
     Missing {
         /// The socket option.
         what: &'static str,
-        /// Kernel or configuration that has it.
+        /// Kernel version or configuration that has it.
         needs: &'static str,
     },
     /// Any other error.
@@ -39,36 +39,38 @@ impl SocketError {
     }
 }
 
-/// The flags of `SO_TIMESTAMPING` that make the kernel record stamps of sent packets (`SOF_TIMESTAMPING_TX_RECORD_MASK`),
-/// which a single packet may have.
+/// The flags of `SO_TIMESTAMPING` that make the kernel record timestamps of sent packets
+/// (`SOF_TIMESTAMPING_TX_RECORD_MASK`); they can also be set for a single packet.
 pub(crate) const RECORDING: u32 =
     libc::SOF_TIMESTAMPING_TX_SCHED | libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_TX_HARDWARE;
 
-/// Stamps that a socket requests. Stamps that the device does not make are missing, which is not an error here.
+/// Timestamps that a socket requests. Timestamps that the device does not support are missing, which is not an error
+/// here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamps {
     /// Before the queueing discipline; `CLOCK_REALTIME`.
     pub tx_sched: bool,
-    /// As the driver passes the packet to the NIC; `CLOCK_REALTIME`.
+    /// When the driver passes the packet to the NIC; `CLOCK_REALTIME`.
     pub tx_driver: bool,
-    /// As the NIC sends it; the NIC's clock.
+    /// When the NIC sends the packet; the NIC's clock.
     pub tx_nic: bool,
-    /// As the kernel receives it; `CLOCK_REALTIME`.
+    /// When the kernel receives the packet; `CLOCK_REALTIME`.
     pub rx_kernel: bool,
-    /// As the NIC receives it; the NIC's clock.
+    /// When the NIC receives the packet; the NIC's clock.
     pub rx_nic: bool,
 }
 
 impl Stamps {
-    /// All stamps.
+    /// All timestamps.
     pub const ALL: Self = Self { tx_sched: true, tx_driver: true, tx_nic: true, rx_kernel: true, rx_nic: true };
-    /// All of the kernel's stamps.
+    /// All timestamps taken by the kernel.
     pub const SOFTWARE: Self = Self { tx_nic: false, rx_nic: false, ..Self::ALL };
 
     /// The flags of `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst).
     ///
-    /// Without `OPT_ID`, whose counter restarts and skips, and without `OPT_TSONLY`, so that a sent packet is returned
-    /// with its bytes, which identify it. `OPT_TX_SWHW`: the driver's stamp is delivered in addition to the NIC's.
+    /// `OPT_ID` is not used because its counter restarts and skips numbers. `OPT_TSONLY` is not used, so that a sent
+    /// packet is returned with its bytes, which identify it. `OPT_TX_SWHW` delivers the driver's timestamp in addition
+    /// to the NIC's.
     pub(crate) fn flags(self) -> u32 {
         let each = [
             (self.tx_sched, libc::SOF_TIMESTAMPING_TX_SCHED),
@@ -84,38 +86,38 @@ impl Stamps {
     }
 }
 
-/// Sets the stamps that a socket requests from now on.
+/// Sets the timestamps that a socket requests from now on.
 ///
-/// The kernel's stamps of received packets may begin shortly afterwards: if no other socket has requested them, the
-/// kernel enables them in the background, and packets that arrive before that have none.
+/// The kernel's receive timestamps may start shortly afterwards: if no other socket has requested them, the kernel
+/// enables them in the background, and packets that arrive before that have none.
 ///
 /// A sent packet is returned on the error queue with its bytes. If an administrator has disabled that (sysctl
-/// net.core.tstamp_allow_data), a program without CAP_NET_RAW receives none.
+/// net.core.tstamp_allow_data), a program without CAP_NET_RAW receives no timestamps of sent packets.
 ///
 /// # Errors
-/// If a privilege is missing, or the kernel does not have the option.
+/// A privilege is missing, or the kernel lacks the option.
 pub fn ask_for(fd: BorrowedFd<'_>, stamps: Stamps) -> Result<(), SocketError> {
     let set = set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(stamps.flags() as i32));
     set.map_err(|cause| SocketError::of("timestamps (SO_TIMESTAMPING)", "Linux 5.15", cause))
 }
 
-/// Busy polling: the socket polls the NIC itself, instead of waiting for its interrupt.
+/// Busy polling: the socket polls the NIC itself instead of waiting for its interrupt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// Duration of polling in a blocking call, in whole µs; `None` for the default (sysctl net.core.busy_read).
+    /// How long a blocking call polls, in whole µs; `None` for the default (sysctl net.core.busy_read).
     pub time: Option<Duration>,
-    /// Whether the kernel keeps the NIC's interrupts off while the program polls (`napi_defer_hard_irqs` and
-    /// `gro_flush_timeout` of the device must be set).
+    /// Whether the kernel keeps the NIC's interrupts off while the program polls (requires the device's
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` to be set).
     pub prefer: bool,
     /// Maximum number of packets per round.
     pub budget: Option<u16>,
 }
 
 impl BusyPoll {
-    /// Sets these options of a socket.
+    /// Sets these options on a socket.
     ///
     /// # Errors
-    /// If a privilege is missing, or the kernel does not have an option.
+    /// A privilege is missing, or the kernel lacks an option.
     pub fn set(self, fd: BorrowedFd<'_>) -> Result<(), SocketError> {
         const NEEDS: &str = "CONFIG_NET_RX_BUSY_POLL";
         const NEWER: &str = "Linux 5.11 with CONFIG_NET_RX_BUSY_POLL";
@@ -143,7 +145,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
     use std::os::fd::AsFd;
 
-    /// Sends a packet to itself over lo; returns its stamps from the error queue and the socket.
+    /// Sends a packet to the socket itself over lo; returns its timestamps, from the error queue and as received.
     fn to_itself(socket: &UdpSocket) -> (Vec<(TxKind, usize)>, crate::RxStamps) {
         ask_for(socket.as_fd(), Stamps::ALL).unwrap();
         socket.connect(socket.local_addr().unwrap()).unwrap();
@@ -166,7 +168,7 @@ mod tests {
         let mut tried = 0;
         for socket in sockets.into_iter().flatten() {
             let (queued, mut rx) = to_itself(&socket);
-            // The kernel begins to stamp received packets shortly after the request.
+            // The kernel starts to timestamp received packets only shortly after the request.
             let limit = std::time::Instant::now() + Duration::from_secs(10);
             while rx.kernel.is_none() && std::time::Instant::now() < limit {
                 rx = to_itself(&socket).1;

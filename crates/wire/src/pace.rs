@@ -1,26 +1,27 @@
-//! The due time of frame number i: exact over any time, for any rate.
+//! The due time of each frame: exact over any length of time, for any rate.
 
 use latpath_model::Ns;
 use std::{fmt, str::FromStr};
 
-/// Frames per second, stored in millionths, so that 4800/s and 0.1/s are equally exact.
+/// Frames per second, stored in millionths, so that both 4800/s and 0.1/s are exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     micro_hz: u64,
 }
 
-/// Error: the text is not a rate.
+/// Error: the text is not a valid rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: not a rate; write frames a second, above 0 and up to 100000000 (4800, 0.5, 14.4k)")]
 pub struct BadRate(pub String);
 
 impl Pace {
-    /// This many frames per second, at least one.
+    /// A pace of this many frames per second, at least one.
     pub fn per_second(n: u32) -> Self {
         Self { micro_hz: u64::from(n.max(1)) * 1_000_000 }
     }
 
-    /// Due time of frame number `i` after the start, ns. Rounded down and not accumulated: no drift.
+    /// Due time of the frame with index `i`, ns after the start. Computed from the start and rounded down, so it does
+    /// not drift.
     pub fn due(self, i: u64) -> Ns {
         let t = u128::from(i) * 1_000_000_000_000_000 / u128::from(self.micro_hz);
         Ns::try_from(t).unwrap_or(Ns::MAX)
@@ -40,9 +41,9 @@ impl Pace {
 /// The spacing of deadlines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deadlines {
-    /// Time between two frames of one publisher, ns: a frame delayed by more counts as late.
+    /// Time between two frames of a publisher, ns: a frame delayed by more than this counts as late.
     pub interval: Ns,
-    /// Frames per second of all publishers.
+    /// Frames per second of all publishers together.
     pub per_s: f64,
 }
 

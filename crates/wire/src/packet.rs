@@ -14,7 +14,7 @@ use std::io::{self, IoSlice};
 use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Maximum wait for a frame, ms, so that callers can check their stop flag and clock.
+/// Maximum wait for a frame, ms; bounds the time between a caller's checks of its stop flag and clock.
 pub(crate) const WAIT_MS: i32 = 100;
 
 /// The frames that a socket receives.
@@ -22,22 +22,22 @@ pub(crate) const WAIT_MS: i32 = 100;
 pub enum Listen {
     /// None: the socket only sends.
     No,
-    /// Frames of this protocol that are delivered on the device: none on a bridge's port; and a frame whose VLAN the
-    /// device does not know is delivered without its tag. The protocol must have one ethertype.
+    /// Frames of this protocol that are delivered on the device: there are none on a bridge port, and a frame in a VLAN
+    /// that the device does not have is delivered without its tag. The protocol must have only one ethertype.
     Delivered(ProtocolId),
-    /// All frames of these protocols that the device receives, with their tags, also on a bridge's port.
+    /// All frames of these protocols that the device receives, with their tags; works on a bridge port.
     Incoming(Vec<ProtocolId>),
-    /// All frames of these protocols that pass the device in either direction, also on a bridge's port.
+    /// All frames of these protocols that pass through the device in either direction; works on a bridge port.
     Passing(Vec<ProtocolId>),
-    /// All frames that the device receives and this program of classic BPF accepts, with their tags, also on a bridge's
-    /// port, one per system call. They have the timestamps that [`PacketSocket::request_stamps`] requests.
+    /// All frames that the device receives and this classic BPF program accepts, with their tags and the timestamps
+    /// that [`PacketSocket::request_stamps`] requests. Works on a bridge port; reads one frame per system call.
     Matching(Vec<libc::sock_filter>),
 }
 
-/// The group addresses that the device accepts.
+/// The group addresses accepted by the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// These addresses.
+    /// Only these addresses.
     These(Vec<[u8; 6]>),
     /// All group addresses.
     All,
@@ -45,12 +45,12 @@ pub enum Groups {
     Everything,
 }
 
-/// A packet socket bound to one device.
+/// A packet socket bound to a device.
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: net::PacketSocket,
     device: Device,
-    /// Protocol that it receives once started; 0 for none.
+    /// Ethertype that it receives once started; 0 if it only sends.
     protocol: u16,
     headers: Headers,
     drops: Cell<u64>,
@@ -69,21 +69,21 @@ unsafe impl Send for Headers {}
 pub struct Sent {
     /// Number of frames that the kernel accepted.
     pub taken: usize,
-    /// The kernel rejected the next frame, because a queue was full: it is lost.
+    /// Whether the kernel rejected the next frame because a queue was full; that frame is lost.
     pub refused: bool,
 }
 
 /// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// The bytes from the destination MAC on, without the tag that the kernel removed.
+    /// The bytes from the destination MAC on, excluding the tag that the kernel removed.
     pub frame: &'a [u8],
     /// The 802.1Q tag that the kernel removed.
     pub tag: Option<Tag>,
     /// Time of reception by the kernel, `CLOCK_REALTIME`, ns.
     pub arrival: Option<Ns>,
-    /// Time of arrival at the NIC, by its own clock, if [`PacketSocket::request_stamps`] requested it; `None` from a ring,
-    /// which has one time per frame.
+    /// Time of arrival at the NIC by its own clock, if [`PacketSocket::request_stamps`] requested it; `None` if read
+    /// from a ring, which has only one timestamp per frame.
     pub nic: Option<Ns>,
     /// Time of reception by the application, `CLOCK_REALTIME`, ns.
     pub had: Ns,
@@ -93,12 +93,12 @@ impl PacketSocket {
     /// Opens a socket on `device`. A listening socket receives nothing until it is started.
     ///
     /// # Errors
-    /// The device cannot be used, or the kernel's error.
+    /// The device cannot be used, or another error of the kernel.
     pub fn open(device: &str, listen: Listen) -> Result<Self, DeviceError> {
         Self::on(Device::open(device)?, listen)
     }
 
-    /// As [`Self::open`], for a device that is open already.
+    /// As [`Self::open`], for a device that has already been opened.
     ///
     /// # Errors
     /// The kernel's error.
@@ -106,13 +106,14 @@ impl PacketSocket {
         let protocol = match &listen {
             Listen::No => 0,
             Listen::Delivered(protocol) => protocol.info().ethertypes[0],
-            // A socket for a single protocol misses tags of VLANs unknown to the device, and all frames on a bridge
-            // port.
+            // A socket for a single protocol would miss the tags of VLANs unknown to the device, and all frames on a
+            // bridge port.
             Listen::Incoming(_) | Listen::Passing(_) | Listen::Matching(_) => libc::ETH_P_ALL as u16,
         };
         let socket =
             Self { socket, device, protocol, headers: Headers::default(), drops: Cell::new(0), tx_stamps: None };
-        // The larger receive buffer holds a burst of some 10,000 frames; beyond that the kernel counts its drops.
+        // The larger receive buffer holds a burst of about 10,000 frames; beyond that the kernel drops and counts
+        // frames.
         let (buffer, wait_ms) = match listen {
             Listen::No => (4 << 20, 1000),
             Listen::Matching(_) => (4 << 20, WAIT_MS / 2),
@@ -147,7 +148,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Starts receiving frames that pass the device.
+    /// Starts receiving frames.
     ///
     /// # Errors
     /// The kernel's error.
@@ -158,12 +159,12 @@ impl PacketSocket {
     /// Requests timestamps, as [`ask_for`].
     ///
     /// # Errors
-    /// A privilege is missing, or the kernel does not have the option.
+    /// A privilege is missing, or the kernel lacks the option.
     pub fn request_stamps(&self, stamps: Stamps) -> Result<(), DeviceError> {
         ask_for(self.fd(), stamps).map_err(|cause| self.refused("setting its socket up", io::Error::other(cause)))
     }
 
-    /// Sets the priority of sent frames (`SO_PRIORITY`), which selects the queue of a qdisc.
+    /// Sets the priority of sent frames (`SO_PRIORITY`), which determines a qdisc's queue.
     ///
     /// # Errors
     /// The kernel's error.
@@ -176,7 +177,7 @@ impl PacketSocket {
         DeviceError::Os { device: self.device.name.clone(), doing, cause }
     }
 
-    /// The device's own MAC.
+    /// The device's MAC address.
     pub fn mac(&self) -> [u8; 6] {
         self.device.mac
     }
@@ -212,7 +213,7 @@ impl PacketSocket {
     }
 
     /// Passes frames directly to the driver, bypassing the queueing discipline. The kernel then also bypasses its
-    /// tracepoint `net_dev_start_xmit`: latpath has no `tx` point on this device.
+    /// tracepoint `net_dev_start_xmit`, so latpath has no `tx` point on this device.
     ///
     /// # Errors
     /// The kernel's error.
@@ -220,28 +221,28 @@ impl PacketSocket {
         self.option("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
     }
 
-    /// Requests the NIC's times of sent frames from now on, of one frame at a time. The NIC's timestamps must be switched
-    /// on. The times are for followers of the packets; here they are only counted.
+    /// Requests NIC timestamps of sent frames from now on, for one frame at a time. The NIC's timestamps must be
+    /// switched on. The timestamps are used by other programs, which follow the packets; here they are only counted.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn sample_tx_stamps(&mut self) -> Result<(), DeviceError> {
-        // Without the frame's bytes. Frames themselves request their times.
+        // The frame's bytes are not returned, and each frame requests its own timestamp.
         let flags = libc::SOF_TIMESTAMPING_RAW_HARDWARE | libc::SOF_TIMESTAMPING_OPT_TSONLY;
         self.option("asking for the NIC's times", libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &(flags as i32))?;
         self.tx_stamps = Some(Box::default());
         Ok(())
     }
 
-    /// Counts of the requested times; `None` without [`Self::sample_tx_stamps`].
+    /// Counts of requested timestamps; `None` without [`Self::sample_tx_stamps`].
     pub fn tx_stamps(&self) -> Option<TxStampCounts> {
         self.tx_stamps.as_ref().map(|stamps| stamps.0.counts())
     }
 
-    /// Sends frames in one system call. The kernel may accept only some of them: call again with the rest.
+    /// Sends frames in a single system call. The kernel may accept only some of them; call again with the rest.
     ///
     /// # Errors
-    /// The device is down or vanished, a frame is too long, or the kernel's error.
+    /// The device is down or vanished, a frame is too long, or another error of the kernel.
     pub fn send(&mut self, frames: &[IoSlice<'_>]) -> Result<Sent, DeviceError> {
         let headers = &mut self.headers.0;
         while headers.len() < frames.len() {
@@ -283,7 +284,7 @@ impl PacketSocket {
         }
     }
 
-    /// The error for a frame of `len` bytes.
+    /// The error that a frame of `len` bytes is too long.
     pub fn too_long(&self, len: usize) -> DeviceError {
         self.device.too_long(len)
     }
@@ -295,7 +296,7 @@ impl PacketSocket {
     }
 }
 
-/// The result of a system call that failed to send a frame of `len` bytes; `None` to repeat the call.
+/// Converts the error of a system call that sent a frame of `len` bytes; `None` if the call is to be repeated.
 pub(crate) fn send_error(device: &Device, e: io::Error, len: usize) -> Option<Result<Sent, DeviceError>> {
     Some(match e.raw_os_error() {
         Some(libc::EINTR) => return None,
@@ -307,9 +308,9 @@ pub(crate) fn send_error(device: &Device, e: io::Error, len: usize) -> Option<Re
 
 /// Maximum number of frames per system call.
 const BATCH: usize = 32;
-/// Maximum length of a frame, bytes; longer ones are truncated, and thus malformed.
+/// Maximum length of a frame, bytes; longer ones are truncated, and so count as malformed.
 const SNAP: usize = 9216;
-/// Size of the buffer for a timespec, a tpacket_auxdata and a scm_timestamping with their headers, bytes.
+/// Size of the buffer for a timespec, a tpacket_auxdata and a scm_timestamping, including their headers, bytes.
 const CONTROL: usize = 192;
 
 #[repr(C, align(16))]
@@ -325,7 +326,7 @@ pub struct CopyReceiver {
 }
 
 impl CopyReceiver {
-    /// A receiver for this socket.
+    /// Creates a receiver for this socket.
     pub fn new(socket: PacketSocket) -> Self {
         let mut data = vec![0u8; BATCH * SNAP].into_boxed_slice();
         let control = (0..BATCH).map(|_| Control([0; CONTROL])).collect();
@@ -341,10 +342,10 @@ impl CopyReceiver {
         &self.socket
     }
 
-    /// Waits at most 100 ms for frames, passes each to `take` and returns their number.
+    /// Waits at most 100 ms for frames, calls `take` with each, and returns their number.
     ///
     /// # Errors
-    /// The device is down or vanished, or the kernel's error.
+    /// The device is down or vanished, or another error of the kernel.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let parts = self.vectors.iter_mut().zip(&mut self.control);
         for (header, (vector, control)) in self.headers.iter_mut().zip(parts) {

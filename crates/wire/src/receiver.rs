@@ -1,4 +1,4 @@
-//! Receives frames, by copies or from a mapped ring.
+//! Receives frames, as copies or from a mapped ring.
 
 use crate::packet::{CopyReceiver, PacketSocket, Received};
 use crate::ring::RingReceiver;
@@ -14,14 +14,14 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// Starts receiving on this socket.
+    /// Starts receiving on this socket, from a ring if `ring` is set.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn new(socket: PacketSocket, ring: bool) -> Result<Self, DeviceError> {
         let receiver =
             if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) };
-        // Not earlier: frames that arrive before the ring exists would be lost uncounted.
+        // Started only now: frames that arrived before the ring exists would be lost without being counted.
         receiver.socket().start()?;
         Ok(receiver)
     }
@@ -33,10 +33,10 @@ impl Receiver {
         }
     }
 
-    /// Waits at most 100 ms for frames, passes each to `take` and returns their number.
+    /// Waits at most 100 ms for frames, calls `take` with each, and returns their number.
     ///
     /// # Errors
-    /// The device is down or vanished, or the kernel's error.
+    /// The device is down or vanished, or another error of the kernel.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         match self {
             Self::Copy(r) => r.receive(take),
@@ -44,10 +44,10 @@ impl Receiver {
         }
     }
 
-    /// Passes on all frames that arrived before this call, so that nothing is lost at the end.
+    /// Calls `take` with all frames that arrived before this call, so that nothing is lost at the end.
     ///
     /// # Errors
-    /// The device is down or vanished, or the kernel's error.
+    /// The device is down or vanished, or another error of the kernel.
     pub fn drain(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<(), DeviceError> {
         let (end, mut beyond) = (realtime(), false);
         while !beyond {
@@ -60,7 +60,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Number of frames that the kernel dropped, because they were not received fast enough.
+    /// Number of frames dropped by the kernel because they were not received fast enough.
     pub fn dropped(&self) -> u64 {
         self.socket().dropped()
     }

@@ -1,7 +1,7 @@
 //! The mapped receive ring (TPACKET_V2, Documentation/networking/packet_mmap.rst).
 //!
-//! V2 rather than V3: a V3 block is passed on when it is full or its timer fires, after at least a millisecond; a V2
-//! frame immediately.
+//! V2 is used rather than V3: a V3 block is delivered only when it is full or its timer fires, after at least a
+//! millisecond, whereas a V2 frame is delivered immediately.
 
 #![allow(unsafe_code)]
 
@@ -15,14 +15,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const BLOCK: usize = 1 << 18;
 const BLOCKS: usize = 64;
-/// Size of a slot for the usual MTU, and its maximum, for frames that the parsers can read, bytes.
+/// Slot size for the usual MTU, bytes. `MAX_SLOT` is the largest size, for the longest frames that the parsers can
+/// read.
 const MIN_SLOT: usize = 2048;
 const MAX_SLOT: usize = 16384;
-/// Size of a slot in addition to a device's MTU, bytes: the kernel's header, the Ethernet header with two tags, and
+/// Size of a slot beyond the device's MTU, bytes: the kernel's header, the Ethernet header with two tags, and
 /// alignment.
 const BESIDE_MTU: usize = 128;
 
-/// Size of a slot for frames of this MTU, bytes; longer frames are truncated, and thus malformed.
+/// Size of a slot for frames of this MTU, bytes; longer frames are truncated, and so count as malformed.
 fn slot_size(mtu: usize) -> usize {
     mtu.saturating_add(BESIDE_MTU).min(MAX_SLOT).next_power_of_two().max(MIN_SLOT)
 }
@@ -64,10 +65,10 @@ impl RingReceiver {
         &self.socket
     }
 
-    /// Waits at most 100 ms for frames, passes each available one to `take` and returns their number.
+    /// Waits at most 100 ms for frames, calls `take` with each available one, and returns their number.
     ///
     /// # Errors
-    /// The device is down or vanished, or the kernel's error.
+    /// The device is down or vanished, or another error of the kernel.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let count = self.receive_available(take);
         if count > 0 {
@@ -84,10 +85,10 @@ impl RingReceiver {
         Ok(0)
     }
 
-    /// Passes each available frame to `take`, without a system call, and returns their number.
+    /// Calls `take` with each available frame, without a system call, and returns their number.
     pub fn receive_available(&mut self, take: &mut dyn FnMut(Received<'_>)) -> usize {
         let mut count = 0;
-        // At most one round, so that a flood cannot keep the caller from checking its stop flag.
+        // At most once around the ring, so that a flood of frames cannot keep the caller from checking its stop flag.
         while count < self.slots && self.take_one(take) {
             count += 1;
         }
@@ -114,7 +115,7 @@ impl RingReceiver {
         let arrival = Some(i64::from(h.tp_sec) * 1_000_000_000 + i64::from(h.tp_nsec));
         let tag = tag_of(h.tp_status, h.tp_vlan_tci, h.tp_vlan_tpid);
         take(Received { frame, tag, arrival, nic: None, had });
-        // Release: the frame is not read after the slot is returned.
+        // Release: all reads of the frame are complete before the slot is returned.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
         true

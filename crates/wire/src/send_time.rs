@@ -1,5 +1,5 @@
-//! Frames with a send time (`SO_TXTIME`), by which the queueing disciplines etf and taprio send or discard them; and
-//! timestamps that are requested for single frames.
+//! Frames with a send time (`SO_TXTIME`), at which the queueing disciplines etf and taprio send or discard them; and
+//! timestamps requested for individual frames.
 #![allow(unsafe_code)]
 
 use crate::options::{Stamps, RECORDING};
@@ -13,12 +13,12 @@ use std::mem::zeroed;
 use std::os::fd::AsRawFd;
 use std::str::FromStr;
 
-/// `SO_TXTIME` and `SCM_TXTIME` of `asm-generic/socket.h`.
+/// `SO_TXTIME` and `SCM_TXTIME` in `asm-generic/socket.h`.
 const SO_TXTIME: i32 = 61;
 /// Control data of a frame: a send time (16 + 8 bytes) and the timestamps to record (16 + 4 bytes, padded to 8).
 const CONTROL: usize = 48;
 
-/// The clock of a talker's send times.
+/// The clock for a talker's send times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendClock {
     /// `CLOCK_TAI`, which etf and PTP use.
@@ -34,7 +34,7 @@ impl SendClock {
     /// All clocks.
     pub const ALL: [Self; 3] = [Self::Tai, Self::Realtime, Self::Monotonic];
 
-    /// The kernel's number of the clock.
+    /// The kernel's ID of the clock.
     pub fn id(self) -> ClockId {
         match self {
             Self::Tai => ClockId::CLOCK_TAI,
@@ -67,12 +67,12 @@ impl FromStr for SendClock {
     }
 }
 
-/// Use of a frame's send time by a queueing discipline.
+/// How a queueing discipline uses a frame's send time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxTimeMode {
-    /// It sends the frame at its send time.
+    /// The frame is sent at its send time.
     Strict,
-    /// It sends the frame as soon as possible, at its send time at the latest (`SOF_TXTIME_DEADLINE_MODE`).
+    /// The frame is sent as soon as possible, and at its send time at the latest (`SOF_TXTIME_DEADLINE_MODE`).
     Deadline,
 }
 
@@ -100,11 +100,11 @@ impl FromStr for TxTimeMode {
 struct Control([u8; CONTROL]);
 
 impl Control {
-    /// The control messages of a frame, and their length.
+    /// The control messages for a frame, and their length.
     fn new(at: Option<Ns>, stamps: Stamps) -> (Self, usize) {
         let (mut control, mut len) = (Self([0; CONTROL]), 0);
         let mut put = |name: i32, data: &[u8]| {
-            // struct cmsghdr: length, level, type; the next one begins at a multiple of 8 bytes.
+            // struct cmsghdr: length, level, type; the next message begins at a multiple of 8 bytes.
             let header = [&(16 + data.len()).to_ne_bytes()[..], &libc::SOL_SOCKET.to_ne_bytes(), &name.to_ne_bytes()];
             for bytes in header.into_iter().chain([data]) {
                 control.0[len..len + bytes.len()].copy_from_slice(bytes);
@@ -124,11 +124,11 @@ impl Control {
 }
 
 impl PacketSocket {
-    /// Announces send times of frames, by this clock. The socket's error queue then receives the frames that etf
-    /// discards ([`crate::Queued::Discarded`]).
+    /// Announces that frames will have send times by this clock. The socket's error queue then receives the frames that
+    /// etf discards ([`crate::Queued::Discarded`]).
     ///
     /// # Errors
-    /// A privilege is missing (CAP_NET_ADMIN for clocks other than `CLOCK_MONOTONIC`), or the kernel's error.
+    /// A privilege is missing (CAP_NET_ADMIN for clocks other than `CLOCK_MONOTONIC`), or another error of the kernel.
     pub fn announce_send_times(&self, clock: SendClock, mode: TxTimeMode) -> Result<(), DeviceError> {
         let deadline = if mode == TxTimeMode::Deadline { libc::SOF_TXTIME_DEADLINE_MODE } else { 0 };
         let flags = deadline | libc::SOF_TXTIME_REPORT_ERRORS;
@@ -143,18 +143,18 @@ impl PacketSocket {
         })
     }
 
-    /// Delivers the stamps of sent frames that [`Self::send_at`] requests for single frames.
+    /// Makes the socket deliver the timestamps of sent frames that [`Self::send_at`] requests for individual frames.
     ///
     /// # Errors
-    /// A privilege is missing, or the kernel does not have the option.
+    /// A privilege is missing, or the kernel lacks the option.
     pub fn report_stamps(&self, stamps: Stamps) -> Result<(), DeviceError> {
         let flags = (stamps.flags() & !RECORDING) as i32;
         let set = latpath_linux::net::set_option(self.fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &flags);
         set.map_err(|cause| self.refused("asking for timestamps (SO_TIMESTAMPING)", cause))
     }
 
-    /// Sends one frame: with a send time (of the clock of [`Self::announce_send_times`]), and with the TX stamps among
-    /// `stamps`.
+    /// Sends a frame; optionally with a send time, by the clock of [`Self::announce_send_times`]. Requests the transmit
+    /// timestamps that are set in `stamps`.
     ///
     /// # Errors
     /// As for [`Self::send`].

@@ -1,4 +1,4 @@
-//! Settings that make a thread punctual, and exact waiting.
+//! Settings that make a thread punctual, and precise waiting.
 #![allow(unsafe_code)]
 
 use latpath_linux::read_clock;
@@ -34,7 +34,7 @@ pub enum ThreadError {
         /// The permitted CPUs.
         allowed: String,
     },
-    /// The CPUs could not be kept out of idle states.
+    /// The CPUs could not be kept out of deep idle states.
     #[error("/dev/cpu_dma_latency: {0}; keeping CPUs awake needs root and a kernel that offers this file")]
     CpuLatencyRequest(io::Error),
     /// Memory could not be locked.
@@ -42,23 +42,23 @@ pub enum ThreadError {
     Memory(io::Error),
 }
 
-/// The end of a wait.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakeUp {
-    /// Time of the clock by which the thread waited, ns.
+    /// Time of waking up, by the clock used for the wait, ns.
     pub now: Ns,
-    /// The deadline was in the future when the wait began.
+    /// Whether the deadline was still in the future when the wait began.
     pub waited: bool,
 }
 
-/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), with busy waiting for the last `spin` ns. `None` if `stop` was set,
+/// Sleeps until `deadline` (`CLOCK_MONOTONIC`, ns), waiting busily for the last `spin` ns. `None` if `stop` was set,
 /// which is checked on every signal and at least every 100 ms.
 pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
     wait_until_by(ClockId::CLOCK_MONOTONIC, deadline, spin, stop)
 }
 
-/// Like [`wait_until`], by `CLOCK_TAI`, `CLOCK_REALTIME` or `CLOCK_MONOTONIC`. If the clock is set, the wait ends by its
-/// new time.
+/// As [`wait_until`], by `CLOCK_TAI`, `CLOCK_REALTIME` or `CLOCK_MONOTONIC`. If the clock is set during the wait, its
+/// new time applies.
 pub fn wait_until_by(clock: ClockId, deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
     let mut waited = false;
     loop {
@@ -112,7 +112,7 @@ pub fn pin(cpu: usize) -> Result<(), ThreadError> {
     })
 }
 
-/// Keeps the machine's CPUs out of idle states with a wake-up latency, until dropped
+/// While it exists, keeps the machine's CPUs out of idle states that have a wake-up latency
 /// (Documentation/power/pm_qos_interface.rst).
 #[derive(Debug)]
 pub struct CpuLatencyRequest(
@@ -146,31 +146,31 @@ pub fn lock_memory() -> Result<(), ThreadError> {
     }
 }
 
-/// Number of the capability to lock memory (capabilities(7)).
+/// Number of the capability for locking memory (capabilities(7)).
 const CAP_IPC_LOCK: u32 = 14;
 
 /// Whether this process may lock all memory, including later allocations: it has CAP_IPC_LOCK, or no limit (`ulimit
-/// -l`). With a limit, an allocation beyond it would fail once memory is locked.
+/// -l`). With a limit, an allocation beyond it would fail while memory is locked.
 pub fn may_lock_memory() -> bool {
     let unlimited = getrlimit(Resource::RLIMIT_MEMLOCK).is_ok_and(|(soft, _)| soft == RLIM_INFINITY);
     unlimited || latpath_linux::proc::capabilities() >> CAP_IPC_LOCK & 1 == 1
 }
 
-/// Bytes of a thread's stack that are touched beforehand.
+/// Number of bytes of a thread's stack that are touched in advance.
 const STACK_TOUCHED: usize = 256 << 10;
 
-/// Touches the calling thread's stack, so that no page of it is missing later. Memory that is locked stays.
+/// Touches the calling thread's stack, so that later accesses cause no page faults. Locked memory stays resident.
 #[inline(never)]
 pub fn touch_stack() {
     std::hint::black_box(&mut [0_u8; STACK_TOUCHED]);
 }
 
-/// Names the calling thread (at most 15 bytes) and makes its timers exact: without real-time priority the kernel may
-/// otherwise delay them by 50 µs.
+/// Names the calling thread (at most 15 bytes) and makes its timers precise: without real-time priority, the kernel
+/// might otherwise delay them by 50 µs.
 pub fn set_name(name: &str) {
     let short: Vec<u8> = name.bytes().filter(|b| *b != 0).take(15).collect();
     if let Ok(short) = CString::new(short) {
-        // Neither call can fail with these arguments, and only precision and a name depend on them.
+        // Neither call can fail with these arguments, and nothing but the precision and the name depends on them.
         let _ = prctl::set_name(&short);
     }
     let _ = prctl::set_timerslack(1);

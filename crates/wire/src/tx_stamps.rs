@@ -1,5 +1,5 @@
-//! Requests a NIC's transmit times of some sent frames: of one frame at a time, because many NICs store only one time,
-//! and lose that of a second frame, which may belong to another program.
+//! Requests NIC transmit timestamps of some sent frames: for one frame at a time, because many NICs can store only one
+//! timestamp, and lose that of a second frame, which may belong to another program.
 
 use crate::message::{sent_stamps, Control};
 use latpath_linux::monotonic;
@@ -7,24 +7,24 @@ use latpath_model::Ns;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// Time after which a requested time is given up, ns.
+/// Time after which a requested timestamp is no longer awaited, ns.
 const PATIENCE: Ns = 20_000_000;
-/// Maximum messages read from the error queue per frame.
+/// Maximum number of messages read from the error queue per frame.
 const MOST: usize = 8;
 
-/// Counts of frames, by the outcome of requests for their NICs' times.
+/// Counts of frames, by the outcome of requests for NIC timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxStampCounts {
-    /// Frames whose time was requested.
+    /// Frames for which a timestamp was requested.
     pub requested: u64,
-    /// Frames whose time arrived.
+    /// Frames whose timestamp arrived.
     pub received: u64,
-    /// Frames whose time was not requested, because that of an earlier frame was pending.
+    /// Frames for which no timestamp was requested, because that of an earlier frame was pending.
     pub skipped: u64,
 }
 
 impl TxStampCounts {
-    /// The sums of both counts.
+    /// The sums of the counts.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -35,15 +35,16 @@ impl TxStampCounts {
     }
 }
 
-/// Decides for which frames the NIC's time is requested.
+/// Decides for which frames NIC timestamps are requested.
 #[derive(Debug, Default)]
 pub struct TxStamps {
     counts: TxStampCounts,
-    /// Time at which the pending request is given up, `CLOCK_MONOTONIC`.
+    /// Time until which the pending timestamp is awaited, `CLOCK_MONOTONIC`, ns; `None` if none is pending.
     pending: Option<Ns>,
 }
 
-/// A control message that requests the NIC's time of one frame (`SO_TIMESTAMPING`, sock_cmsg_send in the kernel).
+/// A control message that requests the NIC timestamp of a single frame (`SO_TIMESTAMPING`, sock_cmsg_send in the
+/// kernel).
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestMessage {
@@ -63,19 +64,19 @@ impl RequestMessage {
 }
 
 impl TxStamps {
-    /// Whether to request the time of the next frame.
+    /// Whether to request the timestamp of the next frame.
     pub fn is_next(&mut self) -> bool {
         self.pending = self.pending.filter(|until| monotonic() <= *until);
         self.pending.is_none()
     }
 
-    /// Whether a requested time is pending.
+    /// Whether a requested timestamp is pending.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Counts sent frames; with `has_request`, the time of the first was requested. The queueing discipline sends it up to
-    /// `ahead` later, ns.
+    /// Counts sent frames; with `has_request`, the timestamp of the first was requested. The queueing discipline may
+    /// send that frame up to `ahead` ns later.
     pub fn sent(&mut self, frames: usize, has_request: bool, ahead: Ns) {
         let requested = usize::from(has_request && frames > 0);
         if requested > 0 {
@@ -85,7 +86,7 @@ impl TxStamps {
         self.counts.skipped += (frames - requested) as u64;
     }
 
-    /// Counts times that have arrived.
+    /// Counts timestamps that have arrived.
     pub fn arrived(&mut self, times: u64) {
         if times > 0 {
             self.pending = None;
@@ -93,7 +94,7 @@ impl TxStamps {
         }
     }
 
-    /// Reads the times that have arrived from a socket that receives no other stamps.
+    /// Reads the timestamps that have arrived at a socket that receives no others.
     ///
     /// # Errors
     /// The kernel's error.

@@ -15,9 +15,9 @@ const TOTALS_EVERY: Duration = Duration::from_millis(200);
 const COST_EVERY: Duration = Duration::from_secs(1);
 /// Interval of reading the source's notes.
 const NOTES_EVERY: Duration = Duration::from_secs(1);
-/// Minimum interval of messages with a watermark only.
+/// Minimum interval between messages that contain only a watermark.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
-/// Maximum time of a stopped source to report its remaining sightings.
+/// Maximum time for a stopped source to report its remaining sightings.
 const SETTLING: Duration = Duration::from_millis(300);
 
 /// State of the reports.
@@ -63,7 +63,8 @@ impl Reporter {
         self.source_notes = Some((SourceNotes::default(), None));
     }
 
-    /// Runs the process in the background while this exists. The kernel's rings hold `ring` sightings.
+    /// Runs the process at background priority as long as this reporter exists. The kernel's rings hold `ring`
+    /// sightings.
     pub fn begin_background(&mut self, ring: usize) {
         let mut background = Background::begin();
         background.expect(ring);
@@ -78,7 +79,8 @@ impl Reporter {
         }
     }
 
-    /// Reports everything up to a time; current sightings settle a little later.
+    /// Reports everything up to a time. Waits for the latest sightings, because they become available with a short
+    /// delay.
     pub fn up_to<S: Source>(&mut self, until: Ns, source: &mut S, out: &mut Outgoing) {
         let began = Instant::now();
         loop {
@@ -108,7 +110,7 @@ impl Reporter {
         let chunks = sightings.chunks(BATCH);
         let last = chunks.len();
         for (i, chunk) in chunks.enumerate() {
-            // Only the last batch has the watermark of this call; earlier ones have at most the time of their first
+            // Only the last batch has this call's watermark; that of an earlier batch is at most the time of its first
             // sighting.
             let promise = if i + 1 == last { watermark } else { watermark.min(chunk[0].t) };
             let (batch, left_out) = self.encoder.pack(chunk, promise);

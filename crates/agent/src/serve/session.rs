@@ -32,7 +32,7 @@ const MAX_TIME_REQUESTS: usize = 256;
 const PAIR_EVERY: Duration = Duration::from_millis(250);
 /// Number of chunks written before reading from the host again.
 const PIECES: usize = 8;
-/// Maximum time for the last message.
+/// Maximum time to write the last message.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Result of the thread that attaches the probe.
@@ -65,18 +65,18 @@ pub(super) struct Session<'a, S, F> {
     recording: Option<recorder::Recording>,
     profiling: Option<Profiling>,
     observing: Option<Observing>,
-    /// Whether the host requested a stop and waits for the rest of the profile only.
+    /// Whether the host has requested a stop and only waits for the rest of the profile.
     stopping: bool,
     command: Option<command::Running>,
     out: Outgoing,
-    /// Queued time requests: id, and time of reading.
+    /// Queued time requests: id, and time of receipt.
     time_requests: VecDeque<(u64, Ns)>,
     reporter: Reporter,
     realtime: RealtimeWatch,
     paired: Instant,
     /// Whether the host asked for this machine's time of day.
     reports_time_of_day: bool,
-    /// Watch of this machine's clocks, if the host asked for the grandmaster's time, and that of the last one sent.
+    /// Monitor of this machine's clocks, if the host asked for the grandmaster's time.
     clocks: Option<Monitor>,
     sent_time: Ns,
     heard: Instant,
@@ -119,7 +119,7 @@ where
     pub fn run(&mut self, quit: Option<BorrowedFd>) -> Result<Ended, ServeError> {
         let mut next_tick = Instant::now();
         loop {
-            // First the messages received together with the preamble.
+            // First handles the messages received together with the preamble.
             if let Some(ended) = self.take_read((self.options.clock)())? {
                 return Ok(ended);
             }
@@ -132,7 +132,7 @@ where
                 next_tick = Instant::now() + self.pause();
             }
             match self.flush() {
-                // The host closed the stream during a write.
+                // The host closed the stream while this process was writing.
                 Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     return Ok(Ended::HostGone)
                 }
@@ -164,14 +164,14 @@ where
                     Got::End => return Ok(Ended::HostGone),
                 }
             }
-            // Judged after a read: this thread may have had no CPU in the meantime.
+            // Checked only after reading: messages may have arrived while this thread had no CPU.
             if self.heard.elapsed() > self.options.silence {
                 return Err(ServeError::Silent(self.options.silence));
             }
         }
     }
 
-    /// Time until the source must be drained.
+    /// Interval between ticks, which drain the source.
     fn pause(&self) -> Duration {
         match self.probe {
             _ if self.command.is_some() || self.observing.is_some() || self.stopping => self.options.every,
@@ -191,7 +191,7 @@ where
                         return Ok(Some(ended));
                     }
                 }
-                // The host repeats its preamble until the reply.
+                // The host repeats its preamble until it receives the reply.
                 Ok(Some(Item::Preamble(_))) => {}
                 Ok(None) => return Ok(None),
                 Err(FrameError::Unknown) => return Err(ServeError::Protocol("an unknown message".into())),
@@ -224,7 +224,8 @@ where
                     return broken("a second start");
                 };
                 let request = StartRequest::try_from(start).map_err(ServeError::Protocol)?;
-                // In the background, a profile of a guest without idle time would not be delivered.
+                // Not at background priority with a profile: if the guest's CPUs are never idle, its samples would not
+                // be delivered.
                 let samples = request.option(StartRequest::PROFILE).is_some();
                 if let Some(ring) = self.options.background.filter(|_| !samples) {
                     self.reporter.begin_background(ring);
@@ -242,8 +243,9 @@ where
                 std::thread::Builder::new()
                     .name("lp-attach".into())
                     .spawn(move || {
-                        // If the session has ended meanwhile, the source is dropped here.
-                        // Settings and virtual machines are read before packets count, so that no packet is delayed.
+                        // If the session has ended in the meantime, the source is dropped here. Settings and virtual
+                        // machines are read before the source is attached, so that reading them delays no measured
+                        // packet.
                         let settings = reports_settings.then(MachineReading::of_this_machine);
                         let vms = find_vms.map_or(Vec::new(), |find| vms::messages(find()));
                         let _ = done.send(Attachment { settings, vms, attached: make(&request) });
@@ -291,7 +293,7 @@ where
                 self.probe = Probe::Gone;
                 self.recording = None;
                 self.observing = None;
-                // On a busy machine, the last samples take a while, during which the host gets replies.
+                // On a busy machine, the last samples can take a while; meanwhile the host still gets replies.
                 self.profiling.iter().for_each(Profiling::stop);
                 self.stopping = true;
             }
@@ -371,7 +373,7 @@ where
         Ok(())
     }
 
-    /// Forwards the command's output, as far as there is room, and its exit.
+    /// Forwards the command's exit code, and as much of its output as the queue has room for.
     fn pass_on_command(&mut self) {
         while self.out.waiting() <= MAX_WAITING {
             let Some(command) = &mut self.command else { return };
@@ -423,7 +425,7 @@ where
 
     fn read_hypervisor(&mut self) {
         let Some(reader) = &mut self.options.hypervisor else { return };
-        // A failed reading only loses one pair; the timed exchanges continue.
+        // A failed reading costs only one pair; the timed exchanges continue.
         if let Ok(pair) = read_pair(reader.as_mut(), &mut self.realtime) {
             self.out.push(Message::Pair(Pair {
                 guest: pair.guest_ns,
@@ -458,7 +460,7 @@ where
         Ok(())
     }
 
-    /// Writes the last message and the queue, as far as the host reads them in time.
+    /// Writes the last message and the rest of the queue, if the host reads them in time.
     pub fn end(&mut self, last_word: Option<String>) {
         if let Some(text) = last_word {
             self.out.push(Message::Error(ErrorText { text: cut(&text, MAX_TEXT).into() }));

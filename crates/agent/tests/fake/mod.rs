@@ -1,4 +1,4 @@
-//! A source with sightings from a channel, and an agent that serves it over a socket pair.
+//! A source that returns the sightings received from a channel, and an agent that serves it over a socket pair.
 #![allow(dead_code)] // each test file uses part of this module
 
 use latpath_agent::{
@@ -98,7 +98,7 @@ pub fn agent_recording(
     agent_doing(stream, options, recorder, None)
 }
 
-/// An agent that samples its CPUs.
+/// Starts an agent that samples its CPUs.
 pub fn agent_sampling(stream: UnixStream, sampler: MakeSampler) -> Agent {
     agent_doing(stream, ServeOptions::default(), || None, Some(sampler))
 }
@@ -135,7 +135,7 @@ pub fn request() -> StartRequest {
     }
 }
 
-/// [`request`], with a flight recorder.
+/// Like [`request`], but with a flight recorder.
 pub fn recorded() -> StartRequest {
     StartRequest { options: [(StartRequest::FLIGHT.into(), (1 << 20).to_string())].into(), ..request() }
 }

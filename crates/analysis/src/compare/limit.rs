@@ -22,16 +22,16 @@ enum Most {
     Ns(f64),
 }
 
-/// Why a text is not a limit on a difference, or why the limit cannot be checked.
+/// Why a string is not a limit on a difference, or why the limit cannot be checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadDifference {
-    /// The text has another form.
+    /// The string does not have the form of a limit.
     #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=+N% or SEGMENT:FIGURE<=+TIME, as in total:p99<=+5% or total:mean<=+20us")]
     Form(String),
-    /// The figure is unknown, or not tested.
+    /// The figure is unknown, or differences of it are not tested.
     #[error("{0:?}: no figure that is tested (there are: mean, p50, p99, p99.9, and spikes in percent)")]
     Figure(String),
-    /// The comparison does not have the segment.
+    /// The comparison has no such segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
     Segment {
         /// Name of the segment.
@@ -66,7 +66,7 @@ impl FromStr for DifferenceLimit {
 }
 
 impl DifferenceLimit {
-    /// Whether a text is a limit on a difference: its value has a sign.
+    /// Whether a string is meant as a limit on a difference: its value begins with `+`.
     pub fn is_meant(text: &str) -> bool {
         text.rsplit_once("<=").is_some_and(|(_, most)| most.trim_start().starts_with('+'))
     }
@@ -75,7 +75,7 @@ impl DifferenceLimit {
     /// deficiency that could have changed the times, the limit cannot be judged.
     ///
     /// # Errors
-    /// If the comparison does not have the segment.
+    /// If the comparison has no such segment.
     pub fn check(&self, comparison: &Comparison) -> Result<LimitVerdict, BadDifference> {
         let segments: Vec<_> = comparison.segments.iter().filter(|s| s.name == self.segment).collect();
         if segments.is_empty() {

@@ -1,4 +1,4 @@
-//! Figures that a run is compared by.
+//! Figures by which a run is compared.
 
 use crate::summarise::{gather, touched, Gathered, Reading};
 use crate::{limit::lacking, Analysis, SummaryOptions};
@@ -15,7 +15,7 @@ pub struct RecordingOptions {
     pub select: Select,
     /// Threshold of late packets, ns; `None` for the recording's own.
     pub threshold_ns: Option<Ns>,
-    /// Band in which times are counted too.
+    /// Band of times whose packets are also counted.
     pub band: Option<Band>,
     /// The user's segments; see [`crate::layout_of`].
     pub segments: Vec<String>,
@@ -25,19 +25,19 @@ pub struct RecordingOptions {
     pub by_stream: bool,
     /// Whether segments from one point to the next are compared too.
     pub steps: bool,
-    /// Further thresholds, ns: the longest row of consecutive late packets is found for each.
+    /// Further thresholds, ns: for each, the longest sequence of consecutive late packets is found.
     pub row_limits: Vec<Ns>,
     /// Kinds of patterns whose packets are excluded.
     pub exclude: Vec<PatternKind>,
-    /// Number of reading threads; 0 means one.
+    /// Number of threads that read the run; 0 means one.
     pub workers: usize,
 }
 
-/// Reads a run for a comparison; also returns the summary, for limits. For a run of hours, each segment takes about
-/// 20 MiB during the call.
+/// Reads a run for a comparison; also returns the summary, for limits. For a run of hours, each segment takes about 20
+/// MiB during the call.
 ///
 /// # Errors
-/// If the run does not have the points of one of the user's segments, or a segment of a name.
+/// If the run lacks the points of one of the user's segments, or a segment in `only`.
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Summary), String> {
     let manifest = run.manifest();
     let mut analysis = Analysis::open(
@@ -75,7 +75,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
         all
     });
     let mut notes = run.notes().to_vec();
-    // Deficiencies found while the run was read.
+    // Deficiencies found while reading the run.
     let found = summary.deficiencies.iter().map(|one| &one.text).filter(|text| !run.notes().contains(text));
     notes.extend(found.cloned());
     if let Some(excluded) = &mut excluded {
@@ -130,15 +130,15 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
     Ok((found, summary))
 }
 
-/// Note on the excluded packets.
+/// A note about the excluded packets.
 fn note(excluded: &Excluded) -> String {
     let kinds: Vec<&str> = excluded.kinds.iter().map(|kind| kind.name()).collect();
     let (patterns, packets) = (number_of(excluded.patterns, "pattern"), number_of(excluded.packets, "packet"));
     format!("without {}: {patterns} found, {packets} left out", kinds.join(", "))
 }
 
-/// Keeps only the compared segments. Segments from one point to the next are parts of the others, and are kept only at
-/// the user's request, or if there are no others.
+/// Keeps only the compared segments. Segments from one point to the next are parts of longer segments; they are kept
+/// only at the user's request, or if there are no others.
 fn choose(analysis: &mut Analysis, options: &RecordingOptions) -> Result<(), String> {
     let segments = &analysis.layout.segments;
     if !options.only.is_empty() {
@@ -170,7 +170,7 @@ fn losses(summary: &Summary, stream: Option<String>, lost: Lost, span: Span) -> 
     Losses::of(stream, packets, !summary.durations_alone, lost, span)
 }
 
-/// Time that latpath's sightings within a segment add to a packet, ns.
+/// Time by which latpath's sightings within a segment delay a packet, ns.
 fn cost(summary: &Summary, from: &str, to: &str) -> Ns {
     let number = |point: &str| summary.number(point);
     let points = number(from).zip(number(to)).map_or(1, |(from, to)| to.saturating_sub(from).max(1));

@@ -16,7 +16,7 @@ pub fn run_context(run: &Run) -> RunContext {
 }
 
 impl Analysis<'_> {
-    /// The context of explanations, without the user's segments.
+    /// The context for explanations, without the user's segments.
     pub fn context(&self) -> RunContext {
         let segments = self.recorded_segments().to_vec();
         context(self.run, Layout { segments, ..self.layout.clone() }, self.vms.clone())
@@ -47,7 +47,7 @@ fn context(run: &Run, layout: Layout, vms: VmsByMachine) -> RunContext {
     }
 }
 
-/// Explains a packet, and compares it with the baseline; adds no fixes.
+/// Explains a packet and compares it with the baseline; adds no fixes.
 pub(crate) fn judge(
     context: &RunContext,
     analyst: &Analyst,
@@ -61,7 +61,7 @@ pub(crate) fn judge(
     ExplainedPacket { explained, attribution, advice: Vec::new() }
 }
 
-/// Fixes of a packet's first cause.
+/// Fixes for a packet's first cause.
 pub(crate) fn advice(context: &RunContext, packet: &ExplainedPacket) -> Vec<Advice> {
     let first = packet.attribution.first();
     first.map_or(Vec::new(), |first| advise(first, Some(packet.explained.stream), context))

@@ -12,7 +12,7 @@ use latpath_stats::{units::Letters, CauseFigures, DelayShare, LateFigures};
 /// Maximum number of causes in a summary; `latpath explain` shows all.
 const CAUSES: usize = 16;
 
-/// `part` of `all`, in percent, to three decimals.
+/// `part` as a percentage of `all`, rounded to three decimals.
 pub fn percent(part: Ns, all: Ns) -> f64 {
     match all {
         ..=0 => 0.0,
@@ -20,7 +20,7 @@ pub fn percent(part: Ns, all: Ns) -> f64 {
     }
 }
 
-/// The part of a summary on late packets. `latest` becomes a sentence.
+/// The summary's figures on late packets; `latest` is described in a sentence.
 pub fn late_figures(
     explanation: &Explanation,
     latest: Option<&ExplainedPacket>,

@@ -8,20 +8,20 @@ use latpath_model::{PointId, SegmentKind};
 use latpath_stats::{Bucket, Histogram};
 use std::collections::BTreeMap;
 
-/// Histograms of the charted segments, by the name of the packets' first cause in the segment.
+/// Histograms of each charted segment's times, by the ID of the packets' first cause in the segment.
 #[derive(Debug, Default)]
 pub(super) struct FirstCauses(BTreeMap<&'static str, Vec<Histogram>>);
 
 impl FirstCauses {
-    /// Adds a late packet to each segment that it crossed, by its first cause there. Segments in which it took no
-    /// longer than the baseline have no cause.
+    /// Adds a late packet's time in each segment that it crossed, by its first cause there. Times that do not exceed
+    /// the baseline have no cause and are not added.
     pub fn add(&mut self, packet: &ExplainedPacket, segments: &[Segment], route: &[PointId], baseline: &Baseline) {
         let charted = segments.len().min(CHARTED);
         let at = |point: PointId| packet.explained.seen.iter().find(|s| s.point == point).map(|s| s.t);
         for (place, segment) in segments.iter().take(charted).enumerate() {
             let Some((from, to)) = at(segment.from).zip(at(segment.to)) else { continue };
             let first = match segment.kind {
-                // The same cause as in the tables.
+                // For the total, the same cause as in the tables.
                 SegmentKind::Total => packet.attribution.first().map(|share| share.cause),
                 _ => packet.explained.first_cause_between((from, to), route, baseline),
             };
@@ -49,7 +49,7 @@ mod tests {
     use latpath_cause::{Attribution, Cause, CauseInterval, Hop, PacketTimeline, RunContext};
     use latpath_model::{Ns, PacketSighting};
 
-    /// A packet that passes three points, with a cause and its time, ns, for each hop.
+    /// A packet that passes three points, with a cause and its duration in ns for each hop.
     fn packet(hops: [(Cause, Ns); 2]) -> PacketTimeline {
         let mut t = 0;
         let mut seen = vec![PacketSighting { point: 0, t, cpu: Some(0), tid: Some(0) }];

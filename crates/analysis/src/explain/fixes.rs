@@ -1,11 +1,11 @@
-//! Fixes of an explanation: each once, with all causes that it removes, and without contradictions.
+//! Fixes for the causes of an explanation: each fix once, with all causes that it removes, and without contradictions.
 
 use super::{Explanation, RankedCause};
 use latpath_cause::{advise, Advice, Row, RunContext};
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Maximum number of threads in a fix.
+/// Maximum number of threads of a culprit in a fix.
 const MAX_PIDS: usize = 32;
 
 /// A fix, and the causes that it removes.
@@ -13,13 +13,13 @@ const MAX_PIDS: usize = 32;
 pub struct Fix {
     /// The fix.
     pub advice: Advice,
-    /// Indexes of the rows in the ranking.
+    /// Indexes of the ranking's rows whose causes the fix removes.
     pub rows: Vec<usize>,
     /// Time of these rows beyond the baseline, ns.
     pub excess_ns: Ns,
 }
 
-/// Values that commands set, by machine and thread or unit.
+/// Values that commands assign, by machine and by thread or unit.
 #[derive(Debug, Default)]
 pub(super) struct Assigned(HashMap<(String, Object), String>);
 
@@ -30,7 +30,7 @@ enum Object {
     PriorityOfThread(u32),
 }
 
-/// Objects and values that a command sets.
+/// The objects that a command changes, and the values that it assigns to them.
 fn set_by(command: &str) -> Vec<(Object, String)> {
     let words: Vec<&str> = command.split_whitespace().collect();
     match words.as_slice() {
@@ -52,7 +52,7 @@ fn set_by(command: &str) -> Vec<(Object, String)> {
 }
 
 impl Assigned {
-    /// Adds an advice unless it contradicts a previous advice; returns whether it was added.
+    /// Adds a fix unless it contradicts an earlier one; returns whether it was added.
     pub fn agrees(&mut self, advice: &Advice) -> bool {
         let all: Vec<_> = advice.commands.iter().flat_map(|command| set_by(command)).collect();
         let key = |object: &Object| (advice.machine.clone(), object.clone());
@@ -64,8 +64,8 @@ impl Assigned {
     }
 }
 
-/// The rows with consistent CPUs and threads, so that one fix serves all rows: each waiting thread has the CPU on which
-/// it waited longest, and each culprit has all of its threads.
+/// Makes the CPUs and threads of the rows consistent, so that one fix serves all of them: each waiting thread gets the
+/// CPU on which it waited longest, and each culprit gets all of its threads.
 fn harmonised(rows: &[Row]) -> Vec<Row> {
     type Name = (String, String);
     let mut cpus: HashMap<Name, HashMap<u32, Ns>> = HashMap::new();
@@ -110,7 +110,7 @@ fn harmonised(rows: &[Row]) -> Vec<Row> {
     rows.iter().map(one).collect()
 }
 
-/// The thread and priority of a command: `chrt -f -p 51 815`.
+/// The thread ID and priority of a command such as `chrt -f -p 51 815`.
 fn priority(advice: &Advice) -> Option<(u32, u32)> {
     let [command] = advice.commands.as_slice() else { return None };
     match set_by(command).as_slice() {
@@ -119,8 +119,8 @@ fn priority(advice: &Advice) -> Option<(u32, u32)> {
     }
 }
 
-/// The ranking with its fixes. If rows suggest different priorities for a thread, the highest is used; if different
-/// CPUs, the CPU of the row with the largest excess.
+/// The ranking with its fixes. If rows suggest different priorities for a thread, the highest is used; if they suggest
+/// different CPUs, the CPU of the row with the largest excess.
 pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     let mut advice: Vec<Vec<Advice>> = harmonised(&rows).iter().map(|row| advise(row, None, context)).collect();
     let mut highest: HashMap<(String, u32), Advice> = HashMap::new();
@@ -144,13 +144,13 @@ pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     rows.into_iter().zip(advice).map(|(row, advice)| RankedCause { row, advice }).collect()
 }
 
-/// Whether two advices are the same.
+/// Whether two fixes are the same.
 fn is_same(a: &Advice, b: &Advice) -> bool {
     let same = if a.commands.is_empty() { a.what == b.what && b.commands.is_empty() } else { a.commands == b.commands };
     same && a.machine == b.machine
 }
 
-/// Fixes of some rows, each once, with all rows of the ranking that it serves; the fix with the largest excess first.
+/// The fixes of some rows, each once, with all rows of the ranking that have it; the fix with the largest excess first.
 pub fn fixes_of(explanation: &Explanation, rows: &[usize]) -> Vec<Fix> {
     let mut all: Vec<Fix> = Vec::new();
     let ranked = |at: &usize| explanation.ranking.get(*at);

@@ -1,4 +1,4 @@
-//! Explains late packets of a current recording in a separate thread, so that figures do not wait for it.
+//! Explains the late packets of a recording in progress in a separate thread, so that the figures are not delayed.
 
 use super::{late_figures, Explainer};
 use latpath_capture::{BoundedCaptures, Capture, CaptureKind, RankedCapture, WaitingCaptures};
@@ -12,16 +12,16 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of waiting captures. Further ones are skipped: a cause shown a minute late is useless.
+/// Maximum number of waiting captures; further ones are skipped, because a cause shown a minute late is useless.
 const QUEUED: usize = 16;
-/// Interval of searches for virtual machines, while no capture waits.
+/// Interval between searches for virtual machines, made while no capture is waiting.
 const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
 /// Interval at which [`LiveExplainer::finish`] checks for waiting captures.
 const POLL: Duration = Duration::from_millis(5);
 
 enum Request {
-    /// A capture, with the points, layout and times of day at the time of the request.
+    /// A capture, with the points, layout and time of day at the time of the request.
     Capture(Box<(RankedCapture, Vec<PointInfo>, Layout, TimeOfDay)>),
     Reset,
 }
@@ -31,11 +31,12 @@ struct Shared {
     figures: LateFigures,
     /// Number of captures that wait or are being explained.
     waiting: usize,
-    /// Arrival times of the first late packets of explained spikes that are not shown yet, ns.
+    /// Times at which the first late packet of each explained spike arrived, for spikes not shown yet, ns.
     not_shown: Vec<Ns>,
 }
 
-/// Explains captures of a current recording. After a drop, the thread ends with the last waiting capture.
+/// Explains the captures of a recording in progress. After a drop, the thread ends once it has handled all waiting
+/// captures.
 pub struct LiveExplainer {
     requests: BoundedCaptures<Request>,
     shared: Arc<Mutex<Shared>>,
@@ -45,11 +46,11 @@ pub struct LiveExplainer {
 }
 
 impl LiveExplainer {
-    /// Maximum wait of a capture for late packets in flight: the user waits for the cause.
+    /// Maximum time that a capture waits for late packets in flight; short, because the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread for streams that are followed now. `context` describes the machines at the start; this host's
-    /// own facts are added, and its virtual machines are searched again from time to time.
+    /// Starts the thread for streams that are being followed now. `context` describes the machines at the start; this
+    /// host's own facts are added, and its virtual machines are searched for again from time to time.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -57,7 +58,7 @@ impl LiveExplainer {
         Self::spawn(on_this_host(context), true)
     }
 
-    /// Starts the thread for captures of a run, whose virtual machines and CPUs are those of the context.
+    /// Starts the thread for captures of a run, whose virtual machines and CPUs are taken from the context.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -74,7 +75,7 @@ impl LiveExplainer {
         Ok(Self { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 })
     }
 
-    /// Queues a capture, to explain it or learn from it, with the current points, layout and times of day.
+    /// Queues a capture to be explained or learnt from, with the current points, layout and time of day.
     pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout, time_of_day: TimeOfDay) {
         let (is_spike, bytes) = (capture.capture.kind == CaptureKind::Spike, capture.capture.record_bytes());
         let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone(), time_of_day)));
@@ -86,11 +87,11 @@ impl LiveExplainer {
         }
     }
 
-    /// Restarts all counts. Keeps the baseline.
+    /// Resets all counts, but keeps the baseline.
     pub fn reset(&mut self) {
         self.skipped = 0;
         self.shown_after = Histogram::new();
-        // If the queue is full, the previous counts stay.
+        // If the queue is full, the explainer's counts are not reset.
         self.requests.offer(0, Request::Reset);
     }
 
@@ -107,7 +108,7 @@ impl LiveExplainer {
         !lock(&self.shared).not_shown.is_empty()
     }
 
-    /// The current causes, to be shown at once. `late` is the number of late packets.
+    /// The current causes, which the caller must show at once. `late` is the number of late packets so far.
     pub fn figures(&mut self, late: u64) -> LateFigures {
         let (figures, not_shown) = {
             let mut shared = lock(&self.shared);
@@ -132,7 +133,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Arrival time of a capture's first late packet.
+/// Arrival time of the late packet that arrived first.
 fn first_end(capture: &Capture) -> Option<Ns> {
     let late = capture.packets.iter().filter(|packet| packet.late);
     late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
@@ -150,7 +151,7 @@ fn on_this_host(context: RunContext) -> RunContext {
 }
 
 fn explain(requests: &WaitingCaptures<Request>, shared: &Mutex<Shared>, context: RunContext, is_live: bool) {
-    // Explaining must not make packets late.
+    // Explaining must not delay packets.
     latpath_linux::background::lower_priority();
     let mut explainer = Explainer::new(context, 0);
     let mut found_vms: Option<Instant> = None;

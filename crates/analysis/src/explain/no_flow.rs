@@ -1,4 +1,4 @@
-//! Why Open vSwitch had no flow for a packet, in words: the conclusion and its evidence.
+//! Why Open vSwitch had no flow for a packet, as text: the conclusion and its evidence.
 
 use crate::Notation;
 use latpath_cause::{DaemonVisit, NoFlow, VisitParts};
@@ -6,7 +6,7 @@ use latpath_flight::{FlowState, Removal, Upcall};
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// The reason, then the evidence for it, as sentences.
+/// The reason and the evidence for it, as sentences.
 pub fn why_no_flow(notation: &Notation, visit: &DaemonVisit) -> String {
     let DaemonVisit { reason, upcall, .. } = visit;
     let before = |t: Ns| notation.duration(upcall.t.saturating_sub(t));
@@ -64,7 +64,7 @@ fn of_removal(notation: &Notation, visit: &DaemonVisit, removal: &Removal, befor
     }
 }
 
-/// The parts of a packet's time with ovs-vswitchd; `None` if the record does not have them.
+/// How a packet's time with ovs-vswitchd was spent; `None` if it was not recorded in detail.
 pub fn visit_parts(notation: &Notation, visit: &DaemonVisit) -> Option<String> {
     let VisitParts { handler, to_daemon_ns, asleep_ns, ready_ns, running_ns, in_daemon_ns, to_kernel_ns } =
         visit.parts.as_ref()?;
@@ -85,7 +85,7 @@ pub fn visit_parts(notation: &Notation, visit: &DaemonVisit) -> Option<String> {
     ))
 }
 
-/// The reasons of packets, the most frequent first: `idle flow removed 12, no flow before 3`.
+/// The reasons, with their number of packets, the most frequent first: `idle flow removed 12, no flow before 3`.
 pub fn reasons(notation: &Notation, counts: &BTreeMap<NoFlow, u64>) -> String {
     let mut all: Vec<(&NoFlow, &u64)> = counts.iter().collect();
     all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));

@@ -42,7 +42,7 @@ fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
 }
 
 impl ExplainedRun {
-    /// The part of a summary on late packets.
+    /// The summary's figures on late packets.
     pub fn figures(&self, letters: Letters) -> LateFigures {
         late_figures(&self.explainer.explanation(), None, self.explainer.context(), letters)
     }

@@ -1,6 +1,7 @@
 //! Selects a packet: `MU01:1234@03:04:05.593`, `MU01:1234@12.5s`, `worst`, or its rank among the worst.
 //!
-//! A sample count repeats each second, so the time selects the packet; without a time, only one packet may match.
+//! A sample count repeats each second, so the time selects the packet; without a time, the name must match only one
+//! packet.
 
 use crate::When;
 use latpath_cause::RunContext;
@@ -13,17 +14,17 @@ use std::{
 
 const SECOND: Ns = 1_000_000_000;
 const DAY: Ns = 86_400 * SECOND;
-/// Maximum number of listed candidates if several match, or none.
+/// Maximum number of candidates listed if several or none match.
 const LISTED: usize = 8;
 
-/// A packet in the user's form.
+/// A packet as the user selects it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketSelector {
     /// Rank among the worst packets, from 1.
     Worst(usize),
     /// By name and time.
     Packet {
-        /// `STREAM:KEY`: the stream's short or full name, and the key in the form of its rule.
+        /// `STREAM:KEY`: the stream's short or full name, and the key as the stream's key rule writes it.
         name: String,
         /// Time of the first sighting, if given.
         at: Option<At>,
@@ -45,7 +46,7 @@ enum Clock {
     OfDay,
 }
 
-/// A text that does not name a packet.
+/// A string that does not name a packet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?}: not a packet; write STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start), worst, or its number in the list of the worst")]
 pub struct BadPacket(pub String);
@@ -59,7 +60,7 @@ pub struct Candidate {
     pub stream: StreamId,
     /// The packet's key in the stream.
     pub key: u32,
-    /// The packet's number in the stream.
+    /// The packet's index in the stream.
     pub number: u64,
     /// Time of the first sighting on the run's timeline, ns.
     pub t: Ns,
@@ -80,8 +81,8 @@ impl FromStr for PacketSelector {
         if let Some(place) = text.parse().ok().filter(|place| *place > 0) {
             return Ok(Self::Worst(place));
         }
-        // A stream's name may contain any of these characters, and a key a colon; a time has no @, and a key ends in a
-        // digit.
+        // A stream's name may contain `@` and `:`, and a key may contain `:`. So `@` separates a time only if a key
+        // (which ends in a digit) precedes it.
         let (name, at) = match text.rsplit_once('@') {
             Some((name, at)) => (name, Some(At::parse(at).ok_or_else(bad)?)),
             None => (text, None),
@@ -99,7 +100,7 @@ impl At {
         if let Some(ns) = of_day(text) {
             return Some(Self::around(Clock::OfDay, ns, text));
         }
-        // A number without a unit is a time since the start in seconds.
+        // A number without a unit is a time in seconds since the run's start.
         let seconds = format!("{text}s");
         let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         match if plain { seconds.as_str() } else { text }.parse().ok()? {
@@ -109,8 +110,8 @@ impl At {
         }
     }
 
-    /// The tolerance of a truncated time reaches up to the next unit of the last digit; that of a rounded one, half a
-    /// unit to each side.
+    /// Sets the tolerance. If the user truncated the time, the packet may be up to one unit of the last digit later; if
+    /// the time was rounded, up to half a unit earlier.
     fn around(when: Clock, ns: Ns, text: &str) -> Self {
         let decimals = text.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len().min(9) as u32);
         let unit = 10_i64.pow(9 - decimals);
@@ -132,7 +133,7 @@ impl At {
     }
 }
 
-/// `HH:MM:SS` with any decimals.
+/// Parses `HH:MM:SS` with any number of decimals.
 fn of_day(text: &str) -> Option<Ns> {
     let zero = if text.find(':') == Some(1) { "0" } else { "" };
     let time =
@@ -141,7 +142,7 @@ fn of_day(text: &str) -> Option<Ns> {
 }
 
 impl PacketSelector {
-    /// Whether a packet matches by its name.
+    /// Whether a packet matches, apart from its time or rank.
     pub fn may_be(&self, candidate: &Candidate, context: &RunContext) -> bool {
         match self {
             Self::Worst(_) => candidate.late,
@@ -159,7 +160,7 @@ impl PacketSelector {
     pub fn choose(&self, candidates: &[Candidate], context: &RunContext) -> Result<Candidate, String> {
         let mut those: Vec<&Candidate> = Vec::new();
         for candidate in candidates {
-            // One packet may be in two captures.
+            // The same packet may be in two captures.
             if !those.iter().any(|c| (c.stream, c.number) == (candidate.stream, candidate.number)) {
                 those.push(candidate);
             }
@@ -167,7 +168,7 @@ impl PacketSelector {
         match self {
             Self::Worst(place) => {
                 those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
-                // The worst packet of each spike, as in the list of `latpath explain`.
+                // Keeps the worst packet of each spike, as in the list of `latpath explain`.
                 let mut spikes = std::collections::HashSet::new();
                 those.retain(|c| spikes.insert(c.capture));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
@@ -210,13 +211,13 @@ fn listed(those: &[&Candidate], context: &RunContext) -> String {
     text
 }
 
-/// The name of a packet without its time: `MU01:1234`, with the key in the form of the stream's rule.
+/// The name of a packet without its time: `MU01:1234`, with the key as the stream's key rule writes it.
 pub fn packet(stream: StreamId, key: u32, context: &RunContext) -> String {
     let key = context.streams.get(usize::from(stream)).map_or_else(|| key.to_string(), |spec| spec.key.text(key));
     format!("{}:{key}", context.stream(stream))
 }
 
-/// The name of a packet in the form that a selector takes: `MU01:1234@03:04:05.593750`.
+/// The name of a packet in the form that a selector accepts: `MU01:1234@03:04:05.593750`.
 pub fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
     let time = date(context.utc(t).rem_euclid(DAY));
     format!("{}@{}", packet(stream, key, context), &time["1970-01-01T".len()..time.len() - 1])
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
     use latpath_clock::TimeOfDay;
 
-    /// The run began at 03:04:05 UTC, at 5 s of its clock.
+    /// A context whose run began at 03:04:05 UTC, when its clock read 5 s.
     fn context() -> RunContext {
         RunContext {
             streams: ["svid:MU01", "svid:a:1@b,vlan=7", "goose:IED1"].map(|s| s.parse().unwrap()).into(),

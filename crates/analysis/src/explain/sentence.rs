@@ -25,7 +25,7 @@ fn details(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     let cpu = cpu.map(|cpu| format!("CPU {cpu}"));
     let class = actor.class.map(|class: Class| notation.clean(&class.to_string()));
     let owner = actor.process.as_ref().and_then(|process| process.owner.as_deref()).filter(|_| !actor.is_tool);
-    // The name of a virtual machine's thread has the machine's name already.
+    // The thread name of a virtual machine already contains the machine's name.
     let owner = owner.filter(|owner| !owner.starts_with("VM ")).map(|owner| notation.clean(owner));
     pid.into_iter().chain(cpu).chain(class).chain(owner).collect::<Vec<_>>().join(", ")
 }
@@ -47,7 +47,7 @@ fn culprits(notation: &Notation, by: &[(Actor, Ns)]) -> String {
         [(one, _)] => who(notation, one, None),
         several => {
             let all = several.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
-            // Culprits with a negligible time are not named.
+            // Culprits with a negligible share are not named.
             let named: Vec<_> = several.iter().take(NAMED).filter(|(_, ns)| *ns >= all / 100).collect();
             if let ([(one, _)], true) = (named.as_slice(), named.len() < several.len()) {
                 return format!("{} and others", who(notation, one, None));
@@ -65,12 +65,12 @@ fn culprits(notation: &Notation, by: &[(Actor, Ns)]) -> String {
 }
 
 fn note(notation: &Notation, notes: &[(Note, Ns)]) -> String {
-    // Notes on the composition of times are left out of sentences.
+    // Notes about the composition of times are not part of sentences.
     let said = notes.iter().find(|(note, _)| !note.is_of_times());
     said.map_or(String::new(), |(note, _)| format!(": {}", notation.clean(&note.to_string())))
 }
 
-/// Parts of a sentence, in addition to its cause.
+/// The parts that complete a cause's sentence.
 struct Words<'a> {
     actor: Option<String>,
     /// The thread that waited for the actor.
@@ -112,7 +112,7 @@ fn fill(notation: &Notation, cause: Cause, words: &Words) -> String {
         (Subject::Actor, None) => (format!("{actor} "), ""),
         (Subject::None, _) => (String::new(), ""),
     };
-    // Values come from outside the program and may contain braces, so each place is filled once.
+    // Values come from outside the program and may contain braces, so each placeholder is filled only once.
     for piece in info.sentence.split('{') {
         let (place, rest) = piece.split_once('}').unwrap_or(("", piece));
         text += match place {
@@ -142,7 +142,7 @@ pub fn sentence(notation: &Notation, share: &CauseShare) -> String {
     fill(notation, share.cause, &words)
 }
 
-/// A row's cause as a sentence without a time. It begins with a capital letter, unless it begins with an actor's name.
+/// A row's cause as a sentence without a time. It begins with a capital letter, or with the actor's name as is.
 pub fn row_sentence(notation: &Notation, row: &Row) -> String {
     let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
     let words = Words {
@@ -161,13 +161,13 @@ pub fn row_sentence(notation: &Notation, row: &Row) -> String {
     }
 }
 
-/// An idle state: `idle state C6`; with its number if the name is unknown.
+/// An idle state: `idle state C6`; shows its index if the name is unknown.
 pub fn idle_state(notation: &Notation, name: Option<&str>, number: Option<u64>) -> Option<String> {
     let shown = name.map(|name| notation.clean(name)).or(number.map(|n| n.to_string()))?;
     Some(format!("idle state {shown}"))
 }
 
-/// The exit reason of a vCPU: ` (npf)`, ` (mostly io)`; a number if it has no name.
+/// The reason of a vCPU's exit: ` (npf)`, ` (mostly io)`; its number if it has no name.
 fn reason(notation: &Notation, notes: &[(Note, Ns)], number: Option<u64>) -> String {
     let name = |(note, ns): &(Note, Ns)| match note {
         Note::ExitReason(name) => Some((*name, *ns)),
@@ -209,7 +209,8 @@ pub fn subject(notation: &Notation, row: &Row) -> String {
     text.trim_start_matches([' ', ',', ':']).to_owned()
 }
 
-/// The culprit in a table of steps: `behind vCPU 0 of guest7 (6154, FIFO 1) and others`, `from idle state C6`.
+/// The culprit as the table of steps shows it: `behind vCPU 0 of guest7 (6154, FIFO 1) and others`, `from idle state
+/// C6`.
 pub fn culprit_of_step(
     notation: &Notation,
     cause: Cause,
@@ -227,7 +228,7 @@ pub fn culprit_of_step(
         }
         _ => {}
     }
-    // Culprits with a negligible time are not named.
+    // Culprits with a negligible share are not named.
     let all: Ns = by.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
     let named = by.iter().take(2).filter(|(_, ns)| *ns >= all / 20);
     let names: Vec<String> = named.map(|(actor, _)| who(notation, actor, None)).collect();
@@ -238,7 +239,7 @@ pub fn culprit_of_step(
     }
 }
 
-/// Adds the device to a sentence on a queueing discipline.
+/// Names the device in a sentence about a queueing discipline.
 pub fn at_device(notation: &Notation, text: String, share: &CauseShare, context: &RunContext) -> String {
     match held_at(share, context).filter(|_| share.cause == Cause::QdiscHeld) {
         Some(device) => text.replacen(

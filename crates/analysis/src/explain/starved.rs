@@ -1,4 +1,4 @@
-//! Finds what kept ptp4l from running while it was starved, in the captures that cover such events.
+//! Finds what kept ptp4l from running while it was starved, in the captures that cover starvation events.
 
 use crate::RunCaptures;
 use latpath_capture::{Capture, CaptureKind};
@@ -7,11 +7,11 @@ use latpath_model::Ns;
 use latpath_stats::units::duration;
 use latpath_timesync::{SyncEvent, SyncEventKind};
 
-/// The thread that serves PTP.
+/// Name of the PTP daemon's thread.
 const PTP4L: &str = "ptp4l";
-/// Maximum culprits that a note names.
+/// Maximum number of culprits that a note names.
 const NAMED: usize = 3;
-/// Maximum events with a note.
+/// Maximum number of events with a note.
 const MAX_NOTES: usize = 20;
 
 impl RunCaptures<'_> {
@@ -47,7 +47,7 @@ impl RunCaptures<'_> {
     }
 }
 
-/// The longest wait of ptp4l for a CPU around the event, and the sentence about it.
+/// The longest wait of ptp4l for a CPU in a capture that covers the event, ns, and a sentence about it.
 fn in_capture(capture: &Capture, event: &SyncEvent) -> Option<(Ns, String)> {
     let covers = capture.from <= event.noticed_ns && capture.to >= event.from_ns;
     let host = capture.machines.first().filter(|_| covers)?.record.as_ref().ok()?;
@@ -55,7 +55,8 @@ fn in_capture(capture: &Capture, event: &SyncEvent) -> Option<(Ns, String)> {
     Some((waited, format!("{text} (capture {})", capture.number)))
 }
 
-/// The longest wait of a thread named ptp4l in the window, and the threads that ran on its CPU meanwhile.
+/// The longest wait of a thread named ptp4l in the window, ns, and a sentence that names the threads that ran on its
+/// CPU in the meantime.
 fn longest_wait(snapshot: &Snapshot) -> Option<(Ns, String)> {
     let (names, timeline) = (snapshot.names(), Timeline::of(&snapshot.window));
     let tiles = names.called(PTP4L).into_iter().flat_map(|pid| timeline.thread(pid).into_iter().map(move |t| (pid, t)));

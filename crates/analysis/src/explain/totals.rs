@@ -1,4 +1,4 @@
-//! Sums of the ranking's delay by cause and by culprit.
+//! Sums of the ranking's excess by cause and by culprit.
 
 use super::Explanation;
 use latpath_cause::{Actor, Cause, Culprit, Row};
@@ -7,10 +7,10 @@ use latpath_model::{Ns, HOST};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum share of the delay, in thousandths, for a warning about latpath's own threads.
+/// Share of the excess, per mille, above which latpath's own threads cause a warning.
 const WORTH_A_WARNING_PER_MILLE: i128 = 50;
 
-/// Sum of one cause over all late packets.
+/// Total of one cause over all late packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CauseTotal {
     /// The cause.
@@ -21,10 +21,10 @@ pub struct CauseTotal {
     pub first: u64,
 }
 
-/// Sum of one culprit over all late packets and causes.
+/// Total of one culprit over all late packets and causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CulpritTotal {
-    /// The process, or the systemd unit or control group if several of its processes are culprits.
+    /// Name of the process; or of the systemd unit or control group, if several of its processes are culprits.
     pub name: String,
     /// The machine.
     pub machine: String,
@@ -32,19 +32,19 @@ pub struct CulpritTotal {
     pub processes: Vec<String>,
     /// The unit, if it is known and the same for all threads.
     pub unit: Option<String>,
-    /// The owner as people name it (`container web (docker)`), if it is known and the same for all threads.
+    /// The owner in human-readable form (`container web (docker)`), if it is known and the same for all threads.
     pub owner: Option<String>,
     /// Names of the threads that differ from the process name.
     pub threads: Vec<String>,
-    /// The kept thread ids.
+    /// The thread IDs, as far as they were kept.
     pub pids: Vec<u32>,
-    /// Whether it is latpath itself.
+    /// Whether the culprit is latpath itself.
     pub is_latpath: bool,
     /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
 }
 
-/// Sums by cause, the largest first, `unexplained` last.
+/// Totals by cause, the largest first, `unexplained` last.
 pub fn by_cause(explanation: &Explanation) -> Vec<CauseTotal> {
     let mut sums: BTreeMap<Cause, (Ns, u64)> = BTreeMap::new();
     for ranked in &explanation.ranking {
@@ -58,7 +58,7 @@ pub fn by_cause(explanation: &Explanation) -> Vec<CauseTotal> {
     all
 }
 
-/// Culprits of a row, each with its part of the row's excess; the actor itself if there is no other culprit.
+/// Culprits of a row, each with its share of the row's excess; the actor itself if there is no other culprit.
 fn culprits(row: &Row) -> Vec<(&Actor, Ns)> {
     let is_idle = |actor: &Actor| matches!(actor.doing, Doing::Idle { .. });
     match (row.cause.info().culprit, row.by.as_slice()) {
@@ -80,11 +80,11 @@ fn owner_of(actor: &Actor) -> Option<&str> {
     actor.process.as_ref()?.owner.as_deref().filter(|_| !actor.is_tool)
 }
 
-/// Sums by culprit, the largest first.
+/// Totals by culprit, the largest first.
 pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
     let rows = || explanation.ranking.iter().map(|ranked| &ranked.row);
-    // Units with several processes among the culprits. The unit of a waiting thread is not one of them: it delays
-    // itself.
+    // Units with several processes among the culprits are shown as one culprit. A unit with a waiting thread is not: it
+    // delays itself, so its processes are shown separately.
     let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for row in rows() {
         for (actor, _) in culprits(row) {
@@ -135,13 +135,13 @@ pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
     all
 }
 
-/// Time of latpath's own threads on all machines, ns.
+/// Excess that latpath's own threads caused on all machines, ns.
 pub fn latpath_ns(explanation: &Explanation) -> Ns {
     let own = by_culprit(explanation).into_iter().filter(|total| total.is_latpath);
     own.fold(0, |sum: Ns, total| sum.saturating_add(total.excess_ns))
 }
 
-/// The time of latpath's own threads, ns, if it is large enough for a warning.
+/// Excess that latpath's own threads caused, ns, if it is large enough for a warning.
 pub fn latpath_to_warn_of(explanation: &Explanation) -> Option<Ns> {
     let (own, all) = (latpath_ns(explanation), explanation.excess_ns);
     (i128::from(own) * 1000 >= i128::from(all) * WORTH_A_WARNING_PER_MILLE && own > 0).then_some(own)
@@ -160,7 +160,7 @@ pub fn described(total: &CulpritTotal) -> String {
     let inner = list("processes", &total.processes).or_else(|| list("threads", &total.threads));
     let owner = total.owner.clone().or(total.unit.clone());
     let (name, owner) = match owner {
-        // The name is that of the unit, or of the group of a container or pod.
+        // The total is that of a unit, which is shown by its owner's name (e.g. a container or pod), if known.
         Some(owner) if total.unit.as_ref() == Some(&total.name) => (owner, None),
         owner => (total.name.clone(), owner),
     };

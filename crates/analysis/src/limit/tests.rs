@@ -54,7 +54,8 @@ fn summary() -> Summary {
     }
 }
 
-/// A summary with the clocks of both machines and an error bound of `total`, ns; with `None`, one clock is unknown.
+/// A summary with the clocks of both machines, in which `total` has this error bound, ns. With `None`, one clock is
+/// unknown.
 fn with_clocks(bound: Option<Ns>) -> Summary {
     let mut summary = summary();
     let known = ["host", "guest0"].into_iter().take(if bound.is_some() { 2 } else { 1 });
@@ -74,7 +75,7 @@ fn verdict(limit: &str, summary: &Summary) -> LimitVerdict {
     limit.parse::<Limit>().unwrap().check(summary)
 }
 
-/// `kept`, or the verdict with its reason.
+/// `kept`, or else the verdict and its reason.
 fn check(limit: &str) -> Result<String, BadLimit> {
     let verdict = limit.parse::<Limit>()?.check(&summary());
     Ok(verdict.why().map_or("kept".into(), |why| format!("{}: {why}", verdict.word())))
@@ -115,7 +116,7 @@ fn the_time_between_packets_is_limited_at_all_points_or_at_some() {
     assert_eq!(check("pacing guest1/*:max<=1s"), says("cannot be judged: no pacing was measured there"));
 }
 
-/// A summary with this deficiency only.
+/// A summary whose only deficiency is this one.
 fn lacking(kind: DeficiencyKind) -> Summary {
     let deficiencies = vec![Deficiency::new(kind, "seen")];
     Summary { deficiencies, ..summary() }
@@ -132,7 +133,7 @@ fn fragments_weaken_what_sees_the_first_alone_and_not_what_an_application_read()
         SegmentFigures { kind: SegmentKind::Tnet, name: "Tnet".into(), to: "host/nic-rx@eth0".into(), ..total(5) };
     summary.streams[0].segments.push(to_nic);
     assert_eq!(word("Tnet:max<=1ms", &summary), OPEN, "its other fragments may be late");
-    // A route that ends at a device that the user named.
+    // A route that ends at a device named by the user.
     let end = "guest0/nic-rx@eth1";
     summary.streams[0].points = ["host/nic-rx@eth0", end].map(|p| p.parse().unwrap()).into();
     let segments = summary.streams[0].segments.iter_mut().chain(&mut summary.segments);
@@ -271,7 +272,7 @@ fn a_limit_on_a_segment_that_is_not_there_cannot_be_judged() {
     );
 }
 
-/// Verdicts on limits that the figures keep, with this deficiency.
+/// Verdicts on limits that the figures satisfy, in a summary with this deficiency.
 fn with(kind: DeficiencyKind, limits: &[&str]) -> Vec<&'static str> {
     let deficiencies = vec![Deficiency::new(kind, "something is missing")];
     let row = SegmentFigures { error_bound_ns: 1, ..total(5) };

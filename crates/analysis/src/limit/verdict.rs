@@ -1,4 +1,4 @@
-//! Verdicts on limits: kept, broken, or cannot be judged, because something was not measured or a run has deficiencies.
+//! Verdicts on limits: kept, broken, or not to be judged because something was not measured or a run has deficiencies.
 
 use super::{About, Counter, Limit, Subject, Where};
 use latpath_model::{pattern::fits, Ns, Point, SegmentKind};
@@ -16,20 +16,20 @@ use serde::{Deserialize, Serialize};
 pub struct LimitVerdict {
     /// The limit, as the user or the profile wrote it.
     pub limit: String,
-    /// Purpose of the limit, if a profile gives it.
+    /// What the limit is for, if a profile gives it.
     pub about: Option<About>,
-    /// The figure, as text for people; null if nothing was measured.
+    /// The figure, as human-readable text; null if nothing was measured.
     pub measured: Option<String>,
     /// Error bound of a time measured by two clocks, ns; null if unknown, and for figures that are not times.
     pub bound_ns: Option<Ns>,
     /// The limit's segment; null for pacing and for counts of all packets.
     pub segment: Option<String>,
-    /// Maximum of a time, ns; null for counts.
+    /// Maximum allowed time, ns; null for counts.
     pub most_ns: Option<Ns>,
     /// Why the limit is broken; null if it is not.
     pub broken: Option<String>,
-    /// Why the limit is not known to be kept although it is not broken: nothing was measured, the clock error is too
-    /// large, or missing data could break it. Null if known.
+    /// Why it is unknown whether an unbroken limit is kept: nothing was measured, the clock error is too large, or
+    /// missing data could break it. Null if known.
     pub cannot_be_judged: Option<String>,
 }
 
@@ -51,13 +51,13 @@ impl LimitVerdict {
         }
     }
 
-    /// Why the limit is not known to be kept.
+    /// Why the limit is not kept, or not known to be kept.
     pub fn why(&self) -> Option<&str> {
         self.broken.as_deref().or(self.cannot_be_judged.as_deref())
     }
 }
 
-/// State of a limit by one figure. Of several figures, the greatest state counts.
+/// Result for one figure; if there are several figures, the greatest result decides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shown {
     Kept,
@@ -71,7 +71,7 @@ impl Shown {
     }
 }
 
-/// A figure compared with its limit. Of several figures, the greatest counts.
+/// A figure compared with its limit; if there are several figures, the greatest result decides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     shown: Shown,
@@ -80,14 +80,14 @@ struct Held {
     text: String,
 }
 
-/// The reason why nothing was measured.
+/// Why nothing was measured.
 struct Nothing(String);
 
 const TOO_CLOSE: &str = "the clocks may be wrong by more than what is left to the limit";
 const NO_BOUND: &str = "how far the clocks were apart is not known";
 
 impl Where {
-    /// Figures of the segment, each with its stream; without a stream if they are of all streams together.
+    /// Figures of the segment, each with its stream (none if they are for all streams together).
     fn rows<'a>(&self, summary: &'a Summary) -> Vec<(Option<&'a StreamFigures>, &'a SegmentFigures)> {
         let is_it = |s: &&SegmentFigures| s.name == self.segment;
         let all = || summary.segments.iter().filter(is_it).map(|s| (None, s)).collect();
@@ -103,7 +103,8 @@ impl Where {
         }
     }
 
-    /// Whether `is_such` is true for any figures of the segment; without figures, for the kind that its name implies.
+    /// Whether `is_such` holds for any figures of the segment; without figures, for the kind that the segment's name
+    /// implies.
     fn is_any(&self, summary: &Summary, is_such: impl Fn(SegmentKind, &str, &str) -> bool) -> bool {
         let rows = self.rows(summary);
         let by_name = || SegmentKind::classic(&self.segment).is_some_and(|kind| is_such(kind, "", ""));
@@ -120,8 +121,8 @@ pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Def
 }
 
 impl Limit {
-    /// Checks the limit. Deficiencies do not matter for a broken limit; a limit that appears to be kept cannot be
-    /// judged if a deficiency could have broken it.
+    /// Checks the limit. A limit that is broken remains so whatever the deficiencies; one that appears to be kept
+    /// cannot be judged if a deficiency could have broken it.
     pub fn check(&self, summary: &Summary) -> LimitVerdict {
         let (segment, most_ns) = match &self.what {
             Subject::Time(at, ..) => (Some(at), Some(self.bar)),
@@ -162,11 +163,11 @@ impl Limit {
     fn may_be_broken_by(&self, deficiency: &Deficiency, summary: &Summary) -> bool {
         use DeficiencyKind::{Missing, NotJoined, SenderNotFollowed, SightingsDropped};
         match (deficiency.kind.reach(), &self.what) {
-            // Missing packets would only add to the count.
+            // Packets that are missing from the run could only increase the count.
             (Reach::All, Subject::Journeys) => {
                 !matches!(deficiency.kind, Missing | SightingsDropped | SenderNotFollowed)
             }
-            // Dropped sightings are counted.
+            // The count itself includes dropped sightings.
             (Reach::All, Subject::All(Counter::SightingsDropped)) => {
                 !matches!(deficiency.kind, SightingsDropped | NotJoined)
             }
@@ -274,7 +275,7 @@ impl Limit {
         match (worst, empty) {
             (Some(worst), None) => self.if_measured(summary, worst),
             (Some(worst), Some(_)) if worst.shown == Shown::Broken => Ok(worst),
-            // A limit without measurements is not kept.
+            // Without measurements, a limit does not count as kept.
             (_, Some((stream, _))) => {
                 let of = of_stream(stream.filter(|_| several));
                 Err(Nothing(format!("no journey{of} crossed the segment")))
@@ -292,7 +293,7 @@ impl Limit {
         Held { shown, value: ns, bound: Some(0), text: duration(ns) }
     }
 
-    /// A time of a segment with the error bound of its clocks.
+    /// A segment's time, compared with the limit within the error bound of its clocks.
     fn time(&self, summary: &Summary, s: &SegmentFigures, ns: Ns, is_exact: bool) -> Held {
         let held = self.of_one_clock(ns);
         match summary.is_bound_known(s).then_some(s.error_bound_ns) {
@@ -313,7 +314,7 @@ impl Limit {
         Held { shown, value: i64::try_from(n).unwrap_or(i64::MAX), bound: None, text: count(n) }
     }
 
-    /// Number of times over the threshold, and of times that the clock error leaves open.
+    /// Compares the number of times over the threshold, including those that may be over it within the clock error.
     fn over(&self, summary: &Summary, s: &SegmentFigures) -> Held {
         let held = self.count(s.over_threshold);
         let shown = match uncertain(summary, s, summary.threshold_ns) {
@@ -324,8 +325,8 @@ impl Limit {
         Held { shown: shown.max(held.shown), ..held }
     }
 
-    /// The longest row of consecutive late packets of a stream; unknown if the clocks leave open which packets were
-    /// late.
+    /// The longest sequence of consecutive late packets of a stream; open if the clock error leaves it uncertain which
+    /// packets were late.
     fn consecutive(&self, summary: &Summary, own: Option<Ns>) -> Held {
         let late = own.unwrap_or(summary.threshold_ns);
         let several = summary.streams.len() > 1;
@@ -350,7 +351,7 @@ impl Limit {
         summary.streams.iter().map(of).max().unwrap_or_else(|| self.count(0))
     }
 
-    /// The figure, if packets of each stream were measured.
+    /// Returns the figure if packets of every stream were measured, or if it breaks the limit anyway.
     fn if_measured(&self, summary: &Summary, held: Held) -> Result<Held, Nothing> {
         let silent = summary.streams.iter().find(|stream| stream.journeys == 0);
         match silent {
@@ -381,8 +382,8 @@ fn reaches_applications(summary: &Summary) -> bool {
     seen.map(|stream| stream.points.last()).all(|end| end.is_some_and(|end| end.kind.is_application()))
 }
 
-/// Number of packets, of one stream or of all, that arrived without a known time in a segment of their route, because
-/// an end of the segment did not see them.
+/// Number of packets, of one stream or of all, that arrived but have no time for a segment of their route, because they
+/// were not seen at one of its ends.
 fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &SegmentFigures) -> u64 {
     let of = |stream: &StreamFigures| {
         let is_on_route = |end: &str| stream.points.iter().any(|point| point.to_string() == end);
@@ -397,7 +398,8 @@ fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &Segme
     }
 }
 
-/// Number of times up to `late` that may exceed it within the clock error; `None` if the clock error is unknown.
+/// Number of times not exceeding `late` that may exceed it within the clock error; `None` if the clock error is
+/// unknown.
 fn uncertain(summary: &Summary, s: &SegmentFigures, late: Ns) -> Option<u64> {
     let close = || s.close_to.iter().find(|(of, _)| *of == late).map_or(s.times.count, |(_, n)| *n);
     match summary.is_bound_known(s) {

@@ -1,4 +1,4 @@
-/* arch/arm64/include/uapi/asm/ptrace.h, which other architectures' headers do not have. */
+/* arch/arm64/include/uapi/asm/ptrace.h, missing from other architectures' headers. */
 struct user_pt_regs {
 	unsigned long long regs[31];
 	unsigned long long sp;

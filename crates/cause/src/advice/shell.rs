@@ -5,13 +5,13 @@ use latpath_model::{text::quoted, PointInfo, StreamSpec};
 use latpath_net::{namespace_names, Netns};
 use std::borrow::Cow;
 
-/// Shell expression for the directory of a thread's control group. On hybrid hierarchies, cgroup2 is not mounted at
-/// /sys/fs/cgroup, and a redirection to a missing path there would create a plain file.
+/// Shell expression for the directory of a thread's control group. It looks up the mount point: on hybrid hierarchies,
+/// cgroup2 is not mounted at /sys/fs/cgroup, and a redirection to a missing path there would create a plain file.
 pub(super) fn group_of(pid: u32) -> String {
     format!("$(findmnt -fnt cgroup2 -o TARGET)$(sed -n 's/^0:://p' /proc/{pid}/cgroup)")
 }
 
-/// Shell expression for the directory of a thread's control group of version 1, where each controller, as `cpu`, has
+/// Shell expression for the directory of a thread's control group of version 1, where each controller, e.g. `cpu`, has
 /// its own groups.
 pub(super) fn old_group_of(pid: u32, controller: &str) -> String {
     format!(
@@ -19,10 +19,10 @@ pub(super) fn old_group_of(pid: u32, controller: &str) -> String {
     )
 }
 
-/// A network namespace other than that of the reader's shell.
+/// A network namespace other than that of the user's shell.
 pub(super) enum Elsewhere<'a> {
     Named(Cow<'a, str>),
-    /// Its inode number: the name is unknown.
+    /// The namespace's inode number, if its name is unknown.
     Unnamed(u32),
 }
 
@@ -45,7 +45,7 @@ impl Elsewhere<'_> {
         }
     }
 
-    /// The command in the namespace, with the namespace's devices in /sys.
+    /// Wraps a command so that it runs in the namespace, with the namespace's devices in /sys.
     pub(super) fn with_sysfs(&self, command: &str) -> String {
         match self {
             Self::Named(name) => format!("ip netns exec {} sh -c {}", quoted(name), quoted(command)),
@@ -57,7 +57,8 @@ impl Elsewhere<'_> {
     }
 }
 
-/// A point's device, and its namespace if that is not this program's: device names are unique only within a namespace.
+/// A point's device, and its namespace if it differs from this program's: device names are unique only within a
+/// namespace.
 pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
     let device = info.point.device.as_str();
     let (name, space) = device.split_once('%').map_or((device, None), |(name, space)| (name, Some(space)));
@@ -83,7 +84,7 @@ pub(super) fn mask(cpus: &[u32]) -> String {
     mask
 }
 
-/// A stream as a match of ovs-fields(7).
+/// A stream as an OpenFlow match, see ovs-fields(7).
 pub(super) fn flow(stream: &StreamSpec) -> String {
     let mut text = stream.matcher.flow();
     let link = stream.link;
@@ -97,8 +98,8 @@ pub(super) fn flow(stream: &StreamSpec) -> String {
     text
 }
 
-/// A port's name for ovs-ofctl(8): in double quotes if it has special characters, as a comma would begin another
-/// action.
+/// A port's name for ovs-ofctl(8), in double quotes if it has special characters: a comma, for example, would start
+/// another action.
 pub(super) fn ofctl_port(name: &str) -> String {
     match name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
         true => name.to_owned(),

@@ -22,14 +22,13 @@ impl WakeupChain<'_> {
             return Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t - 1)));
         }
         let raised = self.machine.irq_intervals(cpu).and_then(|s| s.raised(vector, irq.from));
-        // One nanosecond earlier: at the time of the raise, the softirq may already run.
+        // One nanosecond earlier, because at the time of the raise the softirq may already be running.
         let by = raised.map(|raised| Context::of(cpu, self.machine.at(cpu, raised.saturating_sub(1))));
         let timer = matches!(
             by,
             Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
         );
-        // Packet steering: one CPU may have called another one, without an interrupt if the called CPU polled while
-        // idle.
+        // Packet steering: another CPU may have called this one; without an interrupt, if this CPU polled while idle.
         let unasked = vector == NET_RX && matches!(by, Some(Context::Nobody { doing: Doing::Idle { .. }, .. }));
         let called = unasked || vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
         if !timer && !called {
@@ -56,16 +55,16 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Detects a queueing discipline between the sightings. A softirq carries a packet to the device without a break;
-    /// so if another softirq had the packet at the earlier sighting, a qdisc held it in between. Returns the context at
-    /// the earlier sighting.
+    /// Detects a queueing discipline between the sightings. A softirq carries a packet to the device without
+    /// interruption, so if another softirq had the packet at the earlier sighting, a qdisc held the packet in between.
+    /// Returns the context at the earlier sighting.
     fn was_queued(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) -> Option<Context> {
         let pair = self.pair;
         if !self.reader || !pair.sends || pair.queue || !self.has_a() || irq.from <= self.a {
             return None;
         }
         let before = pair.cpu_of_a.and_then(|cpu| self.machine.irq_intervals(cpu)?.any_softirq(self.a).copied());
-        // If the earlier softirq is not known, it passed the packet on soon after `a`.
+        // If the earlier softirq is unknown, assumes that it passed the packet on right after `a`.
         let (since, its_vector) = match before {
             Some(IrqInterval { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
             _ => (self.a, vector),
@@ -75,7 +74,7 @@ impl WakeupChain<'_> {
         Some(pair.cpu_of_a.map_or(Context::UnknownCpu, |cpu| Context::Softirq { cpu, vector: its_vector }))
     }
 
-    /// Adds the time since the softirq began: its work, preceded by its work on earlier packets.
+    /// Adds the time since the softirq began: work on this packet and, before that, on earlier packets.
     fn worked(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) {
         let from = irq.from.max(self.a);
         let (until, ahead) = self.served_before(cpu, irq);
@@ -88,7 +87,7 @@ impl WakeupChain<'_> {
                     self.add(tile.from.max(until), Cause::Work, label.clone());
                     self.add(tile.from, Cause::QueuedBehind, CauseInterval { number: Some(ahead), ..label });
                 }
-                // Softirqs of PREEMPT_RT can be preempted, and sleep until a lock is free.
+                // On PREEMPT_RT, softirqs can be preempted, and can sleep until a lock is free.
                 Doing::Thread(r) if r.pid != irq.pid => {
                     self.add(tile.from, Cause::WaitingForCpu, CauseInterval { by, ..label })
                 }
@@ -103,7 +102,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// End of this softirq's work on earlier packets, and the number of these packets.
+    /// When this softirq finished its work on earlier packets, and the number of these packets.
     fn served_before(&self, cpu: u32, irq: &IrqInterval) -> (Ns, u64) {
         let from = irq.from.max(self.a);
         let mut until = Ns::MIN;
@@ -114,7 +113,7 @@ impl WakeupChain<'_> {
                 polls.push((event.t, work));
             }
         }
-        // The first poll to end carried the packet to the earlier sighting.
+        // The first poll that ended is the one that carried the packet to the earlier sighting.
         let same_poll = irq.from < self.a && self.has_a() && self.pair.cpu_of_a == Some(cpu);
         if same_poll && !self.pair.queue {
             return (until, ahead);
@@ -131,10 +130,10 @@ impl WakeupChain<'_> {
         (until, ahead)
     }
 
-    /// Adds the time from the raise to the start.
+    /// Adds the time from the raise to the start of the softirq.
     fn waited_to_begin(&mut self, cpu: u32, vector: u32, irq: &IrqInterval, raised: Ns) {
         let actor = self.machine.executor(cpu, &Doing::Softirq(vector), self.t);
-        // If ksoftirqd or ktimers runs the softirq, the wait is that thread's.
+        // If ksoftirqd or ktimers runs the softirq, the wait is that of the thread.
         let daemon = self.is_daemon(irq.pid).then_some(irq.pid);
         let ready = daemon.map_or(Vec::new(), |pid| {
             let row = self.machine.row(pid);
@@ -164,28 +163,28 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// ksoftirqd, and the thread that runs timers' softirqs on PREEMPT_RT.
+    /// Whether this is ksoftirqd, or the thread that runs timer softirqs on PREEMPT_RT.
     fn is_daemon(&self, pid: u32) -> bool {
         let name = self.machine.name_of(pid).unwrap_or_default();
         name.starts_with("ksoftirqd/") || name.starts_with("ktimers/")
     }
 
-    /// A timer raised the softirq: the work was deferred until then.
+    /// Handles a softirq that a timer raised: the work was deferred until the timer expired.
     fn put_off(&mut self, cpu: u32, vector: u32, timer: &Doing) -> Result<Context, End> {
         let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
         let by = Some(self.machine.executor(cpu, timer, self.t));
         let label = CauseInterval { actor, by, cpu: Some(cpu), ..CauseInterval::default() };
-        // Only queueing disciplines send packets on a timer.
+        // The only packets sent on a timer are those held by queueing disciplines.
         let cause = if vector == NET_TX { Cause::QdiscHeld } else { self.cause_of_timer(timer) };
         self.add(self.a, cause, label);
         Err(End::Done)
     }
 
-    /// The probable raiser if the raise is not recorded: the activity of the CPU just before.
+    /// What probably raised the softirq if its raise is not recorded: what the CPU did just before.
     fn before(&self, cpu: u32, irq: &IrqInterval) -> Context {
         let doing = self.machine.at(cpu, irq.from.saturating_sub(1));
         match (doing, self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(irq.from))) {
-            // A softirq runs after the end of the interrupt that raised it.
+            // A softirq runs right after the interrupt that raised it.
             (_, Some(interrupt)) if interrupt.to <= irq.from && irq.from - interrupt.to < 2_000 => {
                 Context::of(cpu, interrupt.doing)
             }

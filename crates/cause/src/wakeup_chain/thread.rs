@@ -1,4 +1,4 @@
-//! Threads: their activities, their waits, and the contexts that woke them.
+//! Threads: what they did, what they waited for, and the contexts that woke them.
 
 use super::{idle_state, Context, End, WakeupChain, MAX_INTERVALS};
 use crate::{
@@ -12,10 +12,10 @@ use latpath_model::Ns;
 const MAX_NESTED: u32 = 3;
 
 impl WakeupChain<'_> {
-    /// Walks a thread's row back to its wakeup.
+    /// Walks back along a thread's row to the thread's wakeup.
     pub(super) fn thread(&mut self, pid: u32) -> Result<Context, End> {
         let row = self.machine.row(pid);
-        // The event that ended the preceding sleep.
+        // What ended the preceding sleep.
         let mut woken: Option<Since> = None;
         while !self.is_done() {
             if self.intervals.len() >= MAX_INTERVALS {
@@ -48,19 +48,19 @@ impl WakeupChain<'_> {
         Err(End::Done)
     }
 
-    /// The tile of a thread's row that ends here or later.
+    /// The tile of a thread's row in which `self.t` lies or with which it ends.
     pub(super) fn tile_here(&self, row: &[ThreadTile]) -> Option<ThreadTile> {
         let end = row.partition_point(|tile| tile.from < self.t);
         row[..end].last().filter(|tile| tile.to >= self.t).copied()
     }
 
-    /// Whether nothing is recorded of the thread before `self.t`.
+    /// Whether nothing is recorded about the thread before `self.t`.
     fn starts_row(&self, row: &[ThreadTile]) -> bool {
         let end = row.partition_point(|tile| tile.from < self.t);
         row[..end].last().is_none_or(|tile| tile.state == State::Unknown)
     }
 
-    /// The thread's own row has a gap: uses the rows of the CPUs.
+    /// Handles a gap in the thread's own row, using the rows of the CPUs.
     fn unrecorded(&mut self, pid: u32) -> Result<(), End> {
         match self.machine.has_run(pid, self.a, self.t) {
             Some((cpu, from)) => {
@@ -75,7 +75,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Adds the time in which the thread had a CPU, without that of interrupts.
+    /// Adds the time in which the thread had a CPU: its own work, and interrupts.
     fn ran(&mut self, pid: u32, cpu: u32, from: Ns) {
         let actor = self.machine.thread(pid, from);
         let faults = self.machine.page_faults(pid, cpu, from);
@@ -136,8 +136,8 @@ impl WakeupChain<'_> {
         self.waited_behind(pid, on, waits, from, &label);
     }
 
-    /// The interval in which a thread was ready on a CPU that was idle or ran only less urgent threads: the thread or
-    /// its control group had used up its time, which some kernels only notice when they choose the next thread.
+    /// The interval in which a thread was ready, but its CPU was idle or ran only less urgent threads: the thread or
+    /// its control group had used up its time, which some kernels notice only when they choose the next thread.
     fn was_passed_over(&self, pid: u32, cpu: u32, since: Since, from: Ns) -> Option<(Ns, Ns, &'static str)> {
         let queued = match since {
             Since::Woken(_) => self.machine.queued(pid, from, self.t)?,
@@ -159,16 +159,16 @@ impl WakeupChain<'_> {
         (begin < end).then_some((begin, end, note))
     }
 
-    /// Adds the activities of the thread's CPU while the thread was ready.
+    /// Adds what the thread's CPU did while the thread was ready.
     fn waited_behind(&mut self, pid: u32, on: u32, waits: Cause, from: Ns, label: &CauseInterval) {
-        // Activity of an idle CPU after its idle state is part of leaving that state.
+        // What an idle CPU does after its idle state belongs to leaving that state.
         let mut left_state = None;
         let tiles: Vec<_> = self.tiles_back(on, from).collect();
         for (at, tile) in tiles.iter().enumerate() {
             let by = Some(self.machine.executor(on, &tile.doing, tile.from));
             let label = CauseInterval { by, ..label.clone() };
             match tile.doing {
-                // According to the thread's own row, it did not run yet.
+                // According to the thread's own row, it was not running yet.
                 Doing::Thread(r) if r.pid == pid => {
                     self.add(tile.from, Cause::Work, CauseInterval { by: None, ..label })
                 }
@@ -190,8 +190,8 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Adds a sleep. Returns the context of the waker, in which the chain continues; `None` if the row continues,
-    /// because the sleep was unrelated to the packet.
+    /// Adds a sleep. Returns the waker's context, in which the chain continues; `None` if the chain continues in this
+    /// row, because the sleep had nothing to do with the packet.
     fn slept(
         &mut self,
         pid: u32,
@@ -218,7 +218,7 @@ impl WakeupChain<'_> {
                 let by = Some(name(&waker));
                 let cause = match sleep {
                     Sleep::Blocked => Cause::Blocked,
-                    // A talker sleeps until its send time.
+                    // A talker sleeps until its planned send time.
                     _ if self.pair.planned && tile.from <= self.a => Cause::LateTimer,
                     _ => self.cause_of_timer(&waker.context),
                 };
@@ -251,8 +251,8 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Whether the thread had the packet before it fell asleep at `slept`: the context of the earlier sighting woke the
-    /// thread right afterwards, or queued the packet while the thread was awake.
+    /// Whether the thread already had the packet when it fell asleep at `slept`: the context of the earlier sighting
+    /// woke the thread right afterwards, or queued the packet while the thread was awake.
     fn was_handed(&self, pid: u32, slept: Ns, waker: &Waker) -> bool {
         if !self.has_a() || slept <= self.a {
             return false;
@@ -275,8 +275,8 @@ impl WakeupChain<'_> {
         wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t).is_some_and(|first| gives(&first))
     }
 
-    /// Adds a wait in the kernel from `slept` on, for a resource that another thread held. If that thread was delayed
-    /// itself, the cause of its delay counts.
+    /// Adds a wait in the kernel, from `slept` on, for a resource that another thread held. If something delayed that
+    /// thread, the cause of its delay counts.
     fn blocked_by(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let first = self.intervals.len();
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
@@ -286,7 +286,7 @@ impl WakeupChain<'_> {
         for interval in &mut self.intervals[first..] {
             let kept = match interval.cause.info().of_holder {
                 OfHolder::Its => true,
-                // The holder itself waited in the kernel: for a disk, or for another lock.
+                // Kept if the holder itself waited in the kernel, e.g. for a disk or for another lock.
                 OfHolder::ItsOfAnother => interval.actor != blocked.actor,
                 OfHolder::Blocked => false,
             };
@@ -303,8 +303,8 @@ impl WakeupChain<'_> {
         self.intervals.append(&mut nested);
     }
 
-    /// Adds a wait from `slept` on, in the middle of the thread's own work for a lock, for example. Contains the waker's
-    /// activities since `slept`, not earlier ones; the rest has this cause.
+    /// Adds a wait from `slept` on in the middle of the thread's own work, e.g. for a lock. The wait is divided into
+    /// what the waker did since `slept`; the rest has this cause.
     pub(super) fn waited(&mut self, slept: Ns, waker: &Waker, cause: Cause, label: CauseInterval) {
         let limit = self.a;
         self.a = slept.max(limit);

@@ -1,5 +1,5 @@
-//! vCPUs as the host records them: the activities of their threads while a guest had to act, and the contexts that
-//! called the guest.
+//! vCPUs as recorded by the host: what their threads did while a guest had to act, and the contexts that called the
+//! guest.
 
 use super::{Context, End, WakeupChain};
 use crate::{machine::Machine, Cause, CauseInterval, Note};
@@ -7,34 +7,35 @@ use latpath_flight::{Doing, EventKind, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
 use latpath_vms::exit_reason;
 
-/// A call of a guest, reconstructed from the host's record.
+/// A call of a guest, i.e. an interrupt that told it about a packet, reconstructed from the host's record.
 pub(crate) struct Call<'c> {
-    /// The vCPU's thread.
+    /// ID of the vCPU's thread.
     pub vcpu: u32,
-    /// The thread that has the packet, if it took the earlier sighting.
+    /// The thread that has the packet, if it is the one of the earlier sighting.
     pub carrier: Option<u32>,
     /// Threads that carry packets to the guest.
     pub carriers: &'c [u32],
-    /// The guest's record does not reach back far enough: the vCPU's first wakeup counts, not its last.
+    /// Whether the guest's record does not go back far enough; then the vCPU's first wakeup counts, not its last.
     pub blind: bool,
-    /// Label while the vCPU runs.
+    /// Template of intervals in which the vCPU runs.
     pub inside: &'c CauseInterval,
-    /// Label while the state of the vCPU's thread is unknown.
+    /// Template of intervals in which the state of the vCPU's thread is unknown.
     pub unknown: &'c CauseInterval,
 }
 
-/// Labels of the time in which a guest had to act.
+/// How the time in which a guest had to act is labelled.
 #[derive(Clone, Copy)]
 pub(crate) struct Hold<'h> {
-    /// The vCPU's thread.
+    /// ID of the vCPU's thread.
     pub vcpu: u32,
-    /// Label while the thread runs its guest.
+    /// Template of intervals in which the thread runs its guest.
     pub inside: &'h CauseInterval,
-    /// Label while the thread's state is unknown.
+    /// Template of intervals in which the thread's state is unknown.
     pub unknown: &'h CauseInterval,
-    /// Cause while the thread sleeps without a halt of the guest.
+    /// Cause while the thread sleeps although the guest did not halt.
     pub asleep: Cause,
-    /// Whether the guest waited for the thread that ended its halt, if that one was about to do so all the time.
+    /// Whether to blame the thread that ended the guest's halt, if that thread was awake all the time and about to do
+    /// so.
     pub for_waker: bool,
 }
 
@@ -50,7 +51,7 @@ impl<'c> Call<'c> {
 }
 
 impl WakeupChain<'_> {
-    /// Whether the chain continues in the guest that this thread runs, because the packet was there.
+    /// Whether the chain continues in the guest that this thread runs, because the earlier sighting is there.
     pub(super) fn enters_guest(&self, pid: u32) -> bool {
         self.vcpus.guest(self.place, pid) == Some(self.pair.machine_of_a)
     }
@@ -59,7 +60,7 @@ impl WakeupChain<'_> {
         self.vcpus.has(self.place, pid)
     }
 
-    /// Walks back from `self.t`, at which a guest began to handle the interrupt of a call, to the caller.
+    /// Walks back to the caller from `self.t`, when a guest began to handle the interrupt of a call.
     pub fn called(&mut self, call: &Call) -> Result<Context, End> {
         let row = self.machine.row(call.vcpu);
         if let Some(waker) = self.woken_for(&row, call) {
@@ -67,7 +68,7 @@ impl WakeupChain<'_> {
             return Ok(Context::of(waker.cpu, waker.context));
         }
         let carried = match call.carrier {
-            // The carrier's later activities are not for this packet.
+            // What the carrier did after its first run was not for this packet.
             Some(carrier) => self.first_run(carrier).map(|until| (carrier, until)),
             None => {
                 let last = call.carriers.iter().filter_map(|carrier| Some((*carrier, self.last_run(*carrier)?)));
@@ -87,7 +88,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// The wakeup of the vCPU's thread for the packet, after the earlier sighting.
+    /// The wakeup of the vCPU's thread for the packet; it follows the earlier sighting.
     fn woken_for(&self, row: &[ThreadTile], call: &Call) -> Option<Waker> {
         let begin = row.partition_point(|tile| tile.to <= self.a);
         let carries = |w: &Waker| match w.context {
@@ -102,13 +103,13 @@ impl WakeupChain<'_> {
             }
             _ => None,
         };
-        // Because of the error between the machines' clocks, the guest may seem to act before its vCPU was woken.
+        // Because of the error between the machines' clocks, the guest may appear to act before its vCPU was woken.
         let asleep_at_end = row.iter().find(|tile| tile.from < self.t && tile.to >= self.t);
         let end = match asleep_at_end.map(|tile| (tile.state, tile.to)) {
             Some((State::Asleep(_), to)) => to,
             _ => self.t,
         };
-        // A carrier that falls asleep has passed on all its packets.
+        // A carrier that falls asleep has already passed on all its packets.
         let end = call.carrier.and_then(|carrier| self.awake_until(carrier)).map_or(end, |asleep| end.min(asleep));
         let mut pairs = row.get(begin..).unwrap_or_default().windows(2).filter(|pair| pair[1].from <= end);
         if call.blind {
@@ -118,7 +119,7 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// The tiles of a thread from the earlier sighting to `self.t`.
+    /// The tiles of a thread's row from the earlier sighting to `self.t`.
     fn tiles_of(&self, pid: u32) -> Vec<ThreadTile> {
         let row = self.machine.row(pid);
         let begin = row.partition_point(|tile| tile.to <= self.a);
@@ -140,7 +141,7 @@ impl WakeupChain<'_> {
         self.tiles_of(pid).iter().rfind(|tile| runs(tile)).map(|tile| tile.to.min(self.t))
     }
 
-    /// Time of the last interrupt that was injected before the guest began to handle it.
+    /// Time of the last interrupt injected before the guest began to handle it.
     fn injected(&self, vcpu: u32) -> Option<Ns> {
         self.tiles_of(vcpu).iter().rev().find_map(|tile| {
             let State::Running { cpu } = tile.state else { return None };
@@ -150,7 +151,7 @@ impl WakeupChain<'_> {
         })
     }
 
-    /// Adds the activities of a vCPU's thread from `from` to `self.t`.
+    /// Adds what a vCPU's thread did from `from` to `self.t`.
     pub fn hold(&mut self, from: Ns, hold: Hold) {
         let Hold { vcpu, inside, unknown, asleep, for_waker } = hold;
         let limit = self.a;
@@ -190,8 +191,8 @@ impl WakeupChain<'_> {
         self.a = limit;
     }
 
-    /// Whether the waker is a thread that did not sleep from `from`, or from the earlier sighting, until the wakeup:
-    /// such a thread may wait for a CPU while it raises an interrupt for the guest.
+    /// Whether the waker is a thread that did not sleep between `from` (or the earlier sighting, if later) and the
+    /// wakeup. Such a thread may have waited for a CPU while raising an interrupt for the guest.
     fn was_awake(&self, waker: &Waker, from: Ns) -> bool {
         let Doing::Thread(running) = waker.context else { return false };
         let from = from.max(self.a);
@@ -213,7 +214,7 @@ impl WakeupChain<'_> {
         exit.unwrap_or(false)
     }
 
-    /// Adds the time in which the thread had a CPU, in its guest and outside.
+    /// Adds the time in which the thread had a CPU, inside and outside its guest.
     fn ran_guest(&mut self, vcpu: u32, cpu: u32, from: Ns, inside: &CauseInterval) {
         let recorded = self.machine.records_guest_exits_of(vcpu);
         let actor = Some(self.machine.thread(vcpu, from));
@@ -226,7 +227,7 @@ impl WakeupChain<'_> {
                         EventKind::KvmExit { reason, isa, .. } if e.t <= tile.from => Some((reason, isa)),
                         _ => None,
                     });
-                    // After a halt, KVM polls for wakeups before the thread sleeps.
+                    // After a halt, KVM polls for wakeups before it lets the thread sleep.
                     let halts = matches!(exit, Some((Some(reason), isa)) if exit_reason::is_halt(isa, reason));
                     let cause = if halts { Cause::VcpuHalted } else { Cause::VmExit };
                     let (number, name) = match exit {

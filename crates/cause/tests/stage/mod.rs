@@ -1,4 +1,4 @@
-//! Handmade captures: events of each CPU of each machine in order of time, and sightings of packets.
+//! Handmade captures: events of each machine's CPUs in order of time, and sightings of packets.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
@@ -58,7 +58,8 @@ impl Cpu {
         self
     }
 
-    /// The thread sleeps, and another runs; in the idle loop, only the latter.
+    /// The current thread falls asleep and another one runs; if the current context is the idle loop, only switches to
+    /// the other.
     pub fn sleeps_then(&mut self, next: u32) -> &mut Self {
         match self.pid {
             0 => self.leaves(Left::Ready { preempted: false, throttled: false }, next),
@@ -110,7 +111,7 @@ impl Cpu {
         self.event(EventKind::VectorExit(vector))
     }
 
-    /// The timer interrupt, with a timer's function.
+    /// Begins a timer interrupt that runs a timer's function.
     pub fn timer(&mut self, function: u64) -> &mut Self {
         self.vector(Vector::LocalTimer).event(EventKind::HrtimerEntry(function))
     }
@@ -151,7 +152,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A host that recorded from 0 to 100,000, with threads of these names.
+    /// A host with threads of these names, whose record covers the times from 0 to 100,000.
     pub fn new(threads: &[(u32, &str)]) -> Self {
         let capture = Capture {
             number: 1,
@@ -200,7 +201,7 @@ impl Stage {
         self
     }
 
-    /// Sets the name of the function of a timer or a work.
+    /// Sets the name of a timer's or work item's function.
     pub fn function(&mut self, address: u64, name: &str) -> &mut Self {
         self.snapshot().functions.insert(address, name.into());
         self
@@ -220,7 +221,7 @@ impl Stage {
         }) as u16
     }
 
-    /// Adds a packet with its sightings: point, time on the host's timeline, CPU, thread.
+    /// Adds a packet with its sightings: point, time on the host's timeline, CPU, thread ID.
     pub fn packet(&mut self, sightings: &[(&str, Ns, u16, u32)]) -> &mut Self {
         let seen = |(point, t, cpu, tid): &(&str, Ns, u16, u32)| PacketSighting {
             point: self.point(point),
@@ -241,7 +242,7 @@ impl Stage {
         RunContext { points: self.points.clone(), vms, ..RunContext::default() }
     }
 
-    /// The intervals of the last packet between its first and last sightings.
+    /// The intervals of the last packet, from its first to its last sighting.
     pub fn intervals(&self) -> Vec<CauseInterval> {
         let packet = self.capture.packets.last().unwrap();
         let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
@@ -261,7 +262,7 @@ impl Stage {
         PacketTimeline::of(&Analyst::new(&self.capture, &self.context()), &self.capture, packet, &[], &self.points)
     }
 
-    /// The intervals as lines: `from-to cause actor < by #number`, without missing parts.
+    /// The intervals as lines: `from-to cause actor < by #number`; missing parts are omitted.
     pub fn explained(&self) -> Vec<String> {
         self.intervals().iter().map(line).collect()
     }
@@ -282,7 +283,7 @@ pub fn line(interval: &CauseInterval) -> String {
     text
 }
 
-/// A virtual machine with one tap, and its threads with their roles.
+/// A virtual machine with one tap and these threads: thread ID, role, and vCPU index.
 pub fn vm(name: &str, tap: &str, threads: &[(u32, Role, Option<u32>)]) -> Vm {
     let thread = |&(tid, role, vcpu): &_| latpath_vms::Thread { tid, role, vcpu, ..Default::default() };
     let tap = Tap { device: tap.into(), ifindex: Some(1), netns: Some(1), queues: 1, ..Tap::default() };

@@ -1,8 +1,9 @@
-//! Maps times of a NIC's clock to `CLOCK_MONOTONIC`, by the readings before and after them.
+//! Maps times of a NIC's clock to `CLOCK_MONOTONIC`, using the readings before and after them.
 //!
-//! Between two readings the map is the line through both, so that it is continuous: the difference of two close times
-//! is exact. Readings that took long are left out, since they would bend it. A time is mapped once two later readings
-//! exist, because a step of the clock is proven one reading late; times in a disturbed interval are not mapped.
+//! Between two readings, the map is the straight line through them, so that it is continuous and the difference between
+//! two close times is exact. Readings that took too long are left out, because they would bend the line. A time is
+//! mapped once two later readings exist, because a step of the clock is proven only one reading later; times in a
+//! disturbed interval are not mapped.
 
 use super::watch::{Disturbance, PhcWatch, Trouble, SWING_PPB};
 use super::Reading;
@@ -11,16 +12,16 @@ use std::collections::VecDeque;
 
 /// Number of readings kept: a minute, if there are 20 per second.
 const KEPT: usize = 1200;
-/// Number of the latest readings whose smallest error is the standard for the next.
+/// Number of the latest readings with whose smallest error a new reading is compared.
 const COMPARED: usize = 16;
-/// A reading whose error exceeds the smallest by this factor is left out ...
+/// A reading is left out if its error exceeds the smallest one by this factor ...
 const WORSE: Ns = 4;
-/// ... unless the last one is older than this, ns.
+/// ... unless the last reading is older than this, ns.
 const PATIENCE: Ns = 250_000_000;
 /// Rounding error of divisions, ns.
 const ROUNDING: Ns = 1;
 
-/// A time on `CLOCK_MONOTONIC`.
+/// A time converted to `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappedTime {
     /// `CLOCK_MONOTONIC`, ns.
@@ -29,23 +30,23 @@ pub struct MappedTime {
     pub bound_ns: Ns,
 }
 
-/// Why a time has no place on `CLOCK_MONOTONIC`.
+/// Why a time cannot be mapped to `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmapped {
-    /// The clock was set or stopped around it.
+    /// The clock was set or stopped around this time.
     Disturbed,
-    /// It is not between two readings that are kept.
+    /// The time is not between two of the readings kept.
     Elsewhere,
 }
 
-/// The map of one clock. The default has no readings.
+/// The map of one clock; without readings by default.
 #[derive(Clone, Debug, Default)]
 pub struct PhcMap {
     watch: PhcWatch,
     knots: VecDeque<Reading>,
     /// Intervals in which the clock was set or stopped, `CLOCK_MONOTONIC`, ns.
     dark: VecDeque<(Ns, Ns)>,
-    /// Smallest errors of the latest readings, ns.
+    /// Errors of the latest readings, ns.
     errors: VecDeque<Ns>,
 }
 
@@ -65,23 +66,24 @@ impl PhcMap {
         found
     }
 
-    /// Whether all times up to this moment, `CLOCK_MONOTONIC`, can be mapped as well as they ever will.
+    /// Whether all times up to this `CLOCK_MONOTONIC` time can be mapped, and later readings will not improve their
+    /// mapping.
     pub fn is_known_at(&self, monotonic: Ns) -> bool {
         self.settled().is_some_and(|reading| reading.monotonic_ns >= monotonic)
     }
 
-    /// The latest reading whose predecessors no later reading can disprove.
+    /// The latest reading up to which no later reading can prove a disturbance.
     pub fn settled(&self) -> Option<&Reading> {
         self.knots.len().checked_sub(2).and_then(|at| self.knots.get(at))
     }
 
-    /// The place of a time of the NIC's clock.
+    /// Converts a time of the NIC's clock.
     ///
     /// # Errors
-    /// The time has no place.
+    /// The time cannot be mapped.
     pub fn at(&self, phc: Ns) -> Result<MappedTime, Unmapped> {
         let is_after = |at: &usize| (self.knots[at - 1].phc_ns..=self.knots[*at].phc_ns).contains(&phc);
-        // A step may lead back: the latest interval that has the time counts.
+        // After a step back, a time may have occurred twice: the latest interval that contains it counts.
         let after = (1..self.knots.len()).rev().find(is_after).ok_or(Unmapped::Elsewhere)?;
         let (a, b) = (&self.knots[after - 1], &self.knots[after]);
         if self.dark.iter().any(|(from, until)| *from < b.monotonic_ns && a.monotonic_ns < *until) {
@@ -94,9 +96,9 @@ impl PhcMap {
             let dt = wide(to.monotonic_ns) - wide(from.monotonic_ns);
             Some((wide(to.phc_ns) - wide(from.phc_ns) - dt) * 1_000_000_000 / dt.max(1))
         };
-        // If the clock's rate changes within the interval, the clock departs from the line by at most a quarter of the
-        // interval times the change; if the clock is set by too little to be detected yet, by that step. The rates
-        // before and after limit both.
+        // Two effects make the clock depart from the line: if its rate changes within the interval, by at most a
+        // quarter of the interval times the change; if it is set by too little to be detected yet, by that step. The
+        // rates before and after the interval limit both.
         let own = rate(after).unwrap_or(0);
         let change = |other: Option<i128>| other.map_or(0, |other| (other - own).abs());
         let changes = change(rate(after - 1)) + change(rate(after + 1));
@@ -127,10 +129,10 @@ mod tests {
     use proptest::prelude::*;
 
     const MS: Ns = 1_000_000;
-    /// Time of the NIC's clock at time 0.
+    /// What the NIC's clock shows at time 0.
     const AHEAD: Ns = 37_000 * MS;
 
-    /// A clock that is read every 50 ms, with errors of up to `uncertainty_ns`, and runs by `rate_ppb(ms)`.
+    /// A clock that is read every 50 ms with errors of up to `uncertainty_ns`, and whose rate is `rate_ppb(ms)`.
     struct Simulated {
         map: PhcMap,
         true_phc: Vec<Ns>,
@@ -184,7 +186,7 @@ mod tests {
         };
         let forward = stepped(500 * MS);
         assert_eq!([300, 1_200, 1_700].map(forward), [Ok(300), Err(Unmapped::Disturbed), Ok(1_200)]);
-        // The clock had some times twice: the later place counts.
+        // The clock showed some times twice: the later one counts.
         let back = stepped(-500 * MS);
         assert_eq!([300, 700, 951].map(back), [Ok(300), Ok(1_200), Ok(1_451)]);
     }
@@ -209,7 +211,8 @@ mod tests {
             let s = simulate(24, uncertainty, &errors, |ms| if ms < at { drift } else { drift + jump });
             for ms in 1..s.true_phc.len() - 60 {
                 let mapped = s.map.at(s.true_phc[ms]);
-                // Near the jump, errors of readings can hide a part of it; near the ends, no reading limits the error.
+                // Near the jump, errors of the readings can hide a part of it; near the ends, no reading limits the
+                // error.
                 let hidden = if (at - ms as Ns).abs() <= 150 { 2 * uncertainty } else { 0 };
                 if let Some(mapped) = mapped.ok().filter(|_| ms > 100) {
                     prop_assert!((mapped.t - ms as Ns * MS).abs() <= mapped.bound_ns + hidden, "{ms}: {mapped:?}");

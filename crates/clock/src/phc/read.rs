@@ -8,9 +8,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 
-/// Readings per attempt, of which the tightest is kept. Each occupies the bus for 1 to 2 µs.
+/// Number of readings per attempt; the tightest is kept. Each occupies the bus for 1 to 2 µs.
 const SAMPLES: usize = 9;
-/// Error of the conversion from counter values, ns, for simultaneous readings in hardware.
+/// Error of the conversion from counter values, ns, if the hardware reads both clocks simultaneously.
 const CONVERSION_NS: Ns = 50;
 
 /// A simultaneous reading of the NIC's clock and `CLOCK_MONOTONIC`.
@@ -20,7 +20,7 @@ pub struct Reading {
     pub phc_ns: Ns,
     /// `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
-    /// Maximum error between the two, ns.
+    /// Maximum error between the two times, ns.
     pub uncertainty_ns: Ns,
 }
 
@@ -48,12 +48,12 @@ impl fmt::Display for Method {
 /// Why a clock cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PhcError {
-    /// No clock has this number.
+    /// There is no clock with this PHC index.
     #[error("/dev/ptp{index}: no such clock (clocks here: {here})")]
     NoClock {
-        /// Number of the clock.
+        /// PHC index: N of `/dev/ptpN`.
         index: u32,
-        /// The existing clocks.
+        /// Names of the existing clocks.
         here: String,
     },
     /// Permission is missing.
@@ -62,7 +62,7 @@ pub enum PhcError {
     /// Any other error.
     #[error("/dev/ptp{index}: {doing}: {cause}")]
     Os {
-        /// Number of the clock.
+        /// PHC index: N of `/dev/ptpN`.
         index: u32,
         /// The operation that failed.
         doing: &'static str,
@@ -71,12 +71,12 @@ pub enum PhcError {
     },
 }
 
-/// A source of readings: a clock, or a test.
+/// A source of readings: a clock, or a simulation in tests.
 pub trait Reader: Send {
     /// Reads both clocks.
     ///
     /// # Errors
-    /// The kernel's error, or the time of day was set during the reading.
+    /// The kernel's error, or an error if the time of day was set during the reading.
     fn read(&mut self) -> io::Result<Reading>;
 }
 
@@ -95,7 +95,7 @@ impl Ask for Device {
         kernel::precise(self.0.as_fd())
     }
     fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>> {
-        // The request returns the machine's CLOCK_MONOTONIC, not that of a time namespace.
+        // In a time namespace, this request does not help: it returns the CLOCK_MONOTONIC of the initial one.
         if clock == SystemClock::Monotonic && in_time_namespace() {
             return Err(io::Error::from_raw_os_error(nix::libc::EOPNOTSUPP));
         }
@@ -116,7 +116,7 @@ fn in_time_namespace() -> bool {
     fs::metadata("/proc/self/ns/time").is_ok_and(|m| std::os::unix::fs::MetadataExt::ino(&m) != FIRST)
 }
 
-/// Methods to try, best first, with the system clock that brackets the readings.
+/// Methods in the order in which they are tried, best first, each with the system clock that brackets the readings.
 const METHODS: [(Method, SystemClock); 4] = [
     (Method::Precise, SystemClock::Realtime),
     (Method::Extended, SystemClock::Monotonic),
@@ -129,7 +129,7 @@ pub struct Phc {
     index: u32,
     ask: Box<dyn Ask>,
     realtime: RealtimeWatch,
-    /// Index of the first of [`METHODS`] that this clock and kernel may support.
+    /// Index of the first of [`METHODS`] that has not proved to be unsupported by this clock and kernel.
     best: usize,
     method: Method,
 }
@@ -141,7 +141,7 @@ impl fmt::Debug for Phc {
 }
 
 impl Phc {
-    /// Opens `/dev/ptp<index>` and reads it once to determine the best method. `index` is the number from
+    /// Opens `/dev/ptp<index>` and reads it once to determine the best method. `index` is the PHC index from
     /// `ETHTOOL_GET_TS_INFO`. The clock is never set.
     ///
     /// # Errors
@@ -166,12 +166,12 @@ impl Phc {
         Ok(phc)
     }
 
-    /// Number of the clock.
+    /// PHC index: N of `/dev/ptpN`.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Name of the clock from its driver.
+    /// Name that the driver gave the clock.
     pub fn name(&self) -> Option<String> {
         let name = fs::read_to_string(format!("/sys/class/ptp/ptp{}/clock_name", self.index)).ok()?;
         Some(name.trim_end().escape_debug().to_string())
@@ -192,7 +192,7 @@ impl Phc {
             Method::Basic => tightest(&self.ask.basic()?)?,
         };
         if clock == SystemClock::Realtime {
-            // Until here `reading` holds CLOCK_REALTIME.
+            // Up to here, `reading.monotonic_ns` is a `CLOCK_REALTIME` time.
             if self.realtime.observe(&self.ask.tie()).is_some() {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "the time of day was set just now"));
             }
@@ -212,11 +212,11 @@ impl Reader for Phc {
         loop {
             match self.by(METHODS[at]) {
                 Ok(reading) => return Ok(reading),
-                // The clock was read before the time of day was set, and tied after it.
+                // The time of day was set between reading the clock and tying it: try again, once.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted && !set_again => set_again = true,
                 Err(e) if at + 1 == METHODS.len() => return Err(e),
                 Err(e) => {
-                    // A temporary failure: the better method is tried again next time.
+                    // After a temporary failure, the better method is tried again next time.
                     let never = [nix::libc::EOPNOTSUPP, nix::libc::ENOTTY, nix::libc::EINVAL];
                     if at == self.best && e.raw_os_error().is_some_and(|e| never.contains(&e)) {
                         self.best += 1;
@@ -228,7 +228,7 @@ impl Reader for Phc {
     }
 }
 
-/// The sample with the narrowest bracket, without those whose times go backward.
+/// The sample with the narrowest bracket, except samples whose bracket goes backward.
 fn tightest(samples: &[Sample]) -> io::Result<Reading> {
     let width = |s: &&Sample| s.after.saturating_sub(s.before);
     let best = samples.iter().filter(|s| s.after >= s.before).min_by_key(width);
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A kernel that returns the configured result for each kind of request; the NIC's clock is 7 s ahead of
+    /// A kernel that returns the configured result for each kind of request. The NIC's clock is 7 s ahead of
     /// `CLOCK_MONOTONIC`, `CLOCK_REALTIME` 100 s.
     #[derive(Default)]
     struct Kernel {

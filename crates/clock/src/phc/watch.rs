@@ -1,16 +1,17 @@
 //! Follows a NIC's clock: its offset and drift against `CLOCK_MONOTONIC`, and its disturbances.
 //!
-//! Each reading limits the offset with certainty. Between two readings the clock may move by its drift, by the errors
-//! of both readings, and by the effect of a changing rate; a greater move is a step, unless the next move is as large:
-//! then the rate changed. Smaller disturbances show over a second: the best reading of each second becomes a knot, and
-//! the slopes between knots are compared. Whatever the uncertainty of the readings explains is not reported.
+//! Each reading gives hard bounds on the offset. Between two readings, the clock may move by its drift, by the errors
+//! of the readings, and by the effect of a changing rate. A larger move is a step, unless the next move is as large:
+//! then the rate changed. Smaller disturbances become visible over a second: the best reading of each second becomes a
+//! knot, and the slopes between knots are compared. Whatever the uncertainty of the readings can explain is not
+//! reported.
 
 use super::Reading;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Number of readings kept, for offsets of the last seconds.
+/// Maximum number of readings kept, for the offsets of the last seconds.
 const MAX_READINGS: usize = 256;
 /// Time between two knots, ns.
 const KNOT: Ns = 1_000_000_000;
@@ -19,9 +20,9 @@ const KNOTS: usize = 4;
 /// Assumed maximum rate of an unknown clock, ppb.
 const UNKNOWN_PPB: i64 = 1_000_000;
 
-/// Change of rate from one second to the next that is a disturbance, ppb: 1 µs per second.
+/// Change of rate from one second to the next above which it is a disturbance, ppb (1 µs per second).
 pub const SWING_PPB: i64 = 1_000;
-/// Change of rate between two readings that is a step, ppb.
+/// Apparent change of rate between two readings above which it is a step, ppb.
 const STEP_PPB: i64 = 100_000;
 
 /// A disturbance of a clock.
@@ -32,7 +33,7 @@ pub enum Trouble {
         /// Size of the step beyond the drift, ns; negative if backward.
         by_ns: Ns,
     },
-    /// The rate changed, as by an oscillating servo.
+    /// The rate changed, e.g. because of an oscillating servo.
     Swing {
         /// Rate before, against `CLOCK_MONOTONIC`, ppb.
         from_ppb: i64,
@@ -60,18 +61,18 @@ impl fmt::Display for Trouble {
 pub struct Disturbance {
     /// The disturbance.
     pub trouble: Trouble,
-    /// Start at the earliest, `CLOCK_MONOTONIC`, ns.
+    /// Earliest possible start, `CLOCK_MONOTONIC`, ns.
     pub after_ns: Ns,
     /// When the disturbance ended, or was last seen, `CLOCK_MONOTONIC`, ns.
     pub until_ns: Ns,
 }
 
-/// Offset of a clock at some moment.
+/// Offset of a clock at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
     /// The NIC's clock minus `CLOCK_MONOTONIC`, ns.
     pub offset_ns: Ns,
-    /// Maximum error, ns, while nothing disturbs the clock.
+    /// Maximum error, ns, provided that nothing disturbs the clock.
     pub bound_ns: Ns,
 }
 
@@ -116,7 +117,7 @@ fn over(dt: Ns, ppb: i64) -> Ns {
     clamp(i128::from(dt) * i128::from(ppb) / 1_000_000_000)
 }
 
-/// A move beyond the drift; the next reading classifies it.
+/// A move beyond the drift, which the next reading classifies.
 #[derive(Clone, Copy, Debug)]
 struct PendingMove {
     after_ns: Ns,
@@ -124,7 +125,7 @@ struct PendingMove {
     by_ns: Ns,
 }
 
-/// A slope that differs from the previous one; the next knot classifies it.
+/// A slope that differs from the previous one, which the next knot classifies.
 #[derive(Clone, Copy, Debug)]
 struct PendingSlope {
     before: Rate,
@@ -133,10 +134,10 @@ struct PendingSlope {
     until_ns: Ns,
 }
 
-/// Follows one clock. The default has no readings.
+/// Follows one clock; without readings by default.
 #[derive(Clone, Debug, Default)]
 pub struct PhcWatch {
-    /// Readings since the last step, ascending.
+    /// Readings since the last step, in ascending order of time.
     readings: VecDeque<Reading>,
     knots: VecDeque<Reading>,
     /// Best reading in the second half of the current second, which began at `second_ns`.
@@ -150,8 +151,8 @@ pub struct PhcWatch {
 }
 
 impl PhcWatch {
-    /// Adds a reading, unless it is not later than the last. Returns the disturbances that it proves: a step one
-    /// reading later, a swing up to two seconds later.
+    /// Adds a reading, unless it is not later than the last one. Returns the disturbances that it proves: a step is
+    /// proved one reading later, a swing up to two seconds later.
     pub fn observe(&mut self, reading: Reading) -> Vec<Disturbance> {
         let last = self.pending_move.map_or(self.readings.back().copied(), |pending| Some(pending.reading));
         let Some(last) = last else {
@@ -199,15 +200,15 @@ impl PhcWatch {
                 found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns });
                 self.begin(pending.reading);
                 self.readings.push_back(reading);
-                // With a rate beyond the assumed one, every further reading would be a disturbance, and the drift would
-                // remain unknown.
+                // The error bound covers the new rate: if the rate exceeded the assumed maximum, every further reading
+                // would be a disturbance, and the drift would remain unknown.
                 self.drift = Rate { ppb: to.ppb, bound_ppb: to.ppb.saturating_abs().max(UNKNOWN_PPB) };
             }
         }
         found
     }
 
-    /// The disturbances that the last readings prove; for the end of the observation.
+    /// The disturbances that the last readings prove; called at the end of the observation.
     pub fn finish(&mut self) -> Vec<Disturbance> {
         let mut found = Vec::new();
         if let Some(pending) = self.pending_move.take() {
@@ -222,7 +223,7 @@ impl PhcWatch {
         found
     }
 
-    /// Restarts with one reading; the drift is kept.
+    /// Restarts from one reading, but keeps the drift.
     fn begin(&mut self, reading: Reading) {
         self.readings.clear();
         self.readings.push_back(reading);
@@ -235,7 +236,7 @@ impl PhcWatch {
     /// Makes a knot of each second's best reading, and compares the slopes between knots.
     fn knot(&mut self, reading: Reading) -> Option<Disturbance> {
         let into = reading.monotonic_ns.saturating_sub(self.second_ns);
-        // From the second half only, so that two knots are far enough apart for a slope.
+        // Only readings in the second half of a second, so that two knots are far enough apart to determine a slope.
         if into >= KNOT / 2 && self.best.is_none_or(|best| reading.uncertainty_ns <= best.uncertainty_ns) {
             self.best = Some(reading);
         }
@@ -256,12 +257,13 @@ impl PhcWatch {
             (Some(pending), _) => {
                 let dt = pending.until_ns.saturating_sub(pending.after_ns);
                 let trouble = if slope.differs(&pending.before, swing) {
-                    // The rest of the second in which the rate changed contains no information about the new rate.
+                    // The slope after the change is that of this knot: the second in which the rate changed does not
+                    // show the new rate.
                     Trouble::Swing { from_ppb: pending.before.ppb, to_ppb: slope.ppb }
                 } else {
                     Trouble::Step { by_ns: over(dt, pending.slope.ppb.saturating_sub(pending.before.ppb)) }
                 };
-                // The earlier knots do not have the new drift.
+                // The earlier knots do not reflect the new drift.
                 let keep = self.knots.len() - 2;
                 self.knots.drain(..keep);
                 self.drift = slope;
@@ -275,14 +277,14 @@ impl PhcWatch {
         }
     }
 
-    /// Rate of the clock against `CLOCK_MONOTONIC`, minus 1, ppb; `None` within the first second.
+    /// Rate of the clock relative to `CLOCK_MONOTONIC`, minus 1, ppb; `None` while unknown, e.g. in the first second.
     pub fn drift_ppb(&self) -> Option<i64> {
         (self.drift.bound_ppb < UNKNOWN_PPB).then_some(self.drift.ppb)
     }
 
     /// Offset at a `CLOCK_MONOTONIC` time, from the reading that bounds it best. `None` before the first reading.
     pub fn offset_at(&self, monotonic: Ns) -> Option<Offset> {
-        // Maximum deviation of a rate, which changes by less than a swing per second, from its mean over the knots.
+        // Maximum deviation of the rate from its mean over the knots, if it changes by less than a swing per second.
         let unsure = self.drift.bound_ppb.saturating_add(SWING_PPB.saturating_mul(2));
         let from = |reading: &Reading| {
             let dt = monotonic.saturating_sub(reading.monotonic_ns);
@@ -301,7 +303,7 @@ mod tests {
 
     const S: Ns = 1_000_000_000;
 
-    /// A clock with error `off(t)`, read every 50 ms with a reading error within ± 400 ns.
+    /// Runs a watch over a clock with offset `off(t)`, read every 50 ms with an error within ±400 ns.
     fn run(seconds: Ns, off: impl Fn(Ns) -> Ns) -> (PhcWatch, Vec<Disturbance>) {
         let (mut watch, mut found) = (PhcWatch::default(), Vec::new());
         for i in 0..seconds * 20 {
@@ -333,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_step_is_found_with_its_time_and_size() {
-        // The second step is far too small to show between two readings.
+        // The second step is far too small to be visible between two readings.
         for (by, resolution) in [(25_000_000, S / 10), (-5_000, 2 * S), (9_000, 2 * S)] {
             let (watch, found) = run(20, |t| over(t, 20_000) + if t > 10 * S { by } else { 0 });
             let [step] = found[..] else { panic!("{found:?}") };
@@ -358,7 +360,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(swings.len(), 1, "{found:?}");
-            // A large swing shows in two readings, each off by up to 400 ns in 50 ms.
+            // A large swing is visible between two readings, each with an error of up to 400 ns, 50 ms apart.
             let unsure = if to.abs() > 100_000 { 16_000 } else { 1_700 };
             assert!(near(swings[0].0, 20_000, 1_000) && near(swings[0].1, to, unsure), "{swings:?} for {to}");
             assert!(near(watch.drift_ppb().unwrap(), to, 500), "{:?}", watch.drift_ppb());
@@ -368,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_follows_a_good_servo_is_no_disturbance() {
-        // ± 300 ppb with a period of 4 s.
+        // The rate swings by ±300 ppb with a period of 4 s, which is not a disturbance.
         let (_, found) = run(30, |t| (191.0 * (t as f64 / S as f64 * std::f64::consts::FRAC_PI_2).sin()) as Ns);
         assert_eq!(found, []);
     }
@@ -404,7 +406,7 @@ mod tests {
         let reading = Reading { phc_ns: 5 * S, monotonic_ns: 2 * S, uncertainty_ns: 100 };
         assert_eq!(watch.observe(reading), []);
         assert_eq!(watch.offset_at(2 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 100 }));
-        // A second later an unknown clock may be off by 1,000 ppm, and its rate may have changed by 2 ppm.
+        // After a second, an unknown clock may be off by 1,000 ppm, and its rate may have changed by 2 ppm.
         assert_eq!(watch.offset_at(3 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 1_002_100 }));
         assert_eq!(watch.drift_ppb(), None);
     }
@@ -420,7 +422,7 @@ mod tests {
     }
 
     proptest! {
-        /// The readings' own error never counts as a disturbance, and the true offset lies within the bound.
+        /// The error of the readings never counts as a disturbance, and the true offset lies within the bound.
         #[test]
         fn a_calm_clock_has_no_disturbances(
             drift in -200_000i64..200_000,

@@ -1,5 +1,5 @@
-//! How often a comparison reports a difference that does not exist, and how often one that exists: scripts/bench
-//! compare.
+//! Measures how often a comparison reports a difference that does not exist, and how often it finds one that does
+//! (scripts/bench compare).
 //!
 //! ```text
 //! cargo run --release -p latpath-compare --example simulate_compare -- [COMPARISONS [RECORDINGS [COMPARISONS OF ONE FIGURE]]]

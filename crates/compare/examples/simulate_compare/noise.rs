@@ -1,4 +1,4 @@
-//! Recordings with the variation of real ones: between runs, slowly within a run, and in bursts.
+//! Synthetic recordings that vary like real ones: between runs, slowly within a run, and in bursts.
 
 use latpath_compare::{Measured, Recording, Source, Span};
 use latpath_model::{Ns, SegmentKind};
@@ -9,7 +9,7 @@ use latpath_testkit::Noise;
 const SECOND: Ns = 1_000_000_000;
 const THRESHOLD: Ns = 500_000;
 
-/// Box and Muller's.
+/// Draws a standard normal deviate (Box-Muller).
 pub fn normal(noise: &mut Noise) -> f64 {
     (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
 }
@@ -19,11 +19,12 @@ pub fn normal(noise: &mut Noise) -> f64 {
 pub struct Variation {
     /// Seconds of each recording.
     pub seconds: u64,
-    /// Packets a second.
+    /// Packets per second.
     pub rate: u64,
-    /// Standard deviation of a recording's own factor, and of its own width.
+    /// Standard deviation of the logarithms of a recording's own factors, for its times and for the width of their
+    /// distribution.
     pub between: f64,
-    /// Standard deviation of the level of a second; from second to second it is an AR(1) process with coefficient 0.9.
+    /// Standard deviation of the level of a second; the level is an AR(1) process over seconds, with coefficient 0.9.
     pub level: f64,
     /// Mean number of bursts per minute. They last 10 to 60 ms, and their packets take 1 ms longer on average. Each
     /// recording has its own mean; the standard deviation of its logarithm is 0.3.
@@ -33,7 +34,7 @@ pub struct Variation {
 }
 
 impl Variation {
-    /// Ten minutes, with a spread between recordings of 0.7 %.
+    /// Recordings of ten minutes, with a standard deviation of 0.7 % between recordings.
     pub const TEN_MINUTES: Self =
         Self { seconds: 600, rate: 200, between: 0.007, level: 0.02, bursts: 2.0, shift: 1.0 };
 

@@ -20,7 +20,7 @@ pub struct Named {
     pub resampled: usize,
 }
 
-/// Makes `comparisons` comparisons of `recordings` recordings of `a` with as many of `b`.
+/// Makes `comparisons` comparisons, each of `recordings` recordings of `a` with as many of `b`.
 pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b: Variation) -> Named {
     let mut noise = Noise(seed);
     let mut named = Named::default();
@@ -46,8 +46,8 @@ pub fn trials(seed: u64, comparisons: usize, recordings: usize, a: Variation, b:
     named
 }
 
-/// The result of a plain bootstrap of both levels for the p99: recordings are drawn with replacement, and each
-/// recording's figure varies as by resampled blocks.
+/// Whether a plain two-level bootstrap finds a difference in the p99: recordings are drawn with replacement, and each
+/// recording's p99 varies as if its blocks of seconds were resampled.
 fn resampled(noise: &mut Noise, a: &[Recording], b: &[Recording], segment: usize) -> bool {
     let p99 = latpath_compare::Figure::Percentile(990_000);
     let mut mean = |all: &[Recording]| {
@@ -62,9 +62,9 @@ fn resampled(noise: &mut Noise, a: &[Recording], b: &[Recording], segment: usize
     differences[10] > 0.0 || differences[389] < 0.0
 }
 
-/// The share of comparisons without a true difference that report one, for a single figure at a level of 5 %: `n`
-/// recordings against `m`, with figures that are normally distributed over recordings, and within each recording known
-/// to a thousandth of that deviation.
+/// For a single figure tested at the 5 % level: the share of comparisons that report a difference where there is none.
+/// Each compares `n` recordings with `m`; the figure is normally distributed over recordings, and within a recording
+/// its standard deviation is a thousandth of that.
 pub fn named_by_chance(seed: u64, comparisons: usize, (n, m): (usize, usize)) -> f64 {
     let mut noise = Noise(seed);
     let mut group = |n: usize| -> Vec<Estimate> {

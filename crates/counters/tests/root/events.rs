@@ -1,4 +1,4 @@
-//! Compares the kernel's event of each drop (tracepoint `skb:kfree_skb`) with the place of the drop.
+//! Checks that the kernel's event for each drop (tracepoint `skb:kfree_skb`) is attributed to the right place.
 
 use crate::space::{
     pair, send_frames, send_frames_to, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, SV,
@@ -17,14 +17,14 @@ use std::{
     thread,
 };
 
-/// An instance of tracefs, mounted only for the calling thread.
+/// A tracefs instance; tracefs is mounted only for the calling thread.
 struct Trace {
     mount: tempfile::TempDir,
     instance: PathBuf,
 }
 
 impl Trace {
-    /// Mounts tracefs. The thread gets its own mount namespace, so it should end soon.
+    /// Mounts tracefs. The calling thread gets its own mount namespace, which it cannot leave, so it should end soon.
     fn start() -> nix::Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS)?;
         const NONE: Option<&str> = None;
@@ -40,7 +40,7 @@ impl Trace {
         fs::write(self.instance.join(file), value).map_err(|e| format!("{file}: {e}").into())
     }
 
-    /// Function and reason of each drop of Sampled Values or UDP during `call`.
+    /// Function and reason of each drop of a Sampled Values or IPv4 packet during `call`.
     fn drops(&self, call: impl FnOnce()) -> Result<Vec<(String, String)>, Failed> {
         self.set("trace", "")?;
         self.set("events/skb/kfree_skb/enable", "1")?;
@@ -59,7 +59,7 @@ impl Drop for Trace {
     }
 }
 
-/// `kfree_skb: skbaddr=… protocol=35002 location=tun_net_xmit+0x1a/0x3b reason: FULL_RING`
+/// Parses an event such as `kfree_skb: skbaddr=… protocol=35002 location=tun_net_xmit+0x1a/0x3b reason: FULL_RING`.
 fn drop_event(line: &str) -> Option<(String, String)> {
     let (_, event) = line.split_once("kfree_skb: ")?;
     let word = |name: &str| event.split(' ').find_map(|word| word.strip_prefix(name));
@@ -89,7 +89,7 @@ pub fn places() -> Result<(), Failed> {
 }
 
 fn drops_of_all_kinds() -> Result<(), Failed> {
-    // These spaces must exist before this thread gets its own mounts, which hide later ones.
+    // Create these namespaces before this thread gets its own mounts, in which later namespaces would not appear.
     let (of_tap, joined, queued) = (Space::new("place-tap")?, Space::new("place-net")?, Space::new("place-qdisc")?);
     let trace = Trace::start()?;
     let check = |what: &str, expected: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {

@@ -1,4 +1,5 @@
-//! The kernel's counters equal the packets sent to queues and buffers without a reader, in separate namespaces.
+//! Checks the kernel's counters against the number of packets sent to queues and buffers without a reader, in separate
+//! namespaces.
 //!
 //! Needs root, `ip` and `/dev/net/tun`.
 
@@ -68,7 +69,7 @@ fn no_packet_diag() -> Lack {
 fn full_tap() -> Result<(), Failed> {
     let space = Space::new("tap")?;
     let _reader = tap(&space, "lptap0");
-    // Without a queueing discipline, so that the tap itself makes all drops.
+    // The tap gets no queueing discipline, so that all drops are its own.
     for words in ["link set lptap0 txqueuelen 16", "link set lptap0 up"] {
         space.ip(words)?;
     }
@@ -87,7 +88,7 @@ fn full_tap() -> Result<(), Failed> {
 fn full_macvtap() -> Result<(), Failed> {
     let space = Space::new("macvtap")?;
     pair(&space)?;
-    // The only macvtap on its device, so that it receives all frames.
+    // In passthru mode it is the only macvtap on its device, and receives all frames.
     for words in
         ["link add link lpv1 name lpm1 type macvtap mode passthru", "link set lpm1 txqueuelen 16", "link set lpm1 up"]
     {
@@ -136,7 +137,7 @@ fn full_udp_socket() -> Result<(), Failed> {
             let sender = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
             for (port, count) in [(7400, 100), (7401, 7)] {
                 for _ in 0..count {
-                    // The next call reports a port without a listener.
+                    // A port without a listener makes the next call fail, so it is retried.
                     while sender.send_to(&[0; 100], ("127.0.0.1", port)).is_err() {}
                 }
             }

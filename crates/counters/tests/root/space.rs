@@ -1,4 +1,4 @@
-//! Sources and causes of lost packets in a namespace.
+//! Traffic, sockets and devices that cause packet loss in a namespace.
 
 use latpath_counters::{Difference, Snapshot};
 use latpath_linux::net::open_tun;
@@ -48,7 +48,7 @@ fn bind(fd: &OwnedFd, protocol: u16, ifindex: u32) {
     nix::sys::socket::bind(fd.as_raw_fd(), &address(protocol, ifindex)).expect("root may");
 }
 
-/// Sends `count` frames by a device of the calling thread's namespace, and continues after drops.
+/// Sends `count` frames through a device of the calling thread's namespace; continues after drops.
 pub fn send_frames(device: &str, count: u64) {
     send_frames_to([1, 0x0c, 0xcd, 4, 0, 1], device, count);
 }
@@ -70,7 +70,7 @@ pub fn tap(space: &Space, name: &str) -> File {
     space.inside(|| open_tun(Path::new("/dev/net/tun"), name, nix::libc::IFF_TAP)).expect("root may")
 }
 
-/// A veth pair: frames sent by lpv0 arrive at lpv1 at once, in the sender's context.
+/// Creates a veth pair. Frames sent on lpv0 arrive at lpv1 at once, in the sender's context.
 pub fn pair(space: &Space) -> Result<(), Failed> {
     space.ip("link add lpv0 type veth peer name lpv1")?;
     space.ip("link set lpv0 up")?;
@@ -105,7 +105,7 @@ pub fn slow_qdisc(space: &Space, device: &str) -> Result<(), Failed> {
     }
 }
 
-/// Number of received packets in the socket's buffer; reads them.
+/// Reads all packets from the socket's buffer and returns their number.
 pub fn waiting(fd: &OwnedFd) -> u64 {
     let mut buffer = [0; 2048];
     std::iter::from_fn(|| recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()).count() as u64

@@ -9,7 +9,7 @@ use latpath_model::text::quoted;
 use latpath_placement::Placement;
 use latpath_settings::{Disturbs, Place, Setting};
 
-/// Maximum number of programs that a sentence names.
+/// Maximum number of programs named in a sentence.
 const MOST_NAMES: usize = 6;
 
 fn named(cpus: &Cpus) -> String {
@@ -35,9 +35,9 @@ pub(super) fn no_housekeeping(machine: &Machine) -> Vec<Hit> {
     }]
 }
 
-/// CPUs that should be isolated on a machine without an isolated one: those that are reserved already; else one for each
-/// vCPU from the last one on, so that a quarter of the CPUs, and at least one, is left for the host. `None` without
-/// virtual machines, and with a single CPU.
+/// CPUs that should be isolated on a machine where none is: those already reserved, if any; otherwise the last CPUs,
+/// one per vCPU, but at least a quarter of the CPUs, and at least one, is left to the host. `None` without virtual
+/// machines, and with a single CPU.
 pub(crate) fn to_isolate(placement: &Placement) -> Option<Cpus> {
     let reserved = placement.reserved();
     if !reserved.is_empty() {
@@ -84,13 +84,14 @@ pub(super) fn none_isolated(machine: &Machine) -> Vec<Hit> {
     }]
 }
 
-/// `isolated CPU 3 has`, `isolated CPUs 2-3 have`
+/// The beginning of a sentence: `isolated CPU 3 has`, `isolated CPUs 2-3 have`.
 fn isolated(cpus: &Cpus) -> String {
     let has = if cpus.iter().nth(1).is_some() { "have" } else { "has" };
     format!("isolated {} {has}", named(cpus))
 }
 
-/// `nohz_full` implies `rcu_nocbs` (kernel/rcu/tree_nocb.h); both are set, for kernels in which it does not.
+/// Finds isolated CPUs that have a periodic tick. `nohz_full` implies `rcu_nocbs` (kernel/rcu/tree_nocb.h), but not in
+/// all kernels, so the fix sets both.
 pub(super) fn with_tick(machine: &Machine) -> Vec<Hit> {
     let placement = &machine.placement;
     let missing = placement.isolated.without(&placement.nohz_full);

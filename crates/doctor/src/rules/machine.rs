@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use latpath_placement::Job;
 use latpath_settings::{Disturbs, Place, Setting};
 
-/// Clock sources outside the CPU.
+/// Clock sources outside the CPU, which are slow to read.
 const SLOW: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"];
 
 pub(super) fn clocksource(machine: &Machine) -> Vec<Hit> {
@@ -25,7 +25,7 @@ pub(super) fn clocksource(machine: &Machine) -> Vec<Hit> {
 
 pub(super) fn no_clock_service(machine: &Machine) -> Vec<Hit> {
     let placement = &machine.placement;
-    // A machine without guests has no other clock to compare with.
+    // A machine without guests has no other clock to compare with, so it needs no clock service.
     if placement.vms.is_empty() || placement.workers.iter().any(|worker| worker.job == Job::Clock) {
         return Vec::new();
     }

@@ -6,9 +6,9 @@ use crate::machine::Machine;
 use latpath_counters::Datapath;
 use latpath_settings::{Disturbs, Setting};
 
-/// Maximum share of packets without a flow, percent: the first packet of each connection has none.
+/// Maximum share of packets without a matching flow, percent: the first packet of each connection has none.
 const MOST_MISSED: u64 = 5;
-/// Minimum number of packets of a datapath for a judgement on that share.
+/// Minimum number of a datapath's packets from which that share is judged.
 const LEAST_PACKETS: u64 = 10_000;
 
 pub(super) fn slow_path(machine: &Machine) -> Vec<Hit> {

@@ -1,4 +1,5 @@
-//! Threads and interrupts on the wrong CPUs: the collisions of crate placement, with their commands.
+//! Threads and interrupts on the wrong CPUs: the collisions found by crate placement, with the commands that resolve
+//! them.
 
 use super::Hit;
 use crate::fix::Fix;
@@ -8,10 +9,12 @@ use latpath_model::text::quoted;
 use latpath_placement::{Collision, CollisionKind, Interrupt, Job, Placement, Worker};
 use latpath_settings::{Disturbs, Place, Setting};
 
-/// Names of interrupts whose queues the kernel places itself (managed interrupts): their affinity cannot be written.
+/// Words in the names of interrupts that the kernel places itself (managed interrupts): their affinity cannot be
+/// changed.
 const MANAGED: [&str; 4] = ["nvme", "mpi3mr", "megasas", "hisi_sas"];
 
-/// CPUs for threads of the host: those that are neither isolated nor reserved; else those that are not reserved.
+/// CPUs for threads of the host: those that are neither isolated nor reserved; if there are none, those that are not
+/// reserved; if all are reserved, all.
 pub(super) fn free(placement: &Placement) -> Cpus {
     let free = placement.housekeeping().without(&placement.reserved());
     let free = if free.is_empty() { placement.online.without(&placement.reserved()) } else { free };
@@ -22,7 +25,7 @@ pub(super) fn free(placement: &Placement) -> Cpus {
     }
 }
 
-/// Sets a thread's CPUs, by libvirt where it manages the virtual machine.
+/// Sets a thread's CPUs, through libvirt if it manages the virtual machine.
 pub(super) fn pin(machine: &Machine, worker: &Worker, cpus: &str) -> Fix {
     let old = worker.cpus.to_string();
     let place = worker.tid.map_or_else(|| Place::expression("$TID"), Place::name);
@@ -55,13 +58,13 @@ fn named(cpus: &Cpus) -> String {
     cpus.named().unwrap_or_else(|| "no CPU".into())
 }
 
-/// A collision as a finding: its thread or interrupt should have other CPUs.
+/// Converts a collision to a finding: the thread or interrupt should have other CPUs.
 fn hit_of(collision: &Collision, what: String, should: String, fix: Fix) -> Hit {
     let Collision { who, on, cpus, .. } = collision;
     Hit { what, target: who.clone(), now: on.to_string(), should, cpus: cpus.clone(), fix }
 }
 
-/// Faults of threads that should run elsewhere.
+/// Finds threads that should run elsewhere.
 fn elsewhere(machine: &Machine, kind: CollisionKind, what: impl Fn(&Collision) -> String) -> Vec<Hit> {
     let free = free(&machine.placement).to_string();
     let hit = |collision: Collision| {
@@ -95,7 +98,7 @@ pub(super) fn thread_on_reserved(machine: &Machine) -> Vec<Hit> {
     })
 }
 
-/// An isolated CPU that no vCPU and no polling thread is pinned to; the first that is not reserved otherwise.
+/// A CPU that is not reserved for a vCPU or a polling thread: the first isolated one, otherwise the last of the others.
 fn unused(placement: &Placement) -> Option<u32> {
     let free = placement.isolated.without(&placement.reserved());
     let other = placement.online.without(&placement.reserved());
@@ -209,7 +212,7 @@ pub(super) fn sibling(machine: &Machine) -> Vec<Hit> {
     of(machine, CollisionKind::SiblingInUse).into_iter().map(hit).collect()
 }
 
-/// Priority of an interrupt's thread; 0 for none.
+/// Real-time priority of an interrupt's thread; 0 if there is none.
 fn priority(interrupt: &Interrupt) -> u32 {
     let thread = interrupt.thread.as_deref().unwrap_or_default();
     thread.strip_prefix("fifo ").or(thread.strip_prefix("rr ")).and_then(|n| n.parse().ok()).unwrap_or(0)

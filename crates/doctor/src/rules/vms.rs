@@ -10,14 +10,15 @@ use latpath_settings::{Disturbs, Place, Setting};
 use latpath_vms::{Tap, Vm};
 use std::collections::BTreeSet;
 
-/// Shortest queue of a tap that is long enough for the burst of a stall of 1 ms at 500,000 packets per second.
+/// Minimum length of a tap's queue, packets: it holds the burst after a stall of 1 ms at 500,000 packets per second.
 const SHORTEST_QUEUE: u32 = 500;
-/// Length of a tap's queue on a new device.
+/// Default queue length of a new tap, packets.
 const USUAL_QUEUE: u32 = 1000;
-/// Vectors of a virtio network device with one pair of queues: one for each queue, and one for its configuration.
+/// Minimum number of vectors of a virtio network device with one pair of queues: one per queue, and one for its
+/// configuration.
 const LEAST_VECTORS: u32 = 3;
 
-/// Changes a virtual machine's definition: by virsh, or by the options of its command line.
+/// Changes a virtual machine's definition, through virsh or options of its command line.
 fn redefine(vm: &Vm, setting: Setting, element: &str, option: &str) -> Fix {
     let command = match vm.libvirt {
         true => format!("virsh edit {} # {element}", quoted(&vm.name)),
@@ -41,7 +42,8 @@ pub(super) fn emulated(machine: &Machine) -> Vec<Hit> {
 
 pub(super) fn quota(machine: &Machine) -> Vec<Hit> {
     let values = machine.placement.values_of(Setting::CgroupQuota);
-    // Only groups of guests, those above them and slices are read. Slices without guests are their owners' choice.
+    // The values are those of guests' groups, the groups above them, and slices. Quotas of slices without guests are
+    // omitted: they are the administrator's choice.
     let has_groups =
         |slice: &str| values.iter().any(|one| one.target.strip_prefix(slice).is_some_and(|rest| rest.starts_with('/')));
     let of_vms = values.iter().filter(|value| !value.target.ends_with(".slice") || has_groups(&value.target));
@@ -64,7 +66,7 @@ pub(super) fn quota(machine: &Machine) -> Vec<Hit> {
     limited.map(hit).collect()
 }
 
-/// vCPUs in real time that are pinned.
+/// Pinned vCPUs with a real-time priority.
 fn realtime(machine: &Machine) -> Vec<&Worker> {
     machine.placement.vcpus().filter(|vcpu| vcpu.priority > 0 && machine.placement.is_pinned(vcpu)).collect()
 }
@@ -75,7 +77,7 @@ pub(super) fn throttling(machine: &Machine) -> Vec<Hit> {
     let Some(now) = placement.value(Setting::RtRuntime).filter(|now| *now != "-1" && !vcpus.is_empty()) else {
         return Vec::new();
     };
-    // Since Linux 6.12 the fair server takes its place.
+    // Since Linux 6.12 the fair server replaces this throttling.
     if !placement.values_of(Setting::FairServer).is_empty() {
         let cpus = placement.reserved();
         let of_vcpus: Vec<(u32, &str)> =
@@ -202,7 +204,7 @@ pub(super) fn memory_apart(machine: &Machine) -> Vec<Hit> {
         let nodes = placement.nodes_of(&vcpu_cpus(machine, &vm.name));
         let memory: Cpus = placement.value_at(Setting::VmMemoryNodes, &vm.name)?.parse().ok()?;
         let memory: BTreeSet<u32> = memory.iter().collect();
-        // Memory that may come from all nodes is the default, which puts it where the vCPUs are.
+        // Memory that may come from all nodes is the default, and no fault: it is allocated near the vCPUs.
         let is_apart = !nodes.is_empty() && memory.iter().all(|m| nodes.iter().all(|n| placement.are_apart(*n, *m)));
         (is_apart && !memory.is_empty()).then(|| Hit {
             what: format!(
@@ -244,7 +246,8 @@ pub(super) fn vcpus_apart(machine: &Machine) -> Vec<Hit> {
     machine.vms.iter().filter_map(hit).collect()
 }
 
-/// The devices that bring packets to a virtual machine: the ports of its taps' bridges, with a NUMA node.
+/// Devices that carry a virtual machine's packets (the ports of its taps' bridges, or the device below a macvtap), each
+/// with its NUMA node.
 fn nics(machine: &Machine, vm: &Vm) -> Vec<(String, u32)> {
     let placement = &machine.placement;
     let masters: BTreeSet<&str> = vm
@@ -291,7 +294,7 @@ pub(super) fn nic_apart(machine: &Machine) -> Vec<Hit> {
     machine.vms.iter().filter_map(hit).collect()
 }
 
-/// A vCPU's value in libvirt's definition, from the text of `vm-pinning`.
+/// A vCPU's CPUs in libvirt's definition, from the value of `vm-pinning`.
 fn defined<'a>(text: &'a str, vcpu: &str) -> Option<&'a str> {
     text.split(", ").find_map(|part| part.strip_prefix(&format!("vCPU {vcpu}: ")))
 }

@@ -1,4 +1,4 @@
-//! A hypervisor in a folder, without faults, and functions that change it.
+//! The files of a hypervisor without faults, in a directory, and functions that add faults.
 
 use latpath_counters::Datapath;
 use latpath_doctor::{profile_of, Diagnosis, Finding, Machine, RunCost};
@@ -7,14 +7,14 @@ use latpath_tune::Profile;
 use latpath_vms::{Accel, Bridge, Policy, Role, Tap, Thread, Vm};
 use tempfile::TempDir;
 
-/// The command line of a hypervisor that is tuned.
+/// Kernel command line of a tuned hypervisor.
 pub const LINE: &str = "isolcpus=managed_irq,domain,2-3 nohz_full=2-3 rcu_nocbs=2-3 rcu_nocb_poll irqaffinity=0-1 \
                         skew_tick=1 tsc=reliable nosoftlockup processor.max_cstate=1";
 
-/// Process of a second virtual machine.
+/// Process ID of a second virtual machine.
 pub const SECOND: u32 = 5700;
 
-/// A hypervisor with four CPUs, of which 2 and 3 are isolated, and a virtual machine whose vCPU has CPU 2.
+/// A hypervisor with four CPUs, of which 2 and 3 are isolated, and a virtual machine whose vCPU is pinned to CPU 2.
 pub struct Host {
     dir: TempDir,
     pub folder: MachineFolder,
@@ -35,7 +35,7 @@ pub fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str, fifo: u32) ->
 }
 
 impl Host {
-    /// A host in which everything is as tuned's realtime-virtual-host and SEAPATH leave it.
+    /// Creates a host that is set up as by tuned's realtime-virtual-host and SEAPATH.
     pub fn clean() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let folder = MachineFolder::lay_out(dir.path());
@@ -96,7 +96,7 @@ impl Host {
         *self.thread(Role::Vhost) = thread(6160, Role::Vhost, None, cpus, fifo);
     }
 
-    /// A thread of the virtual machine.
+    /// The virtual machine's thread with this role.
     pub fn thread(&mut self, role: Role) -> &mut Thread {
         self.vms[0].threads.iter_mut().find(|thread| thread.role == role).unwrap()
     }
@@ -113,12 +113,12 @@ impl Host {
         self.folder.write(path, text);
     }
 
-    /// A datapath of Open vSwitch with these counters.
+    /// Adds an Open vSwitch datapath with these counters.
     pub fn datapath(&mut self, hit: u64, missed: u64, lost: u64) {
         self.datapaths = vec![Datapath { name: "ovs-system".into(), hit, missed, lost, flows: 40 }];
     }
 
-    /// Another NUMA node with these CPUs.
+    /// Adds a NUMA node with these CPUs.
     pub fn second_node(&self, cpus: &[u32]) {
         self.write("sys/devices/system/node/node0/distance", "10 21");
         self.write("sys/devices/system/node/node1/distance", "21 10");
@@ -128,7 +128,7 @@ impl Host {
         }
     }
 
-    /// An interrupt of another device.
+    /// Adds an interrupt of another device.
     pub fn interrupt(&self, number: u32, name: &str, may: &str, serving: &str) {
         self.write(&format!("proc/irq/{number}/smp_affinity_list"), may);
         self.write(&format!("proc/irq/{number}/effective_affinity_list"), serving);
@@ -140,7 +140,7 @@ impl Host {
         self.write(&format!("sys/fs/cgroup{VCPU_GROUP}/cpu.max"), value);
     }
 
-    /// The command line of the running kernel and of the next start.
+    /// Sets the command line of the running kernel, and that of the next boot.
     pub fn command_line(&self, running: &str, next: &str) {
         self.write("proc/cmdline", &format!("BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro {running}"));
         self.write("boot/grub/grub.cfg", &format!("\tlinux /vmlinuz root=/dev/sda1 ro {next}"));
@@ -150,7 +150,7 @@ impl Host {
         self.diagnosis(runs).findings
     }
 
-    /// Judges the host by the profile of hypervisors.
+    /// Checks the host against the profile for hypervisors.
     pub fn diagnosis(&self, runs: &[RunCost]) -> Diagnosis {
         let mut machine = Machine::below(self.dir.path(), self.vms.clone());
         machine.datapaths = self.datapaths.clone();

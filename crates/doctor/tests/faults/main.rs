@@ -1,5 +1,5 @@
-//! Faults are put into a hypervisor that has none: each is the first finding, and among several the one that a run
-//! shows is first.
+//! Adds faults to a hypervisor that has none. Each must be the first finding; of several faults, the first must be the
+//! one that a run shows.
 
 mod host;
 
@@ -10,13 +10,13 @@ use latpath_testkit::machine_folder::MachineFolder;
 use latpath_vms::{Accel, Role, Vm};
 use std::collections::BTreeSet;
 
-/// Name of the rule, and the fault.
+/// Name of the rule that finds the fault, and a function that adds it.
 type Fault = (&'static str, fn(&mut Host));
 
 const FAULTS: &[Fault] = &[
     ("main-loop-behind-vcpu", |h| h.cpus(Role::MainLoop, "2")),
     ("main-loop-behind-vcpu", |h| {
-        // Another machine's main loop.
+        // The main loop of another virtual machine.
         let threads = vec![thread(SECOND, Role::MainLoop, None, "2", 0)];
         h.vms.push(Vm { name: "guest 8".into(), pid: SECOND, accel: Accel::Kvm, threads, ..Vm::default() });
     }),
@@ -25,11 +25,11 @@ const FAULTS: &[Fault] = &[
         h.cpus(Role::MainLoop, "2-3");
     }),
     ("vhost-behind-vcpu", |h| h.vhost("2", 0)),
-    // Of equal priority, the first one keeps the CPU.
+    // At equal priority, the thread that runs first keeps the CPU.
     ("vhost-behind-vcpu", |h| h.vhost("2", 1)),
     ("two-realtime-vcpus", |h| h.add(thread(6155, Role::Vcpu, Some(1), "2", 1))),
     ("two-realtime-vcpus", |h| {
-        // Isolated CPUs are not balanced.
+        // The scheduler does not balance load between isolated CPUs, so both vCPUs may stay on one.
         h.cpus(Role::Vcpu, "2-3");
         h.add(thread(6155, Role::Vcpu, Some(1), "2-3", 1));
     }),
@@ -147,7 +147,7 @@ const FAULTS: &[Fault] = &[
     ("boot-parameters-pending", |h| h.command_line("isolcpus=managed_irq,domain,2-3 nohz_full=2-3", LINE)),
     ("boot-parameters-not-generated", |h| h.write("etc/default/grub", "GRUB_CMDLINE_LINUX=\"idle=poll\"")),
     ("no-clock-service", |h| h.folder.remove("proc/701")),
-    // Lines of the profile.
+    // Faults that are lines of the profile.
     ("transparent-hugepages", |h| h.write("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never")),
     ("swappiness", |h| h.write("proc/sys/vm/swappiness", "60")),
     ("numa-balancing", |h| h.write("proc/sys/kernel/numa_balancing", "1")),
@@ -199,7 +199,8 @@ fn each_fault_is_the_first_finding() {
     assert!(FAULTS.len() >= 40 && found * 100 >= FAULTS.len() * 95, "{missed:#?}");
 }
 
-/// A finding has a reason, a source, and no command without a setting; its JSON is read back.
+/// Checks that a finding has a reason and a source, that it has no command without a setting, and that its JSON can be
+/// read back.
 fn is_whole(finding: &Finding) {
     assert!(!finding.why.is_empty() && !finding.source.is_empty() && !finding.what.is_empty(), "{finding:?}");
     assert!(!finding.settings.is_empty() || finding.commands.is_empty(), "{finding:?}");
@@ -241,7 +242,7 @@ fn each_rule_has_a_fault_that_it_finds() {
     assert!(missing.is_empty(), "no fault for {missing:?}");
 }
 
-/// A run in which the finding's fault made packets late.
+/// Creates a run in which the finding's fault delayed packets.
 fn run_that_shows(finding: &Finding) -> RunCost {
     let row = CostRow {
         cause: finding.causes.first().cloned().unwrap_or_default(),
@@ -253,7 +254,7 @@ fn run_that_shows(finding: &Finding) -> RunCost {
     RunCost { run: "RUN".into(), rows: vec![row] }
 }
 
-/// Faults that do not concern the same threads, CPUs or settings, so that a run can show one of them alone.
+/// Combinations of faults that share no threads, CPUs or settings, so that a run can show one of them alone.
 const APART: [[&str; 3]; 4] = [
     ["interrupt-on-isolated", "isolated-with-tick", "boot-parameters-not-generated"],
     ["vm-cpu-quota", "cpu-governor", "vm-memory-locked"],
@@ -261,7 +262,7 @@ const APART: [[&str; 3]; 4] = [
     ["slow-clocksource", "tap-queue-short", "thread-priority"],
 ];
 
-/// The fault of a name.
+/// Returns the function that adds the fault for this rule.
 fn fault(id: &str) -> fn(&mut Host) {
     FAULTS.iter().find(|(known, _)| *known == id).unwrap().1
 }

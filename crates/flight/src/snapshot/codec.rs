@@ -1,8 +1,8 @@
-//! Encodes a snapshot, for an agent's reply and for a run: `LPFS`, a version, then a frame of messages
+//! Encodes a snapshot, for an agent's reply and for a run: `LPFS`, a version byte, then a frame of messages
 //! ([`crate::packed`]).
 //!
-//! A CPU's events are five columns: all kinds, all times (as differences), and so on. Similar values are adjacent,
-//! which makes the frame small.
+//! A CPU's events are stored as five columns: all kinds, all times (as differences), and so on. This makes similar
+//! values adjacent, and the frame small.
 
 use crate::event::Event;
 use crate::idle::MAX_STATES;
@@ -20,7 +20,7 @@ pub const MAX_ENCODED: usize = 16 << 20;
 /// Limits of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimits {
-    /// Maximum number of events of all CPUs. Beyond it, the oldest are omitted, and counted as overwritten.
+    /// Maximum number of events of all CPUs together. Beyond it, the oldest are omitted and counted as overwritten.
     pub events: usize,
     /// Maximum uncompressed size, bytes.
     pub bytes: usize,
@@ -34,21 +34,21 @@ impl SnapshotLimits {
 }
 
 const MAX_CPUS: usize = 4096;
-/// Maximum number of names of each sort.
+/// Maximum number of names of each kind.
 const MAX_NAMES: usize = 1 << 16;
-/// Maximum length of a name or a text, bytes.
+/// Maximum length of a name or message, bytes.
 const MAX_NAME: usize = 512;
-/// Maximum number of texts on missing features of the kernel.
+/// Maximum number of missing features listed.
 const MAX_MISSING: usize = 256;
 
 const MAGIC: [u8; 4] = *b"LPFS";
 /// Format version; incremented when an older reader would misread it.
 const VERSION: u8 = 1;
 
-/// Why bytes are not a snapshot.
+/// Why bytes cannot be decoded as a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSnapshot {
-    /// The bytes have another format.
+    /// The bytes have a different format.
     #[error("this is no flight record")]
     Other,
     #[error(
@@ -56,7 +56,7 @@ pub enum BadSnapshot {
     )]
     /// The format version is newer than supported.
     Newer(u8),
-    /// Truncated or modified, or exceeding the limits.
+    /// The snapshot is truncated or modified, or exceeds the limits.
     #[error("the flight record is damaged: {0}")]
     Damaged(&'static str),
 }
@@ -90,10 +90,11 @@ enum Content {
     Function(Named),
     #[prost(string, tag = "6")]
     Missing(String),
-    /// The states of this CPU and of following CPUs up to the next entry; each name ends with a line feed.
+    /// Names of the idle states of this CPU and the following ones up to the next entry; each name ends with a line
+    /// feed.
     #[prost(message, tag = "7")]
     IdleStates(Named),
-    /// A process's unit.
+    /// A process's systemd unit or control group.
     #[prost(message, tag = "8")]
     Unit(Named),
     /// A process's owner.
@@ -122,7 +123,7 @@ struct SentUp {
     read: i64,
     #[prost(sint64, optional, tag = "7")]
     answered: Option<i64>,
-    /// [`FlowState::Unknown`] without it.
+    /// Absent for [`FlowState::Unknown`].
     #[prost(oneof = "State", tags = "8, 9, 10")]
     flow: Option<State>,
 }
@@ -213,7 +214,7 @@ struct Times {
 struct Named {
     #[prost(uint64, tag = "1")]
     number: u64,
-    /// Number of the thread's process.
+    /// Process ID of the thread.
     #[prost(uint32, tag = "2")]
     tgid: u32,
     #[prost(string, tag = "3")]
@@ -230,15 +231,15 @@ struct Cpu {
     overwritten: u64,
     #[prost(uint64, tag = "4")]
     unfinished: u64,
-    /// Time of the first event.
+    /// Time of the first event, ns.
     #[prost(sint64, tag = "5")]
     first: i64,
     #[prost(bytes = "vec", tag = "6")]
     kinds: Vec<u8>,
-    /// Differences to the previous event.
+    /// Differences from the previous event's time, ns.
     #[prost(bytes = "vec", tag = "7")]
     times: Vec<u8>,
-    /// Signed differences to the thread that the previous event left on the CPU.
+    /// TIDs, as signed differences from the TID that the previous event left running on the CPU.
     #[prost(bytes = "vec", tag = "8")]
     pids: Vec<u8>,
     #[prost(bytes = "vec", tag = "9")]
@@ -247,7 +248,7 @@ struct Cpu {
     c: Vec<u8>,
 }
 
-/// The thread that has the CPU after an event.
+/// TID of the thread that runs after an event.
 fn next_pid(event: &RawEvent) -> u32 {
     match event.kind {
         1 => event.b as u32,
@@ -256,7 +257,7 @@ fn next_pid(event: &RawEvent) -> u32 {
 }
 
 impl Cpu {
-    /// A CPU's last `most` events.
+    /// Encodes a CPU's last `most` events.
     fn of(record: &CpuRecord, most: usize) -> Self {
         let mut events = Cow::Borrowed(&record.events[..]);
         if !events.is_sorted_by_key(|e| e.t) {
@@ -277,7 +278,7 @@ impl Cpu {
         for event in events {
             let raw = RawEvent::encode(event);
             put_number(&mut cpu.kinds, raw.kind.into());
-            // Never negative; but the difference of the extremes exceeds a signed number.
+            // The difference is never negative, but that between the extreme times does not fit a signed number.
             put_number(&mut cpu.times, event.t.wrapping_sub(last) as u64);
             put_signed(&mut cpu.pids, i64::from(raw.pid) - i64::from(pid));
             put_number(&mut cpu.b, raw.b);
@@ -287,7 +288,7 @@ impl Cpu {
         cpu
     }
 
-    /// The record, if it has at most `most` events.
+    /// Decodes the record, which must not have more than `most` events.
     fn record(&self, most: usize) -> Result<CpuRecord, BadSnapshot> {
         let [mut kinds, mut times, mut pids, mut b, mut c] =
             [&self.kinds[..], &self.times[..], &self.pids[..], &self.b[..], &self.c[..]];
@@ -318,12 +319,12 @@ impl Cpu {
     }
 }
 
-/// A name, sanitised for tables.
+/// Shortens and sanitises a name, so that `decode` accepts it and tables can show it.
 fn clean(name: &str) -> String {
     printable(cut(name, MAX_NAME))
 }
 
-/// A name from another machine, if it is valid.
+/// Returns a name from another machine if it is valid.
 fn checked(name: &str) -> Result<String, BadSnapshot> {
     match name {
         _ if name.len() > MAX_NAME => Err(Damaged("a name is too long")),
@@ -332,7 +333,7 @@ fn checked(name: &str) -> Result<String, BadSnapshot> {
     }
 }
 
-/// Maximum number of events per CPU so that all have at most `most`.
+/// Maximum number of events per CPU such that all CPUs together have at most `most`.
 fn level(sizes: &[usize], most: usize) -> usize {
     let all = |each: usize| sizes.iter().map(|n| each.min(*n)).sum::<usize>();
     let (mut fits, mut too_many) = (0, most + 1);
@@ -349,8 +350,8 @@ fn level(sizes: &[usize], most: usize) -> usize {
 impl Snapshot {
     /// Encodes the snapshot, in some 2 to 5 bytes per event.
     ///
-    /// Omits data that [`Self::decode`] would reject: events beyond the last million, the oldest first, which then
-    /// count as overwritten; CPUs beyond 4,096; names beyond 65,536 of a sort.
+    /// Omits data that [`Self::decode`] would reject: the oldest events beyond the last million, which then count as
+    /// overwritten; CPUs beyond 4,096; names beyond 65,536 of each kind.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_within(SnapshotLimits::OWN)
     }
@@ -395,10 +396,10 @@ impl Snapshot {
         [&MAGIC[..], &[VERSION], &pack(&plain)].concat()
     }
 
-    /// Decodes bytes of any origin: memory is bounded, and events are sorted by time.
+    /// Decodes bytes from any source: memory use is bounded, and events are sorted by time.
     ///
     /// # Errors
-    /// The bytes are not a snapshot, or of an unsupported version.
+    /// The bytes are not a snapshot, or its version is not supported.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
         Self::decode_within(bytes, SnapshotLimits::OWN)
     }
@@ -430,7 +431,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Adds a part, with at most `most` events; returns their number.
+    /// Adds the content of a message, which may contain at most `most` events. Returns their number.
     fn add(&mut self, part: Entry, most: usize) -> Result<usize, BadSnapshot> {
         match part.content {
             Some(Content::Window(times)) => (self.window.from, self.window.to) = (times.from, times.to),

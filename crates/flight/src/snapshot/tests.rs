@@ -7,7 +7,7 @@ use latpath_model::text::printable;
 use proptest::prelude::*;
 
 fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
-    // Small numbers, as in real events, and arbitrary ones.
+    // Draws small numbers, as in real events, and arbitrary ones.
     let number = || prop_oneof![0..5u64, (0..3u64, 0..3u64).prop_map(|(l, h)| l | h << 32), any::<u64>()];
     let raw = (prop_oneof![0..10_000u64, any::<u64>()], 0..4u32, 0..32u16, number(), number());
     let event = raw.prop_map(|(time, pid, kind, b, c)| RawEvent { time, pid, kind, generation: 0, b, c }.decode());
@@ -30,7 +30,7 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
         let numbered = cpus.into_iter().map(|(cpu, record)| CpuRecord { cpu, ..record });
         numbered.collect::<Vec<_>>()
     });
-    // Sanitised, as by a recorder.
+    // Sanitised, as the recorder does.
     let name = || ".{0,20}".prop_map(|name| printable(&name));
     let thread = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);
@@ -157,14 +157,14 @@ fn names_are_cut_and_cleaned_before_they_are_written() {
     assert_eq!((idle(15), idle(16)), (Some("C6?[2J"), None), "no CPU has so many states");
 }
 
-/// A field of a message that contains bytes, text or another message.
+/// Encodes a field of a message that contains bytes, a string or another message.
 fn field(tag: u32, body: &[u8]) -> Vec<u8> {
     let mut field = Vec::new();
     prost::encoding::bytes::encode(tag, &body.to_vec(), &mut field);
     field
 }
 
-/// A snapshot of these parts.
+/// Decodes a snapshot that consists of these messages.
 fn of_parts(tag: u32, bodies: &[Vec<u8>]) -> Result<Snapshot, BadSnapshot> {
     let mut plain = Vec::new();
     for body in bodies {
@@ -182,12 +182,12 @@ fn records_over_a_limit_are_refused_with_the_reason() {
     assert_eq!(said(b"PAR1\x01"), "this is no flight record");
     assert!(said(b"LPFS\x02").contains("of version 2, this latpath reads up to 1"));
     assert!(said(b"LPFS\x01rubbish").contains("cannot be decompressed"));
-    // A small frame with huge content.
+    // A small frame that decompresses to a huge size.
     let bomb = zstd::bulk::compress(&vec![0; 200 << 20], 1).unwrap();
     assert!(bomb.len() < 100_000);
     assert!(said(&[b"LPFS\x01", &bomb[..]].concat()).contains("exceeds the maximum size"));
     let said = |tag, body: &[u8]| of_parts(tag, &[body.to_vec()]).unwrap_err().to_string();
-    // A CPU whose events have kinds and no times; too many events; times without kinds.
+    // Events that have kinds but no times; too many events; times without kinds.
     assert!(said(2, &field(6, &[0])).contains("ends too early"));
     let columns = |events| (6..=10).flat_map(|tag| field(tag, &vec![0; events])).collect::<Vec<_>>();
     assert!(said(2, &columns((1 << 20) + 1)).contains("too many events"));
@@ -199,7 +199,7 @@ fn records_over_a_limit_are_refused_with_the_reason() {
     assert!(said(6, b"\x1bc").contains("control characters"));
     assert!(said(6, b"\xff").contains("not a message of latpath"));
     assert!(said(4, &[8, 0xff, 0xff, 0xff, 0xff, 0xff, 1]).contains("a number is too large"));
-    // More states from CPU 0 on than any CPU has; then a name that is a terminal command.
+    // More idle states than any CPU has; then a name that contains a terminal command.
     assert!(said(7, &field(3, &[b'\n'; 17])).contains("too many idle states"));
     assert!(said(7, &field(3, b"\x1bc\n")).contains("control characters"));
     let from_4 = [&[8, 4][..], &field(3, b"\nC6\n")].concat();

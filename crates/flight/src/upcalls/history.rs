@@ -8,13 +8,13 @@ use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
 use std::collections::{HashMap, VecDeque};
 
-/// Maximum number of flows, the latest: each upcall is compared with all of them.
+/// Maximum number of flows kept (the latest). Each upcall is compared with all of them, so there must not be too many.
 const MAX_FLOWS: usize = 2048;
-/// Maximum number of upcalls, the latest.
+/// Maximum number of upcalls kept (the latest).
 pub(crate) const MAX_UPCALLS: usize = 4096;
-/// Maximum number of sockets, threads, CPUs and tables.
+/// Maximum number of sockets, of threads, of CPUs and of tables kept.
 const MAX_EACH: usize = 4096;
-/// Maximum time from the record of an upcall until it is in its queue, ns.
+/// Maximum time between the record of an upcall and its arrival in its queue, ns.
 const ON_ITS_WAY: Ns = 1_000_000;
 /// OVS_PACKET_CMD_MISS of include/uapi/linux/openvswitch.h.
 const MISS: u32 = 1;
@@ -23,14 +23,14 @@ const KEY: usize = constants::FLOW_KEY_BYTES;
 /// A flow that a datapath has, or had.
 struct Flow {
     table: u64,
-    /// Start of the part of keys that the mask covers.
+    /// Offset in the packet's key of the part that the mask covers, bytes.
     start: usize,
     /// That part of the key; bits outside the mask are 0.
     key: Box<[u8]>,
     mask: Box<[u8]>,
     installed: Option<Ns>,
     removal: Option<Removal>,
-    /// Packets that would have matched it since its removal.
+    /// Number of packets since its removal that would have matched it.
     missed: u64,
 }
 
@@ -45,31 +45,31 @@ impl Flow {
     }
 }
 
-/// An upcall that may still be read and answered.
+/// An upcall that may still be read and replied to.
 struct Entry {
     upcall: Upcall,
-    /// Whether no flow matched; otherwise a flow's action sent the packet.
+    /// Whether the packet matched no flow; otherwise a flow's action sent it.
     is_miss: bool,
     port: u32,
 }
 
 /// The state after all records so far.
 pub(super) struct History {
-    /// Time from which on all changes of flows are known; `None` if the kernel does not report them.
+    /// Time from which all changes to flows are known; `None` if the kernel does not report them.
     since: Option<Ns>,
-    /// The kernel's tick, ns.
+    /// Duration of the kernel's tick, ns.
     tick: Ns,
     flows: VecDeque<Flow>,
-    /// The last time that each table was emptied.
+    /// The latest removal of all flows of each table.
     emptied: HashMap<u64, Removal>,
     upcalls: VecDeque<Entry>,
     /// Number of upcalls that are no longer in `upcalls`.
     dropped: u64,
-    /// Numbers of the upcalls in each socket's queue, the oldest first.
+    /// Sequence numbers of the upcalls in each socket's queue, the oldest first.
     queues: HashMap<u32, VecDeque<u64>>,
-    /// Number of the last upcall of each CPU.
+    /// Sequence number of each CPU's last upcall.
     last: HashMap<u32, u64>,
-    /// Numbers of the upcalls that each handler has read and not yet answered.
+    /// Sequence numbers of the upcalls that each handler has read but not replied to.
     read: HashMap<u32, Vec<u64>>,
 }
 
@@ -88,7 +88,7 @@ impl History {
         }
     }
 
-    /// Records were lost before this time: the known state of flows may be outdated.
+    /// Discards the state of flows and queues, which may be wrong because records were lost before `now`.
     pub fn forget(&mut self, now: Ns) {
         self.since = self.since.map(|_| now);
         self.flows.clear();
@@ -105,7 +105,7 @@ impl History {
         upcalls
     }
 
-    /// Takes a record: its head, and the key and the mask that may follow.
+    /// Processes a record: its head, and the key and mask that may follow.
     pub fn take(&mut self, bytes: &[u8]) {
         let Some((head, rest)) = bytes.split_at_checked(size_of::<Record>()) else { return };
         let Some(head) = from_bytes::<Record>(head) else { return };
@@ -142,7 +142,7 @@ impl History {
         } else {
             flow.installed = known.filter(|known| known.removal.is_none()).and_then(|known| known.installed);
             let idle = Ns::try_from(head.idle).ok().and_then(|ticks| ticks.checked_mul(self.tick));
-            // A flow that no packet used is as old as its installation.
+            // A flow that no packet used has been idle since its installation.
             let idle = idle.or_else(|| Some(t.saturating_sub(flow.installed?)));
             let removal = removal(head, t, false);
             let installed = flow.installed;
@@ -151,7 +151,7 @@ impl History {
         self.flows.push_back(flow);
         if self.flows.len() > MAX_FLOWS {
             self.flows.pop_front();
-            // A flow that is no longer known may have matched.
+            // A packet may match the flow just discarded, so the state of flows is known only from now on.
             self.since = self.since.map(|_| t);
         }
     }
@@ -192,7 +192,8 @@ impl History {
         }
     }
 
-    /// The flow that would have matched a key, and the number of packets that missed it before.
+    /// Finds the flow that would have matched a key. Returns its state, and the number of earlier packets that missed
+    /// it.
     fn missing(&mut self, table: u64, key: &[u8], since: Ns) -> (FlowState, u64) {
         let matching = self.flows.iter_mut().filter(|flow| flow.matches(table, key));
         // An existing flow takes precedence over removed ones.
@@ -214,7 +215,7 @@ impl History {
         self.upcalls.get_mut(usize::try_from(number.checked_sub(self.dropped)?).ok()?)
     }
 
-    /// The last upcall of a CPU did not get into its queue.
+    /// The last upcall of the record's CPU did not reach its queue.
     fn lost(&mut self, head: &Record) {
         let Some(number) = self.last.remove(&head.cpu) else { return };
         let Some(port) = self.entry(number).map(|entry| entry.port) else { return };
@@ -223,7 +224,7 @@ impl History {
         }
     }
 
-    /// A handler found nothing to read: all upcalls were read or lost, except those still in transit.
+    /// A handler found its queue empty: all upcalls were read or lost, except those still in transit.
     fn empty(&mut self, head: &Record, t: Ns) {
         let Some(mut queue) = self.queues.remove(&head.port) else { return };
         queue.retain(|number| self.entry(*number).is_some_and(|entry| entry.upcall.t > t.saturating_sub(ON_ITS_WAY)));
@@ -253,7 +254,7 @@ impl History {
     }
 }
 
-/// A removal by the thread of a record.
+/// A removal by the thread in a record.
 fn removal(head: &Record, at: Ns, all: bool) -> Removal {
     let by = Thread { name: printable(&of_field(&head.comm)), tgid: head.tgid };
     Removal { at, pid: head.pid, by, flows: head.flows, all, installed: None, packets: None, idle_ns: None }
@@ -266,7 +267,7 @@ mod tests {
 
     const TABLE: u64 = 0x1000;
     const TICK: Ns = 4_000_000;
-    /// The part of the keys that the masks of these tests cover.
+    /// The part of keys that the masks in these tests cover.
     const PART: std::ops::Range<usize> = 8..16;
 
     fn record(event: usize, t: u64) -> Record {
@@ -293,7 +294,7 @@ mod tests {
         }
     }
 
-    /// A key whose covered part begins with these bytes.
+    /// Creates a key whose covered part begins with these bytes.
     fn key(part: &[u8]) -> Vec<u8> {
         let mut key = vec![0xee; KEY];
         key[PART].fill(0);
@@ -305,7 +306,7 @@ mod tests {
         history.take(&[bytes_of(&head), &rest.concat()].concat());
     }
 
-    /// Installs or removes the flow of packets whose key begins with `part`, whatever follows.
+    /// Installs or removes a flow that matches packets whose key begins with `part`.
     fn change(history: &mut History, head: Record, part: &[u8]) {
         let mask = key(&vec![0xff; part.len()]);
         take(history, head, &[&key(part), &mask]);
@@ -391,7 +392,7 @@ mod tests {
         let mut history = history();
         let handler = |event, t| Record { pid: 50, ..record(event, t) };
         miss(&mut history, 20, &[1]);
-        // A flow's action sends packets to the same socket.
+        // A flow's action sends a packet to the same socket; it takes a place in the queue.
         take(&mut history, Record { command: 2, ..record(constants::UPCALL_SENT, 21) }, &[&key(&[1])]);
         miss(&mut history, 22, &[1]);
         take(&mut history, handler(constants::UPCALL_READ, 30), &[]);
@@ -423,7 +424,7 @@ mod tests {
         let mut history = history();
         miss(&mut history, 20, &[1]);
         miss(&mut history, 2_000_000, &[1]);
-        // The second one is recorded just before it gets into the queue.
+        // The second upcall was recorded just before, and may not be in the queue yet.
         take(&mut history, record(constants::QUEUE_EMPTY, 2_000_010), &[]);
         take(&mut history, record(constants::UPCALL_READ, 2_000_020), &[]);
         let read: Vec<_> = history.between(0, Ns::MAX).into_iter().map(|upcall| upcall.read.is_some()).collect();

@@ -19,7 +19,7 @@ impl Follow {
         manifest.footnotes.extend(self.under_way());
     }
 
-    /// The packets of the beginning that are in no figure.
+    /// Describes the packets at the beginning that are not counted in any figure.
     fn under_way(&self) -> Option<String> {
         (self.under_way > 0).then(|| {
             format!(
@@ -31,7 +31,7 @@ impl Follow {
         })
     }
 
-    /// Notes of the sources.
+    /// Notes from the sources.
     fn source_notes(&mut self) -> Vec<SourceNote> {
         self.merge.feeds.iter_mut().flat_map(|feed| feed.origin.source_notes()).collect()
     }
@@ -75,7 +75,7 @@ impl Follow {
         notes
     }
 
-    /// Dropped sightings, and requested points that no packet passed.
+    /// Deficiencies: dropped sightings, and requested points that no packet passed through.
     fn left_out(&self) -> Vec<Deficiency> {
         let mut all = Vec::new();
         if self.tables.refused > 0 {
@@ -114,7 +114,8 @@ impl Follow {
         self.options.points.unmatched(&self.tables.points)
     }
 
-    /// Segments of `own`, each `NAME=FROM..TO`, without a packet at both ends so far; empty until there is a route.
+    /// Those of the segments in `own`, each `NAME=FROM..TO`, for which no packet has been seen at both ends so far;
+    /// empty until there is a route.
     pub fn unseen_segments<'a>(&'a self, own: &'a [String]) -> impl Iterator<Item = &'a String> {
         let (points, route) = (&self.tables.points, &self.layout.route);
         let is_seen = |text: &str| matches!(segments::parse(text, points, route), Ok(Some(_)));

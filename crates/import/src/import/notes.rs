@@ -8,7 +8,7 @@ use latpath_model::point::Lan;
 use latpath_stats::units::{duration, number_of};
 
 impl Import<'_> {
-    /// Notes on captures whose frames are copies by both LANs of redundant networks.
+    /// Notes on captures that contain copies from both LANs of redundant networks.
     fn lan_notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         for (source, end) in self.ends() {
@@ -79,7 +79,7 @@ impl Import<'_> {
             }
         }
         notes.extend(self.lan_notes());
-        // The other notes concern limits of recordings.
+        // Only notes on the user's segments are taken; the others are about limits of live recordings.
         notes.extend(self.joined.layout.own_notes.iter().cloned());
         for (stream, seen) in self.streams.all.iter().zip(&self.joined.seen) {
             let seen = seen & !(u64::MAX << self.feeds.len().min(63));

@@ -16,17 +16,17 @@ const MOST_LATE: usize = 1000;
 const BASELINE: usize = 128;
 const NO_RECORD: &str = "a log of round trips has no record of what its machines did";
 
-/// A round trip, ordered by its time and number.
+/// A round trip: duration, sequence number, and time at each point. Sorted by duration, then by number.
 type Trip = (Ns, u64, Vec<(PointId, Ns)>);
 
 /// Collects the worst round trips, and some that are on time.
 #[derive(Default)]
 pub(super) struct Late {
-    /// The least of the worst first.
+    /// The worst round trips; the smallest of them is on top.
     worst: BinaryHeap<Reverse<Trip>>,
     late: u64,
     on_time: Vec<Trip>,
-    /// One of this many round trips on time is kept.
+    /// Of the round trips on time, one in this many is kept.
     every: u64,
     seen: u64,
 }
@@ -62,7 +62,7 @@ impl Late {
         }
     }
 
-    /// The captures: one of round trips on time, and one of each interval in which round trips were late.
+    /// Creates the captures: one of round trips on time, and one for each interval in which round trips were late.
     pub fn captures(self) -> (Vec<RankedCapture>, SpikesRecord) {
         let mut late: Vec<(Packet, Ns)> = self.worst.into_iter().map(|Reverse(trip)| packet(trip, true)).collect();
         late.sort_by_key(|(packet, _)| (begin(packet), packet.number));

@@ -1,4 +1,4 @@
-//! Reads the rows of a log of round trips: of a finished one, or of the parts of a killed one.
+//! Reads the rows of a log of round trips, whether it is finished or consists of the parts left by a killed process.
 
 use latpath_model::Ns;
 use latpath_partstore::{open, open_file, Column, Directory, Encoding, Group, Kind, Names, PartFile, PartReader};
@@ -11,13 +11,13 @@ use std::{
 };
 
 pub(super) const SEQUENCE: &str = "sequence";
-/// Columns of every log.
+/// Columns that every log has.
 const REQUIRED: [&str; 5] = [SEQUENCE, "t1_app_ns", "t1_nic_ns", "t4_nic_ns", "round_trip_ns"];
 /// Maximum length of a CSV line, bytes; 40 columns of 20 digits need less.
 const MOST_LINE: u64 = 4096;
-/// Maximum number of columns, above that of any log.
+/// Maximum number of columns; no log has that many.
 const MOST_COLUMNS: usize = 64;
-/// Bytes of CSV, and row groups of Parquet, that are read as one share.
+/// Maximum size of a share: bytes of CSV, and (`SHARE_GROUPS`) row groups of Parquet.
 const SHARE_BYTES: usize = 32 << 20;
 const SHARE_GROUPS: usize = 64;
 
@@ -33,26 +33,26 @@ pub(super) struct LogFile {
 enum Files {
     Csv,
     Parquet,
-    /// The parts of a killed log.
+    /// The parts that a killed process left.
     Parts(Vec<PartFile>),
 }
 
-/// A share of the rows, in the order of the log.
+/// A share of a log's rows, in the order of the log.
 #[derive(Clone, Debug)]
 pub(super) enum Share {
     /// Lines of CSV that begin in this range of bytes.
     Lines(Range<u64>),
-    /// Row groups of a Parquet file.
+    /// Row groups of a Parquet file: index of the file, and range of groups.
     Groups(usize, Range<usize>),
 }
 
 /// A row, as passed to a visitor.
 pub(super) enum Row<'a> {
-    /// Its number, and the values of the requested columns.
+    /// The sequence number, and the values of the requested columns.
     Values(u64, &'a [Option<Ns>]),
-    /// A line that is no row.
+    /// A line that is not a row.
     Unreadable,
-    /// A last line without an end, as a kill leaves it.
+    /// A last line without a line end, as left by a killed process.
     Cut,
 }
 
@@ -117,8 +117,8 @@ impl LogFile {
         Ok(shares)
     }
 
-    /// Passes all rows of a share with the given columns to `visit`, until it returns false. The other row groups are
-    /// read if one is damaged.
+    /// Passes all rows of a share, with the given columns, to `visit` until it returns false. If a row group is
+    /// damaged, the others are read nevertheless.
     ///
     /// # Errors
     /// The file cannot be read, or a row group is damaged.
@@ -129,7 +129,7 @@ impl LogFile {
         }
     }
 
-    /// The file behind the first line, the names in it, and its length.
+    /// Opens the CSV file. Returns it positioned after the first line, the names in that line, and the line's length.
     fn head(&self) -> Result<(BufReader<File>, Vec<String>, u64), RunError> {
         let mut file = BufReader::new(open_file(&self.path).map_err(StoreError::read(&self.path))?);
         let mut head = Vec::new();
@@ -221,13 +221,13 @@ impl LogFile {
     }
 }
 
-/// Reads a line, or as much of it as a line may have.
+/// Reads a line, up to the maximum length of a line.
 fn line(file: &mut BufReader<File>, text: &mut Vec<u8>) -> io::Result<usize> {
     text.clear();
     Read::take(file, MOST_LINE).read_until(b'\n', text)
 }
 
-/// The parts that a killed log left.
+/// The parts that a killed process left of this log.
 fn parts(path: &Path) -> Result<Vec<PartFile>, RunError> {
     let mut prefix = path.file_stem().unwrap_or_default().to_owned();
     prefix.push(".part-");
@@ -239,7 +239,7 @@ fn parts(path: &Path) -> Result<Vec<PartFile>, RunError> {
     }
 }
 
-/// An error that names the log.
+/// An error that contains the log's path.
 pub(super) fn wrong(path: &Path, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> RunError {
     StoreError::Read { path: path.into(), source: io::Error::other(why) }.into()
 }

@@ -21,18 +21,18 @@ use std::{
 
 /// Maximum length of a line, bytes.
 const MOST_LINE: u64 = 1024;
-/// Usual length of a row, bytes.
+/// Typical length of a row, bytes; used for the progress.
 const ROW: u64 = 185;
-/// Number of rows from which completeness is judged, and rows per round.
+/// Number of rows per round; the first round is used to judge whether the log is complete.
 const BATCH: usize = 4096;
-/// Maximum pause between two transactions of a sender without pauses, in multiples of a transaction.
+/// Maximum pause between two transactions of a log that is complete, in multiples of a transaction's duration.
 const LONGEST_PAUSE: Ns = 3;
-/// Minimum percentage of the emitter's rows within the reflector's log that must have an answer.
+/// Minimum percentage of the emitter's rows, among those during the reflector's log, that must have an answer.
 const LEAST_JOINED: u64 = 90;
-/// Minimum number of rows for that percentage.
+/// Minimum number of rows for a log to be judged incomplete.
 const LEAST_ROWS: u64 = 20;
 
-/// The columns of a file, in their order.
+/// The stamp in each column of a file; `None` for columns that are not read.
 struct Columns(Vec<Option<Stamp>>);
 
 struct Row {
@@ -46,7 +46,7 @@ struct Rows {
     columns: Columns,
     line: u64,
     first: Option<Transaction>,
-    /// Rows that repeat earlier ones, and those that could not be read to their end.
+    /// Number of rows that repeat earlier ones, and (`is_cut`) whether the last row has no end.
     repeated: u64,
     is_cut: bool,
     text: Vec<u8>,
@@ -100,7 +100,7 @@ impl Rows {
                 let why = format!("line {}: {:?} is not a row of rant --log", self.line, cut(text, 60));
                 return Err(wrong(&self.path, why));
             };
-            // Behind its capacity the log begins again.
+            // After reaching its capacity, the log starts again from its beginning.
             match self.first {
                 Some(first) if first.raw == transaction.raw => {
                     self.repeated = 1 + self.rest()?;
@@ -146,10 +146,10 @@ impl Rows {
     }
 }
 
-/// An error text that identifies a file without the expected header.
+/// The error text for a file without the expected header, depending on what it seems to be.
 fn refused(head: &str, rest: &mut dyn BufRead, role: &str) -> String {
     let mut text = head.to_owned();
-    // rant's output ends with figures; with many breaches, these come first.
+    // rant's normal output ends with figures; if there were many breaches, they are listed before the figures.
     let mut more = Vec::new();
     let _ = rest.take(1 << 16).read_to_end(&mut more);
     text.push_str(&String::from_utf8_lossy(&more));
@@ -202,7 +202,7 @@ fn row(text: &str, columns: &Columns) -> Option<Transaction> {
     Some(transaction)
 }
 
-/// `SECONDS.NANOSECONDS`.
+/// Parses `SECONDS.NANOSECONDS` to ns.
 fn time(text: &str) -> Option<Ns> {
     let (seconds, nanoseconds) = text.split_once('.')?;
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<Ns>().ok()).flatten();
@@ -210,19 +210,19 @@ fn time(text: &str) -> Option<Ns> {
     digits(seconds)?.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// Start and end of a transaction at the emitter: by the NIC clock if it has stamps, else by the system clock.
+/// Start and end of a transaction at the emitter: by the NIC's clock if `is_by_nic`, otherwise by the system clock.
 fn ends(t: &Transaction, is_by_nic: bool) -> Option<(Ns, Ns)> {
     let (from, to) = if is_by_nic { (Stamp::T1Nic, Stamp::T4Nic) } else { (Stamp::T1App, Stamp::T4App) };
     t.raw.get(from).zip(t.raw.get(to))
 }
 
-/// Finds the answer within each probe's round trip.
+/// Finds the answer that lies within each probe's round trip.
 struct Answers {
     rows: Rows,
-    /// Next answer, whose probe may follow.
+    /// Next answer, whose probe may not have been read yet.
     next: Option<Transaction>,
     first: Option<Ns>,
-    /// Number of probes since the first answer, and of those with an answer.
+    /// Number of probes since the first answer, and (`joined`) number of those with an answer.
     during: u64,
     joined: u64,
     ended: bool,
@@ -267,7 +267,7 @@ impl Answers {
             return Ok(());
         }
         self.advance()?;
-        // Two answers within one round trip are impossible.
+        // Two answers within one round trip are impossible, so neither is used.
         if self.next.is_some_and(|next| arrived(&next) < received) {
             return Ok(());
         }
@@ -292,11 +292,11 @@ impl Answers {
     }
 }
 
-/// Imports the log of rant's emitter, and optionally of its reflector, into a new run at `path`. Round trips over
+/// Imports the log of rant's emitter, and optionally that of its reflector, into a new run at `path`. Round trips over
 /// `threshold` ns are late. `progress` is called periodically; setting `stop` ends the run at that point.
 ///
 /// # Errors
-/// If a file is not a rant log, is incomplete, or both cannot be joined. No run is left.
+/// If a file is not a rant log or is incomplete, or the two cannot be joined. No run is left behind.
 pub fn import_rant(
     (emit, reflect): (&Path, Option<&Path>),
     path: &Path,
@@ -360,7 +360,7 @@ impl Import {
         Ok(true)
     }
 
-    /// Stores the rows of the batch; creates the run with the first one.
+    /// Stores the rows of the batch; creates the run before the first one.
     fn write(&mut self, path: &Path, threshold: Ns, writer: &mut Option<Writer>) -> Result<(), ImportError> {
         if self.batch.is_empty() {
             return Ok(());
@@ -389,7 +389,7 @@ impl Import {
             }
         }
         if writer.is_none() {
-            // The run begins with its earliest sighting.
+            // Create the run now, because its start is the earliest sighting of these rows.
             let mut created = Writer::create(path, self.manifest(threshold, 0))?;
             created.remove_unless_finished();
             for (key, number, seen, t) in first {
@@ -406,7 +406,7 @@ impl Import {
         Manifest { threshold_ns: threshold, journeys: 0, notes: self.notes(), ..manifest }
     }
 
-    /// Determines from the first rows which stamps exist, and whether the log contains all transactions.
+    /// Determines from the first rows which stamps the log has, and whether it contains all transactions.
     fn begin(&mut self) -> Result<(), ImportError> {
         let mask = self.batch.iter().fold(0, |mask, t| mask | t.raw.mask());
         self.is_by_nic = mask & Stamp::T1Nic.bit() != 0;
@@ -422,7 +422,8 @@ impl Import {
         Ok(())
     }
 
-    /// Refuses a log with long pauses: rant sends the next probe at once after an answer, so transactions are missing.
+    /// Refuses a log with long pauses: rant sends the next probe immediately after an answer, so transactions must be
+    /// missing.
     fn refuse_late_ones_alone(&self) -> Result<(), ImportError> {
         let is_by_app = self.batch.iter().all(|t| ends(t, false).is_some());
         let ends: Vec<_> = self.batch.iter().filter_map(|t| ends(t, !is_by_app)).collect();

@@ -10,19 +10,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Maximum number of names of each kind.
 const MOST_NAMES: usize = 1 << 15;
-/// Maximum length of an unreadable line in messages, bytes.
+/// Maximum length at which an unreadable line is quoted in messages, bytes.
 const SHOWN: usize = 60;
-/// First number assigned to functions, since traces have no addresses.
+/// First number assigned to a function in place of its address, which traces do not contain.
 const FIRST_FUNCTION: u64 = 1 << 40;
 
-/// The place of a packet, from a line.
+/// What a line reports about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A device passed it to the stack.
+    /// A device passed the packet to the network stack.
     Received,
-    /// A device was given it to transmit.
+    /// The packet was passed to a device for transmission.
     Sent,
-    /// A thread read it from a socket or a tap.
+    /// A thread read the packet from a socket or a tap.
     Read,
 }
 
@@ -32,11 +32,11 @@ pub(crate) struct PacketLine {
     pub cpu: u32,
     pub pid: u32,
     pub place: Place,
-    /// Index of the device's name; `None` if it was read.
+    /// Index of the device in `Reader::devices`; `None` if the packet was read.
     pub device: Option<usize>,
 }
 
-/// The meaning of a line.
+/// Result of parsing a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParsedLine {
     Event(Event),
@@ -44,7 +44,7 @@ pub(crate) enum ParsedLine {
     Nothing,
 }
 
-/// The kinds of events in a trace.
+/// Which kinds of events occur in a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kinds {
     pub switches: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Kinds {
     pub packets: bool,
 }
 
-/// Names collected from the lines.
+/// Parses lines, and collects the names in them.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub threads: HashMap<u32, (String, Option<u32>)>,
@@ -63,25 +63,25 @@ pub(crate) struct Reader {
     functions: HashMap<String, u64>,
     pub devices: Vec<String>,
     pub kinds: Kinds,
-    /// Number of unreadable `sched_switch` lines, and the first of them.
+    /// Number of unreadable `sched_switch` lines, and (`unread_switch`) the first of them.
     pub unread_switches: u64,
     pub unread_switch: String,
-    /// The files or buffers that lines name, up to `MOST_SOURCES`.
+    /// The source files or buffers named in lines, up to `MOST_SOURCES`.
     pub sources: BTreeSet<String>,
-    /// Some lines name no source.
+    /// Whether some lines name no source.
     pub has_own_lines: bool,
 }
 
-/// Maximum number of files or buffers of one text that are distinguished.
+/// Maximum number of distinguished source files or buffers of a text.
 const MOST_SOURCES: usize = 8;
 
 impl Reader {
-    /// Names of functions, by assigned number.
+    /// Names of functions, by the numbers assigned to them.
     pub fn functions(&self) -> BTreeMap<u64, String> {
         self.functions.iter().map(|(name, number)| (*number, name.clone())).collect()
     }
 
-    /// Parses a line, at this time of the run.
+    /// Parses a line. `t`: its time on the run's timeline.
     pub fn read(&mut self, line: &Line<'_>, t: Ns) -> ParsedLine {
         match line.source {
             Some(source) if !self.sources.contains(source) && self.sources.len() < MOST_SOURCES => {
@@ -102,7 +102,7 @@ impl Reader {
     }
 
     fn name(&mut self, pid: u32, name: &str, process: Option<u32>) {
-        // `<idle>`, or `<...>` for a name that the trace has lost.
+        // `<idle>`, or `<...>` if the trace has lost the name.
         if pid == 0 || name.is_empty() || name.starts_with('<') {
             return;
         }
@@ -207,7 +207,7 @@ impl Reader {
             "softirq_exit" => EventKind::SoftirqExit(value(args, "vec=")?),
             "cpu_idle" => {
                 self.kinds.idle = true;
-                // The kernel's number for leaving idle is -1, printed as unsigned.
+                // When a CPU leaves idle, the kernel reports -1 as its state, printed as unsigned.
                 EventKind::Idle(Some(value(args, "state=")?).filter(|state| *state != u32::MAX))
             }
             "timer_expire_entry" => EventKind::TimerEntry(self.function(args.split_once("function=")?.1)?),
@@ -226,7 +226,7 @@ impl Reader {
     }
 }
 
-/// Scheduling class from the priority. Traces do not distinguish FIFO from RR.
+/// Scheduling class for a priority. Traces do not distinguish FIFO from RR.
 fn class(prio: Option<i32>) -> Class {
     let prio = prio.and_then(|prio| i16::try_from(prio).ok()).unwrap_or(120);
     let policy = match prio {
@@ -237,10 +237,11 @@ fn class(prio: Option<i32>) -> Class {
     Class { prio, policy }
 }
 
-/// How a thread left its CPU, from the state's letters.
+/// How a thread left its CPU, from the letters of its state.
 fn left(state: &str) -> Left {
     if let Some(rest) = state.strip_prefix('R') {
-        // The plus marks preemption; without it some preempted threads cannot be distinguished from yielding ones.
+        // A plus sign marks preemption. Traces without it do not distinguish preempted threads from those that yield;
+        // they count as preempted.
         return Left::Ready { preempted: rest.starts_with('+') || rest.is_empty(), throttled: false };
     }
     Left::Asleep(match state.chars().next() {
@@ -255,7 +256,7 @@ fn left(state: &str) -> Left {
     })
 }
 
-/// The decimal number after a word.
+/// The decimal number that follows a word.
 fn value(args: &str, word: &str) -> Option<u32> {
     let (_, rest) = args.split_once(word)?;
     number(rest.split(|c: char| !c.is_ascii_digit()).next()?)
@@ -270,7 +271,7 @@ fn vcpu(args: &str) -> Option<u32> {
     args.strip_prefix("vcpu ").and_then(|rest| number(rest.split(|c: char| !c.is_ascii_digit()).next()?))
 }
 
-/// x86 interrupts that belong to no device.
+/// Parses the tracepoints of x86 interrupts that belong to no device.
 fn vector(event: &str) -> Option<EventKind> {
     let (name, is_entry) = match event.strip_suffix("_entry") {
         Some(name) => (name, true),

@@ -10,14 +10,14 @@ use latpath_flight::{CpuTimeline, Doing, Snapshot};
 use latpath_model::{Ns, PacketSighting, Passage, Point, PointInfo};
 use std::collections::BTreeSet;
 
-/// Maximum time between a packet's sighting and the line that shows it, ns.
+/// Maximum time between a packet's sighting and the trace line that reports it, ns.
 const NEAR: Ns = 20_000;
 /// NET_RX_SOFTIRQ (include/linux/interrupt.h).
 const NET_RX: u32 = 3;
 /// Maximum length of thread names in the kernel, bytes.
 const NAME: usize = 15;
 
-/// Sets CPUs and threads of the sightings on one machine; its trace's times have errors of at most `within`.
+/// Sets the CPUs and threads of the sightings on one machine. `within`: maximum error of its trace's times, ns.
 pub(crate) fn fill(
     packets: &mut Packets,
     points: &[PointInfo],
@@ -71,7 +71,7 @@ impl Finder<'_> {
         }
     }
 
-    /// CPU and thread from lines of such packets at that time, if they agree.
+    /// CPU and thread from the lines for such packets at that time, if they all agree.
     fn by_lines(&self, point: &Point, t: Ns) -> Option<CpuAndThread> {
         let kind = point.kind.info();
         let place = match kind.passage {
@@ -89,7 +89,7 @@ impl Finder<'_> {
         let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
         let first = self.cut.packets.partition_point(|line| line.t < from);
         let lines = self.cut.packets[first..].iter().take_while(|line| line.t <= to);
-        // Application points are named after their threads.
+        // Points of applications are named after their threads.
         let is_threads = |pid: u32| {
             let name = latpath_model::text::cut(point.device_name(), NAME);
             !point.kind.is_named_by_thread() || self.reader.threads.get(&pid).is_some_and(|(known, _)| known == name)
@@ -101,7 +101,7 @@ impl Finder<'_> {
         Some((Some(cpu), Some(pid)))
     }
 
-    /// The thread with this name, if there is exactly one, and the CPU on which it ran.
+    /// The only thread with this name, and the CPU on which it ran; `None` if there are several.
     fn by_name(&self, name: &str, t: Ns) -> Option<CpuAndThread> {
         let cut = latpath_model::text::cut(name, NAME);
         let mut called = self.snapshot.threads.iter().filter(|(_, thread)| thread.name == cut);
@@ -110,10 +110,11 @@ impl Finder<'_> {
         Some((self.rows.iter().find(runs).map(|row| row.cpu), Some(*pid)))
     }
 
-    /// The CPU that ran the network softirq at that time, if there was exactly one, and the thread it interrupted.
+    /// The only CPU that ran the network softirq at that time, and the thread that this interrupted; `None` if there
+    /// are several.
     fn by_softirq(&self, t: Ns) -> Option<CpuAndThread> {
         let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
-        // A CPU with an unknown state may have run it.
+        // A CPU with an unknown activity may also have run it, so then nothing is proved.
         let mut found = None;
         for row in &self.rows {
             for tile in row.between(from, to) {

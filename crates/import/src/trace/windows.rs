@@ -14,12 +14,13 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Events kept before a window, per CPU: they show the state at its beginning.
+/// Number of events kept before a window, per CPU: they show the state at its beginning.
 const BEFORE: usize = 1024;
-/// Events kept after it, within `BEHIND_TIME`: the next switch identifies a thread that ran throughout.
+/// Number of events kept after a window, per CPU, within `BEHIND_NS`: the next switch identifies a thread that ran
+/// throughout.
 const BEHIND: usize = 64;
 const BEHIND_NS: Ns = 20_000_000;
-/// Maximum number of events of a window, and of all: bounds the memory for any trace.
+/// Maximum number of events per window, and in all windows together (`MOST_OF_ALL`); bounds memory use for any trace.
 const MOST: usize = 1 << 18;
 const MOST_OF_ALL: usize = 4 << 20;
 /// Maximum number of CPUs.
@@ -29,23 +30,23 @@ const MOST_CPUS: u32 = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Cut {
     pub window: Window,
-    /// Lines of packets in the window.
+    /// Packets reported in the window.
     pub packets: Vec<PacketLine>,
-    /// The window had more events than are kept.
+    /// Whether the window had more events than are kept.
     pub is_full: bool,
 }
 
 /// The extracted parts of a trace.
 #[derive(Debug)]
 pub(crate) struct CutOut {
-    /// One per requested time, in their order.
+    /// A window for each requested interval, in the order of the requests.
     pub cuts: Vec<Cut>,
     pub reader: Reader,
     /// Times of the first and the last event, on the run's timeline.
     pub span: Option<(Ns, Ns)>,
-    /// Lines that are not events.
+    /// Number of lines that are not events.
     pub no_events: u64,
-    /// Events that the kernel or the recorder lost, according to the trace.
+    /// Number of events that the kernel or the recorder lost, according to the trace.
     pub lost: u64,
     pub whole_microseconds: bool,
 }
@@ -66,7 +67,7 @@ struct Open {
 }
 
 struct Cutter {
-    /// Requested times, the next one last.
+    /// Windows not yet open: index, start and end; the next one is last.
     waiting: Vec<(usize, Ns, Ns)>,
     open: Vec<Open>,
     cuts: Vec<Cut>,
@@ -75,7 +76,7 @@ struct Cutter {
     newest: Ns,
 }
 
-/// Reads a trace and extracts windows at these times. `ahead`: its clock minus the run's timeline, ns.
+/// Reads a trace and extracts windows at these times. `ahead`: the trace's clock minus the run's timeline, ns.
 pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicBool) -> Result<CutOut, ImportError> {
     let broken = |cause| ImportError::Io { path: path.into(), cause };
     let (input, _) = source::open(File::open(path).map_err(broken)?).map_err(broken)?;
@@ -110,7 +111,7 @@ pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicB
     Ok(CutOut { cuts, reader, span, no_events, lost: lost_events, whole_microseconds })
 }
 
-/// Parses `CPU:3 [LOST …]`.
+/// Parses the CPU in `CPU:3 [LOST …]`.
 fn cpu_of_lost(text: &str) -> Option<u32> {
     let digits = text.trim().strip_prefix("CPU")?.trim_start_matches([':', ' ']);
     digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -126,11 +127,11 @@ impl Cutter {
         Self { waiting, open: Vec::new(), cuts, cpus: BTreeMap::new(), all: 0, newest: Ns::MIN }
     }
 
-    /// Discards the state of a CPU, or of all if it is not named.
+    /// Discards the state of a CPU, or that of all CPUs if the trace does not say which CPU lost events.
     fn forget(&mut self, cpu: Option<u32>) {
         for (_, known) in self.cpus.iter_mut().filter(|(number, _)| cpu.is_none_or(|cpu| cpu == **number)) {
             known.recent.clear();
-            // Set by its next event.
+            // Until the CPU's next event sets it.
             known.since = Ns::MAX;
         }
         for open in &self.open {
@@ -143,7 +144,7 @@ impl Cutter {
         }
     }
 
-    /// Opens and closes windows; all events before `t` have been read.
+    /// Opens and closes windows. All events before `t` must have been processed.
     fn turn(&mut self, t: Ns) {
         self.newest = self.newest.max(t);
         let newest = self.newest;
@@ -229,7 +230,8 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// Two CPUs that each switch once per millisecond for `ms`, the second half a millisecond later.
+    /// A trace of two CPUs that each switch threads once per millisecond, for `ms`; the second half a millisecond
+    /// later.
     fn trace(ms: u32) -> String {
         let mut text = "# tracer: nop\n".to_owned();
         for n in 0..ms {
@@ -258,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_window_has_its_events_and_some_before_and_behind() {
-        // Overlapping windows, in any order; the trace's clock is 1 s behind.
+        // The windows overlap and are not in order; the trace's clock is 1 s behind.
         let second = 1000 * MS;
         let found = cut(
             &trace(3000),

@@ -1,4 +1,4 @@
-//! Captures of every supported kind, alone and together with a log.
+//! Imports captures of every supported kind, alone and together with a log.
 
 use crate::{Bench, PUB, SUB};
 use flate2::{write::GzEncoder, Compression};
@@ -17,7 +17,7 @@ pub(crate) fn frame(svid: &str, smp_cnt: u16, vlan: Option<u16>) -> Vec<u8> {
     FrameSpec { asdus: vec![asdu(smp_cnt), asdu(smp_cnt + 1)], link, ..FrameSpec::default() }.build().unwrap()
 }
 
-/// A pcap with times in ns.
+/// Encodes a pcap file with times in ns.
 pub(crate) fn pcap(packets: &[(Ns, Vec<u8>)]) -> Vec<u8> {
     let mut file = Vec::new();
     let word = |file: &mut Vec<u8>, word: u32| file.extend(word.to_le_bytes());
@@ -31,7 +31,7 @@ pub(crate) fn pcap(packets: &[(Ns, Vec<u8>)]) -> Vec<u8> {
     file
 }
 
-/// Frames of two streams, and of none, captured `late` ns after they were sent.
+/// Frames of two streams, and frames of no stream, captured `late` ns after they were sent.
 fn capture(late: Ns, vlan: Option<u16>) -> Vec<(Ns, Vec<u8>)> {
     let mut packets = Vec::new();
     for n in 0..3000_u16 {

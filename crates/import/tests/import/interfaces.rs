@@ -1,4 +1,4 @@
-//! Files with several interfaces, truncated frames, and senders that count from 1.
+//! Imports files with several interfaces, files with truncated frames, and streams whose senders count from 1.
 
 use crate::captures::{frame, pcap};
 use crate::{Bench, PUB, SUB};
@@ -23,7 +23,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A pcapng with times in ns and interfaces with these names; packets refer to interfaces by number.
+/// Encodes a pcapng file with times in ns and interfaces with these names; packets refer to interfaces by index.
 fn pcapng(names: &[&str], packets: &[(u32, Ns, Vec<u8>)]) -> Vec<u8> {
     let mut file = Vec::new();
     block(&mut file, 0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));

@@ -1,4 +1,4 @@
-//! Captures of redundant networks (PRP, HSR): one per LAN, or one of both LANs.
+//! Imports captures of redundant networks (PRP, HSR): one capture per LAN, or a single one of both LANs.
 
 use crate::captures::{frame, pcap};
 use crate::{Bench, Packet, SUB};
@@ -9,10 +9,10 @@ const BEGIN: Ns = 1_767_225_600_000_000_000;
 const EVERY: Ns = 500_000;
 const LAN_A: &str = "host/nic-rx@eth1:A";
 const LAN_B: &str = "host/nic-rx@eth1:B";
-/// Packets that arrive by both LANs, by B alone, and by A alone.
+/// Number of packets that arrive through both LANs, then through B only, then through A only.
 const PHASES: [u16; 3] = [800, 900, 700];
 
-/// Captured copies, in the order of their times: LAN A takes 10 µs, LAN B 4 µs and 30 µs in turn.
+/// The captured copies, sorted by time. LAN A takes 10 µs; LAN B takes 4 µs and 30 µs in turn.
 fn copies(method: Method) -> Vec<(Lan, Ns, Vec<u8>)> {
     let mut all = Vec::new();
     for n in 0..PHASES.iter().sum::<u16>() {
@@ -32,7 +32,7 @@ fn copies(method: Method) -> Vec<(Lan, Ns, Vec<u8>)> {
     all
 }
 
-/// The application reads the first copies.
+/// A log of the application, which reads the first copies.
 fn log() -> String {
     let line = |n: u16| format!("0:MU01:{}:{}\n", n * 2, (BEGIN + Ns::from(n) * EVERY) / 1000 + 80);
     (0..PHASES.iter().sum()).map(line).collect()
@@ -47,7 +47,7 @@ fn expect_joined(packets: &[Packet]) {
     let [both, by_b, by_a] = PHASES.map(usize::from);
     assert_eq!(packets.len(), both + by_b + by_a);
     for (n, packet) in packets.iter().enumerate() {
-        // Behind the points of the files, the computed ones.
+        // The computed points follow those of the files.
         let [a, b, app, first, second] = packet.t[..] else { panic!("{packet:?}") };
         let (b_takes, is_a, is_b) =
             (if n % 2 == 0 { 4_000 } else { 30_000 }, n < both || n >= both + by_b, n < both + by_b);
@@ -89,7 +89,7 @@ fn one_capture_of_both_lans_is_named_once_for_each() {
     let files: Vec<(u64, u64)> = manifest.imported.iter().map(|file| (file.packets, file.left_out)).collect();
     assert_eq!(files, [(1500, 1700), (1700, 1500), (2400, 0)]);
 
-    // Without LANs in the names, or with only one of them, notes name the remedy.
+    // If names of points contain no LAN, or only one of them, a note tells the user what to do.
     let (manifest, packets) =
         bench.import(&bench.options(&[("host/nic-rx@eth1", "both.pcap"), (SUB, "sub.txt")])).unwrap();
     assert_eq!(

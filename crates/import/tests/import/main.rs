@@ -1,4 +1,4 @@
-//! Compares imported runs with the packets, times and counts of a slow joiner.
+//! Imports files, and compares the runs with the packets, times and counts of a slow joiner.
 
 mod captures;
 mod interfaces;

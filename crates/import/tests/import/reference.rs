@@ -1,4 +1,4 @@
-//! Compares with a slow, simple joiner: it has all packets in memory, and joins the nearest in time.
+//! Compares an import with a slow, simple joiner, which keeps all packets in memory and joins those nearest in time.
 
 use crate::{Bench, Packet, PUB, SUB};
 use latpath_model::Ns;
@@ -18,7 +18,7 @@ fn network(seed: u64, packets: u64, streams: u64) -> (Vec<Line>, Vec<Line>) {
         let line = |t| (t, (number % 4000) as u32, stream);
         sent.push(line(t));
         let mut draw = |most: u64| noise.draw() % most;
-        // The last packets all arrive, since their loss could not be determined.
+        // Let the last packets all arrive: at the end, a loss could not be detected.
         let inside = packet > 300 * streams && packet + 300 * streams < packets;
         if inside && draw(200) == 0 {
             continue;
@@ -42,7 +42,7 @@ fn log(lines: &[Line]) -> String {
     text
 }
 
-/// Joins by the nearest time, with all packets in memory.
+/// Joins packets by the nearest time.
 fn slow_join(sent: &[Line], got: &[Line]) -> Vec<Packet> {
     let mut by_key: HashMap<(u16, u32), Vec<usize>> = HashMap::new();
     let mut packets: Vec<Packet> = Vec::new();

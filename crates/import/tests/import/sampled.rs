@@ -1,4 +1,4 @@
-//! Captures whose packets contain the times of their samples: Tmu, also with a single file.
+//! Imports captures whose packets contain the times of their samples: Tmu must be known, even with a single file.
 
 use crate::captures::pcap;
 use crate::{packets, Bench, PUB, SUB};
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 const SECOND: Ns = 1_000_000_000;
 const BEGIN: Ns = 1_767_225_600 * SECOND;
 
-/// Arrival of a packet after its sample, ns.
+/// Time from a packet's sample to its arrival, ns.
 fn delay(n: Ns) -> Ns {
     1_500_000 + n % 7 * 1000
 }
@@ -20,7 +20,7 @@ fn sample_of(n: Ns) -> Ns {
     BEGIN + n * SECOND / 4000
 }
 
-/// `count` packets of a publisher of 4000 samples per second, each captured `late` ns after it was sent.
+/// A capture of `count` packets from a publisher of 4000 samples per second, each seen `late` ns after it was sent.
 fn capture(count: Ns, late: Ns, synch: impl Fn(Ns) -> u8) -> Vec<u8> {
     let frame = |n: Ns| {
         let smp_cnt = (n % 4000) as u16;
@@ -30,7 +30,8 @@ fn capture(count: Ns, late: Ns, synch: impl Fn(Ns) -> u8) -> Vec<u8> {
     pcap(&(0..count).map(|n| (sample_of(n) + delay(n) + late, frame(n))).collect::<Vec<_>>())
 }
 
-/// Number of packets of the run (the first one is number 0) with the time of their sample, which must be right.
+/// Number of packets in the run for which the time of the sample is known; checks these times. The first packet must be
+/// number 0.
 fn dated(bench: &Bench) -> usize {
     let mut all = packets(&bench.path("run"));
     all.sort_by_key(|packet| packet.t[0]);
@@ -59,7 +60,7 @@ fn one_capture_has_the_time_since_the_samples() {
     let clocks = manifest.machines.iter().map(|m| (m.clock.machine.as_str(), m.clock.error_bound_ns));
     assert_eq!(clocks.collect::<Vec<_>>(), [("relay", 0), ("MU", 7000)]);
     assert!(manifest.notes.is_empty(), "{:?}", manifest.notes);
-    // smpCnt must be seen to wrap, and then to start with each second.
+    // smpCnt must have wrapped, and then restarted with each second, before the times of samples are known.
     let dated = dated(&bench);
     assert!((20_000 - 9000..20_000).contains(&dated), "{dated}");
 }

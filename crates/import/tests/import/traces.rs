@@ -1,5 +1,5 @@
-//! Traces given with files: late packets are explained for any state of the sender's clock; errors explain unusable
-//! traces.
+//! Imports traces together with files: late packets must be explained for any state of the sender's clock, and errors
+//! must say why a trace is unusable.
 
 use crate::captures::pcap;
 use crate::{Bench, PUB, SUB};
@@ -9,7 +9,7 @@ use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use std::fmt::Write;
 
 const BEGIN: Ns = 1_767_225_600_000_000_000;
-/// Interval between late packets, in packets.
+/// Number of packets from one late packet to the next.
 const LATE: Ns = 50;
 
 fn capture(synch: u8, took: impl Fn(Ns) -> Ns) -> Vec<u8> {
@@ -20,7 +20,7 @@ fn capture(synch: u8, took: impl Fn(Ns) -> Ns) -> Vec<u8> {
     pcap(&(0..800).map(packet).collect::<Vec<_>>())
 }
 
-/// A switch every 100 µs; each line has the prefix `before` and this event.
+/// A trace with a switch every 100 µs; line `n` is prefixed by `before(n)`, and contains this event.
 fn trace(before: impl Fn(usize) -> &'static str, event: &str) -> String {
     (0..2100).fold(String::new(), |mut text, n| {
         let t = BEGIN / 1000 + n as Ns * 100;
@@ -67,7 +67,7 @@ fn an_unusable_trace_is_refused_with_the_reason() {
     assert!(error.contains("2100 lines of sched_switch cannot be read, as \"prev_comm=ARRAY"), "{error}");
     let error = with("  hog-9  [000]  5.000001: sched_waking: relay:77 [-1] CPU:001\n".into()).unwrap_err();
     assert!(error.contains("no sched_switch event in it"), "{error}");
-    // A file name before each line is not part of a thread's name.
+    // A file name before each line must not become part of a thread's name.
     let (manifest, _) = with(trace(|_| "  host.dat:", SWITCH)).unwrap();
     assert!(manifest.spikes.is_some());
     let lost = format!("CPU:0 [LOST {} EVENTS]\nCPU:0 [LOST 1 EVENTS]\n", u64::MAX);

@@ -1,4 +1,5 @@
-//! Files that cannot be imported: the error names the file, the place, the cause and the next step, and no run is left.
+//! Imports files that cannot be imported: the error must name the file, the place, the cause and the next step, and no
+//! run may be left.
 
 use crate::captures::{frame, pcap};
 use crate::{Bench, PUB, SUB};
@@ -63,7 +64,7 @@ fn a_capture_of_other_protocols_is_reported() {
     assert!(error.contains("none of its 2 packets is of a stream that frames name"), "{error}");
 }
 
-/// A log of 4000 packets per second in the logger's format; `late` in µs.
+/// A log of 4000 packets per second, from packet `from`, in the logger's format; each packet is `late` µs late.
 fn log(seconds: u64, from: u64, late: i64) -> String {
     (from..seconds * 4000)
         .map(|n| format!("{}:MU01:{}:{}\n", n / 4000, n % 4000, 1_700_000_000_000_000 + n as i64 * 250 + late))
@@ -74,7 +75,7 @@ fn log(seconds: u64, from: u64, late: i64) -> String {
 fn a_clock_that_counts_tai_beside_one_that_counts_utc_is_noticed() {
     let bench = Bench::new();
     bench.write("pub.txt", log(40, 0, 37_000_000));
-    // Started later.
+    // This logger was started later.
     bench.write("sub.txt", log(40, 900, 70));
     let mut options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
     let error = bench.import(&options).unwrap_err().to_string();
@@ -87,10 +88,10 @@ fn a_clock_that_counts_tai_beside_one_that_counts_utc_is_noticed() {
     options.offsets = vec!["relay=-37s".parse().unwrap()];
     let (_, packets) = bench.import(&options).unwrap();
     assert!(packets.len() > 150_000 && packets.iter().all(|p| p.t[1].unwrap() - p.t[0].unwrap() == 70_000));
-    // The user overrides it.
+    // The user may override the detection.
     options.offsets = vec!["relay=0s".parse().unwrap()];
     assert!(bench.import(&options).is_ok());
-    // Two clocks of one machine.
+    // Both clocks are of the same machine.
     let options = bench.options(&[("relay/nic-rx@eth0", "pub.txt"), (SUB, "sub.txt")]);
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("need two names of machines, as relay-2; then --offset relay-2=-37s"), "{error}");
@@ -104,7 +105,8 @@ fn files_that_begin_and_end_with_the_same_packets_whole_seconds_apart_are_notice
     let options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("2 s after") && error.contains("--offset relay=2s") && !error.contains("TAI"), "{error}");
-    // Started and stopped by a script, so much later.
+    // The loggers were started and stopped by a script, one some seconds after the other, so this is no clock
+    // difference.
     bench.write("sub.txt", log(7, 8004, 70));
     assert!(bench.import(&options).is_ok());
 }

@@ -68,8 +68,8 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
     slow.iter_mut().for_each(Slow::flush);
     let mut expected: Vec<Vec<Whole>> = slow.iter_mut().map(|s| std::mem::take(&mut s.out)).collect();
     for ((network, got), expected) in networks.iter().zip(&mut got).zip(&mut expected) {
-        // Across an uncommon wrap, order is known from the second time on; and if a queue overflows, more than R
-        // packets may lie between two that overtake each other.
+        // Order across an uncommon wrap is only known from the second time on. If a queue overflows, packets that
+        // overtake each other may be more than R packets apart.
         let overflows = network.stalls.iter().any(|stall| stall.queue < usize::MAX);
         if UNKNOWN.contains(&network.wrap) || overflows {
             got.iter_mut().chain(expected).for_each(|whole| whole.out_of_order = false);
@@ -142,7 +142,7 @@ prop_compose! {
         queue in prop::sample::select(vec![usize::MAX, 20, 100]),
     ) -> Network {
         let interval = 250_000;
-        // If packets are first seen as drops, the sequence must be a clear one.
+        // If packets are first seen as drops, the wrap must be a common one.
         let known = !UNKNOWN.contains(&wrap);
         let clones = clones.filter(|(hop, after)| known || *hop > 0 || *after >= 0);
         let clear = loss < 150 && known && stall.is_none_or(|(hop, ..)| hop > watched_from);
@@ -152,7 +152,7 @@ prop_compose! {
             hop,
             from: from * MS,
             length: (cycle.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
-            // If a drop is the only sighting of a packet, cycles must be known.
+            // If a drop is the only sighting of a packet, the wrap must be a common one.
             queue: if known || sighting_loss == 0 { queue } else { usize::MAX },
         }).collect();
         Network {
@@ -162,7 +162,7 @@ prop_compose! {
     }
 }
 
-/// A fixed set of networks; with PROPTEST_CASES more, and random ones.
+/// A fixed set of networks; with PROPTEST_CASES set, that many random ones.
 fn config() -> ProptestConfig {
     let more = std::env::var("PROPTEST_CASES").is_ok();
     let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };

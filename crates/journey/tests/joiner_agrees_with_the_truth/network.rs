@@ -110,7 +110,8 @@ impl Network {
             let (mut free, mut waiting, mut last) = (0, 0, 0);
             for (n, &(arrival, packet)) in queue.iter().enumerate() {
                 let mut at = arrival;
-                // While a queue drains, packets are so close that a short time spans many: order is kept there.
+                // While a queue drains, packets follow each other so closely that a small delay would let many
+                // overtake: none are reordered then.
                 let following = queue.get(n + 1).map_or(Ns::MAX, |next| next.0);
                 let apart = (arrival - last).min(following - arrival) > self.interval / 3;
                 last = arrival;

@@ -1,4 +1,4 @@
-//! A slow reference joiner, which knows the packet of each sighting and only keeps the books.
+//! A slow reference joiner, which is given the packet of each sighting and therefore only does the bookkeeping.
 
 use super::network::{Known, DROP};
 use latpath_journey::{Journey, Options, Totals};
@@ -36,23 +36,23 @@ impl Whole {
 
 #[derive(Default)]
 struct Place {
-    /// Numbers seen here that give their place.
+    /// Numbers of the packets seen here in place, i.e. near the head of the stream.
     in_place: Vec<u64>,
     /// Consecutive sightings that began a journey far behind the head.
     begun: u32,
     /// The newest packet seen here.
     newest: Option<usize>,
-    /// Repeated sightings of packets here.
+    /// Number of repeated sightings here.
     duplicates: u64,
 }
 
 struct Book {
     whole: Whole,
     first: Ns,
-    /// A point other than a drop saw it.
+    /// Whether a point other than a drop has seen the packet.
     placed: bool,
     in_place: bool,
-    /// Per point: repeated sightings, and whether it arrived after a later packet.
+    /// Per point: number of repeated sightings, and whether the packet arrived after a later one.
     again: HashMap<u16, (u32, bool)>,
 }
 
@@ -206,7 +206,7 @@ impl Slow {
     pub fn advance(&mut self, now: Ns) {
         while let Some(book) = self.books.get(self.emitted) {
             let lacks = |p: &u16| self.expected >> p & 1 == 1 && !book.whole.has(*p);
-            // Two consecutive packets were seen there, both more than R later.
+            // Two consecutive packets were seen there, both more than R packets later than this one.
             let passed = |p: u16| {
                 let seen = self.places.get(&p).map_or(&[][..], |place| &place.in_place);
                 seen.windows(2).rev().any(|two| two.iter().all(|n| *n > book.whole.number + self.options.reorder))

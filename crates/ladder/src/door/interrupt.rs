@@ -24,7 +24,7 @@ pub(super) enum Line {
 pub(super) enum Stage {
     /// vhost's worker has signalled this eventfd.
     Signalled(u32),
-    /// QEMU's thread has read the signal, and will raise the interrupt, unless its line is high.
+    /// QEMU's thread has read the signal, and will raise the interrupt, unless its line is already high.
     Relayed,
     Raised,
     /// Hardware delivers it.
@@ -43,11 +43,11 @@ pub(super) struct Interrupt {
     pub raiser: u32,
     pub line: Option<Line>,
     pub vector: Option<u32>,
-    /// Number of the vCPU that accepted it.
+    /// The vCPU that accepted it, by its number in the virtual machine.
     pub vcpu: Option<u32>,
     /// Time of its first event.
     pub since: Ns,
-    /// Packets that the guest learns of by it.
+    /// Packets of which it notifies the guest.
     pub packets: Vec<Pending>,
 }
 

@@ -1,4 +1,4 @@
-//! The door against a simulated host, which knows when each packet was announced.
+//! Tests the door against a simulated host, in which the true time of each packet's announcement is known.
 
 use super::*;
 use latpath_flight::{Class, Event, EventKind, Left, Sleep, Transfer};
@@ -40,11 +40,11 @@ fn act() -> impl Strategy<Value = (usize, Act)> {
 #[derive(Debug, Default)]
 struct Vm {
     posts: bool,
-    /// The host's kernel runs no program at irqfd_wakeup.
+    /// Whether the host's kernel runs no program at irqfd_wakeup.
     hides_irqfd: bool,
     in_round: bool,
     inside: bool,
-    /// When the vCPU last entered.
+    /// Time of the vCPU's last entry.
     entered: Ns,
     masked: bool,
     /// Packets of the pending interrupt; `None` without one.
@@ -56,10 +56,10 @@ struct Vm {
     has_taken: bool,
 }
 
-/// Times of a packet: of its read, of its interrupt, of the entry.
+/// Times of a packet's read, of its interrupt, and of the vCPU's entry.
 type Times = (Ns, Option<Ns>, Option<Ns>);
 
-/// The host, with the truth of each packet by its key.
+/// The host, with each packet's true times, indexed by its key.
 struct Host {
     door: Door,
     vms: [Vm; 2],
@@ -187,7 +187,7 @@ impl Host {
         }
     }
 
-    /// The vCPU, which is in its guest, has the pending interrupt.
+    /// The vCPU, which is in its guest, takes the pending interrupt.
     fn take(&mut self, vm: usize) {
         self.vms[vm].has_taken = true;
         for key in self.vms[vm].pending.take().unwrap_or_default() {
@@ -296,7 +296,7 @@ proptest! {
     }
 }
 
-/// A host with one virtual machine without vhost's rounds.
+/// A host with one virtual machine and without vhost's rounds.
 fn without_rounds() -> Host {
     Host::new(Default::default())
 }
@@ -505,7 +505,7 @@ fn the_first_packet_of_a_round_belongs_to_the_first_kick_before_it() {
         prev: Class { prio: 120, policy: 0 },
         next_class: Class { prio: 120, policy: 0 },
     };
-    // Whether the eventfd is that of a queue is known from its first round on.
+    // Only its first round shows that the eventfd belongs to a queue.
     push(&mut door, 1, worker(0), round);
     push(&mut door, 2, worker(0), sleeps);
     for (t, what) in [(10, exit), (11, signal), (12, entry), (20, exit), (21, signal), (22, entry)] {

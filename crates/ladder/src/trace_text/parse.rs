@@ -62,7 +62,7 @@ impl Parser {
         self.ladder.push(&Event { t: self.last, cpu: 0, pid: 0, what });
     }
 
-    /// Processes a line's event, if the ladder knows it.
+    /// Processes a line's event, if the ladder uses it.
     pub fn take(&mut self, line: &Line<'_>) {
         self.events += 1;
         self.last = self.last.max(line.t);
@@ -168,7 +168,7 @@ fn serves(name: &str) -> bool {
     is_worker(name) || name.contains("qemu") || name.starts_with("IO ")
 }
 
-/// Exit reason: arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, x86's `reason NAME …`.
+/// The exit reason in arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, or in x86's `reason NAME …`.
 fn reason(args: &str) -> &str {
     if let Some((before, rest)) = args.split_once("HSR_EC:") {
         let is_trap = before.trim_end().trim_end_matches(':').ends_with("TRAP");
@@ -200,7 +200,7 @@ fn raised(level: u64, line: Interrupt) -> Option<EventKind> {
     (level != 0).then_some(EventKind::Raise(line))
 }
 
-/// The vector of `IRQ 0x25`, `irq 37`.
+/// The vector in arguments such as `IRQ 0x25` or `irq 37`.
 fn injected(args: &str) -> Option<u64> {
     let (_, vector) = args.split_once(' ')?;
     let vector = vector.split(' ').next()?;

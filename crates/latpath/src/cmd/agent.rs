@@ -30,7 +30,7 @@ pub struct Args {
     /// key (--agent-key)
     #[arg(long, value_name = "KEYFILE", num_args = 0..=1, require_equals = true)]
     allow_commands: Option<Option<PathBuf>>,
-    /// Ask ptp4l at this socket, in place of the usual ones; can be repeated
+    /// Query ptp4l at this socket, instead of the usual ones; can be repeated
     #[arg(long = "ptp-socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }
@@ -47,7 +47,7 @@ struct At {
     /// Listen on a vsock port, for the hypervisor only
     #[arg(long, value_name = "PORT")]
     vsock: Option<u32>,
-    /// Listen on a virtio-serial port, as /dev/virtio-ports/latpath.agent
+    /// Listen on a virtio-serial port, e.g. /dev/virtio-ports/latpath.agent
     #[arg(long, value_name = "DEVICE")]
     device: Option<PathBuf>,
 }
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-/// Attaches the probe, the flight recorder and the sampler as the host requests. Missing or invalid options have their
+/// Attaches the probe, the flight recorder and the sampler as the host requests. Missing or invalid options take their
 /// defaults.
 fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     let mut options = Options::new("here", request.streams.clone());

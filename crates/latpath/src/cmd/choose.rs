@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 const LISTEN_FOR: Duration = Duration::from_secs(2);
-/// Maximum number of streams that a message names; of more, it names the first [`FIRST_NAMED`].
+/// Maximum number of streams that a message names; if there are more, it names the first [`FIRST_NAMED`].
 const ALL_NAMED: usize = 8;
 const FIRST_NAMED: usize = 3;
 
@@ -44,7 +44,7 @@ pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     let place = places.describe();
     let (heard, ended) = places.listen(LISTEN_FOR, false, &AtomicBool::new(false));
     ended.with_context(|| format!("listening on {place}"))?;
-    // A stream may pass several devices.
+    // A stream may pass several devices, but is listed once.
     let mut seen: Vec<StreamSpec> = Vec::new();
     for found in heard.found.streams() {
         if !seen.contains(&found.stream) {
@@ -87,7 +87,7 @@ pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
     Ok(chosen)
 }
 
-/// The names of all streams; of many, their number and the first names.
+/// The names of all streams; if there are many, their number and the first names.
 fn listed(streams: &BTreeSet<String>) -> String {
     let names = |n: usize| streams.iter().take(n).map(String::as_str).collect::<Vec<_>>().join(", ");
     match streams.len() {

@@ -91,7 +91,7 @@ fn watch(args: &Args, monitor: &Monitor, stop: &AtomicBool) -> Result<()> {
         if args.json {
             events = new.collect();
         } else {
-            // The report of an end replaces that of the beginning.
+            // The report at an event's end replaces that of its beginning.
             for event in new {
                 events.retain(|earlier| earlier.number != event.number);
                 events.push(event);

@@ -35,8 +35,8 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Compare only this segment; can be repeated. Fewer tests reveal smaller differences. The segment of a table
-    /// [default: total]
+    /// Compare only this segment; can be repeated. Fewer tests reveal smaller differences. A table shows a single
+    /// segment [default: total]
     #[arg(long = "only", value_name = "SEGMENT")]
     only: Vec<String>,
     /// Also compare segments between neighbouring points, or the parts of round trips
@@ -45,14 +45,15 @@ pub struct Args {
     /// Compare each stream separately
     #[arg(long, requires = "against")]
     by_stream: bool,
-    /// Compare a stream of the first group with a stream of the reference that has another name, as MU01=MU07; can be
+    /// Compare a stream of the first group with a stream of the reference that has another name, e.g. MU01=MU07; can be
     /// repeated
     #[arg(long = "pair", value_name = "STREAM=STREAM", value_parser = pair, requires = "against")]
     pairs: Vec<(String, String)>,
     #[command(flatten)]
     selection: Selection,
-    /// Fail with exit code 3 unless this limit is shown to be kept: the maximum increase of a figure, as total:p99<=+5%
-    /// or total:mean<=+20us; or a limit for each new recording alone, as total:max<=3ms (docs/limits.md)
+    /// Fail with exit code 3 unless this limit is shown to be kept: the maximum increase of a figure, e.g.
+    /// total:p99<=+5% or total:mean<=+20us; or a limit for each new recording alone, e.g. total:max<=3ms
+    /// (docs/limits.md)
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
     limits: Vec<AnyLimit>,
     /// Write the verdict on each limit to this file, as JUnit XML; "-" writes to stdout

@@ -41,7 +41,7 @@ pub struct Args {
     /// Packets per second of each stream [default: the profile's]
     #[arg(long, value_name = "F")]
     rate: Option<String>,
-    /// Packets are late above this time, as 200us
+    /// Packets are late if they take longer than this, e.g. 200us
     #[arg(long, value_name = "TIME", default_value = "200us")]
     threshold: String,
     /// Packets that take longer than this count as lost; must be shorter than the time in which smpCnt wraps

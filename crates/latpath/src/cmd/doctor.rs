@@ -14,7 +14,7 @@ use latpath_tune::Profile;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Maximum number of runs of the current directory whose causes are read without being asked for.
+/// Maximum number of runs in the current directory whose causes are read although the user named none.
 const MOST_RUNS: usize = 3;
 /// Maximum size of the captures of such a run, bytes: explaining a megabyte takes tens of milliseconds.
 const MOST_BYTES: u64 = 8 << 20;

@@ -22,8 +22,8 @@ pub struct Args {
     /// Show the N worst spikes one by one; with --json, the N worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u16>(0..=10_000))]
     worst: u16,
-    /// Show only this packet, from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
-    /// MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
+    /// Show only this packet, from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME,
+    /// e.g. MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with = "worst")]
     packet: Option<PacketSelector>,
     /// Rank causes by
@@ -38,7 +38,7 @@ pub struct Args {
 enum By {
     /// Total delay beyond the baseline
     Delay,
-    /// Number of packets of which it is the first cause
+    /// Number of packets whose first cause it is
     Count,
 }
 

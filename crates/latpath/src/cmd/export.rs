@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long = "spike", value_name = "N", conflicts_with = "worst")]
     spikes: Vec<u32>,
     /// Show only this packet, late or not: its spikes, and a row of its own. Written as for latpath explain: "worst",
-    /// its number in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s
+    /// its number in the list of the worst, or STREAM:KEY@TIME, e.g. MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s
     /// (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with_all = ["worst", "spikes"])]
     packet: Option<PacketSelector>,

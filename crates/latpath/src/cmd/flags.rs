@@ -15,12 +15,12 @@ use std::time::Duration;
 /// Default threshold of late packets, ns.
 pub(super) const THRESHOLD: Ns = 200_000;
 
-/// The times of packets that are taken.
+/// The timestamps of packets to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Stamps {
-    /// Those of the kernel
+    /// The kernel's
     Kernel,
-    /// Those of NICs too, where they have a clock
+    /// The kernel's, and those of NICs that have a clock
     Nic,
 }
 
@@ -57,10 +57,10 @@ impl Tagging {
 /// How packets become journeys, and which of them are late.
 #[derive(ClapArgs, Debug)]
 pub struct Joining {
-    /// Add a segment, as relay=host/nic-rx@eth0..guest0/app-read@relay; can be repeated
+    /// Add a segment, e.g. relay=host/nic-rx@eth0..guest0/app-read@relay; can be repeated
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     pub segments: Vec<String>,
-    /// Packets are late above this time, as 200us [default: 200us]
+    /// Packets are late if they take longer than this, e.g. 200us [default: 200us]
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<Duration>,
     /// Packets that take longer than this count as lost; must be shorter than the time in which the stream's counter
@@ -90,7 +90,7 @@ impl Joining {
     }
 }
 
-/// Which journeys of a run, and what is counted of them.
+/// Which journeys of a run to read, and what to count in them.
 #[derive(ClapArgs)]
 pub struct Selection {
     /// Only journeys from this time on: time since the run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark
@@ -100,16 +100,16 @@ pub struct Selection {
     /// Only journeys before this time
     #[arg(long, value_name = "TIME")]
     pub to: Option<When>,
-    /// Only this stream, as svid:MU01 or MU01; can be repeated
+    /// Only this stream, e.g. svid:MU01 or MU01; can be repeated
     #[arg(short, long = "stream", value_name = "STREAM")]
     pub streams: Vec<String>,
-    /// Packets are late above this time, as 200us [default: that of the run]
+    /// Packets are late if they take longer than this, e.g. 200us [default: that of the run]
     #[arg(long, value_name = "TIME", value_parser = threshold)]
     pub threshold: Option<Ns>,
-    /// Also count the times in this band, both ends included, as 40us..100us
+    /// Also count the times in this band, both ends included, e.g. 40us..100us
     #[arg(long, value_name = "TIME..TIME", value_parser = band)]
     pub band: Option<Band>,
-    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0 or vhost=2..3; can be repeated
+    /// Add a segment, e.g. vhost=host/tx@vnet0..host/vm-read@vnet0 or vhost=2..3; can be repeated
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     pub segments: Vec<String>,
     /// Show the times without the packets that these patterns affect: queue-release, periodic-spikes, servo-swing,
@@ -119,7 +119,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// The selection of a run's journeys by the flags.
+    /// The journeys of a run that the flags select.
     ///
     /// # Errors
     /// If the run does not have a named stream, mark or time.

@@ -28,42 +28,42 @@ pub struct FollowArgs {
     /// Follow every stream with a sequence number that is seen at the start
     #[arg(long)]
     all: bool,
-    /// Device to listen on for the streams of --all or of a pattern, in both directions, as eth0 or eth0%NAMESPACE; can
-    /// be repeated [default: all that are up, in all network namespaces]
+    /// Device to listen on for the streams of --all or of a pattern, in both directions, e.g. eth0 or eth0%NAMESPACE;
+    /// can be repeated [default: all that are up, in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// Measure reactions: from a packet that comes in to the packet that an application sends because of it, as
+    /// Measure reactions: from a packet that comes in to the packet that an application sends because of it, e.g.
     /// 'svid:MU01[|Ia|] > 1500A -> goose:TRIP' or 'goose:PING -> goose:PONG,within=20ms'; follows both streams; can be
     /// repeated
     #[arg(long = "react", value_name = "RULE")]
     reactions: Vec<ReactionRule>,
     #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
-    /// Also watch this machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
-    /// agent runs there; relay@b=ADDRESS for a guest that runs on machine b instead of this one; can be repeated
+    /// Also watch this machine on the path, where an agent runs, e.g. guest0=ssh:root@guest, guest0=unix:PATH or
+    /// guest0=vsock:CID:PORT; relay@b=ADDRESS for a guest that runs on machine b instead of this one; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS")]
     machines: Vec<NamedMachine>,
-    /// Only use points that match this pattern, as host/nic-rx@eth0 or guest0/*; can be repeated [default: all that see
-    /// the stream]
+    /// Only use points that match this pattern, e.g. host/nic-rx@eth0 or guest0/*; can be repeated [default: all that
+    /// see the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     points: Vec<String>,
     /// Also watch network namespaces of other users, such as those of rootless containers
     #[arg(long)]
     other_users: bool,
-    /// Follow packets for virtual machines up to the guest's interrupt and the vCPU that runs with it; records interrupts
-    /// and vCPUs of all guests meanwhile
+    /// Follow packets for virtual machines up to the guest's interrupt and the vCPU that runs with it; also records
+    /// interrupts and vCPUs of all guests
     #[arg(long)]
     door: bool,
-    /// Timestamps to take: the kernel's, or also those of NICs, which are switched on meanwhile
+    /// Timestamps to take: the kernel's, or also those of NICs, which are switched on for this time
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
     stamps: Stamps,
-    /// Maximum error of this host's clock against UTC, as 1us; bounds Tmu, the time from a packet's sample to its first
-    /// point [default: the kernel's estimate, if the clock is synchronised]
+    /// Maximum error of this host's clock against UTC, e.g. 1us; bounds Tmu, the time from a packet's sample to its
+    /// first point [default: the kernel's estimate, if the clock is synchronised]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     #[command(flatten)]
     joining: Joining,
-    /// Segments that a profile of limits adds to these.
+    /// Segments that a profile of limits adds to those of the flags.
     #[arg(skip)]
     of_profile: Vec<String>,
     /// Size of the kernel's buffer for sightings, MiB
@@ -83,7 +83,7 @@ fn match_help() -> String {
     format!("Key that identifies a packet: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
 }
 
-/// A machine that runs on this host, or on none of the run.
+/// Parses a machine `NAME=ADDRESS` that is not a guest of another machine in the run.
 pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
     let NamedMachine { name, hypervisor, address } = text.parse()?;
     match hypervisor {
@@ -101,7 +101,7 @@ impl FollowArgs {
         &self.joining.segments
     }
 
-    /// The segments of the user and of a profile.
+    /// The user's segments, and those of a profile.
     pub fn all_segments(&self) -> Vec<String> {
         [self.segments(), &self.of_profile].concat()
     }
@@ -125,7 +125,7 @@ impl FollowArgs {
             && self.points.is_empty())
     }
 
-    /// The options of following. `quiet` omits the message about streams that a pattern chose.
+    /// The options for following the streams. `quiet` omits the message about streams that a pattern chose.
     pub fn options(&self, quiet: bool) -> Result<Options> {
         let with_rule = |stream: StreamSpec| match &self.rule {
             Some(rule) => stream.with_match(rule).map_err(|e| Usage(e.to_string())),
@@ -221,7 +221,7 @@ pub struct Flight {
     /// Capture the time around the N worst packets of each minute, instead of those over the threshold
     #[arg(long = "capture-worst", value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000), conflicts_with_all = ["no_flight", "top"])]
     worst: Option<u16>,
-    /// Capture the time around the slowest packets, this share of all, as 0.01%, instead of those over the threshold
+    /// Capture the time around the slowest packets, this share of all, e.g. 0.01%, instead of those over the threshold
     #[arg(long = "capture-top", value_name = "PERCENT", value_parser = one_of, conflicts_with = "no_flight")]
     top: Option<u64>,
     /// Memory for the flight recorder's events, MiB for each CPU
@@ -235,7 +235,7 @@ pub struct Flight {
     pub on_spike: OnSpike,
 }
 
-/// Parses a share as `2%` into millionths.
+/// Parses a share such as `2%` into millionths.
 fn budget(text: &str) -> Result<Ppm, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
     match number.filter(|percent| (0.01..=100.0).contains(percent)) {
@@ -244,7 +244,7 @@ fn budget(text: &str) -> Result<Ppm, String> {
     }
 }
 
-/// Parses a share as `0.01%` into its reciprocal: 10,000.
+/// Parses a share such as `0.01%` into its reciprocal: 10,000.
 fn one_of(text: &str) -> Result<u64, String> {
     let number = text.strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok());
     match number.filter(|percent| (0.000_1..=50.0).contains(percent)) {
@@ -278,7 +278,7 @@ impl Flight {
     }
 }
 
-/// A late packet for the user's command.
+/// The late packet of an event, for the user's command; empty for other events.
 fn late_event(event: &Event, run: Option<&Path>) -> LateEvent {
     let Event::LatePacket { capture, stream, packet, took_ns, from_ns, to_ns } = event else {
         return LateEvent::default();
@@ -336,8 +336,8 @@ pub fn event_line(event: &Event) -> Option<String> {
     })
 }
 
-/// Handles the session's events since the last call: prints them to stderr if they `are_shown`, and has the user's
-/// command run for late packets, of `run` if they are recorded.
+/// Handles the session's events since the last call: prints them to stderr if they `are_shown`, and starts the user's
+/// command for late packets. `run`: the recording, if there is one.
 pub fn handle_events(session: &mut impl Session, are_shown: bool, command: Option<&SpikeCommand>, run: Option<&Path>) {
     while let Some(event) = session.next_event() {
         if let (Some(command), Event::LatePacket { .. }) = (command, &event) {

@@ -37,7 +37,7 @@ enum Gates {
     Undo(Undo),
 }
 
-/// Show taprio, etf, mqprio and cbs as they are on devices
+/// Show the schedulers taprio, etf, mqprio and cbs of devices
 #[derive(ClapArgs)]
 struct Show {
     /// A network device [default: all]
@@ -48,7 +48,8 @@ struct Show {
     json: bool,
 }
 
-/// Check a schedule, and change nothing: do frames fit, has PTP a slot, what resonates; exit code 3 with a fault
+/// Check a schedule, and change nothing: whether frames fit, whether PTP has a slot, what resonates; exit code 3 if
+/// there is a fault
 #[derive(ClapArgs)]
 struct Check {
     /// The schedule (docs/gates.md)
@@ -122,7 +123,7 @@ fn say(line: &str) {
     eprintln!("latpath gates: {}", printable(line));
 }
 
-/// Reads a schedule; its faults are wrong usage.
+/// Reads a schedule; faults in it count as wrong usage.
 fn read(path: &Path) -> Result<Schedule> {
     Schedule::read(path).map_err(|error| match error {
         Error::File { .. } | Error::Invalid { .. } => Usage(error.to_string()).into(),
@@ -164,12 +165,12 @@ fn filters_of_sent(device: &str) -> latpath_net::Result<Vec<PriorityFilter>> {
     }
 }
 
-/// Whether a device can have filters already.
+/// Whether a device can have filters: it has an ingress or clsact qdisc.
 fn can_filter(netns: &Netns, ifindex: u32) -> latpath_net::Result<bool> {
     Ok(qdiscs(netns)?.iter().any(|qdisc| qdisc.ifindex == ifindex && qdisc.parent == INGRESS))
 }
 
-/// The taps by which streams enter, with their filters; without those that cannot be read.
+/// The taps through which streams enter, with their filters; taps that cannot be read are omitted.
 fn taps(schedule: &Schedule) -> Vec<Tap> {
     let mut names: Vec<&String> = schedule.streams.iter().filter_map(|stream| stream.from.as_ref()).collect();
     names.dedup();
@@ -241,7 +242,7 @@ fn text(report: &Report) -> String {
     text
 }
 
-/// How a stream's class crosses a tap.
+/// A line on the PCP, priority and class with which a stream crosses a tap.
 fn crossed(crossing: &Crossing) -> String {
     let Crossing { stream, from, pcp, priority, class } = crossing;
     let pcp = pcp.map_or("no tag".into(), |pcp| format!("PCP {pcp}"));

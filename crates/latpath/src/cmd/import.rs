@@ -31,7 +31,7 @@ pub struct Args {
     /// Directory to create for the run
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
-    /// Only this stream, as svid:MU01 or 'svid:MU*'; can be repeated [default: all streams of the files]
+    /// Only this stream, e.g. svid:MU01 or 'svid:MU*'; can be repeated [default: all streams of the files]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// Format of the files, if their first bytes do not show it; rant: logs of round trips
@@ -40,7 +40,7 @@ pub struct Args {
     /// Packets per second of svtrace's results, which contain no times of day
     #[arg(long, value_name = "F", value_parser = crate::cmd::values::whole::<u32>(1..=1_000_000))]
     rate: Option<u32>,
-    /// Time of the first packet of svtrace's results, as 2024-06-01T12:00:00Z [default: 1970-01-01]
+    /// Time of the first packet of svtrace's results, e.g. 2024-06-01T12:00:00Z [default: 1970-01-01]
     #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
     start: Option<SystemTime>,
     /// Offset of a machine's clock against that of the first file's machine, and its error bound: relay=250us±20us (or
@@ -53,15 +53,15 @@ pub struct Args {
     #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
     estimates: Vec<Estimate>,
     /// Kernel trace of a machine over the same time: the text of trace-cmd report, perf script or the kernel's trace
-    /// file, as relay=trace.txt; its events around late packets are kept for latpath explain. One per machine
+    /// file, e.g. relay=trace.txt; its events around late packets are kept for latpath explain. One per machine
     #[arg(long = "trace", value_name = "MACHINE=FILE")]
     traces: Vec<Trace>,
     /// Offset of a trace's clock against that of the machine's packets, and its error bound; negative if it counts from
     /// the machine's boot: relay=-1753000000s±1us
     #[arg(long = "trace-offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     trace_offsets: Vec<Offset>,
-    /// Maximum error of the first file's clock against UTC, as 1us; bounds Tmu, the time from a packet's sample to its
-    /// first point
+    /// Maximum error of the first file's clock against UTC, e.g. 1us; bounds Tmu, the time from a packet's sample to
+    /// its first point
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
 pub struct Limits {
-    /// Fail with exit code 3 unless this limit is known to be kept, as total:p99.9<=500us or lost<=0; can be repeated
+    /// Fail with exit code 3 unless this limit is known to be kept, e.g. total:p99.9<=500us or lost<=0; can be repeated
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
     /// Also apply the limits of a profile: gptp, iec61850-8-1, iec61850-9-2, seapath, or a TOML file (docs/limits.md)
@@ -91,7 +91,7 @@ impl Measures<'_> {
     }
 }
 
-/// The distinct thresholds in limits on rows of packets, sorted.
+/// The distinct thresholds in limits on consecutive late packets, sorted.
 pub fn row_limits(limits: &[Limit]) -> Vec<Ns> {
     let mut all: Vec<Ns> = limits.iter().filter_map(Limit::row_limit).collect();
     all.sort_unstable();

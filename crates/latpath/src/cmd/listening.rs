@@ -32,7 +32,7 @@ pub struct Places {
 struct Place {
     netns: Netns,
     device: String,
-    /// `eth0`; in another namespace `eth0%NAMESPACE`.
+    /// Name in messages: `eth0`, or `eth0%NAMESPACE` in another namespace.
     name: String,
 }
 
@@ -68,8 +68,8 @@ impl Places {
         Ok(Self { all: texts.iter().map(place).collect::<Result<_>>()?, are_named: true })
     }
 
-    /// All devices that are up in all namespaces, without loopbacks, as streams are followed there. `other_users`: also
-    /// in namespaces of other users.
+    /// All devices that are up in all namespaces, except loopbacks: those on which streams are followed. `other_users`:
+    /// also in namespaces of other users.
     pub fn all_up(other_users: bool) -> Self {
         let names = namespace_names();
         let own = Netns::own().map_or(0, |own| own.inode());
@@ -100,7 +100,7 @@ impl Places {
         Self { all, are_named: false }
     }
 
-    /// `eth0, eth1%blue`, or the number of devices.
+    /// Describes the devices: `eth0, eth1%blue`, or their number.
     pub fn describe(&self) -> String {
         let spaces: BTreeSet<u32> = self.all.iter().map(|place| place.netns.inode()).collect();
         let names = || self.all.iter().map(|place| place.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -116,9 +116,9 @@ impl Places {
     }
 
     /// Listens for `time`, or until `stop` is set. If a device fails, the result still has the frames until then.
-    /// `nic_times`: also uses the times that NICs take of received frames; named devices must have these.
+    /// `nic_times`: also uses the NICs' timestamps of received frames; named devices must have these.
     pub fn listen(&self, time: Duration, nic_times: bool, stop: &AtomicBool) -> (Heard, Result<()>) {
-        // A frame of a ring has one time, the kernel's.
+        // A frame in a ring has only the kernel's time.
         let with_ring = self.all.len() <= RINGS && !nic_times;
         let are_named = self.are_named;
         let heard: Vec<(Discovery, u64, Option<WireCounts>, Result<()>)> = thread::scope(|scope| {

@@ -10,7 +10,8 @@ use latpath_run::{Condition, Mark, Run};
 use latpath_stats::units::elapsed;
 use std::path::PathBuf;
 
-/// Mark the current time in a run, as "iperf on"; reports show the mark, and --from and --to accept it as '@iperf on'.
+/// Mark the current time in a run, e.g. "iperf on"; reports show the mark, and --from and --to accept it as '@iperf
+/// on'.
 #[derive(ClapArgs)]
 pub struct Args {
     /// The run: a directory made by latpath record

@@ -71,7 +71,7 @@ fn style() -> Style {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// Measured, but a limit of the user was broken.
+    /// Measured, but a limit set by the user was broken.
     LimitBroken,
 }
 
@@ -86,7 +86,7 @@ impl Outcome {
     }
 }
 
-/// An invalid request of the user: exit code 2, as for an unknown flag.
+/// An invalid request by the user: exit code 2, as for an unknown flag.
 #[derive(Debug)]
 pub struct Usage(pub String);
 

@@ -40,7 +40,7 @@ struct Up {
     topology: PathBuf,
 }
 
-/// Remove a topology: delete what up created, the last first, and restore what it changed
+/// Remove a topology: delete what up created, in reverse order, and restore what it changed
 #[derive(ClapArgs)]
 struct Down {
     /// The topology's file, or its name
@@ -122,7 +122,7 @@ fn say(line: &str) {
     eprintln!("latpath net: {line}");
 }
 
-/// Reads a topology; its faults are wrong usage.
+/// Reads a topology; faults in it count as wrong usage.
 fn read(path: &Path) -> Result<Topology> {
     use latpath_topology::Error;
     Topology::read(path).map_err(|error| match error {
@@ -131,7 +131,7 @@ fn read(path: &Path) -> Result<Topology> {
     })
 }
 
-/// A topology's name: an argument that is no file is the name itself.
+/// A topology's name: an argument that is not a file is the name itself.
 fn name(argument: &Path) -> Result<String> {
     match argument.is_file() {
         true => Ok(read(argument)?.name),

@@ -48,14 +48,14 @@ pub struct LateEvent {
     pub number: u64,
     /// Its time, ns; `None` if unknown.
     pub total_ns: Option<Ns>,
-    /// Begin of that time, `CLOCK_MONOTONIC` ns.
+    /// Start of that time, `CLOCK_MONOTONIC` ns.
     pub at_ns: Ns,
-    /// Further variables, without `LATPATH_`.
+    /// Further variables, by their names without `LATPATH_`.
     pub more: Vec<(&'static str, String)>,
 }
 
 impl LateEvent {
-    /// Names and values of the variables. Values have no control codes, whoever chose them.
+    /// Names and values of the variables. Values contain no control characters, whoever chose them.
     fn variables(&self) -> Vec<(String, String)> {
         let utc = u64::try_from(realtime() - (monotonic() - self.at_ns)).unwrap_or(0);
         let time = humantime::format_rfc3339_nanos(std::time::UNIX_EPOCH + Duration::from_nanos(utc)).to_string();
@@ -77,11 +77,11 @@ impl OnSpike {
         self.on_spike.is_some()
     }
 
-    /// Starts the thread that runs the command. Its output goes to stderr, or nowhere if `is_silent`. `avoid`: a CPU
-    /// that it leaves alone, if it has others.
+    /// Starts the thread that runs the command. Its output goes to stderr, or nowhere if `is_silent`. `avoid`: a CPU on
+    /// which the command does not run, unless there is no other.
     ///
     /// # Errors
-    /// If the command is no list of words, or every CPU is isolated.
+    /// If the command is not a list of words, or every CPU is isolated.
     pub fn begin(&self, is_silent: bool, avoid: Option<usize>) -> Result<Option<SpikeCommand>> {
         let Some(text) = &self.on_spike else { return Ok(None) };
         let words = split(text).map_err(|why| Usage(format!("--on-spike {text:?}: {why}")))?;
@@ -178,7 +178,7 @@ impl Runner {
         while let Ok(event) = events.recv() {
             let begun = Instant::now();
             runs.started += 1;
-            // Each time: latpath moves its threads when the CPUs of the route change.
+            // Sets the CPUs each time, because latpath moves its threads when the CPUs of the route change.
             let ended = match place(&self.cpus) {
                 Ok(()) => self.once(&event, over),
                 Err(why) => Err(format!("not started, since it cannot be kept off the isolated CPUs: {why}")),
@@ -214,11 +214,11 @@ impl Runner {
         command.process_group(0).stdin(Stdio::null());
         match self.is_silent {
             true => command.stdout(Stdio::null()).stderr(Stdio::null()),
-            // latpath's results alone go to its stdout.
+            // Only latpath's own results go to its stdout.
             false => command.stdout(std::io::stderr().as_fd().try_clone_to_owned()?),
         };
-        // CPUs and priority are those of this thread: without code of its own between fork and exec, the child shares
-        // this process's memory until exec, and no page of the measuring thread is copied or write-protected.
+        // The child inherits CPUs and priority from this thread. Without code of its own between fork and exec, it
+        // shares this process's memory until exec, and no page of the measuring thread is copied or write-protected.
         command.spawn()
     }
 }
@@ -230,7 +230,7 @@ fn place(cpus: &Cpus) -> nix::Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
-/// Waits for the end of a command. After latpath's own end, the command has [`PATIENCE`].
+/// Waits for the end of a command. After latpath's own end, the command may run for another [`PATIENCE`].
 fn wait(child: &mut Child, over: &AtomicBool) -> std::io::Result<ExitStatus> {
     let mut since: Option<Instant> = None;
     loop {

@@ -30,12 +30,12 @@ const ROUND: Duration = Duration::from_millis(50);
                         With --stream and an expression, packets must fit both."
 )]
 pub struct Args {
-    /// Device to watch, in both directions, as eth0 or eth0%NAMESPACE [default: any]
+    /// Device to watch, in both directions, e.g. eth0 or eth0%NAMESPACE [default: any]
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
     #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only packets of this stream, as {}; can be repeated", stream::examples()))]
     streams: Vec<StreamSpec>,
-    /// Packets that match this pcap filter (pcap-filter(7)), as 'ether proto 0x88ba and vlan 7'; needs libpcap
+    /// Packets that match this pcap filter (pcap-filter(7)), e.g. 'ether proto 0x88ba and vlan 7'; needs libpcap
     #[arg(value_name = "EXPRESSION")]
     expression: Vec<String>,
     /// Stop after N packets

@@ -22,20 +22,20 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Also watch this guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name
-    /// (latpath vms), and where an agent runs in it; can be repeated
+    /// Also watch this guest, e.g. guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name
+    /// (latpath vms), and the address of the agent in it; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// Samples per second on each CPU
     #[arg(short = 'F', long, value_name = "HZ", default_value_t = FREQUENCY, value_parser = crate::cmd::values::whole::<u32>(1..=10_000))]
     frequency: u32,
-    /// Only these CPUs, as 0-3,8 [default: all that are online]
+    /// Only these CPUs, e.g. 0-3,8 [default: all that are online]
     #[arg(long, value_name = "LIST")]
     cpus: Option<Cpus>,
     /// Count the system calls of the VMs' processes, and their time (sleep included)
     #[arg(long)]
     syscalls: bool,
-    /// Show the contexts in which this function runs, as tun_get_user; can be repeated
+    /// Show the contexts in which this function runs, e.g. tun_get_user; can be repeated
     #[arg(long = "function", value_name = "NAME")]
     functions: Vec<String>,
     /// Show N rows of each table: processes, functions and system calls
@@ -108,7 +108,7 @@ fn record(args: &Args) -> Result<Outcome> {
     show(measured, args.json, |seen| text(seen, args.rows, &args.functions, style()))
 }
 
-/// Prints that the symbols of this number of files are fetched, which may take long.
+/// Prints that the symbols of this many files are being fetched, which may take a while.
 pub(super) fn fetching(files: usize) {
     let (most, files) = (FETCH_WITHIN.as_secs(), number_of(files as u64, "file"));
     eprintln!("latpath: fetching symbols of {files} (DEBUGINFOD_URLS), {most} s at most; Ctrl-C goes on without");

@@ -35,9 +35,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Minimum pause in a file that is announced, ns.
+/// Minimum pause between two packets of a file that is announced to the user, ns.
 const LONG_PAUSE: Ns = 10_000_000_000;
-/// Minimum pause, ns, that is refused unless the user names a duration: more often, the clock of the capturing machine
+/// Minimum pause, ns, that is refused unless the user names a duration: most likely, the clock of the capturing machine
 /// was set.
 const PAUSE_TOO_LONG: Ns = 3_600_000_000_000;
 /// Rate in frames per second above which several overdue frames are sent in one system call.
@@ -91,7 +91,7 @@ pub struct Args {
     priority: Option<u8>,
     #[command(flatten)]
     schedule: schedule::ScheduleArgs,
-    /// APPID, as 0x4000 or 16384
+    /// APPID, e.g. 0x4000 or 16384
     #[arg(long, value_name = "ID", default_value = "0x4000", value_parser = appid)]
     appid: u16,
     /// Source MAC [default: the device's]
@@ -120,8 +120,8 @@ pub struct Args {
     /// Send N frames of each stream at once, every N intervals
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     burst: u32,
-    /// Make a fault every TIME: 2s,for=80ms,times=5 multiplies all currents by 5 for 80 ms, every 2 s; to test what
-    /// reacts to it [default: for=100ms,times=10]
+    /// Make a fault every TIME: 2s,for=80ms,times=5 multiplies all currents by 5 for 80 ms, every 2 s; to test whatever
+    /// reacts to faults [default: for=100ms,times=10]
     #[arg(long, value_name = "TIME", value_parser = faults::parse)]
     step: Option<latpath_traffic::Faults>,
     #[arg(short, long, value_name = "STREAM", help = format!("Stream to send instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst", "step"])]
@@ -157,7 +157,7 @@ pub struct Args {
     /// Pass frames directly to the driver; latpath then has no tx point on this device
     #[arg(long)]
     bypass_qdisc: bool,
-    /// Timestamps to take: the kernel's, or also the NIC's, requested of one frame at a time, for record --stamps nic
+    /// Timestamps to take: the kernel's, or also the NIC's, requested for one frame at a time, for record --stamps nic
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
     stamps: Stamps,
     /// Print JSON instead of text
@@ -179,7 +179,7 @@ impl Args {
         prp.or(self.hsr.as_ref().map(|devices| (devices, Method::Hsr)))
     }
 
-    /// The devices, for people.
+    /// The devices as text for the user.
     fn devices(&self) -> String {
         match self.copies() {
             Some(([a, b], Method::Prp)) => format!("{a} and {b} (PRP)"),
@@ -425,14 +425,14 @@ fn svids(args: &Args) -> Vec<String> {
     }
 }
 
-/// The address of stream number `i`, from 0.
+/// The address of the stream with index `i`.
 fn counted_up(mut first: [u8; 6], i: u16) -> [u8; 6] {
     let low = u16::from_be_bytes([first[4], first[5]]).wrapping_add(i);
     first[4..].copy_from_slice(&low.to_be_bytes());
     first
 }
 
-/// The header of stream number `i`, from 0.
+/// The header of the stream with index `i`.
 fn header(args: &Args, src: [u8; 6], i: u16) -> FrameSpec {
     let dst = counted_up(args.dst.unwrap_or(FIRST_GROUP), i);
     let link = FrameLink { dst: Some(dst), src, tags: args.tagging.tag(None).into_iter().collect() };

@@ -8,8 +8,8 @@ use clap::Args as ClapArgs;
 use latpath_observe::{Queues, QueuesOptions};
 use latpath_report::queues::text;
 
-/// Show what passes virtqueues: buffers posted and used, bytes, batches, kicks and interrupts, and how long the device
-/// held each buffer.
+/// Show what passes through virtqueues: buffers posted and used, bytes, batches, kicks and interrupts, and how long the
+/// device held each buffer.
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(flatten)]

@@ -37,7 +37,7 @@ pub struct Args {
     flight: Flight,
     #[command(flatten)]
     spikes: spikes::Args,
-    /// Stop when the recording has this size on disk, as 20GiB; packets in progress are still written
+    /// Stop when the recording has this size on disk, e.g. 20GiB; packets in progress are still written
     #[arg(long, value_name = "SIZE", value_parser = size)]
     max_size: Option<u64>,
     #[command(flatten)]
@@ -91,7 +91,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let mut progress = Progress::begin(args.quiet);
     session.run_until(&stop, ROUND, |session| {
         handle_events(session, true, command.as_ref(), Some(&args.output));
-        // Ignores errors of showing the progress.
+        // Showing the progress cannot fail.
         let _ = progress.show(|_| Ok::<_, Infallible>(line(&session.progress())));
         ControlFlow::Continue(())
     });

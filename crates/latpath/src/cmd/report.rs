@@ -43,7 +43,7 @@ pub struct Args {
     /// Title of the documents
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// Note at the beginning of the documents' verdict, as 'test=FAT 7.4' or 'serial=1VX2'; can be repeated
+    /// Note at the beginning of the documents' verdict, e.g. 'test=FAT 7.4' or 'serial=1VX2'; can be repeated
     #[arg(long = "note", value_name = "NAME=TEXT", value_parser = note)]
     notes: Vec<(String, String)>,
     /// Replace existing files: those of --csv, --html, --markdown, --asciidoc and --junit
@@ -51,7 +51,7 @@ pub struct Args {
     force: bool,
     #[command(flatten)]
     selection: Selection,
-    /// Also show the figures of each interval of this length, as 1min, for the segments of --histogram
+    /// Also show the figures of each interval of this length, e.g. 1min, for the segments of --histogram
     #[arg(long, value_name = "TIME", value_parser = interval)]
     every: Option<Ns>,
     /// Draw the histogram of this segment; can be repeated [default: total]
@@ -231,7 +231,7 @@ fn write_journeys(run: &Run, select: &Select, path: &Path, force: bool) -> Resul
     Ok(())
 }
 
-/// Prints a result as JSON on one line, or as text; returns as [`print`].
+/// Prints a result as JSON on one line, or as text; returns what [`print`] returns.
 pub(super) fn print_as<T: Serialize>(
     json: bool,
     value: impl FnOnce() -> T,

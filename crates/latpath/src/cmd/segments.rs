@@ -18,7 +18,7 @@ pub struct Args {
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0; can be repeated
+    /// Add a segment, e.g. vhost=host/tx@vnet0..host/vm-read@vnet0; can be repeated
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
     /// Print JSON instead of text

@@ -25,7 +25,7 @@ const MOST_ROWS: usize = 200;
 #[derive(ClapArgs)]
 #[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
 pub struct Args {
-    /// Device to listen on, in both directions, as eth0 or eth0%NAMESPACE; can be repeated [default: all that are up,
+    /// Device to listen on, in both directions, e.g. eth0 or eth0%NAMESPACE; can be repeated [default: all that are up,
     /// in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF", conflicts_with = "read")]
     interfaces: Vec<String>,
@@ -35,7 +35,8 @@ pub struct Args {
     /// Read this file instead: a capture, pcap or pcapng, also .gz; - for standard input
     #[arg(short, long, value_name = "FILE")]
     read: Option<PathBuf>,
-    /// Timestamps to take: the kernel's, or also the NIC's, which are switched on meanwhile: from the wire to the driver
+    /// Timestamps to take: the kernel's, or also the NIC's, which are switched on for this time and give the time from
+    /// the wire to the driver
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel, conflicts_with = "read")]
     stamps: Stamps,
     /// Stop after this time (10s, 1h 30m)
@@ -109,8 +110,8 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
     }
 }
 
-/// The cells of a stream, each with its heading; `interface` if the streams come from several. `has_nic_times`: the times
-/// from the wire to the driver.
+/// The cells of a stream, each with its heading. `interface`: the stream's, if the streams come from several.
+/// `has_nic_times`: whether to add the times from the wire to the driver.
 fn cells(s: &FoundStream, interface: Option<&str>, has_nic_times: bool) -> Vec<(&'static str, String)> {
     let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));
     let fields = |fields: Vec<Field>| fields.into_iter().map(move |f| (f.title, cell(&f.value, hz)));

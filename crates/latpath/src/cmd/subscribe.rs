@@ -40,7 +40,8 @@ pub struct Args {
     /// Read frames from a memory-mapped ring (TPACKET_V2) instead of copying them
     #[arg(long)]
     ring: bool,
-    /// Timestamps to take: the kernel's, or also the NIC's, which are switched on meanwhile: from the wire to the driver
+    /// Timestamps to take: the kernel's, or also the NIC's, which are switched on for this time and give the time from
+    /// the wire to the driver
     #[arg(long, value_name = "WHICH", value_enum, default_value_t = Stamps::Kernel)]
     stamps: Stamps,
     #[command(flatten)]
@@ -88,8 +89,8 @@ fn measure(args: Args) -> Result<Outcome> {
         options.bound = options.bound.map(|bound| bound.saturating_add(clock.error()));
         subscription.measure_arrivals(*options, clock);
     }
-    // A socket of one protocol receives frames without the tag of an unknown VLAN: to distinguish VLANs takes a socket
-    // of all protocols.
+    // A socket for one protocol receives frames without the tag of an unknown VLAN, so a socket for all protocols is
+    // needed to distinguish VLANs.
     let vlans = options.is_some() || args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
     let listen = match subscription.protocols().as_slice() {
         [protocol] if !vlans && protocol.info().ethertypes.len() == 1 => Listen::Delivered(*protocol),
@@ -147,7 +148,7 @@ fn groups(args: &Args) -> Groups {
 
 struct Run {
     subscription: Subscription,
-    /// The measurements by send times in frames.
+    /// Options for measurements by the send times in frames.
     options: Option<ArrivalOptions>,
     start: Ns,
     elapsed: Ns,
@@ -180,7 +181,7 @@ impl Run {
 
     fn take(&mut self, frame: &Received<'_>, most: u64) {
         if self.subscription.taken < most {
-            // First, because its time counts.
+            // The responder comes first, because its reaction time counts.
             self.responder.iter_mut().for_each(|responder| responder.note(frame));
             self.subscription.note(frame);
         }

@@ -1,4 +1,5 @@
-//! `--require-sync`: a measurement begins only once the clocks are synchronised, and reports when they no longer were.
+//! `--require-sync`: a measurement begins only once the clocks are synchronised, and reports a later loss of
+//! synchronisation.
 
 use super::interrupt::stop_flag;
 use super::values::{some_time, time};
@@ -16,14 +17,14 @@ use std::time::Duration;
 /// Which clocks a measurement requires.
 #[derive(ClapArgs, Clone, Debug)]
 pub struct SyncArgs {
-    /// Begin only while the system clock is within this of what it follows (docs/clocks.md), as 1us; exit with 3 if it
-    /// is not later
+    /// Begin only when the system clock is within this of the clock that it follows (docs/clocks.md), e.g. 1us; exit
+    /// with 3 if it exceeds this later
     #[arg(long, value_name = "BOUND", value_parser = time)]
     require_sync: Option<Duration>,
-    /// How long to wait for that
+    /// How long to wait for the clock to be within that bound
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     sync_timeout: Duration,
-    /// Ask ptp4l at this socket, in place of the usual ones; can be repeated
+    /// Query ptp4l at this socket, instead of the usual ones; can be repeated
     #[arg(long = "ptp-socket", value_name = "PATH")]
     sockets: Vec<PathBuf>,
 }
@@ -86,7 +87,7 @@ impl SyncArgs {
         }
     }
 
-    /// The outcome of a measurement: a broken bound is a broken limit.
+    /// The outcome of a measurement: a broken bound counts as a broken limit.
     pub fn outcome(&self, monitor: Option<&Monitor>, outcome: Outcome) -> Outcome {
         match (self.required(), monitor.map_or(0, Monitor::broken)) {
             (Some(required), broken) if broken > 0 => {

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_wire::thread::{lock_memory, may_lock_memory, pin, set_fifo, set_name, touch_stack, CpuLatencyRequest};
 
-/// Flags of commands that have to be on time.
+/// Flags for commands that have to be on time.
 #[derive(ClapArgs, Clone, Debug)]
 pub struct OnTime {
     /// Real-time priority (SCHED_FIFO); also locks memory
@@ -24,8 +24,8 @@ impl OnTime {
         Ok(self.awake.then(CpuLatencyRequest::new).transpose()?)
     }
 
-    /// Locks all memory of the process, if it may: then no page fault delays a packet. Returns a note for the user
-    /// where it may not; `--fifo` fails there.
+    /// Locks all memory of the process if permitted, so that no page fault delays a packet. Otherwise returns a note
+    /// for the user; `--fifo` fails in this case.
     pub fn lock_memory(&self) -> Option<String> {
         if !may_lock_memory() {
             return Some(

@@ -69,7 +69,7 @@ struct PlanArgs {
     json: bool,
 }
 
-/// The form of another tool.
+/// An export format of a plan, for another tool.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Form {
     Shell,
@@ -156,10 +156,10 @@ pub(super) struct VariableArgs {
     /// Network device to which the profile applies; can be repeated
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
-    /// CPUs for threads that must not be disturbed, as 2-7 [default: those that the kernel isolates]
+    /// CPUs for threads that must not be disturbed, e.g. 2-7 [default: those that the kernel isolates]
     #[arg(long, value_name = "CPUS")]
     isolated: Option<Cpus>,
-    /// CPUs for everything else, as 0-1 [default: all but the isolated ones]
+    /// CPUs for everything else, e.g. 0-1 [default: all but the isolated ones]
     #[arg(long, value_name = "CPUS")]
     housekeeping: Option<Cpus>,
     /// CPU of the network devices' interrupts
@@ -168,10 +168,10 @@ pub(super) struct VariableArgs {
     /// CPU of the application
     #[arg(long, value_name = "CPU")]
     app_cpu: Option<u32>,
-    /// Address for the network device, as 192.168.1.10/24; can be repeated (ping-interface)
+    /// Address for the network device, e.g. 192.168.1.10/24; can be repeated (ping-interface)
     #[arg(long, value_name = "CIDR", value_parser = cidr)]
     address: Vec<String>,
-    /// The other end and its link-layer address, as 192.168.1.11=02:00:00:00:00:11; can be repeated (ping-interface)
+    /// The other end and its link-layer address, e.g. 192.168.1.11=02:00:00:00:00:11; can be repeated (ping-interface)
     #[arg(long, value_name = "IP=MAC", value_parser = peer)]
     peer: Vec<String>,
     /// Leave the network device in its network namespace (ping-interface)
@@ -195,7 +195,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// `192.168.1.10/24`
+/// Checks an address with its prefix length, e.g. `192.168.1.10/24`.
 fn cidr(text: &str) -> Result<String, String> {
     let invalid = || format!("{text}: write an address with the length of its prefix, as 192.168.1.10/24");
     let (address, prefix) = text.split_once('/').ok_or_else(invalid)?;
@@ -205,7 +205,7 @@ fn cidr(text: &str) -> Result<String, String> {
     Ok(format!("{address}/{prefix}"))
 }
 
-/// `192.168.1.11=02:00:00:00:00:11`, as the setting `device-neighbours` has it.
+/// Parses `IP=MAC`, e.g. `192.168.1.11=02:00:00:00:00:11`, into the form of the setting `device-neighbours`.
 fn peer(text: &str) -> Result<String, String> {
     let invalid = || format!("{text}: write IP=MAC, as 192.168.1.11=02:00:00:00:00:11");
     let (address, mac) = text.split_once('=').ok_or_else(invalid)?;
@@ -214,7 +214,7 @@ fn peer(text: &str) -> Result<String, String> {
 }
 
 impl VariableArgs {
-    /// Variables of the flags that are short for --set.
+    /// Variables from the flags that are short forms of --set.
     fn named(&self) -> impl Iterator<Item = (String, String)> {
         let list = |all: &[String]| (!all.is_empty()).then(|| all.join(", "));
         let switch = |on: bool| on.then(|| "1".to_owned());
@@ -253,7 +253,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
 }
 
-/// Only root changes settings, and reads the journal.
+/// Fails without root, because only root can change settings and read the journal.
 fn need_root(doing: &str) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("latpath tune {doing} needs root: it writes settings and the journal; try with sudo");

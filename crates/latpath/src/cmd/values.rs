@@ -38,7 +38,7 @@ pub fn whole<T: TryFrom<u64>>(range: impl RangeBounds<u64>) -> impl Fn(&str) -> 
     }
 }
 
-/// The error text if clap took a negative number, a flag's value among `words`, for a flag.
+/// The error text if clap mistook a flag's value, a negative number, for a flag. `words`: the command line.
 pub fn below_zero(error: &clap::Error, words: &[OsString]) -> Option<String> {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     let Some(ContextValue::String(text)) = error.get(ContextKind::InvalidArg) else { return None };

@@ -83,7 +83,7 @@ fn headline(vm: &Vm, namespaces: &HashMap<u32, String>) -> String {
     parts.extend(vm.machine.clone());
     parts.extend(vm.vcpus.map(|n| if n == 1 { "1 vCPU".into() } else { format!("{n} vCPUs") }));
     parts.extend(vm.memory_bytes.map(bytes));
-    // A scope of its own has only the name again.
+    // A systemd scope of the VM's own only repeats its name, so it is omitted.
     let owner = vm.owner.clone().filter(|owner| *owner != format!("VM {}", vm.name));
     parts.extend(owner.map(|owner| owner.escape_debug().to_string()));
     parts.extend(vm.vsock_cid.map(|cid| format!("vsock {cid}")));

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// Maximum wait for the end of a command on another machine, whose agent waits for 10 s after SIGTERM.
 const THERE: Duration = Duration::from_secs(12);
 
-/// What commands that watch VMs have in common.
+/// Flags shared by the commands that watch VMs.
 #[derive(ClapArgs)]
 pub struct Window {
     /// Watch only this VM (its name or process in latpath vms); can be repeated [default: all VMs, including those that
@@ -33,7 +33,7 @@ pub struct Window {
     /// Stop after this time (10s, 1h 30m) [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     pub duration: Option<Duration>,
-    /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT;
+    /// Run the command on this machine instead, e.g. guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT;
     /// the agent there runs it (latpath agent --allow-commands, which ssh: starts)
     #[arg(long = "in", value_name = "NAME=ADDRESS", requires = "command", value_parser = super::following::machine)]
     pub inside: Option<(String, Address)>,
@@ -166,7 +166,7 @@ impl Passed {
     }
 }
 
-/// A command of the user, on this or another machine.
+/// The user's command, on this or another machine.
 enum Command {
     Here(Workload),
     There(Box<Machine>, Printer),

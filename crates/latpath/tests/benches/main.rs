@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(trials.collect())
 }
 
-/// The requirements that a script states in a line such as `needs root jq`. All use `ip` or set CPU affinities.
+/// The requirements that a script states in a line such as `needs root jq`; every script also needs `ip`.
 fn needs(script: &Path) -> Vec<Lack> {
     let text = fs::read_to_string(script).unwrap_or_default();
     let words = text.lines().filter_map(|line| line.strip_prefix("needs ")).flat_map(str::split_whitespace);
@@ -48,7 +48,7 @@ fn needs_the_machine(script: &Path) -> bool {
     ["sysctl -qw", "examples/hypervisor"].iter().any(|words| text.contains(words))
 }
 
-/// Retries, since on a busy machine a script may not collect enough data to print figures.
+/// Runs a script up to `TRIES` times: on a busy machine, it may not collect enough data to print figures.
 fn in_some_try(test: &str, script: &Path) -> Result<(), Failed> {
     for _ in 1..TRIES {
         match runs(script) {

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// The demo's output, after the checks that hold for every demo.
+/// Waits for the demo, makes the checks that hold for every demo, and returns its output.
 fn shown(child: Child) -> Result<DemoDocument, Failed> {
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -53,8 +53,8 @@ fn shown(child: Child) -> Result<DemoDocument, Failed> {
     Ok(shown)
 }
 
-/// A window longer than a busy machine keeps a process from running, and a frame rate at which smpCnt does not wrap
-/// within it.
+/// A window longer than the time for which a busy machine keeps a process from running, and a frame rate at which
+/// smpCnt does not wrap within it.
 const PATIENT: &str = "--window 4s --rate 900";
 
 fn start(words: &str) -> Result<Child, Failed> {
@@ -84,7 +84,8 @@ fn without_guest() -> Result<(), Failed> {
     adds_up(&summary.segments)
 }
 
-/// The named segments are contiguous, so their means and counts add up to the total's.
+/// Checks that the segments are contiguous, that each has the total's count, and that their means add up to the
+/// total's.
 fn adds_up(segments: &[SegmentFigures]) -> Result<(), Failed> {
     let total = segments.iter().find(|s| s.name == "total").ok_or("no total")?;
     let (mut at, mut mean) = (&total.from, 0);
@@ -165,7 +166,7 @@ fn guest_dies() -> Result<(), Failed> {
     let run = folder.path().join("run");
     let mut demo = start(&format!("--duration 1000s -o {}", run.display()))?;
     let pid = demo.id();
-    // Time limit, for a guest emulated on a busy machine.
+    // Maximum wait, for a guest emulated on a busy machine.
     let patience = Duration::from_secs(300);
     let waited = until_within(patience, "the guest is there", || sends(pid) || !matches!(demo.try_wait(), Ok(None)));
     let report = || -> Option<Report> {

@@ -38,7 +38,8 @@ fn main() -> ExitCode {
     code
 }
 
-/// Every snippet of docs/notebook.md, on a run with late packets; the last one compares with `latpath report`.
+/// Runs every snippet of docs/notebook.md on a run with late packets; the last one compares its result with `latpath
+/// report`.
 fn notebook() -> Result<(), Failed> {
     let (run, folder) = (recorded()?, tempfile::tempdir()?);
     std::os::unix::fs::symlink(run, folder.path().join("RUN"))?;

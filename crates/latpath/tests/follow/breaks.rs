@@ -57,7 +57,7 @@ fn kill_9() -> Result<(), Failed> {
     publisher.finish(LIMIT).map(drop)
 }
 
-/// A file system of this size, unmounted on drop.
+/// A small file system, unmounted on drop.
 struct Small<'a>(&'a Path);
 
 impl<'a> Small<'a> {
@@ -98,7 +98,7 @@ fn full_disk() -> Result<(), Failed> {
     equal("journeys", report(&run, "")?.summary.journeys, opened.journeys())
 }
 
-/// Two pages, less than any run needs at first.
+/// A disk of two pages, which is less than any run needs at first.
 fn tiny_disk() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let disk = folder.path().join("disk");
@@ -215,7 +215,7 @@ fn stands(program: u32) -> bool {
     // SAFETY: takes only an integer; the caller owns the returned descriptor.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) };
     if fd >= 0 {
-        // SAFETY: it has no other owner.
+        // SAFETY: the descriptor has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     fd >= 0
@@ -249,7 +249,7 @@ fn unreachable() -> Result<(), Failed> {
 
 fn no_root() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
-    // In a directory where any user may run it.
+    // Copies the program into a directory where any user may run it.
     let program = folder.path().join("latpath");
     std::fs::copy(env!("CARGO_BIN_EXE_latpath"), &program)?;
     use std::os::unix::fs::PermissionsExt;
@@ -262,7 +262,7 @@ fn no_root() -> Result<(), Failed> {
 }
 
 fn no_btf() -> Result<(), Failed> {
-    // In its own mount namespace, without the kernel's type information (BTF).
+    // Runs in its own mount namespace, without the kernel's type information (BTF).
     let words = [
         "--mount",
         "sh",

@@ -22,7 +22,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// A place for sockets, and a daemon there.
+/// A directory for sockets, and a daemon that listens there.
 struct Ptp {
     folder: PathBuf,
     daemon: PtpDaemon,
@@ -98,7 +98,7 @@ fn closed() -> Result<(), Failed> {
     equal(&format!("the reason in {said}"), said.contains("the clocks were not within 1 ns after 1s: "), true)
 }
 
-/// Ends a process of this test.
+/// A process of this test, which is ended on drop.
 struct Daemon(std::process::Child);
 
 impl Drop for Daemon {
@@ -152,7 +152,8 @@ fn real_ptp4l() -> Result<(), Failed> {
             &config,
             format!("[global]\nfree_running 1\ndomainNumber 24\nuds_address {}\n{more}", socket.display()),
         )?;
-        // Not ip netns exec: a process in another mount namespace names files that latpath does not read.
+        // `ip netns exec` would also change the mount namespace, and latpath does not read files that a process in
+        // another one names.
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", space.name()));
         command.args(["ptp4l", "-S", "-2", "-i", device, "-f"]).arg(&config);

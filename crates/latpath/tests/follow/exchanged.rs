@@ -1,5 +1,5 @@
-//! Checks which files root writes while another user, who owns the parent directory of the run, exchanges the run's
-//! directory for links.
+//! Checks which files root writes while another user, who owns the parent directory of the run, replaces the run's
+//! directory with links.
 
 use crate::{equal, own, publish, until, Recorder, LIMIT, PATIENT};
 use latpath_run::{Run, JOURNEYS, MANIFEST, MARKS, SPIKES};
@@ -17,7 +17,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![trial("nothing_is_written_outside_of_a_run_whose_directory_is_exchanged", &needs, exchanged)]
 }
 
-/// A process of another user that exchanges the run's directory and a link repeatedly.
+/// A process of another user that repeatedly swaps the run's directory and a link.
 struct Exchanger(Child);
 
 impl Exchanger {
@@ -106,7 +106,7 @@ fn exchanged() -> Result<(), Failed> {
     equal("journeys", opened.journeys(), 20_000)?;
     let trace = fs::read_to_string(&trace)?;
     let home = home.display().to_string();
-    // As docs/record.md states: only its run.
+    // As docs/record.md states, root writes only within the run's directory.
     let wrong = |(directory, path): &(String, String)| path.starts_with('/') || !directory.starts_with(&home);
     let writes = writes(&trace);
     let wrong: Vec<_> = writes.iter().filter(|write| wrong(write)).collect();

@@ -34,7 +34,7 @@ fn into_the_guest() -> Result<(), Failed> {
     let mut live = latpath(&format!("live --json --stream svid:{svid} --machine guest0=unix:{agent}"));
     live.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
     let mut live = path.hypervisor.start(live, Signal::SIGKILL)?;
-    // Slow enough for any machine that emulates its guest.
+    // A rate low enough for any machine that emulates the guest.
     let mut publish = latpath(&format!("publish -i {PUBLISHER} --svid {svid} --rate 500 --duration 1000s"));
     publish.stdout(Stdio::null()).stderr(Stdio::null());
     let publish = path.publisher.start(publish, Signal::SIGKILL)?;
@@ -62,7 +62,7 @@ fn into_the_guest() -> Result<(), Failed> {
     let figures = shown.ok_or("live printed nothing")?;
     let clock = figures.machines.iter().find(|m| m.machine == "guest0").ok_or("guest0's clock is not shown")?;
     let of = |name: &str| figures.segments.iter().find(|s| s.name == name).ok_or(format!("no {name}"));
-    // A time across machines has the bound; a time on one machine has none.
+    // A time across two machines has the clock's error bound; a time on one machine has none.
     let bounds = [of("Thyp")?, of("Tnet")?, of("Tsub")?].map(|segment| segment.error_bound_ns);
     equal("bounds of Thyp, Tnet and Tsub", bounds, [clock.error_bound_ns, 0, 0])?;
     equal("journeys of total", of("total")?.times.count, figures.complete)?;

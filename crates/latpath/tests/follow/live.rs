@@ -58,7 +58,7 @@ fn shows_after(
 /// counted by then.
 fn learns_the_route(bench: &Bench, live: &Started, words: &str, last: &str) -> Result<u64, Failed> {
     publish(bench, words)?;
-    // The next line may show an earlier state.
+    // The line printed next may still show an earlier state, so it is ignored.
     let shown = live.printed().lines().count() + 1;
     let is_whole = |f: &Summary| f.points.last().is_some_and(|point| point.to_string() == last);
     let is_over = |f: &Summary| is_whole(f) && f.complete == f.journeys;
@@ -257,7 +257,7 @@ fn plain() -> Result<(), Failed> {
     equal(&ended.stderr, ended.code, Some(0))?;
     let blocks = blocks(&ended.stdout);
     let last = blocks.last().copied().unwrap_or(0);
-    // One more at the end, and part of the first second.
+    // At most one block per second, plus one for the partial first second and one at the end.
     equal(&format!("{} blocks in {last} s", blocks.len()), blocks.len() as u64 <= last + 2, true)
 }
 

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     tests.extend(restarts::trials(&needs));
     tests.extend(clocks::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
-    // perf records the activity of all processes.
+    // Not side by side with other tests, since perf records the activity of all processes.
     tests.extend(traced::trials(&needs));
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(tests)
 }
 
-/// For tests that are not about late packets: a window longer than a busy machine keeps a process from running, with an
+/// For tests that are not about late packets: a window longer than any delay of a process on a busy machine, with an
 /// smpCnt that does not wrap within it.
 const PATIENT: &str = "--window 4s";
 const LONG_WRAP: &str = "--wrap 65536";
@@ -71,7 +71,7 @@ impl Recorder {
         Self::start_with(bench, run, words, &[])
     }
 
-    /// With further words, which may have spaces.
+    /// Like [`Self::start`], with further arguments, which may contain spaces.
     fn start_with(bench: &Bench, run: PathBuf, words: &str, more: &[&str]) -> Result<Self, Failed> {
         let mut command = latpath(&format!("record {words} -o {}", run.display()));
         command.args(more);
@@ -105,7 +105,7 @@ fn said(failed: &Failed) -> &str {
     failed.message().unwrap_or("it failed")
 }
 
-/// The application, which counts the packets that it receives.
+/// Starts the application, which counts the packets that it receives.
 fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
     let command = latpath(&format!("subscribe -i {APPLICATION} --stream svid:{svid} --json"));
     let mut application = bench.start(bench.application(), command)?;
@@ -113,7 +113,7 @@ fn subscribe(bench: &Bench, svid: &str) -> Result<Started, Failed> {
     Ok(application)
 }
 
-/// Publishes to the end; returns the publisher's summary.
+/// Runs `latpath publish` until it ends; returns its summary.
 fn publish(bench: &Bench, words: &str) -> Result<PublishDocument, Failed> {
     let command = latpath(&format!("publish -i {PUBLISHER} --json {words}"));
     let published = bench.run(&bench.path.publisher, command, LIMIT)?.json()?;
@@ -121,7 +121,7 @@ fn publish(bench: &Bench, words: &str) -> Result<PublishDocument, Failed> {
     Ok(published)
 }
 
-/// `latpath report RUN --json`.
+/// Runs `latpath report RUN --json` and parses its output.
 fn report(run: &Path, words: &str) -> Result<Report<'static>, Failed> {
     let output = latpath(&format!("report {} --json {words}", run.display())).output()?;
     if !output.status.success() {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::Command;
 
 const MS: Ns = 1_000_000;
-/// Maximum difference between the clock ties by which send times are converted, ns, even if the CPU is preempted.
+/// Maximum difference between the clock ties used to convert send times, even if the reading process is preempted, ns.
 const TIE: Ns = 50_000;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -69,7 +69,7 @@ fn each_packet(clock: &str, advance: Ns) -> Result<(), Failed> {
         equal(&format!("smpCnt {key}: its send time is off by {off} ns"), off.abs() < TIE, true)?;
         (least, greatest) = (least.min(driver - planned), greatest.max(driver - planned));
     }
-    // A packet reaches the driver after the talker handed it over.
+    // A packet cannot reach the driver before the talker has handed it over.
     equal(&format!("{least} ns, handed over {advance} ns before"), least + advance > -TIE, true)?;
     let figures = report(&path, "")?.summary;
     let segment = figures.segments.iter().find(|s| s.kind == SegmentKind::Tsend).ok_or("no Tsend")?;
@@ -85,7 +85,7 @@ fn point(run: &Run, name: &str) -> Result<u16, Failed> {
     at.map(|at| at as u16).ok_or_else(|| Failed::from(format!("no point {name}")))
 }
 
-/// The kinds of the segments of a recording of a stream with this name, and its notes.
+/// Records a stream with this name; returns the segment kinds and the notes of the recording.
 fn recorded(name: &str, more: &str, publishes: &str) -> Result<(Vec<SegmentKind>, Vec<String>), Failed> {
     let bench = bench()?;
     let svid = own(name);
@@ -102,7 +102,7 @@ fn no_send_time() -> Result<(), Failed> {
     equal("Tsend", kinds.contains(&SegmentKind::Tsend), false)
 }
 
-/// A real-time process takes the talker's CPU for 4 ms of each 20.
+/// A real-time process takes the talker's CPU for 4 ms in every 20 ms.
 fn held() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("held");
@@ -134,7 +134,7 @@ fn held() -> Result<(), Failed> {
 fn unsynchronised() -> Result<(), Failed> {
     let (kinds, notes) = recorded("no-clock", "", "--cycle 1ms")?;
     let is_noted = notes.iter().any(|note| note.contains("Tsend: packets have their send times"));
-    // The kernel of this machine reports whether its clock is synchronised.
+    // Tsend is shown only if this machine's kernel reports that its clock is synchronised.
     let is_known = latpath_linux::utc_error().is_some();
     equal("Tsend", kinds.contains(&SegmentKind::Tsend), is_known)?;
     equal(&format!("noted: {notes:?}"), is_noted, !is_known)

@@ -11,13 +11,13 @@ use latpath_testkit::{bench, equal, latpath, trial, Bench, Failed, Lack, Started
 use latpath_traffic::document::{SubscribeDocument, Trip};
 
 const MS: Ns = 1_000_000;
-/// Frames before the first fault, whole cycles of 80 samples.
+/// Frames before the first fault: a whole number of cycles of 80 samples.
 const BEFORE: u64 = 4000;
-/// Frames of each half: 14 faults at 4,000 frames/s, every 200 ms.
+/// Frames in each half: 14 faults, one every 200 ms, at 4,000 frames/s.
 const FRAMES: u64 = 12_000;
 const FAULTS: &str = "--step 200ms,for=40ms,times=5 --wrap 65536 --count 12000";
 const EACH: u64 = 14;
-/// Time from the sample to the trip, longer than from one fault to the next, ns.
+/// Delay from the sample to the trip, ns; longer than the interval between faults.
 const AFTER: Ns = 250 * MS;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
@@ -27,7 +27,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Starts the relay, which answers by a rule.
+/// Starts the relay, which answers according to `rule`.
 fn relay(bench: &Bench, rule: &str, after: &str) -> Result<Started, Failed> {
     let input = rule.split(['[', ' ']).next().unwrap_or_default();
     let words = format!("subscribe -i {APPLICATION} --stream {input} --name relay --json --trip-after {after}");
@@ -55,7 +55,7 @@ fn of_reactions<'a>(summary: &'a Summary, rule: &str) -> Result<&'a StreamFigure
     stream.ok_or_else(|| format!("no stream {rule} in {:?}", summary.streams).into())
 }
 
-/// A trip of the relay's log: the key of its sample, and the times.
+/// A trip in the relay's log: the key of the sample that caused it, and its times.
 struct Logged {
     key: u32,
     had: Ns,
@@ -79,7 +79,7 @@ fn trips() -> Result<(), Failed> {
     let breaker = breaker(&bench, &format!("goose:{goid}"))?;
     let run = bench.lab.folder().join("run");
     let recorder = Recorder::start_with(&bench, run, "--window 4s", &["--react", &rule])?;
-    // Contents are read only after packets of both streams have arrived.
+    // latpath reads packet contents only after packets of both streams have arrived.
     publish(&bench, &format!("--svid {svid} --wrap 65536 --count {BEFORE}"))?;
     recorder.has(BEFORE + 1)?;
     let sent = publish(&bench, &format!("--svid {svid} --first {BEFORE} {FAULTS}"))?;

@@ -1,4 +1,4 @@
-//! The contents of a recording, compared with the counts of both ends.
+//! The contents of a recording, compared with the counts of the publisher and the application.
 
 use crate::{equal, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{APPLICATION, NIC, PUBLISHER, VETH};
@@ -72,7 +72,7 @@ fn door() -> Result<(), Failed> {
     equal(&format!("{:?}", figures.notes), said, true)
 }
 
-/// Packets, and the interrupt, arrive while the recorder has no CPU.
+/// Packets and SIGINT arrive while the recorder is stopped.
 fn interrupted_late() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("late");
@@ -109,7 +109,7 @@ fn two_senders() -> Result<(), Failed> {
     equal("points", figures.points.len(), 5)?;
     let notes = figures.notes.concat();
     equal(&notes, notes.contains("two senders of svid:") && notes.contains("--points host/"), true)?;
-    // Each stream has its own source MAC; packets without a journey weaken a verdict.
+    // The notes name both senders by their source MAC, and the packets without a journey are reported as a deficiency.
     for bench in [&here, &there] {
         let link = bench.path.publisher.ip(&format!("-br link show {PUBLISHER}"))?;
         let mac = String::from_utf8_lossy(&link).split_whitespace().nth(2).map(str::to_owned).ok_or("no MAC")?;
@@ -169,7 +169,8 @@ fn fragments() -> Result<(), Failed> {
         let is_fragments =
             |one: &Deficiency| one.kind == DeficiencyKind::Fragments && one.text.contains("in fragments");
         equal(&format!("{lacks:?}"), lacks.iter().any(is_fragments), true)?;
-        // Without fentry, the kernel does not show which process reads from a UDP socket.
+        // Without fentry, latpath cannot see which process reads from a UDP socket: the route's end stays open, and the
+        // limits fail.
         let end = shown.summary.points.last().map(ToString::to_string).unwrap_or_default();
         let is_read = !is_open && end.starts_with("host/app-read@");
         equal(&format!("{:?}", shown.limits), output.status.code(), Some(if is_read { 0 } else { 3 }))?;
@@ -249,7 +250,7 @@ fn several_streams() -> Result<(), Failed> {
     });
     for (id, keys) in keys.iter_mut().enumerate() {
         keys.sort_unstable();
-        // Eight ASDUs per frame, which is identified by the first one's smpCnt; 12,800 samples per second.
+        // Each frame has eight ASDUs and is identified by the smpCnt of the first; there are 12,800 samples per second.
         let want: Vec<(u64, u32)> = (0..2000).map(|n| (n, (n * 8 % 12_800) as u32)).collect();
         equal(&format!("stream {id}"), keys == &want, true)?;
         let manifest = opened.manifest();
@@ -356,14 +357,14 @@ fn max_size() -> Result<(), Failed> {
     equal("all there", report(&recorder.run, "")?.summary.journeys, run.manifest().journeys)
 }
 
-/// tcpdump's stamp is taken when the frame enters the host, between the publisher's device and the next one. Both
-/// sides' times come from the same machine, but by different means.
+/// tcpdump's timestamp is taken when the frame enters the host, between the publisher's device and the next one. Both
+/// programs take their times on the same machine, but by different means.
 fn tcpdump() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("dump");
     let file = bench.lab.folder().join("nic0.pcap");
     let mut command = Command::new("tcpdump");
-    // Short slots in a large buffer (KiB), so that nothing is lost while tcpdump does not run.
+    // A short snapshot length and a large buffer (KiB), so that nothing is lost while tcpdump does not run.
     let words = "-s 512 -B 32768 -Q in -c 3000 --immediate-mode -Z root --time-stamp-precision nano";
     command.args(["-i", NIC]).args(words.split(' ')).arg("-w").arg(&file).args(["ether", "proto", "0x88ba"]);
     let mut tcpdump = bench.start(&bench.path.hypervisor, command)?;
@@ -395,7 +396,8 @@ fn tcpdump() -> Result<(), Failed> {
     });
     equal("journeys", journeys.len(), 3000)?;
     equal("frames that tcpdump has", dumped.len(), 3000)?;
-    // The offset between the two clocks was measured at the start of the recording, to within a few hundred ns.
+    // Tolerance, ns: the offset between the two clocks was measured at the start of the recording, to within a few
+    // hundred ns.
     let tie = 20_000;
     for (key, at) in dumped {
         let (from, to) = journeys.get(&key).copied().ok_or_else(|| format!("no journey {key}"))?;
@@ -411,7 +413,7 @@ fn tcpdump() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A queue with hundreds of waiting packets.
+/// Starts the recorder while hundreds of packets wait in a queue.
 fn under_way() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("queue");
@@ -430,7 +432,7 @@ fn under_way() -> Result<(), Failed> {
     };
     until("200 packets wait in the queue", || waiting() >= Some(200))?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
-    // Includes packets sent after the first ones had finished.
+    // Enough to include packets sent after the ones that were queued had finished.
     recorder.has(12_000)?;
     let run = recorder.end()?;
     for started in [publishing, application] {
@@ -438,8 +440,8 @@ fn under_way() -> Result<(), Failed> {
         started.finish(LIMIT)?;
     }
     let figures = report(&run, "")?.summary;
-    // A kernel may hide threads from tracing, and with them the packets that a softirq on top of them takes off the
-    // queue: only the begin of the route is judged.
+    // A kernel may hide threads from tracing, including the packets that are dequeued by a softirq that interrupted
+    // such a thread. Only the start of the route is therefore checked.
     let opened = Run::open(&run)?;
     let head = opened.points().iter().position(|p| p.point.to_string() == "host/tx@lp-pub").ok_or("no begin")?;
     let mut headless = 0;

@@ -71,7 +71,7 @@ impl Lans {
         }
     }
 
-    /// Packets that the receiver's port has received, by the kernel's count.
+    /// Packets that the receiver's port has received, according to the kernel.
     fn received(&self, port: &str) -> Result<u64, Failed> {
         Ok(self.receiver.counters_of(port)?.rx_packets)
     }
@@ -84,8 +84,8 @@ impl Lans {
         delivered()
     }
 
-    /// Sends groups of copies in this order: the LAN and the packet's number. Returns the time that the longest group
-    /// took.
+    /// Sends groups of copies, each given by its LAN and packet number, in this order. Returns the time that the
+    /// longest group took.
     fn send(&self, method: Method, svid: &str, copies: &[Vec<(Lan, u16)>]) -> Result<Duration, Failed> {
         let frame = |(lan, sequence): (Lan, u16)| -> Result<Vec<u8>, Failed> {
             let asdu = AsduSpec { svid: svid.into(), smp_cnt: sequence, data: vec![0; 64], ..AsduSpec::default() };
@@ -97,7 +97,8 @@ impl Lans {
         let frames = copies.iter().flatten().map(|copy| frame(*copy)).collect::<Result<Vec<_>, _>>()?;
         let thread = Pid::from_raw(0);
         self.publisher.inside(|| -> Result<Duration, Failed> {
-            // On one CPU, the kernel delivers frames of several devices in the order in which they were sent.
+            // Pinned to one CPU: the kernel then delivers frames of several devices in the order in which they were
+            // sent.
             let cpu = (0..CpuSet::count())
                 .find(|cpu| sched_getaffinity(thread).is_ok_and(|set| set.is_set(*cpu) == Ok(true)));
             let mut set = CpuSet::new();
@@ -187,7 +188,7 @@ fn by_lan(method: &str) -> Result<(), Failed> {
     }
     let first = at_receiver(&figures, "a", "ra")?.first + at_receiver(&figures, "b", "rb")?.first;
     equal("first copies", first, 4 * each)?;
-    // At the receiver, both copies of two phases arrived.
+    // Both copies reached the receiver in the two phases with both LANs; they reached the switches in all five.
     let skews: Vec<_> = figures.segments.iter().filter(|s| s.kind == SegmentKind::Tskew).collect();
     let of_ports = skews.iter().filter(|s| s.from.contains("/nic-rx@copy:first"));
     let mut counts: Vec<u64> = of_ports.map(|s| s.times.count).collect();
@@ -211,14 +212,14 @@ const STORM: usize = 12;
 /// The copies of a phase's packets, in the order in which they are sent.
 type CopyOrder = fn(u16) -> Vec<(Lan, u16)>;
 
-/// For packets `n` and `n + 1`.
+/// The phases, each for packets `n` and `n + 1`.
 const PHASES: [CopyOrder; 8] = {
     use Lan::{A, B};
     [
         |n| vec![(A, n), (B, n), (A, n + 1), (B, n + 1)],
         // B before A.
         |n| vec![(B, n), (A, n), (B, n + 1), (A, n + 1)],
-        // LAN A alone swaps packets; B is the faster one for the first of them.
+        // LAN A alone swaps the packets; the first copy of `n` arrives through B.
         |n| vec![(B, n), (A, n + 1), (A, n), (B, n + 1)],
         // Both LANs swap packets.
         |n| vec![(A, n + 1), (B, n + 1), (B, n), (A, n)],
@@ -231,7 +232,7 @@ const PHASES: [CopyOrder; 8] = {
     ]
 };
 
-/// The receiver's expected report on the copies sent.
+/// The figures expected at the receiver for the copies sent.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Expected {
     packets: [u64; 2],
@@ -262,7 +263,7 @@ impl Expected {
     }
 }
 
-/// Time after which a busy machine has spoilt the test: later copies count as lost after 50 ms.
+/// Maximum time to send a group; beyond it the test is repeated, since a copy that arrives 50 ms late counts as lost.
 const STALL: Duration = Duration::from_millis(20);
 
 fn disordered(method: Method) -> Result<(), Failed> {
@@ -277,10 +278,10 @@ fn disordered(method: Method) -> Result<(), Failed> {
     Err(format!("five times: {last}").into())
 }
 
-/// Returns why the test has to be repeated, if it has.
+/// Runs the test once; returns why it has to be repeated, if necessary.
 fn attempt(method: Method) -> Result<Option<String>, Failed> {
     let lans = Lans::new()?;
-    // PRP and HSR are tested at the same time: one name would be that of two senders.
+    // PRP and HSR are tested at the same time; a shared name would appear to have two senders.
     let svid = own(&format!("disordered-{method:?}").to_lowercase());
     let (mut process, run) = lans.record(&svid)?;
     let before = [lans.received("ra")?, lans.received("rb")?];
@@ -339,7 +340,7 @@ fn attempt(method: Method) -> Result<Option<String>, Failed> {
 }
 
 impl Expected {
-    /// Whether a recording or an import has these figures at the receiver.
+    /// Expects these figures at the receiver, of a recording or an import.
     fn is_reported(&self, figures: &Summary, journeys: u64) -> Result<(), Failed> {
         equal("journeys and complete", (figures.journeys, figures.complete), (journeys, journeys))?;
         let others = [figures.duplicates, packets(&figures.lost), figures.streams[0].never_seen];

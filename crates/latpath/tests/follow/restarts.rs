@@ -26,9 +26,9 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 const RESTARTS: u64 = 100;
 const FIRST: u64 = 7;
 const MAC: &str = "fe:54:00:12:34:56";
-/// Packets that each VM reads at least.
+/// Minimum number of packets that each VM reads.
 const EACH: u64 = 20;
-/// Time without a VM.
+/// Time between the end of one VM and the start of the next.
 const AWAY: Duration = Duration::from_millis(15);
 
 /// A thread in QEMU's place, which reads a tap. The tap ends with it.
@@ -54,7 +54,7 @@ impl Vm {
         until("the VM reads", || self.read.load(Relaxed) >= EACH)
     }
 
-    /// Ends it; returns the number of the stream's packets that it read.
+    /// Ends the thread; returns the number of Sampled Values frames that it read.
     fn end(self) -> Result<u64, Failed> {
         self.ends.store(true, Relaxed);
         self.thread.join().map_err(|_| "the VM panicked")??;
@@ -77,7 +77,7 @@ fn take(mut file: File, ends: &AtomicBool, read: &AtomicU64) -> Result<(), Strin
     Ok(())
 }
 
-/// The points that saw packets, without those that saw drops.
+/// Names of the points in the manifest, except drop points.
 fn passed(manifest: &Manifest) -> BTreeSet<String> {
     let points = manifest.points.iter().map(|info| &info.point);
     points.filter(|point| !point.kind.is_drop()).map(Point::to_string).collect()

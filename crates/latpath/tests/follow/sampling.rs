@@ -76,8 +76,8 @@ impl Arrivals {
         Ok(Self(tcpdump, file))
     }
 
-    /// The smpCnt of each packet, its time of day, and the time of its sample: the nearest earlier time with this
-    /// count.
+    /// Stops tcpdump; returns its file, and for each packet the smpCnt, the time of day, and the time of its sample:
+    /// the latest earlier time with this smpCnt.
     fn end(self) -> Result<(PathBuf, Vec<(u32, Ns, Ns)>), Failed> {
         self.0.interrupt();
         self.0.finish(LIMIT)?;
@@ -140,7 +140,7 @@ fn each_sample() -> Result<(), Failed> {
         if (tmu - truth).abs() > within {
             return Err(format!("smpCnt {key}: Tmu {tmu} ns, {truth} ns in truth, and the bound is {within} ns").into());
         }
-        // The publisher's and tcpdump's independent knowledge of the packet.
+        // Independent bounds: the publisher's delay, and tcpdump's time for the packet.
         if !(DELAY - within..=at - sample + within).contains(&tmu) {
             return Err(
                 format!("smpCnt {key}: Tmu {tmu} ns, tcpdump saw it {} ns after its sample", at - sample).into()
@@ -153,7 +153,7 @@ fn each_sample() -> Result<(), Failed> {
         bound - STATED,
         tie.uncertainty()
     );
-    // It takes a second to see that smpCnt wraps, and another to see that the wrap is a second.
+    // It takes a second to detect that smpCnt wraps, and another to detect that it wraps every second.
     equal("most packets are dated", (20_000 - 9_000..20_000).contains(&dated), true)?;
     equal("count", segment.times.count, dated)?;
     imported(&run, &file)

@@ -33,7 +33,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// A threshold that a busy machine exceeds less often than these tests.
+/// Latency that the tests' late packets exceed, and that a busy machine rarely causes by itself.
 const THRESHOLD: &str = "--threshold 20ms";
 /// A buffer large enough for the activity of all CPUs if the recorder does not run for seconds before it takes a
 /// snapshot.
@@ -57,10 +57,10 @@ impl Stage {
         Ok(Self { bench, svid, application, publisher })
     }
 
-    /// A recorder that knows the route.
+    /// Starts a recorder, and waits until the route is known.
     fn record(&self, words: &str) -> Result<Recorder, Failed> {
         let words = format!("--stream svid:{} {PATIENT} {words}", self.svid);
-        // A shell would interpret this name.
+        // A name with a character that a shell would interpret.
         let mut recorder = Recorder::start(&self.bench, "one's", &words)?;
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader);
@@ -243,10 +243,10 @@ fn on_spike() -> Result<(), Failed> {
 fn killed_while_tracing() -> Result<(), Failed> {
     let stage = Stage::new("left")?;
     let instance = format!("latpath-left-{}", std::process::id());
-    // No packet is this late: a recorder that had stopped at a spike would already have undone everything when it is
+    // No packet is this late. A recorder that stopped at a spike would already have removed the instance before it is
     // killed.
     let recorder = stage.record(&format!("--threshold 10s --stop-on-spike --trace-instance {instance}"))?;
-    // Also if tracefs is not mounted.
+    // Works even if tracefs is not mounted.
     let tracefs = Tracefs::open()?;
     let is_there = || tracefs.path().join("instances").join(&instance).exists();
     until("the instance is there", is_there)?;
@@ -265,7 +265,7 @@ fn killed_while_tracing() -> Result<(), Failed> {
 fn worst() -> Result<(), Failed> {
     let stage = Stage::new("worst")?;
     let recorder = stage.record("--threshold 10s --capture-worst 20")?;
-    // The machine's own stalls in the same minute are few, and rarely as long.
+    // Long enough to be among the worst: the machine's own stalls in the same minute are few, and rarely as long.
     let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;
     let run = Run::open(&recorder.end()?)?;
@@ -279,7 +279,7 @@ fn shown_after(figures: &Summary) -> Option<ShownAfter> {
     figures.late.as_ref()?.shown_after
 }
 
-/// A cause is printed between two seconds, with its duration.
+/// `live` explains spikes while it runs, and reports how soon after each spike it did so.
 fn explained_live() -> Result<(), Failed> {
     let stage = Stage::new("explained")?;
     let words = format!("live --json --stream svid:{} {PATIENT} {THRESHOLD}", stage.svid);

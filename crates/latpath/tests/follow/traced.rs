@@ -27,7 +27,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 
 const FRAMES: usize = 4000;
 
-/// Starts tcpdump on a device of the hypervisor, until all frames have passed.
+/// Starts tcpdump on a device in the hypervisor's namespace; it ends once all frames have passed.
 fn dump(bench: &Bench, device: &str, direction: &str, file: &Path) -> Result<Started, Failed> {
     let mut command = Command::new("tcpdump");
     let words = format!(
@@ -59,8 +59,8 @@ type Tracer = dyn Fn(&Bench, &str) -> Result<Vec<u8>, Failed>;
 fn perf(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
     let data = bench.lab.folder().join("perf.data");
     let mut perf = Command::new("perf");
-    // perf loses events that its reader, an ordinary thread, does not fetch in time, and packets are late at those
-    // times.
+    // A large buffer: perf loses events that its reader, an ordinary thread, does not fetch in time, and that happens
+    // just when packets are late.
     perf.args(["record", "-q", "-a", "-k", "mono", "-m", "16M", "-o"]).arg(&data);
     perf.args(["-e", "sched:*,irq:*,power:cpu_idle,net:*,skb:skb_copy_datagram_iovec", "--"]).arg(program());
     perf.args(publish.split(' '));
@@ -68,8 +68,8 @@ fn perf(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
     Ok(Command::new("perf").args(["script", "--ns", "-i"]).arg(data).output()?.stdout)
 }
 
-/// The events that docs/import.md names for `trace-cmd record`, and its report. The text is extracted by trace-cmd from
-/// the kernel's own buffers: recording would set up the function tracer, which not every kernel allows.
+/// Traces the events that docs/import.md names for `trace-cmd record`; returns trace-cmd's report. trace-cmd extracts
+/// the text from the kernel's own buffers: `record` would set up the function tracer, which not every kernel allows.
 fn trace_cmd(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
     let events = "sched irq power:cpu_idle net:netif_receive_skb net:net_dev_start_xmit skb:skb_copy_datagram_iovec";
     let events = events.split(' ').map(Into::into).collect();
@@ -110,7 +110,7 @@ fn explained(tracer: &Tracer) -> Result<(), Failed> {
     let publish = format!("publish -i {PUBLISHER} --svid {svid} --count {FRAMES} {LONG_WRAP}");
     std::fs::write(folder.join("trace.txt"), tracer(&bench, &publish)?)?;
     until("tcpdump has all frames", || dumps.iter_mut().all(|dump| !dump.runs()))?;
-    // One packet in ten is late, on any machine.
+    // The threshold is the 90th percentile of the plain import, so one packet in ten is late on any machine.
     import(&folder, "plain", &[])?;
     let plain: Report = json(&folder, "report plain --json")?;
     let total = plain.summary.segments.iter().find(|segment| segment.name == "total");

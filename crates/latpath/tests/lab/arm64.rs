@@ -18,16 +18,17 @@ const LIMIT: Duration = Duration::from_secs(900);
 const PACKETS: u64 = 100;
 /// Values of the `vhost` option, and the ladder's variant for each.
 const SERVICES: [(&str, Variant); 2] = [("off", Variant::NoVhost), ("on", Variant::Relayed)];
-/// Exits tolerated between the readings of KVM's counters and the window, ‰.
+/// Tolerated difference between KVM's exit count and latpath's, ‰: KVM's counters are not read exactly at the window's
+/// bounds.
 const BETWEEN: u64 = 50;
 
-/// Path at which Cargo puts the program: see docs/lab.md.
+/// Path of latpath for arm64, if it has been built: see docs/lab.md.
 fn program() -> Option<PathBuf> {
     let target = latpath_testkit::program().parent()?.parent()?.to_owned();
     Some(target.join("aarch64-unknown-linux-gnu/release/latpath")).filter(|program| program.is_file())
 }
 
-/// The trial on this kernel.
+/// Returns the trial that runs on this kernel.
 pub fn trial_on(kernel: LabKernel, is_asked: bool) -> Trial {
     let fetch = || kernel.fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string());
     let lack = match program() {
@@ -73,7 +74,7 @@ fn run(kernel: LabKernel) -> Outcome {
     })
 }
 
-/// A command's JSON, which is the last line that it printed.
+/// Parses the last line that a command printed, which is its JSON document.
 fn printed<F: DeserializeOwned>(out: &Path, command: &str, vhost: &str) -> anyhow::Result<Observation<F>> {
     let text = fs::read_to_string(out.join(format!("{command}-{vhost}")))?;
     serde_json::from_str(text.lines().last().unwrap_or_default()).with_context(|| text.clone())
@@ -85,7 +86,7 @@ fn check(out: &Path, vhost: &str, variant: Variant) -> Outcome {
     let ladder = printed::<LadderFigures>(out, "ladder", vhost)?;
     tests::ladder::expect_nothing_wrong(&ladder)?;
     for direction in Direction::ALL {
-        // On this architecture KVM does not report when it injects.
+        // On this architecture KVM has no event for the injection of an interrupt.
         tests::ladder::expect_queue(&ladder.figures, direction, variant, Step::Handled, PACKETS)
             .with_context(|| format!("{direction:?}"))?;
     }
@@ -111,7 +112,7 @@ fn check_exits(seen: &Observation<ExitsFigures>) -> Outcome {
     let (ours, kvms) = (all.exits, vm.kvm.context("KVM's own counters are missing")?.exits);
     ensure!(ours > PACKETS && kvms.abs_diff(ours) <= kvms * BETWEEN / 1000, "KVM counted {kvms} exits, latpath {ours}");
     ensure!(ours.abs_diff(all.entries) <= 1, "each exit but the last has its entry");
-    // The guest's writes to its NIC, and its halts.
+    // `DABT_LOW`: the guest's writes to its NIC; `WFx`: its halts.
     for name in ["DABT_LOW", "WFx"] {
         let reason = all.reasons.iter().find(|reason| reason.reason.as_deref() == Some(name));
         ensure!(reason.is_some_and(|reason| reason.times.count > 0), "no {name}");

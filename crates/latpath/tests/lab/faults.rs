@@ -17,8 +17,8 @@ use nix::{
 };
 use std::{env, process::Command, time::Duration};
 
-/// Number, duration and interval of the faults, µs. `gap` allows for emulated CPUs, which at times stall for 1–2
-/// ms.
+/// Number, duration and interval of the faults, and `gap`, which allows for emulated CPUs that at times stall for 1–2
+/// ms; the times in µs.
 pub const ROUNDS: &str = "times=32 busy=150000 every=600000 gap=5000";
 /// Latency above which a packet is late.
 pub const THRESHOLD: Duration = Duration::from_millis(60);
@@ -46,7 +46,7 @@ pub fn record_during(
     record_stream_during(stage, &stream(), threshold, fault)
 }
 
-/// Like [`record_during`], with another stream.
+/// Like [`record_during`], for any stream and threshold.
 pub fn record_stream_during(
     stage: &mut Stage,
     stream: &Stream,
@@ -55,7 +55,7 @@ pub fn record_stream_during(
 ) -> Result<(Seen, Vec<Injection>)> {
     stage.in_memory = true;
     let door = if stage.without_agent { " --door" } else { "" };
-    // An event takes microseconds of an emulated CPU.
+    // A larger budget, since recording an event takes microseconds on an emulated CPU.
     let words = format!("--flight-budget 50 --threshold {}us{door}", threshold.as_micros());
     let recording = stage.record(stream, &words)?;
     let publishing = stage.start_publishing(stream)?;
@@ -140,7 +140,7 @@ pub fn pin(vm: &Vm, role: Role, cpu: usize) -> Result<()> {
     Ok(())
 }
 
-/// Combines several verdicts into one.
+/// Combines several outcomes into one.
 pub fn all(outcomes: Vec<Result<(), latpath_testkit::Failed>>) -> Result<()> {
     let failed: Vec<String> =
         outcomes.into_iter().filter_map(|o| o.err()).map(|e| e.message().unwrap_or("failed").to_owned()).collect();

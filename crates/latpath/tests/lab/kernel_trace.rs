@@ -1,4 +1,4 @@
-//! Compares the flight recorder's events with the kernel's own trace: both are turned into the same text.
+//! Compares the flight recorder's events with the kernel's own trace, after converting both to the same text.
 
 use anyhow::{bail, Context, Result};
 use latpath_flight::{Event, EventKind, Left, Names, Sleep, Vector, Window};
@@ -42,12 +42,12 @@ pub const EVENTS: [&str; 34] = [
     "openvswitch/ovs_dp_upcall",
 ];
 
-/// Event kinds that occur with interrupts off: nothing can run between two programs on the same tracepoint, so both
-/// record them in the same order.
+/// Kinds of events that occur with interrupts off. Nothing can run between the recorder's and the kernel's program on
+/// the same tracepoint, so both record these events in the same order.
 const CLOSED: [&str; 10] =
     ["switch", "waking", "wakeup", "migrate", "irq", "irq-exit", "raise", "vector", "vector-exit", "kvm-entry"];
 
-/// Maximum number of events at the edges of the window that only one of the two recorded.
+/// Maximum number of events at the edges of the window that only one of the two records contains.
 const EDGE: usize = 64;
 
 /// An event as text.
@@ -55,11 +55,11 @@ const EDGE: usize = 64;
 pub struct LoggedEvent {
     /// `CLOCK_MONOTONIC`.
     pub t: i64,
-    /// The thread on the CPU.
+    /// ID of the thread on the CPU.
     pub pid: u32,
     /// The event, starting with its kind.
     pub text: String,
-    /// Details whose wording differs between the two.
+    /// Details that the two records word differently.
     pub more: String,
 }
 
@@ -282,8 +282,7 @@ impl<'a> Differ<'a> {
         Ok(aligned(&of(self.ours), &of(self.theirs))?.len())
     }
 
-    /// Compares only the number of events of one kind, of which `missing` may be absent; returns the recorder's
-    /// number.
+    /// Compares only the counts of one kind of event, which may differ by `missing`; returns the recorder's count.
     pub fn count_but(&self, kind: &str, missing: usize) -> Result<usize, String> {
         let of = |all: &[LoggedEvent]| all.iter().filter(|said| said.kind() == kind).count();
         let (ours, theirs) = (of(self.ours), of(self.theirs));
@@ -299,7 +298,7 @@ impl<'a> Differ<'a> {
     }
 }
 
-/// Pairs of equal events. Only up to [`EDGE`] events at the edges may be unpaired.
+/// Aligns the records and pairs their equal events. Only up to [`EDGE`] events at the edges may be unpaired.
 fn aligned<'a>(
     ours: &[&'a LoggedEvent],
     theirs: &[&'a LoggedEvent],

@@ -1,4 +1,4 @@
-//! Two linked NICs, each in a namespace of the hypervisor, and sockets on them with timestamping on.
+//! Two linked NICs, each in a namespace of the hypervisor, with a timestamping socket on each.
 //!
 //! ```text
 //!  namespace pub           namespace app
@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Waits until a device has a link.
+/// Waits until a device's link is up.
 pub fn has_link(space: &Namespace, device: &str) -> Result<()> {
     let shown = || space.ip(&format!("link show {device}")).unwrap_or_default();
     let has_it = || String::from_utf8_lossy(&shown()).contains("LOWER_UP");
@@ -116,7 +116,7 @@ impl Linked {
         run(Command::new("phc_ctl").arg(self.phc(nic)?).arg("--").args(words.split(' ')))
     }
 
-    /// Reading of a NIC's clock by `phc_ctl`: seconds, as text.
+    /// Reads a NIC's clock with `phc_ctl`; returns the seconds as text.
     pub fn phc_reading(&self, nic: usize) -> Result<String> {
         let said = self.phc_ctl(nic, "get")?;
         let shown = said.split("clock time is ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -128,7 +128,7 @@ impl Linked {
 pub struct Caps(CapsDocument);
 
 impl Caps {
-    /// Runs the command while the other end sends frames.
+    /// Runs the command while the other NIC sends frames.
     pub fn of(linked: &Linked, nic: usize) -> Result<Self> {
         let other = linked.space(1 - nic).inside(|| UdpSocket::bind((ADDRESSES[1 - nic], 0)))??;
         let asked = AtomicBool::new(false);
@@ -147,7 +147,7 @@ impl Caps {
         })
     }
 
-    /// Expects a state of `clock` or of a stamp (`tx_nic`).
+    /// Expects this state of `clock` or of a stamp such as `tx_nic`.
     pub fn expect(&self, what: &str, state: CheckState) -> Result<()> {
         let check = match what {
             "clock" => &self.0.phc.as_ref().context("no clock")?.check,
@@ -211,7 +211,7 @@ impl Pair {
         Ok((self.tx_stamp(), rx_stamps(got.control).nic))
     }
 
-    /// The oldest TX stamp available.
+    /// Returns the oldest TX stamp that is available.
     pub fn tx_stamp(&self) -> Option<i64> {
         let (mut data, mut control) = ([0; 256], Control::new());
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
@@ -219,7 +219,7 @@ impl Pair {
         from_error_queue(got.control).filter(|stamp| stamp.kind == TxKind::Nic).map(|stamp| stamp.time)
     }
 
-    /// The oldest TX stamp, waiting up to `limit` for it.
+    /// Returns the oldest TX stamp, waiting for it up to `limit`.
     pub fn wait_for_tx_stamp(&self, limit: Duration) -> Option<i64> {
         let until = Instant::now() + limit;
         loop {

@@ -25,9 +25,9 @@ mod xdp;
 use causes::{blame, fault, fixed, group, verdict};
 use std::{fmt, process::ExitCode};
 
-/// Argument by which the program recognises that it runs inside the virtual machine.
+/// Argument that tells the program to run inside the virtual machine.
 const INSIDE: &str = "--inside";
-/// Argument after the test's name: run the test at full length.
+/// Argument after the test's name that requests the full length.
 const WHOLE: &str = "--whole";
 
 /// Result of a test.
@@ -36,11 +36,11 @@ type Outcome = anyhow::Result<()>;
 /// A test. Each has its own file in tests/.
 struct Test {
     name: &'static str,
-    /// Also runs in `make test`, on the oldest kernel.
+    /// Whether the test also runs in `make test`, on the oldest kernel.
     smoke: bool,
-    /// Runs only in `make lab`, not when requested by name.
+    /// Whether the test runs only in `make lab`, not when requested by name.
     only_whole: bool,
-    /// Time limit, s: more than the test needs on a busy machine.
+    /// Time limit, s; longer than the test takes on a busy machine.
     seconds: u64,
     run: fn(&Scale) -> Outcome,
 }
@@ -49,9 +49,9 @@ struct Test {
 #[derive(Clone, Copy)]
 enum Need {
     Nothing,
-    /// The kernel's driver of redundant networks, a module that not all kernels have.
+    /// The kernel's driver for redundant networks (HSR, PRP), a module that not all kernels have.
     Hsr,
-    /// The lab's own NICs, whose stamps the test knows (stamping.rs).
+    /// The lab's own NICs, whose true stamps are known to the test (stamping.rs).
     StampingNics,
     /// Idle states with a slow exit (the lab's own module).
     SlowIdle,

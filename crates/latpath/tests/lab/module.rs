@@ -17,11 +17,11 @@ pub const MODULE: &str = "LATPATH_LAB_MODULE";
 pub struct Module(OwnModule);
 
 impl Module {
-    /// Loads the module with `parameters` in the form that insmod takes: `phcs=2 offset_ns=0,5000`.
+    /// Loads the module with `parameters` in insmod's format, e.g. `phcs=2 offset_ns=0,5000`.
     pub fn load(module: OwnModule, parameters: &str) -> Result<Self> {
         let file = env::var(MODULE).ok().filter(|f| !f.is_empty()).context("the module was not built")?;
         let module = Self(module);
-        // Left over from a test that was killed.
+        // A test that was killed may have left the module loaded.
         if module.folder().exists() {
             module.remove()?;
         }

@@ -1,5 +1,4 @@
-//! The part that runs on this machine: selects kernels and tests, boots a virtual machine for each kernel, and
-//! reports the results.
+//! The outer part, which selects kernels and tests, boots a virtual machine for each kernel, and reports the results.
 
 use crate::{arm64, module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
@@ -15,9 +14,9 @@ use std::{
     time::Duration,
 };
 
-/// Environment variable with the names of kernels, or `all`. The named kernels are tested at full length.
+/// Environment variable with the names of the kernels to test at full length, or `all`.
 const CHOICE: &str = "LATPATH_LAB";
-/// Default kernel: the verifiers of later kernels accept more.
+/// The default kernel: later kernels' verifiers accept more.
 const OLDEST: &str = "6.1";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
@@ -50,7 +49,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
         for (need, tests) in tests::ALL {
             let ordinary = tests.iter().filter(|t| whole || !t.only_whole);
             let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
-            // Tests that were not requested need nothing.
+            // Only tests that were requested need their requirements.
             let asked = |(name, test): &(String, &Test)| latpath_testkit::runs(&arguments, name, tier(test, &kernel));
             let mut home = Home { kernel, nics: Nics::default(), module: None, is_isolated: false };
             let asked = !arguments.list && named.iter().any(asked);
@@ -69,7 +68,7 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     latpath_testkit::main(trials)
 }
 
-/// Tier of a test: `make test` boots the oldest kernel and loads all programs there.
+/// Tier of a test: `make test` boots the oldest kernel and checks there that all programs load.
 fn tier(test: &Test, kernel: &LabKernel) -> Tier {
     match test.smoke && kernel.name == OLDEST {
         true => Tier::Test,
@@ -100,7 +99,7 @@ struct Home {
 }
 
 impl Home {
-    /// Provides the requirements of a test, or returns why the tests cannot run here.
+    /// Provides a requirement of tests, or returns why it cannot be provided here.
     fn provide(&mut self, need: Need) -> Result<(), String> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err("these tests' hypervisor is x86-64".into());
@@ -135,7 +134,7 @@ impl Home {
     }
 }
 
-/// Copies of this program and the program under test: a build in the same tree may replace the originals while
+/// Copies of this program and the program under test, since a build in the same tree may replace the originals while
 /// tests run.
 struct Programs {
     folder: PathBuf,
@@ -147,7 +146,7 @@ impl Programs {
     fn keep() -> io::Result<Self> {
         let all = evidence("programs");
         fs::create_dir_all(&all)?;
-        // Left over from a run that was killed.
+        // Remove what a killed run has left.
         for left in fs::read_dir(&all)?.flatten() {
             if !Path::new("/proc").join(left.file_name()).exists() {
                 fs::remove_dir_all(left.path())?;
@@ -170,12 +169,13 @@ impl Drop for Programs {
     }
 }
 
-/// The virtual machine that runs now. It is replaced for another kernel, and discarded when a test breaks it.
+/// The virtual machine that runs now. It is replaced when another kernel is needed, and discarded when a test breaks
+/// it.
 type Pool = Mutex<Option<(Lab, Hypervisor)>>;
 
-/// Runs a test. An emulated machine with a guest occasionally hangs without output, or crashes over [`EMULATION`].
-/// On an overloaded host it may also get no CPU for seconds, during which packets take longer than on any real machine.
-/// In these cases the test is repeated in a new machine, which is reported.
+/// Runs a test. An emulated machine with a guest occasionally hangs without output, or crashes with [`EMULATION`]. On
+/// an overloaded host it may also get no CPU for seconds, so that packets take longer than on any real machine. In
+/// these cases the test is repeated in a new machine, and the repetition is reported.
 fn run(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bool) -> Result<(), Failed> {
     let mut left = MOST_AGAIN;
     loop {
@@ -280,13 +280,13 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
     Err(report.into())
 }
 
-/// The kernel briefly puts breakpoints into its own code when it attaches and detaches programs. QEMU's emulation
-/// of two CPUs may still execute a breakpoint that has been removed: the kernel does not recognise it, or both CPUs
-/// hang on it.
+/// Message of a kernel that crashed because of QEMU's emulation. The kernel briefly puts breakpoints into its own code
+/// when it attaches and detaches programs. When QEMU emulates two CPUs, it may still execute a breakpoint that has been
+/// removed; the kernel then does not recognise it, or both CPUs hang on it.
 const EMULATION: &str = "int3: 0000";
 
-/// Known kernel warnings in tests. Linux 6.12 warns when the runtime reserved for ordinary threads is changed while
-/// they wait.
+/// Known kernel warnings: test and text. Linux 6.12 warns when the runtime reserved for ordinary threads is changed
+/// while such threads wait.
 const KNOWN: [(&str, &str); 1] = [("cause_fixed_fair", "at kernel/sched/deadline.c:")];
 
 /// Exit statuses of timeout(1) for a program that it killed.
@@ -304,7 +304,7 @@ fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String
     }
 }
 
-/// Complaints of the guests' kernels, from the consoles stored with the recordings.
+/// Kernel complaints in the guests' consoles, which are stored with the recordings.
 fn complaints_of_guests(out: &Path) -> Vec<String> {
     let files = fs::read_dir(out).into_iter().flatten().flatten().map(|e| e.path());
     let consoles = files.filter(|f| f.extension().is_some_and(|e| e == "console"));
@@ -312,7 +312,7 @@ fn complaints_of_guests(out: &Path) -> Vec<String> {
     texts.flat_map(|text| complaints(&String::from_utf8_lossy(&text))).map(|line| format!("guest: {line}")).collect()
 }
 
-/// Directory of the evidence of a failed test.
+/// Directory for the evidence of a failed test.
 pub fn evidence(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab").join(name)
 }

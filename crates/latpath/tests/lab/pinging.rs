@@ -12,7 +12,7 @@ use nix::{
 };
 use std::{fs, process::Command, time::Duration};
 
-/// Time limit of a run, more than any of them takes.
+/// Time limit of a run, longer than any run takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running reflector; dropping it ends the process.
@@ -85,7 +85,7 @@ impl Reflector {
 #[derive(Debug)]
 pub struct Session(pub SessionDocument);
 
-/// A logged transaction: stamps in the time of their own clocks, ns, by name (`t1_nic`).
+/// A logged transaction: its stamps by name (e.g. `t1_nic`), each in the time of its own clock, ns.
 pub struct Logged {
     names: Vec<String>,
     values: Vec<Option<i64>>,
@@ -180,7 +180,7 @@ impl Session {
                 None => lacking += 1,
             }
         }
-        // A stamp is missing, or its clock was set or stopped.
+        // A part has no time if one of its stamps is missing, or if a stamp's clock was set or stopped.
         let known = report.counts.incomplete + report.unplaced;
         ensure!(known >= lacking, "{lacking} lack a stamp, {known} by its own account");
         Ok(())
@@ -197,7 +197,7 @@ impl Session {
         Ok(())
     }
 
-    /// Time of the first reported disturbance that contains `words`, in CLOCK_MONOTONIC, and its text.
+    /// The first reported disturbance that contains `words`: its time in CLOCK_MONOTONIC, and its text.
     pub fn disturbed_by(&self, words: &str) -> Result<(i64, String)> {
         let all = &self.0.report.disturbances;
         let found = all.iter().find(|disturbance| disturbance.what.contains(words));

@@ -1,4 +1,4 @@
-//! `latpath path` in the hypervisor, and its results.
+//! Runs `latpath path` in the hypervisor, and reads its results.
 
 use crate::stage::{plain, Stage};
 use anyhow::{ensure, Context, Result};
@@ -6,7 +6,7 @@ use latpath_path::{document::StepDocument, PathDocument};
 use latpath_testkit::{waits::says, Started};
 use std::time::Duration;
 
-/// Time limit for attaching and detaching, more than the slowest kind of program takes.
+/// Time limit for attaching and detaching, longer than the slowest kind of program takes.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A running search.
@@ -36,7 +36,7 @@ impl Search {
     }
 }
 
-/// Expects steps of these names in this order, with any others between them.
+/// Expects steps with these names in this order; other steps may be between them.
 pub fn in_order(steps: &[StepDocument], names: &[&str]) -> Result<()> {
     let mut left = steps.iter();
     for expected in names {

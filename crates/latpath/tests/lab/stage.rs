@@ -66,12 +66,12 @@ impl Stream {
         Self { publish: format!("{} {words}", self.publish), ..self }
     }
 
-    /// The stream in the form that `--stream` takes.
+    /// The stream in the format of `--stream`.
     pub fn spec(&self) -> String {
         format!("svid:{}", self.svid)
     }
 
-    /// Maximum lateness of a packet: most of the counter's wrap time, since the machine is slow.
+    /// Maximum lateness of a packet: most of the counter's wrap time, because the emulated machine is slow.
     fn window(&self) -> Duration {
         Duration::from_millis(4000 * 1000 * 3 / 4 / self.rate).min(Duration::from_secs(4))
     }
@@ -83,14 +83,14 @@ pub struct Stage {
     guest: Option<Guest>,
     bench: Bench,
     reach: Reach,
-    /// Recordings are written to memory, and saved by [`keep`]: writing out of this machine would disturb
+    /// Whether recordings are written to memory, and saved by [`keep`]: writing them outside this machine would disturb
     /// everything in it.
     pub in_memory: bool,
     /// How the guest's packets and interrupts are transferred.
     pub service: NicService,
     /// Number of the guest's vCPUs.
     pub cpus: u32,
-    /// Recordings do without the guest's agent.
+    /// Whether recordings do without the guest's agent.
     pub without_agent: bool,
     /// The guest's machine name and vsock context ID.
     pub identity: (&'static str, u32),
@@ -236,12 +236,13 @@ impl Stage {
         serde_json::from_str(&output.text).with_context(|| format!("read the JSON of subscribe: {:?}", output.text))
     }
 
-    /// Starts `latpath record` in the hypervisor, with the guest if there is one; returns once it records.
+    /// Starts `latpath record` in the hypervisor, with the guest's agent if there is one; returns once recording has
+    /// begun.
     pub fn record(&mut self, stream: &Stream, words: &str) -> Result<Recording> {
         self.record_spec(&stream.spec(), stream.window(), words)
     }
 
-    /// Like [`Stage::record`], for any stream in the form that `--stream` takes.
+    /// Like [`Stage::record`], for any stream in the format of `--stream`.
     pub fn record_spec(&mut self, stream: &str, window: Duration, words: &str) -> Result<Recording> {
         let run = match self.in_memory {
             true => self.bench.lab.folder().join(kept("run").file_name().context("a name for the run")?),
@@ -258,7 +259,7 @@ impl Stage {
         let words = format!("record --stream {stream} {machine} --window {window}ms {words} -o {}", run.display());
         let mut command = latpath(&words);
         if let Ok(switch) = self.open_vswitch() {
-            // The directory in which latpath queries max-idle and flow-limit.
+            // Directory of the daemon's control socket, through which latpath queries max-idle and flow-limit.
             command.env("OVS_RUNDIR", switch.folder());
         }
         let mut process = self.start_command(&self.path().hypervisor, command)?;
@@ -284,7 +285,7 @@ impl Stage {
         self.start(&self.path().publisher, &words)
     }
 
-    /// Publishes the stream to its end; returns the publisher's report.
+    /// Publishes the whole stream; returns the publisher's report.
     pub fn publish(&self, stream: &Stream) -> Result<PublishDocument> {
         let limit = Duration::from_secs(2 * stream.frames / stream.rate) + PATIENCE;
         self.start_publishing(stream)?.finish(limit).map_err(plain)?.json().map_err(plain)
@@ -298,7 +299,8 @@ impl Stage {
             latpath_testkit::waits::fault_for(quiet);
             let now = self.path().hypervisor.counters()?;
             if now == last || Instant::now() >= limit {
-                // No counter on this side covers the time from the device to the application.
+                // The hypervisor has no counter of packets between the guest's device and its application, so wait once
+                // more.
                 latpath_testkit::waits::fault_for(quiet);
                 return Ok(());
             }
@@ -321,7 +323,7 @@ impl Stage {
     }
 }
 
-/// The guest's vsock context ID, and the port on which its agent listens.
+/// The guest's vsock context ID, and ([`PORT`]) the port on which its agent listens.
 pub const CID: u32 = 42;
 pub const PORT: u32 = 7400;
 
@@ -331,7 +333,7 @@ pub struct Recording {
     run: PathBuf,
 }
 
-/// Copies a recording from memory to the directory that outlives this machine.
+/// Copies a recording from memory to the directory that outlives the virtual machine.
 pub fn keep(run: &Path) -> Outcome {
     let ended = Command::new("cp").arg("-r").arg(run).arg("/out").status()?;
     ensure!(ended.success(), "cp -r {} /out: {ended}", run.display());
@@ -344,14 +346,14 @@ impl Recording {
         &self.run
     }
 
-    /// Waits until this number of journeys is on disk. These are final: a sighting that they lack is lost, not
-    /// pending.
+    /// Waits until this number of journeys is on disk. A journey on disk is final: a sighting missing from it is lost,
+    /// not pending.
     pub fn has(&self, journeys: u64) -> Outcome {
         let stored = || Run::open(&self.run).is_ok_and(|run| run.journeys() >= journeys);
         until_within(PATIENCE, &format!("{journeys} journeys are on the disk"), stored).map_err(plain)
     }
 
-    /// Stops the recorder with SIGINT, and reads `latpath report --json`.
+    /// Stops the recorder with SIGINT; returns the output of `latpath report --json`.
     pub fn end(self, stage: &Stage) -> Result<Report> {
         self.process.interrupt();
         let ended = self.process.finish(PATIENCE).map_err(plain)?;
@@ -363,14 +365,14 @@ impl Recording {
     }
 }
 
-/// A new name in the directory that outlives the machine; its contents are kept if the test fails.
+/// A new path in the directory that outlives the machine; its contents are kept if the test fails.
 fn kept(name: &str) -> PathBuf {
     static NAMES: AtomicU32 = AtomicU32::new(1);
     Path::new("/out").join(format!("{}-{}.{name}", process::id(), NAMES.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// Address, as `--machine` takes it, of an agent in a namespace of this kernel, which counts as another machine: its boot
-/// ID differs.
+/// Starts an agent in a namespace of this kernel, and returns its address in the format of `--machine`. The agent
+/// reports another boot ID, and therefore counts as another machine.
 pub fn agent_of_another_machine(space: &Namespace, arguments: &str) -> Result<String> {
     const BOOT_ID: &str = "22222222-3333-4444-5555-666666666666";
     let script = "/tmp/latpath-lab-agent.sh";

@@ -20,18 +20,18 @@ pub struct StampingNics {
 pub struct Truth {
     /// CLOCK_MONOTONIC.
     pub monotonic: i64,
-    /// One shared clock, or one for each NIC.
+    /// Readings of the NICs' clocks: one shared clock, or one for each NIC.
     pub phcs: Vec<i64>,
 }
 
 impl StampingNics {
-    /// Loads the module with `parameters` in the form that insmod takes: `phcs=2 offset_ns=0,5000`.
+    /// Loads the module with `parameters` in insmod's format, e.g. `phcs=2 offset_ns=0,5000`.
     pub fn load(parameters: &str) -> Result<Self> {
         let module = Module::load(OwnModule::StampingNics, parameters)?;
         Ok(Self { linked: Linked::new(NICS)?, module })
     }
 
-    /// Changes a parameter: one value for both NICs, or one each, such as `1,0`.
+    /// Changes a parameter: one value for both NICs, or one for each, e.g. `1,0`.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         self.module.set(parameter, value)
     }

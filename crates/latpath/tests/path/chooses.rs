@@ -53,8 +53,7 @@ fn by_vlan() -> Result<(), Failed> {
         format!("--svid {svid} --vlan 8 --first 100 --count 20"),
         format!("--svid {svid} --first 200 --count 20"),
     ];
-    // Other processes on this machine send too: the svID's first bytes follow the header, the tag and the IEC 61850
-    // headers.
+    // Other processes on this machine send such frames too, so the stream is selected by its svID in addition.
     for (expression, want) in [
         ("ether proto 0x88ba and vlan 7", 20),
         ("vlan and ether proto 0x88ba", 40),
@@ -76,7 +75,7 @@ fn by_payload() -> Result<(), Failed> {
     let both = lengths(&all);
     let (least, most) = (both.iter().min().copied().unwrap_or(0), both.iter().max().copied().unwrap_or(0));
     equal("two lengths", (both.len(), most - least), (20, 5))?;
-    // The same by the length in the frame's own header, and by the packet's length.
+    // Selects the longer frames by the length in their own header, and by the packet's length.
     for expression in [format!("ether[16:2] > {}", least - 14), format!("len = {most}")] {
         let all = follow(&stream, Some(&expression), &publishing)?;
         equal(&expression, lengths(&all), vec![most; 10])?;
@@ -98,7 +97,7 @@ fn on_a_device() -> Result<(), Failed> {
         let reader = reader(&bench, &svid, 5)?;
         let path = start(&bench, &format!("--stream svid:{svid} -i {device} --json"), None)?;
         publish(&bench, &format!("--svid {svid} --count 5"))?;
-        // With `-i`, no packet is picked up at its publisher.
+        // With `-i`, packets are first seen on this device, not at their publisher.
         reader.finish(LIMIT)?.json::<Value>()?;
         let all = found(path)?;
         equal("packets", all.packets.len(), 5)?;

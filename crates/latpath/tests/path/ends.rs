@@ -91,7 +91,7 @@ fn wrong() -> Result<(), Failed> {
     ] {
         let output = latpath(words).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // The right to trace is checked before the streams.
+        // The permission to trace is checked before the streams are, so without it this fault is not reported.
         if words.ends_with("--stream svid:A --stream svid:A") && said.contains("needs root") {
             continue;
         }

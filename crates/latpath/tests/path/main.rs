@@ -31,7 +31,8 @@ fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started
     Ok(started)
 }
 
-/// An application that ends after reading `frames` frames: by then all of them have reached the end of their route.
+/// Starts an application that ends after reading `frames` frames: by then all of them have reached the end of their
+/// route.
 fn reader(bench: &Bench, svid: &str, frames: u32) -> Result<Started, Failed> {
     let words = format!("subscribe -i {APPLICATION} --stream svid:{svid} --count {frames} --json");
     let mut reader = bench.start(bench.application(), latpath(&words))?;
@@ -39,7 +40,7 @@ fn reader(bench: &Bench, svid: &str, frames: u32) -> Result<Started, Failed> {
     Ok(reader)
 }
 
-/// Publishes to the end.
+/// Runs `latpath publish` to completion.
 fn publish(bench: &Bench, words: &str) -> Result<Finished, Failed> {
     let command = latpath(&format!("publish -i {} --json {words}", latpath_lab::PUBLISHER));
     bench.run(&bench.path.publisher, command, LIMIT)

@@ -119,7 +119,7 @@ fn one_path() -> Result<(), Failed> {
 
 fn points() -> Result<(), Failed> {
     let bench = bench()?;
-    // The bridge floods to its newest port first.
+    // The bridge floods to its newest port first, so the copy to the reader is not the first one.
     let beyond = bench.lab.namespace("beyond")?;
     let hypervisor = &bench.path.hypervisor;
     hypervisor.ip(&format!("link add lp-more type veth peer name lp-far netns {}", beyond.name()))?;
@@ -161,12 +161,12 @@ fn points() -> Result<(), Failed> {
 fn drops() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("drops");
-    // It ends when the three packets have no more events.
+    // The search ends when the three packets have no more events.
     let path = start(&bench, &format!("--stream svid:{svid} --count 3 --settle 5s --json"), None)?;
     publish(&bench, &format!("--svid {svid} --count 3 --rate 100"))?;
     let all: PathDocument = path.finish(LIMIT)?.json()?;
     for packet in &all.packets {
-        // No socket receives it: the stack drops it where it was received.
+        // No socket receives the packet, so the stack drops it on the receiving device.
         let steps = &packet.steps;
         let dropped = steps.iter().find(|s| s.name == "skb:kfree_skb" && device(s) == APPLICATION);
         let dropped = dropped.ok_or_else(|| format!("no drop on {APPLICATION} in {steps:?}"))?;

@@ -45,12 +45,12 @@ fn sums(context: &BreachContext) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The thread at this end.
+/// The activity of the thread at this end.
 fn of(context: &BreachContext, role: Role) -> Option<&ThreadActivity> {
     context.threads.iter().find(|thread| thread.role == role)
 }
 
-/// Whether the thread at this end was in a state for most of the time; `state` is the time in it.
+/// Whether the thread at this end was in a state for most of the time; `state` returns the time in that state.
 fn most(context: &BreachContext, role: Role, state: fn(&ThreadActivity) -> i64) -> bool {
     of(context, role).is_some_and(|thread| state(thread) * 2 > context.window_ns)
 }
@@ -76,8 +76,8 @@ fn hog(cpu: usize, time: Duration) -> u32 {
     .expect("it only spins")
 }
 
-/// Stops an emitter that continues after breaches, and finds the intended breach; a busy machine adds others. Checks
-/// all of them.
+/// Stops an emitter that continues after breaches, checks all of its breaches, and returns the intended one: a busy
+/// machine causes others.
 fn found(emitter: Started, is_it: impl Fn(&BreachContext) -> bool) -> Result<BreachContext, Failed> {
     emitter.interrupt();
     let said = emitter.finish(ANSWER_WITHIN)?;
@@ -96,10 +96,10 @@ fn hogged() -> Result<(), Failed> {
     let mut reflector = link.reflect(&format!("--cpu {theirs}"))?;
     let emitter = link.start_emit(&format!("10.77.0.2 --cpu {ours} --threshold 50ms --keep-going"))?;
     reflector.answers(200)?;
-    // A hog between two probes causes no breach.
+    // A hog that runs between two probes causes no breach, so several hogs run.
     let hogs: Vec<u32> = (0..8)
         .map(|_| {
-            // Interval of the faults.
+            // Pause before each hog.
             latpath_testkit::waits::fault_for(Duration::from_millis(100));
             hog(ours, Duration::from_millis(200))
         })
@@ -117,7 +117,7 @@ fn hogged() -> Result<(), Failed> {
 fn stopped() -> Result<(), Failed> {
     let link = Link::new()?;
     let mut reflector = link.reflect("")?;
-    // One at a time, since only the worst of many breaches are reported.
+    // Sends one probe at a time, so that breaches are few: of many, only the worst are reported.
     let emitter = link.start_emit("10.77.0.2 --threshold 80ms --keep-going")?;
     reflector.answers(200)?;
     for _ in 0..3 {

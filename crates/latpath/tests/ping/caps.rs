@@ -134,8 +134,8 @@ impl Undo for Stamps {
     }
 }
 
-/// The NIC no longer exists: a virtual device does not permit settings that it lacks. It is in another namespace than
-/// the command.
+/// The journal contains the settings of a NIC that no longer exists, in another namespace than the command's. An
+/// existing virtual device cannot be used, since it does not permit settings that it lacks.
 fn left() -> Result<(), Failed> {
     let space = Space::new("left")?;
     let subject = format!("{}-999", space.inode());

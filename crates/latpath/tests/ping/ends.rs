@@ -145,7 +145,7 @@ fn reflector_limits() -> Result<(), Failed> {
     is("the numbers of the extremes", kernel.max_sequence.max(kernel.min_sequence).is_some_and(|n| n < 200))?;
     let drawn: u64 = times.histogram.iter().map(|bucket| bucket.count).sum();
     equal("drawn", drawn + times.overflown, 200)?;
-    // The driver's stamp ends the kernel's time, so that it is never shorter than the application's.
+    // The kernel's time ends with the driver's stamp, so it is never shorter than the application's.
     is("the outer time", kernel.mean_ns >= app.mean_ns)
 }
 
@@ -160,7 +160,7 @@ fn killed() -> Result<(), Failed> {
         left.push((emitter, link));
     }
     for (emitter, _link) in left {
-        // By itself: the test does not stop it.
+        // The emitter ends by itself: the test does not stop it.
         let said = emitter.finish(ANSWER_WITHIN)?;
         equal("exit code", said.code, Some(1))?;
         let session = said.session()?;
@@ -200,7 +200,8 @@ fn later() -> Result<(), Failed> {
     let link = Link::of_ipv4()?;
     let before = link.there.counters_of("lpr")?.tx_packets;
     let emitter = link.start_emit("10.77.0.2 --count 20")?;
-    // The kernel at the other end reports the port as unreachable; the address has been resolved before.
+    // The first packet from the other end is its kernel's report that the port is unreachable, since the address has
+    // already been resolved.
     let mut refused = || link.there.counters_of("lpr").is_ok_and(|now| now.tx_packets > before);
     until("the emitter learns that nobody listens", &mut refused)?;
     let _reflector = link.reflect("")?;

@@ -15,7 +15,8 @@ pub fn tests() -> Vec<Trial> {
 /// Keys of objects by the object's path; "" is the root.
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
-/// The keys in the first columns of a section's tables. The paths that a table describes precede it.
+/// Returns the keys in the first columns of a section's tables, by path. The heading above a table names the paths that
+/// the table describes.
 fn described(title: &str) -> Result<Keys, Failed> {
     let docs = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md"))?;
     let (_, section) = docs.split_once(&format!("## `{title}`\n")).ok_or_else(|| format!("no section {title}"))?;
@@ -37,7 +38,7 @@ fn described(title: &str) -> Result<Keys, Failed> {
 fn printed(value: &Value, at: &str, into: &mut Keys) {
     match value {
         Value::Object(all) => {
-            // Paths are within a session.
+            // Paths are relative to the session.
             let within = at.strip_prefix("sessions[].").unwrap_or(at);
             into.entry(within.into()).or_default().extend(all.keys().cloned());
             for (key, value) in all {
@@ -49,7 +50,8 @@ fn printed(value: &Value, at: &str, into: &mut Keys) {
     }
 }
 
-/// Checks the output of a command, whose type is `T`; `schema`: the command in `latpath schema`.
+/// Checks the output of a command, which is of type `T`, against the section `title` of the docs and against `latpath
+/// schema SCHEMA`.
 fn agree<T: Serialize + DeserializeOwned>(
     (title, schema): (&str, &str),
     text: &str,
@@ -74,7 +76,7 @@ fn agree<T: Serialize + DeserializeOwned>(
     is("there are keys", keys.len() > 2)
 }
 
-/// The same objects within a cell of a sweep; its times have no numbers of probes.
+/// The keys of the same objects within a cell of a sweep, whose times lack the probes' sequence numbers.
 fn within_cells(emitted: &Keys) -> Keys {
     let mut all: Keys = emitted.iter().map(|(path, keys)| (format!("cells[].{path}"), keys.clone())).collect();
     if let Some(keys) = all.get_mut("cells[].round_trip") {

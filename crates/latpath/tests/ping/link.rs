@@ -41,7 +41,7 @@ pub struct Link {
     pub there: Namespace,
 }
 
-/// A flag and its value in double quotes.
+/// Splits a flag and its value in double quotes into two arguments.
 fn unquoted(text: &str) -> Vec<String> {
     text.splitn(2, ' ').map(|word| word.trim_matches('"').to_owned()).collect()
 }
@@ -50,12 +50,13 @@ fn unquoted(text: &str) -> Vec<String> {
 pub struct Reflector(pub Started);
 
 impl Link {
-    /// Addresses: 10.77.0.1, fd77::1 and fe80::77:1 here; .2, ::2 and :2 there, and 10.77.0.3.
+    /// Creates the link. Addresses `here`: 10.77.0.1, fd77::1 and fe80::77:1; `there`: 10.77.0.2, fd77::2, fe80::77:2,
+    /// and 10.77.0.3.
     pub fn new() -> Result<Self, Failed> {
         Self::with(true)
     }
 
-    /// Without IPv6: the only packets are those of the test, and ARP.
+    /// Like [`Link::new`] without IPv6, so that the only packets are those of the test and ARP.
     pub fn of_ipv4() -> Result<Self, Failed> {
         Self::with(false)
     }
@@ -94,7 +95,7 @@ impl Link {
         Ok(Reflector(started))
     }
 
-    /// Like [`Link::reflect`], with further words that are quoted as for a shell.
+    /// Like [`Link::reflect`], with a further flag whose value is in double quotes.
     pub fn reflect_words(&self, words: &str, quoted: &str) -> Result<Reflector, Failed> {
         let mut command = latpath(&format!("ping reflect --json {words}"));
         command.args(unquoted(quoted));
@@ -103,7 +104,7 @@ impl Link {
         Ok(Reflector(started))
     }
 
-    /// Starts an emitter at this end with JSON output, with further words that are quoted as for a shell.
+    /// Starts an emitter at this end with JSON output, with a further flag whose value is in double quotes.
     pub fn start_words(&self, words: &str, quoted: &str) -> Result<Started, Failed> {
         let mut command = latpath(&format!("ping emit --json {words} --lost-after 10s --timeout 60s"));
         command.args(unquoted(quoted));
@@ -153,7 +154,7 @@ fn shown(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
-/// Bytes queued at a reflector's socket, as the kernel counts its buffers.
+/// Bytes queued at a reflector's socket, according to the kernel, which counts whole buffers.
 fn waits_at(pid: u32) -> u64 {
     let port = format!(":{:04X}", latpath_ping::udp::PORT);
     let both = shown(pid, "net/udp") + &shown(pid, "net/udp6");
@@ -165,7 +166,8 @@ fn waits_at(pid: u32) -> u64 {
     both.lines().filter_map(queue).sum()
 }
 
-/// Messages that an emitter has tried to send, successfully or not, by the UDP and IP counters of its namespace.
+/// Messages that an emitter has tried to send, successfully or not, according to the UDP and IP counters of its
+/// namespace.
 fn tried(emitter: &Started) -> u64 {
     let all = shown(emitter.pid(), "net/snmp");
     let lines: Vec<Vec<&str>> = all.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -179,8 +181,8 @@ fn tried(emitter: &Started) -> u64 {
 }
 
 impl Reflector {
-    /// Waits until the reflector has sent `frames` more frames. Nearly all of them are answers: about 20 are welcomes,
-    /// and one for each 100 ms in which an emitter hears nothing.
+    /// Waits until the reflector has sent `frames` more frames. Nearly all of them are answers; the others are about 20
+    /// welcomes, plus one for each 100 ms in which an emitter receives nothing.
     pub fn answers(&mut self, frames: u64) -> Result<(), Failed> {
         let pid = self.0.pid();
         let before = sent(pid, "lpr");
@@ -262,7 +264,7 @@ pub fn adds_up(session: &SessionDocument) -> Result<(), Failed> {
         let parts: Option<i64> = worst.segments_ns.iter().copied().sum();
         equal("parts of one of the worst", parts.unwrap_or(worst.round_trip_ns), worst.round_trip_ns)?;
     }
-    // Means are rounded, and a part with a missing stamp lacks the transaction.
+    // The means are rounded; with incomplete transactions, parts would have different counts.
     if counts.incomplete == 0 && counts.answered > 0 {
         let sum: i64 = report.segments.iter().map(|s| s.times.mean_ns).sum();
         let off = (sum - report.round_trip.mean_ns).abs();
@@ -272,11 +274,12 @@ pub fn adds_up(session: &SessionDocument) -> Result<(), Failed> {
     equal("histogram", histogram + report.overflown, counts.answered)
 }
 
-/// Each step waits for its condition, so the test does not depend on the machine's speed.
+/// Takes the link down at one end. Each step waits for its condition, so the test does not depend on the machine's
+/// speed.
 fn pulled(here: bool) -> Result<(), Failed> {
     let link = Link::of_ipv4()?;
-    // Otherwise probes that wait for the reflector's address would be sent once the link is up, and not be lost. This
-    // way all but one are dropped.
+    // Let the kernel queue at most one probe while it resolves the reflector's address. Otherwise the queued probes
+    // would be sent once the link is up again, and would not be lost.
     link.here.inside(|| fs::write("/proc/sys/net/ipv4/neigh/lpe/unres_qlen_bytes", "0"))??;
     let mut reflector = link.reflect("")?;
     let (space, device) = if here { (&link.here, "lpe") } else { (&link.there, "lpr") };
@@ -302,10 +305,10 @@ fn pulled(here: bool) -> Result<(), Failed> {
     equal("ended", session.ended, SessionEnd::Stopped)
 }
 
-/// tc options that drop exactly the probes whose number ends in the bits 00111.
+/// tc options that drop exactly the probes whose sequence number ends in the bits 00111.
 const DROPS: [&str; 2] = [
     "protocol ip u32 match ip protocol 17 0xff match ip dport 6185 0xffff match u8 0 0xff at 31 match u8 7 0x1f at 43 action drop",
-    // The same for kernels without actions: each line is an instruction of classic BPF.
+    // The same for kernels without actions; each group of four numbers is an instruction of classic BPF.
     "protocol ip bpf direct-action bytecode 13,40 0 0 12,21 0 9 2048,48 0 0 23,21 0 7 17,40 0 0 36,21 0 5 6185,\
      48 0 0 45,21 0 3 0,48 0 0 57,84 0 0 31,21 1 0 7,6 0 0 4294967295,6 0 0 2",
 ];

@@ -29,7 +29,8 @@ fn tcpdump(link: &Link, space: &Namespace, device: &str) -> Result<(Started, Pat
     let mut command = Command::new("tcpdump");
     command
         .args(["-i", device, "-n", "-U", "--immediate-mode", "--time-stamp-precision=nano"])
-        // Room for 8192 packets, to cover any time in which tcpdump does not run: each takes the space of the longest.
+        // A buffer for 8192 packets, each of which takes the snapshot length, so that none is lost while tcpdump does
+        // not run.
         .args(["-B", "16384", "-s", "2048", "-w"])
         .arg(&file);
     command.args(["udp", "and", "port", "6185"]);
@@ -53,7 +54,7 @@ fn caught(tcpdump: Started, file: &Path, count: usize) -> Result<Seen, Failed> {
     Ok(seen)
 }
 
-/// Times of probes and answers by sequence number, in CLOCK_REALTIME; and numbers of other messages.
+/// Times of probes and answers by sequence number, in CLOCK_REALTIME, and the counts of other messages.
 #[derive(Default)]
 struct Seen {
     probes: HashMap<u64, i64>,
@@ -66,7 +67,7 @@ fn seen(file: &Path) -> Result<Seen, Failed> {
     let (mut reader, mut seen) = (PcapReader::new(File::open(file)?)?, Seen::default());
     while let Some(packet) = reader.next_packet() {
         let packet = packet?;
-        // Ethernet, IPv4 without options, UDP.
+        // Skips the Ethernet header, the IPv4 header without options, and the UDP header.
         let message = packet.data.get(42..).ok_or("a packet is too short")?;
         let sequence = u64::from_be_bytes(message[8..16].try_into()?);
         let time = packet.timestamp.as_nanos() as i64;
@@ -121,8 +122,8 @@ fn times() -> Result<(), Failed> {
         let number = *sequence as u64;
         let [left, back] = [here.probes[&number], here.answers[&number]];
         let [came, left_there] = [there.probes[&number], there.answers[&number]];
-        // tcpdump sees a packet before the driver does, or when the kernel receives it. All differences are within one
-        // clock; stamps of CLOCK_REALTIME may be off by the error of their conversion.
+        // tcpdump sees an outgoing packet before the driver does, and an incoming one when the kernel receives it. All
+        // differences are within one clock; stamps of CLOCK_REALTIME may be off by the error of their conversion.
         let slack = 1_000;
         let left_at = left - ahead;
         let fits = [
@@ -189,7 +190,7 @@ fn counted(space: &Namespace, device: &str) -> Result<[u64; 4], Failed> {
 fn counters() -> Result<(), Failed> {
     let link = Link::of_ipv4()?;
     let _reflector = link.reflect("")?;
-    // Addresses are resolved by packets of their own.
+    // Resolves the address beforehand, which takes packets of its own.
     link.emit("10.77.0.2 --count 1")?.session()?;
     let count = || Ok::<_, Failed>([counted(&link.here, "lpe")?, counted(&link.there, "lpr")?]);
     let before = count()?;

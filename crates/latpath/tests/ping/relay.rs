@@ -26,18 +26,19 @@ enum Fate {
     Passes,
     Lost,
     Twice,
-    /// The next message passes first.
+    /// Forwarded after the next message.
     Overtaken,
-    /// Arrives after the emitter has given it up.
+    /// Forwarded after the emitter has given up on it.
     Delayed,
-    /// A foreign message follows it.
+    /// Followed by a foreign message.
     Followed,
 }
 
 const SEED: u64 = 61_850;
-/// Longer than a busy machine delays a message.
+/// Timeout after which a message counts as lost; longer than any delay on a busy machine.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// Some messages with numbers below this are delayed; the run continues until the last of them has been given up.
+/// Sequence number below which some messages are delayed; the run continues until the emitter has given up on the last
+/// of them.
 const FIRST: u64 = 1000;
 
 /// The fate of a number in one direction: 1 % each are dropped, duplicated, overtaken, or followed by a foreign
@@ -61,7 +62,7 @@ fn fate(sequence: u64, there: bool) -> Fate {
 #[derive(Default)]
 struct Book {
     got: u64,
-    /// Numbers passed on, in order, without delayed ones.
+    /// Sequence numbers forwarded, in order, without those of delayed messages.
     passed: Vec<u64>,
     lost: u64,
     delayed: u64,
@@ -77,7 +78,7 @@ struct Shared {
     /// Send times of the newest probe and of the one before it, by the emitter's clock.
     newest: AtomicI64,
     before: AtomicI64,
-    /// The highest number whose answer has arrived, and the number of messages still delayed.
+    /// The highest sequence number whose answer has arrived, and the number of messages still delayed.
     answered: AtomicU64,
     delayed: AtomicU64,
 }
@@ -89,7 +90,7 @@ struct Direction {
     shared: Arc<Shared>,
     book: Book,
     overtaken: Option<Vec<u8>>,
-    /// Delayed answers, each with the send time of the newest probe seen by then.
+    /// Delayed answers, each with the send time of the newest probe at that moment.
     delayed: Vec<(i64, Vec<u8>)>,
 }
 
@@ -107,7 +108,8 @@ impl Direction {
                 }
                 self.take(&buffer[..len]);
             }
-            // After each probe the emitter gives up older ones; it has done so by the time it sends the next probe.
+            // After each probe, the emitter gives up on older ones. It has certainly done so for the probe before the
+            // newest.
             let given_up = shared.before.load(Ordering::Relaxed) - LOST_AFTER.as_nanos() as i64;
             let due: Vec<_> = self.delayed.extract_if(.., |(at, _)| *at < given_up).collect();
             due.iter().for_each(|(_, message)| self.send(message));
@@ -131,8 +133,8 @@ impl Direction {
     }
 
     fn take(&mut self, message: &[u8]) {
-        // Probes are of kind 0, answers of kind 1. Other messages are passed on and overtake nothing: the last message
-        // is one of them.
+        // Probes are of kind 0, answers of kind 1. Other messages are forwarded after any message that waits to be
+        // overtaken: the last message of a run is one of them.
         if message.len() != 96 || message[3] > 1 {
             if let Some(before) = self.overtaken.take() {
                 self.pass(&before);
@@ -214,10 +216,10 @@ fn relayed() -> Result<(), Failed> {
         Ok(thread::spawn(move || direction.run()))
     };
     let directions = [start(&front, &back, true)?, start(&back, &front, false)?];
-    // At this rate the emitter keeps more than 13 s of its probes.
+    // At this rate the emitter remembers its probes for more than 13 s.
     let emitter = link.start_emit(&format!("10.77.0.2:7000 --rate 300 --lost-after {}s", LOST_AFTER.as_secs()))?;
     let come = until("what was delayed comes", || {
-        // No message is overtaken by this many others.
+        // A message is overtaken by fewer than 100 others.
         shared.answered.load(Ordering::Relaxed) > FIRST + 100 && shared.delayed.load(Ordering::Relaxed) == 0
     });
     emitter.interrupt();

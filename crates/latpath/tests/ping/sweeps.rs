@@ -68,7 +68,7 @@ fn refused() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Locked memory of a process, by the kernel's account, KiB.
+/// Locked memory of a process according to the kernel, KiB.
 fn locked_kib(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("VmLck:"))?.split_whitespace().next()?.parse().ok()
@@ -79,7 +79,7 @@ fn locked() -> Result<(), Failed> {
     let mut reflector = link.reflect("")?;
     let emitter = link.start_emit("10.77.0.2 --rate 100")?;
     reflector.answers(50)?;
-    // More than the program's own text and data: all of its memory.
+    // More than the program's own text and data, so all of its memory is locked.
     for pid in [emitter.pid(), reflector.0.pid()] {
         is("its memory is locked", locked_kib(pid) > Some(4096))?;
     }
@@ -88,7 +88,7 @@ fn locked() -> Result<(), Failed> {
     equal("nothing to note", notes, Vec::new())
 }
 
-/// A command that writes its variables to a file, once.
+/// Option whose command writes its environment variables to a file, unless the file already exists.
 fn keeps(file: &Path) -> String {
     let file = file.display();
     format!("--on-spike \"sh -c 'test -e {file} || env > {file}'\"")

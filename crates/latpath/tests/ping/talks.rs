@@ -180,7 +180,7 @@ fn text() -> Result<(), Failed> {
     ] {
         is(&format!("{part:?} in {}", said.stdout), said.stdout.contains(part))?;
     }
-    // Of 200 round trips none exceeds p99.9.
+    // No time of 200 round trips exceeds p99.9, so that percentile and higher ones are unknown.
     let cells = |name: &str| -> Vec<&str> {
         let line = said.stdout.lines().find(|line| line.contains(name)).unwrap_or_default();
         line.trim_start().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()

@@ -52,7 +52,7 @@ impl Drop for Agent {
     }
 }
 
-/// Sleeps a few times; returns the TID and the times of begin and end.
+/// Runs a thread that sleeps a few times; returns its TID and the times of its begin and end.
 fn naps() -> (u32, Ns, Ns) {
     let thread = std::thread::Builder::new().name("lp-naps".into()).spawn(|| {
         let from = monotonic();
@@ -99,7 +99,7 @@ fn shows() -> Result<(), Failed> {
 fn killed() -> Result<(), Failed> {
     let mut agent = Agent::start()?;
     let mut machine = agent.machine()?;
-    // The stopped agent has a request to answer, however late it is killed.
+    // A stopped agent cannot answer the request before it is killed.
     kill(Pid::from_raw(agent.process.id() as i32), Signal::SIGSTOP)?;
     let now = monotonic();
     let id = machine.request_window(now, now + 500_000_000);

@@ -20,7 +20,8 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// Why programs cannot read beyond a packet's linear part: a kernel before 6.11 whose pages they cannot locate.
+/// Returns why programs cannot read beyond a packet's linear part, if so: before Linux 6.11, they cannot locate its
+/// pages on every kernel.
 fn no_pages() -> Lack {
     let release = latpath_linux::proc::kernel_release();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
@@ -139,7 +140,7 @@ fn senders() -> Result<(), Failed> {
     equal("notes of senders", probe.notes().iter().filter(|note| note.contains("senders of")).count(), 0)
 }
 
-/// Like at an access port: the same packets, with their VLAN tag and without it.
+/// The same packets with and without their VLAN tag, as at an access port.
 fn tag_taken_off() -> Result<(), Failed> {
     let bench = bench()?;
     let name = own("access");
@@ -149,7 +150,8 @@ fn tag_taken_off() -> Result<(), Failed> {
     let said = note.starts_with(&format!("{stream}: ")) && note.contains(&format!("name the stream svid:{name} to"));
     equal(&note, said && note.contains("lp-pub"), true)?;
     drop(probe);
-    // Another publisher's frames with this name, in a VLAN of their own and with other numbers, are no change.
+    // Frames of another publisher with this name, in a VLAN of their own and with other counter values, do not count as
+    // a change.
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![stream]))?;
     let others: Vec<_> =
         (0..20).flat_map(|n| [bytes(&tagged(frame(&name, n), 7)), bytes(&tagged(frame(&name, 2000 + n), 8))]).collect();

@@ -44,7 +44,7 @@ fn recognises() -> Result<(), Failed> {
     let program = env!("CARGO_BIN_EXE_latpath").into();
     let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..Default::default() };
     let mut guest = boot(&lab, &path, &plan)?;
-    // A virtual NIC passes on only groups that were joined, unless it is promiscuous.
+    // Unless it is promiscuous, a virtual NIC delivers only multicast groups that have been joined.
     guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
     guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", false, NEVER)?;
     let timeouts = Timeouts { connect: PATIENCE, start: PATIENCE, ..Default::default() };

@@ -18,7 +18,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 const PACKETS: u32 = 50;
 const PORT: u16 = 5000;
 
-/// A device for IP packets, with the addresses of one end of the tunnel.
+/// Opens a tun device with the addresses of one end of the tunnel.
 fn open_tun(space: &Namespace, name: &str, end: u8) -> Result<File, Failed> {
     let file = space.inside(|| latpath_linux::net::open_tun(Path::new("/dev/net/tun"), name, libc::IFF_TUN))??;
     space.ip(&format!("addr add 10.77.0.{end}/24 dev {name}"))?;
@@ -48,7 +48,7 @@ fn without_link() -> Result<(), Failed> {
     let (mut here, mut there) = (open_tun(near, "tun0", 1)?, open_tun(far, "tun1", 2)?);
     let both = streams(&["udp:10.77.0.2:5000,seq=0:4", "udp:[fd77::1]:4000>[fd77::2]:5000,seq=0:4"]);
     let probe = Probe::attach(ProbeOptions::new("host", both))?;
-    // Packets other than UDP are the kernel's own, such as neighbour and router discovery.
+    // Counts only UDP packets: others are the kernel's own, such as neighbour and router discovery.
     let carry = |count: u32| -> std::io::Result<()> {
         let (mut packet, mut carried) = ([0; 2048], 0);
         while carried < count {
@@ -88,7 +88,7 @@ fn fragments() -> Result<(), Failed> {
     for (space, device, end) in [(near, "lp-pub", 1), (far, "lp-app", 2)] {
         space.ip(&format!("addr add 10.78.0.{end}/24 dev {device}"))?;
     }
-    // With a static neighbour entry, no packet waits for another.
+    // With a static neighbour entry, no packet waits for address resolution.
     let link = far.ip("-br link show lp-app")?;
     let mac = String::from_utf8_lossy(&link).split_whitespace().nth(2).map(str::to_owned).ok_or("no MAC")?;
     near.ip(&format!("neigh replace 10.78.0.2 lladdr {mac} dev lp-pub nud permanent"))?;

@@ -14,13 +14,13 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     ]
 }
 
-/// Tests whose sender must get its CPU.
+/// Tests that run alone, because their sender must get CPU time.
 pub fn alone(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![trial("live_joins_across_wraps_and_counts_every_segment", needs, wraps)]
 }
 
 pub fn options(stream: &str) -> Options {
-    // The maximum: a busy machine may keep a packet from its next point for long.
+    // The maximum, since on a busy machine a packet may take long to reach its next point.
     Options { window: 4_000_000_000, ..Options::new(vec![StreamSpec::svid(stream)]) }
 }
 
@@ -65,7 +65,8 @@ fn rounds() -> Result<Summary, Failed> {
 }
 
 fn wraps() -> Result<(), Failed> {
-    // A sender that gets no CPU for longer than a round looks like one whose rounds were lost.
+    // A sender that gets no CPU for longer than a round looks like one whose rounds were lost, so the test is then
+    // repeated.
     let mut summary = rounds()?;
     for _ in 0..2 {
         if summary.streams[0].never_seen > 0 {

@@ -59,8 +59,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// The (stream, key) pairs seen at each point, in order. A bench has each device once; whether latpath adds the
-    /// namespace to its name depends on other namespaces of this machine with a similar device.
+    /// The (stream, key) pairs seen at each point, in order. Names omit the namespace: device names are unique within a
+    /// bench, but latpath appends the namespace if this machine has a similar device in another one.
     fn keys(&self) -> BTreeMap<String, Vec<(u16, u32)>> {
         let mut keys = BTreeMap::<_, Vec<_>>::new();
         for s in &self.sightings {
@@ -104,7 +104,7 @@ fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result
     seen(bench, probe, |seen| seen.at(LINE[3]).len() >= seen.at(LINE[0]).len())
 }
 
-/// The probe's results in the bench, once `enough` accepts them or the time limit has passed.
+/// Returns the probe's results in the bench's namespaces, once `enough` accepts them or the time limit has passed.
 fn seen(bench: &Bench, mut probe: Probe, enough: impl Fn(&Seen) -> bool) -> Result<Seen, Failed> {
     let spaces = spaces(bench)?;
     let mut seen = Seen { sightings: Vec::new(), points: Vec::new(), counters: Counters::default() };
@@ -154,10 +154,10 @@ fn bytes(spec: &FrameSpec) -> Vec<u8> {
     spec.build().expect("a frame that can be built")
 }
 
-/// Points that every packet of the bench passes.
+/// Points that every packet of the bench passes through.
 const LINE: [&str; 4] = ["host/tx@lp-pub", "host/nic-rx@nic0", "host/tx@veth0", "host/nic-rx@lp-app"];
 
-/// Fails unless every point of the route saw exactly these pairs, and no other point more.
+/// Fails unless every point of the route saw exactly these pairs, and no other point saw a pair too often.
 fn expect_everywhere(seen: &Seen, want: &[(u16, u32)]) -> Result<(), Failed> {
     for point in LINE {
         let got = seen.at(point);
@@ -173,7 +173,8 @@ fn expect_everywhere(seen: &Seen, want: &[(u16, u32)]) -> Result<(), Failed> {
             .into());
         }
     }
-    // No other point counts a packet twice. Several threads with one name may read it, and a bridge drops copies.
+    // No other point may count a packet twice, except points named by a thread, since several threads with one name may
+    // read it, and drop points, since a bridge drops copies.
     for (point, got) in seen.keys() {
         let kind = point.parse::<Point>()?.kind;
         let times = |all: &[(u16, u32)], one: &(u16, u32)| all.iter().filter(|other| *other == one).count();

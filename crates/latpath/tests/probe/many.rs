@@ -120,7 +120,7 @@ fn send_at_once(bench: &Bench, frames: [Vec<u8>; 2]) -> Result<(), Failed> {
     let ready = AtomicUsize::new(0);
     let send = |cpu: usize, frame: &[u8]| -> Result<bool, String> {
         let mut set = CpuSet::new();
-        // With a single CPU there is no race.
+        // Fails with a single CPU, on which there is no race anyway.
         let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
         let socket = PacketSocket::open(PUBLISHER, Listen::No).map_err(|e| e.to_string());
         ready.fetch_add(1, Ordering::SeqCst);
@@ -140,7 +140,8 @@ fn send_at_once(bench: &Bench, frames: [Vec<u8>; 2]) -> Result<(), Failed> {
 }
 
 fn at_once() -> Result<(), Failed> {
-    // Each pair has a point at both ends, and a drop. Unlike a tap, a pair has a queue on every CPU.
+    // Each veth pair has a point at each end, and a drop point. Unlike a tap, it has a queue on every CPU, so two CPUs
+    // can add its points at once.
     const PAIRS: usize = 110;
     let bench = bench()?;
     let mut lines = String::new();
@@ -169,7 +170,7 @@ fn at_once() -> Result<(), Failed> {
     })
 }
 
-/// The figures of some flooded frames.
+/// Follows some flooded frames at the chosen points; returns their figures.
 fn follow(bench: &Bench, chosen: &[&str]) -> Result<Summary, Failed> {
     let stream = own("run");
     let mut options = options(&stream);

@@ -92,7 +92,7 @@ fn renamed() -> Result<(), Failed> {
         }
         Ok(())
     })??;
-    // A device that appears after all these names.
+    // A device that appears after all these names must still get a point.
     bench.path.hypervisor.inside(|| {
         ip("link add late0 type veth peer name late1");
         ip("link set late1 up");
@@ -149,7 +149,7 @@ fn made_again() -> Result<(), Failed> {
     let stream = own("again");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
-    // More devices than the table has entries if none were released; the programs take two seconds for that.
+    // More devices than the table would have entries for if none were released, which takes the programs two seconds.
     let begin = latpath_linux::monotonic();
     for n in 0..120 {
         if n == 60 {
@@ -187,7 +187,7 @@ fn in_a_new_namespace<T: Send>(call: impl FnOnce(u32) -> T + Send) -> Result<T, 
     Ok(called?)
 }
 
-/// Sends a frame from a device of this namespace whose ifindex earlier devices also had.
+/// Creates a device in this namespace with an ifindex that earlier devices also had, and sends a frame from it.
 fn send_from(device: &str, frame: &[u8]) {
     ip(&format!("link add {device} index 77 type veth peer name peer"));
     ip("link set peer up");
@@ -205,7 +205,8 @@ fn same_number() -> Result<(), Failed> {
         send_from("old0", &frame);
         number
     })?;
-    // The kernel assigns the lowest free number, which this soon is, unless another process takes it.
+    // The kernel assigns the lowest free inode number, which will soon be this one again, unless another process takes
+    // it.
     let taken = until("the number is given again", || {
         let again = in_a_new_namespace(|again| {
             (again == number).then(|| send_from("new0", &frame));

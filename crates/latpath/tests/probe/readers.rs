@@ -18,7 +18,7 @@ const ALL_PROTOCOLS: u16 = 3;
 const SV: u16 = 0x88ba;
 const FRAMES: u16 = 40;
 
-/// A packet socket on a device for packets of this protocol; 0 for none.
+/// Opens a packet socket on a device for packets of this protocol; with protocol 0 it receives none.
 pub fn packet_socket(device: &str, protocol: u16) -> OwnedFd {
     let name = CString::new(device).expect("a name without NUL");
     // SAFETY: plain system calls; the descriptor is checked and owned from then on, the address is complete.
@@ -35,7 +35,7 @@ pub fn packet_socket(device: &str, protocol: u16) -> OwnedFd {
     }
 }
 
-/// Names this thread as the reader's point expects.
+/// Sets this thread's name, from which the reader's point gets its name.
 pub fn call_me(name: &str) {
     let name = CString::new(name).expect("a name without NUL");
     // SAFETY: the name ends with NUL.

@@ -32,12 +32,13 @@ fn counts_its_work() -> Lack {
     (numbers < vec![5, 16]).then(|| format!("needs Linux 5.16, which says {WORK}"))
 }
 
-/// The verifier's work is most of the CPU time of a start. It multiplies if a part of a program is not a function.
+/// Limits the work of the verifier, which is most of the CPU time at start-up. The work multiplies if a part of a
+/// program is not a separate function.
 fn little_work() -> Result<(), Failed> {
     let of_each_kind = ProtocolId::ALL.iter().map(|protocol| protocol.info().example);
     let streams = of_each_kind.map(str::parse).collect::<Result<_, _>>()?;
     let _probe = Probe::attach(ProbeOptions::new("here", streams))?;
-    // Other tests that run at the same time load the same programs.
+    // Other tests may load the same programs at the same time; the maximum stays the same.
     let texts = fs::read_dir("/proc/self/fdinfo")?.flatten().filter_map(|f| fs::read_to_string(f.path()).ok());
     let work = |text: String| text.lines().find_map(|l| l.strip_prefix(WORK)?.trim().parse::<u32>().ok());
     let work: Vec<u32> = texts.filter_map(work).collect();
@@ -51,7 +52,7 @@ fn little_work() -> Result<(), Failed> {
 
 fn every_length() -> Result<(), Failed> {
     let bench = bench()?;
-    // In groups, one svID per length from 1 to 129 bytes.
+    // One svID for each length from 1 to 129 bytes, tested in groups.
     let names: Vec<String> = (1..=129).map(|n| format!("{:-<n$}", n % 10)).collect();
     let mut frames = Vec::new();
     let mut want = Vec::new();

@@ -59,7 +59,7 @@ fn take(mut file: &File, count: usize) -> Result<Vec<Vec<u8>>, String> {
     Ok(taken)
 }
 
-/// The probe's sightings of frames into the device and out of it.
+/// Sends frames into the device and out of it; returns the probe's sightings.
 fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
     let link = FrameLink { dst: Some(to), ..FrameLink::default() };
     let into: Vec<_> = (0..FRAMES).map(|n| bytes(&FrameSpec { link: link.clone(), ..frame("into", n) })).collect();
@@ -156,7 +156,7 @@ fn tap() -> Result<(), Failed> {
     expect_none(&seen, "nic-rx@vnet0")
 }
 
-/// Sends a frame, which the VM reads, and reads the sightings up to then.
+/// Sends a frame, waits until the VM has read it, and drains the sightings up to then.
 fn pass(bench: &Bench, probe: &mut Probe, stream: &str, file: &File) -> Result<(), Failed> {
     let frame = bytes(&frame(stream, 1));
     send(bench, std::slice::from_ref(&frame))?;
@@ -172,8 +172,8 @@ fn at_taps(probe: &mut Probe, netns: u32) -> Vec<(String, u32)> {
     taps.map(|info| (format!("{}@{}", info.point.kind, info.point.device_name()), info.ifindex)).collect()
 }
 
-/// Like libvirt, which gives a VM's tap another name and the same address at each start. An address that the kernel
-/// chose is no sign of the same VM.
+/// Like libvirt, creates a VM's tap at each start with another name and the same MAC address. An address that the
+/// kernel chose does not identify a VM.
 fn tap_returns() -> Result<(), Failed> {
     let bench = bench()?;
     let stream = own("tap-returns");

@@ -8,11 +8,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// More threads than the kernel's table has entries, and than there are PIDs with the default `pid_max`.
+/// Number of threads: more than the kernel's table has entries, and more than there are PIDs with the default
+/// `pid_max`.
 const THREADS: u64 = 40_000;
 
-/// Waits for its FIFO `go`, starts the threads one at a time, each of which makes one call of a kind, and reports to
-/// `done`.
+/// Program that waits for its FIFO `go`, starts the threads one at a time, each of which makes one system call, and
+/// then writes to `done`.
 const POOL: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -86,8 +87,8 @@ pub fn of_threads_that_end() -> Result<(), Failed> {
         calls_of(&profile, "getppid").iter().map(|line| line.count).sum(),
         THREADS,
     )?;
-    // A thread that reuses an ended thread's TID starts with the return from its clone. The call that the ended thread
-    // had begun ends with that thread.
+    // A thread that reuses an ended thread's TID begins with the return from its own clone. This must not count as the
+    // return from the ended thread's last call.
     for call in ["exit", "exit_group"] {
         equal(call, calls_of(&profile, call).len(), 0)?;
     }

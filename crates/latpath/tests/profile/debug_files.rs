@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// elfutils' client library, which latpath loads at run time.
+/// Requires elfutils' client library, which latpath loads at run time.
 pub fn need_debuginfod() -> Lack {
     // SAFETY: the name is a C string; the library does nothing until it is called.
     let library = unsafe { libc::dlopen(c"libdebuginfod.so.1".as_ptr(), libc::RTLD_NOW) };
@@ -37,7 +37,7 @@ enum Answer {
     Error,
 }
 
-/// A server of debug information on the loopback device. It has none for other programs.
+/// A server of the program's debug information on the loopback device. It has no information about other programs.
 struct Server {
     port: u16,
     /// Number of requests for the program's information.
@@ -110,7 +110,7 @@ fn serve(mut stream: TcpStream, path: &str, asked: &AtomicUsize, answer: &Mutex<
                 latpath_testkit::waits::pace(Duration::from_millis(50));
             }
         }
-        // Until the client disconnects.
+        // Sends nothing, and waits until the client disconnects.
         Answer::Nothing => stream.read(&mut bytes).map(drop),
     }
 }
@@ -120,7 +120,7 @@ struct Program {
     folder: TempDir,
     build_id: String,
     debug_file: PathBuf,
-    /// Path of its debug information on a machine.
+    /// Path of the program's debug information below /usr/lib/debug.
     place: String,
     runs: Child,
 }
@@ -138,7 +138,7 @@ impl Program {
         self.folder.path().join(name)
     }
 
-    /// Profiles the program by latpath with these environment variables; returns the profile and the share of the
+    /// Profiles the program with latpath and these environment variables; returns the profile and the share of the
     /// program's time in its function.
     fn profile(&self, variables: &[(&str, &OsStr)]) -> Result<(Profile, f64), Failed> {
         self.profile_by(latpath("profile --duration 500ms --json"), variables)
@@ -195,7 +195,7 @@ pub fn by_a_server() -> Result<(), Failed> {
     let (_, part) = program.profile(&with)?;
     is_named(part)?;
     equal("requests, of what is kept", asked(), 1)?;
-    // Without a cache directory of its own, it uses the user's.
+    // Without `DEBUGINFOD_CACHE_PATH`, latpath uses the user's cache directory.
     let home = program.cache("home");
     server.answers(Answer::File(fs::read(&program.debug_file)?));
     fs::create_dir(&home)?;
@@ -210,14 +210,14 @@ pub fn by_bad_servers() -> Result<(), Failed> {
     let program = Program::start()?;
     let server = Server::start(&program.build_id)?;
     let debug_file = fs::read(&program.debug_file)?;
-    // Information of another program, with this program's build ID.
+    // Debug information with another build ID, as if of another program.
     let mut other = debug_file.clone();
     let id = (0..program.build_id.len() / 2).map(|n| u8::from_str_radix(&program.build_id[2 * n..2 * n + 2], 16));
     let id: Vec<u8> = id.collect::<Result<_, _>>()?;
     let place =
         other.windows(id.len()).position(|bytes| bytes == id).ok_or("no build-id in the debugging information")?;
     other[place] ^= 1;
-    // This program's information, with everything after its header invalid.
+    // Debug information of this program, damaged everywhere after its header.
     let mut damaged = debug_file.clone();
     damaged[0x28..].iter_mut().enumerate().filter(|(n, _)| n % 3 == 0).for_each(|(n, byte)| *byte ^= n as u8);
     let (asked_for_nothing, names_nothing, failed) = ("have no symbols of", "names no function", "failed: ");
@@ -270,7 +270,8 @@ pub fn by_nobody_any_more() -> Result<(), Failed> {
     has_note(&profile, "stripped files were not fetched: you ended it")
 }
 
-/// In its own mount namespace, so that this machine's directory does not change.
+/// Finds debug information on this machine. Runs in its own mount namespace, so that this machine's directory does not
+/// change.
 pub fn on_this_machine() -> Result<(), Failed> {
     let program = Program::start()?;
     let place = Path::new("/usr/lib/debug").join(&program.place);

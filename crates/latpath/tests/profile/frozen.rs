@@ -27,12 +27,12 @@ pub fn need_fuse() -> Lack {
 }
 
 /// A file system with one file, a program that runs forever (include/uapi/linux/fuse.h). It is mounted in its own
-/// namespace, so that no other process encounters it.
+/// namespace, so that no other process accesses it.
 struct FrozenProgram {
     process: Child,
     frozen: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
-    /// Requests read without an answer.
+    /// Number of requests that were read but not answered.
     held: Arc<AtomicU32>,
     server: Option<JoinHandle<()>>,
     _folder: tempfile::TempDir,
@@ -181,7 +181,7 @@ impl Server {
     }
 }
 
-/// The profile completes, and contains the program's time without its functions.
+/// Expects the profile to be complete, with the program's time but without its functions.
 fn is_complete(output: &Output) -> Result<(), Failed> {
     let profile: Profile = json(output)?;
     equal("the program is in the profile", of_process(&profile, NAME) > 0.0, true)?;
@@ -220,7 +220,7 @@ pub fn costs_names_only() -> Result<(), Failed> {
     is_complete(&interrupted(&frozen, latpath("profile --json"))?)
 }
 
-/// An agent delivers its samples and ends.
+/// An agent delivers its samples and ends, even if the file system does not answer.
 pub fn holds_no_agent() -> Result<(), Failed> {
     let frozen = FrozenProgram::start()?;
     let folder = tempfile::tempdir()?;

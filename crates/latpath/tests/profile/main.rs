@@ -44,7 +44,8 @@ fn main() -> ExitCode {
         ),
     ];
     let freezes = || [&compiles()[..], &[frozen::need_fuse()]].concat();
-    // These identify their processes by name, and their loops are busy for a known part of the time.
+    // These tests run alone: they identify their processes by name, and their loops must be busy for a known part of
+    // the time.
     let alone = [
         trial("the_total_is_all_cpus_time_and_busy_loops_are_found", &root(), loops),
         trial("a_file_system_that_does_not_answer_costs_names_and_nothing_else", &freezes(), frozen::costs_names_only),
@@ -77,7 +78,7 @@ fn of_function(profile: &Profile, end: &str) -> f64 {
     functions.map(|function| function.total_ns).sum::<Ns>() as f64
 }
 
-/// The modes add up to the window on all CPUs.
+/// Expects the modes to add up to the window on all CPUs.
 fn adds_up(profile: &Profile) -> Result<(), Failed> {
     let sum = profile.figures.modes.total_ns();
     let all = profile.figures.cpu_count as Ns * profile.window_ns;
@@ -94,7 +95,8 @@ fn within(what: &str, part: f64, truth: f64) -> Result<(), Failed> {
     }
 }
 
-/// Sampled shares scatter where other programs or virtual machines share the CPUs: a wrong share must repeat.
+/// Sampled shares scatter if other programs or virtual machines share the CPUs, so the test fails only if a share is
+/// wrong twice.
 fn loops() -> Result<(), Failed> {
     loops_once().or_else(|why| {
         retried("the_total_is_all_cpus_time_and_busy_loops_are_found", why.message().unwrap_or_default());
@@ -112,7 +114,7 @@ fn loops_once() -> Result<(), Failed> {
     let output = profile.output()?;
     let twenty = twenty.wait_with_output()?;
     let said = String::from_utf8(output.stdout.clone())?;
-    // The command shares the standard output.
+    // The command's output precedes the document on standard output.
     let (line, document) = said.split_once('\n').ok_or("two lines")?;
     let profile = json(&Output { stdout: document.as_bytes().to_vec(), ..output })?;
     adds_up(&profile)?;
@@ -125,7 +127,7 @@ fn loops_once() -> Result<(), Failed> {
     equal("a window as long as its command, or longer", window >= wall, true)?;
     within("busy50", of_process(&profile, "busy50") * 100.0 / window, cpu * 100.0 / window)?;
     within("busy_fifty", of_function(&profile, "busy_fifty") * 100.0 / window, cpu * 100.0 / window)?;
-    // At a steady load, so that its share in this window equals that of its lifetime.
+    // The loop's load is steady, so its share in this window equals that in its lifetime.
     let steady = slow_cpu * 100.0 / slow_wall;
     within("busy20", of_process(&profile, "busy20") * 100.0 / window, steady)?;
     within("busy_twenty", of_function(&profile, "busy_twenty") * 100.0 / window, steady)
@@ -168,7 +170,7 @@ fn files() -> Result<(), Failed> {
         .sum();
     equal("a loop's samples among all", samples > 50 && samples as u64 <= profile.figures.header.samples, true)?;
     equal("the loop's thread", threads.iter().any(|thread| thread["name"] == "busy50"), true)?;
-    // Compared with itself it has no differences.
+    // A profile has no differences from itself.
     let out = path("output");
     let diff = latpath("profile --json --diff").args([&out, &out]).arg("--svg").arg(path("diff")).output()?;
     let moved = json::<Diff>(&diff)?.moved;
@@ -197,7 +199,7 @@ fn perfetto() -> Result<(), Failed> {
     equal(&format!("{of_loop} samples of a loop among {all}"), of_loop > 0 && of_loop <= all, true)
 }
 
-/// An SVG file that loads nothing from elsewhere.
+/// Expects an SVG file to contain this function and to load nothing from elsewhere.
 fn self_contained(svg: &str, function: &str) -> Result<(), Failed> {
     roxmltree::Document::parse(svg)?;
     for elsewhere in
@@ -231,7 +233,7 @@ fn schema() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The study's question: the same function under QEMU's writev, and under vhost's handle_tx.
+/// As in the vhost study, the same function is first found under QEMU's writev, and then under vhost's handle_tx.
 fn moved() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let header = r#"# latpath profile 1 {"window_ns":1000000000,"cpus":"0-1","idle_ns":1500000000}"#;

@@ -85,7 +85,8 @@ fn number(bytes: &[u8], at: usize, length: usize) -> usize {
     bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
 }
 
-/// Offsets of an ELF file's section headers: type at 4, flags at 8, offset at 24, size at 32.
+/// Offsets of an ELF file's section headers. Within a header, the type is at 4, the flags at 8, the offset at 24 and
+/// the size at 32.
 fn sections(bytes: &[u8]) -> impl Iterator<Item = usize> {
     let (table, count) = (number(bytes, 0x28, 8), number(bytes, 0x3c, 2));
     (0..count).map(move |n| table + n * 64)
@@ -153,7 +154,8 @@ pub fn cost_names_only() -> Result<(), Failed> {
         equal(&format!("{name} is in the profile: {notes}"), of_process(&profile, name) > 0.0, true)?;
         Ok(notes)
     };
-    // A size that extends beyond the last address, and a FIFO without a writer.
+    // Symbol files of generated code: one with a size that extends beyond the last address, and a FIFO without a
+    // writer.
     for is_pipe in [false, true] {
         let process = start(jit())?;
         let map = Map(format!("/tmp/perf-{}.map", process.0.id()));
@@ -164,8 +166,8 @@ pub fn cost_names_only() -> Result<(), Failed> {
         std::os::unix::fs::chown(&map.0, Some(NOBODY), None)?;
         profile("jit")?;
     }
-    // Neither symbols in a hole of a full file system nor debug information of a forged length are read to the end: the
-    // page shows the files' names.
+    // Symbols in a hole of a full file system, or debug information of a forged length, may cost only the names of
+    // functions in these files: no note reports that files could not be read.
     let named = |name: &str| {
         let notes = profile(name)?;
         equal(&notes, notes.contains("could not be read"), false)

@@ -28,7 +28,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Joins the namespaces by another veth pair: `first` in that of lpa, `second` in that of lpb.
+    /// Adds another veth pair between the namespaces: `first` in lpa's, `second` in lpb's.
     pub fn add_link(&self, first: &str, second: &str) -> Result<()> {
         let (here, there) = (&self.first, &self.second);
         here.ip(&format!("link add {first} type veth peer name {second} netns {}", there.name()))?;
@@ -128,7 +128,7 @@ pub fn fits_its_schema(command: &str, printed: &Value) -> Result<()> {
     equal(&format!("deviations of {command} --json from its schema"), misfits(&schema, printed), vec![])
 }
 
-/// The document that a command printed. Checks that its type and its schema have all keys.
+/// Parses the document that a command printed; checks that its type and its schema have all of its keys.
 pub fn document<T: Serialize + DeserializeOwned>(command: &str, printed: &Value) -> Result<T> {
     fits_its_schema(command, printed)?;
     let document = T::deserialize(printed)?;
@@ -189,7 +189,7 @@ pub fn shared(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name)
 }
 
-/// Why the shared captures cannot be used, if they cannot.
+/// Returns why the shared captures cannot be used, if so.
 pub fn why_not_shared() -> Option<String> {
     let missing = ["sv-50hz-1stream.pcap", "sv-60hz-8streams-vlan.pcap"].into_iter().find(|f| !shared(f).exists());
     missing.map(|f| format!("../shared/data/{f} is not there"))

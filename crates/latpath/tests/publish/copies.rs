@@ -92,7 +92,7 @@ fn marks_by_tshark(file: &Path, method: &str) -> Result<Vec<Mark>> {
             return Err(format!("fields of tshark: {row:?}").into());
         };
         let [lan, sequence, size, vlan] = [lan, sequence, size, vlan].map(String::clone);
-        // Of several ASDUs, the first one.
+        // Of several ASDUs, the first one's number.
         let number = numbers.concat().split(',').take(1).collect();
         Ok(Mark { lan, sequence, size, vlan, number })
     };

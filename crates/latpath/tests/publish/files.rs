@@ -100,7 +100,7 @@ fn svid_lengths() -> Result<()> {
     let file = dir.path().join("frames.pcap");
     let svids: Vec<String> = [1, 34, 126, 127, 128, 129].into_iter().map(|n| "x".repeat(n)).collect();
     let mut frames = svids.iter().map(|s| one(asdu(s.as_bytes(), 1))).collect::<Result<Vec<_>>>()?;
-    // Two-byte lengths of the whole and of the sequence.
+    // The lengths of the PDU and of its sequence of ASDUs take two bytes each.
     let many = FrameSpec { asdus: vec![asdu(b"MU", 1); 8], ..FrameSpec::default() };
     frames.push(many.build().map_err(|e| e.to_string())?);
     write_pcap(&file, &frames, 250_000)?;
@@ -207,7 +207,7 @@ fn who_and_how() -> Result<()> {
     let frame = |asdu| FrameSpec { asdus: vec![asdu], link: link.clone(), ..FrameSpec::default() }.build();
     let mut frames = Vec::new();
     for n in 0..30 {
-        // Its clock lost synchronisation during the file.
+        // The publisher's clock loses synchronisation during the file.
         let smp_synch = if n < 20 { 2 } else { 0 };
         frames.push(frame(AsduSpec { smp_synch, conf_rev: 7, ..asdu(b"MU01", n) }).map_err(|e| e.to_string())?);
         frames.push(frame(asdu(b"STILL", 7)).map_err(|e| e.to_string())?);
@@ -305,7 +305,7 @@ fn malformed() -> Result<()> {
     write_pcap(&file, &[good.clone(), good[..50].to_vec(), management, good[..13].to_vec()], 250_000)?;
     let found = streams(&file)?;
     equal("frames", found.frames, 4)?;
-    // A frame truncated before its ethertype is not known to belong to a stream, but cannot be read either.
+    // A frame truncated before its ethertype counts as malformed, although it may not belong to any stream.
     equal("malformed", found.malformed, 2)?;
     equal("others", found.other_frames, 1)?;
     equal("good ones", found.streams[0].frames, 1)

@@ -51,8 +51,8 @@ fn frame(svid: &str, smp_cnt: u32) -> Result<Vec<u8>> {
 fn sequence(mode: &[&str]) -> Result<()> {
     let pair = Pair::new()?;
     let file = pair.dir.path().join("in.pcap");
-    // The count wraps, so that its range is known. Two gaps of less than half a wrap follow, and further losses around
-    // the next wrap.
+    // smpCnt wraps first, so that its range is known. Two gaps of less than half a wrap follow, and further losses
+    // around the next wrap.
     let mut counts: Vec<u32> = (3500..4500).chain(6000..6300).collect();
     counts.extend((7700..7990).filter(|n| *n != 7750 && !(7800..7807).contains(n)));
     counts.extend([7990, 7990, 7991, 7993, 7992, 7996, 8003, 8002, 8003, 8004]);
@@ -103,7 +103,8 @@ fn profiles() -> Result<()> {
     for profile in latpath_protocols::sv::Profile::ALL {
         let pair = Pair::new()?;
         let running = listen(&pair, &[])?;
-        // Half of them before the wrap, and so slow that half a wrap takes 4 s, longer than this machine should stall.
+        // Half of the frames come before the wrap. The rate is so low that half a wrap takes 4 s, longer than this
+        // machine should stall.
         let (frames, asdus) = (600, u32::from(profile.asdus));
         let first = profile.samples_per_s - frames / 2 * asdus;
         let rate = profile.samples_per_s / (8 * asdus);
@@ -119,11 +120,12 @@ fn profiles() -> Result<()> {
     Ok(())
 }
 
-/// `flood`: more frames than fit into the socket's buffer, by less than half a wrap.
+/// `flood`: number of frames sent while the subscriber is stopped; more than fit into the socket's buffer, by less than
+/// half a wrap.
 fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     let pair = Pair::new()?;
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
-    // Stopped while it runs; frames before and after show how many are missing in between.
+    // The subscriber is stopped during the flood; the frames before and after it show how many are missing in between.
     pair.publish(&["--count", "100", "--wrap", "65536"])?;
     arrived(&pair, 100)?;
     running.signal(Signal::SIGSTOP);
@@ -131,7 +133,7 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     pair.publish(&["--rate", "max", "--count", &flood.to_string(), "--wrap", "65536", "--first", "100"])?;
     arrived(&pair, 100 + flood)?;
     running.signal(Signal::SIGCONT);
-    // It sleeps when its queue is empty.
+    // The subscriber sleeps when its queue is empty.
     is_in_state(running.pid(), 'S')?;
     pair.publish(&["--count", "100", "--wrap", "65536", "--first", &(100 + flood).to_string()])?;
     arrived(&pair, 200 + flood)?;
@@ -148,7 +150,7 @@ fn stands_still() -> Result<()> {
     // By then the wrap is known; 2 s are two wraps.
     arrived(&pair, 5000)?;
     publisher.signal(Signal::SIGSTOP);
-    // Duration of the fault.
+    // The publisher stands still for this long.
     latpath_testkit::waits::fault_for(Duration::from_secs(2));
     publisher.signal(Signal::SIGCONT);
     publisher.finish(LIMIT)?;

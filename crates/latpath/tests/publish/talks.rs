@@ -90,7 +90,7 @@ fn schedule() -> Result<()> {
         "#,
     )?;
     let running = listen(&pair, &["--send-time", "publish", "--clock", "monotonic", "--clock-error", "1ms"])?;
-    // Two clocks of one machine: the conversion is exact to its error, which --clock-error includes.
+    // Publisher and subscriber use two clocks of one machine; --clock-error includes the error of the conversion.
     let sent = pair
         .latpath("lpa", &["publish", "-i", "lpa", "--json", "--schedule", &file.to_string_lossy(), "--count", "40"])?;
     let sent: PublishDocument = document("publish", &sent.json()?)?;
@@ -112,7 +112,7 @@ fn schedule() -> Result<()> {
     equal("handed over before", talkers(&sent)?[1].advance_ns, 300_000)
 }
 
-/// The frames in each class, all classes together.
+/// Number of frames in all classes together.
 fn classes(slots: &FramesBySlot) -> u64 {
     slots.in_slot + slots.early + slots.late
 }

@@ -11,17 +11,17 @@ pub const TESTS: &[Test] = &[
     ("an answer that subscribe cannot send is refused with what it can", Needs::Root, refused),
 ];
 
-/// Interval and duration of the faults, samples; their currents; the level in steps of 1 mA.
+/// Interval and duration of the faults, in samples; factor by which the currents rise; level, in steps of 1 mA.
 const EVERY: u64 = 240;
 const LASTS: u64 = 80;
 const TIMES: u32 = 5;
 const LEVEL: i32 = 2_000_000;
-/// Samples that are published.
+/// Number of samples published.
 const SAMPLES: u64 = 2000;
 /// Time from the sample to the answer, ns; longer than the interval of the faults.
 const AFTER: i64 = 100_000_000;
 
-/// The first sample of each fault over the level.
+/// The first sample of each fault that exceeds the level.
 fn expected() -> Vec<String> {
     let profile = Profile::ALL[0];
     let fault = Waveform::new(profile.samples_per_s, profile.hz).with_currents(TIMES);

@@ -54,7 +54,7 @@ fn watches() -> Result<(), Failed> {
         }
         return Ok(());
     }
-    // Prints the reason and the next step.
+    // If it cannot run, latpath prints the reason and the next step.
     equal("the exit code", output.status.code(), Some(1))?;
     equal(&said, said.contains("CONFIG_FUNCTION_TRACER") || said.contains("modprobe vhost_net"), true)
 }
@@ -76,7 +76,7 @@ fn premapped() -> Result<(), Failed> {
     let mut guest = boot(&lab, &path, &plan)?;
     let has = guest.expect("grep -c ' virtqueue_add_inbuf_premapped$' /proc/kallsyms", NEVER)?;
     equal("the function in its kernel", has.trim(), "1")?;
-    // A virtual NIC passes on only groups that were joined, unless it is promiscuous.
+    // Unless it is promiscuous, a virtual NIC delivers only multicast groups that have been joined.
     guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
     guest.start("queues", "latpath queues --json", false, NEVER)?;
     let mut said = String::new();

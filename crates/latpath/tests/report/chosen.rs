@@ -15,7 +15,7 @@ fn from_and_to_choose_by_the_first_sighting() {
     for (from, to) in [("100ms".to_string(), "200ms".to_string()), (utc(100), utc(200))] {
         let report = bench.figures(&["--from", &from, "--to", &to]);
         assert_eq!((report.journeys, report.elapsed_ns), (2 * 400, 100_000_000), "{from}");
-        // The late packet, number 500, is included in both streams.
+        // The late packet, number 500, exists in both streams.
         let total = segment(&report, "total");
         assert_eq!((total.over_threshold, total.rate_hz.round()), (2, 7900.0));
         assert!(report.notes[0].starts_with("only some journeys were chosen"), "{:?}", report.notes);
@@ -187,7 +187,7 @@ fn a_profile_brings_the_segments_that_it_limits_as_far_as_the_run_has_their_ends
     for name in ["hypervisor", "transit", "total", "Tsub"] {
         assert!(limit(name).measured.is_some(), "{:?}", limit(name));
     }
-    // The publisher is on another machine, so this was not measured.
+    // Tnet was not measured, since the publisher is on another machine.
     assert!(limit("Tnet").cannot_be_judged.is_some() && segment("Tnet").is_none());
     let row = "name = 'a'\nsource = 'b'\n";
     let own =
@@ -236,7 +236,7 @@ fn packets_in_a_row_are_held_against_the_time_that_their_limit_names() {
         let out = bench.latpath(&[&["report", "run", "-s", "MU01", "--threshold", "60us"], args].concat());
         (out.status.code(), stderr(&out))
     };
-    // All packets take about 188 µs; the late one and the lost one are isolated.
+    // All packets take about 188 µs, which exceeds the threshold; the late packet and the lost ones are isolated.
     assert_eq!(code(&["--limit", "consecutive<=1"]).0, Some(3));
     assert_eq!(code(&["--limit", "consecutive(3ms)<=1"]), (Some(0), String::new()));
     assert_eq!(code(&["--limit", "consecutive(3ms)<=0"]).0, Some(3));
@@ -287,14 +287,14 @@ fn a_span_that_ends_before_it_begins_is_wrong_usage() {
 fn all_times_of_day_follow_a_step_of_the_clock() {
     let bench = Bench::with_run();
     let before = bench.figures(&[]);
-    // One hour backwards, after 100 of 250 ms.
+    // The clock is set back by one hour, 100 ms after the start of a run of 250 ms.
     let step = Step { noticed_at_ns: START + 100_000_000, by_ns: -3_600_000_000_000 };
     bench.edit(|manifest| manifest.utc_steps = vec![step]);
     let after = bench.figures(&[]);
     let note = "the host's time of day was set: 100.0 ms after the start by -3600 s; times of day follow it, \
                 and no duration is touched";
     assert_eq!(after.notes, [note]);
-    // The late packet arrived at 125 ms.
+    // The late packet arrived at 125 ms, after the step.
     assert_eq!(after.worst[0].time_ns, before.worst[0].time_ns - 3_600_000_000_000);
     let chosen = |from: &str, to: &str| bench.figures(&["--from", from, "--to", to]).journeys;
     assert_eq!(chosen("2026-01-02T02:04:05.100Z", "2026-01-02T02:04:05.200Z"), 2 * 400);

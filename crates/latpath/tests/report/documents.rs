@@ -12,7 +12,7 @@ fn written(bench: &Bench, more: &[&str]) -> Output {
     bench.latpath(&[&["report", "run"], more].concat())
 }
 
-/// The cells' text in the row that starts with these cells.
+/// Returns the text of all cells in the first row that begins with these cells.
 pub fn row(html: &str, begins: &[&str]) -> Vec<String> {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     let document = roxmltree::Document::parse_with_options(html, options).unwrap();
@@ -59,7 +59,7 @@ fn the_same_run_gives_the_same_bytes_and_another_one_another_name() {
     }
 }
 
-/// Late packets of a run with 40 points, each delayed individually.
+/// Writes a run of late packets on a route of 40 points, each packet with its own delay.
 fn long_route(bench: &Bench, packets: u64) {
     let point = |n: usize| PointInfo::from(format!("host/tx@device{n}").parse::<Point>().unwrap());
     let points: Vec<PointInfo> = (0..40).map(point).collect();
@@ -89,7 +89,7 @@ fn a_page_of_many_worst_packets_stays_short_and_says_how_many_are_left_out() {
     assert!(few.contains("<h3>100. ") && !few.contains("left out here"));
 }
 
-/// The maximum number of streams in a recording, each with packets on the whole route.
+/// Writes a recording with the maximum number of streams, each with packets on the whole route.
 fn many_streams(bench: &Bench, streams: u16) {
     let names = (0..streams).map(|n| format!("svid:MU{n:03}_of_a_long_name_in_a_large_substation").parse().unwrap());
     let joined = vec![Totals::default(); usize::from(streams)];

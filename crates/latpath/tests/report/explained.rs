@@ -14,7 +14,7 @@ use std::process::Output;
 const MS: Ns = 1_000_000;
 const START: Ns = 1_000_000 * MS;
 const START_UTC: Ns = 1_767_323_045_000 * MS;
-/// The application, and the thread that delays it.
+/// TIDs of the application and of the thread that delays it.
 const RELAY: u32 = 70;
 const HOG: u32 = 90;
 const OTHER: Class = Class { prio: 120, policy: 0 };

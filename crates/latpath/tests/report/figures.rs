@@ -125,7 +125,7 @@ fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
     let [one, other] = &report.streams[..] else { panic!("{:?}", report.streams) };
     assert_eq!((other.stream.as_str(), other.never_seen), (STREAMS[1], 3));
     assert_eq!((one.journeys, one.complete, one.incomplete), (1000, 981, 5));
-    // From the first packet's first sighting to the last one's.
+    // From the first packet's first sighting to that of the last packet.
     assert_eq!(report.elapsed_ns, (PACKETS as i64 - 1) * 250_000 + 7_000);
     let on_route: Vec<String> = report.points.iter().map(ToString::to_string).collect();
     assert_eq!(on_route, [0, 1, 3, 4, 5].map(|p| POINTS[p]));

@@ -115,9 +115,9 @@ fn an_earlier_run_is_replaced_by_a_whole_one_where_that_is_asked_for() {
 
 /// Begin of the logs, µs since 1970.
 const BEGIN: u64 = 1_767_225_600_000_000;
-/// Time for which a hog occupies the reader's CPU, from the sending of packet 2000 on, µs.
+/// Time for which a hog occupies the reader's CPU, beginning when packet 2000 is sent, µs.
 const HELD: u64 = 5000;
-/// Packets that wait during that time. The last of them is still on time.
+/// Number of packets that wait during that time. The last of them is still on time.
 const WAITING: u64 = HELD / 250 + 1;
 
 /// Send and read times of a packet, µs since [`BEGIN`].
@@ -181,7 +181,7 @@ fn a_trace_beside_the_files_says_what_held_late_packets() {
     let log = |at: fn(u64) -> u64| (0..4000).map(|n| format!("0:MU01:{n}:{}\n", BEGIN + at(n))).collect::<String>();
     write("pub.txt", log(|n| sent_and_read(n).0));
     write("sub.txt", log(|n| sent_and_read(n).1));
-    // In time since the machine's boot.
+    // The trace's clock counts from the machine's boot.
     write("trace.txt", trace(BEGIN - 7_000_000));
     let (sent, read) = ("host/tx@va=pub.txt", "host/app-read@relay=sub.txt");
     let import = |more: &[&str]| {
@@ -322,7 +322,7 @@ fn logs_of_rant_become_a_run_of_round_trips() {
     }
     let out = bench.latpath(&["import", "--format", "rant", "emit=a.txt", "-o", "a"]);
     assert!(stderr(&out).contains("a: exists already"), "{}", stderr(&out));
-    // A run is replaced once the new one is whole.
+    // A run is replaced only once the new one is complete.
     let figures = |name: &str| stdout(&bench.latpath(&["export", "csv", name, "-o", "-"]));
     let (a, b) = (figures("a"), figures("b"));
     let force = ["import", "--format", "rant", "-o", "a", "--force"];

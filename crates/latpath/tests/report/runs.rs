@@ -25,15 +25,15 @@ pub const POINTS: [&str; 6] = [
 /// IDs of the points on the route.
 const LINE: [usize; 5] = [0, 1, 3, 4, 5];
 pub const STREAMS: [&str; 2] = ["svid:MU01", "svid:MU02,vlan=7"];
-/// Packets of each stream.
+/// Number of packets of each stream.
 pub const PACKETS: u64 = 1000;
 /// Begin of the run, host's CLOCK_MONOTONIC, ns.
 pub const START: Ns = 1_000_000_000_000;
 /// The same instant in UTC, ns: 2026-01-02T03:04:05Z.
 pub const START_UTC: Ns = 1_767_323_045_000_000_000;
-/// Times of the points after the first sighting, ns. Each packet adds a little of its own.
+/// Times of the points after the first sighting, ns. Each packet adds some noise.
 const STEPS: [Ns; 6] = [0, 8_000, 9_000, 48_000, 128_000, 188_000];
-/// Number of the packet that waits 3 ms for the VM.
+/// Index of the packet that waits 3 ms for the VM.
 pub const LATE: u64 = 500;
 
 /// Sightings of one packet.
@@ -49,8 +49,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Per 1000 packets: 10 dropped at the tap, 4 lost in the guest, 5 not seen at the tap's far side, 20 seen twice, 8
-    /// overtaken.
+    /// Returns the packet `number` of a stream. Per 1000 packets: 10 dropped at the tap, 4 lost in the guest, 5 not
+    /// seen at the tap's far side, 20 seen twice, 8 overtaken.
     pub fn of(stream: u16, number: u64) -> Self {
         let begin = START + number as Ns * 250_000 + Ns::from(stream) * 7_000;
         let late = |p: usize| if number == LATE && p >= 3 { 3_000_000 } else { 0 };
@@ -168,7 +168,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// An empty directory.
+    /// Creates an empty directory.
     pub fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap() }
     }
@@ -214,7 +214,7 @@ impl Bench {
         std::fs::write(path, serde_json::to_vec(&manifest).unwrap()).unwrap();
     }
 
-    /// Replaces the end, which otherwise depends on the time of the test.
+    /// Sets the run's end, which otherwise depends on the time of the test.
     fn set_end(&self, after: Ns) {
         self.edit(|manifest| {
             let end = manifest.end.as_mut().unwrap();

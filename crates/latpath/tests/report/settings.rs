@@ -48,7 +48,7 @@ impl Machine {
     }
 }
 
-/// A run of a few packets, with the settings at its begin and, if it ended, at its end.
+/// Writes a run of a few packets, with the settings at its begin and, if it ended, at its end.
 fn run(bench: &Bench, name: &str, begin: Option<Reading>, end: Option<Reading>) {
     let mut manifest = manifest();
     manifest.streams.truncate(1);

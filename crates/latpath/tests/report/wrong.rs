@@ -86,7 +86,7 @@ fn an_empty_run_has_an_empty_report() {
 fn a_cut_part_is_named_and_the_others_are_reported() {
     let bench = Bench::new();
     let writer = bench.recording();
-    // A copy, since the writer finally merges its parts.
+    // The test uses a copy, since the writer merges its parts when it ends.
     let copy = Bench::new();
     copy_run(&bench, &copy);
     drop(writer);
@@ -126,7 +126,7 @@ fn a_recording_that_goes_on_is_reported_so_far() {
     drop(writer);
 }
 
-/// The state after a crash: no process holds the copy's lock.
+/// Copies a run in the state after a crash: no process holds the copy's lock.
 fn copy_run(from: &Bench, to: &Bench) {
     let journeys = to.run().join(latpath_run::JOURNEYS);
     std::fs::create_dir_all(&journeys).unwrap();

@@ -1,4 +1,5 @@
-//! An untrusted guest: its agent uses paths of files of the host's root, and commands, wherever it reports a name.
+//! An untrusted guest: wherever its agent reports a name, it uses the path of a file that belongs to the host's root,
+//! or a shell command.
 //!
 //! The agent is a process of its own: this executable, if the environment requests it.
 
@@ -28,7 +29,7 @@ const DISTANCE: Ns = 10_000_000;
 const LATE_ONE_OF: Ns = 20;
 const LATE: Ns = 5_000_000;
 const ON_TIME: Ns = 20_000;
-/// The guest's application, and the thread that delays it.
+/// TIDs of the guest's application and of the thread that delays it.
 const READER: u32 = 1001;
 const HOG: u32 = 1002;
 
@@ -54,7 +55,7 @@ impl Guest {
     }
 }
 
-/// A load that prints the agent's names.
+/// Writes a program that prints the agent's names as an observation.
 fn write_load(folder: &Path, bait: &Path) -> Result<(), Failed> {
     let said = folder.join("said");
     fs::write(&said, observed(&names(bait)))?;
@@ -64,7 +65,7 @@ fn write_load(folder: &Path, bait: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The observation of the instrument `queues`: devices and VMs with these names.
+/// Encodes an observation of the instrument `queues` whose devices and VMs have these names.
 fn observed(names: &[String]) -> Vec<u8> {
     let device = |name: &String| Device {
         name: Some(name.clone()),
@@ -91,8 +92,8 @@ impl Observer for Observes {
     }
 }
 
-/// Paths that lead to a file of root's, and shell text that creates a file there if a shell interprets it. The most
-/// used ones come first.
+/// Paths that lead to a file of root's, and shell text that creates a file there if a shell interprets it. The names
+/// that are used most come first.
 fn names(bait: &Path) -> Vec<String> {
     let (fifo, made) = (bait.join("fifo").display().to_string(), bait.join("executed").display().to_string());
     let commands = ["$(touch WHAT)", "`touch WHAT`", "; touch WHAT #", "'; touch WHAT; '", "\n|touch WHAT"];

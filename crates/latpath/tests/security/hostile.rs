@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 pub const VERSION: &str = "QEMU emulator version 9.9.9";
 const NOBODY: u32 = 65534;
 
-/// Files of root's, in a directory that only these tests name, which no other process may access.
+/// Files of root's, in a directory that only these tests use and that no other user may access.
 pub struct Bait {
     pub folder: tempfile::TempDir,
     shared: tempfile::TempDir,
@@ -94,7 +94,8 @@ impl User {
     pub fn all(bait: &Bait) -> Result<Vec<Self>, Failed> {
         let fifo = bait.fifo().to_string_lossy().into_owned();
         let relative = format!("{}{fifo}", "../".repeat(8).trim_end_matches('/'));
-        // A name and a build ID; version, flag, name, length and build ID.
+        // Contents of `.gnu_debugaltlink`: name and build ID; of `.debug_sup`: version, flag, name, length of the build
+        // ID, and build ID.
         let alternative = [fifo.as_bytes(), &[0], &[7; 20]].concat();
         let supplement = [&[5, 0, 0][..], fifo.as_bytes(), &[0, 20], &[7; 20]].concat();
         let sections = [
@@ -115,7 +116,7 @@ impl User {
         bait.replace_symbols(&program, section, content)?;
         let mut command = Command::new(&program);
         let process = Running(command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null()).spawn()?);
-        // Links to files of root's at the paths where symbol files of its code are looked up.
+        // A link to a file of root's, at the path where the symbol file of the program's generated code is looked up.
         let map = PathBuf::from(format!("/tmp/perf-{}.map", process.0.id()));
         symlink(bait.folder.path().join("file"), &map)?;
         std::os::unix::fs::lchown(&map, Some(NOBODY), None)?;
@@ -127,13 +128,13 @@ impl User {
 /// A trap that a container sets for processes that read its files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Trap {
-    /// Its `/tmp` is a link to a directory of root's.
+    /// The container's `/tmp` is a link to a directory of root's.
     Link,
-    /// The symbol file of its code is a FIFO without a writer.
+    /// The symbol file of the program's generated code is a FIFO without a writer.
     Fifo,
-    /// The symbol file of its code is 1 TiB long.
+    /// The symbol file of the program's generated code is 1 TiB long.
     HugeMap,
-    /// Its program file is 1 TiB long.
+    /// The program file is 1 TiB long.
     HugeProgram,
 }
 
@@ -149,7 +150,8 @@ impl Trap {
         }
     }
 
-    /// Shell commands that run in the container's root. `$$` is the PID of its program too.
+    /// Shell commands that run in the container's root. `$$` is also the PID of the container's program, which replaces
+    /// the shell.
     fn commands(self) -> &'static str {
         match self {
             Self::Link => "ln -s \"$bait\" tmp",
@@ -160,14 +162,14 @@ impl Trap {
     }
 }
 
-/// A container: a root with its own file system, whose program has no symbols and names root's password file as its
-/// symbol file.
+/// A container: a process with a root file system of its own, whose program has no symbols and names root's password
+/// file as its symbol file.
 pub struct Container {
     process: Running,
     trap: Trap,
-    /// Name of its program.
+    /// Name of the container's program.
     pub name: String,
-    /// Its name as a VM.
+    /// The name that the program's command line gives to the VM.
     pub vm: String,
 }
 

@@ -34,7 +34,7 @@ impl Traced {
         strace
             .args(["-f", "-y", "-s", "4096", "-e", "trace=?open,openat,openat2,?creat,execve,execveat", "-o"])
             .arg(trace.path());
-        // Set by cargo for the toolchain's libraries.
+        // cargo sets this variable for the toolchain's libraries.
         strace.env_remove("LD_LIBRARY_PATH");
         strace.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
@@ -75,7 +75,7 @@ impl Traced {
         let fifos: Vec<String> = containers.iter().filter_map(Container::fifo).collect();
         let is_wrong = |opened: &&Opened| {
             let Opened { path, led_to, .. } = opened;
-            // The file of an O_PATH descriptor is opened through /proc.
+            // An O_PATH descriptor only identifies a file; the file itself is then opened through /proc.
             let is_fifo = path.starts_with("/proc/self/fd/") && fifos.iter().any(|fifo| led_to.contains(fifo));
             let is_foreign = path.contains("..") || path.contains(&folder) || led_to.contains(&folder);
             let looked_up = Path::new(&opened.directory).join(path);

@@ -7,13 +7,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A study with its plan. The name of its processes and namespaces is unique on the machine.
+/// A study with its plan. Its name, which its processes and namespaces contain, is unique on the machine.
 pub struct StudyBench {
     space: Space,
     pub name: String,
 }
 
-/// Commands of a way from one namespace to another: a veth pair, or a bridge between two.
+/// Script that sets up and removes a way from one namespace to another: a veth pair, or two veth pairs joined by a
+/// bridge.
 const WAYS: &str = r#"#!/bin/sh
 set -e
 case $1 in
@@ -87,7 +88,7 @@ impl StudyBench {
     }
 
     pub fn run(&self, words: &str) -> Result<Finished, Failed> {
-        // Some tens of trials on a busy machine.
+        // The time limit allows for some tens of trials on a busy machine.
         self.study(words)?.finish(std::time::Duration::from_secs(900))
     }
 
@@ -114,14 +115,14 @@ impl StudyBench {
         Ok(all.into_iter().map(|(_, name)| name).collect())
     }
 
-    /// Processes of a trial: publisher, reader and load have the study's name in their words or environment.
+    /// Processes of a trial: publisher, reader and load have the study's name in their command line or environment.
     pub fn processes(&self) -> Vec<String> {
         let is_of_study = |pid: &str| {
             let has_name = |file: &str| {
                 let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
                 bytes.windows(self.name.len()).any(|part| part == self.name.as_bytes())
             };
-            // The words of a killed process that is not reaped yet are empty.
+            // The command line of a killed process that has not been reaped yet is empty.
             has_name("cmdline") || (has_name("environ") && pid.parse() != Ok(std::process::id()))
         };
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();

@@ -1,4 +1,5 @@
-//! `latpath study` with plans whose ways are a veth pair and a bridge, made by their own commands in network namespaces.
+//! `latpath study` with plans whose ways are a veth pair and a bridge, set up by the plans' own commands in network
+//! namespaces.
 
 mod bench;
 mod interrupted;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
-    // The longest first.
+    // The longest tests come first.
     let mut tests = interrupted::trials(&needs);
     tests.extend(trials::trials(&needs));
     tests.extend(refused::trials());

@@ -51,7 +51,7 @@ fn changed_plan() -> Result<(), Failed> {
     write("repetitions = 2\nseed = 5")?;
     let (code, said) = run(folder.path(), "--dry-run")?;
     equal(&said, (code, said.contains("2 of 2 trials to make")), (Some(0), true))?;
-    // More repetitions, and other questions on the same trials, are no other plan.
+    // A plan with more repetitions, or with other limits for the same trials, still counts as the same plan.
     write("repetitions = 3\nlimits = ['lost<=0']")?;
     let (code, said) = run(folder.path(), "--dry-run")?;
     equal(&said, (code, said.contains("3 of 3 trials") && said.contains("seed 5")), (Some(0), true))?;

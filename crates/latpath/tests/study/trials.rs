@@ -42,7 +42,7 @@ fn measures() -> Result<(), Failed> {
         equal(&format!("rate of the load: {rate:?}"), is_right, true)?;
     }
     equal("tries until the first trial was ready, and once for each of the others", bench.lines("tries")?, 3 + 7)?;
-    // The directions' first cells have no reference.
+    // The first cell of each direction is the reference, and has no difference itself.
     equal("differences and limits", (table.differences.len(), table.limits.len()), (6, 8))?;
     equal("processes that are left", bench.processes(), Vec::new())?;
     equal("namespaces that are left", bench.namespaces(), 0)?;
@@ -58,7 +58,7 @@ fn measures() -> Result<(), Failed> {
     equal("trials", bench.completed()?, before)
 }
 
-/// Succeeds the third time.
+/// A command that succeeds the third time.
 const READY: &str = "echo tried >> tries; test $(wc -l < tries) -ge 3";
 
 fn is_never_ready() -> Result<(), Failed> {
@@ -89,7 +89,7 @@ fn fails() -> Result<(), Failed> {
     equal("attempts of two trials", bench.lines("tries")?, 4)?;
     let text = bench.report("")?.stdout;
     equal(&text, text.contains("2 trials failed") && text.contains("no such port"), true)?;
-    // They fail again only on request.
+    // Failed trials are repeated only on request.
     bench.run("")?;
     equal("attempts", bench.lines("tries")?, 4)?;
     bench.run("--repeat-failed")?;

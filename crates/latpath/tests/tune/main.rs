@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::fs;
 use std::process::{Command, ExitCode};
 
-/// Flags for a busy machine: only packets that are lost for good disturb.
+/// Flags for a busy machine: only packets that are really lost count as a disturbance.
 const PATIENT: &str = "--threshold 10s --window 3s --baseline 1s --settle 1s";
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn planned() -> Result<(), Failed> {
     equal("the schema describes steps", schema["$defs"]["Planned"]["properties"]["places"].is_object(), true)
 }
 
-/// A lab with a stream, and a profile of it.
+/// A lab with a stream, and the publisher and the application at its ends.
 struct Scene {
     bench: Bench,
     svid: String,
@@ -162,8 +162,8 @@ fn disturbed() -> Result<(), Failed> {
     scene.end()
 }
 
-/// Kills the process that waits for the confirmation of a change, and one that has not yet seen the end of an earlier
-/// change.
+/// Kills the process that waits for the confirmation of a change, and any such process of an earlier change that has
+/// not ended yet.
 fn kill_guards(subject: &str) -> Result<(), Failed> {
     let is_its = |pid: &i32| {
         let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();

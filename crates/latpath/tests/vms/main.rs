@@ -79,8 +79,8 @@ fn netns(name: &str) -> Result<u32, Failed> {
     Ok(u32::try_from(fs::metadata(Path::new("/run/netns").join(name))?.ino())?)
 }
 
-/// A guest that never runs, which is enough for it to be listed, and starts at once. `before` is shell code, run in the
-/// process that becomes QEMU.
+/// Starts a guest whose vCPUs never run: it starts at once, and is listed all the same. `before` is shell code that
+/// runs in the process that becomes QEMU.
 fn paused(lab: &Lab, space: &Namespace, before: &str, words: &str) -> Result<Running, Failed> {
     let messages = File::create(lab.folder().join("paused"))?;
     let plain = "-accel tcg,thread=multi -machine q35 -m 64M -nodefaults -no-user-config -display none -S";
@@ -127,8 +127,8 @@ fn listed() -> Result<(), Failed> {
 fn macvtap() -> Result<(), Failed> {
     let lab = Lab::new()?;
     let space = lab.namespace("vtap")?;
-    // The device file belongs to all namespaces: a macvtap in another namespace may have the first index that is free
-    // in this one.
+    // Device files are shared by all namespaces: a macvtap in another namespace may already have the first index that
+    // is free in this one.
     let index = 1_000_000 + std::process::id();
     for words in [
         "link add lpv0 type veth peer name lpv1",
@@ -190,7 +190,8 @@ fn without_root() -> Result<(), Failed> {
     equal("what accelerates it", vm.accel, Accel::Unknown)
 }
 
-/// The command, run by a user without privileges from a directory where any user may run it.
+/// Returns a latpath command for a user without privileges. The program is copied to a directory from which any user
+/// may run it.
 fn by_nobody(folder: &Path, words: &str) -> Result<Command, Failed> {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     let program = folder.join("latpath");
@@ -229,7 +230,7 @@ fn caps() -> Result<(), Failed> {
     equal(&text, (text.contains(causes), text.contains("\nexplain:")), (true, false))
 }
 
-/// A directory that only root may access.
+/// A run in a directory that only root may access.
 fn run_of_root() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let run = folder.path().join("run");
@@ -324,7 +325,7 @@ fn ends_well() -> Result<(), Failed> {
     equal("exit code of wrong usage", refused.status.code(), Some(2))
 }
 
-/// The directory belongs to another user, who has put a link where latpath would write.
+/// The study's directory belongs to another user, who has put a link where latpath would write.
 fn study_of_others() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let (study, victim, qemu) =

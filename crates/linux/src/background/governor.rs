@@ -3,11 +3,13 @@
 use super::priority::Priority;
 use std::time::{Duration, Instant};
 
-/// Time after the previous round from which a round counts as delayed by a busy CPU.
+/// Time since the previous round beyond which a round counts as delayed by a busy CPU.
 pub(super) const STARVED: Duration = Duration::from_millis(200);
-/// Minimum time until the rings are full: a `SCHED_IDLE` thread may wait a second for a busy CPU.
+/// The priority is raised if the rings would fill faster than this: a `SCHED_IDLE` thread may wait a second for a busy
+/// CPU.
 const RING_LASTS: Duration = Duration::from_secs(4);
-/// Share of the rings filled within one round from which sightings are about to be lost, and priority becomes normal.
+/// Share of the rings filled within one round beyond which sightings are about to be lost, and the priority becomes
+/// normal.
 const DANGER: f64 = 0.25;
 /// Initial duration of a raised priority. It doubles each time that the CPU is busy again.
 const RAISED_FOR: Duration = Duration::from_secs(2);
@@ -31,7 +33,7 @@ impl Governor {
     /// Records that the watchdog raised the threads to [`Priority::Low`], as a late round does.
     pub fn was_raised(&mut self, now: Instant) {
         if self.now == Priority::Idle {
-            // Shortly after the last attempt.
+            // Whether this raise follows shortly after the previous one.
             let again = now < self.until + RAISED_AT_MOST;
             self.keep = if again { (self.keep * 2).min(RAISED_AT_MOST) } else { RAISED_FOR };
             (self.now, self.until) = (Priority::Low, now + self.keep);
@@ -63,8 +65,8 @@ mod tests {
 
     const ROUND: Duration = Duration::from_millis(20);
 
-    /// The rounds (counted from 1) at which the priority changes; input: ms after the previous round, and the filled
-    /// share.
+    /// The rounds (counted from 1) at which the priority changes, with the new priority. Input: ms since the previous
+    /// round, and the share of the rings that is filled.
     fn changes(rounds: impl IntoIterator<Item = (u64, f64)>) -> Vec<(usize, Priority)> {
         let mut now = Instant::now();
         let mut governor = Governor::new(now);
@@ -109,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_fills_fast_is_emptied_at_low_priority() {
-        // 1 % of the ring in 20 ms: it lasts 2 s.
+        // 1 % of the ring is filled in 20 ms, so it would be full after 2 s.
         assert_eq!(changes((0..10).map(|_| (20, 0.01))), [(1, Priority::Low)]);
         let then_calm = (0..10).map(|_| (20, 0.01)).chain((0..200).map(|_| (20, 0.0)));
         assert_eq!(changes(then_calm).len(), 2);

@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Maximum number of the process's threads that are adjusted.
+/// Maximum number of threads of the process that are adjusted.
 const MOST_THREADS: usize = 4096;
-/// Nice value of [`Priority::Low`]: a tenth of a busy CPU.
+/// Nice value of [`Priority::Low`], which gets about a tenth of a busy CPU.
 const LOW_NICE: i32 = 10;
 /// Nice value of threads whose work can always wait some ms ([`lower_priority`]).
 const LOWEST_NICE: i32 = 19;
@@ -132,7 +132,7 @@ pub(super) fn is_ordinary() -> bool {
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }
 
-/// Makes `command` start at normal priority, also from a background thread: a child inherits its parent's policy.
+/// Makes `command` start at normal priority, even from a background thread: a child inherits its parent's policy.
 pub fn leave_at_exec(command: &mut Command) {
     let leave = || {
         // SAFETY: takes a number.

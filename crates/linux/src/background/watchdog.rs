@@ -21,7 +21,7 @@ struct Account {
 }
 
 impl Account {
-    /// Returns `None` if the kernel does not count them (`CONFIG_SCHED_INFO`).
+    /// Returns `None` if the kernel does not count these times (`CONFIG_SCHED_INFO`).
     fn read(root: &Root, folder: &str) -> Option<Self> {
         let text = root.text(&format!("{folder}/schedstat"))?;
         let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
@@ -50,7 +50,7 @@ impl Observer {
         let interval = std::mem::replace(&mut self.checked, Instant::now()).elapsed();
         let Some(now) = Account::read(&self.root, &self.folder) else { return false };
         let last = std::mem::replace(&mut self.last, now);
-        // The kernel adds a wait to the total when it ends.
+        // The kernel adds a wait to the total only when the wait ends.
         let still = now.ran == last.ran && Stat::read(&self.root, &self.folder).is_some_and(|stat| stat.state == 'R');
         let waited = if still { interval } else { Duration::from_nanos(now.waited.saturating_sub(last.waited)) };
         self.starving = if waited * 2 >= interval { self.starving + waited } else { Duration::ZERO };
@@ -58,8 +58,8 @@ impl Observer {
     }
 }
 
-/// Raises the process's threads to [`Priority::Low`] after the thread that started it has waited for a CPU for
-/// [`STARVED`]. Dropping it ends its thread.
+/// Raises the process's threads to [`Priority::Low`] after the thread that started the watchdog has waited for a CPU
+/// for [`STARVED`]. Dropping this value ends the watchdog's thread.
 pub(super) struct Watchdog {
     pub tid: Pid,
     _end: Sender<()>,

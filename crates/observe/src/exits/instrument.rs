@@ -11,7 +11,7 @@ use latpath_vms::{exit_reason::Names, Role, Vm};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-/// Watches the exits of vCPUs.
+/// Observes the exits of vCPUs.
 pub struct Exits {
     scope: Scope,
     watch: Watch,
@@ -49,7 +49,7 @@ impl Instrument for Exits {
     }
 }
 
-/// Counters of KVM and of the VMs' taps at one time.
+/// Counters of KVM and of the VMs' taps at one point in time.
 struct Counters {
     kvm: HashMap<u32, KvmCounters>,
     taps: DeviceStatistics,
@@ -61,7 +61,7 @@ impl Counters {
         Self { kvm, taps: Traffic::counters(vms) }
     }
 
-    /// Adds the VMs that started in the window.
+    /// Adds the counters of the VMs that started during the window.
     fn complete(&mut self, scope: &Scope) {
         let kvm = &self.kvm;
         let more = Self::of(scope.vms().filter(|vm| !kvm.contains_key(&vm.pid)));

@@ -1,8 +1,8 @@
-//! The context in which a function runs: the system call, the interrupt, or the kernel thread's function.
+//! The context in which a function runs: a system call, an interrupt, or the main function of a kernel thread.
 
 use latpath_profile::{is_named, Frame, Kind};
 
-/// Functions on the path of all system calls, or of all kernel threads.
+/// Functions that are called by every system call or kernel thread.
 const ON_EVERY_PATH: [&str; 27] = [
     "entry_SYSCALL_64_after_hwframe",
     "entry_SYSCALL_64",
@@ -41,11 +41,11 @@ pub(super) fn is_on_every_path(function: &str) -> bool {
 /// Functions that call the handlers of softirqs.
 const SOFTIRQS: [&str; 2] = ["handle_softirqs", "__do_softirq"];
 
-/// The context of the function at index `at`; `None` if nothing above it identifies one.
+/// The context of the function at index `at`; `None` if none of its callers identifies one.
 pub(super) fn entry(functions: &[Frame], at: usize) -> Option<String> {
     let above = &functions[..at];
     if functions[at].kind != Kind::Kernel {
-        // Without frame pointers, the address above need not be the caller's: only a named frame counts.
+        // Without frame pointers, the address before it need not be the caller's, so only a frame with a name counts.
         return above.last().filter(|caller| is_named(&caller.name)).map(|caller| caller.name.to_string());
     }
     let kernel = || above.iter().enumerate().filter(|(_, frame)| frame.kind == Kind::Kernel);
@@ -65,8 +65,8 @@ fn is_interrupt(name: &str) -> bool {
         .any(|begin| name.starts_with(begin))
 }
 
-/// Name of the system call: `writev` for `__x64_sys_writev`, and for `do_writev`, which alone remains if the compiler
-/// merges the two.
+/// Name of the system call: `writev` for `__x64_sys_writev`, and also for `do_writev`, because if the compiler merges
+/// the two functions, only that name remains.
 fn system_call(function: &str) -> &str {
     const VECTORS: [&str; 4] = ["readv", "writev", "preadv", "pwritev"];
     if let Some(call) = function.strip_prefix("do_").filter(|call| VECTORS.contains(call)) {

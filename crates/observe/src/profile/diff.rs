@@ -19,7 +19,7 @@ pub struct Diff {
     pub modes_before: Modes,
     /// CPU time by mode, after.
     pub modes_after: Modes,
-    /// Functions by context, in descending order of change; without functions common to all system calls or kernel
+    /// Functions by context, in descending order of change; excludes functions common to all system calls or kernel
     /// threads.
     pub moved: Vec<Moved>,
 }
@@ -47,7 +47,7 @@ pub struct Moved {
     pub share_after: Option<f64>,
 }
 
-/// Times of a function in one context, and in all contexts.
+/// Key: function, process and context. Value: the function's time in this context, and in all contexts.
 type Times = BTreeMap<(Function, String, Option<String>), (Ns, Ns)>;
 
 fn times(profile: &Profile) -> Times {
@@ -70,7 +70,7 @@ impl Diff {
         };
         let (all_before, all_after) = (totals(&was), totals(&is));
         let keys: std::collections::BTreeSet<_> = was.keys().chain(is.keys()).collect();
-        // An edited profile may have any window.
+        // The file of a profile may have been edited, so any window length is possible.
         let per_s = |ns: Ns, profile: &Profile| {
             let per_s = i128::from(ns) * 1_000_000_000 / i128::from(profile.window_ns.max(1));
             Ns::try_from(per_s).unwrap_or(Ns::MAX)

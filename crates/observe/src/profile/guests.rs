@@ -1,4 +1,4 @@
-//! Guests: their run times as measured by the host, and their agents' samples.
+//! Guests: their run times as measured by the host, and the samples taken by their agents.
 
 use crate::{Scope, StartError};
 use latpath_agent::{Address, Machine, Timeouts};
@@ -18,7 +18,7 @@ pub struct GuestTimes {
 }
 
 impl GuestTimes {
-    /// Guest times of the scope's VMs that run on KVM; the kernel accounts no others.
+    /// Prepares to read the guest times of the scope's VMs that run on KVM; the kernel accounts for no others.
     pub fn of(scope: &Scope) -> Self {
         let vcpus = |vm: &Vm| {
             let pid = vm.pid;
@@ -39,8 +39,9 @@ impl GuestTimes {
         self.times.iter().map(|time| time.tid).collect()
     }
 
-    /// Reads the guest times: if KVM reports its entries, the sum of the times from each entry to the exit; otherwise
-    /// the kernel's accounting (`guest_time` of /proc) in clock ticks. A vCPU that has ended keeps its last reading.
+    /// Reads the guest times: if KVM's entries are traced, the sum of the times from each entry to the next exit;
+    /// otherwise the kernel's accounting (`guest_time` of /proc) in clock ticks. A vCPU that has ended keeps its last
+    /// reading.
     pub fn read(&mut self, recorder: &Recorder) {
         for time in &mut self.times {
             if let Some(ns) = recorder.guest_time(time.tid) {
@@ -53,7 +54,7 @@ impl GuestTimes {
         }
     }
 
-    /// All readings, without vCPUs that have none.
+    /// Returns all readings; vCPUs without a reading are omitted.
     pub fn finish(self) -> Vec<GuestTime> {
         self.times.into_iter().filter(|time| !time.readings.is_empty()).collect()
     }
@@ -67,10 +68,10 @@ pub struct Guests {
 
 /// A guest with an agent.
 struct Watched {
-    /// The VM's process.
+    /// PID of the VM's process.
     pid: u32,
     machine: Machine,
-    /// Thread id and number of each vCPU.
+    /// TID and index of each vCPU.
     vcpus: Vec<(u32, u32)>,
     causality: CausalityCheck,
 }
@@ -103,7 +104,8 @@ impl Guests {
             };
             watched.push(Watched { pid: vm.pid, machine, vcpus, causality: CausalityCheck::default() });
         }
-        // A sampler runs once its first slice has arrived; the whole window must be sampled.
+        // A sampler is known to run once its first slice has arrived. Wait for it, because the whole window must be
+        // sampled.
         let mut notes = Vec::new();
         for Watched { machine, .. } in &watched {
             let began = Instant::now();
@@ -131,7 +133,7 @@ impl Guests {
 
     /// Checks the samples that have arrived against the times at which their vCPUs were outside the guest.
     pub fn check(&mut self, recorder: &mut Recorder) {
-        // Takes the samples first: absences may be incomplete for samples that arrive later.
+        // Take the samples before reading the absences: for later samples, the absences may be incomplete.
         let moments: Vec<_> = self.watched.iter_mut().map(|watched| watched.machine.take_moments()).collect();
         let Some((absences, until)) = recorder.absences().filter(|_| !self.watched.is_empty()) else { return };
         for (watched, moments) in self.watched.iter_mut().zip(moments) {
@@ -141,8 +143,8 @@ impl Guests {
         }
     }
 
-    /// Ends the samplers, after waiting at most [`Timeouts::profile`] for the samples up to now. `window_end` is a time
-    /// of the host's clock.
+    /// Stops the samplers, after waiting at most [`Timeouts::profile`] for the samples up to now. `window_end` is in
+    /// the host's clock.
     pub fn end(&mut self, window_end: Ns, recorder: &mut Recorder) -> Vec<Guest> {
         let mut guests = Vec::new();
         self.watched.iter_mut().for_each(|watched| watched.machine.begin_stop());
@@ -182,7 +184,7 @@ impl Guests {
         guests
     }
 
-    /// Notes on the guests' samples.
+    /// Notes on the guests' samples, for the user.
     pub fn notes(&self, scope: &Scope, guests: &[Guest]) -> Vec<String> {
         let mut notes = self.notes.clone();
         for vm in scope.vms() {
@@ -211,8 +213,8 @@ impl Guests {
     }
 }
 
-/// Notes on the samples missing from a guest. `short`: time from its last sample to the end of the window; `None`
-/// without samples.
+/// Notes on the samples missing from a guest. `short`: time from its last sample to the end of the window; `None` if no
+/// sample arrived.
 fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     let mut notes = Vec::new();
     match short {
@@ -232,13 +234,13 @@ fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     notes
 }
 
-/// Maximum time in which a sampler starts; it first reads its kernel's functions.
+/// Maximum time to wait for a sampler's first slice: it reads its kernel's functions before it starts.
 const FIRST_SLICE: Duration = Duration::from_secs(20);
 
-/// Maximum time at the end of the window that may lack samples without a note, ns.
+/// Maximum time without samples at the end of the window for which no note is added, ns.
 const TOLERATED: Ns = 100_000_000;
 
-/// The VM that a machine runs in: the VM of its name, or the only VM if this is the only machine.
+/// The VM that a machine runs in: the VM with the same name, or the only VM if this is the only machine.
 fn vm_of<'v>(name: &str, machines: usize, vms: &[&'v Vm]) -> Result<&'v Vm, StartError> {
     if let Some(vm) = vms.iter().copied().find(|vm| vm.name == name) {
         return Ok(vm);

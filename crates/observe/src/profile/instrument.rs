@@ -17,12 +17,12 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Interval at which guest times are read, and the guests' samples are checked against the host's records.
+/// Interval at which guest times are read and the guests' samples are checked against the host's records.
 const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// Options of a [`Profiler`].
 pub struct ProfileOptions {
-    /// Samples per second and CPU.
+    /// Samples per second on each CPU.
     pub frequency: u32,
     /// CPUs to sample; `None` for all online CPUs.
     pub cpus: Option<Cpus>,
@@ -30,9 +30,9 @@ pub struct ProfileOptions {
     pub syscalls: bool,
     /// Whether to keep the time of each sample.
     pub one_by_one: bool,
-    /// Guests to sample from inside: the VM's name, and the address of the agent in it.
+    /// Guests to sample from inside: the VM's name, and the address of the agent in the VM.
     pub machines: Vec<(String, Address)>,
-    /// Called after the window, before the symbols of this number of files are fetched, which takes at most
+    /// Called after the window with a number of files whose symbols are about to be fetched, which takes at most
     /// [`latpath_profile::FETCH_WITHIN`].
     pub fetching: Box<dyn Fn(usize)>,
     /// Whether to attach the programs to KVM's events even if no guest is sampled.
@@ -82,11 +82,11 @@ pub struct Profiler {
     before: Option<CpuAccount>,
     samples: Samples,
     read: Instant,
-    /// Reason why sampling stopped early, and the kernel's counters at that time, where the figures end.
+    /// Reason why sampling stopped early, and the kernel's counters at that time; the figures end there.
     full: Option<(TooMuch, Counted)>,
 }
 
-/// The kernel's counters at one time.
+/// The kernel's counters at one point in time.
 type Counted = (Option<CpuAccount>, Vec<CallFigures>);
 
 impl Profiler {
@@ -115,8 +115,8 @@ impl Instrument for Profiler {
         let mut guests = Guests::connect(&options.machines, &scope, frequency, one_by_one)?;
         let mut times = GuestTimes::of(&scope);
         let absences_of = guests.vcpus();
-        // Programs at KVM's events run at every exit of every VM of this host: attaches them only if a guest's samples
-        // need them.
+        // Programs attached to KVM's events run at every exit of every VM on this host, so they are attached only if a
+        // guest's samples need them.
         let vcpus = match (absences_of.is_empty(), options.is_trial) {
             (true, true) => vec![std::process::id()],
             (true, false) => Vec::new(),
@@ -208,7 +208,8 @@ impl Instrument for Profiler {
     }
 }
 
-/// Names functions of stripped programs with debugging information. Returns notes on missing debugging information.
+/// Uses debugging information to name the functions of stripped programs. Returns notes on missing debugging
+/// information.
 fn name_the_rest(
     samples: &mut Samples,
     inside: &mut [Guest],

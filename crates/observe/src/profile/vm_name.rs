@@ -1,10 +1,10 @@
-//! Names of VMs in compared profiles: call chains of two VMs are comparable only without the VMs' names.
+//! VM names in compared profiles: the call chains of two VMs can be compared only if the VMs' names are removed.
 
 use latpath_model::text::printable;
 use latpath_profile::{Frame, Kind, Profile};
 use std::collections::BTreeSet;
 
-/// The profile with this VM's name replaced by a generic one.
+/// Replaces this VM's name in the profile with a generic one.
 pub fn without_vm_name(mut profile: Profile, vm: &str) -> Profile {
     let vm = &printable(vm);
     let (own, workers) = (format!("{vm} ("), format!("vhost of {vm}"));
@@ -22,8 +22,8 @@ pub fn without_vm_name(mut profile: Profile, vm: &str) -> Profile {
     profile
 }
 
-/// If each profile has exactly one VM and the two names differ: the profiles without these names, and the names.
-/// Otherwise the profiles unchanged.
+/// If each profile contains exactly one VM and their names differ, returns the profiles without the names, and the
+/// names. Otherwise returns the profiles unchanged.
 pub fn of_one_vm(before: Profile, after: Profile) -> (Profile, Profile, Option<(String, String)>) {
     match (only_vm(&before), only_vm(&after)) {
         (Some(a), Some(b)) if a != b => (without_vm_name(before, &a), without_vm_name(after, &b), Some((a, b))),

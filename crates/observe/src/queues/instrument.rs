@@ -17,7 +17,7 @@ pub struct QueuesOptions {
     pub cost: bool,
 }
 
-/// Watches the virtqueues of this machine's virtio devices, and those of the VMs that its vhost serves.
+/// Observes the virtqueues of this machine's virtio devices, and those that vhost on this machine serves for VMs.
 pub struct Queues {
     scope: Scope,
     own: Inode,
@@ -55,7 +55,7 @@ impl Instrument for Queues {
         if scope.is_limited() {
             seen.queues.retain(|queue| queue.side == Side::Vhost && scope.includes(queue.pid));
         }
-        // The taps of VMs that started in the window counted from zero.
+        // The counters of taps of VMs that started during the window began at 0, so they can be read now.
         if !scope.vms().flat_map(|vm| &vm.taps).filter_map(Tap::place).all(|tap| after.contains_key(&tap)) {
             after = counted(own, &scope);
         }

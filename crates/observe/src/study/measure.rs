@@ -14,9 +14,9 @@ use std::io::{Read, Seek, SeekFrom};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Maximum number of bytes read of a load's output.
+/// Maximum number of bytes of a load's output that are read.
 const MOST_PRINTED: u64 = 4 << 20;
-/// Divisor of the sampling rate when a spoilt profile is repeated.
+/// Divisor of the sampling rate when a distorted profile is repeated.
 const LESS_OFTEN: u32 = 11;
 
 /// The measurement of one configuration of a VM under a load.
@@ -27,13 +27,13 @@ pub struct Study<'a> {
     pub vm: &'a str,
     /// Address of the agent in its guest.
     pub agent: Option<&'a Address>,
-    /// The load. Its environment has `LATPATH_CONFIGURATION` and `LATPATH_VM`.
+    /// The load. `LATPATH_CONFIGURATION` and `LATPATH_VM` are set in its environment.
     pub command: &'a [OsString],
     /// Number of runs of the load without an instrument.
     pub repeat: u32,
     /// Whether this machine is emulated.
     pub emulated: bool,
-    /// When set, ends the study.
+    /// Flag that ends the study when set.
     pub stop: &'a AtomicBool,
     /// Called at each step of the study.
     pub progress: Rc<dyn Fn(Progress<'_>)>,
@@ -42,15 +42,15 @@ pub struct Study<'a> {
 /// A step of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress<'p> {
-    /// The load runs without an instrument: number of this run, and number of runs.
+    /// The load runs without an instrument: number of this run (from 1), and total number of runs.
     Alone(u32, u32),
-    /// The load runs while this instrument watches.
+    /// The load runs while this instrument is attached.
     Observing(&'static str),
     /// This instrument failed, for this reason.
     NotMeasured(&'static str, &'p str),
     /// The profile is repeated at this rate, for this reason.
     ProfileAgain(u32, &'p str),
-    /// The symbols of this number of files are fetched.
+    /// The symbols for this number of files are being fetched.
     Fetching(usize),
 }
 
@@ -149,8 +149,8 @@ impl Study<'_> {
         Ok(one)
     }
 
-    /// Profiles the load; also returns the reason why the profile is spoilt, if it is. `alone` has the runs without an
-    /// instrument.
+    /// Profiles the load; also returns the reason if the profile does not describe the load. `alone` contains the runs
+    /// without an instrument.
     fn profiled(
         &self,
         alone: &Configuration,
@@ -168,8 +168,8 @@ impl Study<'_> {
         Ok((Part { work, figures }, why))
     }
 
-    /// Runs one instrument's part of the study, and adds its notes with the instrument's name; `None` if the instrument
-    /// failed.
+    /// Runs one instrument's part of the study, and prefixes its notes with the instrument's name; `None` if the
+    /// instrument failed.
     fn part<I: Instrument, T>(
         &self,
         notes: &mut Vec<String>,
@@ -191,7 +191,7 @@ impl Study<'_> {
         }
     }
 
-    /// Runs the load once under an instrument.
+    /// Runs the load once with an instrument attached.
     fn under<I: Instrument>(
         &self,
         options: I::Options,

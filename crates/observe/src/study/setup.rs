@@ -6,7 +6,7 @@ use latpath_profile::qemu_version;
 use latpath_vms::{Role, Vm};
 use std::path::Path;
 
-/// The VM's current setup.
+/// Reads the VM's current setup.
 pub(super) fn setup(vm: &Vm) -> Setup {
     Setup { hypervisor: qemu_version(vm.pid), ..at(&Root::of(Path::new("/")), vm) }
 }

@@ -1,7 +1,7 @@
 //! A host with two CPUs, a guest with one, and a packet that QEMU's main loop reads 9 ms late because a hog had the
 //! CPU.
 
-// Each test program uses a part of this module.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
@@ -103,7 +103,7 @@ fn vm() -> Vm {
     }
 }
 
-/// The host's events from `t` on, for 20 ms.
+/// The host's events in the 20 ms from `t` on.
 pub fn host(t: Ns) -> Snapshot {
     let idle = |state| EventKind::Idle(state);
     let first = vec![
@@ -113,7 +113,7 @@ pub fn host(t: Ns) -> Snapshot {
         event(t + 700 * US, VCPU, EventKind::KvmHaltPoll { vcpu: 0, ns: 150_000, before: 0 }),
         switch(t + 710 * US, VCPU, SLEEPS, 0, OTHER),
         event(t + 715 * US, 0, idle(Some(2))),
-        // The frame: interrupt, softirq, wakeup of QEMU on the other CPU.
+        // The frame arrives: interrupt, softirq, wakeup of QEMU on the other CPU.
         event(t + 1000 * US, 0, idle(None)),
         event(t + 1001 * US, 0, EventKind::IrqEntry(25)),
         event(t + 1002 * US, 0, EventKind::SoftirqRaise(3)),
@@ -200,7 +200,7 @@ pub fn guest(t: Ns) -> Snapshot {
     }
 }
 
-/// Two packets from `t` on: one is late.
+/// Two packets from `t` on, of which one is late.
 pub fn packets(t: Ns) -> Vec<Packet> {
     let seen = |point, us: Ns, cpu, tid| PacketSighting { point, t: t + us * US, cpu: Some(cpu), tid: Some(tid) };
     let packet =
@@ -241,7 +241,7 @@ pub fn capture(number: u32, t: Ns) -> Capture {
     }
 }
 
-/// The trace of some captures.
+/// Exports these captures as a trace.
 pub fn export(context: RunContext, captures: &[Capture]) -> (Vec<u8>, Summary) {
     let mut trace = Vec::new();
     let mut export = Export::begin(&mut trace, context).unwrap();

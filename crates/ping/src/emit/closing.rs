@@ -1,4 +1,4 @@
-//! Closes transactions and passes them on, placed on the timeline.
+//! Closes transactions, places them on the timeline and passes them on.
 
 use super::hello::HELLO_WAIT_NS;
 use super::{Emitter, Observer, Step};
@@ -9,20 +9,20 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// Time that a transaction with NIC stamps waits for later readings of the NIC clocks, ns.
+/// Time for which a transaction with NIC stamps is held, until later readings of the NIC clocks exist, ns.
 const HOLD_NS: Ns = 700_000_000;
-/// Maximum number of waiting transactions; beyond it, the oldest use the readings so far.
+/// Maximum number of held transactions; beyond it, the oldest are placed with the readings so far.
 const MOST_HELD: usize = 1 << 17;
 /// Usual time for two readings of this machine's NIC clock.
 const TWO_READINGS: Duration = Duration::from_millis(120);
 /// Maximum wait for two readings of this machine's NIC clock.
 const TWO_READINGS_AT_MOST: Duration = Duration::from_secs(2);
-/// Minimum number of hellos after the last probe that ask for the reflector's counts.
+/// Minimum number of hellos sent after the last probe to obtain the reflector's counts.
 const LAST_HELLOS: u64 = 5;
 /// Wait for pending stamps after the last probe, ns.
 const SETTLE_NS: Ns = 100_000_000;
-/// Maximum wait of a transaction for stamps after its answer, ns; bounds the delay of later transactions by a missing
-/// stamp.
+/// Maximum time for which a transaction waits for stamps after its answer, ns; bounds the delay that a missing stamp
+/// causes for later transactions.
 const STAMPS_NS: Ns = 1_000_000_000;
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
@@ -33,7 +33,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.close_overdue(given_up, now.saturating_sub(STAMPS_NS));
     }
 
-    /// Makes room in a full table by closing answered transactions without their last stamps.
+    /// Makes room in a full table by closing answered transactions whose last stamps have not arrived.
     #[inline]
     pub(super) fn make_room(&mut self) {
         if !self.table.has_room() {
@@ -68,14 +68,14 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Closes all transactions after a last reading of the NIC clocks.
+    /// Closes all transactions after reading the NIC clocks one last time.
     pub(super) fn close_all(&mut self) {
-        // Complete transactions first; the others are closed below with the stamps they have.
+        // Close complete transactions first; the others are closed below with the stamps that they have by then.
         self.close(Ns::MIN / 2);
         if self.timeline.has_nic_clocks() && (self.table.open() > 0 || !self.held.is_empty()) {
             self.clocks.wait_for_readings(2, TWO_READINGS, TWO_READINGS_AT_MOST);
             self.follow_clocks();
-            // Fails if the route is gone; the reflector's clock then gets no further reading.
+            // This fails if the route is gone; there is then no further reading of the reflector's clock.
             let _ = self.ask(HELLO_WAIT_NS);
         }
         self.close(Ns::MAX);
@@ -100,10 +100,10 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             }
         }
         self.close_all();
-        // The welcome to any later hello has the reflector's counts of these probes.
+        // The welcome to any later hello contains the reflector's counts for all these probes.
         let (asked, begun) = (self.hello.number, monotonic());
         while !self.reflector_is_done {
-            // Not by time alone: while this thread does not run, no hello is sent.
+            // Time alone is no criterion: while this thread does not run, no hello is sent.
             let enough = self.hello.number >= asked + LAST_HELLOS;
             if enough && monotonic() - begun > self.plan.lost_after {
                 break;

@@ -1,4 +1,4 @@
-//! Hellos and welcomes: find the reflector, its clock and its counts, and detect its loss.
+//! Hellos and welcomes: they find the reflector, its clock and its counts, and detect its loss.
 
 use super::{Emitter, EndReason, Halt, Observer, Pacing, Step};
 use crate::timeline::{Relation, Timeline};
@@ -11,26 +11,27 @@ use latpath_model::Ns;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Interval of hellos during a run, ns.
+/// Interval between hellos during a run, ns.
 const HELLO_EVERY_NS: Ns = 1_000_000_000;
-/// Interval of hellos with NIC clocks, ns; welcomes carry the reflector's readings.
+/// Interval between hellos with NIC clocks, ns; welcomes carry the reflector's readings of its clock.
 const HELLO_WITH_NIC_NS: Ns = 250_000_000;
-/// Number of hellos before the first probe; the fastest exchange bounds the other end's clock best.
+/// Number of hellos before the first probe; the fastest exchange gives the tightest bounds on the peer's clock.
 const FIRST_HELLOS: u32 = 16;
 /// Wait for a welcome before the next hello, ns.
 pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
-/// Maximum wait for the grandmaster's time of both ends before the first probe, ns: daemons are asked twice a second.
+/// Maximum wait before the first probe until both ends know the grandmaster's time, ns: the daemons are polled twice a
+/// second.
 const PTP_WAIT_NS: Ns = 3_000_000_000;
-/// Minimum number of probes without an answer that, after the timeout, end a run although hellos are answered.
+/// Minimum number of unanswered probes that end a run after the timeout, even if hellos are answered.
 const MOST_UNANSWERED: u64 = 3;
-/// Maximum number of messages read at once; more than a socket's buffer holds.
+/// Maximum number of messages read in a row; exceeds what a socket's buffer holds.
 const MOST_WAITING: usize = 1 << 14;
 
 /// State of the hellos.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Hello {
     pub(super) number: u64,
-    /// Number of the latest answered hello.
+    /// Number of the latest hello that was answered.
     pub(super) answered: u64,
     pub(super) sent_at: Ns,
     waiting: bool,
@@ -62,7 +63,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         for _ in 1..FIRST_HELLOS {
             self.ask(HELLO_WAIT_NS)?;
         }
-        // The daemons are asked for the first time since the first hello.
+        // The first hello makes the reflector start polling its PTP daemons, so the grandmaster's time takes a while.
         while self.plan.by_ptp && !self.timeline.is_by_ptp() && monotonic() - begun < PTP_WAIT_NS {
             self.rest();
             if self.stop.load(Ordering::Relaxed) {
@@ -72,7 +73,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
         let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
         let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
-        // Short probes have no room for the stamps of the reflector's kernel and NIC.
+        // Short probes have no room for the stamps of the reflector's kernel and NIC; only those of its application
+        // remain.
         let reported = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
         let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
         self.table.expected = ours | reported;
@@ -80,7 +82,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         Ok(())
     }
 
-    /// Sends a hello and waits up to `wait` for its welcome; handles other messages meanwhile.
+    /// Sends a hello and waits up to `wait` ns for its welcome; handles other messages meanwhile.
     pub(super) fn ask(&mut self, wait: Ns) -> Step<T> {
         self.follow_clocks();
         let mut message = [0; CONTROL];
@@ -108,11 +110,12 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
                 break;
             }
             if !self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })? {
-                // Unread stamps of the hello would end each further wait at once.
+                // While a stamp of the hello is unread, each further wait would return immediately.
                 self.take_stamps()?;
             }
         }
-        // If this thread did not run during the wait, messages that arrived meanwhile are not late.
+        // This thread may not have run during the wait: handle the messages that arrived meanwhile before declaring a
+        // timeout.
         if wait > 0 && self.hello.answered < self.hello.number {
             for _ in 0..MOST_WAITING {
                 if !self.take(Wait::No)? {
@@ -123,8 +126,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         Ok(())
     }
 
-    /// Sleeps for the rest of the last hello's wait, so that a refusal or a closed port does not trigger hellos in
-    /// quick succession.
+    /// Sleeps until the wait for the last hello's welcome is over, so that a refusal or a closed port does not trigger
+    /// hellos in quick succession.
     pub(super) fn rest(&self) {
         let left = self.hello.sent_at + HELLO_WAIT_NS - monotonic();
         if left > 0 {
@@ -132,7 +135,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Periodic tasks: stop flag, silence of the other end, hellos, clocks.
+    /// Periodic tasks: checks the stop flag and the peer's silence, sends hellos, follows the clocks.
     pub(super) fn do_housekeeping(&mut self, now: Ns) -> Step<T> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Halt::EndReason(EndReason::Stopped));
@@ -141,32 +144,33 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             return Err(Halt::EndReason(EndReason::Breach));
         }
         if self.no_answer(now) {
-            // If this thread itself did not run, the answer has arrived, or another hello gets one.
+            // The silence may be due to this thread not having run: then the answer has already arrived, or this hello
+            // gets one.
             self.ask(HELLO_WAIT_NS)?;
             if self.no_answer(now) {
                 return Err(Halt::EndReason(EndReason::Dead));
             }
         }
-        // A restarted reflector learns of a session by a hello, so silence triggers one.
+        // A restarted reflector needs a hello to learn of the session, so silence triggers one.
         let silent = now - self.last_heard > HELLO_WAIT_NS;
         if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
             return Ok(());
         }
-        // With probes in flight, nothing waits for the welcome. One by one, the next probe would wait behind it
-        // unnoticed.
+        // If several probes may be in flight, do not wait for the welcome. If each waits for the previous answer, wait:
+        // otherwise the next probe would be delayed behind the hello unnoticed.
         self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
         self.observer.tick(&self.table.counts);
         Ok(())
     }
 
-    /// Whether the other end has been silent for the plan's timeout. Welcomes alone do not count if several probes are
-    /// unanswered: a route may pass only short messages.
+    /// Whether the peer has been silent for the plan's timeout. If several probes are unanswered, welcomes alone do not
+    /// count: a route may pass only short messages.
     fn no_answer(&self, now: Ns) -> bool {
         let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
         unanswered || self.asked_since.is_some_and(|since| now - since > self.plan.timeout)
     }
 
-    /// Notes a sign of life of the other end.
+    /// Notes that the peer has sent something.
     #[inline]
     pub(super) fn heard(&mut self, at: Ns) {
         self.last_heard = at;
@@ -175,7 +179,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
 
     pub(super) fn welcomed(&mut self, h: &Header, t4: Ns) {
         let Some(welcome) = Welcome::read(&self.buffer) else { return };
-        // Ignores a welcome overtaken by a later one, and one to an unknown hello.
+        // Ignore a welcome that a later one has overtaken, and one to an unknown hello.
         if !(self.hello.answered..=self.hello.number).contains(&h.sequence) {
             return;
         }
@@ -187,7 +191,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         if first {
             let same = welcome.boot_id == self.clocks.boot_id();
             self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
-            // A new reflector has none of the previous one's readings.
+            // The new timeline contains no readings yet, so pass it all readings and disturbances again.
             (self.readings_seen, self.clocks_seen) = (0, 0);
         }
         let known = self.welcome.as_ref().map_or(welcome.disturbances, |w| w.disturbances);
@@ -211,7 +215,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.welcome = Some(welcome);
     }
 
-    /// Applies disturbances from the watch over this machine's clocks to the timeline.
+    /// Applies the readings and disturbances of this machine's clocks to the timeline.
     pub(super) fn follow_clocks(&mut self) {
         for clock in self.clocks.nic_since(&mut self.readings_seen) {
             self.timeline.set_nic_clocks(Some(clock), None);

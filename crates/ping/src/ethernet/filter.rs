@@ -1,20 +1,20 @@
-//! The socket filter, a classic BPF program, so that no other frame wakes this process.
+//! The socket filter, a classic BPF program, which prevents other frames from waking this process.
 
 use super::framing::{OWN, SV, SVID};
 use latpath_wire::filter::Program;
 use libc::*;
 
-/// Maximum number of addresses in a program, limited by the reach of its jumps.
+/// Maximum number of addresses in a program, limited by the range of its jumps.
 pub const MAX_ADDRESSES: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// After the comparison with the address of this number.
+    /// After the comparison with the address at this index.
     After(usize),
     /// The frame's destination is one of the addresses.
     Addressed,
     Sv,
-    /// Short form of the BER length of the element with this number.
+    /// Short form of the BER length of the element at this index.
     Short(u8),
     Skipped(u8),
     Reject,
@@ -39,8 +39,8 @@ fn must_read(p: &mut Program<To>, mut at: u32, mut bytes: &[u8]) {
     }
 }
 
-/// Advances X from a BER element with its length at X + `at` to its value. A length form of more than two bytes leads
-/// to no match.
+/// Advances X from a BER element, whose length is at X + `at`, to its value. A length with more than two bytes leads to
+/// no match.
 fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
     p.run(BPF_LD | BPF_B | BPF_IND, at);
     p.branch(BPF_JMP | BPF_JSET, 0x80_u32, None, Some(To::Short(element)));
@@ -54,8 +54,8 @@ fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
     p.run(BPF_MISC | BPF_TAX, 0);
 }
 
-/// The program for frames to these addresses (the device's own, and groups; at most [`MAX_ADDRESSES`]), and of this
-/// session if given. The kernel passes it frames from the destination address on, without the tag.
+/// The program that accepts frames to these addresses (the device's own, and groups; at most [`MAX_ADDRESSES`]) and, if
+/// given, of this session. The kernel passes it frames from the destination address on, without the tag.
 pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> {
     let mut p = Program::default();
     for (i, mac) in addresses.iter().take(MAX_ADDRESSES).enumerate() {
@@ -77,7 +77,7 @@ pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> 
         must_read(&mut p, 4, &session.to_be_bytes());
     }
     p.run(BPF_RET | BPF_K, u32::MAX);
-    // After the ethertype: 8 bytes, savPdu, noASDU of 1, the list, the ASDU, and its svID.
+    // After the ethertype: 8 bytes, savPdu, noASDU of 1, the sequence of ASDUs, the ASDU, and its svID.
     p.here(To::Sv);
     p.run(BPF_LDX | BPF_IMM, 22);
     must_read(&mut p, 0, &[0x60]);

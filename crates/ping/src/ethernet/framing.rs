@@ -5,10 +5,10 @@
 //! SV:   dst(6) src(6) [8100 tci(2)] 88BA APPID(2) length(2) reserved(2+2) 60 { 80 01 01, A2 { 30 {
 //!           80 svID, 82 smpCnt(2), 83 confRev(4), 85 smpSynch(1), 87 message } } }, zeros up to 60 bytes
 //! ```
-//! 0x88B5 is the first of the two ethertypes that IEEE Std 802 (9.2.4) assigns to experiments within one network.
-//! `length` is that of the message, because frames may be padded. An SV frame has the layout of merging units. Its svID
-//! is `latpath-ping-` and the session in hexadecimal, followed by `-answer` for answers and by `-control` for other
-//! messages that are not probes: each is a stream of its own, with the probe's number as smpCnt.
+//! 0x88B5 is the first of the two ethertypes that IEEE Std 802 (9.2.4) reserves for experiments within one network.
+//! `length` is that of the message, because frames may be padded. An SV frame has the layout that merging units use.
+//! Its svID is `latpath-ping-` and the session in hexadecimal, followed by `-answer` for answers and by `-control` for
+//! other messages that are not probes: each of the three is a separate stream, with the probe's number as smpCnt.
 
 use crate::wire::{self, Kind};
 use latpath_protocols::{stream::format_mac, sv::Frame, Tag};
@@ -40,7 +40,7 @@ pub enum Framing {
     },
 }
 
-/// The other end: address, framing and tag.
+/// The peer: address, framing and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// MAC address of the peer, or of a group.
@@ -61,7 +61,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// svID of a session's messages of one kind.
+/// svID of messages of this kind in a session.
 pub fn svid(session: u32, kind: Kind) -> String {
     let mut room = [0; 36];
     let len = put_svid(&mut room, session, kind as u8);
@@ -85,7 +85,7 @@ fn put_svid(out: &mut [u8], session: u32, kind: u8) -> usize {
     at + end.len()
 }
 
-/// Writes bytes into a frame sequentially.
+/// A cursor that writes bytes into a frame sequentially.
 struct Pen<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -97,7 +97,7 @@ impl Pen<'_> {
         self.at += bytes.len();
     }
 
-    /// Writes tag and length of a BER element.
+    /// Writes the tag and length of a BER element.
     fn element(&mut self, tag: u8, len: usize) {
         self.put(&[tag]);
         match len {
@@ -108,7 +108,7 @@ impl Pen<'_> {
     }
 }
 
-/// Total length of a BER element, bytes.
+/// Total length of a BER element with `len` bytes of content.
 fn element(len: usize) -> usize {
     len + match len {
         0..=0x7f => 2,
@@ -117,7 +117,8 @@ fn element(len: usize) -> usize {
     }
 }
 
-/// Writes a message's frame to `to` into `out`, and returns its length; `None` if it does not fit.
+/// Writes the frame that carries a message to the peer `to` into `out`, and returns its length; `None` if it does not
+/// fit.
 pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], message: &[u8]) -> Option<usize> {
     if out.len() < (message.len() + AROUND).max(MIN_FRAME) || message.len() > usize::from(u16::MAX) - AROUND {
         return None;
@@ -145,7 +146,7 @@ pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], message: &[u8]) -> Option
 
 /// Writes the SV headers between the addresses and the message.
 fn sv_header(pen: &mut Pen<'_>, appid: u16, message: &[u8]) {
-    // svID and smpCnt come from the message's header; without a valid header they are zero.
+    // svID and smpCnt are derived from the message's header; without a valid header they are zero.
     let header = (message.len() >= wire::HEADER).then_some(message);
     let kind = header.map_or(u8::MAX, |m| m[3]);
     let session = header.map_or(0, |m| u32::from_be_bytes([m[4], m[5], m[6], m[7]]));
@@ -174,7 +175,7 @@ fn sv_header(pen: &mut Pen<'_>, appid: u16, message: &[u8]) {
     pen.element(0x87, message.len());
 }
 
-/// Maximum length of a message in a frame for this MTU, which counts the bytes after the ethertype.
+/// Maximum length of a message in a frame, bytes, for this MTU, which excludes the Ethernet header.
 pub fn room(framing: Framing, mtu: usize) -> usize {
     let around = match framing {
         Framing::Own => 2,
@@ -183,14 +184,14 @@ pub fn room(framing: Framing, mtu: usize) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(around)
 }
 
-/// The sender of a malformed frame.
+/// The sender of a malformed frame; its framing is unknown.
 pub fn sender(frame: &[u8], tag: Option<Tag>) -> Peer {
     let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
     Peer { mac, framing: Framing::Own, tag }
 }
 
-/// Finds the message in a frame; returns its sender and its range. `removed` is the tag that the kernel removed. Frames
-/// with two tags are refused, because the answer would not come back.
+/// Finds the message in a frame; returns the sender and the message's range. `removed` is the tag that the kernel
+/// removed. Frames with two tags are rejected, because the answer would not reach the sender.
 pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> {
     let mac = *frame.get(6..)?.first_chunk()?;
     let number = |at: usize| frame.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b));
@@ -252,7 +253,7 @@ mod tests {
             let mut frame = [0xee; 2048];
             let len = write(&mut frame, &to, FROM, &bytes).unwrap();
             prop_assert!(len >= 60 && len <= bytes.len().max(60) + AROUND);
-            // The kernel removes the tag, or keeps it.
+            // The kernel either removes the tag or leaves it in the frame.
             let mut seen = frame[..len].to_vec();
             let tag = to.tag.filter(|_| removed);
             if tag.is_some() {

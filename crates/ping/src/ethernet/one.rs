@@ -4,12 +4,12 @@ use super::framing::Peer;
 use crate::transport::{Arrived, Got, KernelClock, Sent, SentStamp, Transport, Wait};
 use std::io;
 
-/// A transport of frames with one peer. If the peer is a group address, the first to answer becomes the peer.
+/// A transport of frames to and from one peer. If the address is that of a group, the first peer that answers is used.
 #[derive(Debug)]
 pub struct ToOne<T> {
     transport: T,
     to: Peer,
-    /// Address of the first answer.
+    /// Address whose messages are accepted: the peer's, or for a group that of the first answer.
     answers: Option<[u8; 6]>,
 }
 
@@ -25,7 +25,7 @@ impl<T: Transport<Peer = Peer>> ToOne<T> {
         self.to
     }
 
-    /// The transport below.
+    /// The underlying transport.
     pub fn transport(&self) -> &T {
         &self.transport
     }
@@ -45,9 +45,9 @@ impl<T: Transport<Peer = Peer>> Transport for ToOne<T> {
         Ok(match self.transport.receive(buffer, wait)? {
             Got::Message(arrived) => {
                 let from = arrived.from.mac;
-                // An empty message is malformed, and no answer.
+                // An empty message is malformed, so it is no answer.
                 let is_answer = arrived.len > 0 && *self.answers.get_or_insert(from) == from;
-                // Messages of others become empty messages, which count as foreign.
+                // Messages from others are passed on as empty messages, which count as foreign.
                 let len = if is_answer { arrived.len } else { 0 };
                 Got::Message(Arrived { from: (), len, kernel: arrived.kernel, nic: arrived.nic })
             }

@@ -5,20 +5,20 @@ use latpath_model::Ns;
 use latpath_partstore::{Column, Encoding, Group, Kind};
 use std::sync::Arc;
 
-/// Names of the columns, in order: number, each stamp in its own clock, round trip, segments.
+/// Names of the columns, in order: sequence number, each stamp in its own clock, round trip, segments.
 pub(super) fn names(route: &Route) -> Vec<String> {
     let stamps = Stamp::ALL.into_iter().map(Stamp::column);
     let first = ["sequence".to_owned()].into_iter().chain(stamps).chain(["round_trip_ns".to_owned()]);
     first.chain(route.segments().map(|segment| segment.column())).collect()
 }
 
-/// Values of a row after its number, in the order of [`names`].
+/// Values of a row after its sequence number, in the order of [`names`].
 pub(super) fn values<'a>(transaction: &'a Transaction, route: &'a Route) -> impl Iterator<Item = Option<Ns>> + 'a {
     let stamps = Stamp::ALL.into_iter().map(|s| transaction.raw.get(s));
     stamps.chain([transaction.round_trip()]).chain(transaction.segments(route))
 }
 
-/// Columns of a Parquet log. All except the number are nullable.
+/// Columns of a Parquet log. All except the sequence number are nullable.
 pub(super) fn table(route: &Route) -> Arc<[Column]> {
     let column = |(at, name)| match at {
         0 => Column::required(name, Kind::U64, Encoding::Counter),

@@ -1,4 +1,4 @@
-//! A log as CSV: one file, extended by whole lines.
+//! A log as CSV: one file, to which only whole lines are appended.
 
 use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval of fsync.
+/// Interval between fsync calls.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The file, and text not yet written.
@@ -18,7 +18,7 @@ pub(super) struct Csv {
     file: File,
     route: Route,
     text: Vec<u8>,
-    /// Size of the whole lines in the file, bytes.
+    /// Size of the complete lines in the file, bytes.
     bytes: u64,
     rows: u64,
     synced: Instant,
@@ -38,7 +38,7 @@ impl Csv {
     fn flush(&mut self) -> Result<(), LogError> {
         let written = self.file.write_all(&self.text);
         if let Err(source) = written {
-            // Removes an incomplete line, which would look like a shorter row.
+            // Remove an incomplete line, which would look like a shorter row.
             let _ = self.file.set_len(self.bytes);
             return Err(LogError::File { path: self.path.clone(), source });
         }
@@ -84,7 +84,7 @@ impl Format for Csv {
     /// Writes everything to the disk.
     fn finish(&mut self, _: &Progress) -> Result<(), LogError> {
         match self.file.sync_data() {
-            // A pipe, or a file system without fsync.
+            // The file is a pipe, or its file system has no fsync.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             done => done.map_err(LogError::file(&self.path)),
         }

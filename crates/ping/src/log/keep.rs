@@ -1,20 +1,20 @@
-//! Selection of the transactions that a log keeps.
+//! Which transactions a log keeps.
 
 use latpath_model::Ns;
 use std::{str::FromStr, time::Duration};
 
-/// Transactions that a log keeps.
+/// Which transactions a log keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// All: `all`.
+    /// All transactions: `all`.
     All,
     /// Transactions with a longer round trip, or without an answer: `over:200us`.
     Over(Ns),
-    /// Transactions of this time span before a breach or the end: `last:10s`.
+    /// Transactions within this time span before a breach or the end: `last:10s`.
     Last(Duration),
 }
 
-/// Error of parsing a [`Keep`].
+/// Error in parsing a [`Keep`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: write all, over:TIME (as in over:200us) or last:TIME (as in last:10s)")]
 pub struct BadKeep(String);

@@ -1,4 +1,4 @@
-//! Memory populated in advance, so that no page fault occurs during a measurement.
+//! Memory whose pages are populated in advance, so that no page fault occurs during a measurement.
 #![allow(unsafe_code)]
 
 use super::LogError;
@@ -24,19 +24,19 @@ impl<T: Copy> Pages<T> {
         let refused = |source| if huge { no_huge_pages(&text, bytes, source) } else { LogError::ring(source) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if huge { libc::MAP_HUGETLB } else { 0 };
         let map = Map::new(bytes, flags, -1, 0).map_err(refused)?;
-        // Reports missing pages as an error; touching them would end the process.
-        // SAFETY: exactly the mapping from above.
+        // SAFETY: the range is exactly the mapping from above. The call reports missing pages as an error; touching
+        // them would kill the process.
         let there = unsafe { libc::madvise(map.at().as_ptr().cast(), map.len(), libc::MADV_POPULATE_WRITE) };
         if there != 0 {
             let error = io::Error::last_os_error();
-            // Unknown before Linux 5.14, or not permitted: the writes below populate the pages.
+            // The advice is unknown before Linux 5.14, or not permitted: the writes below populate the pages instead.
             if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM | libc::ENOSYS)) {
                 return Err(refused(error));
             }
         }
         let pages = Self { map, count: count.max(1), values: PhantomData };
         for at in 0..pages.count {
-            // SAFETY: within the mapping, which is page-aligned and writable.
+            // SAFETY: the address is within the mapping, which is page-aligned and writable.
             unsafe { pages.map.at().cast::<T>().add(at).write(value) };
         }
         Ok(pages)
@@ -52,7 +52,7 @@ impl<T: Copy> std::ops::Deref for Pages<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: all `count` values were written when it was made; the mapping lives as long as this.
+        // SAFETY: `new` wrote all `count` values; the mapping lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.map.at().as_ptr().cast(), self.count) }
     }
 }

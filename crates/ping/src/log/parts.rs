@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time from the first row of a part to its closing.
+/// Time from a part's first row until the part is closed.
 const PART_TIME: Duration = Duration::from_secs(2);
-/// Rows of a large part. Small parts are merged when they reach this size together, and large parts only at the end,
-/// which bounds each merge during the run.
+/// Minimum number of rows of a large part. Small parts are merged once they have this many rows in total; large parts
+/// are merged only at the end, which bounds the length of each merge during the run.
 const LARGE_PART: u64 = 131_072;
 
 pub(super) struct Parquet {
@@ -31,7 +31,7 @@ pub(super) struct Parquet {
     parts: Vec<(Span, u64)>,
     next: u32,
     notes: Vec<String>,
-    /// `None` after an error.
+    /// Small parts that are not merged yet; `None` after an error, when merging stops.
     small: Option<SmallParts>,
     part_time: Duration,
 }
@@ -45,13 +45,13 @@ impl Parquet {
         if path.symlink_metadata().is_ok() {
             return Err(LogError::Exists(path.into()));
         }
-        // Refuses the parts of a killed log.
+        // Reject a path for which parts of a killed log exist.
         for entry in names.directory.names().map_err(LogError::file(path))? {
             if entry.as_encoded_bytes().starts_with(names.prefix.as_encoded_bytes()) {
                 return Err(LogError::Exists(names.directory.join(entry)));
             }
         }
-        // Fails here rather than after the first two seconds.
+        // If no part can be created, fail now rather than after the first two seconds.
         let hidden = names.hidden(Span::one(0));
         names
             .directory
@@ -116,7 +116,7 @@ impl Parquet {
     fn merge_small(&mut self, span: Span, rows: u64, progress: &Progress) {
         let Some(small) = &mut self.small else { return };
         let spans = small.add(span, rows);
-        // Small parts before a large one wait until the end.
+        // Small parts that precede a large one are merged only at the end.
         let Some(spans) = spans.filter(|_| rows < LARGE_PART) else { return };
         let merged = Span { first: spans[0].first, last: spans[spans.len() - 1].last };
         let at = self.parts.partition_point(|(span, _)| span.first < merged.first);
@@ -151,7 +151,7 @@ impl Format for Parquet {
     }
 
     fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
-        // The time of a part counts from its first row, not from its first full group.
+        // Open the part now: its time counts from its first row, not from its first full group.
         self.open()?;
         for row in rows {
             columns::push(&mut self.group, row, &self.route);
@@ -162,7 +162,7 @@ impl Format for Parquet {
         Ok(())
     }
 
-    /// Closes the current part at the end of its time.
+    /// Closes the current part if its time is over.
     fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
         if self.open.as_ref().is_some_and(|(_, since)| since.elapsed() >= self.part_time) {
             self.close(progress)?;
@@ -249,7 +249,7 @@ mod tests {
         log.part_time = Duration::ZERO;
         let progress = Progress::default();
         let mut n = 0;
-        // Small parts and a large one among them.
+        // Write small parts, and a large one among them.
         for part in 0..150 {
             let more = if part == 70 { LARGE_PART } else { 10 };
             log.write(&rows(n..n + more)).unwrap();
@@ -293,7 +293,7 @@ mod tests {
             log.write(&rows(n..n + 1)).unwrap();
             log.tick(&progress).unwrap();
         }
-        // A directory has the name of the file.
+        // A directory takes the file's name.
         fs::create_dir(&path).unwrap();
         fs::write(path.join("x"), "").unwrap();
         let error = log.finish(&progress).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! A ring of the transactions of the last seconds, in bounded memory.
+//! A ring of the transactions of the last few seconds, in bounded memory.
 
 use super::{pages::Pages, when, LogError, LogOptions};
 use crate::transaction::{Stamp, Transaction};
@@ -9,26 +9,26 @@ use std::time::Duration;
 /// Spare capacity for an uneven rate, percent.
 const SPARE_PERCENT: u64 = 10;
 const SPARE: u64 = 1024;
-/// Size of the ring without a known rate, bytes.
+/// Size of the ring if the rate is unknown, bytes.
 const UNKNOWN_RATE: u64 = 64 << 20;
 
-/// A ring of transactions; new ones replace the oldest.
+/// A ring of transactions, in which new ones replace the oldest.
 pub(super) struct Ring {
     slots: Pages<Transaction>,
     time: Ns,
-    /// Number of rows ever added, and index of the next one.
+    /// Number of rows added so far, which is the number of the next row.
     head: u64,
-    /// Index of the oldest row in the ring.
+    /// Number of the oldest row in the ring.
     tail: u64,
     draining: Option<Window>,
-    /// Shortest time span of a full ring at a request for the last seconds.
+    /// If the ring was full at a request and held less than the time span: the shortest span that it held, ns.
     short: Option<Ns>,
 }
 
 /// Rows to move from the ring to the file.
 #[derive(Clone, Copy)]
 struct Window {
-    /// Start of the rows, ns; earlier ones are skipped.
+    /// Earliest time of the rows, ns; earlier rows are skipped.
     from: Ns,
     /// Sequence number of the last row, which may not have been added yet.
     upto: u64,
@@ -40,7 +40,7 @@ impl Ring {
         let rows = match options.rate_hz.filter(|hz| hz.is_finite() && *hz > 0.0) {
             Some(hz) => {
                 let rows = (hz * time.as_secs_f64()).ceil();
-                // Saturates beyond any memory size.
+                // The conversion saturates at a value beyond any memory size.
                 (rows as u64).saturating_mul(100 + SPARE_PERCENT) / 100 + SPARE
             }
             None => {
@@ -70,7 +70,7 @@ impl Ring {
         &self.slots[(number % self.slots.len() as u64) as usize]
     }
 
-    /// Adds a transaction. Returns whether it replaced one that should have gone to the file.
+    /// Adds a transaction. Returns whether it overwrote one that was still to be written to the file.
     #[inline]
     pub fn push(&mut self, transaction: &Transaction) -> bool {
         let mut lost = false;
@@ -84,13 +84,13 @@ impl Ring {
         lost
     }
 
-    /// Requests the time span before this transaction, and the transaction itself once it is added.
+    /// Requests that the transactions in the time span before this one be written, and this one once it has been added.
     pub fn breach(&mut self, transaction: &Transaction) {
         let at = transaction.raw.get(Stamp::T4App).unwrap_or_else(|| when(transaction));
         self.ask(at, transaction.sequence);
     }
 
-    /// Requests the last time span.
+    /// Requests that the transactions in the last time span be written.
     pub fn end(&mut self) {
         if self.head > self.tail {
             let at = when(self.row(self.head - 1));
@@ -106,19 +106,19 @@ impl Ring {
                 self.short = Some(self.short.map_or(held, |short| short.min(held)));
             }
         }
-        // The request of an earlier breach remains valid.
+        // The request made for an earlier breach remains valid.
         let from = self.draining.map_or(from, |w| w.from.min(from));
         let upto = self.draining.map_or(upto, |w| w.upto.max(upto));
         self.draining = Some(Window { from, upto });
     }
 
-    /// Whether rows are to be moved to the file.
+    /// Whether there are rows to be moved to the file.
     #[inline]
     pub fn is_draining(&self) -> bool {
         self.draining.is_some()
     }
 
-    /// Takes the next row for the file.
+    /// Takes the next row that is to be written to the file.
     pub fn drain(&mut self) -> Option<Transaction> {
         let window = self.draining?;
         while self.tail < self.head {
@@ -144,7 +144,7 @@ impl Ring {
         (self.tail..self.head).filter(|n| window.holds(self.row(*n))).count() as u64
     }
 
-    /// A note if the ring was too small for the time span.
+    /// A note for the reader if the ring was too small for the time span.
     pub fn note(&self) -> Option<String> {
         let (held, time) = (self.short?, self.time);
         let seconds = |ns: Ns| ns as f64 / 1e9;
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A transaction per second, with a round trip of half a second.
+    /// One of a series of transactions, one per second, with a round trip of half a second.
     fn transaction(sequence: u64) -> Transaction {
         let mut t = Transaction { sequence, ..Transaction::default() };
         t.raw.set(Stamp::T1App, sequence as Ns * 1_000_000_000);

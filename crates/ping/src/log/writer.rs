@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-/// Poll interval of the thread. Waking it would cost the measuring thread a system call.
+/// Poll interval of the thread. It polls because waking it would cost the measuring thread a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Creates the file in the format of its extension.

@@ -1,5 +1,5 @@
-//! The kernel's interface of AF_XDP (Documentation/networking/af_xdp.rst): memory for frames, four shared rings, and
-//! the link of an XDP program. All unsafe code of AF_XDP is in this module, each block with its reason.
+//! The kernel's interface for AF_XDP (Documentation/networking/af_xdp.rst): memory for frames, four shared rings, and
+//! the link of an XDP program. All unsafe code for AF_XDP is in this module; each block states why it is sound.
 #![allow(unsafe_code)]
 
 use latpath_linux::net::{check, get_option, set_option};
@@ -33,18 +33,18 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io
     if link < 0 {
         return Err(io::Error::from_raw_os_error(-link));
     }
-    // SAFETY: a fresh descriptor that nothing else owns.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// One end of a ring shared with the kernel.
+/// This process's side of a ring shared with the kernel.
 #[derive(Debug)]
 struct Ring<T> {
     map: Map,
     /// Number of entries, a power of two.
     size: usize,
     offset: libc::xdp_ring_offset,
-    /// Number of entries that this end has produced or consumed.
+    /// Number of entries that this side has produced or consumed.
     mine: u32,
     entry: std::marker::PhantomData<T>,
 }
@@ -69,8 +69,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel's offset names a 32-bit word before the entries, inside the mapping, which lives as long
-        // as self; both sides access it atomically.
+        // SAFETY: the kernel's offset points to a 32-bit index before the entries, inside the mapping, which lives as
+        // long as `self`; both sides access the index atomically.
         unsafe { AtomicU32::from_ptr(self.map.at().as_ptr().add(offset as usize).cast()) }
     }
 
@@ -94,14 +94,14 @@ impl<T: Copy> Ring<T> {
 
     /// As producer: adds an entry. The caller never has more frames in flight than the ring has entries.
     fn put(&mut self, value: T) {
-        // SAFETY: this end owns the entry until it advances the producer's word; the kernel aligned it.
+        // SAFETY: user space owns the entry until it advances the producer index; the kernel aligned the entry.
         unsafe { self.entry(self.mine).write(value) };
         self.mine = self.mine.wrapping_add(1);
-        // Release: the entry and its frame are written before the kernel sees them.
+        // Release: the entry and its frame are written before the kernel can see them.
         self.producer().store(self.mine, Ordering::Release);
     }
 
-    /// As producer: withdraws the last entry if the kernel has not read it and is not reading it.
+    /// As producer: withdraws the last entry, unless the kernel has already read it.
     fn take_back(&mut self) -> bool {
         let unread = self.consumer().load(Ordering::Acquire) != self.mine;
         if unread {
@@ -114,48 +114,48 @@ impl<T: Copy> Ring<T> {
     /// As consumer: reads the next entry.
     #[inline]
     fn peek(&self) -> Option<T> {
-        // Acquire: the kernel's writes before it advanced its word are visible.
+        // Acquire: what the kernel wrote before it advanced the producer index is visible.
         if self.producer().load(Ordering::Acquire) == self.mine {
             return None;
         }
-        // SAFETY: this end owns the entry until it advances the consumer's word.
+        // SAFETY: user space owns the entry until it advances the consumer index.
         Some(unsafe { self.entry(self.mine).read() })
     }
 
-    /// As consumer: returns the entry read by [`Self::peek`].
+    /// As consumer: gives back the entry read by [`Self::peek`].
     fn done(&mut self) {
         self.mine = self.mine.wrapping_add(1);
-        // Release: all reads of the entry happen before its return.
+        // Release: all reads of the entry happen before it is given back.
         self.consumer().store(self.mine, Ordering::Release);
     }
 }
 
-/// Numbers and sizes of a socket's frames.
+/// Number and size of a socket's frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frames {
     /// Size of a frame, bytes: 2048 or 4096.
     pub chunk: usize,
-    /// Maximum number of received, unread frames: a power of two.
+    /// Maximum number of frames received but not read yet: a power of two.
     pub incoming: usize,
-    /// Maximum number of frames being sent: a power of two.
+    /// Maximum number of frames that are being sent: a power of two.
     pub outgoing: usize,
 }
 
-/// Transfer of frames between socket and NIC.
+/// How frames are transferred between socket and NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bind {
     /// The kernel chooses.
     Any,
-    /// The kernel copies them.
+    /// The kernel copies the frames.
     Copy,
-    /// The NIC reads and writes them.
+    /// The NIC reads and writes the frames itself.
     ZeroCopy,
 }
 
-/// An AF_XDP socket of one queue, with its own frames.
+/// An AF_XDP socket for one queue, with its own frames.
 #[derive(Debug)]
 pub(super) struct Socket {
-    // The rings and the frames outlive the socket's descriptor, which is closed first.
+    // Fields are dropped in order: the descriptor is closed before the rings and the frames are freed.
     fd: OwnedFd,
     fill: Ring<u64>,
     received: Ring<xdp_desc>,
@@ -164,20 +164,20 @@ pub(super) struct Socket {
     frames: Map,
     /// Size of a frame, bytes.
     chunk: usize,
-    /// Free frames for sending.
+    /// Offsets of the frames that are free for sending.
     free: Vec<u64>,
     zero_copy: bool,
-    /// Whether to call the kernel even if it does not request it, so that it polls the NIC.
+    /// Whether to call the kernel even if it does not request it, so that it busy-polls the NIC.
     pub polls: bool,
 }
 
 impl Socket {
-    /// Opens a socket with these frames, optionally in huge pages, not bound to a queue yet.
+    /// Opens a socket with these frames, optionally in huge pages. It is not bound to a queue yet.
     pub fn open(frames: Frames, huge: bool) -> io::Result<Self> {
         let Frames { chunk, incoming, outgoing } = frames;
-        // SAFETY: no pointers.
+        // SAFETY: no pointers are passed.
         let fd = check(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
-        // SAFETY: a fresh descriptor that nothing else owns.
+        // SAFETY: the descriptor is new and has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let socket = fd.as_fd();
         let used = (incoming + outgoing) * chunk;
@@ -192,12 +192,11 @@ impl Socket {
             tx_metadata_len: 0,
         };
         set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
-        // The kernel requires all options before it reports the offsets of the rings.
-        // SAFETY: all zeros is a valid xdp_mmap_offsets, which is integers only.
+        // SAFETY: xdp_mmap_offsets consists of integers, so all zeros are valid.
         let mut at: libc::xdp_mmap_offsets = unsafe { zeroed() };
-        // SAFETY: integers only.
+        // SAFETY: the struct consists of integers.
         if unsafe { get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut at) }? != size_of_val(&at) {
-            // Linux before 5.4 has no flags in rings.
+            // Linux before 5.4 has no flags in its rings, so its struct is shorter.
             return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
         }
         let mut fill = Ring::new(socket, FILL, incoming, at.fr)?;
@@ -227,7 +226,7 @@ impl Socket {
         // SAFETY: `address` is a sockaddr_xdp of `len` bytes.
         check(unsafe { libc::bind(self.fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) })?;
         let mut options = libc::xdp_options { flags: 0 };
-        // SAFETY: an integer.
+        // SAFETY: the struct consists of an integer.
         unsafe { get_option(self.fd.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, &mut options) }?;
         self.zero_copy = options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0;
         Ok(())
@@ -238,7 +237,7 @@ impl Socket {
         self.zero_copy
     }
 
-    /// Descriptor, for options and for the XDP program's map.
+    /// The socket's descriptor, for options and for the XDP program's map.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -247,42 +246,44 @@ impl Socket {
     fn frame(&mut self, at: u64, len: usize) -> &mut [u8] {
         let at = (at as usize).min(self.frames.len());
         let len = len.min(self.frames.len() - at);
-        // SAFETY: inside the mapping. This end owns the frame from reading it in one ring until adding it to the next,
-        // which borrows self.
+        // SAFETY: the range is inside the mapping. This side owns the frame from when it is read from one ring until it
+        // is added to the next, which borrows `self`.
         unsafe { std::slice::from_raw_parts_mut(self.frames.at().as_ptr().add(at), len) }
     }
 
-    /// Passes a received frame to `look`, with the stamp of the XDP program (`CLOCK_MONOTONIC`), if any.
+    /// Passes a received frame to `look`, with the XDP program's stamp (`CLOCK_MONOTONIC`, ns), if there is one.
     #[inline]
     pub fn take<R>(&mut self, look: impl FnOnce(&[u8], Option<Ns>) -> R) -> Option<R> {
         let descriptor = self.received.peek()?;
-        // Frames begin after the kernel's headroom.
+        // The stamp is at the end of the kernel's headroom, directly before the frame.
         let before = descriptor.addr.saturating_sub(STAMP as u64);
         let bytes = self.frame(before, descriptor.len as usize + STAMP);
         let (stamp, frame) = bytes.split_at_mut_checked(STAMP).unwrap_or_default();
         let word = |at: usize| stamp.get(at..)?.first_chunk().map(|b| u64::from_ne_bytes(*b));
         let time = word(0).filter(|mark| *mark == MARK).and_then(|_| Ns::try_from(word(8)?).ok());
-        // The next frame here may have no stamp.
+        // Clear the stamp: the next frame in this memory may have none.
         stamp.fill(0);
         let result = look(frame, time);
         self.received.done();
-        // Any address inside a frame identifies it (xp_aligned_extract_addr).
+        // Any address inside a frame identifies the frame (xp_aligned_extract_addr).
         self.fill.put(descriptor.addr - descriptor.addr % self.chunk as u64);
         Some(result)
     }
 
-    /// Calls the kernel to receive frames, if required: with zero copy on its request, and always with busy polling.
+    /// Calls the kernel so that it receives frames, if necessary: with zero copy when it requests that, and with busy
+    /// polling always.
     #[inline]
     pub fn wake_kernel(&self) {
         if self.polls || (self.zero_copy && self.fill.needs_wakeup()) {
             let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
-            // SAFETY: no data and no address. The result is irrelevant, because the ring has the frames.
+            // SAFETY: neither data nor an address is passed. The result is irrelevant, because frames arrive through
+            // the ring.
             unsafe { libc::recvfrom(fd, std::ptr::null_mut(), 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
         }
     }
 
-    /// Sends a frame filled by `write`, which returns its length. `Ok(None)`: no frame is free; `Ok(Some(false))`:
-    /// `write` returned `None`.
+    /// Sends a frame that `write` fills; `write` returns its length. Returns `Ok(None)` if no frame is free, and
+    /// `Ok(Some(false))` if `write` returned `None`.
     #[inline]
     pub fn send(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> io::Result<Option<bool>> {
         while let Some(at) = self.sent.peek() {
@@ -290,7 +291,7 @@ impl Socket {
             self.free.push(at);
         }
         let Some(at) = self.free.pop() else {
-            // Retries frames that the driver refused earlier.
+            // Retry the frames that the driver refused earlier.
             self.kick()?;
             return Ok(None);
         };
@@ -305,7 +306,7 @@ impl Socket {
         }
         let kicked = self.kick();
         if kicked.is_err() && !self.zero_copy && self.to_send.take_back() {
-            // With copies, the kernel reads the ring in that call only.
+            // In copy mode, the kernel reads the ring only during that call, so the frame is free again.
             self.free.push(at);
         }
         kicked.map(|()| Some(true))
@@ -316,7 +317,7 @@ impl Socket {
         const TRIES: u32 = 3;
         for _ in 0..TRIES {
             let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
-            // SAFETY: no data and no address.
+            // SAFETY: neither data nor an address is passed.
             let result = unsafe { libc::sendto(fd, std::ptr::null(), 0, flags, std::ptr::null(), 0) };
             if result >= 0 {
                 return Ok(());
@@ -327,36 +328,37 @@ impl Socket {
                 _ => return Err(cause),
             }
         }
-        // The driver is busy: the frames in the ring are sent with the next one.
+        // The driver is busy: the frames in the ring will be sent together with the next one.
         Ok(())
     }
 
-    /// Frames dropped because of a full ring.
+    /// Number of frames dropped because a ring was full.
     pub fn dropped(&self) -> u64 {
-        // SAFETY: all zeros is a valid xdp_statistics, which is integers only.
+        // SAFETY: xdp_statistics consists of integers, so all zeros are valid.
         let mut s: libc::xdp_statistics = unsafe { zeroed() };
-        // SAFETY: integers only.
+        // SAFETY: the struct consists of integers.
         let got = unsafe { get_option(self.fd(), libc::SOL_XDP, libc::XDP_STATISTICS, &mut s) };
         got.map_or(0, |_| s.rx_dropped + s.rx_ring_full)
     }
 
-    /// A pending error of the socket, such as a removed device.
+    /// A pending error of the socket, e.g. because the device was removed.
     pub fn error(&self) -> Option<io::Error> {
         let noted = nix::sys::socket::getsockopt(&self.fd, nix::sys::socket::sockopt::SocketError);
         noted.ok().filter(|errno| *errno != 0).map(io::Error::from_raw_os_error)
     }
 }
 
-/// Waits up to `longest_ns` until one of the sockets has a frame or an error. A signal ends the wait early.
+/// Waits up to `longest_ns` until one of the sockets has received a frame or has an error. A signal ends the wait
+/// early.
 pub(super) fn wait(sockets: &[Socket], longest_ns: i64) {
-    // SAFETY: all zeros is a valid pollfd.
+    // SAFETY: for pollfd, all zeros are valid.
     let mut polled: [libc::pollfd; super::MAX_QUEUES] = unsafe { zeroed() };
     let count = sockets.len().min(polled.len());
     for (poll, socket) in polled.iter_mut().zip(sockets) {
         *poll = libc::pollfd { fd: socket.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     }
     let timeout = libc::timespec { tv_sec: longest_ns / 1_000_000_000, tv_nsec: longest_ns % 1_000_000_000 };
-    // SAFETY: `count` pollfds and one timespec that outlive the call, no signal mask. The result is irrelevant: the
-    // caller checks its rings and its clock next.
+    // SAFETY: the `count` pollfds and the timespec outlive the call; there is no signal mask. The result is irrelevant:
+    // the caller checks its rings and its clock next.
     unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
 }

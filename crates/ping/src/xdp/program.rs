@@ -10,8 +10,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Xdp, XdpFlags};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The program attached to a device. It is detached when this is dropped, and when the process is killed, because the
-/// kernel closes the link.
+/// The program attached to a device. It is detached when this is dropped, and also when the process is killed, because
+/// the kernel then closes the link.
 #[derive(Debug)]
 pub(super) struct Program {
     sockets: MapHandle,
@@ -20,8 +20,9 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads the program for frames to these addresses, optionally of one session, and attaches it to the device, at
-    /// the place `requested`; `None` prefers the driver. With `stamps`, it stamps received frames.
+    /// Loads the program for frames to these addresses, optionally of only one session, and attaches it to the device
+    /// at the place `requested`; if that is `None`, in the driver if possible. With `stamps`, it stamps received
+    /// frames.
     pub fn attach(
         device: &Device,
         addresses: &[[u8; 6]],
@@ -30,7 +31,7 @@ impl Program {
         requested: Option<Place>,
     ) -> Result<Self, XdpError> {
         let refused = |doing| move |cause| XdpError::of(&device.name, doing, cause);
-        // Suppresses libbpf's messages; the error has the reason.
+        // Suppress libbpf's messages; the error contains the reason.
         let printed = libbpf_rs::set_print(None);
         let mut storage = MaybeUninit::uninit();
         let loaded = XskSkelBuilder::default().open(&mut storage).and_then(|mut open| {
@@ -55,7 +56,7 @@ impl Program {
         Ok(Self { sockets, _link: link, place })
     }
 
-    /// Redirects frames of this queue to this socket.
+    /// Redirects the frames of this queue to this socket.
     pub fn hand_over(&self, queue: u32, socket: BorrowedFd<'_>) -> libbpf_rs::Result<()> {
         let socket = (socket.as_raw_fd() as u32).to_ne_bytes();
         self.sockets.update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
@@ -76,7 +77,7 @@ fn stand(device: &Device, program: BorrowedFd<'_>, requested: Option<Place>) -> 
         };
         let name = device.name.clone();
         match cause.raw_os_error() {
-            // A device has at most one program per place, and programs at one place at a time.
+            // A device has at most one program per place, and does not have programs at several places at a time.
             Some(libc::EBUSY | libc::EEXIST) => {
                 let other = Xdp::new(program).query_id(device.index as i32, XdpFlags::NONE).ok();
                 return Err(XdpError::Taken { device: name, id: other.filter(|id| *id != 0) });

@@ -1,4 +1,4 @@
-//! Ends of a run: the other end dies, restarts or never existed; the kernel refuses; the device vanishes.
+//! How a run ends: the peer dies, restarts or never existed; the kernel refuses messages; the device vanishes.
 
 use crate::run::{at_a_rate, one_by_one, Run, LONG, MS};
 use crate::wire::{Fate, StampFate, WireError};
@@ -14,7 +14,7 @@ fn is(message: &[u8], kind: Kind) -> bool {
     Header::read(message).is_some_and(|h| h.kind == kind)
 }
 
-/// Sets the rate of the probes, per second.
+/// A plan with probes at this rate, per second.
 fn every(rate: &str, plan: Plan) -> Plan {
     Plan { pacing: Pacing::Every(rate.parse().expect("a rate")), ..plan }
 }
@@ -31,7 +31,7 @@ fn a_reflector_that_dies_ends_the_run_and_keeps_its_results() {
         assert_eq!(outcome.ended.seen, None, "what it said last is not what it saw");
         assert_eq!((outcome.report.lost_there, outcome.report.lost_back), (None, None));
     };
-    // Concurrently, since each waits for its timeout.
+    // Run concurrently, because each run waits for its timeout.
     thread::scope(|scope| {
         scope.spawn(|| dies(every("2000", one_by_one(1_000_000)), false));
         scope.spawn(|| dies(one_by_one(1_000_000), true));
@@ -53,7 +53,7 @@ fn a_restarted_reflector_answers_and_its_lost_counts_are_not_invented() {
     let outcome = run.go();
     outcome.emitters_counts_add_up();
     assert_eq!(outcome.ended.why, Ok(EndReason::Done));
-    // The reflector knows the session again from the next hello on, at the latest after a second.
+    // The next hello, at the latest after a second, makes the session known to the new reflector.
     assert!(outcome.ended.counts.answered > 800, "{:?}", outcome.ended.counts);
     assert!(outcome.closed.iter().rev().take(500).any(|(_, end)| *end == latpath_ping::table::End::Answered));
     assert_eq!(outcome.ended.seen, None);
@@ -62,7 +62,7 @@ fn a_restarted_reflector_answers_and_its_lost_counts_are_not_invented() {
 
 #[test]
 fn a_paused_emitter_does_not_declare_the_reflector_dead() {
-    // Without pending probes, and with a probe lost just before.
+    // Once without pending probes, and once just after a probe was lost.
     let stands_still = |lost: bool| {
         let long = || latpath_testkit::waits::fault_for(Duration::from_nanos(LONG as u64 * 6 / 5));
         let mut run = Run::new(Plan { timeout: LONG, lost_after: 50 * MS, ..every("100", one_by_one(30)) });
@@ -108,7 +108,7 @@ fn a_kernel_that_refuses_the_last_probes_is_not_called_in_a_busy_loop() {
     });
     let outcome = run.go();
     assert_eq!((outcome.ended.why, outcome.ended.seen), (Ok(EndReason::Done), None));
-    // One attempt per millisecond while the last answers are pending, then one per 100 ms.
+    // There is one attempt per millisecond while the last answers are pending, then one per 100 ms.
     let refused = refused.load(Ordering::Relaxed);
     assert!((1..1_000).contains(&refused), "{refused}");
 }
@@ -174,7 +174,7 @@ fn at_a_rate_a_refused_probe_is_not_retried() {
     run.plan.pacing = Pacing::Every("2000".parse().unwrap());
     run.plan.count = None;
     run.plan.duration = Some(200 * MS);
-    // The kernel refuses all but the first probes.
+    // The kernel refuses all probes except the first 20.
     run.wire.there(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Probe && h.sequence >= 20 => Fate::Refused,
         _ => Fate::Comes,
@@ -191,7 +191,7 @@ fn a_kernel_that_refuses_everything_ends_the_run() {
     run.plan.timeout = 150 * MS;
     run.wire.there(|_| Fate::Refused);
     assert_eq!(run.go().ended.why, Ok(EndReason::NobodyAnswers));
-    // Concurrently, since each waits for its timeout.
+    // Run concurrently, because each run waits for its timeout.
     thread::scope(|scope| {
         for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
             scope.spawn(move || {

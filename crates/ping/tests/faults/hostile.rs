@@ -23,7 +23,7 @@ fn afterwards(chance: &mut Chance, sequence: u64) -> Option<LateStamps> {
     Some(LateStamps { sequence, stamps: [0; 3].map(|_| Some(time(chance))) })
 }
 
-/// A reflector that invents every time.
+/// Makes a reflector's message a hostile one, in which every time is invented.
 fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
     let Some(h) = Header::read(message) else { return };
     Header { first: time(chance), second: time(chance), ..h }.write(message);
@@ -85,7 +85,7 @@ fn invented_times_of_a_reflector_affect_its_own_segments_only() {
             let c = outcome.ended.counts;
             assert_eq!((c.sent, c.answered + c.lost, c.answered + c.late), (300, 300, 300));
             assert_eq!(outcome.report.round_trip.count, c.answered);
-            // The smallest invented time exceeds the limit of a run.
+            // The smallest invented time exceeds the maximum duration of a run, so none is in this range.
             assert!((1..30_000 * MS).contains(&outcome.report.round_trip.max_ns), "our own times are right");
             let name = outcome.ended.welcome.unwrap().device;
             assert!(!name.chars().any(char::is_control), "{name:?}");
@@ -130,7 +130,7 @@ fn a_welcome_that_was_cut_off_is_foreign() {
 fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
     let mut run = Run::new(one_by_one(10));
     run.plan.timeout = 200 * MS;
-    // As a reflector of echoes (RFC 862).
+    // An echo server (RFC 862) sends the emitter's own messages back.
     run.wire.back(|message| {
         let h = Header::read(message).expect("what a reflector says has a header");
         let kind = if h.kind == Kind::Welcome { Kind::Hello } else { Kind::Probe };
@@ -141,10 +141,10 @@ fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
     assert_eq!((outcome.ended.why, outcome.ended.counts.sent), (Ok(EndReason::NobodyAnswers), 0));
 }
 
-/// Sender or receiver of a message, and the message.
+/// Address of the sender or receiver of a message, and the message.
 type Addressed = (u32, Vec<u8>);
 
-/// Sends messages to a reflector; returns its answers with their receivers.
+/// Sends messages to a reflector; returns its result, its answers with their receivers, and the reported breaches.
 fn says(what: &[Addressed]) -> (Reflected, Vec<Addressed>, Vec<u64>) {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     let mut end = End::new(&wire, true, &ALL, None);
@@ -152,7 +152,7 @@ fn says(what: &[Addressed]) -> (Reflected, Vec<Addressed>, Vec<u64>) {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
         what.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
-        // A reflector that answers this hello has read all messages before it.
+        // Once the reflector answers this hello, it has read all messages before it.
         wire.another_says(u32::MAX, &hello(u32::MAX));
         let welcomed = || wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX);
         until("the last hello is answered", welcomed).expect("the reflector lives");
@@ -194,7 +194,7 @@ fn no_answer_is_longer_than_its_message() {
     for len in [32, 33, 95, 96, 97, 240, 1400, 65_507] {
         all.push((1, message(Kind::Probe, 7, len as u64, len)));
     }
-    // Hellos that are too short, too long, or of another version.
+    // Hellos that are too short or too long, or of another version.
     all.extend([(1, message(Kind::Hello, 8, 1, 32)), (1, message(Kind::Hello, 8, 1, CONTROL + 1))]);
     let mut other = hello(9);
     other[2] = 9;
@@ -216,7 +216,7 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
         .map(|i| {
             let len = chance.below(300) as usize;
             let mut bytes: Vec<u8> = (0..len).map(|_| chance.below(256) as u8).collect();
-            // Half of them have our magic, with an invalid kind or session.
+            // Half of the messages have latpath's magic and version, but an invalid kind or session.
             if i % 2 == 0 && len >= HEADER {
                 bytes[..3].copy_from_slice(b"LP\x01");
                 bytes[3] = [0, 1, 3, 4, 5, 255][chance.below(6) as usize];
@@ -249,7 +249,7 @@ fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
     assert_eq!(wire.ledger().to_others.len(), 257, "256 welcomes and an answer");
 }
 
-/// Sends `before` to a reflector, then hellos of `another` until it gets a welcome.
+/// Sends `before` to a reflector, then hellos from `another` until it gets a welcome.
 fn is_welcomed_after(before: &[Addressed], another: u32, and_then: impl FnOnce(&Wire)) -> Reflected {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     before.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
@@ -278,7 +278,7 @@ fn silent_sessions_end_when_the_table_is_full_used_or_not() {
             all.push((1 + i, message(Kind::Probe, i, 0, 96)));
         }
     }
-    // This session sent the latest message, and remains.
+    // This session sent the latest message, so it is not replaced.
     all.push((1, message(Kind::Probe, 0, 1, 96)));
     let reflected = is_welcomed_after(&all, 1_000, |wire| {
         wire.another_says(1, &message(Kind::Probe, 0, 2, 97));

@@ -1,5 +1,5 @@
-//! Emitter and reflector over a wire in memory with the faults of real wires, kernels and NICs, and worse ones: no loss
-//! is silent, every count is right, and no run hangs.
+//! Emitter and reflector over an in-memory wire with the faults of real wires, kernels and NICs, and with worse ones:
+//! no loss goes unnoticed, every count is right, and no run hangs.
 
 mod ends;
 mod hostile;

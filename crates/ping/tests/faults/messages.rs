@@ -23,7 +23,7 @@ fn over_a_wire_without_faults_every_probe_is_answered_with_every_stamp() {
         let c = outcome.ended.counts;
         assert_eq!(outcome.ended.why, Ok(EndReason::Done));
         assert_eq!((c.duplicates, c.foreign, c.refused), (0, 0, 0));
-        // Except for delays of a busy machine.
+        // A busy machine may delay some stamps.
         assert!(c.incomplete * 10 < c.sent, "{c:?}");
         assert_eq!(outcome.taken, (1 << 14) - 1, "all fourteen stamps");
         assert_eq!(outcome.report.segments.len(), 7);
@@ -140,7 +140,7 @@ fn a_full_table_gives_up_no_probe_early() {
     let mut run = Run::new(at_a_rate(5_000));
     run.plan.pacing = Pacing::Every("20000".parse().unwrap());
     run.plan.lost_after = 100 * MS;
-    // No answer arrives: without waiting, more probes would be pending than the table can hold.
+    // No answer arrives: if the emitter did not wait, more probes would be pending than the table can hold.
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Answer => Fate::Lost,
         _ => Fate::Comes,
@@ -211,7 +211,7 @@ fn late_duplicated_and_overtaken_welcomes_are_used() {
     run.wire.back(move |message| match Header::read(message) {
         Some(h) if h.kind == Kind::Welcome => {
             n += 1;
-            // Each arrives with the next message, at the end with the next welcome.
+            // Each overtaken welcome arrives after the next message, which at the end of the run is the next welcome.
             if n % 3 == 0 {
                 Fate::Twice
             } else {

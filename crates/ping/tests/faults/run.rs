@@ -1,4 +1,4 @@
-//! A run over the wire, and the invariants of every run, whatever the wire's faults.
+//! A run over the wire, and the invariants that hold for every run, whatever the wire's faults.
 
 use crate::wire::{End as WireEnd, Fate, Ledger, OnStamp, Wire, WireError, ALL, PHC_AHEAD};
 use latpath_linux::monotonic;
@@ -20,15 +20,15 @@ use std::thread;
 
 /// A millisecond, ns.
 pub const MS: Ns = 1_000_000;
-/// Longer than a busy machine delays a thread, for tests that are not about late messages, ns.
+/// Longer than a busy machine delays a thread, ns; for tests that are not about late messages.
 pub const LONG: Ns = 5_000 * MS;
 
-/// `count` probes at 20 µs intervals; a probe without an answer for 300 ms is lost.
+/// A plan with `count` probes at 20 µs intervals; a probe without an answer for 300 ms is lost.
 pub fn at_a_rate(count: u64) -> Plan {
     Plan { pacing: Pacing::Every("50000".parse().expect("a rate")), ..one_by_one(count) }
 }
 
-/// `count` probes, each sent on the previous answer.
+/// A plan with `count` probes, each of which is sent when the previous one is answered.
 pub fn one_by_one(count: u64) -> Plan {
     Plan {
         session: 0x1234_5678,
@@ -46,11 +46,11 @@ pub fn one_by_one(count: u64) -> Plan {
     }
 }
 
-/// A fault, and its frequency in 1000 messages.
+/// A fault, preceded by its frequency per 1000 messages.
 #[derive(Clone, Copy)]
 pub struct Fault(pub u32, pub fn() -> Fate);
 
-/// Applies faults to probes and answers only.
+/// Applies faults at random, only to probes and answers.
 pub fn by_chance(seed: u64, what: &[Fault]) -> impl FnMut(&mut Vec<u8>) -> Fate {
     let (mut chance, what) = (Chance(seed), what.to_vec());
     move |message| {
@@ -68,12 +68,12 @@ pub fn by_chance(seed: u64, what: &[Fault]) -> impl FnMut(&mut Vec<u8>) -> Fate 
     }
 }
 
-/// Pseudo-random numbers, reproducible from the seed (splitmix64).
+/// A pseudo-random number generator, reproducible from its seed (splitmix64).
 #[derive(Clone)]
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// A number in `0..n`.
+    /// Draws a number in `0..n`.
     pub fn below(&mut self, n: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -111,11 +111,11 @@ impl NicClockSource for Phc {
 /// Called when a transaction is closed.
 pub type OnClosed = Box<dyn FnMut(&Wire, &Transaction, End)>;
 
-/// A run that has not started.
+/// A run that has not started yet.
 pub struct Run {
     pub wire: Arc<Wire>,
     pub plan: Plan,
-    /// Stamps of both ends.
+    /// Stamps that both ends take.
     pub takes: Vec<Stamp>,
     pub on_probes_stamp: Option<OnStamp>,
     pub on_answers_stamp: Option<OnStamp>,
@@ -131,7 +131,7 @@ pub struct Outcome {
     pub taken: u16,
     pub report: Report,
     pub ledger: Ledger,
-    /// Breaches reported to the reflector.
+    /// Sequence numbers of the breaches that were reported to the reflector.
     pub reported: Vec<u64>,
 }
 
@@ -176,7 +176,7 @@ impl Witness<u32> for &Reported {
 }
 
 impl Run {
-    /// A run over a wire without faults, with stamps of kernel and NIC.
+    /// Creates a run over a wire without faults, with stamps by kernel and NIC.
     pub fn new(plan: Plan) -> Self {
         Self {
             wire: Wire::new(),
@@ -189,7 +189,7 @@ impl Run {
         }
     }
 
-    /// Runs to the end, with a reflector. If that dies, another replaces it once the wire is revived.
+    /// Runs emitter and reflector to the end. If the reflector dies, another one replaces it once the wire is revived.
     pub fn go(self) -> Outcome {
         let (stop, reported) = (AtomicBool::new(false), Reported::default());
         let mut here = WireEnd::new(&self.wire, false, &self.takes, self.on_probes_stamp);
@@ -234,7 +234,7 @@ impl Run {
 }
 
 impl Outcome {
-    /// Invariants of every run whose reflector lived.
+    /// Checks the invariants of every run whose reflector survived.
     pub fn adds_up(&self) {
         self.emitters_counts_add_up();
         let (seen, ledger) = (self.ended.seen.expect("the reflector said what it saw"), &self.ledger);
@@ -249,7 +249,7 @@ impl Outcome {
         assert_eq!(there + back + c.late, c.lost, "what was lost was lost somewhere, or came too late");
     }
 
-    /// Invariants of every run.
+    /// Checks the invariants of every run.
     pub fn emitters_counts_add_up(&self) {
         let (c, ledger) = (&self.ended.counts, &self.ledger);
         assert_eq!((c.sent, c.refused), (ledger.probes, ledger.refused), "probes, and those that the kernel refused");
@@ -267,7 +267,7 @@ impl Outcome {
         self.stamps_add_up();
     }
 
-    /// Segments sum to the round trip; missing stamps are counted.
+    /// Checks that segments add up to the round trip, and that missing stamps are counted.
     pub fn stamps_add_up(&self) {
         let mut incomplete = 0;
         let mut missing = [0; Stamp::ALL.len()];
@@ -280,7 +280,7 @@ impl Outcome {
                 let sum: Ns = t.segments(&route).map(|part| part.expect("its stamps are there")).sum();
                 assert_eq!(Some(sum), t.round_trip(), "the parts of probe {} sum to its round trip", t.sequence);
             }
-            // If the NIC's clock was not read in time, as on a machine that pauses, its stamps cannot be mapped.
+            // If the NIC's clock was not read in time, e.g. because the machine paused, its stamps cannot be mapped.
             let has_none = t.raw.mask() & !t.mapped.mask() & self.taken != 0;
             unplaced += u64::from(has_none);
             if lacks == 0 && !has_none {
@@ -299,7 +299,7 @@ impl Outcome {
         assert_eq!(self.report.round_trip.count, self.answered().count() as u64);
     }
 
-    /// Transactions with an answer.
+    /// The transactions that were answered in time.
     pub fn answered(&self) -> impl Iterator<Item = &Transaction> {
         self.closed.iter().filter(|(_, end)| *end == End::Answered).map(|(t, _)| t)
     }
@@ -310,7 +310,7 @@ impl Outcome {
     }
 }
 
-/// Number of distinct values for which `counts` holds, and of those after a higher one.
+/// Number of distinct values for which `counts` holds, and of those among them that follow a higher one.
 fn in_order(list: &[u64], counts: impl Fn(u64) -> bool) -> (u64, u64) {
     let (mut known, mut highest, mut reordered) = (HashSet::new(), None, 0);
     for sequence in list.iter().copied().filter(|s| counts(*s)) {

@@ -41,7 +41,7 @@ fn a_stamp_that_never_arrives_is_missing_and_delays_nothing() {
 
 #[test]
 fn missing_stamps_do_not_displace_others_with_any_timeout() {
-    // More probes than the table holds, in less time than the timeout of answers.
+    // More probes than the table can hold, within a time shorter than the timeout of answers.
     for pacing in [Pacing::AsAnswersCome, Pacing::Flood] {
         let mut run = Run::new(one_by_one((1 << 16) + 5_000));
         (run.plan.pacing, run.plan.lost_after) = (pacing, 25_000 * MS);
@@ -81,12 +81,13 @@ fn missing(outcome: &Outcome, stamp: Stamp) -> u64 {
 
 #[test]
 fn a_late_stamp_joins_its_transaction_while_that_is_open() {
-    // Sixteen probes later, long after the answer.
+    // The stamp arrives sixteen probes later, long after the answer.
     let outcome =
         of_probes(1_000, |stamp, _| if stamp == Stamp::T1Driver { StampFate::After(16) } else { StampFate::Comes });
     let lack: Vec<u64> =
         outcome.answered().filter(|t| t.raw.get(Stamp::T1Driver).is_none()).map(|t| t.sequence).collect();
-    // Hellos follow the last probes and bring the last stamps; on a busy machine, the run may give up some earlier.
+    // Hellos follow the last probes and bring the last stamps; on a busy machine, the run may close some probes
+    // earlier.
     assert!(lack.len() < 500, "{lack:?}");
 }
 
@@ -122,7 +123,7 @@ fn a_stamp_before_its_probe_causes_a_negative_segment_that_is_reported() {
         let all = outcome.report.segments.iter().chain(&outcome.report.detail);
         all.clone().find(|p| (p.from, p.to) == (from, to)).expect("there is this part").times.clone()
     };
-    // The table uses the NIC's stamps, the detail all stamps.
+    // The table contains the segments between NIC stamps, the detail those between all stamps.
     let (nic, driver) = (part(Stamp::T1App, Stamp::T1Nic), part(Stamp::T1Sched, Stamp::T1Driver));
     assert_eq!(nic.min_ns, -7 * MS);
     assert!(nic.negative >= 1 && driver.negative >= 1);
@@ -156,10 +157,10 @@ fn a_short_probe_has_no_room_for_the_reflectors_stamps_and_counts_as_complete() 
     }
 }
 
-/// `CLOCK_MONOTONIC` of the other kernel minus this one's, ns.
+/// The other kernel's `CLOCK_MONOTONIC` minus this one's, ns.
 const OTHER_KERNEL: Ns = 5_000_000_000_000;
 
-/// Changes a reflector's message to one of another machine, with its clock ahead by [`OTHER_KERNEL`]. The NICs still
+/// Turns a reflector's message into one from another machine, whose clock is ahead by [`OTHER_KERNEL`]. The NICs still
 /// share a clock.
 pub fn of_another_kernel(message: &mut [u8]) {
     let Some(h) = Header::read(message) else { return };
@@ -212,7 +213,8 @@ fn between_two_kernels_segments_sum_exactly_and_the_truth_is_within_the_bound() 
 #[test]
 fn after_a_nics_clock_is_set_its_stamps_are_mapped_right_or_not_at_all() {
     let mut run = Run::new(at_a_rate(3_000));
-    // Three seconds before and after the setting: longer than a busy machine delays the reading of clocks.
+    // The run lasts three seconds before and after the clock is set: longer than a busy machine delays the reading of
+    // clocks.
     run.plan.pacing = Pacing::Every("500".parse().unwrap());
     let set = Arc::clone(&run.wire.phc_set);
     run.wire.there(move |message| {
@@ -229,7 +231,7 @@ fn after_a_nics_clock_is_set_its_stamps_are_mapped_right_or_not_at_all() {
     assert!(placed.len() > 500, "{}", placed.len());
     for t in placed {
         let [begin, end] = [Stamp::T1App, Stamp::T4App].map(|s| t.mapped.get(s).unwrap());
-        // Each is within its transaction, on a clock known to ±100 ns.
+        // Each NIC stamp lies within its transaction, as the clock is known to ±100 ns.
         assert!(nics(t).iter().all(|at| (begin - 100..=end + 100).contains(&at.unwrap())), "{t:?}");
     }
 }

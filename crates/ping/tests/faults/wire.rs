@@ -1,5 +1,5 @@
-//! A wire in memory between an emitter and a reflector, with the faults of real wires, kernels and NICs on messages and
-//! stamps, which it counts.
+//! An in-memory wire between an emitter and a reflector. It applies the faults of real wires, kernels and NICs to
+//! messages and stamps, and counts them.
 
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The shared clock of the NICs minus `CLOCK_MONOTONIC`, ns.
+/// The NICs' shared clock minus `CLOCK_MONOTONIC`, ns.
 pub const PHC_AHEAD: Ns = 37_000_000_000;
 /// Maximum duration of a run, ns; later calls fail.
 const LONGEST: Ns = 30_000_000_000;
@@ -24,7 +24,7 @@ pub enum Fate {
     Lost,
     /// It arrives twice.
     Twice,
-    /// The next one arrives first.
+    /// It arrives after the next message.
     Overtaken,
     /// It is held until [`Wire::release`].
     Held,
@@ -36,7 +36,7 @@ pub enum Fate {
     TooLong,
 }
 
-/// Fate of a stamp of a sent message.
+/// Fate of a stamp on a sent message.
 pub enum StampFate {
     /// It arrives.
     Comes,
@@ -44,11 +44,11 @@ pub enum StampFate {
     Never,
     /// It arrives after this number of further messages.
     After(u64),
-    /// It arrives twice, the second time with a later time.
+    /// It arrives twice, the second one with a later time.
     Twice,
     /// It arrives with this time.
     Is(Ns),
-    /// It arrives, followed by one of a message that was never sent.
+    /// It arrives after stamps of messages that were never sent.
     AndUnknown,
 }
 
@@ -57,7 +57,7 @@ pub type OnMessage = Box<dyn FnMut(&mut Vec<u8>) -> Fate + Send>;
 /// Decides the fate of the stamps of sent probes or answers.
 pub type OnStamp = Box<dyn FnMut(Stamp, &Header) -> StampFate + Send>;
 
-/// Error of a transport's call.
+/// Error of a call to the transport.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WireError {
     /// The run exceeded [`LONGEST`].
@@ -71,14 +71,14 @@ pub enum WireError {
     Message,
 }
 
-/// Counts of the wire.
+/// The wire's counts.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// Probes accepted from the emitter.
     pub probes: u64,
-    /// Probes refused.
+    /// Probes that the emitter's kernel refused.
     pub refused: u64,
-    /// Answers of the reflector that were refused.
+    /// Answers that the reflector's kernel refused.
     pub answers_refused: u64,
     /// Sequence numbers of the probes that the reflector received, in order.
     pub there: Vec<u64>,
@@ -88,22 +88,22 @@ pub struct Ledger {
     pub foreign_there: u64,
     /// Foreign messages that the emitter received.
     pub foreign_back: u64,
-    /// Messages lost, duplicated, overtaken and held.
+    /// Number of messages lost; the fields below count those duplicated, overtaken and held.
     pub lost: u64,
     pub twice: u64,
     pub overtaken: u64,
     pub held: u64,
-    /// The emitter's hellos, and its waits that ended with a stamp in its socket's error queue.
+    /// Number of the emitter's hellos; `waits_ended` counts its waits that ended because of a stamp in the error queue.
     pub hellos: u64,
     pub waits_ended: u64,
-    /// The reflector's messages to others than the emitter.
+    /// The reflector's messages to peers other than the emitter.
     pub to_others: Vec<(u32, Vec<u8>)>,
 }
 
 struct Message {
     from: u32,
     bytes: Vec<u8>,
-    /// Arrival, `CLOCK_MONOTONIC` ns, and the NIC's stamp.
+    /// Time of arrival, `CLOCK_MONOTONIC`, ns; `nic` is the NIC's stamp.
     came: Ns,
     nic: Ns,
 }
@@ -121,9 +121,9 @@ struct State {
     there: Direction,
     back: Direction,
     ledger: Ledger,
-    /// Whether the reflector's end has no listener.
+    /// Whether there is no reflector at its end.
     dead: bool,
-    /// Whether the emitter learns about it.
+    /// Whether the emitter then gets the report of a closed port.
     says_nobody_there: bool,
     nobody_there: bool,
     /// Number of probes after which the reflector dies.
@@ -131,7 +131,7 @@ struct State {
     emitters_device_gone: bool,
 }
 
-/// See the module.
+/// An in-memory wire: see the module.
 pub struct Wire {
     state: Mutex<State>,
     moved: Condvar,
@@ -145,19 +145,19 @@ pub fn realtime() -> Ns {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_nanos() as Ns
 }
 
-/// `CLOCK_REALTIME` at an instant of `CLOCK_MONOTONIC`.
+/// `CLOCK_REALTIME` at a time of `CLOCK_MONOTONIC`.
 pub fn realtime_at(at: Ns) -> Ns {
     realtime() - (monotonic() - at)
 }
 
 impl Wire {
-    /// A wire without faults.
+    /// Creates a wire without faults.
     pub fn new() -> Arc<Self> {
         let until = monotonic() + LONGEST;
         Arc::new(Self { state: Mutex::default(), moved: Condvar::new(), until, phc_set: Arc::default() })
     }
 
-    /// The NICs' clock at an instant of `CLOCK_MONOTONIC`.
+    /// The NICs' clock at a time of `CLOCK_MONOTONIC`.
     pub fn phc(&self, monotonic: Ns) -> Ns {
         monotonic + PHC_AHEAD + self.phc_set.load(Ordering::Relaxed)
     }
@@ -176,7 +176,7 @@ impl Wire {
         self.state().back.fate = Some(Box::new(fate));
     }
 
-    /// Delivers the held messages.
+    /// Delivers the messages that are held.
     pub fn release(&self) {
         let state = &mut *self.state();
         state.there.queue.extend(state.there.held.drain(..));
@@ -203,7 +203,7 @@ impl Wire {
         self.moved.notify_all();
     }
 
-    /// Sends bytes to the reflector from another peer than the emitter.
+    /// Sends bytes to the reflector from a peer other than the emitter.
     pub fn another_says(&self, from: u32, bytes: &[u8]) {
         let came = monotonic();
         self.state().there.queue.push_back(Message { from, bytes: bytes.to_vec(), came, nic: self.phc(came) });
@@ -263,7 +263,7 @@ impl Wire {
         Ok(Sent::Taken)
     }
 
-    /// The next message for one end, with the wait of a socket.
+    /// Receives the next message for one end, waiting as a socket would.
     fn receive(&self, at_reflector: bool, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {
         let begun = monotonic();
         if begun > self.until {
@@ -308,7 +308,7 @@ impl State {
         match (at_reflector, header) {
             (true, Some(h)) if h.kind == Kind::Probe && message.from == 0 => {
                 ledger.there.push(h.sequence);
-                // The process dies with this probe, and its pending messages are lost.
+                // The process dies on receiving this probe, and the messages waiting for it are lost.
                 self.dead = self.lives_for.is_some_and(|n| ledger.there.len() as u64 >= n);
                 if self.dead {
                     self.there.queue.clear();
@@ -328,7 +328,7 @@ pub struct End {
     is_reflector: bool,
     takes: u16,
     fate: Option<OnStamp>,
-    /// Pending stamps, each with the number of sent messages at which it arrives.
+    /// Pending stamps; each arrives when this end has sent the given number of messages.
     coming: Vec<(u64, Vec<u8>, Stamp, Ns)>,
     sent: u64,
 }
@@ -337,7 +337,7 @@ pub struct End {
 pub const ALL: [Stamp; 5] = [Stamp::T1Sched, Stamp::T1Driver, Stamp::T1Nic, Stamp::T4Nic, Stamp::T4Kernel];
 
 impl End {
-    /// The end of the emitter or the reflector, with these stamps.
+    /// Creates the emitter's or the reflector's end, which takes these stamps.
     pub fn new(wire: &Arc<Wire>, is_reflector: bool, takes: &[Stamp], fate: Option<OnStamp>) -> Self {
         let takes = takes.iter().fold(0, |mask, s| mask | s.bit());
         Self { wire: Arc::clone(wire), is_reflector, takes, fate, coming: Vec::new(), sent: 0 }
@@ -370,11 +370,11 @@ impl End {
 }
 
 impl Transport for End {
-    /// 0 is the emitter or the reflector.
+    /// 0 is the opposite end: the emitter or the reflector.
     type Peer = u32;
     type Error = WireError;
 
-    /// Peers from 65536 on are ports of hosts.
+    /// Peers from 65536 on consist of a host (upper 16 bits) and a port.
     fn are_of_one_host(a: &u32, b: &u32) -> bool {
         a == b || (a >> 16 == b >> 16 && a >> 16 > 0)
     }
@@ -384,7 +384,7 @@ impl Transport for End {
             self.wire.state().ledger.to_others.push((to, message.to_vec()));
             return Ok(Sent::Taken);
         }
-        // The NIC stamps before the message arrives; otherwise, an answer might be faster than the stamp.
+        // The stamps exist before the message arrives; otherwise, an answer might be faster than the stamp.
         self.sent += 1;
         if let Some(header) = Header::read(message).filter(|h| matches!(h.kind, Kind::Probe | Kind::Answer)) {
             let takes = self.takes;
@@ -392,7 +392,7 @@ impl Transport for End {
                 self.stamp(message, &header, stamp);
             }
         }
-        // Sockets stamp all sent messages.
+        // A socket stamps all sent messages, including hellos.
         if !self.is_reflector && Header::read(message).is_some_and(|h| h.kind == Kind::Hello) {
             self.wire.state().ledger.hellos += 1;
             for stamp in ALL.into_iter().take(3).filter(|s| s.bit() & self.takes != 0) {
@@ -414,7 +414,7 @@ impl Transport for End {
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {
         let takes = |s: Stamp| self.takes & s.bit() != 0;
-        // Like poll, which also reports the error queue.
+        // Like ppoll, which also returns if there is a stamp in the error queue.
         let is_stamped = self.coming.iter().any(|(when, ..)| *when <= self.sent);
         let wait = match wait {
             Wait::Until(_) if is_stamped => {

@@ -1,4 +1,4 @@
-//! A log file contains exactly the transactions pushed into it, and a report on it has ping's own figures.
+//! A log file contains exactly the transactions pushed into it, and a report on it contains ping's own figures.
 
 mod rant;
 
@@ -28,7 +28,7 @@ fn transaction(sequence: u64) -> Transaction {
         if !lacks {
             let mapped = sequence as Ns * 1_000_000 + at as Ns * (1000 + noise as Ns);
             t.mapped.set(stamp, mapped);
-            // A PHC far from the other clocks.
+            // The PHC's time is far from the other clocks'.
             t.raw.set(stamp, mapped + if stamp.name().ends_with("nic") { -4_000_000_000_000_000_000 } else { 0 });
         }
     }
@@ -39,7 +39,7 @@ fn route() -> Route {
     Route::of_seven(u16::MAX)
 }
 
-/// The row of a transaction according to the docs.
+/// The row of a transaction, as specified in the docs.
 fn row(t: &Transaction) -> Vec<Option<i64>> {
     let stamps = Stamp::ALL.into_iter().map(|s| t.raw.get(s));
     let line = route();
@@ -92,7 +92,7 @@ fn check(path: &Path, expected: impl Iterator<Item = u64>) {
 #[test]
 fn a_log_of_all_has_every_transaction_in_either_format() {
     let folder = tempfile::tempdir().unwrap();
-    // More than one batch and more than one row group.
+    // The number of rows exceeds one batch and one row group.
     for (name, n) in [("log.csv", 20_000), ("log.parquet", 20_000), ("none.csv", 0), ("none.parquet", 0)] {
         let path = folder.path().join(name);
         let summary = log(&path, Keep::All, (0..n).map(transaction));
@@ -104,7 +104,7 @@ fn a_log_of_all_has_every_transaction_in_either_format() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "parts are gone");
 }
 
-/// The figures of a log that are compared.
+/// The figures of a log that a comparison uses.
 fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, String> {
     let run = open_recording(path).map_err(|e| e.to_string())?;
     let options = RecordingOptions { threshold_ns: Some(threshold), steps, workers: 2, ..RecordingOptions::default() };
@@ -157,7 +157,7 @@ fn logs_of_some_transactions_lack_the_others_and_other_files_are_refused() {
 #[test]
 fn a_report_on_a_log_has_pings_own_figures_to_the_digit() {
     let folder = tempfile::tempdir().unwrap();
-    // Complete transactions, and transactions without NIC stamps or without answers.
+    // The first log contains only complete transactions; the second also those without NIC stamps or without answers.
     for (name, whole_alone) in [("whole.parquet", true), ("all.csv", false)] {
         let path = folder.path().join(name);
         let all = || (0..30_000).map(transaction).filter(|t| !whole_alone || t.raw.mask().count_ones() == 14);
@@ -178,7 +178,8 @@ fn a_report_on_a_log_has_pings_own_figures_to_the_digit() {
         ] {
             assert_eq!(*times(name), own.expect(name).times, "{path:?} {name}");
         }
-        // The run contains the times of the parts that a lost probe passed.
+        // The imported run also contains the times of the segments that a lost probe passed, which ping's figures lack,
+        // so these segments are not compared.
         for part in pings.segments.iter().filter(|part| whole_alone || part.to > Stamp::T1Nic) {
             assert_eq!(*times(&part.name), part.times, "{path:?} {}", part.name);
         }
@@ -215,7 +216,7 @@ fn a_log_of_the_last_seconds_has_the_time_before_each_breach_and_the_end() {
     }
     let summary = log.finish();
     assert!(summary.error.is_none(), "{summary:?}");
-    // The answer of the breach arrived some µs after the sending, hence 1901 instead of 1900.
+    // The breach is the arrival of the answer, some µs after the sending, hence 1901 instead of 1900.
     check(&path, (1901..=2000).chain(4899..5000));
 }
 
@@ -223,7 +224,7 @@ fn a_log_of_the_last_seconds_has_the_time_before_each_breach_and_the_end() {
 fn rows_without_a_buffer_are_counted_and_the_rest_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("flood.csv");
-    // Faster than any disk, because the writer wakes only every 20 ms.
+    // Too fast for any disk, because the writer wakes only every 20 ms.
     let n = 400_000;
     let summary = log(&path, Keep::All, (0..n).map(transaction));
     assert!(summary.error.is_none());

@@ -8,21 +8,21 @@ use latpath_run::{Manifest, Run, Select};
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::atomic::AtomicBool};
 use tempfile::TempDir;
 
-/// Start, TAI, ns.
+/// Start of the test, TAI, ns.
 const BEGIN: Ns = 1_774_000_037_000_000_000;
-/// Interval of probes, ns.
+/// Interval between probes, ns.
 const PERIOD: Ns = 20_000;
 
 struct Bench(TempDir);
 
-/// One transaction: T1, T2, T3, T4 by application and by NIC, ns since [`BEGIN`]; negative for a missing stamp.
+/// One transaction: T1 to T4 by application (`sw`) and by NIC (`hw`), ns since [`BEGIN`]; negative for a missing stamp.
 #[derive(Clone, Copy)]
 struct Times {
     sw: [Ns; 4],
     hw: [Ns; 4],
 }
 
-/// By the NICs, the answer arrives 12 µs after the sending, every hundredth 5 µs later.
+/// According to the NICs, the answer arrives 12 µs after the sending, and every hundredth one 5 µs later.
 fn times(n: u64) -> Times {
     let (t, late) = (n as Ns * PERIOD, if n % 100 == 7 { 5000 } else { 0 });
     let hw = [t + 1000, t + 4000, t + 9000 + late, t + 13_000 + late];
@@ -76,7 +76,7 @@ impl Bench {
         made.map_err(|error| error.to_string())
     }
 
-    /// The round trips of a run, in order: the number, and each stamp's time.
+    /// The round trips of a run, in order: the sequence number, and the time of each stamp.
     fn rows(&self, name: &str) -> Vec<(u64, BTreeMap<Stamp, Ns>)> {
         let run = Run::open(&self.path(name)).unwrap();
         let stamp = |point: usize| {
@@ -95,7 +95,7 @@ impl Bench {
     }
 }
 
-/// The round trip by the application's stamps.
+/// The round trip measured by the application's stamps.
 fn round_trip(row: &BTreeMap<Stamp, Ns>) -> Option<Ns> {
     Some(row.get(&Stamp::T4App)? - row.get(&Stamp::T1App)?)
 }
@@ -103,7 +103,7 @@ fn round_trip(row: &BTreeMap<Stamp, Ns>) -> Option<Ns> {
 #[test]
 fn both_ends_make_one_run_that_can_be_compared() {
     let bench = Bench::new();
-    // The reflector numbers its rows itself, and it started earlier.
+    // The reflector numbers its rows independently, and it started earlier.
     let answers = reflectors((0..10_500).map(|n| (n, times(n))));
     let emit = emitters((500..10_500).map(|n| (n - 500, times(n))));
     let made = bench.import(&emit, Some(&answers), "log").unwrap();
@@ -136,7 +136,7 @@ fn round_trips_are_computed_from_the_stamps_and_negative_ones_remain() {
         if n == 50 {
             t.hw[3] = t.hw[0] - 300;
         }
-        // As without --sw-timestamps.
+        // No application stamps, as without --sw-timestamps.
         (n, Times { sw: [-1; 4], ..t })
     };
     let text = emitters(all(200).map(backwards));
@@ -159,7 +159,7 @@ fn missing_nic_stamps_have_no_time() {
     assert_eq!((row.get(&Stamp::T1Nic), round_trip(row)), (None, Some(14_000)));
     let error = bench.import(&emitters(all(100).map(without)), Some(&reflectors(all(100))), "other").unwrap_err();
     assert!(error.contains("roundtrip.txt") && error.contains("rant -R"), "{error}");
-    // A missing answer, and a missing send stamp (rant -N).
+    // One answer is missing, and the reflector's send stamps are missing (rant -N).
     let some = |(n, mut t): (u64, Times)| {
         if n == 99 {
             (t.sw[3], t.hw[3]) = (-1, -1);
@@ -180,7 +180,7 @@ fn missing_nic_stamps_have_no_time() {
 #[test]
 fn rows_that_repeat_the_first_ones_are_cut_off() {
     let bench = Bench::new();
-    // Room for 300, and 450 transactions.
+    // The log has room for 300 transactions, but there are 450.
     let made = bench.import(&emitters((0..450).map(|n| (n, times(n % 300)))), None, "log").unwrap();
     assert_eq!(made.journeys, 300);
     assert!(

@@ -33,7 +33,7 @@ use wires::{capture, hear_all, send_frame};
 
 const GROUP: [u8; 6] = [1, 0x0c, 0xcd, 4, 0, 1];
 const SV: Framing = Framing::Sv { appid: 0x4000 };
-/// Longer than any step here takes, even on a busy machine.
+/// Longer than any step takes here, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -82,7 +82,7 @@ fn message(kind: Kind, session: u32, sequence: u64, len: usize) -> Vec<u8> {
     message
 }
 
-/// Waits for a message.
+/// Waits for a message, and returns it with its sender.
 fn hear<T: Transport>(transport: &mut T) -> Result<(T::Peer, Vec<u8>), Failed> {
     hear_stamped(transport).map(|(arrived, message)| (arrived.from, message))
 }
@@ -99,7 +99,7 @@ fn hear_stamped<T: Transport>(transport: &mut T) -> Result<(Arrived<T::Peer>, Ve
     Err("nothing came".into())
 }
 
-/// Expects that nothing arrives for a while.
+/// Checks that nothing arrives for a while.
 fn silent<T: Transport>(transport: &mut T) -> Result<(), Failed> {
     match transport.receive(&mut [0; 4000], Wait::Until(monotonic() + 30_000_000))? {
         Got::Nothing => Ok(()),
@@ -111,7 +111,7 @@ fn open(pair: &Pair, here: Options, there: Options) -> Result<(Ethernet, Etherne
     Ok((pair.here.inside(|| Ethernet::open(here))?, pair.there.inside(|| Ethernet::open(there))?))
 }
 
-/// Addresses and framings by which a reflector at the other end can be reached.
+/// Addresses and framings under which a reflector at the other end can be reached.
 fn peers() -> impl Iterator<Item = Peer> {
     let tags = [None, Some(Tag::new(7, 4)), Some(Tag::new(0, 5))];
     let framings = [Framing::Own, SV].into_iter().flat_map(move |framing| tags.map(|tag| (framing, tag)));
@@ -165,7 +165,7 @@ fn groups() -> Result<(), Failed> {
     let (answerer, _) = hear(&mut here)?;
     equal("who answered", answerer.mac, THERE_MAC)?;
 
-    // The first to answer is the emitter's peer.
+    // The first peer that answers becomes the emitter's peer.
     let mut emitter = ToOne::new(here, Peer { mac: GROUP, framing: Framing::Own, tag: None });
     emitter.send((), &message(Kind::Probe, 7, 2, 96))?;
     let (from, probe) = hear(&mut joined)?;
@@ -182,7 +182,7 @@ fn foreign() -> Result<(), Failed> {
     let pair = Pair::new(1)?;
     let own = message(Kind::Answer, 8, 1, 96);
     let (mut here, mut there) = open(&pair, Options { session: Some(7), ..Options::new(HERE) }, Options::new(THERE))?;
-    // Messages of another session, and of this one.
+    // A message of another session is ignored, one of this session is not.
     for framing in [Framing::Own, SV] {
         let to = Peer { mac: HERE_MAC, framing, tag: None };
         there.send(to, &own)?;
@@ -190,7 +190,7 @@ fn foreign() -> Result<(), Failed> {
         there.send(to, &message(Kind::Answer, 7, 1, 96))?;
         hear(&mut here)?;
     }
-    // Frames of a merging unit, of another experiment, and to another address.
+    // Frames of a merging unit, of another experiment, and to another address: none is received.
     let asdu = AsduSpec { svid: b"MU01".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
     let link = FrameLink { dst: Some(THERE_MAC), ..FrameLink::default() };
     let unit = FrameSpec { link, asdus: vec![asdu], ..FrameSpec::default() }.build()?;
@@ -209,7 +209,7 @@ fn malformed() -> Result<(), Failed> {
     let mut frame = [0; 60];
     frame[..6].copy_from_slice(&THERE_MAC);
     frame[6..12].copy_from_slice(&HERE_MAC);
-    // The length field exceeds the frame.
+    // The length field points beyond the end of the frame.
     frame[12..18].copy_from_slice(&[0x88, 0xb5, 0xff, 0xff, b'L', b'P']);
     pair.here.inside(|| send_frame(HERE, &frame));
     let (from, message) = hear(&mut there)?;
@@ -277,7 +277,7 @@ fn dropped() -> Result<(), Failed> {
     equal("asked again", there.dropped(), dropped)
 }
 
-/// A probe from a device with a larger MTU than the reflector's.
+/// Checks that a probe from a device with a larger MTU than the reflector's does not stop the reflector.
 fn answers_on<T: Transport<Peer = Peer> + Send>(pair: &Pair, mut there: T, room: usize) -> Result<(), Failed> {
     pair.here.ip(&format!("link set {HERE} mtu 1504"))?;
     let mut here = pair.here.inside(|| Ethernet::open(Options { session: Some(7), ..Options::new(HERE) }))?;
@@ -319,7 +319,7 @@ fn down() -> Result<(), Failed> {
     equal("sending by it", refused.ok(), Some(latpath_ping::transport::Sent::Refused))?;
     equal("why", there.last_refusal().and_then(|e| e.raw_os_error()), Some(libc::ENETDOWN))?;
     pair.there.ip(&format!("link set {THERE} up"))?;
-    // The device's queues start shortly after it is up.
+    // The device's queues start some time after the device is up.
     let until = Instant::now() + LIMIT;
     while pair.there.inside(|| silent(&mut there)).is_ok() {
         equal("it comes back in time", Instant::now() < until, true)?;
@@ -398,7 +398,8 @@ impl<P> Witness<P> for Nobody {
     fn slow(&mut self, _: &P, _: u32, _: &Turnaround) {}
 }
 
-/// Runs an emitter against a reflector: 500 probes, one after another; all must be answered, and none counted twice.
+/// Runs an emitter against a reflector with 500 probes, one after another. All must be answered, and none counted
+/// twice.
 fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: Peer) -> Result<Closed, Failed> {
     let (mut here, mut there) = (ToOne::new(here, peer), there);
     let (stop, clocks) = (AtomicBool::new(false), Clocks::watch(None));
@@ -447,7 +448,7 @@ fn session() -> Result<(), Failed> {
             equal("the sum of its parts", Some(sum), t.round_trip())?;
             count += 1;
         }
-        // The stamps of the last answers may come too late to be reported.
+        // The stamps of the last answers may arrive too late to be reported.
         equal(&format!("{count} of 500 have all stamps"), count >= 490, true)?;
         equal("segments", route.segments().len(), 9)?;
     }

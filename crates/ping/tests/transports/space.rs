@@ -8,12 +8,12 @@ use latpath_testkit::{Failed, Space};
 pub const HERE: &str = "lphere";
 /// The reflector's device.
 pub const THERE: &str = "lpthere";
-/// Its address.
+/// MAC address of the reflector's device.
 pub const THERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
-/// The emitter's.
+/// MAC address of the emitter's device.
 pub const HERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 
-/// An emitter's namespace and a reflector's.
+/// The emitter's namespace and the reflector's.
 pub struct Pair {
     pub here: Space,
     pub there: Space,
@@ -36,7 +36,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until frames pass in both directions: a device drops frames until some time after its peer is up.
+    /// Waits until frames pass in both directions: a device drops frames until some time after its peer has come up.
     fn passes(&self) -> Result<(), Failed> {
         for (from, by, to, at) in [(&self.here, HERE, &self.there, THERE), (&self.there, THERE, &self.here, HERE)] {
             let wire = to.inside(|| hear_all(at));

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// struct sockaddr_ll
+/// Encodes struct sockaddr_ll.
 fn address(protocol: u16, device: &str) -> LinkAddr {
     let all = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -23,7 +23,7 @@ fn address(protocol: u16, device: &str) -> LinkAddr {
         sll_halen: 6,
         sll_addr: [0; 8],
     };
-    // SAFETY: `all` is a whole sockaddr_ll, of the length given.
+    // SAFETY: `all` is a complete sockaddr_ll of the given length.
     unsafe { LinkAddr::from_raw((&raw const all).cast(), Some(size_of_val(&all) as u32)) }.expect("it is one")
 }
 
@@ -31,7 +31,7 @@ fn open(protocol: Option<SockProtocol>) -> OwnedFd {
     socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).expect("root may")
 }
 
-/// Sends a frame through a device of the calling thread's namespace.
+/// Sends a frame through a device in the calling thread's namespace.
 pub fn send_frame(device: &str, frame: &[u8]) {
     let sent = sendto(open(None).as_raw_fd(), frame, &address(0, device), MsgFlags::empty());
     assert_eq!(sent, Ok(frame.len()));
@@ -52,7 +52,7 @@ pub fn has_frame(wire: &OwnedFd) -> bool {
 
 /// Writes this number of received frames to a pcap file.
 pub fn capture(wire: &OwnedFd, count: usize, file: &Path) -> Result<(), Failed> {
-    // Magic, version 2.4, no zone, no precision, length of the longest, Ethernet.
+    // Magic, version 2.4, no time zone, no accuracy, maximum length of a packet, Ethernet.
     let mut bytes: Vec<u8> =
         [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
     for _ in 0..count {
@@ -64,7 +64,7 @@ pub fn capture(wire: &OwnedFd, count: usize, file: &Path) -> Result<(), Failed> 
     Ok(std::fs::write(file, bytes)?)
 }
 
-/// Receives the next frame of an ethertype.
+/// Receives the next frame with this ethertype.
 pub fn receive_of(wire: &OwnedFd, ethertype: &[u8]) -> Result<Vec<u8>, Failed> {
     let mut frame = [0; 2048];
     loop {
@@ -75,7 +75,7 @@ pub fn receive_of(wire: &OwnedFd, ethertype: &[u8]) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// Pins the calling thread to one of its CPUs, which determines the queue of its frames.
+/// Pins the calling thread to one of its CPUs, by index, which determines the queue that its frames use.
 pub fn on_cpu(number: usize) {
     let mut set = CpuSet::new();
     let count = std::thread::available_parallelism().map_or(1, |n| n.get());

@@ -19,7 +19,7 @@ use std::time::Instant;
 const PLACES: [Place; 2] = [Place::Driver, Place::Generic];
 const OWN: Peer = Peer { mac: THERE_MAC, framing: Framing::Own, tag: None };
 
-/// Why AF_XDP cannot be tested here.
+/// Reason why AF_XDP cannot be tested here, if there is one.
 pub fn lack() -> Option<String> {
     let pair = Pair::new(1).ok()?;
     let opened = pair.there.inside(|| Xdp::open(XdpOptions::new(THERE)));
@@ -50,7 +50,7 @@ pub fn there_and_back() -> Result<(), Failed> {
             let room = here.room(peer.framing);
             exchange(&mut here, &mut there, peer, room)?;
             equal("more than there is room for", here.send(peer, &vec![0; room + 1]).is_err(), true)?;
-            // A message to another session.
+            // A message of another session is ignored.
             there.send(Peer { mac: HERE_MAC, ..peer }, &message(Kind::Answer, 8, 1, 96))?;
             silent(&mut here)?;
         }
@@ -94,7 +94,7 @@ pub fn foreign() -> Result<(), Failed> {
     for place in PLACES {
         let pair = Pair::new(1)?;
         let (mut here, mut there) = open(&pair, place)?;
-        // The kernel's own traffic, which begins with ARP.
+        // The kernel's own traffic still passes; it begins with ARP.
         let server = pair.there.inside(|| UdpSocket::bind("10.77.0.2:7000"))?;
         let client = pair.here.inside(|| UdpSocket::bind("10.77.0.1:7001"))?;
         for socket in [&server, &client] {
@@ -106,7 +106,8 @@ pub fn foreign() -> Result<(), Failed> {
         equal("a datagram", &data[..len], b"there")?;
         server.send_to(b"back", from)?;
         equal("its answer", client.recv(&mut data)?, 4)?;
-        // Frames of a merging unit, of another experiment, of another session, and to another address.
+        // Frames of a merging unit, of another experiment, of another session, and to another address: none is
+        // redirected.
         let wire = pair.there.inside(|| hear_all(THERE));
         let asdu = AsduSpec { svid: b"latpath-pong-00000007".to_vec(), data: vec![0; 64], ..AsduSpec::default() };
         let link = FrameLink { dst: Some(THERE_MAC), ..FrameLink::default() };
@@ -150,7 +151,7 @@ pub fn queues() -> Result<(), Failed> {
     equal("queues", (here.mode().queues, there.mode().queues), (3, 3))?;
     equal("in words", there.mode().to_string(), "AF_XDP (driver XDP, copies, 3 queues)".into())?;
     drop(here);
-    // A frame arrives, whichever queue sends it.
+    // Frames arrive regardless of the queue that sends them.
     let mut there = there;
     for queue in 0..3 {
         let mut here = pair.here.inside(|| Ethernet::open(Options::new(HERE)))?;
@@ -180,7 +181,7 @@ pub fn dropped() -> Result<(), Failed> {
     }
     equal("it was too much", received < SENT, true)?;
     equal("received and dropped", received + there.dropped(), SENT)?;
-    // Released frames are reused.
+    // The frames that were read are reused.
     here.send(OWN, &message(Kind::Probe, 7, SENT, 96))?;
     hear(&mut there).map(drop)
 }
@@ -214,7 +215,7 @@ pub fn down() -> Result<(), Failed> {
         let gone = pair.there.inside(|| silent(&mut there).and_then(|()| silent(&mut there)));
         let gone = gone.err().and_then(|e| e.message().map(String::from)).unwrap_or_default();
         equal(&gone, gone.contains("lpthere: the device vanished"), true)?;
-        // A thread that never sleeps also notices it.
+        // A thread that never sleeps must notice the removal too.
         let (mut reads, until) = (0u64, Instant::now() + LIMIT);
         let noticed = pair.here.inside(|| loop {
             reads += 1;
@@ -229,7 +230,7 @@ pub fn down() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Sends probe 2, and returns the number of the first probe that arrives.
+/// Sends message 2, and returns the sequence number of the first message that arrives, with its sender.
 fn exchange_once(from: &mut Xdp, to: &mut Xdp) -> Result<(u64, Peer), Failed> {
     from.send(Peer { mac: HERE_MAC, ..OWN }, &message(Kind::Answer, 7, 2, 96))?;
     let (peer, message) = hear(to)?;
@@ -251,7 +252,7 @@ pub fn cannot() -> Result<(), Failed> {
     equal(&both, both.contains("must be in the driver"), true)?;
     let none = said(XdpOptions::new("lpnone"));
     equal(&none, none.starts_with("lpnone: no such device"), true)?;
-    // A failed start leaves nothing behind.
+    // The failed attempts leave nothing behind.
     equal("afterwards", said(options()), String::new())?;
     pair.there.ip(&format!("link set {THERE} down"))?;
     let down = said(options());
@@ -280,7 +281,7 @@ pub fn stamps() -> Result<(), Failed> {
         let options = XdpOptions { place: Some(place), frames, ..XdpOptions::new(THERE) };
         let mut there = pair.there.inside(|| Xdp::open(options))?;
         equal("what it says that it takes", there.takes() == Stamp::T4Kernel.bit(), stamps)?;
-        // More frames than there are slots.
+        // More frames than the ring has entries.
         for sequence in 0..5000 {
             let before = monotonic();
             here.send(OWN, &message(Kind::Probe, 7, sequence, 96))?;

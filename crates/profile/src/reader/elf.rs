@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 
 /// Maximum number of symbols of a file.
 const MAX_SYMBOLS: u64 = 4 << 20;
-/// Maximum number of segments of a file, and sections.
+/// Maximum number of segments of a file, and of its sections.
 const MAX_HEADERS: u64 = 1 << 16;
 /// Maximum number of loaded segments of a file.
 const MAX_SEGMENTS: usize = 64;
@@ -50,7 +50,7 @@ pub(crate) struct Segment {
 }
 
 impl Image {
-    /// Whether a correct parser could have produced it.
+    /// Whether a correct parser could have produced this value.
     pub fn is_sound(&self) -> bool {
         (1..=MAX_BUILD_ID).contains(&self.build_id.len()) && self.segments.len() <= MAX_SEGMENTS
     }
@@ -70,7 +70,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Reads from an offset until the buffer is full.
+    /// Fills the buffer with the bytes from an offset on.
     pub fn read(&self, into: &mut [u8], at: u64) -> io::Result<()> {
         match self {
             Self::File(file) => file.read_exact_at(into, at),
@@ -82,7 +82,7 @@ impl Source {
         }
     }
 
-    /// Reads `most` bytes from an offset, fewer at the file's end.
+    /// Reads up to `most` bytes from an offset; fewer at the end of the file.
     fn some(&self, at: u64, most: usize) -> Vec<u8> {
         let mut bytes = vec![0; most];
         let length = match self {
@@ -99,13 +99,13 @@ impl Source {
     }
 }
 
-/// Offsets of the fields in headers and symbols, of 32-bit or 64-bit files.
+/// Whether a file is 32-bit or 64-bit, which determines the offsets of fields in headers and symbols.
 struct Class {
     is_64: bool,
 }
 
 impl Class {
-    /// A field of 4 bytes at one offset in 32-bit files, of 8 bytes at another in 64-bit files.
+    /// A field of 4 bytes at offset `at_32` of a 32-bit file, or of 8 bytes at offset `at_64` of a 64-bit file.
     fn word(&self, bytes: &[u8], at_32: usize, at_64: usize) -> u64 {
         if self.is_64 {
             number::<8>(bytes, at_64)
@@ -114,13 +114,13 @@ impl Class {
         }
     }
 
-    /// A field of 2 bytes.
+    /// A field of 2 bytes, at offset `at_32` or `at_64`.
     fn half(&self, bytes: &[u8], at_32: usize, at_64: usize) -> u64 {
         number::<2>(bytes, if self.is_64 { at_64 } else { at_32 })
     }
 }
 
-/// A number in the file, in this machine's byte order.
+/// Reads a little-endian number of `BYTES` bytes.
 fn number<const BYTES: usize>(from: &[u8], at: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes[..BYTES].copy_from_slice(&from[at..at + BYTES]);
@@ -134,11 +134,12 @@ pub(super) struct Elf {
     functions: Vec<Function>,
     /// Offset and length of the names.
     strings: (u64, u64),
-    /// Whether only dynamic symbols are known: then a symbol without a size does not extend to the next symbol.
+    /// Whether the functions come from the dynamic symbol table, in which case a function of unknown size does not
+    /// extend to the next one.
     is_dynamic: bool,
 }
 
-/// A function; ordered by start address, and among equal ones the longest last.
+/// A function. The order is by start address, and for equal addresses by size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Function {
     begin: u64,
@@ -148,7 +149,7 @@ struct Function {
 }
 
 impl Elf {
-    /// Reads a file; `None` if it is not an ELF file in this machine's byte order.
+    /// Reads a file; `None` if it is not a little-endian ELF file.
     pub fn read(source: Source) -> Option<Self> {
         const LITTLE_ENDIAN: u8 = 1;
         let mut header = [0; 64];
@@ -169,7 +170,7 @@ impl Elf {
         self.functions.len()
     }
 
-    /// The name of the function around an address of the file.
+    /// Returns the name of the function that contains an address of the file.
     pub fn name(&self, address: u64) -> Option<String> {
         let behind = self.functions.partition_point(|function| function.begin <= address);
         let before = self.functions[..behind].iter().rev().take(MAX_NESTED);
@@ -181,7 +182,7 @@ impl Elf {
         let aliases = self.functions[..behind].iter().rev().skip_while(|function| **function != found);
         let aliases = aliases.take_while(|alias| (alias.begin, alias.size) == (found.begin, found.size));
         let names = aliases.take(MAX_ALIASES).filter_map(|alias| Some((alias.is_global, self.string(alias.name)?)));
-        // Among the names of one function, prefers the public name: `write` rather than `__write`.
+        // Of a function's names, prefers the public one: `write` rather than `__write`.
         let underscores = |name: &str| name.bytes().take_while(|byte| *byte == b'_').count();
         let is_mangled = |name: &str| name.starts_with("_Z") || name.starts_with("_R");
         let rank = |(is_global, name): &(bool, String)| {
@@ -223,8 +224,8 @@ fn image(source: &Source, class: &Class, header: &[u8]) -> Option<Image> {
     Some(image)
 }
 
-/// The build-id among notes. A note has the lengths of owner and content, kind, owner and content; the last two are
-/// padded to 4 bytes.
+/// Finds the build-id among notes. A note consists of the length of its owner, the length of its content, its type, the
+/// owner and the content; the last two are padded to 4 bytes.
 fn build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     while notes.len() >= 12 {
         let word = |at| number::<4>(notes, at) as usize;
@@ -252,7 +253,7 @@ fn functions(source: &Source, class: &Class, header: &[u8]) -> Option<Functions>
         Some(bytes)
     };
     let place = |bytes: &[u8]| (class.word(bytes, 0x10, 0x18), class.word(bytes, 0x14, 0x20));
-    // Files with very many sections store their number in the first section.
+    // A file with too many sections for this field stores their number in its first section header.
     let count = if count == 0 && table != 0 { place(&section(0)?).1 } else { count };
     let sections: Vec<[u8; 64]> = (0..count.min(MAX_HEADERS)).map_while(section).collect();
     let of_kind = |kind: u64| sections.iter().find(|bytes| number::<4>(&bytes[..], 4) == kind);
@@ -295,7 +296,7 @@ fn symbols(source: &Source, class: &Class, (mut at, bytes): (u64, u64)) -> Vec<F
     functions
 }
 
-/// The name in the program's source.
+/// Returns the name as in the program's source.
 pub(super) fn demangled(name: &str) -> String {
     let rust = || rustc_demangle::try_demangle(name).ok().map(|name| format!("{name:#}"));
     let cpp = || cpp_demangle::Symbol::new(name).ok()?.demangle().ok();
@@ -316,7 +317,7 @@ mod tests {
         std::hint::black_box(here as *const () as u64)
     }
 
-    /// A file with these global symbols: start, size and name.
+    /// Builds a file with these global symbols: start, size and name.
     fn file(symbols: &[(u64, u64, &str)]) -> Vec<u8> {
         let mut bytes = vec![0u8; 64];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -1,5 +1,5 @@
-//! Messages between latpath and the two processes that open and parse files. Each is preceded by its length; some carry
-//! an open file.
+//! Messages between latpath and the two processes that open and parse files. Each message is preceded by its length;
+//! some carry an open file.
 
 use super::elf::Image;
 use latpath_linux::confine::ends_with;
@@ -35,11 +35,11 @@ pub(super) enum Open {
 pub(super) enum Query {
     /// Functions at these offsets in an ELF file.
     Offsets(Vec<u64>),
-    /// Functions at these addresses of an ELF file, if its build-id matches.
+    /// Functions at these addresses in an ELF file, if its build-id matches.
     Addresses { build_id: Vec<u8>, addresses: Vec<u64> },
     /// Functions at these addresses of a process, in its perf map.
     PerfMap(Vec<u64>),
-    /// The line of text with this beginning.
+    /// The first line of text that begins with this string.
     Text(String),
 }
 
@@ -53,8 +53,8 @@ pub(super) struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Opened {
     pub query: Query,
-    /// Device, inode, length and time of the last change, which identify file and contents; `None` if the file could
-    /// not be opened.
+    /// Device, inode, length and time of the last change, which together identify the file and its contents; `None` if
+    /// the file could not be opened.
     pub file: Option<[i64; 5]>,
     pub is_vdso: bool,
 }
@@ -64,7 +64,7 @@ pub(super) type Answer = Option<ParserReply>;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ParserReply {
-    /// In the order of the query.
+    /// The names, in the order of the query's offsets or addresses.
     pub names: Vec<Option<String>>,
     /// Identity of the file, if a name is missing.
     pub image: Option<Image>,
@@ -110,10 +110,11 @@ pub(super) fn receive<T: for<'de> Deserialize<'de>>(from: &mut UnixStream) -> io
     Ok(Some((serde_json::from_slice(&bytes)?, file)))
 }
 
-/// Sets up one of latpath's own child processes: it keeps only these two files, ends with its parent, and gets a name.
+/// Sets up one of latpath's own child processes: it keeps only these two files, ends when its parent ends, and gets
+/// this name.
 pub(super) fn settle(name: &std::ffi::CStr, parent: libc::pid_t, kept: [UnixStream; 2]) -> io::Result<[UnixStream; 2]> {
     let done = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // Moved above the descriptors that are reused below; the two stay open until the process ends.
+    // Moves the two above the descriptors that are reused below; they stay open until the process ends.
     let kept = kept.map(|stream| {
         // SAFETY: a plain number; nothing else owns the descriptor.
         let fd = unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD, 64) };
@@ -124,7 +125,7 @@ pub(super) fn settle(name: &std::ffi::CStr, parent: libc::pid_t, kept: [UnixStre
     // here; /dev/null replaces the output of panics.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-        // Ctrl-C is for the parent.
+        // Ctrl-C must reach only the parent.
         libc::setpgid(0, 0);
         let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         done(null.into())?;

@@ -1,6 +1,6 @@
 //! The process that opens files of observed processes, and does nothing else with them: an unresponsive file system,
-//! such as another user's FUSE, blocks this process and not latpath. Requests identify files by numbers from the
-//! kernel; names from inside files are never opened.
+//! e.g. another user's FUSE, blocks this process and not latpath. Requests identify files by numbers from the kernel;
+//! names that are read from files are never opened.
 
 use super::messages::{receive, send, Open, Opened, Request};
 use latpath_linux::proc::field;
@@ -30,7 +30,7 @@ fn identity(found: &Metadata) -> [i64; 5] {
 
 fn open_file(open: &Open) -> io::Result<(File, Metadata)> {
     match open {
-        // Also opens files that were deleted since, or that are in a container.
+        // These paths also open files that have been deleted since, or that are in a container.
         Open::Mapping { tgid, from, until } => regular(&path(format!("/proc/{tgid}/map_files/{from:x}-{until:x}"))?),
         Open::Program { tgid } => regular(&path(format!("/proc/{tgid}/exe"))?),
         Open::Path(named) => regular(&path(named)?),
@@ -54,11 +54,11 @@ fn regular(found: &File) -> io::Result<(File, Metadata)> {
     Ok((file, found))
 }
 
-/// A process's perf map, if the process's own user owns it: any user can create files in `/tmp`.
+/// Opens a process's perf map if the process's own user owns it: any user can create files in `/tmp`.
 fn perf_map(tgid: u32) -> io::Result<(File, Metadata)> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let status = fs::read_to_string(format!("/proc/{tgid}/status"))?;
-    // The last number is that in its own namespace.
+    // The last number is the process's PID in its own namespace.
     let number =
         field(&status, "NSpid").and_then(|numbers| numbers.split_whitespace().next_back()).ok_or_else(wrong)?;
     let number: u32 = number.parse().map_err(|_| wrong())?;

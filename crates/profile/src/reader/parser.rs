@@ -22,7 +22,7 @@ const MAX_PERF_FUNCTIONS: usize = 1 << 19;
 const MAX_FILES: usize = 64;
 /// Maximum number of cached functions of all files.
 const MAX_FUNCTIONS: usize = 8 << 20;
-/// Maximum number of bytes of a file that are searched for a text.
+/// Maximum number of bytes of a file that are searched for a string.
 const MAX_SEARCHED: u64 = 512 << 20;
 
 /// Answers requests until the requesting side closes the stream.
@@ -46,7 +46,7 @@ fn limit_memory() -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel's code in this process, identical in all processes of the same kind.
+/// The kernel's code (vDSO) in this process, identical in all processes of the same architecture.
 fn vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
@@ -60,12 +60,12 @@ fn vdso() -> Option<Vec<u8>> {
 
 struct Parser {
     vdso: Option<Elf>,
-    /// By device, inode, length and time of change; `None` if the file is not an ELF file.
+    /// Parsed ELF files by device, inode, length and time of change; `None` if the file is not an ELF file.
     elves: HashMap<[i64; 5], Option<Elf>>,
     perf_maps: HashMap<[i64; 5], PerfMap>,
 }
 
-/// End and name of functions, by start.
+/// End address and name of functions, by start address.
 type PerfMap = BTreeMap<u64, (u64, String)>;
 
 impl Parser {
@@ -115,7 +115,7 @@ impl Parser {
 
     fn perf_map(&mut self, (identity, file): ([i64; 5], File)) -> &PerfMap {
         if !self.perf_maps.contains_key(&identity) {
-            // A map grows: its earlier states are obsolete.
+            // A process appends to its map, so parsed earlier states of the same file are obsolete.
             self.perf_maps.retain(|known, _| known[..2] != identity[..2]);
             if self.perf_maps.len() >= MAX_FILES {
                 self.perf_maps.clear();
@@ -126,7 +126,7 @@ impl Parser {
     }
 }
 
-/// The functions of a perf map: `START SIZE NAME`, in hexadecimal. Other lines are skipped.
+/// Parses the functions of a perf map: `START SIZE NAME`, the numbers in hexadecimal. Other lines are skipped.
 fn perf_map(map: impl BufRead) -> PerfMap {
     let line = |line: Vec<u8>| {
         let line = String::from_utf8_lossy(&line);
@@ -138,7 +138,7 @@ fn perf_map(map: impl BufRead) -> PerfMap {
     map.split(b'\n').map_while(Result::ok).filter_map(line).take(MAX_PERF_FUNCTIONS).collect()
 }
 
-/// The first line of text in a file with this beginning.
+/// Returns the first line of text in a file that begins with this string.
 fn text(file: &File, begin: &[u8]) -> Option<String> {
     const CHUNK: usize = 1 << 20;
     let mut bytes = vec![0; CHUNK + begin.len() + MAX_NAME];

@@ -11,7 +11,8 @@ fn thread(tid: u32, tgid: u32, process: &str, is_kernel: bool) -> Thread {
     Thread { tid, tgid, process: process.into(), comm: process.into(), is_kernel, ..Thread::default() }
 }
 
-/// A slice with names 0 and 1, the given threads, and the call chains 0 idle, 1 user, 2 kernel under user, 3 guest.
+/// A slice with names 0 and 1, the given threads, and four call chains: 0 is idle, 1 is in user space, 2 is in the
+/// kernel below user space, 3 is in a guest.
 fn slice(threads: Vec<Thread>) -> Slice {
     let (user, kernel) = (FrameId::new(0, false), FrameId::new(1, true));
     let stack = |mode, frames: &[FrameId]| Stack { mode, frames: frames.to_vec() };
@@ -106,8 +107,8 @@ fn without_an_agent_a_guest_is_one_frame_by_vcpu() {
     );
 }
 
-/// A guest whose clock is an hour ahead. `did`: work of threads 1 and 2, by second; the guest is idle for the rest of
-/// each second.
+/// A guest whose clock is an hour ahead. `did`: by second, the time that threads 1 and 2 worked, ns; the guest is idle
+/// for the rest of each second.
 fn guest(did: &[(Ns, Ns)]) -> Guest {
     const HOUR: Ns = 3600 * SECOND;
     let idle = thread(0, 0, "swapper/0", true);
@@ -129,7 +130,7 @@ fn guest(did: &[(Ns, Ns)]) -> Guest {
 #[test]
 fn a_guests_call_chains_take_the_place_of_its_vcpus_time_second_by_second() {
     let (host, times) = host();
-    // In the first second all work was iperf3's, in the second sshd's.
+    // All work of the first second was done by iperf3, that of the second by sshd.
     let inside = guest(&[(800_000_000, 0), (0, 800_000_000)]);
     let profile = weigh(&host, &times, &[inside], &[vm()], Header::default());
     assert_eq!(

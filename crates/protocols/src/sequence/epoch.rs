@@ -1,9 +1,9 @@
-//! An epoch: the numbers between two restarts of the sender, laid out without wraps.
+//! An epoch: the numbers between two restarts of the sender, unwrapped.
 
 use super::states::States;
 use crate::Ns;
 
-/// Numbers between two restarts, relative to the first, without wraps.
+/// Unwrapped numbers between two restarts, relative to the first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Epoch {
     pub(super) low: i64,
@@ -19,7 +19,7 @@ impl Epoch {
         Self { low: 0, high: 0, high_key: key, count: 1, high_t: t, states: States::default() }
     }
 
-    /// Missing packets. Negative if packets of the next epoch were counted here.
+    /// Number of missing packets. Negative if packets of the next epoch were counted here.
     pub(super) fn missing(&self, step: u64) -> i64 {
         match step {
             0 => 0,

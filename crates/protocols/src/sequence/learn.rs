@@ -3,24 +3,25 @@
 use super::Sequence;
 use crate::sv::SAMPLE_RATES;
 
-/// Lead in votes at which a step is believed.
+/// Lead in votes at which a step is accepted.
 pub(super) const STEP_VOTES: u32 = 8;
-/// Lead in votes at which another step replaces the one believed.
+/// Lead in votes at which another step replaces the accepted one.
 pub(super) const STEP_REFUTED: u32 = 64;
 
-/// A wrap that was not understood: the greatest number before it and the least after it, including reordered packets.
+/// A wrap whose position is not yet understood: the largest number before it and the smallest after it, including
+/// reordered packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wrap {
     pub(super) top: u64,
     pub(super) bottom: u64,
 }
 
-/// An assumed wrap. `exact`: the wrap if no packet was lost across it; `missing`: packets that the assumed wrap made
-/// missing; `again`: the same difference occurred twice.
+/// An assumed wrap. `exact`: the wrap if no packet was lost across it; `missing`: number of packets that are missing if
+/// the assumed wrap is right; `again`: whether the same numbers (`top` and `bottom`) occurred at a second wrap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guess {
     pub(super) exact: u64,
-    /// The numbers before and after it.
+    /// The numbers before (`top`) and after (`bottom`) the wrap.
     pub(super) top: u64,
     pub(super) bottom: u64,
     pub(super) missing: i64,
@@ -53,12 +54,13 @@ impl Sequence {
         self.known_wraps().any(|known| known == *wrap)
     }
 
-    /// Whether numbers can wrap there between these two: below the wrap, or at it if the sender counts from 1.
+    /// Whether a sequence with this wrap can wrap between these two numbers: the first is below the wrap, or is the
+    /// wrap itself if the sender counts from 1.
     pub(super) fn can_wrap(&self, wrap: u64, before: u64, after: u64) -> bool {
         wrap > after && (wrap > before || wrap == before && after > 0 && !self.has_zero)
     }
 
-    /// The common wrap that can lie between these numbers.
+    /// Returns the common wrap that may lie between these numbers.
     pub(super) fn wrap_near(&self, before: u64, after: u64) -> Option<u64> {
         let fits =
             |w: &u64| self.step > 0 && self.can_wrap(*w, before, after) && w - before + after <= self.span(self.reach);
@@ -75,13 +77,13 @@ impl Sequence {
         let twice = || now.filter(|_| self.wrap_seen.and_then(|w| exact(w.top, w.bottom)) == now);
         if let Some(wrap) = now.filter(|w| self.is_known(w)).or_else(twice) {
             self.believe(Some(wrap));
-            // The previous wrap was not understood and ended an epoch there.
+            // The previous wrap was not understood, so it was counted as a restart. It was a wrap at the same number.
             if let Some(seen) = self.wrap_seen.take().filter(|seen| seen.top < wrap + self.first) {
                 let forward = wrap - seen.top + seen.bottom;
                 if forward <= self.span(self.reach + 1) {
                     self.missing += (forward / step).saturating_sub(1) as i64;
                     self.restarts = self.restarts.saturating_sub(1);
-                    // The stream cannot return to the time before it either.
+                    // The stream cannot return to the numbers before that wrap either.
                     self.forget_previous();
                 }
             }
@@ -121,14 +123,14 @@ impl Sequence {
         }
         (self.refuted, self.first) = (self.wrap.take(), 0);
         if let Some(guess) = self.guess.take().filter(|guess| !guess.again) {
-            // It was a restart, close to a common wrap.
+            // The assumed wrap was a restart close to a common wrap.
             self.missing -= guess.missing;
             self.gaps = self.gaps.saturating_sub(1);
             self.restarts += 1;
         }
     }
 
-    /// Accepts another wrap after it occurred twice without a loss and without a late number beyond it.
+    /// Replaces the assumed wrap with the exact one, which occurred twice without a loss or a late number beyond it.
     pub(super) fn settle_guess(&mut self, key: u64) {
         let reach = self.span(self.reach);
         if let Some(guess) = self.guess.filter(|guess| guess.again && (reach..guess.exact).contains(&key)) {

@@ -7,17 +7,17 @@ use super::states::States;
 use super::Sequence;
 use crate::Ns;
 
-/// Jumps forward by this much or more need an explanation by time, numbers; most senders have 16-bit counters.
+/// Jumps forward by at least this difference of numbers must be explained by time; most senders have 16-bit counters.
 const WIDE_JUMP: u64 = 1 << 16;
 
 /// The position of a number relative to the newest, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offset {
-    /// Ahead by the first; the second is the part of it that consists of whole wraps, derived from the time.
+    /// Ahead: by how much in total, and how much of this consists of whole wraps, derived from the time.
     Ahead(u64, u64),
     /// Behind by this much.
     Behind(u64),
-    /// Behind the first number of the epoch, where nothing was counted as missing.
+    /// Before the first number of the epoch or state, where no packets were counted as missing.
     Uncounted,
     /// Outside this epoch.
     Outside,
@@ -26,7 +26,7 @@ pub(super) enum Offset {
 /// The position of a number relative to the newest, in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Possibly the next one.
+    /// Ahead of the newest; possibly the next one.
     Next,
     /// Behind by this many packets.
     Behind(u64),
@@ -49,7 +49,7 @@ impl Sequence {
             };
         }
         let (newest, key) = (epoch.high_key, self.place(key));
-        // Another wrap at the place of the previous one.
+        // Assumes another wrap at the same number as the previous one.
         let again = || {
             let wrap = self.wrap_seen.map(|w| w.top + step - w.bottom)?;
             (self.can_wrap(wrap, newest, key) && wrap - newest + key <= self.span(self.reach)).then_some(wrap)
@@ -67,13 +67,13 @@ impl Sequence {
         }
     }
 
-    /// Whether a number directly follows the newest.
+    /// Whether a number is the direct successor of the newest.
     pub(super) fn is_next(&self, key: u32) -> bool {
         let next = |newest: u64| (newest + self.step) % self.wrap.unwrap_or(u64::MAX);
         self.step > 0 && self.epoch.is_some_and(|s| next(s.high_key) == self.place(key))
     }
 
-    /// Whether a number is certainly ahead of the newest, not behind it by less than a cycle.
+    /// Whether a number is certainly ahead of the newest, rather than late by less than a cycle.
     pub fn is_ahead(&self, key: u32) -> bool {
         self.cycle().is_none_or(|cycle| cycle > 2 * self.reach) && self.placement(key) == Placement::Next
     }
@@ -120,7 +120,8 @@ impl Sequence {
             apart => apart.rem_euclid(wrap),
         };
         let nearest = if forward > wrap / 2 { forward - wrap } else { forward };
-        // After a silence of half a wrap or more, the time determines the number of whole wraps that are missing.
+        // If half a wrap or more should have been sent meanwhile, the time determines the number of whole missing
+        // wraps.
         let expected = numbers_in(t.saturating_sub(epoch.high_t), self.steady);
         let mut rounds =
             if expected > wrap / 2 { (expected - nearest + wrap / 2).div_euclid(wrap).max(0) * wrap } else { 0 };
@@ -157,7 +158,8 @@ impl Sequence {
         self.back(epoch, key, t).is_some_and(|back| back > 0 && back <= self.span(self.reach))
     }
 
-    /// Whether the packet was sent before a wrap that is not understood and was overtaken by one after it.
+    /// Whether the packet was sent before a wrap that is not yet understood, and was overtaken by a packet after the
+    /// wrap.
     pub(super) fn is_straggler(&self, epoch: &Epoch, key: u64) -> bool {
         let (newest, reach) = (epoch.high_key, self.span(self.reach));
         if self.wrap.is_some() || key <= newest + reach {

@@ -1,4 +1,4 @@
-//! Newest packets, and silences, whose duration determines whether whole wraps are missing.
+//! Advances to newest packets, and handles silences, whose duration determines whether whole wraps are missing.
 
 use super::epoch::Epoch;
 use super::Sequence;
@@ -7,16 +7,16 @@ use crate::Ns;
 /// A silence in which whole wraps were counted as missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
-    /// Time and place of the packet before the silence.
+    /// Time of the packet before the silence, and its position in the epoch (`high`).
     pub(super) since: Ns,
     pub(super) high: i64,
-    /// Numbers of the missing wraps; packets and gaps that were counted for them.
+    /// Numbers in the missing wraps, and the packets (`lost`) and gaps that were counted for them.
     pub(super) numbers: i64,
     pub(super) lost: i64,
     pub(super) gaps: u64,
     /// [`Sequence::steady`] before the silence.
     pub(super) steady: (Ns, i64),
-    /// Deadline for the stream to catch up; after it the packets are lost.
+    /// Deadline for the stream to catch up; after it, the packets count as lost.
     pub(super) until: Ns,
 }
 
@@ -48,7 +48,8 @@ impl Sequence {
         }
     }
 
-    /// Reverts the losses of a silence once the stream is where the time predicts it without them.
+    /// Reverts the losses of a silence if the stream has reached the number that the time predicts without these
+    /// losses.
     pub(super) fn catch_up(&mut self, high: i64, t: Ns) {
         let Some(s) = self.silence else { return };
         if t > s.until {
@@ -64,7 +65,7 @@ impl Sequence {
     }
 }
 
-/// Numbers that are sent in `time`, given the duration of `numbers`; 0 if unknown.
+/// How many numbers are sent in `time`, if `numbers` numbers took the time `took`; 0 if unknown.
 pub(super) fn numbers_in(time: Ns, (took, numbers): (Ns, i64)) -> i64 {
     if took <= 0 || numbers <= 0 {
         return 0;

@@ -1,8 +1,8 @@
-//! The order of GOOSE messages (IEC 61850-8-1, 18.1): stNum counts states, sqNum the messages of one state.
+//! The order of GOOSE messages (IEC 61850-8-1, 18.1): stNum counts states, sqNum counts the messages of one state.
 //!
-//! A key is the low half of stNum and the low half of sqNum. sqNum increments within a state. A new state starts at
-//! sqNum 0; some senders start at 1, so a missing 0 is counted only if the sender was seen to send 0. Counters that
-//! roll over skip 0. Messages of a state after the last one seen are unknown and not counted; a state without any
+//! A key consists of the low 16 bits of stNum and of sqNum. sqNum increments within a state. A new state starts at
+//! sqNum 0; some senders start at 1, so a missing 0 is counted only if the sender has been seen to send 0. Counters
+//! that roll over skip 0. Messages of a state after the last one seen are unknown and not counted; a state without any
 //! message counts as one lost message.
 
 use super::{Epoch, Offset};
@@ -10,18 +10,19 @@ use crate::Ns;
 
 /// Number of ended states whose late messages can still be placed.
 const ENDED_STATES: usize = 4;
-/// Maximum delay of a message with an older number behind the newest, ns; later, the sender has restarted.
+/// Maximum time by which a message with an older number may follow the newest message, ns; after it, the sender has
+/// restarted.
 const MAX_LATENESS: Ns = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct States {
-    /// Place at which the current state begins.
+    /// Position in the epoch at which the current state begins.
     from: i64,
     ended: [Option<Ended>; ENDED_STATES],
     starts_at_zero: bool,
 }
 
-/// An ended state: key and place of its newest message, and the place at which the state begins.
+/// An ended state: key and position of its newest message, and the position at which the state begins.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     key: u32,
@@ -33,8 +34,8 @@ fn halves(key: u32) -> (u16, u16) {
     ((key >> 16) as u16, key as u16)
 }
 
-/// Steps from one value of a 16-bit counter to another, negative if backward. After 65535 comes 0, or 1 if the whole
-/// counter rolled over.
+/// Number of steps from one value of a 16-bit counter to another; negative if backward. The successor of 65535 is 0, or
+/// 1 if the whole counter rolled over.
 fn steps(from: u16, to: u16) -> i64 {
     let steps = i64::from(to.wrapping_sub(from) as i16);
     if steps > 1 && to < from {
@@ -51,7 +52,7 @@ impl Default for States {
 }
 
 impl States {
-    /// The position of a message that arrives at `t`.
+    /// Returns the position of a message that arrives at `t`.
     pub fn offset(epoch: &Epoch, key: u32, t: Ns) -> Offset {
         let (states, (st, sq), (its_st, its_sq)) = (&epoch.states, halves(epoch.high_key as u32), halves(key));
         let behind =
@@ -65,26 +66,26 @@ impl States {
             _ => match states.ended.iter().flatten().find(|e| halves(e.key).0 == its_st) {
                 Some(e) if steps(halves(e.key).1, its_sq) > 0 => Offset::Uncounted,
                 Some(e) => behind(e.at.saturating_add(steps(halves(e.key).1, its_sq)), e.from),
-                // A skipped state, or one older than all known states.
+                // The state was skipped, or it is older than all known states.
                 None if states.ended.iter().flatten().any(|e| steps(halves(e.key).0, its_st) > 0) => Offset::Behind(1),
                 None => Offset::Outside,
             },
         }
     }
 
-    /// Lower bound of the messages of a state up to this one.
+    /// Lower bound of the number of messages of a state up to this one.
     fn first(&self, sq: u16) -> i64 {
         let start = u16::from(!self.starts_at_zero);
         i64::from(sq.saturating_sub(start)) + 1
     }
 
-    /// Messages from one key forward to another of the same state.
+    /// Number of messages from one key forward to another of the same state.
     pub fn distance(from: u32, to: u32) -> Option<u64> {
         let ((st, sq), (its_st, its_sq)) = (halves(from), halves(to));
         u64::try_from(steps(sq, its_sq)).ok().filter(|_| st == its_st)
     }
 
-    /// Advances by `by` places from the newest message `old`, at place `at`, to `new`.
+    /// Advances by `by` positions from the newest message `old`, which is at position `at`, to the message `new`.
     pub fn advance(&mut self, old: u32, new: u32, at: i64, by: u64) {
         let (st, sq) = halves(new);
         if halves(old).0 == st {

@@ -9,7 +9,7 @@ fn sv() -> Sequence {
     Sequence::new(KeyRule::SMP_CNT, 256).unwrap()
 }
 
-/// Sends the packets `range` with this step and wrap, 1 ms apart, except those in `skip`.
+/// Adds the packets `range` with this step and wrap, 1 ms apart, except those in `skip`.
 fn send(seq: &mut Sequence, range: std::ops::Range<u64>, step: u64, wrap: u64, skip: &[u64]) {
     for n in range.filter(|n| !skip.contains(n)) {
         seq.lead((n * step % wrap) as u32, n as Ns * MS);
@@ -55,8 +55,8 @@ fn a_number_beyond_the_wrap_refutes_it() {
 #[test]
 fn a_late_number_beyond_a_wrongly_learned_wrap_is_no_gap() {
     let mut seq = sv();
-    // The last number of each of the first two cycles is lost, so they seem to wrap at 698; that of the third arrives
-    // late.
+    // The last number of each of the first two cycles is lost, so they seem to wrap at 698; the last number of the
+    // third cycle arrives late.
     send(&mut seq, 0..1049, 2, 700, &[349, 699]);
     assert_eq!(seq.wrap(), Some(698));
     seq.lead(0, 1050 * MS);

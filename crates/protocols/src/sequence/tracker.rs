@@ -4,7 +4,7 @@ use super::{Sequence, REACH};
 use crate::{KeyRule, Ns};
 use std::collections::VecDeque;
 
-/// Memory for duplicates, ns: an equal number after this time is a new packet.
+/// Time for which packets are remembered to recognise duplicates, ns: an equal number after this time is a new packet.
 const RETAIN: Ns = 3_000_000_000;
 
 /// Counts of one stream at one point.
@@ -24,7 +24,7 @@ pub struct Totals {
     pub restarts: u64,
 }
 
-/// Counts the packets of one stream at one point, by the rules of the joiner.
+/// Counts the packets of one stream at one point, with the same rules as the joiner.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
     sequence: Sequence,
@@ -36,7 +36,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker for streams with this rule; `None` for hashes, which have no order.
+    /// Creates a tracker for streams with this rule; `None` for hashes, which have no order.
     pub fn new(rule: KeyRule) -> Option<Self> {
         Some(Self { sequence: Sequence::new(rule, REACH)?, ..Self::default() })
     }
@@ -64,8 +64,8 @@ impl Tracker {
         }
     }
 
-    /// Counts a packet with this key that arrived at `t` (any monotonic clock). `step`: numbers that it spans according
-    /// to its frame (samples); 0 if unknown.
+    /// Counts a packet with this key that arrived at `t` (any monotonic clock). `step`: how many numbers it spans
+    /// according to its frame (samples); 0 if unknown.
     pub fn note(&mut self, t: Ns, key: u32, step: u16) {
         self.received += 1;
         if self.sequence.step == 0 {
@@ -182,7 +182,7 @@ mod tests {
         let back = 1000 + 3 * 4000 + 1234;
         t.note(back * STEP + 20_000, (back % 4000) as u32, 1);
         assert_eq!(t.totals().lost, back as u64 - 1000);
-        // Packets that continue at their pace were not delayed.
+        // Packets that continue in real time after the jump were not delayed, so they do not catch up.
         for n in back + 1..back + 30_000 {
             t.note(n * STEP, (n % 4000) as u32, 1);
         }
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((t.wrap(), t.totals().lost, t.totals().out_of_order), (Some(4000), 1, 1));
     }
 
-    /// Reference count: from true numbers, with sets.
+    /// Reference implementation: counts from the true numbers, with sets.
     fn slow(numbers: &[i64], samples: i64) -> Totals {
         let (mut seen, mut newest, first) = (HashSet::new(), numbers[0], numbers[0]);
         let mut totals = Totals { received: numbers.len() as u64, ..Totals::default() };
@@ -265,7 +265,7 @@ mod tests {
             wrap in prop::sample::select(vec![4000u32, 4800, 14400, 65536]),
             samples in prop::sample::select(vec![1i64, 2, 6]),
             start in 0i64..70_000,
-            // Per packet: lost, duplicated, places of delay.
+            // For each packet: whether it is lost, whether it is duplicated, and by how many positions it is delayed.
             fates in prop::collection::vec((0u8..20, 0u8..20, 0usize..40), 2..4000),
         ) {
             let mut order = Vec::new();

@@ -1,4 +1,4 @@
-//! Builds Sampled Values frames, laid out as by merging units.
+//! Builds Sampled Values frames with the layout that merging units use.
 
 use super::{DEFAULT_APPID, ETHERTYPE, FIRST_GROUP, MAX_SVID};
 use crate::ber::{put, put_unsigned};
@@ -79,7 +79,7 @@ impl AsduSpec {
 }
 
 impl FrameSpec {
-    /// The frame, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    /// Builds the frame, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
     ///
     /// # Errors
     /// A name is empty or too long, the number of ASDUs is out of range, or the frame exceeds its length field.

@@ -1,11 +1,11 @@
-//! The values of a sample: the channels of 9-2LE's data set, and numbered ones of any data set of the same layout, as
-//! IEC 61869-9 prefers (an INT32 and its quality for each value).
+//! The values of a sample: the channels of 9-2LE's data set, and numbered values of any data set with the same layout,
+//! which IEC 61869-9 prefers (an INT32 and its quality for each value).
 
 use std::fmt;
 
 /// Length of a value and its quality in a sample, bytes.
 const SLOT: usize = 8;
-/// Maximum number of values in a sample that channels can name.
+/// Maximum number of values of a sample that can be selected as channels.
 const MAX_VALUES: u8 = 128;
 /// The channels of 9-2LE (7.1.4) in the order of the data set, with their units and the number of steps per unit.
 const NAMED: [(&str, &str, u32); 8] = [
@@ -22,15 +22,15 @@ const NAMED: [(&str, &str, u32); 8] = [
 /// One value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Channel {
-    /// Its place in the sample, from 0.
+    /// Its index in the sample, from 0.
     index: u8,
-    /// It was named as in 9-2LE, so its unit is known.
+    /// Whether it was named as in 9-2LE, so that its unit is known.
     is_named: bool,
 }
 
 impl Channel {
-    /// The unit of its levels, and the number of a value's steps per unit: A in steps of 1 mA, V in steps of 10 mV;
-    /// plain steps for a numbered channel.
+    /// The unit of its levels, and the number of steps per unit: A in steps of 1 mA, V in steps of 10 mV; no unit and a
+    /// step of 1 for a numbered channel.
     pub fn unit(self) -> (&'static str, u32) {
         match NAMED.get(usize::from(self.index)).filter(|_| self.is_named) {
             Some((_, unit, steps)) => (unit, *steps),
@@ -38,7 +38,7 @@ impl Channel {
         }
     }
 
-    /// Its value in a sample, in its steps; `None` if the sample is shorter.
+    /// Returns its value in a sample, in steps; `None` if the sample is too short.
     pub fn value(self, sample: &[u8]) -> Option<i32> {
         let at = usize::from(self.index) * SLOT;
         sample.get(at..at + SLOT)?.first_chunk().copied().map(i32::from_be_bytes)
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn channels_read_the_values_of_a_merging_unit() {
         let sample = *Waveform::new(4000, 50).sample(20);
-        // At the peak of Ua: the other voltages have minus half of it, to a step.
+        // At the peak of Ua, each of the other voltages is minus half of it, within one step.
         let [ua, ub, uc] = ["Ua", "Ub", "Uc"].map(|name| channel(name).value(&sample).unwrap());
         assert!(ua > 8_900_000 && (ub + ua / 2).abs() <= 1 && (uc + ua / 2).abs() <= 1, "{ua} {ub} {uc}");
         assert_eq!(channel("#5").value(&sample), Some(ua));

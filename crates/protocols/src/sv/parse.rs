@@ -1,12 +1,13 @@
 //! Parses Sampled Values frames as the kernel programs do (`crates/bpf/protocols/sv.h`): fields that do not identify a
-//! packet may come in any order, be absent, or have any length. [`Frame::parse`] checks all fields that do.
+//! packet may come in any order, be absent, or have any length. [`Frame::parse`] checks all fields that do identify it.
 
 use super::{ETHERTYPE, MAX_SVID};
 use crate::ber::{Element, Reader};
 use crate::ethernet::{Header, Iec61850, Tag};
 use crate::FrameError;
 
-/// Maximum ASDUs of a frame, and fields of an ASDU, that are examined: SV_ASDUS and SV_FIELDS of the kernel programs.
+/// Maximum number of ASDUs of a frame, and of fields of an ASDU (`MAX_FIELDS`), that are examined: SV_ASDUS and
+/// SV_FIELDS of the kernel programs.
 const MAX_ASDUS: u32 = 16;
 const MAX_FIELDS: usize = 10;
 /// Maximum number of elements of savPdu up to seqASDU that are examined.
@@ -19,11 +20,12 @@ pub struct Frame<'a> {
     pub header: Header,
     /// APPID and the rest of the link layer.
     pub link: Iec61850,
-    /// noASDU, if it is a valid number.
+    /// noASDU, if it is valid.
     announced: Option<u32>,
-    /// Number of ASDUs read: fewer than present if the kernel programs examine fewer or the capture is truncated.
+    /// Number of ASDUs read: fewer than present if there are more than the kernel programs examine, or if the capture
+    /// is truncated.
     found: u32,
-    /// All ASDUs of the frame were read.
+    /// Whether all ASDUs of the frame were read.
     is_all: bool,
     asdus: Reader<'a>,
 }
@@ -117,7 +119,7 @@ impl<'a> Frame<'a> {
         Asdus { reader: self.asdus, left: self.found }
     }
 
-    /// Number of ASDUs with this svID; `None` if not all ASDUs were read and their svIDs differ.
+    /// Number of ASDUs with this svID; `None` if it is unknown, because not all ASDUs were read and their svIDs differ.
     pub fn samples_of(&self, svid: &[u8]) -> Option<u16> {
         let own = self.asdus().filter(|asdu| asdu.svid == svid).count() as u32;
         match self.announced.filter(|announced| *announced >= self.found) {
@@ -145,7 +147,8 @@ impl<'a> Iterator for Asdus<'a> {
     }
 }
 
-/// Parses the next ASDU. As in the kernel programs, the first svID and smpCnt count, and both must precede smpSynch.
+/// Parses the next ASDU. Only the first svID and the first smpCnt count, as in the kernel programs; both must precede
+/// smpSynch.
 fn asdu<'a>(reader: &mut Reader<'a>) -> Result<Asdu<'a>, FrameError> {
     let whole = reader.expect(0x30, "ASDU")?;
     let mut r = reader.inside(&whole);

@@ -24,7 +24,7 @@ pub struct Waveform {
 }
 
 impl Waveform {
-    /// A sine of `hz`, sampled `samples_per_s` times per second. The period is rounded to whole samples.
+    /// Creates a sine wave of `hz`, sampled `samples_per_s` times per second. The period is rounded to whole samples.
     pub fn new(samples_per_s: u32, hz: u32) -> Self {
         let n = (samples_per_s / hz.max(1)).max(1);
         let period = (0..n).map(|i| {

@@ -1,5 +1,5 @@
-//! Headless Chromium over its DevTools protocol: JSON messages on a pipe, each terminated by a zero byte
-//! (<https://chromedevtools.github.io/devtools-protocol/>).
+//! Headless Chromium, controlled through its DevTools protocol: JSON messages over pipes, each terminated by a zero
+//! byte (<https://chromedevtools.github.io/devtools-protocol/>).
 
 use serde_json::{json, Value};
 use std::error::Error;
@@ -31,7 +31,7 @@ impl Browser {
     pub fn start() -> Res<Self> {
         let profile = tempfile::tempdir()?;
         let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"];
-        // Chromium reads commands from descriptor 3 and writes to 4.
+        // Chromium reads commands from file descriptor 3 and writes its messages to 4.
         let mut child = Command::new("sh")
             .args(["-c", "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "chromium"])
             .args(flags)
@@ -78,13 +78,13 @@ impl Browser {
         self.messages.recv_timeout(LIMIT).map_err(|_| "chromium does not answer".into())
     }
 
-    /// Resizes the window, CSS pixels.
+    /// Resizes the window; width and height in CSS pixels.
     pub fn resize(&mut self, width: usize, height: usize) -> Res<()> {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size).map(|_| ())
     }
 
-    /// Loads a file, `name.html#fragment`, until its charts are drawn.
+    /// Loads a file, `name.html#fragment`, and waits until its charts are drawn.
     pub fn open(&mut self, file: &Path, fragment: &str) -> Res<()> {
         // Navigation that changes only the fragment would not reload the page.
         self.call("Page.navigate", json!({ "url": "about:blank" }))?;
@@ -100,13 +100,13 @@ impl Browser {
         self.is_drawn()
     }
 
-    /// Waits until changes are on the screen.
+    /// Waits until changes have been drawn on the screen.
     pub fn is_drawn(&mut self) -> Res<()> {
         let frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))";
         self.evaluate(frames).map(|_| ())
     }
 
-    /// The value of an expression in JavaScript, awaited if it is a promise.
+    /// Evaluates a JavaScript expression and returns its value; waits for it if it is a promise.
     pub fn evaluate(&mut self, expression: &str) -> Res<Value> {
         let parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let mut done = self.call("Runtime.evaluate", parameters)?;
@@ -116,7 +116,7 @@ impl Browser {
         }
     }
 
-    /// Screenshot of a part of the page, or of the whole page: PNG in base64.
+    /// Takes a screenshot of a part of the page, or of the whole page: PNG in base64.
     pub fn picture(&mut self, part: Option<[f64; 4]>) -> Res<String> {
         let whole = "(e => [0, 0, e.clientWidth, e.scrollHeight])(document.documentElement)";
         let [x, y, width, height] = match part {
@@ -127,7 +127,7 @@ impl Browser {
         self.data("Page.captureScreenshot", json!({ "clip": clip, "captureBeyondViewport": true }))
     }
 
-    /// The printed page: PDF in base64.
+    /// Prints the page: PDF in base64.
     pub fn pdf(&mut self) -> Res<String> {
         self.data("Page.printToPDF", json!({ "preferCSSPageSize": true }))
     }
@@ -137,8 +137,8 @@ impl Browser {
         Ok(answer["data"].as_str().ok_or("no data")?.into())
     }
 
-    /// Messages of the page's console and of the browser since loading or the last call: exceptions, violations of the
-    /// policy, and other faults.
+    /// Returns messages of the page's console and of the browser since loading or the last call: exceptions, violations
+    /// of the Content-Security-Policy, and other faults.
     pub fn console(&mut self) -> Vec<String> {
         let text = |event: Value| match event["method"].as_str()? {
             "Runtime.exceptionThrown" => Some(exception(&event["params"]["exceptionDetails"])),

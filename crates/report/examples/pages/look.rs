@@ -1,4 +1,5 @@
-//! Pages on a desktop, on a phone, in dark mode and on paper: screenshots for people, and automatic checks.
+//! Checks pages on a desktop, on a phone, in dark mode and on paper: takes screenshots for people to look at, and finds
+//! faults automatically.
 
 use crate::browser::{Browser, Res};
 use base64::prelude::{Engine, BASE64_STANDARD};
@@ -10,7 +11,7 @@ const FAULTS: &str = include_str!("look.js");
 /// Script that performs all interactions with the charts.
 const USE: &str = include_str!("use.js");
 
-/// A configuration of the window.
+/// Window size and media of a view.
 struct View {
     name: &'static str,
     width: usize,
@@ -56,7 +57,7 @@ fn binary(base64: &str) -> Res<Vec<u8>> {
     Ok(BASE64_STANDARD.decode(base64)?)
 }
 
-/// The faults of a page.
+/// Finds the faults of a page.
 fn at(browser: &mut Browser, page: &Path, view: &View, axe: Option<&str>) -> Res<Vec<String>> {
     let scheme = json!({ "name": "prefers-color-scheme", "value": if view.dark { "dark" } else { "light" } });
     let media = json!({ "media": if view.print { "print" } else { "" }, "features": [scheme] });

@@ -1,16 +1,16 @@
-//! The slowest packet in the pixels of an HTML report, at every zoom.
+//! Finds the slowest packet among the pixels of an HTML report, at every zoom.
 
 use crate::browser::{Browser, Res};
 use serde_json::Value;
 use std::path::Path;
 
-/// Script for the plot area of the last chart of times on the page: x, y, width, height.
+/// Script that returns the plot area of the last chart over time on the page: x, y, width, height.
 const PLOT: &str = "(() => {
   const box = [...document.querySelectorAll('figure[data-chart=time]')].pop().querySelector('svg').getBoundingClientRect();
   return [box.x + scrollX + 66, box.y + scrollY + 10, box.width - 66 - 14, box.height - 10 - 28];
 })()";
-/// Script for the first and last column of the topmost blue pixels of PICTURE, and their row. The range of times and
-/// their mean are blue, even if they cover half of a pixel; axes, patterns and the threshold are not.
+/// Script that returns the first and last column of the topmost blue pixels of PICTURE, and their row. The range of
+/// times and their mean are drawn blue, even if they cover half of a pixel; axes, patterns and the threshold are not.
 const TOPMOST: &str = "(async () => {
   const map = await createImageBitmap(new Blob([Uint8Array.from(atob('PICTURE'), c => c.charCodeAt(0))]));
   const paper = new OffscreenCanvas(map.width, map.height).getContext('2d');
@@ -45,7 +45,7 @@ pub fn find(browser: &mut Browser, html: &Path, json: &Path) -> Res<()> {
     browser.resize(1280, 900)?;
     let (mut span, mut zooms) = (whole, 0);
     loop {
-        // Not in the middle, so that a fixed mark in the middle is not mistaken for the packet.
+        // Places the packet off the middle, so that a fixed mark in the middle is not mistaken for it.
         let from = (at - span * 0.3).clamp(0.0, whole - span);
         browser.open(html, &format!("#t={from:.9}-{:.9}", from + span))?;
         let plot: [f64; 4] = serde_json::from_value(browser.evaluate(PLOT)?)?;

@@ -1,4 +1,4 @@
-//! Comparisons as HTML: the tables of the text, and charts of both groups' times on common axes.
+//! Comparisons as HTML: the tables of the text output, and charts with the times of all groups on common axes.
 
 use super::page::{label, write, write_study};
 use crate::document::{flat, limits_table, sheet, without_markup, Sheet};
@@ -10,10 +10,10 @@ use latpath_stats::units::{number_of, Letters};
 use latpath_stats::Bucket;
 use serde_json::{json, Value};
 
-/// Curves of one chart: each group's name and its times.
+/// Curves of a chart: the name and the times of each group.
 type Groups<'a> = Vec<(String, &'a [Bucket])>;
 
-/// HTML page of a comparison. `digests`: paths of the recordings, and their SHA-256.
+/// Writes a comparison as an HTML page. `digests`: paths of the recordings, and their SHA-256.
 pub fn comparison_html(comparison: &Comparison, limits: &[LimitVerdict], digests: &[(String, String)]) -> String {
     let mut page = new_page();
     if !limits.is_empty() {
@@ -31,7 +31,7 @@ pub fn comparison_html(comparison: &Comparison, limits: &[LimitVerdict], digests
     finish(page, format!("{a} against {b}"), (comparison.threshold_ns, drawn), limits, digests)
 }
 
-/// HTML page of a study. `digests`: paths of the recordings, and their SHA-256.
+/// Writes a study as an HTML page. `digests`: paths of the recordings, and their SHA-256.
 pub fn study_html(study: &Study, digests: &[(String, String)]) -> String {
     let mut page = new_page();
     write_study(&mut page, study);
@@ -61,7 +61,7 @@ fn charts(page: &mut Page, segment: usize, label: &str) {
     }
 }
 
-/// Data of a segment's charts, for the script.
+/// Returns the data of a segment's charts, for the script.
 fn drawn(label: &str, groups: &Groups) -> Value {
     let mut all: Vec<&Bucket> = groups.iter().flat_map(|(_, buckets)| buckets.iter()).collect();
     all.sort_by_key(|bucket| bucket.from_ns);

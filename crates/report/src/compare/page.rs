@@ -11,10 +11,10 @@ use latpath_stats::units::elapsed;
 use latpath_stats::units::share;
 use latpath_stats::Band;
 
-/// Maximum number of differing settings in the text; the HTML page and JSON have all.
+/// Maximum number of differing settings in the text; the HTML page and JSON contain all of them.
 const MOST_SETTINGS: usize = 40;
 
-/// Text of a comparison.
+/// Formats a comparison as text.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
     let mut page = Page::new(style);
     write(&mut page, comparison, MOST_SETTINGS, |_, _| {});
@@ -65,7 +65,7 @@ fn group(page: &mut Page, group: &Group, more: &str) {
     page.table(&table);
 }
 
-/// Writes the settings that differ, at most `most`.
+/// Writes the settings that differ; at most `most` of them.
 fn settings(page: &mut Page, comparison: &Comparison, most: usize) {
     let ComparedSettings { a_recorded, b_recorded, differences } = &comparison.settings;
     if a_recorded + b_recorded == 0 {
@@ -192,7 +192,7 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
 /// Writes a sentence for each tested row; consecutive rows that cannot be compared for the same reason share one.
 fn sentences(page: &mut Page, rows: &[&Row]) {
     let mut last = None;
-    // Figures of recordings that are too short are named once, in the conclusion.
+    // Recordings that are too short are mentioned once, in the conclusion.
     for row in rows.iter().filter(|row| !row.sentence.is_empty() && row.verdict != Verdict::TooShort) {
         // Consecutive rows with the same reason share a sentence.
         if row.obstacle.is_none() || row.obstacle != last {
@@ -203,7 +203,7 @@ fn sentences(page: &mut Page, rows: &[&Row]) {
     }
 }
 
-/// A share: `95.90 %`; 0 % and 100 % only if exact.
+/// Formats a share: `95.90 %`; 0 % and 100 % only if exact.
 fn share_of(percent: f64) -> String {
     let all = 100_000_000.0;
     let n = match percent {
@@ -256,7 +256,7 @@ fn legend(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-/// Text of a study: many groups in one table.
+/// Formats a study as text: many groups in one table.
 pub fn study_text(study: &Study, style: Style) -> String {
     let mut page = Page::new(style);
     write_study(&mut page, study);

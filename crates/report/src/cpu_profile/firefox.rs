@@ -14,11 +14,11 @@ mod tests;
 
 /// Version of the format: the first in which all threads share one table of sources with these columns.
 const VERSION: u32 = 61;
-/// Indices in `meta.categories`; 0 is the category of frames without one, which the format requires.
+/// Indices in `meta.categories`. The format requires that 0 is the category of frames without a category.
 const USER: u8 = 1;
 const KERNEL: u8 = 2;
 
-/// A machine with samples in the file.
+/// A machine whose samples are in the file.
 pub struct Machine<'s> {
     /// The guest's name; `None` for the host.
     pub guest: Option<String>,
@@ -28,7 +28,7 @@ pub struct Machine<'s> {
     pub offset_ns: Ns,
 }
 
-/// A column with the same value in each of `.1` rows.
+/// A column with the same value in all rows; field 1 is the number of rows.
 struct Same<T>(T, usize);
 
 impl<T: Serialize> Serialize for Same<T> {
@@ -103,7 +103,7 @@ struct Thread {
     is_main_thread: bool,
     process_type: &'static str,
     process_name: String,
-    /// Unique in the file, like `tid`.
+    /// PID, made unique in the file like `tid`.
     pid: String,
     tid: String,
     process_startup_time: f64,
@@ -156,7 +156,7 @@ impl<'s> Tables<'s> {
         })
     }
 
-    /// Index of a call chain in the stack table; `None` for a call chain without frames.
+    /// Returns the index of a call chain in the stack table; `None` for a call chain without frames.
     fn stack(&mut self, samples: &'s Samples, stack: &Stack) -> Option<usize> {
         let category = |in_kernel: bool| if in_kernel { KERNEL } else { USER };
         let functions = stack.frames.iter().rev().map(|frame| (samples.name(*frame), category(frame.in_kernel())));
@@ -206,8 +206,8 @@ impl<'s> Tables<'s> {
     }
 }
 
-/// Ids of processes or threads in the file: `7`, in a guest `guest0:7`; `7.1` after a thread changed its name, or if
-/// the kernel reused the id.
+/// Generates unique IDs of processes or threads: `7`, or `guest0:7` in a guest; `7.1` after a thread has changed its
+/// name, or if the kernel has reused the ID.
 #[derive(Default)]
 struct Numbers(HashMap<String, u32>);
 

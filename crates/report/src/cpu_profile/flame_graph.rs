@@ -1,5 +1,5 @@
-//! Flame graphs as self-contained SVG files. Widths and tooltips need no script; the embedded script adds zoom, search
-//! and keyboard control.
+//! Flame graphs as self-contained SVG files. Widths and tooltips work without the script; the embedded script adds
+//! zoom, search and keyboard control.
 
 use crate::document::escaped;
 use latpath_model::text::printable;
@@ -16,15 +16,15 @@ mod tests;
 const STYLE: &str = include_str!("flame_graph.css");
 const SCRIPT: &str = include_str!("flame_graph.js");
 
-/// Width without the script, pixels; the script scales the graph to the window.
+/// Width if the script does not run, pixels; the script scales the graph to the window.
 const WIDTH: usize = 1200;
-/// Height of a frame, and of the areas above and below all frames, pixels.
+/// Height of a frame, of the area above all frames (`HEAD`) and of the area below them (`FOOT`), pixels.
 const ROW: usize = 18;
 const HEAD: usize = 64;
 const FOOT: usize = 44;
 /// Minimum share of all time for a frame to be drawn.
 const LEAST_SHARE: f64 = 0.0005;
-/// Minimum share of all time for a frame to show its name: the width of two letters.
+/// Minimum share of all time for a frame to show its name: wide enough for two characters.
 const LEAST_NAMED: f64 = 0.015;
 
 /// A frame at its position among all call chains, drawn as one rectangle. Times in ns.
@@ -32,7 +32,7 @@ struct Node<'p> {
     /// The function; `None` for the root, common to all call chains.
     frame: Option<&'p Frame>,
     depth: usize,
-    /// Start of the rectangle: total time of all previous call chains.
+    /// Left edge of the rectangle: total time of all call chains before it.
     from: i128,
     /// Time in the function and its callees.
     total: Change,
@@ -40,8 +40,8 @@ struct Node<'p> {
     own: Change,
 }
 
-/// A time in the profile, and in the profile before it, ns. Times of profiles are below 2^60 ns; their products with
-/// window lengths need more than 64 bits.
+/// A time in the profile (`now`), and in the earlier profile that it is compared with (`before`), ns. Times of profiles
+/// are below 2^60 ns; their products with window lengths need more than 64 bits.
 #[derive(Clone, Copy, Default)]
 struct Change {
     before: i128,
@@ -55,7 +55,7 @@ impl Change {
     }
 }
 
-/// The frames of sorted call chains, each after its caller.
+/// Merges sorted call chains into nodes; each node follows its caller.
 fn nodes<'p>(chains: impl Iterator<Item = (&'p [Frame], Change)>) -> Vec<Node<'p>> {
     let node = |frame, depth, from| Node { frame, depth, from, total: Change::default(), own: Change::default() };
     let mut nodes = vec![node(None, 0, 0)];
@@ -118,7 +118,7 @@ impl Drawing {
         escaped(&format!("{name}\n{}\nitself {}", time(node.total), time(node.own)))
     }
 
-    /// Class and opacity of a frame's colour.
+    /// CSS class and opacity of a frame's colour.
     fn colour(&self, node: &Node<'_>, most: i128) -> (&'static str, String) {
         let kind = match node.frame.map(|frame| frame.kind) {
             None => "all",
@@ -212,7 +212,7 @@ impl Drawing {
     }
 }
 
-/// The flame graph of a profile, without idle time.
+/// Draws the flame graph of a profile, without idle time.
 ///
 /// # Errors
 /// If the profile has no time to draw.
@@ -222,8 +222,8 @@ pub fn flame_graph(profile: &Profile) -> io::Result<String> {
     drawing.draw(&nodes(profile.stacks.iter().map(|(frames, ns)| (&frames[..], time(*ns)))))
 }
 
-/// The differential flame graph of two profiles. Widths are times of `after`; a frame is red if its own time grew, blue
-/// if it shrank. Times of `before` are scaled to the window length of `after`.
+/// Draws the differential flame graph of two profiles. Widths are times of `after`; a frame is red if its own time
+/// grew, blue if it shrank. Times of `before` are scaled to the window length of `after`.
 ///
 /// # Errors
 /// If `after` has no time to draw.

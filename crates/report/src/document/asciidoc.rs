@@ -4,12 +4,12 @@ use super::{Findings, Markup};
 use crate::page::{Block, Picture};
 use latpath_stats::text::Table;
 
-/// The document as AsciiDoc.
+/// Writes the document as AsciiDoc.
 pub fn asciidoc(findings: &Findings) -> String {
     MARKUP.write(findings)
 }
 
-/// AsciiDoc of blocks with a title.
+/// Writes a title and blocks as AsciiDoc.
 pub(crate) fn asciidoc_of(title: &str, blocks: &[Block]) -> String {
     MARKUP.write_blocks(title, blocks)
 }
@@ -20,13 +20,13 @@ fn warning(text: &str) -> String {
     format!("WARNING: {text}\n")
 }
 
-/// The picture's file beside the document. Its name is latpath's own.
+/// Refers to the picture's file, which is beside the document. Its name is chosen by latpath and needs no escaping.
 fn picture(picture: &Picture) -> String {
     let caption = picture.caption.replace(['"', ']', '['], "'");
     format!("image::{}[\"{caption}\"]\n", picture.file)
 }
 
-/// A block of commands. Removes lines of four hyphens, which would end the block; no command consists of them.
+/// Formats a block of commands. A line of four hyphens would end the block and is removed; no command consists of it.
 fn code(commands: &[&str]) -> String {
     let commands = commands.iter().map(|command| if command.trim_end() == "----" { "" } else { command });
     format!("[source,sh]\n----\n{}\n----\n", commands.collect::<Vec<_>>().join("\n"))
@@ -43,8 +43,8 @@ fn written(table: &Table) -> String {
     out + "|===\n"
 }
 
-/// Escapes text for AsciiDoc. Possible markup is enclosed in a passthrough, in which AsciiDoc replaces only special
-/// characters; the separator of tables is escaped even there.
+/// Escapes text for AsciiDoc. Text that may contain markup is enclosed in a passthrough, in which AsciiDoc replaces
+/// only special characters; the column separator of tables is escaped even there.
 fn escaped(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || " ,%/→–±\u{202f}".contains(c);
     let is_number = |c: char| ".:-".contains(c);
@@ -56,7 +56,7 @@ fn escaped(text: &str) -> String {
     match is_safe {
         true => text.into(),
         false => {
-            // A backslash before the bracket would keep the passthrough open.
+            // A backslash before the closing bracket would escape it, so that the passthrough does not end.
             let inside = text.trim_end_matches('\\');
             let behind = "{backslash}".repeat(text.len() - inside.len());
             format!("pass:c[{}]{behind}", inside.replace(']', "\\]").replace('|', "\\|"))

@@ -1,4 +1,4 @@
-//! Charts: their placeholders in a document, and their data for the script.
+//! Charts: their placeholders in a document, and the data from which the script draws them.
 
 use super::Findings;
 use crate::page::{Block, ChartPlace, Page};
@@ -46,7 +46,7 @@ pub(super) fn write(page: &mut Page, findings: &Findings) {
     }
 }
 
-/// Indexes of the charted segments from each point of the route to the next.
+/// Indexes of the charted segments between neighbouring points of the route.
 fn stack(findings: &Findings) -> Vec<usize> {
     let (summary, charted) = (findings.summary, &findings.charts.segments);
     let is = |charted: &ChartedSegment, from: &str, to: &str| {
@@ -64,7 +64,7 @@ fn over_time(page: &Page, s: &SegmentFigures) -> String {
     format!("Least, mean and greatest time over the run: from {min}{} to {max}{}.", at(&s.min_at), at(&s.max_at))
 }
 
-/// Caption of a chart: `what`, and the named percentiles, as far as enough packets support them.
+/// Caption of a chart: `what`, and those of the named percentiles that enough packets support.
 fn up_to(page: &Page, s: &SegmentFigures, what: &str, names: &[&str]) -> String {
     let text = |name: &&str| match percentile(page, s, name) {
         none if none == "-" => None,
@@ -77,12 +77,12 @@ fn up_to(page: &Page, s: &SegmentFigures, what: &str, names: &[&str]) -> String 
     }
 }
 
-/// A packet: `MU01, key 2375, 2026-01-02 03:04:05.593750006`.
+/// Formats a packet: `MU01, key 2375, 2026-01-02 03:04:05.593750006`.
 fn packet_at(page: &Page, packet: &PacketAt) -> String {
     format!("{}, key {}, {}", page.clean(&short_stream(&packet.stream)), packet.key, date_time(packet.time_ns))
 }
 
-/// Data of all charts, as JSON without characters that HTML or XML would parse as markup.
+/// Returns the data of all charts, as JSON without characters that HTML or XML would parse as markup.
 pub(super) fn data(findings: &Findings) -> String {
     let page = Page::new(latpath_stats::units::Letters::Unicode);
     let (summary, charts) = (findings.summary, findings.charts);
@@ -120,13 +120,13 @@ pub(super) fn data(findings: &Findings) -> String {
     without_markup(&data)
 }
 
-/// JSON without characters that HTML or XML would parse as markup.
+/// Converts data to JSON without characters that HTML or XML would parse as markup.
 pub(crate) fn without_markup(data: &Value) -> String {
     data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// Occurrences of each pattern, ns since the start of the first slot, and the charted segments that show it. Without
-/// segments, all charts show it.
+/// Returns the occurrences of each pattern, ns since the start of the first slot, and the charted segments that show
+/// it. A pattern without segments is shown in all charts.
 fn patterns(findings: &Findings) -> Vec<Value> {
     let (summary, charts) = (findings.summary, findings.charts);
     let since = |t: Ns| t.saturating_sub(charts.begin_ns);
@@ -146,7 +146,7 @@ fn patterns(findings: &Findings) -> Vec<Value> {
     (1..).zip(&summary.patterns).map(of).collect()
 }
 
-/// Marks of the run: ns since the start of the first slot, and the text.
+/// Returns the marks of the run: time in ns since the start of the first slot, and text.
 fn marks(findings: &Findings) -> Vec<Value> {
     let page = Page::new(latpath_stats::units::Letters::Unicode);
     let since = |t: Ns| t.saturating_sub(findings.charts.begin_ns);

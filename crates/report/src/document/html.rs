@@ -1,5 +1,5 @@
-//! Self-contained HTML: the page makes no requests, and its policy allows none. It is well-formed XML too, so that a
-//! strict parser can check it.
+//! Self-contained HTML: the page makes no requests, and its Content-Security-Policy allows none. The page is also
+//! well-formed XML, so that a strict parser can check it.
 
 use super::{charts, lines, runs_of_one_kind, Findings};
 use crate::page::{Block, ChartPlace};
@@ -12,7 +12,7 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
-/// Content of an HTML page, of any kind.
+/// Content of any HTML page.
 pub(crate) struct Sheet<'a> {
     /// Title of the page.
     pub title: String,
@@ -31,7 +31,7 @@ pub(crate) struct Sheet<'a> {
 /// Maximum size of the document, bytes. Worst packets beyond it are left out.
 const MOST_BYTES: usize = 5_000_000;
 
-/// The document as HTML.
+/// Writes the document as HTML.
 pub fn html(findings: &Findings) -> String {
     let (mut drawn, data) = (findings.summary.worst.len(), charts::data(findings));
     let source = format!("the run with SHA-256 {}", findings.sha256);
@@ -43,15 +43,15 @@ pub fn html(findings: &Findings) -> String {
         if page.len() <= MOST_BYTES || drawn == 0 {
             return page;
         }
-        // Worst packets make up most of a page that is too long.
+        // If a page is too long, worst packets make up most of it.
         drawn = drawn * MOST_BYTES / page.len() * 19 / 20;
     }
 }
 
-/// Maximum length of an unbroken cell, characters.
+/// Maximum length of a cell that is not wrapped, characters.
 const LONG: usize = 40;
 
-/// The HTML file of a page.
+/// Writes a complete HTML page.
 pub(crate) fn sheet(sheet: &Sheet) -> String {
     let (title, source, data) = (escaped(&sheet.title), escaped(&sheet.source), &sheet.data);
     let policy = format!(
@@ -190,7 +190,8 @@ impl Body {
         self.out += "</div>\n";
     }
 
-    /// Writes a table, which scrolls on its own if it is too wide. The first column with a head names the rows.
+    /// Writes a table, which scrolls on its own if it is too wide. The first column with a heading contains the row
+    /// headers.
     fn table(&mut self, table: &Table, bars: Option<&Vec<(u32, u32)>>) {
         self.table += 1;
         let heads: Vec<(&str, bool)> = table.heads().collect();
@@ -215,7 +216,7 @@ impl Body {
             self.out += "<tr>";
             for (at, (cell, (_, left))) in cells.iter().zip(&heads).enumerate() {
                 let cell = cell.trim();
-                // A row without a name continues the previous row.
+                // A row without a name continues the previous row, so it repeats that row's name.
                 name = if at == named && !cell.is_empty() { cell } else { name };
                 let long = *left && cell.chars().count() > LONG;
                 let side = if long { " class=\"long\"" } else { side(*left) };
@@ -233,7 +234,8 @@ impl Body {
     }
 }
 
-/// The bar of a step from `from` to `to`, thousandths of the packet's time; the table has the figures.
+/// Draws the bar of a step from `from` to `to`, thousandths of the packet's time. Hidden from screen readers, because
+/// the table contains the figures.
 fn bar(from: u32, to: u32) -> String {
     let width = to.saturating_sub(from);
     let shown = if width == 0 {
@@ -260,7 +262,7 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Source expression that allows an inline text in a Content-Security-Policy: `sha256-…`.
+/// Returns the source expression that allows an inline script or style in a Content-Security-Policy: `sha256-…`.
 fn csp_source(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }

@@ -4,18 +4,18 @@ use super::{Findings, Markup};
 use crate::page::Picture;
 use latpath_stats::text::Table;
 
-/// The document as Markdown.
+/// Writes the document as Markdown.
 pub fn markdown(findings: &Findings) -> String {
     let warning = |text: &str| format!("- **{text}**");
     Markup { heading: "#", bullet: "-", escaped, warning, code, table: written, picture }.write(findings)
 }
 
-/// The picture's file beside the document.
+/// Refers to the picture's file, which is beside the document.
 fn picture(picture: &Picture) -> String {
     format!("![{}]({})\n", escaped(&picture.caption), picture.file)
 }
 
-/// A fenced block. The fence is longer than any run of backticks within.
+/// Formats a fenced block. The fence is longer than any run of backticks in the commands.
 fn code(commands: &[&str]) -> String {
     let longest = commands.iter().flat_map(|command| command.split(|c| c != '`')).map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));

@@ -12,7 +12,7 @@ pub(super) fn on_machine(advice: &Advice) -> String {
     }
 }
 
-/// Writes an advice, with its purpose `is_for`, and the commands below it. Commands are not wrapped.
+/// Writes a piece of advice, with its purpose `is_for`, and the commands below it. Commands are not wrapped.
 pub(super) fn fix(page: &mut Page, advice: &Advice, is_for: &str, before: &str, indent: usize) {
     let what = page.clean(&(on_machine(advice) + &advice.what + is_for));
     page.wrapped(before.into(), indent, &what);

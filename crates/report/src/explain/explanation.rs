@@ -34,15 +34,15 @@ pub struct ExplanationDocument<'a> {
     pub by_cause: Vec<CauseSum>,
     /// Sums by culprit, the largest first.
     pub by_culprit: Vec<CulpritSum>,
-    /// Each fix once, the one with the largest share first.
+    /// Each fix once; the fix with the largest share comes first.
     pub fixes: Vec<FixOfRows>,
-    /// Causes, the largest excess first, `unexplained` last.
+    /// Causes; the largest excess comes first, `unexplained` last.
     pub causes: Vec<CauseOfAll>,
     /// Sum of the causes too small to be listed.
     pub other_causes: OtherCauses,
-    /// The worst packets, the most delayed first.
+    /// The worst packets; the most delayed comes first.
     pub packets: Vec<PacketDocument>,
-    /// Late packets by the reason why Open vSwitch had no flow for them.
+    /// Number of late packets by the reason why Open vSwitch had no flow for them.
     pub no_flow: Vec<NoFlowCount>,
     /// Consistency of each guest's events with its hypervisor's record of the vCPUs.
     pub causality: Vec<GuestCausality>,
@@ -50,12 +50,12 @@ pub struct ExplanationDocument<'a> {
     pub notes: Vec<String>,
 }
 
-/// Packets from which the baseline was computed.
+/// Number of packets from which the baseline was computed.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BaselineCounts {
     /// Number of on-time packets.
     pub packets: u64,
-    /// Number of their captures.
+    /// Number of captures that contain them.
     pub captures: u64,
 }
 
@@ -86,11 +86,11 @@ pub struct CulpritSum {
     pub processes: Vec<String>,
     /// The systemd unit or control group, if it is known and the same for all threads.
     pub unit: Option<String>,
-    /// The owner (`container web (docker)`), if it is known and the same for all threads.
+    /// The owner, e.g. `container web (docker)`, if it is known and the same for all threads.
     pub owner: Option<String>,
     /// Names of the threads that differ from the process's name.
     pub threads: Vec<String>,
-    /// The kept thread numbers.
+    /// The recorded thread IDs (TIDs).
     pub pids: Vec<u32>,
     /// Whether the culprit is latpath itself.
     pub latpath: bool,
@@ -113,7 +113,7 @@ pub struct FixDocument {
     pub machine: String,
 }
 
-/// A fix, with the causes that it would fix.
+/// A fix, with the causes that it would remove.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FixOfRows {
     /// The fix.
@@ -132,13 +132,13 @@ pub struct FixOfRows {
 pub struct ActorDocument {
     /// Its role for a virtual machine, otherwise its name.
     pub name: String,
-    /// Numbers of its threads, the latest last; at most 32.
+    /// Thread IDs (TIDs), the latest last; at most 32.
     pub pids: Vec<u32>,
-    /// Scheduling class (`SCHED_OTHER`, `FIFO 80`); null if it is unknown or the actor is no thread.
+    /// Scheduling class (`SCHED_OTHER`, `FIFO 80`); null if it is unknown or the actor is not a thread.
     pub class: Option<String>,
     /// Whether the actor is latpath itself.
     pub latpath: bool,
-    /// The process; null if it is unknown or the actor is no thread.
+    /// The process; null if it is unknown or the actor is not a thread.
     pub process: Option<Process>,
     /// Names of a culprit's threads that differ from the process's name.
     pub threads: Vec<String>,
@@ -184,21 +184,21 @@ pub struct CauseDocument {
     pub cause: Cause,
     /// The machine; empty for `unexplained`.
     pub machine: String,
-    /// The thread, softirq or interrupt that had to act; null if it is unknown.
+    /// The thread, softirq or interrupt that had to act for the packet to advance; null if it is unknown.
     pub actor: Option<ActorDocument>,
     /// The thread that slept until the actor had acted; null if the actor itself had to read the packet.
     pub waiter: Option<ActorDocument>,
-    /// The culprits that delayed the actor, the longest first.
+    /// The culprits that delayed the actor; the one with the longest delay comes first.
     pub by: Vec<CulpritTime>,
-    /// Time per CPU, the longest first.
+    /// Time per CPU, in descending order.
     pub cpus: Vec<CpuTime>,
-    /// Time per segment, the longest first.
+    /// Time per segment, in descending order.
     pub segments: Vec<SegmentTime>,
     /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
     /// Share of the excess, percent.
     pub share_percent: f64,
-    /// The largest number of its intervals, whose meaning depends on the cause.
+    /// The largest `number` of its intervals; its meaning depends on the cause.
     pub number: Option<u64>,
     /// The driver's name of the idle state with that number, if it is known.
     pub idle_state: Option<String>,
@@ -216,15 +216,16 @@ pub struct CauseOfAll {
     pub share: CauseDocument,
     /// Meaning of the cause.
     pub meaning: String,
-    /// Number of late packets that spent more than the baseline with it.
+    /// Number of late packets in which this cause took more time than the baseline.
     pub packets: u64,
     /// Number of packets for which this is the first cause.
     pub first: u64,
-    /// Median excess of the packets for which this is the first cause; if there are none, of all its packets, ns.
+    /// Median excess of the packets for which this is the first cause, ns; if there are none, of all packets with this
+    /// cause.
     pub median_ns: Ns,
     /// Maximum excess, ns.
     pub worst_ns: Ns,
-    /// Its fixes, the best first.
+    /// Its fixes; the best comes first.
     pub advice: Vec<FixDocument>,
 }
 
@@ -268,11 +269,11 @@ pub struct PacketDocument {
     pub stream: String,
     /// Its key in the stream.
     pub key: u32,
-    /// Its number in the stream, which does not wrap.
+    /// Its sequence number in the stream, unwrapped.
     pub number: u64,
     /// Whether the packet was over the threshold.
     pub late: bool,
-    /// Number of the file in `spikes` that contains the packet.
+    /// Number of the capture file in `spikes` that contains the packet.
     pub spike: u32,
     /// Time of its first sighting, RFC 3339; null if no point saw it.
     pub utc: Option<String>,
@@ -280,7 +281,7 @@ pub struct PacketDocument {
     pub utc_ns: Option<Ns>,
     /// Time from the first point of its route to the last, ns.
     pub time_ns: Ns,
-    /// Part of `time_ns` that on-time packets take too, ns.
+    /// Part of `time_ns` that on-time packets also take, ns.
     pub baseline_ns: Ns,
     /// Part of `time_ns` beyond the baseline, ns.
     pub excess_ns: Ns,
@@ -288,7 +289,7 @@ pub struct PacketDocument {
     pub daemon_ns: Ns,
     /// Recorded visits to ovs-vswitchd, because no flow matched.
     pub visits: Vec<VisitDocument>,
-    /// Causes; the first is the first cause.
+    /// Causes; the main cause comes first.
     pub causes: Vec<CauseOfPacket>,
     /// Sightings on the route, and at Open vSwitch's points.
     pub points: Vec<SightingDocument>,
@@ -305,9 +306,9 @@ pub struct SightingDocument {
     pub point: String,
     /// Time since the packet's first sighting, ns.
     pub since_first_ns: Ns,
-    /// The CPU; null if an imported run does not have it.
+    /// The CPU; null if an imported run does not record it.
     pub cpu: Option<u16>,
-    /// The thread, 0 on an idle CPU; null if an imported run does not have it.
+    /// The thread's TID, 0 on an idle CPU; null if an imported run does not record it.
     pub tid: Option<u32>,
 }
 
@@ -320,7 +321,7 @@ pub struct SegmentDocument {
     pub from: String,
     /// Its last point.
     pub to: String,
-    /// Start, time since the packet's first sighting, ns.
+    /// Start of the segment, relative to the packet's first sighting, ns.
     pub since_first_ns: Ns,
     /// Length, ns.
     pub time_ns: Ns,
@@ -331,7 +332,7 @@ pub struct SegmentDocument {
 /// An interval with one cause.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct IntervalDocument {
-    /// Start, time since the packet's first sighting, ns.
+    /// Start of the interval, relative to the packet's first sighting, ns.
     pub since_first_ns: Ns,
     /// Length, ns.
     pub time_ns: Ns,
@@ -361,14 +362,14 @@ pub struct IntervalDocument {
 pub struct VisitDocument {
     /// The machine of the datapath.
     pub machine: String,
-    /// Why no flow matched, as deduced from the record.
+    /// Reason why no flow matched, as deduced from the recorded events.
     #[schemars(with = "String")]
     pub reason: NoFlow,
-    /// The evidence.
+    /// The evidence for this reason.
     pub flow: FlowDocument,
     /// Number of flows in the table at the upcall.
     pub flows: u32,
-    /// Number of earlier packets that found the same flow removed.
+    /// Number of earlier packets for which the same flow was missing after its removal.
     pub missed_before: u64,
     /// Open vSwitch's limits; null if its database did not answer, and its defaults were assumed.
     pub limits: Option<FlowLimitsDocument>,
@@ -384,7 +385,7 @@ pub enum FlowDocument {
     Unknown,
     /// The table had no such flow.
     NeverThere {
-        /// Time before the upcall for which all flows are known, ns.
+        /// How long before the upcall all flows are known, ns.
         known_for_ns: Ns,
     },
     /// The flow was installed.
@@ -403,7 +404,7 @@ pub struct RemovalDocument {
     pub before_ns: Ns,
     /// The thread that removed the flow.
     pub by: RemoverDocument,
-    /// Number of flows in the table before.
+    /// Number of flows in the table before the removal.
     pub flows: u32,
     /// Whether all flows were removed at once.
     pub all: bool,
@@ -411,22 +412,22 @@ pub struct RemovalDocument {
     pub installed_before_ns: Option<Ns>,
     /// Number of packets that the flow had matched, if it is known.
     pub packets: Option<u64>,
-    /// Time since the last of these packets when the flow was removed, if it is known, ns.
+    /// Time from the last of these packets to the removal, if it is known, ns.
     pub idle_ns: Option<Ns>,
 }
 
 /// A thread that removes flows.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RemoverDocument {
-    /// Thread number.
+    /// Thread ID (TID).
     pub pid: u32,
     /// Name of the thread.
     pub name: String,
-    /// Process number.
+    /// Process ID (PID).
     pub process: u32,
 }
 
-/// Open vSwitch's limits of flows.
+/// Flow limits of Open vSwitch.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FlowLimitsDocument {
     /// Time without a packet after which a flow is removed, ns.
@@ -440,15 +441,15 @@ pub struct FlowLimitsDocument {
 pub struct VisitPartsDocument {
     /// The thread of ovs-vswitchd that handled the packet.
     pub handler: ActorDocument,
-    /// Time from the upcall until the handler had read it, ns.
+    /// Time from the upcall until the handler had read the packet, ns.
     pub to_daemon_ns: Ns,
     /// Part of `to_daemon_ns` in which the handler slept, ns.
     pub asleep_ns: Ns,
-    /// Part of `to_daemon_ns` in which the handler was ready without a CPU, ns.
+    /// Part of `to_daemon_ns` in which the handler was runnable but had no CPU, ns.
     pub ready_ns: Ns,
     /// Part of `to_daemon_ns` in which the handler ran, ns.
     pub running_ns: Ns,
-    /// Time from the read until the handler began to send its answer, ns.
+    /// Time from reading the packet until the handler began to send its answer, ns.
     pub in_daemon_ns: Ns,
     /// Time from the answer until the datapath began to execute the answer's actions on the packet, ns.
     pub to_kernel_ns: Ns,

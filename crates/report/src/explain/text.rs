@@ -17,15 +17,16 @@ use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
 use latpath_stats::units::{self, bytes};
 
-/// Maximum number of rows shown. The first `FEW` are always shown, others if they are the first cause of a packet or
-/// have a minimum share of the excess, in thousandths.
+/// Maximum number of rows shown. The first `FEW` are always shown; further ones only if they are the first cause of a
+/// packet or have a minimum share of the excess, in thousandths (`WORTH_A_ROW_PER_MILLE`).
 const ROWS: usize = 12;
 const FEW: usize = 3;
 const WORTH_A_ROW_PER_MILLE: i128 = 5;
-/// Maximum number of rows whose fixes are shown, and their minimum share of the excess, in thousandths.
+/// Maximum number of rows whose fixes are shown, and the minimum share of the excess for this, in thousandths.
 const WITH_FIXES: usize = 3;
 const WORTH_A_FIX_PER_MILLE: i128 = 50;
-/// Maximum number of causes and of culprits in the first lines, and their minimum share of the excess, in thousandths.
+/// Maximum number of causes, and of culprits, in the first lines, and their minimum share of the excess, in
+/// thousandths.
 const SUMS: usize = 5;
 const WORTH_A_SUM_PER_MILLE: i128 = 10;
 
@@ -36,7 +37,7 @@ const WITHOUT_CAUSES: &str =
     latpath record --stream 'udp::6185,seq=12:4' (with the reflector's port) beside the ping records the causes of all \
     late round trips for latpath explain. Below is where they took longer than usual.";
 
-/// The subject of an explanation.
+/// What is explained.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The run.
@@ -45,7 +46,7 @@ pub struct Head<'a> {
     pub files: &'a SpikeFiles,
 }
 
-/// The text of an explanation, in lines no wider than the style.
+/// Formats an explanation as text, in lines no longer than the style allows.
 pub fn explanation_text(
     head: &Head,
     explanation: &Explanation,
@@ -70,7 +71,7 @@ pub fn explanation_text(
     page.finish()
 }
 
-/// The text of one packet along its whole route.
+/// Formats one packet along its whole route as text.
 pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, style: impl Into<Style>) -> String {
     let mut page = Page::new(style);
     waterfall::write(&mut page, explained_packet, context);
@@ -219,7 +220,7 @@ pub(crate) fn latpath_warning(share: &str) -> String {
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the baseline");
     let mut table = Table::new(&HEADS);
-    // The header line has no subject.
+    // The header line of the table is not followed by an actor and culprit.
     let mut subjects = vec![String::new()];
     for (cells, subject) in ranked_rows(page, explanation, context) {
         table.row(cells);
@@ -245,7 +246,7 @@ fn shown_rows(explanation: &Explanation) -> Vec<usize> {
     explanation.ranking.iter().enumerate().filter(is_shown).map(|(at, _)| at).collect()
 }
 
-/// Rows under [`HEADS`], each with its actor and culprit.
+/// Returns the rows below [`HEADS`], each with its actor and culprit.
 fn ranked_rows(page: &Page, explanation: &Explanation, context: &RunContext) -> Vec<(Vec<String>, String)> {
     let all = explanation.ranking.iter().enumerate();
     let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(|(_, ranked)| is_unexplained(ranked));
@@ -301,7 +302,7 @@ pub(crate) fn document(page: &mut Page, head: &Head, explanation: &Explanation, 
     worst(page, explanation, context);
 }
 
-/// CPUs and segment of a row: `CPU 4, Thyp`; with the machine unless it is the host.
+/// CPUs and segment of a row, e.g. `CPU 4, Thyp`; preceded by the machine unless it is the host.
 fn place(page: &Page, row: &Row, context: &RunContext) -> String {
     if row.cause == Cause::Unexplained {
         return row.hops.first().map_or(String::new(), |(hop, _)| page.clean(&place_of_row(*hop, context)));
@@ -317,7 +318,7 @@ fn place(page: &Page, row: &Row, context: &RunContext) -> String {
     hops.join(", ")
 }
 
-/// CPUs in a list: `CPU 4`, `CPUs 0-2`; if more than three, their number.
+/// Formats a list of CPUs: `CPU 4`, `CPUs 0-2`; if there are more than three, only how many.
 fn cpus(all: &[(u32, Ns)]) -> Option<String> {
     match all.len() {
         0..=3 => all.iter().map(|(cpu, _)| *cpu).collect::<Cpus>().named(),
@@ -325,7 +326,7 @@ fn cpus(all: &[(u32, Ns)]) -> Option<String> {
     }
 }
 
-/// Fixes of the top rows, in the order of their numbers.
+/// Returns the fixes of the top rows, in the order of the rows' numbers.
 pub(super) fn shown_fixes(explanation: &Explanation) -> Vec<Fix> {
     let excess = i128::from(explanation.excess_ns.max(1));
     let is_worth = |at: &usize| {

@@ -17,9 +17,9 @@ use unicode_width::UnicodeWidthStr;
 const LANES: usize = 12;
 /// Minimum share of the packet's time, in thousandths, for the lane of an actor that only delayed others.
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
-/// Maximum width of a lane's name, columns.
+/// Maximum width of a lane's name, in columns of the terminal.
 const NAME: usize = 34;
-/// Minimum width of a lane's name, and of the chart, columns.
+/// Minimum width of a lane's name, and of the chart (`LEAST_PICTURE`), in columns of the terminal.
 const LEAST_NAME: usize = 8;
 const LEAST_PICTURE: usize = 20;
 /// Maximum number of steps shown between two points, the longest first.
@@ -27,8 +27,8 @@ const STEPS: usize = 6;
 /// Minimum share of the packet's time, in thousandths, for a separate step; shorter steps are summed.
 const WORTH_PER_MILLE: i128 = 5;
 
-/// Marks of states in ASCII and Unicode, with their meaning. If states take equal time in a column, the later in this
-/// list is shown.
+/// Marks of states in ASCII and Unicode, with their meaning. If several states take the same time in a column, the one
+/// that comes later in this list is shown.
 const MARKS: [(ActorState, char, char, &str); 5] = [
     (ActorState::Sleeps, '-', '·', "asleep, held"),
     (ActorState::Unknown, '?', '?', "not explained"),
@@ -37,7 +37,7 @@ const MARKS: [(ActorState, char, char, &str); 5] = [
     (ActorState::Works, '#', '█', "works"),
 ];
 
-/// Index of a state's mark.
+/// Index in [`MARKS`] of a state.
 fn mark(state: ActorState) -> usize {
     MARKS.iter().position(|(of, ..)| *of == state).unwrap_or(0)
 }
@@ -51,7 +51,7 @@ fn sign(page: &Page, mark: usize) -> char {
     }
 }
 
-/// The `most` longest items in their order, and the others.
+/// Returns the `most` longest items in their original order, and the others.
 fn longest<T>(all: Vec<T>, most: usize, ns: impl Fn(&T) -> Ns) -> (Vec<T>, Vec<T>) {
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|at| Reverse(ns(&all[*at])));
@@ -93,7 +93,7 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     }
     picture(page, explained_packet, context, begin);
     steps(page, explained_packet, context, begin);
-    // The sentence of the first cause already contains its notes.
+    // The sentence on the first cause already contains the notes of that cause.
     let mut notes: Vec<&Note> = Vec::new();
     for (note, _) in attribution.shares.iter().skip(1).flat_map(|h| &h.notes) {
         if notes.len() < 4 && !notes.contains(&note) {
@@ -109,7 +109,7 @@ struct Lane {
     machine: String,
     name: String,
     cpus: Vec<u32>,
-    /// Start, end, and index of the mark.
+    /// Start, end, and index in [`MARKS`] of the state.
     marks: Vec<(Ns, Ns, usize)>,
     ns: Ns,
     /// Whether the actor handled the packet.
@@ -219,7 +219,7 @@ struct Step {
     actor: Option<Actor>,
     cpu: Option<u32>,
     by: Vec<(Actor, Ns)>,
-    /// Sum of the steps' times, without gaps between them.
+    /// Sum of the times of the steps, without the gaps between them, ns.
     ns: Ns,
     number: Option<u64>,
     state: Option<String>,
@@ -268,7 +268,7 @@ impl Step {
     }
 }
 
-/// Joins each step with the previous step at the index that `at` returns, if any.
+/// Joins each step with the previous step whose index `at` returns, if any.
 fn joined(steps: Vec<Step>, at: impl Fn(&[Step], &Step) -> Option<usize>) -> Vec<Step> {
     let mut all: Vec<Step> = Vec::new();
     for step in steps {
@@ -305,7 +305,7 @@ fn line(page: &mut Page, at: &str, took: &str, text: &str) {
 
 fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &PacketTimeline, begin: Ns) {
     let mut rest = Vec::new();
-    // Short interruptions do not split the surrounding step into many lines.
+    // Joins steps of one kind, so that short interruptions do not split a step into many lines.
     if steps.len() > 1 {
         let kinds = joined(steps.clone(), |all, step| all.iter().position(|known| known.is_like(step)));
         let is_worth = |step: &Step| kinds.iter().any(|k| k.is_like(step) && i128::from(k.ns) >= worth);

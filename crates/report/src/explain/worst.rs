@@ -1,4 +1,4 @@
-//! The worst spikes as text: one line for all spikes with the same cause.
+//! The worst spikes as text: all spikes with the same cause share one entry.
 
 use super::text::shown_fixes;
 use crate::page::Page;
@@ -7,7 +7,8 @@ use latpath_cause::RunContext;
 use latpath_linux::Cpus;
 use latpath_model::Ns;
 
-/// Writes the spikes, grouped by cause, the worst of each group first. Numbers are those of `--packet`.
+/// Writes the spikes, grouped by cause; the worst of each group comes first. Their numbers are those that `--packet`
+/// accepts.
 pub(super) fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     if explanation.spikes.is_empty() {
         return;

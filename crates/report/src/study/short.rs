@@ -1,4 +1,4 @@
-//! Summary in sentences: the first configuration compared with each other one.
+//! Summary in sentences: compares the first configuration with each of the others.
 
 use super::{busy, main_ladder, words};
 use crate::page::Page;
@@ -62,7 +62,7 @@ pub(super) fn sentences(page: &mut Page, all: &[Configuration]) {
     }
 }
 
-/// Writes the time of all CPUs for the same bytes: work saved on one side may have moved to another.
+/// Writes the busy time of all CPUs for the same number of bytes: work saved on one side may have moved to the other.
 fn host_time(page: &mut Page, first: &Configuration, other: &Configuration) {
     let per_gb = |one: &Configuration| {
         let busy = Modes::of_profile(&one.profile()?).busy_ns() as f64;
@@ -76,7 +76,7 @@ fn host_time(page: &mut Page, first: &Configuration, other: &Configuration) {
     page.wrapped("  ".into(), 2, &text);
 }
 
-/// Compares the times of a transfer, only if both end in the same step.
+/// Compares the times of a transfer if both configurations' transfers end in the same step.
 fn transfer(page: &mut Page, first: &Configuration, other: &Configuration, direction: Direction, is_emulated: bool) {
     let Some(((_, was), (_, is))) = main_ladder(first, direction).zip(main_ladder(other, direction)) else { return };
     let last = |means: &MeansReport| means.rungs.last().map(|rung| rung.step);

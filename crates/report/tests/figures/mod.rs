@@ -115,7 +115,7 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
     }
 }
 
-/// Most packets take the fast path, some the daemon's.
+/// Most packets take the fast path; some go through the daemon.
 fn paths(journeys: u64) -> Vec<PathFigures> {
     let thyp = |count, p50_ns, max_ns| {
         let of_all = segments().into_iter().find(|s| s.name == "Thyp").unwrap();
@@ -255,7 +255,7 @@ pub fn summary() -> Summary {
     }
 }
 
-/// A run without journeys, for the lines of a report on host and command.
+/// A run without journeys, for a report's lines on the host and the command.
 #[allow(dead_code)]
 pub fn run(directory: &Path) -> Run {
     let host = HostFacts {

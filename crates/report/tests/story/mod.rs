@@ -113,7 +113,7 @@ pub fn relay() -> Executor {
     task(815, "relay", OTHER)
 }
 
-/// Duration in ns, cause, machine, CPU, actor, culprit.
+/// Duration in ns, cause, index of the machine, CPU, actor, culprit.
 pub type Interval = (Ns, Cause, usize, u32, Option<Executor>, Option<Executor>);
 
 fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Interval>)>) -> PacketTimeline {
@@ -163,7 +163,8 @@ fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Executor, by: Option<Executor>
     (ns, cause, 0, cpu, Some(actor), by)
 }
 
-/// A packet with intervals in three hops.
+/// A packet whose hops contain additional intervals: `read` up to the VM's read, `guest` in the guest, `app` up to the
+/// application.
 pub fn packet_of_all_hops(
     number: u64,
     at: Ns,
@@ -198,7 +199,8 @@ pub fn explained_packet(explained: PacketTimeline, baseline: &Baseline, context:
     ExplainedPacket { explained, attribution, advice }
 }
 
-/// vhost behind a polling vCPU, a polling application, a flood of softirqs, and an unknown cause.
+/// Nine packets delayed by vhost waiting behind a polling vCPU, and by a flood of softirqs; three by a polling
+/// application; one by an unknown cause; and others.
 pub fn story() -> (Explanation, RunContext) {
     let context = context();
     let mut baseline = Baseline::default();
@@ -301,7 +303,7 @@ pub fn files() -> SpikeFiles {
     SpikeFiles { files: (1..=15).map(file).collect(), notes: Vec::new() }
 }
 
-/// All texts of the story.
+/// The text of an explanation, in which `RUN` stands for the run's directory.
 pub fn shown(explanation: &Explanation, context: &RunContext, letters: Letters) -> String {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());

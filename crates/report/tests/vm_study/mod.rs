@@ -16,7 +16,7 @@ use latpath_vms::exit_reason::{Names, SVM};
 
 pub const MS: i64 = 1_000_000;
 
-/// Work of a load that transferred 500 MB in `ms`.
+/// Work of a load that transferred 500 MB in `ms` milliseconds.
 fn work(ms: i64) -> Work {
     let traffic = Traffic {
         from_guest_packets: 9_000,
@@ -27,7 +27,7 @@ fn work(ms: i64) -> Work {
     Work { took_ns: ms * MS, traffic, reported_bits_per_second: None }
 }
 
-/// A vCPU with `count` exits of 10 µs each, which halts for the rest of 2 s.
+/// A vCPU with `count` exits of 10 µs each in 2 s, and one halt of 0.5 s.
 fn exits(count: usize) -> Part<VmExits> {
     let mut took = Histogram::new();
     (0..count).for_each(|_| took.record(10_000));
@@ -49,7 +49,7 @@ fn exits(count: usize) -> Part<VmExits> {
     Part { work: work(2_000), figures: seen.figures.vms.into_iter().next().unwrap() }
 }
 
-/// Result of `latpath ladder`: a hundred transfers by this means.
+/// Result of `latpath ladder`: a hundred transfers of this variant.
 pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<Observation<LadderFigures>> {
     let times = |ns: i64| Times {
         count: 100,
@@ -86,7 +86,7 @@ pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<Observation<Ladde
     Part { work: work(2_200), figures: Observation { figures, ..Observation::default() } }
 }
 
-/// Result of `latpath queues`: a network card and a console.
+/// Result of `latpath queues`: a NIC and a console.
 fn queues(configuration: &str) -> Part<Vec<Device>> {
     let queue = |name: &str| QueueFigures {
         queue: name.into(),
@@ -130,7 +130,7 @@ pub fn seen(devices: Vec<Device>) -> Observation<QueuesFigures> {
     Observation { window_ns: 2_000 * MS, figures, ..Observation::default() }
 }
 
-/// Profile of two CPUs over 2 s. QEMU's system call or vhost's worker passes packets to the tap.
+/// Profile of two CPUs over 2 s. Packets are passed to the tap by QEMU's system call or by vhost's worker.
 fn profile(configuration: &str) -> Part<KeptProfile> {
     let header = Header { idle_ns: 1_000 * MS, ..Header::default() };
     let mut profile = Profile { header, window_ns: 2_000 * MS, ..Profile::default() };

@@ -9,7 +9,7 @@ const FRAMES: u64 = 4000;
 /// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capture {
-    /// All is well.
+    /// Everything works.
     Normal,
     /// The stream never arrives.
     Waiting,
@@ -23,7 +23,7 @@ pub enum Capture {
     NoGuest,
 }
 
-/// The summary of a scenario after this many seconds.
+/// The summary of a scenario at this second.
 pub fn summary(capture: Capture, second: u64) -> Summary {
     let seconds = i64::try_from(second).unwrap_or(0);
     let mut s = Summary { elapsed_ns: seconds * SECOND, threshold_ns: 200_000, ..Summary::default() };
@@ -142,7 +142,7 @@ fn trouble(one: &mut StreamFigures, second: u64) {
 }
 
 fn segments(points: &[Point], journeys: u64, second: u64, slow: i64, guest: bool) -> Vec<SegmentFigures> {
-    // Median of each step in ns, and its spread as a factor.
+    // Median of each segment in ns, and its spread as a factor.
     let steps: &[(f64, f64)] = if guest {
         &[(2_100.0, 1.3), (3_400.0, 1.4), (28_000.0, 1.6), (4_200.0, 1.5), (11_000.0, 1.5)]
     } else {
@@ -171,7 +171,7 @@ fn segments(points: &[Point], journeys: u64, second: u64, slow: i64, guest: bool
     out
 }
 
-/// A bell over the logarithm of time with a thin tail, in buckets 1 % wide.
+/// Figures of a segment with a log-normal distribution and a thin tail, in buckets 1 % wide.
 fn segment(middle: f64, spread: f64, journeys: u64, second: u64) -> SegmentFigures {
     let mut s = SegmentFigures::default();
     if journeys == 0 {
@@ -187,7 +187,7 @@ fn segment(middle: f64, spread: f64, journeys: u64, second: u64) -> SegmentFigur
         let last = edges[edges.len() - 1];
         edges.push(last + (last / 100).max(1));
     }
-    // Weight up to each edge; rounded as a running sum, so that every journey is in one bucket.
+    // Cumulative weight up to each edge. The running sum is rounded, so that every journey is in exactly one bucket.
     let whole: f64 = edges.windows(2).map(|e| weight(e[0] as f64)).sum();
     let (mut upto, mut given) = (0.0, 0);
     for e in edges.windows(2) {

@@ -1,4 +1,4 @@
-//! The kernel's own trace, stopped by the first spike.
+//! The kernel's own trace, which the first spike stops.
 
 use crate::event::{stream_name, Event, EventQueue};
 use latpath_capture::CaptureRequest;
@@ -9,16 +9,16 @@ use std::ffi::OsStr;
 
 /// Maximum size of each saved file, bytes; older events are omitted.
 const MOST_BYTES: u64 = 256 << 20;
-/// File of the trace in a run's directory, next to the snapshot's.
+/// Name of the trace file in a run's directory; the snapshot is saved next to it.
 const FILE: &str = "trace.txt";
 
-/// An instance of the kernel's trace that records during the session. The first late packet writes a mark to it, takes
-/// a snapshot and stops it; at the end it is saved as `trace.txt` in the run.
+/// A tracefs instance that records during the session. On the first late packet, latpath writes a marker to it, takes a
+/// snapshot and stops it; at the end, the trace is saved as `trace.txt` in the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Name of the instance. An existing one is used unchanged; otherwise one is created, and removed at the end.
+    /// Name of the instance. An existing instance is used as is; otherwise one is created, and removed at the end.
     pub name: String,
-    /// The events of a created instance.
+    /// Events to enable in a newly created instance.
     pub events: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Trace {
         Ok(Self { instance, spotted: false })
     }
 
-    /// Handles a late packet: the first one writes a mark to the trace, takes a snapshot and stops it.
+    /// Handles a late packet: for the first one, writes a marker to the trace, takes a snapshot and stops the trace.
     pub fn spotted(&mut self, request: &CaptureRequest, streams: &[StreamSpec], events: &mut EventQueue) {
         if std::mem::replace(&mut self.spotted, true) {
             return;

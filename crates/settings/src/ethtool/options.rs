@@ -1,4 +1,4 @@
-//! The options of a request of ethtool(8), in the form in which ethtool takes them: `rx 256 tx 256`, `autoneg off`.
+//! The options of an ethtool(8) request, in the form that ethtool accepts: `rx 256 tx 256`, `autoneg off`.
 
 use crate::nic::Refusal;
 
@@ -9,7 +9,7 @@ pub(crate) struct Opt {
     pub value: u32,
     /// Whether the values are `on` and `off`.
     pub is_switch: bool,
-    /// Highest value that the device takes, if it reports one.
+    /// Highest value that the device accepts, if it reports one.
     pub max: Option<u32>,
 }
 
@@ -40,13 +40,13 @@ impl Opt {
     }
 }
 
-/// The options' names and values; `None` without options.
+/// The options' names and values; `None` if there are no options.
 pub(crate) fn text(options: &[Opt]) -> Option<String> {
     let all: Vec<String> = options.iter().map(|option| format!("{} {}", option.name, option.text())).collect();
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// Pairs of an option and its value. An option of a driver may have spaces in its name, so the values separate them.
+/// Pairs of option and value. A driver's option may contain spaces in its name, so a name extends to the next value.
 fn pairs(text: &str) -> Option<Vec<(String, &str)>> {
     let (mut all, mut name) = (Vec::new(), Vec::new());
     for word in text.split_whitespace() {
@@ -59,10 +59,11 @@ fn pairs(text: &str) -> Option<Vec<(String, &str)>> {
     name.is_empty().then_some(all)
 }
 
-/// Sets the options to the values of a text, which need not name all of them. Returns whether any of them changes.
+/// Sets the options named in a text to the values given there; other options stay unchanged. Returns whether any value
+/// changes.
 ///
 /// # Errors
-/// If the text cannot be parsed, names an option that the device does not have, or exceeds a maximum.
+/// If the text cannot be parsed, names an option that the device lacks, or exceeds a maximum.
 pub(crate) fn change(options: &mut [Opt], doing: &str, value: &str) -> Result<bool, Refusal> {
     let invalid = |why: String| Refusal::Failed(format!("{doing} {value}: {why}"));
     let pairs = pairs(value).filter(|pairs| !pairs.is_empty());
@@ -71,7 +72,7 @@ pub(crate) fn change(options: &mut [Opt], doing: &str, value: &str) -> Result<bo
     let mut is_change = false;
     for (name, value) in pairs {
         let Some(option) = options.iter_mut().find(|option| option.name == name) else {
-            // An option that the device does not have is already off, or 0.
+            // An option that the device lacks counts as off, or 0.
             if is_nothing(value) {
                 continue;
             }
@@ -94,7 +95,8 @@ fn is_nothing(value: &str) -> bool {
     value == "0" || value == "off"
 }
 
-/// Whether a value that was read has all options of `wanted`, which need not name all of them.
+/// Whether a value that was read contains all options of `wanted` with the same values. It may contain further options;
+/// an option missing from it counts as off, or 0.
 pub(crate) fn covers(read: &str, wanted: &str) -> bool {
     let (Some(read), Some(wanted)) = (pairs(read), pairs(wanted)) else { return read == wanted };
     let has = |(name, value): &(String, &str)| match read.iter().find(|(known, _)| known == name) {
@@ -104,15 +106,15 @@ pub(crate) fn covers(read: &str, wanted: &str) -> bool {
     !wanted.is_empty() && wanted.iter().all(has)
 }
 
-/// The first option of `wanted` that a device with the options of `read` does not have.
+/// The first option of `wanted` that is missing from `read`, unless its wanted value is off, or 0.
 pub(crate) fn missing(read: &str, wanted: &str) -> Option<String> {
     let (read, wanted) = (pairs(read)?, pairs(wanted)?);
     let lacks = |(name, value): &(String, &str)| !is_nothing(value) && !read.iter().any(|(known, _)| known == name);
     wanted.into_iter().find(lacks).map(|(name, _)| name)
 }
 
-/// Parses a file of a folder that represents a device: its first line is the value, and lines such as `max rx 4096`
-/// have the maxima.
+/// Parses the file that represents a device in a directory tree. Its first line is the value; lines such as `max rx
+/// 4096` give the maxima.
 pub(crate) fn of_file(text: &str) -> Vec<Opt> {
     let mut lines = text.lines();
     let value = lines.next().unwrap_or_default();

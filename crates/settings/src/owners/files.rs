@@ -1,16 +1,17 @@
-//! Files that programs read at the start of the machine, of a module, or of a device.
+//! Files that programs read at boot, when a module is loaded, or when a device appears.
 
 use super::{Owner, Subject};
 use crate::setting::Setting;
 use latpath_linux::proc::Root;
 use std::collections::BTreeMap;
 
-/// Folders of configuration, the weakest first: a file replaces one of the same name in an earlier folder.
+/// Configuration directories, in order of ascending precedence: a file replaces a file of the same name in an earlier
+/// directory.
 const FOLDERS: [&str; 4] = ["usr/lib", "usr/local/lib", "run", "etc"];
-/// Maximum number of files of a folder.
+/// Maximum number of files read from a directory.
 const MOST: usize = 1024;
 
-/// The files of a kind of configuration, in the order of their names, in which they take effect.
+/// Configuration files of one kind, sorted by name: the order in which they take effect.
 fn files(root: &Root, kind: &str, extension: &str) -> BTreeMap<String, (String, String)> {
     let mut all = BTreeMap::new();
     for folder in FOLDERS {
@@ -25,7 +26,7 @@ fn files(root: &Root, kind: &str, extension: &str) -> BTreeMap<String, (String, 
     all
 }
 
-/// Lines without comments.
+/// The lines of a text without empty lines and comments.
 fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(['#', ';']))
 }
@@ -85,18 +86,18 @@ fn modprobe(root: &Root) -> Vec<(Subject, Owner)> {
     claims
 }
 
-/// udev(7): `ATTR{queues/rx-0/rps_cpus}="f"`, which sets a file of a network device.
+/// udev(7) rules that set a file of a network device: `ATTR{queues/rx-0/rps_cpus}="f"`.
 fn udev(root: &Root) -> Vec<(Subject, Owner)> {
     let mut claims = Vec::new();
     for (path, text) in files(root, "udev/rules.d", ".rules").values() {
-        // The rules of distributions in /usr/lib set no setting of the table.
+        // The distributions' own rules in /usr/lib affect no setting of the table.
         if path.starts_with("/usr/lib") {
             continue;
         }
         for line in lines(text) {
             for part in line.split("ATTR{").skip(1) {
                 let Some((file, rest)) = part.split_once('}') else { continue };
-                // `==` is a condition.
+                // `==` would be a condition rather than an assignment.
                 let Some(value) = rest.strip_prefix("=\"").and_then(|rest| rest.split('"').next()) else { continue };
                 let note = format!("udev sets it when the device appears, by {path}: change it there too");
                 claims.push((Subject::File(format!("sys/*/{file}")), owner("udev", path, value, note)));
@@ -124,7 +125,7 @@ const OF_LINK: [(&str, &[Setting]); 14] = [
     ("IRQAffinityPolicy", &[Setting::IrqAffinity]),
 ];
 
-/// systemd.link(5); which devices a file matches is not evaluated, apart from `OriginalName=`.
+/// systemd.link(5). Apart from `OriginalName=`, the conditions by which a file matches devices are not evaluated.
 fn links(root: &Root) -> Vec<(Subject, Owner)> {
     let mut claims = Vec::new();
     for (path, text) in files(root, "systemd/network", ".link").values() {

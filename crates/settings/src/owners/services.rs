@@ -1,4 +1,4 @@
-//! Programs that run and set settings: irqbalance, libvirt, systemd, NetworkManager.
+//! Running programs that set settings: irqbalance, libvirt, systemd, NetworkManager.
 
 use super::{Owner, Subject};
 use crate::setting::Setting;
@@ -6,9 +6,9 @@ use latpath_linux::proc::Root;
 use latpath_linux::Cpus;
 use latpath_vms::Vm;
 
-/// Files with the options of irqbalance: Debian's and Fedora's.
+/// Files with the options of irqbalance, on Debian and on Fedora.
 const OPTIONS: [&str; 2] = ["etc/default/irqbalance", "etc/sysconfig/irqbalance"];
-/// Maximum number of files of a folder.
+/// Maximum number of files read from a directory.
 const MOST: usize = 1024;
 
 /// A running irqbalance, and the CPUs that it avoids.
@@ -16,7 +16,7 @@ const MOST: usize = 1024;
 pub struct Irqbalance {
     /// The file with its options, if there is one.
     pub file: Option<String>,
-    /// The CPUs to which it assigns no interrupt.
+    /// The CPUs to which it assigns no interrupts.
     pub banned: Cpus,
     /// Whether the file names these CPUs; otherwise irqbalance avoids isolated and `nohz_full` CPUs by default.
     pub is_explicit: bool,
@@ -70,7 +70,7 @@ fn irqbalance() -> Owner {
     }
 }
 
-/// libvirt gives a guest's threads their CPUs and priorities at each start.
+/// libvirt sets the CPUs and priorities of a guest's threads at each start of the guest.
 fn libvirt(vm: &Vm) -> Vec<(Subject, Owner)> {
     let owner = Owner {
         program: "libvirt".into(),
@@ -86,8 +86,8 @@ fn libvirt(vm: &Vm) -> Vec<(Subject, Owner)> {
     threads.into_iter().chain(of_vm).chain(groups).map(|(s, at)| (Subject::Setting(s, at), owner.clone())).collect()
 }
 
-/// NetworkManager sets properties of the devices that it manages when it activates a connection. Which ones its files
-/// name is readable only by root.
+/// NetworkManager sets properties of the devices that it manages when it activates a connection. Which properties is in
+/// files that only root can read.
 fn network_manager(root: &Root) -> Vec<(Subject, Owner)> {
     const FOLDER: &str = "etc/NetworkManager/system-connections";
     let mut claims = Vec::new();
@@ -122,7 +122,7 @@ fn network_manager(root: &Root) -> Vec<(Subject, Owner)> {
     claims
 }
 
-/// CPUs of systemd's units (systemd.resource-control(5)): units, their drop-ins, and those of `systemctl set-property`.
+/// CPUs of systemd units (systemd.resource-control(5)), from unit files, their drop-ins, and `systemctl set-property`.
 fn systemd(root: &Root) -> Vec<(Subject, Owner)> {
     const FOLDERS: [&str; 5] = [
         "usr/lib/systemd/system",
@@ -136,7 +136,8 @@ fn systemd(root: &Root) -> Vec<(Subject, Owner)> {
     for folder in FOLDERS {
         for entry in root.names(folder, MOST) {
             let unit = entry.strip_suffix(".d").unwrap_or(&entry);
-            // Thousands of services have no group that carries packets: slices, and those with drop-ins.
+            // There can be thousands of services. Read only slices and units with drop-ins; no other group affects
+            // packets.
             if !is_group(unit) || (unit == entry && !unit.ends_with(".slice")) {
                 continue;
             }

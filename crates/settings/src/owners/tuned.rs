@@ -1,13 +1,13 @@
-//! tuned: the lines of its active profiles, with those that they include (tuned.conf(5)).
+//! tuned: the settings in its active profiles and in the profiles that they include (tuned.conf(5)).
 
 use super::{Owner, Subject};
 use crate::setting::Setting;
 use latpath_linux::proc::Root;
 use std::collections::BTreeMap;
 
-/// Folders of profiles, the strongest first.
+/// Profile directories, in order of descending precedence.
 const FOLDERS: [&str; 4] = ["etc/tuned/profiles", "etc/tuned", "usr/lib/tuned/profiles", "usr/lib/tuned"];
-/// Maximum number of profiles that include each other.
+/// Maximum number of profiles, including included ones.
 const MOST_PROFILES: usize = 32;
 
 /// A line of a profile.
@@ -17,7 +17,7 @@ struct Line {
     value: String,
 }
 
-/// The merged lines of profiles: plugin instance, option.
+/// The merged lines of all profiles, by plugin instance and option.
 #[derive(Default)]
 struct Profile {
     lines: BTreeMap<(String, String), Line>,
@@ -54,7 +54,7 @@ pub(super) fn claims(root: &Root) -> Vec<(Subject, Owner)> {
 }
 
 impl Profile {
-    /// Adds a profile's lines after those of the profiles that it includes.
+    /// Adds a profile's lines after those of the profiles that it includes, so that the profile's own take effect.
     fn add(&mut self, root: &Root, name: &str) {
         if self.seen.len() >= MOST_PROFILES || self.seen.iter().any(|seen| seen == name) || name.contains('/') {
             return;
@@ -89,10 +89,10 @@ impl Profile {
         }
     }
 
-    /// Replaces variables; calls of functions remain as they are.
+    /// Replaces variables; function calls are left as they are.
     fn expanded(&self, value: &str) -> String {
         let mut value = value.to_owned();
-        // A variable's value may have other variables.
+        // A variable's value may contain other variables.
         for _ in 0..8 {
             for (name, replacement) in &self.variables {
                 value = value.replace(&format!("${{{name}}}"), replacement);
@@ -118,7 +118,7 @@ fn sections(text: &str) -> Vec<(&str, &str, &str)> {
     all
 }
 
-/// The subjects that an option of a plugin sets, each with its value.
+/// What an option of a plugin sets, each with its value.
 fn subjects(plugin: &str, option: &str, value: &str, devices: &str) -> Vec<(Subject, String)> {
     let one = |subject: Subject| vec![(subject, value.to_owned())];
     let all = |settings: &[Setting], at: &str| {
@@ -139,7 +139,7 @@ fn subjects(plugin: &str, option: &str, value: &str, devices: &str) -> Vec<(Subj
     }
 }
 
-/// Settings of an option that has no name or path of its own.
+/// Settings affected by an option that contains neither their name nor their path.
 fn of_plugin(plugin: &str, option: &str) -> &'static [Setting] {
     match (plugin, option) {
         ("vm", "transparent_hugepages" | "transparent_hugepage") => &[Setting::TransparentHugepages],
@@ -171,7 +171,7 @@ fn of_net(option: &str) -> &'static [Setting] {
     }
 }
 
-/// Threads whose priority a group sets, by the pattern of their names: `0:f:2:*:^\[?ksoftirqd`.
+/// The setting for the priority of a group's threads, from the pattern of their names: `0:f:2:*:^\[?ksoftirqd`.
 fn of_group(value: &str) -> Option<Setting> {
     let pattern = value.rsplit(':').next()?;
     [

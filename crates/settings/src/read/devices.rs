@@ -1,4 +1,4 @@
-//! Settings of network devices, each read in its own network namespace.
+//! Settings of network devices, each read in the device's network namespace.
 
 use super::{interrupts, PlacedValue, Source};
 use crate::address::Address;
@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-/// Maximum number of network devices that are read per namespace.
+/// Maximum number of network devices per namespace whose settings are read.
 const MOST: usize = 128;
-/// Maximum number of devices of a namespace among which one is searched.
+/// Maximum number of devices in a namespace when searching for one.
 const MOST_DEVICES: usize = 1 << 16;
-/// Maximum number of a device's queues that are read per direction.
+/// Maximum number of queues read per device and direction.
 const MOST_QUEUES: usize = 256;
 
 /// A network device to read.
@@ -66,7 +66,7 @@ pub(super) fn read(
     let named = devices.iter().map(|device| (device.netns, device.name.clone(), device.suffix.clone()));
     for (netns, name, suffix) in taps.chain(named) {
         let netns = if netns == 0 || !source.is_live { own } else { netns };
-        // A point's device has its suffix everywhere.
+        // A tap of a VM may also be the device of a point: use the point's suffix in both cases.
         let known = all.entry(netns).or_default().entry(name).or_default();
         if known.is_empty() {
             *known = suffix;
@@ -84,8 +84,8 @@ pub(super) fn read(
     }
 }
 
-/// Calls a function with a network namespace (0 is the caller's own), in a thread that has entered it. `None` without
-/// the permission to mount its /sys.
+/// Calls a function with a network namespace (0 is the caller's own), on a thread that has entered it. Returns `None`
+/// if the namespace's /sys may not be mounted.
 fn within<T: Send>(
     source: &Source,
     netns: Inode,
@@ -104,7 +104,7 @@ fn within<T: Send>(
     let live = Live { netns: entered.clone(), kinds };
     entered.inside(|| {
         let mounted = sysfs_of_own_netns();
-        // Without permission to mount, /sys is usually that of this namespace.
+        // Without permission to mount, use the existing /sys for latpath's own namespace: it usually shows that one.
         let sysfs = match &mounted {
             Ok(sysfs) => Some(PathBuf::from(format!("/proc/self/fd/{}", sysfs.as_raw_fd()))),
             Err(_) => (netns == own).then(|| root.path("sys")),
@@ -113,7 +113,7 @@ fn within<T: Send>(
     })
 }
 
-/// One setting of a device, with the value of each of its queues.
+/// One setting of a device; if it is a setting of queues, the value for each queue.
 pub(crate) fn of_device(
     source: &Source,
     setting: Setting,
@@ -139,8 +139,8 @@ pub(crate) fn identity(source: &Source, netns: Inode, name: &str) -> Option<Devi
     within(source, netns, false, |namespace| namespace.identity(name)).ok().flatten().flatten()
 }
 
-/// Name and namespace of a device now: under its name, else anywhere. A device that is not hardware keeps name and index
-/// where it moves to a namespace that was made for it.
+/// The current name and namespace of a device: looked up by its old name and namespace, else in all namespaces. A
+/// software device is recognised by its name and index, which it keeps when moved to a namespace created for it.
 pub(crate) fn locate(source: &Source, device: &DeviceIdentity, name: &str, netns: Inode) -> Option<(String, Inode)> {
     let is_it = |found: &DeviceIdentity| match &device.path {
         Some(path) => found.path.as_ref() == Some(path),
@@ -160,7 +160,7 @@ pub(crate) fn locate(source: &Source, device: &DeviceIdentity, name: &str, netns
     })
 }
 
-/// Gives a setting of a device a value by a request to it.
+/// Changes a setting of a device by a request to the device.
 pub(crate) fn request(
     source: &Source,
     netns: Inode,
@@ -175,13 +175,13 @@ pub(crate) fn request(
     made.map_err(|e| Refusal::Failed(e.to_string()))?.unwrap_or_else(|| Err(unreachable()))
 }
 
-/// The numbers of a device's interrupts.
+/// The IRQ numbers of a device.
 pub(crate) fn interrupts_of(source: &Source, netns: Inode, name: &str) -> Vec<u32> {
     let found = within(source, netns, false, |namespace| interrupts::of_device(namespace.root, &namespace.sysfs, name));
     found.ok().flatten().unwrap_or_default()
 }
 
-/// The kinds of each device's queueing disciplines, by device index: the root's first, each kind once.
+/// The kinds of queueing disciplines by device index, the root's first; each kind is listed once per device.
 pub(crate) fn qdisc_kinds(netns: &Netns) -> HashMap<u32, Vec<String>> {
     let mut kinds: HashMap<u32, Vec<String>> = HashMap::new();
     let mut all = qdiscs(netns).unwrap_or_default();
@@ -196,13 +196,13 @@ pub(crate) fn qdisc_kinds(netns: &Netns) -> HashMap<u32, Vec<String>> {
     kinds
 }
 
-/// A network namespace, for the thread that has entered it.
+/// A network namespace, as seen by a thread that has entered it.
 struct Namespace<'a> {
     root: &'a Root,
     netns: Inode,
     /// Its own /sys.
     sysfs: Root,
-    /// `None` for a machine in a folder.
+    /// `None` for a machine that is a directory tree.
     live: Option<Live>,
 }
 
@@ -214,7 +214,7 @@ struct Live {
 }
 
 impl Namespace<'_> {
-    /// Reads these devices, by name and suffix, and those that belong to them.
+    /// Reads the settings of these devices (name and suffix) and of the devices that belong to them.
     fn read(&self, devices: BTreeMap<String, String>, is_own: bool) -> Values {
         let (mut found, mut notes): Values = Default::default();
         let mut waiting: Vec<(String, String, bool)> =
@@ -250,7 +250,8 @@ impl Namespace<'_> {
         let ifindex = self.line(name, "ifindex")?.parse().ok()?;
         let last = |link: String| link.rsplit('/').next().map(str::to_owned);
         let driver = self.sysfs.link(&format!("class/net/{name}/device/driver")).ok().and_then(last);
-        // `../../devices/pci0000:00/0000:00:03.0/net/eth0`: the namespace's own /sys has no other root.
+        // E.g. `../../devices/pci0000:00/0000:00:03.0/net/eth0`. The path after `../` is the same in every namespace's
+        // /sys.
         let link = self.sysfs.link(&format!("class/net/{name}")).unwrap_or_default();
         let path = link.trim_start_matches("../").strip_suffix(name).and_then(|path| path.strip_suffix("/net/"));
         let path = path.filter(|path| *path != "devices/virtual").map(str::to_owned);
@@ -275,7 +276,7 @@ impl Namespace<'_> {
         link.rsplit('/').next().map(str::to_owned)
     }
 
-    /// The source of the answers to a device's requests.
+    /// The device, in a form that answers requests.
     fn nic(&self, name: &str) -> Option<Nic> {
         match &self.live {
             Some(live) => Nic::of_kernel(name, &live.netns, &self.sysfs).ok(),
@@ -310,7 +311,7 @@ impl Namespace<'_> {
         interrupts::read(self.root, &self.sysfs, (name, label), found);
     }
 
-    /// A setting of one device.
+    /// The values of one setting of a device.
     fn setting(
         &self,
         setting: Setting,
@@ -339,7 +340,8 @@ impl Namespace<'_> {
         }
     }
 
-    /// A file of each queue. Leading zeros of a mask, which depend on the number of CPUs, are removed.
+    /// The values of a file in each queue's directory. A mask's leading zeros depend on the number of CPUs and are
+    /// removed.
     fn queues(&self, name: &str, label: &str, (queue, file): (&str, &str)) -> Vec<PlacedValue> {
         let one = |n: usize| {
             let value = self.line(name, &format!("queues/{queue}-{n}/{file}"))?;

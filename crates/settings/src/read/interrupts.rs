@@ -6,14 +6,14 @@ use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of interrupts of one device that are read.
+/// Maximum number of interrupts read per device.
 const MOST: usize = 512;
-/// Maximum number of a machine's interrupts that are searched for those of a virtio device.
+/// Maximum number of interrupts to search for those of a virtio device.
 const MOST_OF_MACHINE: usize = 1 << 16;
-/// Maximum number of a machine's interrupts that are read.
+/// Maximum number of interrupts of a machine whose settings are read.
 const MOST_READ: usize = 4096;
 
-/// Files of an interrupt's folder; its other entries are the names of the interrupt's handlers.
+/// Files in an interrupt's directory; the other entries are the names of the interrupt's handlers.
 const FILES: [&str; 7] = [
     "affinity_hint",
     "effective_affinity",
@@ -24,7 +24,7 @@ const FILES: [&str; 7] = [
     "spurious",
 ];
 
-/// The interrupts of a device.
+/// The IRQ numbers of a device.
 pub(super) fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
     let folder = format!("class/net/{device}/device");
     let messages = sysfs.numbers(&format!("{folder}/msi_irqs"), MOST).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(super) fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
     if let Some(number) = line.filter(|n| *n > 0) {
         return vec![number];
     }
-    // A virtio device's interrupts belong to its PCI function, and have the device's name: `virtio0-input.0`.
+    // A virtio device's interrupts belong to its PCI function, so find them by the device's name: `virtio0-input.0`.
     let Ok(link) = sysfs.link(&folder) else { return Vec::new() };
     let Some(virtio) = link.rsplit('/').next().filter(|name| name.starts_with("virtio")) else { return Vec::new() };
     let is_its = |n: &u32| names(root, *n).iter().any(|name| name.split('-').next() == Some(virtio));
@@ -50,14 +50,14 @@ pub(crate) fn names(root: &Root, number: u32) -> Vec<String> {
     names
 }
 
-/// The numbers of all interrupts.
+/// All IRQ numbers.
 pub(crate) fn all(root: &Root) -> Vec<u32> {
     root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default()
 }
 
-/// An interrupt's name, which unlike its number is the same after a reboot.
+/// An interrupt's name, which unlike its number stays the same after a reboot; `None` if it has no handler.
 fn name(root: &Root, device: &str, number: u32) -> Option<String> {
-    // An interrupt without a name has no handler.
+    // Without a name there is no handler.
     let name = names(root, number).into_iter().next()?;
     Some(if name.contains(device) { name } else { format!("{device} {name}") })
 }
@@ -75,7 +75,7 @@ pub(super) fn read(
     }
 }
 
-/// Reads the settings of interrupts that belong to no network device that was read: disks, timers, USB.
+/// Reads the settings of interrupts that do not belong to a network device already read: disks, timers, USB.
 pub(super) fn others(root: &Root, found: &mut BTreeMap<Setting, Vec<PlacedValue>>) {
     let read = found.get(&Setting::IrqAffinity).into_iter().flatten().filter_map(|one| one.at.clone());
     let read: BTreeSet<String> = read.collect();
@@ -103,14 +103,14 @@ fn settings(root: &Root, number: u32, name: &str, found: &mut BTreeMap<Setting, 
     }
 }
 
-/// The interrupt threads of all devices, `irq/45-eth0-rx-0`: packets wait if those of disks have a higher priority than
-/// those of networks.
+/// The interrupt threads of all devices, e.g. `irq/45-eth0-rx-0`. Disks matter too: packets wait if their threads have
+/// a higher priority than those of network devices.
 pub(super) fn threads(source: &Source) -> Vec<PlacedValue> {
     let mut known: BTreeMap<String, usize> = BTreeMap::new();
     let mut one = |(tid, stat): &(u32, latpath_linux::proc::Stat)| {
         let (number, name) = stat.comm.strip_prefix("irq/")?.split_once('-')?;
         number.parse::<u32>().ok()?;
-        // The kernel truncates names, so several may be equal.
+        // The kernel truncates names, so several threads may have the same one.
         let count = known.entry(name.to_owned()).or_default();
         *count += 1;
         let name = if *count == 1 { name.to_owned() } else { format!("{name} #{count}") };

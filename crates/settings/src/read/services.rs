@@ -1,4 +1,4 @@
-//! Threads of programs that other settings depend on: Open vSwitch, and programs that set clocks.
+//! Threads of programs on which other settings depend: Open vSwitch, and programs that set clocks.
 
 use super::Source;
 use latpath_linux::proc::{cpus_allowed, Stat};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Programs that set clocks.
 pub(crate) const CLOCK_SERVICES: [&str; 7] =
     ["ptp4l", "phc2sys", "ts2phc", "timemaster", "chronyd", "ntpd", "systemd-timesyn"];
-/// Programs of Open vSwitch, whose threads are read one by one.
+/// Open vSwitch's program, whose threads are read individually.
 const SWITCH: &str = "ovs-vswitchd";
 /// Maximum number of threads that are read.
 const MOST: usize = 1024;
@@ -16,7 +16,7 @@ const MOST: usize = 1024;
 /// A thread of a service.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    /// The program, and for a thread of Open vSwitch the thread: `ptp4l`, `ovs-vswitchd pmd-c03/id:9`.
+    /// The program's name, followed by the thread's name for Open vSwitch: `ptp4l`, `ovs-vswitchd pmd-c03/id:9`.
     pub name: String,
     pub tid: u32,
     pub stat: Stat,
@@ -51,8 +51,8 @@ pub(super) fn find(source: &Source) -> Vec<Service> {
     all
 }
 
-/// The name of a thread of Open vSwitch without the number that differs at each start: `pmd-c03/id:9`, `handler3`,
-/// `revalidator12`.
+/// The name of an Open vSwitch thread (`pmd-c03/id:9`, `handler3`, `revalidator12`) without the ID that differs at each
+/// start.
 fn without_id(comm: &str) -> &str {
     let name = comm.split("/id:").next().unwrap_or(comm);
     match name.starts_with("pmd-") {

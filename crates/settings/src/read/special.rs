@@ -1,4 +1,4 @@
-//! Settings that are read by their own functions.
+//! Settings that need a function of their own to be read.
 
 use super::services::Service;
 use super::{interrupts, scheduling as scheduling_stat, scheduling_of, words, PlacedValue, Source};
@@ -12,11 +12,11 @@ use std::io::Read as _;
 /// Returns the places and values of a setting.
 pub type Function = fn(&Source) -> Vec<PlacedValue>;
 
-/// Maximum number of a CPU's idle states (CPUIDLE_STATE_MAX).
+/// Maximum number of idle states per CPU (CPUIDLE_STATE_MAX).
 const MOST_STATES: usize = 10;
-/// Maximum number of entries of a folder in which NUMA nodes, or sizes of huge pages, are looked for.
+/// Maximum number of directory entries to search for NUMA nodes or huge page sizes.
 const MOST_NODES: usize = 4096;
-/// Maximum length of QEMU's argument that names the CPU, bytes.
+/// Maximum length of the value kept from QEMU's `-cpu` argument, bytes.
 const MOST_MODEL: usize = 512;
 
 pub(crate) fn preemption(source: &Source) -> Vec<PlacedValue> {
@@ -26,7 +26,7 @@ pub(crate) fn preemption(source: &Source) -> Vec<PlacedValue> {
     vec![PlacedValue::of_machine(kinds.into_iter().find(has).unwrap_or("none"))]
 }
 
-/// A list of CPUs; `none` for an empty one, and for the kernel's `(null)`.
+/// A list of CPUs from sysfs; `none` if it is empty or is the kernel's `(null)`.
 fn list_of_cpus(source: &Source, name: &str) -> Vec<PlacedValue> {
     let Some(line) = source.line(&format!("sys/devices/system/cpu/{name}")) else { return Vec::new() };
     let cpus = line.parse::<Cpus>().unwrap_or_default();
@@ -41,7 +41,7 @@ pub(crate) fn nohz_full(source: &Source) -> Vec<PlacedValue> {
     list_of_cpus(source, "nohz_full")
 }
 
-/// `0: 10 21; 1: 21 10`
+/// E.g. `0: 10 21; 1: 21 10`.
 pub(crate) fn numa_distances(source: &Source) -> Vec<PlacedValue> {
     let mut nodes: Vec<u32> =
         source.root.names("sys/devices/system/node", MOST_NODES).iter().filter_map(|name| node(name)).collect();
@@ -51,7 +51,7 @@ pub(crate) fn numa_distances(source: &Source) -> Vec<PlacedValue> {
     (!all.is_empty()).then(|| PlacedValue::of_machine(all.join("; "))).into_iter().collect()
 }
 
-/// The number of a folder `node0`.
+/// The node number in a directory name such as `node0`.
 fn node(name: &str) -> Option<u32> {
     name.strip_prefix("node")?.parse().ok()
 }
@@ -64,7 +64,7 @@ pub(crate) fn numa_node(source: &Source) -> Vec<PlacedValue> {
     source.cpus().filter_map(of_cpu).collect()
 }
 
-/// `2048 kB: 0, 1048576 kB: 16`
+/// E.g. `2048 kB: 0, 1048576 kB: 16`.
 pub(crate) fn hugepages(source: &Source) -> Vec<PlacedValue> {
     const FOLDER: &str = "sys/kernel/mm/hugepages";
     let size = |name: &String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
@@ -116,7 +116,8 @@ pub(crate) fn irqbalance(source: &Source) -> Vec<PlacedValue> {
     vec![PlacedValue::of_machine(if runs { "running" } else { "not running" })]
 }
 
-/// Opening the file requests no limit, so nothing changes. The value is the lowest limit that any program requests.
+/// The latency limit in effect: the lowest that any program has requested. Opening the file requests no limit, so this
+/// changes nothing.
 pub(crate) fn cpu_latency(source: &Source) -> Vec<PlacedValue> {
     let read = || {
         let mut value = [0; 4];
@@ -126,7 +127,7 @@ pub(crate) fn cpu_latency(source: &Source) -> Vec<PlacedValue> {
     read().into_iter().map(PlacedValue::of_machine).collect()
 }
 
-/// The number, exit latency in µs and whether it is disabled of each idle state of a CPU.
+/// For each idle state of a CPU: its number, its exit latency in µs, and whether it is disabled.
 fn idle_states(source: &Source, cpu: u32) -> Vec<(usize, u64, bool)> {
     let one = |n: usize| {
         let file = |name: &str| source.line(&format!("sys/devices/system/cpu/cpu{cpu}/cpuidle/state{n}/{name}"));
@@ -165,8 +166,7 @@ pub(crate) fn irq_threads(source: &Source) -> Vec<PlacedValue> {
     interrupts::threads(source)
 }
 
-/// Whether a word of the kernel's command line sets a setting of the table: a parameter of the kernel, or one of a
-/// module.
+/// Whether a word on the kernel's command line sets a setting of the table: a kernel parameter or a module parameter.
 pub fn is_boot_setting(word: &str) -> bool {
     let key = word.split('=').next().unwrap_or(word);
     let of_module = |setting: &Setting| match setting.info().read {
@@ -176,7 +176,7 @@ pub fn is_boot_setting(word: &str) -> bool {
     Setting::of_boot_parameter(key).is_some() || Setting::ALL.iter().any(of_module)
 }
 
-/// The parameters that neither locate the system nor have an entry of their own.
+/// The parameters on the kernel's command line that have no setting of their own, except those that locate the system.
 pub(crate) fn boot_other(source: &Source) -> Vec<PlacedValue> {
     const ELSEWHERE: [&str; 8] = ["BOOT_IMAGE", "initrd", "root", "rootfstype", "resume", "ro", "rw", "quiet"];
     let Some(line) = source.line("proc/cmdline") else { return Vec::new() };
@@ -224,7 +224,7 @@ pub(crate) fn vm_cpu(root: &Root, vm: &Vm) -> Option<String> {
     Some(latpath_model::text::cut(model, MOST_MODEL).into())
 }
 
-/// Whether at least as much memory is locked as the guest has; QEMU's own memory is smaller.
+/// `yes` if at least as much memory is locked as the guest has. QEMU's own memory alone is smaller than that.
 pub(crate) fn vm_locked(root: &Root, vm: &Vm) -> Option<String> {
     let status = root.text(&format!("proc/{}/status", vm.pid))?;
     let locked = number(&status, "VmLck")?.saturating_mul(1024);
@@ -241,7 +241,7 @@ fn get<'a>(pairs: &'a [(String, String)], key: &str) -> Option<&'a str> {
     pairs.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
 }
 
-/// The driver of a device: its first value.
+/// The driver of a device: the argument's first value.
 fn driver(pairs: &[(String, String)]) -> &str {
     match pairs.first() {
         Some((key, value)) if key.is_empty() => value,
@@ -249,7 +249,7 @@ fn driver(pairs: &[(String, String)]) -> &str {
     }
 }
 
-/// A text for each NIC of virtio: `rx 1024 tx 256 vectors 4`.
+/// One string per virtio NIC: `rx 1024 tx 256 vectors 4`.
 pub(crate) fn vm_virtqueues(root: &Root, vm: &Vm) -> Option<String> {
     let one = |(option, pairs): &(String, Vec<(String, String)>)| {
         if option != "device" || !driver(pairs).starts_with("virtio-net") {
@@ -270,7 +270,7 @@ pub(crate) fn vm_balloon(root: &Root, vm: &Vm) -> Option<String> {
     Some(if options.iter().any(is_one) { "yes" } else { "no" }.into())
 }
 
-/// `private pages`, `shared pages`, `huge pages`, from the objects of the command line.
+/// `private pages`, `shared pages` or `huge pages`, from the memory objects on QEMU's command line.
 pub(crate) fn vm_memory_backing(root: &Root, vm: &Vm) -> Option<String> {
     let (mut huge, mut shared) = (false, false);
     for (option, pairs) in options(root, vm)? {
@@ -307,7 +307,7 @@ pub(crate) fn vm_memory_nodes(root: &Root, vm: &Vm) -> Option<String> {
     latpath_linux::proc::field(&status, "Mems_allowed_list").map(str::to_owned)
 }
 
-/// `vCPU 0: 2, vCPU 1: 3, emulator: 0-1, vCPU 0-1: fifo 1, memory locked`; nothing without a definition of libvirt.
+/// E.g. `vCPU 0: 2, vCPU 1: 3, emulator: 0-1, vCPU 0-1: fifo 1, memory locked`; `None` without a libvirt definition.
 pub(crate) fn vm_pinning(root: &Root, vm: &Vm) -> Option<String> {
     let tune = if vm.libvirt { latpath_vms::cputune(root, &vm.name)? } else { return None };
     let vcpus = tune.vcpus.iter().map(|(n, cpus)| format!("vCPU {n}: {cpus}"));
@@ -318,7 +318,7 @@ pub(crate) fn vm_pinning(root: &Root, vm: &Vm) -> Option<String> {
     Some(if all.is_empty() { "none".into() } else { all.join(", ") })
 }
 
-/// A text for each NIC, in the order of the guest's devices: `tap of br0, vhost, 1 queue`.
+/// One string per NIC, in the order of the guest's devices: `tap of br0, vhost, 1 queue`.
 pub(crate) fn vm_nics(_: &Root, vm: &Vm) -> Option<String> {
     let one = |tap: &Tap| {
         let kind = match tap.kind {

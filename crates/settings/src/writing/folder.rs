@@ -1,4 +1,4 @@
-//! Writes settings of a machine that is laid out in a folder: its files take the form that the kernel would give them.
+//! Writes settings of a machine that is a directory tree: gives its files the content that the kernel would give them.
 
 use crate::setting::{Read, Setting};
 use latpath_linux::proc::Root;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Fields of proc_pid_stat(5): nice value, real-time priority, policy.
 const FIELDS: [usize; 3] = [19, 40, 41];
-/// The number of the first field behind the thread's name.
+/// Number of the first field after the thread's name.
 const FIRST: usize = 3;
 
 fn invalid(why: String) -> io::Error {
@@ -26,7 +26,7 @@ pub(super) fn write(path: &Path, setting: Setting, value: &str) -> io::Result<()
     fs::write(path, text + "\n")
 }
 
-/// Moves the brackets of a choice: `always [madvise] never`.
+/// Moves the brackets to another choice in a line such as `always [madvise] never`.
 fn chosen(line: &str, value: &str) -> io::Result<String> {
     let (open, close) = if line.contains('(') { ('(', ')') } else { ('[', ']') };
     let words: Vec<&str> = line.split_whitespace().map(|word| word.trim_matches([open, close])).collect();
@@ -37,7 +37,7 @@ fn chosen(line: &str, value: &str) -> io::Result<String> {
     Ok(words.iter().map(one).collect::<Vec<_>>().join(" "))
 }
 
-/// Changes a thread's `stat`.
+/// Changes the scheduling in a thread's `stat`.
 pub(super) fn set_scheduling(root: &Root, tid: u32, (policy, priority, nice): (i32, i32, i32)) -> io::Result<()> {
     let path = root.path(&format!("proc/{tid}/stat"));
     let text = fs::read_to_string(&path)?;

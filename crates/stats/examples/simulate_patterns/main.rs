@@ -1,4 +1,5 @@
-//! How often injected patterns are found, and how often patterns are reported without one: scripts/bench patterns.
+//! Measures how often injected patterns are found, and how often patterns are reported in recordings without one. Run
+//! by `scripts/bench patterns`.
 //!
 //! ```text
 //! cargo run --release -p latpath-stats --example simulate_patterns -- [CLEAN [EACH [SECONDS [RATE]]]]
@@ -36,8 +37,8 @@ fn cases(rate: u64) -> Vec<(PatternKind, Injected)> {
     PatternKind::ALL.into_iter().flat_map(|kind| of(kind).into_iter().map(move |injected| (kind, injected))).collect()
 }
 
-/// Whether the pattern matches the injected one: its period within 1 % (for a swing, period and size within 10 %), the
-/// height of a step within 10 %, its time within a second.
+/// Whether the properties of a detected pattern match the injected ones. Tolerances: 1 % for the period of spikes; 20 %
+/// for the duration of a flap; 10 % for all other properties; one second for the start.
 fn is_right(pattern: &Pattern, injected: Injected, begin: Ns) -> bool {
     let near =
         |found: Option<Ns>, expected: f64, part: f64| found.is_some_and(|v| (v as f64 / expected - 1.0).abs() <= part);
@@ -61,8 +62,9 @@ fn is_right(pattern: &Pattern, injected: Injected, begin: Ns) -> bool {
     }
 }
 
-/// Simulates `n` recordings with the same injected pattern. Returns the number in which its kind is detected, in which
-/// its properties are also correct, and in which another kind is detected.
+/// Simulates `n` recordings with the same injected pattern. Returns three counts of recordings: those in which a
+/// pattern of its kind is detected, those in which its properties are also correct, and those in which any other
+/// pattern is detected.
 fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> [u64; 3] {
     let (next, counts) = (AtomicU64::new(0), Mutex::new([0; 3]));
     let work = || loop {
@@ -95,7 +97,7 @@ fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> 
     counts.into_inner().expect("no trial fails")
 }
 
-/// Whether a pattern of the second kind accompanies one of the first: packets on another path take another time.
+/// Whether a pattern of the second kind is a consequence of the first: packets on another path take a different time.
 fn follows(first: Option<PatternKind>, second: PatternKind) -> bool {
     first == Some(PatternKind::PathChange) && second == PatternKind::Step
 }

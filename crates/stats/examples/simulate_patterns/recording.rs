@@ -20,42 +20,42 @@ const POINTS: [&str; 10] = [
     "host/ovs-upcall@nic0",
     "host/ovs-return@nic0",
 ];
-/// The routes into and out of the guest; the guest's points; those of Open vSwitch's daemon.
+/// Routes into (`IN`) and out of (`OUT`) the guest, and the points of the Open vSwitch daemon as bits (`DAEMON`).
 const IN: [u16; 5] = [0, 1, 2, 3, 4];
 const OUT: [u16; 3] = [5, 6, 7];
 const DAEMON: u64 = 1 << 8 | 1 << 9;
 const STREAMS: [&[u16]; 3] = [&IN, &IN, &OUT];
 /// The median of the segment that ends at each point of a route, ns.
 const MEDIANS: [f64; 5] = [0.0, 12_000.0, 40_000.0, 120_000.0, 60_000.0];
-/// Rows per batch, as in a run's parts.
+/// Rows per batch, as in the parts of a run.
 const BATCH: usize = 16_384;
 
 /// The injected pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Injected {
     Nothing,
-    /// The VM does not read for this long, ns.
+    /// The VM stops reading for this long, ns.
     Held(Ns),
-    /// Spikes of this height in the guest, with this period, ns.
+    /// Spikes in the guest: period, height, both in ns.
     Spikes(Ns, Ns),
-    /// The guest's clock swings by this much, with this period.
+    /// The guest's clock error is a sine: peak-to-peak size, period, both in ns.
     Swing(f64, Ns),
     /// The guest's application becomes slower by this factor.
     Step(f64),
-    /// The tap accepts no packet for this long, ns, or (`true`) the network delivers none.
+    /// No packet passes for this long, ns: the tap accepts none (`true`), or the network delivers none (`false`).
     Flap(Ns, bool),
-    /// This share of packets takes Open vSwitch's daemon.
+    /// Share of packets that pass through the Open vSwitch daemon.
     Path(f64),
 }
 
-/// Duration of a recording, and packets per second of each stream.
+/// Duration of a recording in seconds, and rate of each stream in packets per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub seconds: u64,
     pub rate: u64,
 }
 
-/// A normally distributed number (Box and Muller).
+/// A normally distributed random number (Box-Muller).
 fn normal(noise: &mut Noise) -> f64 {
     (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
 }
@@ -93,20 +93,20 @@ fn setup() -> Setup {
     }
 }
 
-/// A recording under construction, with an injected pattern from `begin` on.
+/// A recording under construction, into which a pattern is injected from `begin` on.
 struct Recording {
     noise: Noise,
     size: Size,
     injected: Injected,
     begin: Ns,
-    /// The level of each segment in this second, and its slow drift over the recording.
+    /// `levels`: logarithm of each segment's level in this second. `phase`: phase of the slow drift over the recording.
     levels: [f64; 5],
     phase: f64,
-    /// End of the current burst, and beginning of the next.
+    /// End of the current burst, and start of the next.
     burst: (Ns, Ns),
 }
 
-/// Simulates a recording and finds its patterns; also returns the beginning of the injected one.
+/// Simulates a recording and finds its patterns; also returns the start of the injected pattern.
 pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<DetectedPattern>, Ns) {
     let mut noise = Noise(seed);
     let begin = START + ((0.3 + 0.4 * noise.unit()) * (size.seconds as Ns * SECOND) as f64) as Ns;
@@ -136,7 +136,7 @@ pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<DetectedPatte
 }
 
 impl Recording {
-    /// Advances by a second: levels are an AR(1) process with coefficient 0.9.
+    /// Advances by one second. The levels are an AR(1) process with coefficient 0.9.
     fn turn(&mut self) {
         for level in &mut self.levels {
             *level = 0.9 * *level + normal(&mut self.noise) * 0.02 * (1.0_f64 - 0.81).sqrt();
@@ -176,7 +176,8 @@ impl Recording {
         });
     }
 
-    /// Time of a packet to this place of its route from the previous one, where it was at `at`.
+    /// Time that a packet takes from the previous point of its route to the one at index `place`; it was at the
+    /// previous point at time `at`.
     fn time(&mut self, goes_in: bool, place: usize, at: Ns) -> Ns {
         let noise = &mut self.noise;
         if place == 0 {
@@ -186,13 +187,13 @@ impl Recording {
         let drift = 0.15 * (part * std::f64::consts::TAU + self.phase).sin();
         let mut time = MEDIANS[place] * (self.levels[place] + drift + 0.3 * normal(noise)).exp();
         if place == 3 && at > self.burst.1 {
-            // On average two bursts per minute, of 10 to 60 ms.
+            // Two bursts per minute on average, each 10 to 60 ms long.
             self.burst = (at + ((0.01 + 0.05 * noise.unit()) * 1e9) as Ns, at + (-30e9 * noise.unit().ln()) as Ns);
         }
         if place == 3 && at < self.burst.0 {
             time -= 1e6 * noise.unit().ln();
         }
-        // A few spikes of single packets.
+        // Occasional spikes that affect a single packet.
         if noise.one_in(100_000) {
             time += 11e6 * noise.unit();
         }
@@ -228,7 +229,7 @@ impl Recording {
         by_flap || (place == 2 && self.noise.one_in(50_000))
     }
 
-    /// The guest's clock error.
+    /// Error of the guest's clock at this time, ns.
     fn offset(&self, at: Ns) -> Ns {
         match self.injected {
             Injected::Swing(size, period) => {
@@ -239,7 +240,7 @@ impl Recording {
     }
 
     fn is_by_daemon(&mut self, sent: Ns) -> bool {
-        // Flows expire occasionally.
+        // Without the pattern, a small share: flows expire occasionally.
         let share = match self.injected {
             Injected::Path(share) if sent >= self.begin => share,
             _ => 0.0005,

@@ -1,25 +1,25 @@
-//! Excursions: consecutive packets of a stream that took much longer than usual in their second.
+//! Excursions: consecutive packets of a stream that took much longer than was usual in the same second.
 
 use super::levels::Quartiles;
 use latpath_model::{Ns, StreamId};
 use std::cmp::Reverse;
 
-/// Multiple of the spread above the median beyond which a time is an outlier.
+/// Distance above the median, as a multiple of the spread, beyond which a time is an outlier.
 const BEYOND: Ns = 8;
-/// Minimum number of packets of a queue's release.
+/// Minimum number of packets in the release of a queue.
 const FEWEST_RELEASED: u32 = 4;
-/// Significance of a release: the probability under random arrival is at most 10 to the power of minus this.
+/// Significance of a release: the probability that it occurs by chance is at most 10 to the power of minus this.
 const RELEASE_EXPONENT: f64 = 7.0;
 
 /// Consecutive packets with outlying times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excursion {
-    /// Times of the first and the last at the segment's beginning.
+    /// Times at which the first and the last packet entered the segment.
     pub from: Ns,
     pub to: Ns,
-    /// Times of the first sightings of these two.
+    /// Times of first sighting of these two packets.
     pub seen: (Ns, Ns),
-    /// Maximum time, ns.
+    /// Maximum time of a packet, ns.
     pub peak: Ns,
     pub packets: u32,
     pub stream: StreamId,
@@ -31,7 +31,7 @@ impl Excursion {
     }
 }
 
-/// Time above which a packet is an outlier, ns.
+/// Time above which a packet's time is an outlier, ns.
 pub fn bound(usual: Quartiles) -> Ns {
     usual.middle.saturating_add(usual.scale().saturating_mul(BEYOND))
 }
@@ -40,9 +40,9 @@ pub fn bound(usual: Quartiles) -> Ns {
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     excursion: Excursion,
-    /// Times of the earliest and the latest at the segment's end.
+    /// Times of the earliest and the latest arrival at the segment's end.
     arrived: (Ns, Ns),
-    /// Number of packets up to the one with the maximum time.
+    /// Number of the packet with the maximum time, counted from 1.
     peak_at: u32,
 }
 
@@ -64,7 +64,8 @@ impl Open {
         }
     }
 
-    /// Whether they were sent one after another and arrived at once, so that the time falls as the sending time rises.
+    /// Whether the packets were sent one after another but arrived at the same time, so that later packets took less
+    /// time.
     fn is_release(&self) -> bool {
         let Excursion { from, to, packets, .. } = self.excursion;
         let sent = to.saturating_sub(from) as f64;
@@ -77,7 +78,7 @@ impl Open {
     }
 }
 
-/// The greatest of many excursions, and the greatest releases of a queue.
+/// The excursions with the greatest peaks, and those among releases of a queue.
 #[derive(Clone, Debug)]
 pub struct Excursions {
     pub all: Top,
@@ -85,12 +86,12 @@ pub struct Excursions {
 }
 
 impl Excursions {
-    /// Keeps at most `most` of each.
+    /// Keeps at most `most` excursions of each kind.
     pub fn new(most: usize) -> Self {
         Self { all: Top::new(most), released: Top::new(most) }
     }
 
-    /// Empty excursions with the same limit.
+    /// An empty object with the same limit.
     pub fn emptied(&self) -> Self {
         Self::new(self.all.most)
     }
@@ -110,12 +111,12 @@ impl Excursions {
     }
 }
 
-/// The excursions with the greatest peaks, independent of their order.
+/// The excursions with the greatest peaks, regardless of the order in which they are added.
 #[derive(Clone, Debug)]
 pub struct Top {
     found: Vec<Excursion>,
     most: usize,
-    /// Minimum peak; lower ones are ignored.
+    /// Peak below which excursions are ignored, ns.
     floor: Ns,
 }
 
@@ -142,7 +143,7 @@ impl Top {
         }
     }
 
-    /// Sorted by peak, the greatest first.
+    /// The excursions sorted by peak, the greatest first.
     pub fn sorted(mut self) -> Vec<Excursion> {
         self.prune();
         self.found.sort_unstable_by_key(Excursion::rank);

@@ -12,7 +12,7 @@ use super::{Occurrence, Pattern};
 use crate::aggregate::Setup;
 use latpath_model::{Ns, PointId, StreamId};
 
-/// Maximum number of listed occurrences of a pattern.
+/// Maximum number of occurrences listed per pattern.
 const LISTED: usize = 64;
 
 /// A pattern, and the affected packets.
@@ -24,12 +24,12 @@ pub struct DetectedPattern {
     pub touched: Vec<Touched>,
 }
 
-/// Packets of some streams first seen in an interval, both ends inclusive.
+/// Packets of some streams that were first seen in an interval, both ends inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// The streams.
     pub streams: Vec<StreamId>,
-    /// Beginning of the interval.
+    /// Start of the interval.
     pub from: Ns,
     /// End of the interval.
     pub to: Ns,
@@ -52,7 +52,7 @@ impl Names<'_> {
         self.streams.get(usize::from(id)).cloned().unwrap_or_else(|| format!("stream {id}"))
     }
 
-    /// Names of these streams, in the order of their ids.
+    /// Names of these streams, in the order of stream IDs.
     fn streams(&self, ids: impl Iterator<Item = StreamId>) -> Vec<String> {
         let mut ids: Vec<StreamId> = ids.collect();
         ids.sort_unstable();
@@ -60,8 +60,8 @@ impl Names<'_> {
         ids.into_iter().map(|id| self.stream(id)).collect()
     }
 
-    /// A pattern of a watched segment, with the segments that include it: those from a point before it to one after it
-    /// on a route.
+    /// Completes a pattern of a watched segment with the segment's ends, and with the names of the segment and of all
+    /// segments that include it on a route.
     pub fn of_segment(&self, segment: usize, pattern: Pattern) -> Pattern {
         let own = &self.setup.segments[segment];
         let place = |route: &[PointId], p: PointId| route.iter().position(|other| *other == p);
@@ -80,7 +80,7 @@ impl Names<'_> {
         Pattern { segments, from: self.point(own.from), to: self.point(own.to), ..pattern }
     }
 
-    /// Completes a pattern with its instants, streams and sentence. Occurrences are in order.
+    /// Completes a pattern with its times, streams and sentence. The occurrences must be in order.
     pub fn finish(&self, pattern: Pattern, mut occurrences: Vec<Occurrence>, touched: Vec<Touched>) -> DetectedPattern {
         let streams = self.streams(touched.iter().flat_map(|t| t.streams.iter().copied()));
         let from_ns = occurrences.iter().map(|o| o.from_ns).min().unwrap_or(0);
@@ -104,8 +104,8 @@ impl Names<'_> {
 }
 
 impl Patterns {
-    /// The patterns, by kind, place and time. `start`: start of the recording; `streams`: names of its streams, by
-    /// their ids.
+    /// The patterns, sorted by kind, time and place. `start`: start of the recording. `streams`: names of its streams,
+    /// by stream ID.
     pub fn find(&self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<DetectedPattern> {
         let names = Names { setup, streams, start };
         let mut found = swings::find(self, &names);
@@ -131,7 +131,7 @@ impl Patterns {
         (lane..self.streams.len()).step_by(self.lanes).filter(crosses).map(|id| id as StreamId).collect()
     }
 
-    /// Mean interval between packets of a stream on a segment, ns.
+    /// Mean interval between the packets of a stream on a segment, ns.
     fn interval(&self, at: usize) -> f64 {
         let lanes = &self.levels[at * self.lanes..][..self.lanes];
         let packets: u64 = lanes.iter().flatten().map(|level| level.packets).sum();
@@ -140,7 +140,7 @@ impl Patterns {
         span * streams as f64 / packets.max(1) as f64
     }
 
-    /// The slots of one lane of a segment with packets: index, number of packets, and quartiles.
+    /// The slots of one lane of a segment that have packets: index, number of packets, and quartiles of each.
     fn levels_of(&self, at: usize, lane: usize) -> Vec<(usize, u64, [f64; 3])> {
         let levels = &self.levels[at * self.lanes + lane];
         let there = levels.iter().enumerate().filter_map(|(slot, l)| Some((slot, l.packets, l.quartiles()?)));

@@ -1,4 +1,4 @@
-//! Gathers the input of the patterns from batches of journeys in one pass.
+//! Gathers the figures in which patterns are searched, in one pass over batches of journeys.
 
 use super::excursions::{bound, Excursions, Open};
 use super::levels::{Level, Quartiles};
@@ -17,10 +17,10 @@ use std::ops::Range;
 const SEGMENTS: usize = 24;
 /// Maximum number of slots of all segments and streams together.
 const LEVELS: usize = 1 << 18;
-/// Maximum number of excursions that are kept, of all segments together.
+/// Maximum number of excursions kept, for all segments together.
 const EXCURSIONS: usize = 1 << 15;
 
-/// A watched segment: it includes no other one.
+/// A watched segment: it includes no other segment.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     /// Its index in the setup.
@@ -28,15 +28,15 @@ pub(super) struct Watched {
     pub ends: Ends,
 }
 
-/// Figures gathered in one pass over a recording. Merging several over batches of the same journeys in any order yields
-/// the same result.
+/// Figures gathered in one pass over a recording. Merging several objects built from batches of the same journeys
+/// yields the same result in any order.
 #[derive(Clone, Debug)]
 pub struct Patterns {
     pub(super) slots: Slots,
     pub(super) watched: Vec<Watched>,
-    /// Number of lanes; streams with the same remainder share a lane.
+    /// Number of lanes: streams whose IDs have the same remainder modulo this share a lane.
     pub(super) lanes: usize,
-    /// The slots of each lane of each segment: the lanes of the first segment first.
+    /// The slots of each lane, ordered by segment, then by lane.
     pub(super) levels: Vec<Vec<Level>>,
     pub(super) excursions: Vec<Excursions>,
     pub(super) streams: Vec<Stream>,
@@ -59,24 +59,24 @@ pub(super) struct Stream {
 struct Scratch {
     sample: Vec<Ns>,
     sent: Vec<Ns>,
-    /// The packets of each slot.
+    /// The slots of the batch, each with the range of its packets' rows.
     pieces: Vec<(usize, Range<usize>)>,
     sets: Vec<(u64, u64)>,
 }
 
 impl Patterns {
-    /// No packets, for a recording with these instants of its first and last packet.
+    /// Empty figures for a recording with its first and last packet at these times.
     pub fn new(setup: &Setup, first: Ns, last: Ns) -> Self {
         let slots = Slots::of(first, last);
         Self::over(setup, slots, slots.count())
     }
 
-    /// As [`Self::new`], for a recording that starts at `first` and continues. Its batches arrive in order.
+    /// Like [`Self::new`], for a recording that starts at `first` and continues. Its batches must arrive in order.
     pub fn growing(setup: &Setup, first: Ns) -> Self {
         Self { grows: true, ..Self::over(setup, Slots::growing(first), Slots::MOST_GROWING) }
     }
 
-    /// `most`: maximum number of slots.
+    /// Empty figures with these slots, whose number may grow to `most`.
     fn over(setup: &Setup, slots: Slots, most: usize) -> Self {
         let watched = watched(setup);
         let lanes = (LEVELS / (most * watched.len()).max(1)).clamp(1, setup.streams.max(1));
@@ -96,7 +96,7 @@ impl Patterns {
         }
     }
 
-    /// Adds the further segments and points of the setup.
+    /// Adds the segments and points by which the setup has grown.
     pub fn extend(&mut self, setup: &Setup) {
         let (known, all) = (self.watched.len(), watched(setup));
         let share = self.excursions.first().map_or_else(|| Excursions::new(EXCURSIONS / 8), Excursions::emptied);
@@ -105,7 +105,7 @@ impl Patterns {
         self.levels.resize(self.watched.len() * self.lanes, vec![Level::default(); self.slots.count()]);
     }
 
-    /// Adds slots up to the last packet of a batch.
+    /// Adds slots up to the time of the batch's last packet.
     fn grow(&mut self, batch: &Batch) {
         let first = self.first(batch);
         let joined = self.slots.grow(sent(batch.rows, batch.range.end - 1, first));
@@ -119,7 +119,7 @@ impl Patterns {
         self.levels.iter_mut().for_each(|levels| levels.resize(count, Level::default()));
     }
 
-    /// Adds a batch, whose packets are in order. Streams beyond the setup are ignored.
+    /// Adds a batch; its packets must be in order. Streams beyond the setup are ignored.
     pub fn add(&mut self, batch: &Batch) {
         if usize::from(batch.stream) < self.streams.len() {
             if self.grows {
@@ -132,12 +132,12 @@ impl Patterns {
         }
     }
 
-    /// The first point of the route of the batch's stream.
+    /// Index of the first point on the route of the batch's stream.
     fn first(&self, batch: &Batch) -> usize {
         self.streams[usize::from(batch.stream)].route.first().map_or(0, |p| usize::from(*p))
     }
 
-    /// Divides the packets into slots by their sending times.
+    /// Divides the batch into slots by the packets' sending times.
     fn cut(&mut self, batch: &Batch) {
         let first = self.first(batch);
         let Scratch { sent: buffer, pieces, .. } = &mut self.scratch;
@@ -159,7 +159,7 @@ impl Patterns {
         }
     }
 
-    /// Counts the points that saw the packets that arrived.
+    /// Counts the packets that arrived, by slot and by the set of points that saw them.
     fn take(&mut self, batch: &Batch) {
         let of = &mut self.streams[usize::from(batch.stream)];
         let Scratch { pieces, sets, .. } = &mut self.scratch;
@@ -186,7 +186,7 @@ impl Patterns {
         }
     }
 
-    /// Adds the times of each segment: levels and excursions.
+    /// Adds the times of each segment: their levels, and excursions from them.
     fn measure(&mut self, batch: &Batch) {
         for (at, (watched, excursions)) in self.watched.iter().zip(&mut self.excursions).enumerate() {
             let crossings = batch.crossings(watched.segment);
@@ -201,7 +201,8 @@ impl Patterns {
                 let times = &crossings.times[places.clone()];
                 let Some(own) = Quartiles::of(times, &mut self.scratch.sample) else { continue };
                 levels[*slot].add(times.len(), own);
-                // A queue held for most of a second shifts the quartiles of that second.
+                // A queue held for most of a second shifts the quartiles of that second, so use the lowest of the last
+                // three seconds.
                 let usual =
                     before.into_iter().flatten().fold(own, |a, b: Quartiles| if b.middle < a.middle { b } else { a });
                 exceed(excursions, &mut open, batch, (crossings, watched.ends.from), places, bound(usual));
@@ -211,7 +212,7 @@ impl Patterns {
         }
     }
 
-    /// Adds lost and never seen packets.
+    /// Adds lost packets, and packets that were never seen.
     fn miss(&mut self, batch: &Batch) {
         let first = self.first(batch);
         let Stream { route, sink, outages, .. } = &mut self.streams[usize::from(batch.stream)];
@@ -236,7 +237,7 @@ impl Patterns {
         outages.close();
     }
 
-    /// Adds the figures of another one with the same setup and recording.
+    /// Adds the figures of another object with the same setup and recording.
     pub fn merge(&mut self, other: Self) {
         let (own, others) = (self.levels.iter_mut().flatten(), other.levels.iter().flatten());
         own.zip(others).for_each(|(own, others)| own.merge(others));
@@ -248,7 +249,7 @@ impl Patterns {
     }
 }
 
-/// The segments between neighbours of a route, whatever their names; the first of several with the same ends.
+/// The segments between neighbours on a route, whatever their names. Of several segments with the same ends, the first.
 fn watched(setup: &Setup) -> Vec<Watched> {
     let is_step =
         |from: PointId, to: PointId| setup.routes.iter().any(|route| route.windows(2).any(|two| two == [from, to]));
@@ -263,7 +264,7 @@ fn watched(setup: &Setup) -> Vec<Watched> {
     all
 }
 
-/// Time of a packet at the first point of its route; if that did not see it, at any point.
+/// Time of a packet at the first point of its route, or if it was not seen there, of its first sighting.
 fn sent(rows: &Rows, row: usize, first: usize) -> Ns {
     if rows.seen[row] >> first & 1 == 1 {
         rows.t[first][row]
@@ -272,7 +273,8 @@ fn sent(rows: &Rows, row: usize, first: usize) -> Ns {
     }
 }
 
-/// Finds outlying times among these, and groups consecutive ones. `from`: the point at which the segment begins.
+/// Finds the outliers among the times at these `places`, and groups consecutive ones into excursions. `from`: the point
+/// at which the segment starts.
 fn exceed(
     excursions: &mut Excursions,
     open: &mut Option<(Open, usize)>,

@@ -1,13 +1,13 @@
-//! The level of a segment's times in each slot of a recording: its quartiles, from a sample of the packets.
+//! The level of a segment's times in each slot of a recording: quartiles of a sample of the packets.
 
 use latpath_model::Ns;
 
-/// Inverse of the sampled share of packets.
+/// One of this many packets is sampled.
 const ONE_IN: usize = 16;
-/// Minimum and maximum packets of a sample.
+/// Minimum and maximum number of packets in a sample.
 const SAMPLE: (usize, usize) = (64, 256);
 
-/// The quartiles of some times.
+/// Quartiles of times, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quartiles {
     pub low: Ns,
@@ -16,7 +16,7 @@ pub struct Quartiles {
 }
 
 impl Quartiles {
-    /// The quartiles of every 16th time; `buffer` is reused.
+    /// The quartiles of a sample: every 16th time, within the limits of `SAMPLE`. `buffer` is reused.
     pub fn of(times: &[Ns], buffer: &mut Vec<Ns>) -> Option<Self> {
         let n = (times.len() / ONE_IN).clamp(SAMPLE.0, SAMPLE.1).min(times.len());
         buffer.clear();
@@ -32,7 +32,8 @@ impl Quartiles {
         Some(Self { low, middle, high })
     }
 
-    /// Spread of the times: the standard deviation of a normal distribution with these quartiles; at least 1.
+    /// Spread of the times, ns: about the standard deviation of a normal distribution with these quartiles, with a
+    /// minimum of 500 ns and of 1/64 of the median.
     pub fn scale(&self) -> Ns {
         let half = self.high.saturating_sub(self.middle).max(self.middle.saturating_sub(self.low));
         let least = (self.middle.saturating_abs() / 64).max(500);
@@ -40,8 +41,8 @@ impl Quartiles {
     }
 }
 
-/// The quartiles of a slot, each weighted by the packets that it represents. Only faulty clocks reach the end of the
-/// range.
+/// The quartiles of a slot, as sums weighted by the number of packets that they represent. The sums saturate only if a
+/// faulty clock yields times near the end of the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     pub packets: u64,

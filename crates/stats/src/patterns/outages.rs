@@ -1,24 +1,24 @@
-//! Outages: consecutive packets of a stream that got no further than one point, or that no point saw.
+//! Outages: consecutive packets of a stream that were last seen at the same point, or that no point saw.
 
 use latpath_model::{Ns, PointId};
 use std::cmp::Reverse;
 
-/// Minimum number of packets of an outage.
+/// Minimum number of packets in an outage.
 const FEWEST: u64 = 3;
-/// Maximum number of outages of one stream that are kept.
+/// Maximum number of outages kept per stream.
 const MOST: usize = 1024;
 
 /// Consecutive missing packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Sending times of the first and the last; of packets that no point saw, the arrivals of the packets before and
+    /// Sending times of the first and the last packet. If no point saw them, sending times of the packets before and
     /// after them.
     pub from: Ns,
     pub to: Ns,
     /// The last point of the route that saw them; `None` for packets that no point saw.
     pub place: Option<PointId>,
     pub packets: u64,
-    /// The first number, and the number after the last.
+    /// Number of the first packet, and the number after the last.
     pub numbers: (u64, u64),
 }
 
@@ -50,7 +50,8 @@ impl Outages {
         }
     }
 
-    /// Adds packets that no point saw, directly before this number; `from`: arrival of the packet before them.
+    /// Adds packets that no point saw and that directly precede packet `number`; `from` and `to`: sending times of the
+    /// packets before and after them.
     pub fn never_seen(&mut self, packets: u32, number: u64, (from, to): (Ns, Ns)) {
         if u64::from(packets) >= FEWEST {
             self.keep(Outage { from, to, place: None, packets: packets.into(), numbers: (number, number) });
@@ -62,8 +63,8 @@ impl Outages {
         self.open.take().into_iter().for_each(|open| self.keep(open));
     }
 
-    /// At the border of two batches an outage may begin with a single packet: short ones are only dropped if there are
-    /// many.
+    /// Keeps an outage, even a short one: it may be a part of an outage that extends over two batches. If there are
+    /// many, joins them, and keeps the longest.
     fn keep(&mut self, outage: Outage) {
         self.found.push(outage);
         if self.found.len() >= 4 * MOST {
@@ -92,7 +93,7 @@ impl Outages {
         other.found.into_iter().for_each(|one| self.keep(one));
     }
 
-    /// Outages of at least three packets, in order.
+    /// The outages of at least three packets, in chronological order.
     pub fn finish(mut self) -> Vec<Outage> {
         self.close();
         self.join();

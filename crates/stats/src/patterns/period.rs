@@ -1,38 +1,38 @@
-//! Finds periodic instants among others.
+//! Finds a periodic series among other times.
 
 use latpath_model::Ns;
 
-/// Maximum deviation of an instant from its turn, as a part of the period; tried in this order.
+/// Maximum deviation of a time from its expected time, as a fraction of the period; tried in this order.
 const TOLERANCES: [f64; 2] = [0.04, 0.01];
-/// Relative difference below which two distances are equal.
+/// Relative difference below which two distances count as equal.
 const ALIKE: f64 = 0.02;
-/// Minimum number of kept turns, and their minimum share of all turns.
+/// Minimum number of expected times that are hit, and their minimum fraction of all expected times (`KEPT`).
 const FEWEST: usize = 6;
 const KEPT: f64 = 0.6;
-/// Maximum share of turns that random instants keep by chance.
+/// Maximum fraction of expected times that may be hit by chance.
 const CHANCE: f64 = 0.25;
-/// Significance of a train, after all trials: natural logarithm of its maximum probability by chance.
+/// Significance of a train after all trials: maximum natural logarithm of its probability by chance.
 const SIGNIFICANCE: f64 = -18.0;
-/// Maximum number of turns that a train may skip.
+/// Maximum distance between two successive hits, in periods.
 const SKIPPED: f64 = 16.0;
-/// Neighbours whose distance may be the period.
+/// Number of following times whose distance from a time is tried as the period.
 const NEIGHBOURS: usize = 4;
-/// Number of periods, and of starting points, that are tried.
+/// Number of periods to try, and of starting points for each (`SEEDS`).
 const PERIODS: usize = 8;
 const SEEDS: usize = 8;
 
-/// Periodic instants.
+/// A train: a series of periodic times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Train {
     pub period: f64,
-    /// The punctual instants, by their indexes.
+    /// Indexes of the times that belong to the train.
     pub hits: Vec<usize>,
-    /// Natural logarithm of the probability of such a train by chance.
+    /// Natural logarithm of the probability that the train occurs by chance.
     pub chance: f64,
 }
 
-/// The most significant train among ascending instants, if any; `tried`: number of such searches. The instants are
-/// packet times; packets only arrive every `interval`.
+/// The most significant train among packet times in ascending order, if there is one. `tried`: number of searches like
+/// this one. `interval`: interval between packets, ns; the resolution of the times.
 pub fn train(at: &[Ns], tried: usize, interval: f64) -> Option<Train> {
     let periods = candidates(at);
     let trials = (at.len() * at.len() * tried * 16).max(1) as f64;
@@ -56,7 +56,7 @@ fn near(distance: Ns, period: f64) -> bool {
     (distance as f64 / period - 1.0).abs() < ALIKE
 }
 
-/// The most common distances between neighbours.
+/// The most common distances between neighbouring times.
 fn candidates(at: &[Ns]) -> Vec<f64> {
     let distance = |n: usize| (1..=NEIGHBOURS).filter_map(move |k| Some((at.get(n + k)? - at[n]) as f64));
     let mut distances: Vec<f64> = (0..at.len()).flat_map(distance).filter(|d| *d > 0.0).collect();
@@ -79,8 +79,8 @@ fn candidates(at: &[Ns]) -> Vec<f64> {
     periods
 }
 
-/// The instants that keep turn from a pair on, forward and backward. The period is adapted to them, so that it may
-/// drift.
+/// Follows the period given by a pair of times, backward and forward; returns the expected times that are hit. The
+/// period is adapted to the hits, so it may drift.
 fn follow(at: &[Ns], (first, second): (usize, usize), tolerance: f64) -> Vec<(i64, usize)> {
     let period = (at[second] - at[first]) as f64;
     let mut hits = walk(at, (period, tolerance), first, &mut (0..first).rev());
@@ -90,7 +90,8 @@ fn follow(at: &[Ns], (first, second): (usize, usize), tolerance: f64) -> Vec<(i6
     hits
 }
 
-/// One direction of that: the turn of each hit, counted from `from`, and its index.
+/// Follows the period in one direction from `from`. Returns for each hit its distance from there in periods, and its
+/// index.
 fn walk(
     at: &[Ns],
     (mut period, tolerance): (f64, f64),
@@ -111,14 +112,14 @@ fn walk(
         }
         last = (last.0 + turn as i64, at[n]);
         hits.push((last.0, n));
-        // Over the last turns, so that the jitter of a single one has little effect.
+        // Measured over up to 32 hits, so that the jitter of a single one has little effect.
         let base = hits.len().checked_sub(32).map_or(begin, |n| (hits[n].0, at[hits[n].1]));
         period = (last.1 - base.1) as f64 / (last.0 - base.0) as f64;
     }
     hits
 }
 
-/// Whether more turns were kept than chance explains.
+/// Returns the train if it has more hits than chance explains.
 fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), trials: f64) -> Option<Train> {
     let (first, last) = (*hits.first()?, *hits.last()?);
     let turns = (last.0 - first.0) as f64;
@@ -127,9 +128,9 @@ fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), 
     }
     let span = (at[last.1] - at[first.1]) as f64;
     let period = span / turns;
-    // Instants close together count as one.
+    // Times that are close together count as one.
     let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
-    // The packet nearest to the expected time counts as punctual at any distance, so the window is at least one packet
+    // The packet nearest to the expected time counts as a hit at any distance, so the window is at least one packet
     // interval.
     let on_time = (2.0 * tolerance).max(interval / period);
     let by_chance = 1.0 - (-(apart as f64) / turns * on_time).exp();
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn late_packets_of_a_burst_are_no_train() {
-        // Most of the packets, which come every 2.5 ms, are late for a while.
+        // Packets come every 2.5 ms, and most of them are late for a while.
         let noise = &mut Noise(7);
         let burst: Vec<Ns> = (0..40).filter(|_| noise.unit() < 0.8).map(|n| n * 2_500_000).collect();
         assert_eq!(train(&burst, 1, 2.5e6), None);

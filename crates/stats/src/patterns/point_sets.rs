@@ -1,11 +1,11 @@
-//! Counts the points that saw the arrived packets of a stream, in each slot of a recording.
+//! Counts the sets of points that saw the packets of a stream that arrived, in each slot of a recording.
 
 use std::collections::BTreeMap;
 
-/// Maximum number of distinguished sets of points, over all slots.
+/// Maximum number of distinct sets of points, summed over all slots.
 const MOST: usize = 1 << 17;
 
-/// Number of packets per set of points and slot.
+/// Number of packets by slot and set of points.
 #[derive(Clone, Debug, Default)]
 pub struct PointSetCounts {
     counts: BTreeMap<(u32, u64), u64>,
@@ -22,7 +22,7 @@ impl PointSetCounts {
         }
     }
 
-    /// Joins each group of this many slots into one.
+    /// Joins every `joined` successive slots into one.
     pub fn join_slots(&mut self, joined: usize) {
         let before = std::mem::take(&mut self.counts);
         before.into_iter().for_each(|((slot, points), n)| self.add(slot as usize / joined, points, n));
@@ -33,7 +33,7 @@ impl PointSetCounts {
         other.counts.into_iter().for_each(|((slot, points), n)| self.add(slot as usize, points, n));
     }
 
-    /// The sets of points in the order of the slots, with the number of packets; empty if there were too many.
+    /// Slot, set of points (as bits) and number of packets, in the order of slots; empty if there were too many sets.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u64, u64)> + '_ {
         let known = self.counts.iter().filter(|_| !self.crowded);
         known.map(|((slot, points), n)| (*slot as usize, *points, *n))

@@ -3,7 +3,7 @@
 use super::{Pattern, PatternKind};
 use crate::units::{count, duration, of_things};
 
-/// `every 60.00 s a spike of up to 6.012 ms`
+/// E.g. `every 60.00 s a spike of up to 6.012 ms`.
 pub fn sentence(pattern: &Pattern) -> String {
     let time = |t: Option<i64>| duration(t.unwrap_or(0));
     let Pattern { from, to, size_ns, period_ns, .. } = pattern;

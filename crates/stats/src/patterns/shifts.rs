@@ -1,14 +1,14 @@
-//! Finds lasting changes of level between consecutive values of a series.
+//! Finds lasting changes of level in a series of values.
 
 use super::{median, robust_deviation};
 
-/// Numbers of values on each side that are compared.
+/// Numbers of values to compare on each side of a change.
 const WINDOWS: [usize; 3] = [30, 15, 5];
-/// Minimum size of a change, as a multiple of the noise; more where few windows show the noise.
+/// Minimum size of a change, as a multiple of the noise; increased if there are few windows to estimate the noise from.
 const TIMES_NOISE: f64 = 8.0;
-/// Values next to a change that show whether it is abrupt.
+/// Number of values on each side that show whether a change is abrupt.
 const BESIDE: usize = 3;
-/// Maximum number of changes of one series.
+/// Maximum number of changes in a series.
 const MOST: usize = 32;
 
 /// A change of level.
@@ -20,9 +20,9 @@ pub struct Shift {
     pub after: f64,
 }
 
-/// All changes of a series beyond its noise, which is taken as at least `floor`, in order. The greatest is found first,
-/// then those on both sides of it, each side with its own noise. A level is the median of `level` values next to the
-/// change.
+/// All changes of a series that exceed its noise, which is assumed to be at least `floor`, in order. The greatest
+/// change is found first, then those on either side of it, each side with its own noise. A level is the median of up to
+/// `level` values next to the change.
 pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     let (mut places, mut open) = (Vec::new(), vec![(0, series.len())]);
     while let Some((begin, end)) = open.pop() {
@@ -38,7 +38,8 @@ pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     levels(series, &places, floor, level)
 }
 
-/// Places where the medians of the values before and after differ by more than noise: the excess, and the best place.
+/// Positions at which the medians of the `width` values before and after differ by more than the noise: the change as a
+/// multiple of the noise, and the best position.
 fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     if series.len() < 4 * width {
         return Vec::new();
@@ -46,7 +47,7 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     let medians: Vec<f64> = series.windows(width).map(|window| median(&mut window.to_vec())).collect();
     let mut differences: Vec<f64> =
         medians.iter().zip(&medians[width..]).map(|(before, after)| after - before).collect();
-    // A steadily rising series has no step.
+    // Remove the drift: a steadily rising series has no step.
     let drift = median(&mut differences.clone());
     differences.iter_mut().for_each(|d| *d -= drift);
     let windows = series.len() as f64 / width as f64;
@@ -54,7 +55,7 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     let mut found = Vec::new();
     let mut from = 0;
     while let Some(begin) = differences[from..].iter().position(|d| d.abs() > noise).map(|n| from + n) {
-        // While the values move in one direction.
+        // Consider neighbouring differences of the same sign together.
         let sign = differences[begin].signum();
         let len = differences[begin..].iter().take_while(|d| **d * sign > noise).count();
         let best = (begin..begin + len).max_by(|a, b| differences[*a].abs().total_cmp(&differences[*b].abs()));
@@ -69,7 +70,7 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     found
 }
 
-/// The place that separates the values near the first level from those near the second.
+/// The position that best separates values near the first level from those near the second.
 fn boundary(series: &[f64], begin: usize, width: usize, (before, after): (f64, f64)) -> usize {
     let window = &series[begin..begin + 2 * width];
     let mut cost: f64 = window.iter().map(|v| (v - after).abs()).sum();
@@ -92,7 +93,7 @@ fn is_abrupt(series: &[f64], at: usize, change: f64) -> bool {
     (median(&mut after) - median(&mut before)) / change >= 0.6
 }
 
-/// The levels on both sides of each of these places, if they are still changes.
+/// The levels on both sides of each position, for those that are still changes.
 fn levels(series: &[f64], places: &[usize], floor: f64, level: usize) -> Vec<Shift> {
     let shift = |(n, at): (usize, &usize)| {
         let begin = n.checked_sub(1).map_or(0, |n| places[n]).max(at.saturating_sub(level));

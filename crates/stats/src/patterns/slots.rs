@@ -5,15 +5,15 @@ use latpath_model::Ns;
 const SECOND: Ns = 1_000_000_000;
 /// Maximum number of slots of a recording.
 const MOST: Ns = 1 << 14;
-/// Number of slots of shorter recordings, with at least [`LEAST`] per slot.
+/// Number of slots in a shorter recording; each has at least [`LEAST`] ns.
 const FEW: Ns = 60;
 const LEAST: Ns = 20_000_000;
 
-/// Maximum number of slots of a continuing recording: slots shorter than a second, and longer ones.
+/// Maximum number of slots in a continuing recording: for slots shorter than a second, and for longer ones.
 const GROWING: (Ns, Ns) = (300, 4096);
 
-/// Slots of one second each; longer ones in a recording of more than 16,384 seconds, shorter ones in one of less than a
-/// minute.
+/// Divides a recording into slots of one second; longer ones if it exceeds 16,384 seconds, shorter ones if it is
+/// shorter than a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     begin: Ns,
@@ -22,7 +22,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Slots for a recording from one instant to another.
+    /// Slots for a recording between these two times.
     pub fn of(first: Ns, last: Ns) -> Self {
         let span = last.saturating_sub(first).max(0).saturating_add(1);
         let length = match span / SECOND {
@@ -40,8 +40,8 @@ impl Slots {
     /// Maximum number of slots of a continuing recording.
     pub const MOST_GROWING: usize = GROWING.1 as usize;
 
-    /// Adds slots up to an instant. Beyond the maximum, slots become longer; returns the number of old slots per new
-    /// one.
+    /// Adds slots up to a time. If there would be more than the maximum, slots become longer. Returns the number of old
+    /// slots per new slot.
     pub fn grow(&mut self, t: Ns) -> usize {
         let span = t.saturating_sub(self.begin).max(0);
         let mut joined: usize = 1;
@@ -62,7 +62,7 @@ impl Slots {
         self.length
     }
 
-    /// The slot of an instant.
+    /// Index of the slot that contains a time.
     #[inline]
     pub fn at(&self, t: Ns) -> usize {
         ((t.saturating_sub(self.begin).max(0) / self.length) as usize).min(self.count - 1)

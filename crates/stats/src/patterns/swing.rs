@@ -1,33 +1,34 @@
-//! Detects whether the times between two machines rise and fall as if one machine's clock swings against the other's.
+//! Detects whether the times between two machines rise and fall because one machine's clock swings relative to the
+//! other's.
 
 use super::{median, robust_deviation};
 
-/// Minimum number of slots of a swing.
+/// Minimum number of slots in which a swing is searched.
 const FEWEST: usize = 40;
 /// Minimum size of a swing, as a multiple of the noise from slot to slot.
 const TIMES_NOISE: f64 = 8.0;
-/// Maximum change of the level from slot to slot, as a part of its variance (von Neumann's ratio): a swing is smooth.
-/// Noise with a correlation of 0.9 from slot to slot has 0.2.
+/// Maximum of von Neumann's ratio, the mean square change from slot to slot divided by the variance of the level: a
+/// swing is smooth. Noise with a correlation of 0.9 from slot to slot has a ratio of 0.2.
 const SMOOTH: f64 = 0.06;
-/// Maximum ratio of the movements of both quartiles: the whole distribution moves.
+/// Maximum ratio between the movements of the two quartiles: a swing moves the whole distribution.
 const TOGETHER: f64 = 1.25;
-/// Minimum number of turns of a swing.
+/// Minimum number of turning points of a swing.
 const TURNS: usize = 3;
-/// Maximum rate at which a clock is steered, ns per second.
+/// Maximum rate of a clock swing, ns per second.
 const STEEPEST: f64 = 200_000.0;
-/// Values whose median is a smoothed value.
+/// Number of values whose median yields a smoothed value.
 const SMOOTHED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Swing {
-    /// From its minimum to its maximum, ns.
+    /// Difference between maximum and minimum, ns.
     pub size: f64,
-    /// Mean distance between every second turn, slots.
+    /// Mean distance between every second turning point, slots.
     pub period: f64,
     pub turns: usize,
 }
 
-/// Evaluates a series of quartiles, one for each slot of `slot_s` seconds.
+/// Searches a series of quartiles for a swing; one entry per slot of `slot_s` seconds.
 pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
     if quartiles.len() < FEWEST {
         return None;
@@ -50,12 +51,12 @@ pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
     let turns = turns(&smooth, size / 2.0);
     let (first, last) = (*turns.first()?, *turns.last()?);
     let period = 2.0 * (last - first) as f64 / (turns.len() - 1).max(1) as f64;
-    // Between turns, so that a slow drift adds nothing.
+    // Measured between successive turning points, so that a slow drift adds nothing.
     let mut sizes: Vec<f64> = turns.windows(2).map(|two| (smooth[two[1]] - smooth[two[0]]).abs()).collect();
     (is_one && turns.len() >= TURNS).then(|| Swing { size: median(&mut sizes), period, turns: turns.len() })
 }
 
-/// The turning points of a series, each between moves of at least `far`.
+/// The turning points of a series: before and after each, the series moves by more than `far`.
 fn turns(series: &[f64], far: f64) -> Vec<usize> {
     let (mut turns, mut least, mut greatest, mut rises) = (Vec::new(), 0, 0, None);
     for (at, value) in series.iter().enumerate() {
@@ -87,7 +88,7 @@ pub fn covariance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - mean_a) * (b - mean_b)).sum::<f64>() / n
 }
 
-/// Coefficient of correlation; 0 if one is constant.
+/// Correlation coefficient; 0 if one series is constant.
 pub fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let of = (covariance(a, a) * covariance(b, b)).sqrt();
     if of > 0.0 {
@@ -103,7 +104,7 @@ mod tests {
     use latpath_testkit::Noise;
     use proptest::prelude::*;
 
-    /// Quartiles with this noise around a level, which is shifted, or scaled.
+    /// Noisy quartiles, scaled and shifted as `level` returns for each slot.
     fn series(seed: u64, slots: usize, level: impl Fn(f64) -> (f64, f64)) -> Vec<[f64; 3]> {
         let noise = &mut Noise(seed);
         let one = |slot: usize| {

@@ -1,4 +1,4 @@
-//! Checks of a plan that its types do not express.
+//! Checks the constraints on a plan that its types do not express.
 
 use super::{filled_in, Direction, Load, Plan, Publish, UdpStream};
 use latpath_analysis::{parse_duration, Limit};
@@ -14,7 +14,7 @@ use std::time::Duration;
 const MOST_TRIALS: usize = 100_000;
 /// Maximum UDP payload, bytes.
 const MOST_PAYLOAD: u16 = 65_507;
-/// Minimum and maximum time after which packets count as lost.
+/// Minimum and maximum of the time after which packets count as lost.
 const WINDOW: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(4));
 
 impl Plan {
@@ -69,7 +69,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Maximum error of this host's clock, ns, if the plan has it.
+    /// Maximum error of this host's clock, ns; `None` if the plan does not set it.
     ///
     /// # Errors
     /// If the text is not a time.
@@ -81,7 +81,7 @@ impl Plan {
         self.clock_error.as_ref().map(parse).transpose()
     }
 
-    /// The band whose share the table shows.
+    /// The time band whose share is shown in the table.
     ///
     /// # Errors
     /// If the text is not a band.
@@ -92,10 +92,10 @@ impl Plan {
         band.map(Some).ok_or_else(|| format!("band = {text:?}: write a band as 40us..100us"))
     }
 
-    /// The limits of each recording.
+    /// The limits that each recording is checked against.
     ///
     /// # Errors
-    /// If a text is no limit.
+    /// If one of the texts is not a limit.
     pub fn limits(&self) -> Result<Vec<Limit>, String> {
         self.limits.iter().map(|text| text.parse().map_err(|e| format!("limits: {e}"))).collect()
     }
@@ -155,16 +155,16 @@ impl Load {
     }
 }
 
-/// A list of CPUs as `2-3,6`.
+/// Parses a list of CPUs such as `2-3,6`.
 ///
 /// # Errors
-/// If the text is no list of CPUs, or an empty one.
+/// If the text is not a list of CPUs, or the list is empty.
 pub fn cpu_list(text: Option<&str>) -> Result<Option<Cpus>, String> {
     let read = |text: &str| text.parse::<Cpus>().ok().filter(|cpus| !cpus.is_empty());
     text.map(|text| read(text).ok_or_else(|| format!("cpus = {text:?}: write CPUs as 2-3,6"))).transpose()
 }
 
-/// Whether a name can be a part of a file's name.
+/// Whether a name can be part of a file name.
 fn is_plain(name: &str) -> bool {
     let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=32).contains(&name.len()) && name.chars().all(letter) && !name.starts_with('.')
@@ -183,7 +183,7 @@ fn names<'a>(what: &str, all: impl Iterator<Item = &'a String>) -> Result<(), St
     Ok(())
 }
 
-/// Refuses a command without its counterpart.
+/// Rejects a command that lacks its counterpart.
 fn both(
     (what, name): (&str, &str),
     (make, first): (&str, &Option<String>),

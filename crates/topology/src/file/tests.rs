@@ -1,4 +1,4 @@
-//! Topology files: those that parse, and the errors of those that are refused.
+//! Topology files: valid ones, and the errors for invalid ones.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn refused(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
-/// A topology of this way, with further keys.
+/// A topology of this way, with additional keys.
 fn of(way: &str, top: &str, further: &str) -> String {
     format!("name = 't'\nway = '{way}'\n{top}\n[uplink]\ndevice = 'eno1'\n{further}\n[[guest]]\nname = 'relay'\n")
 }
@@ -20,7 +20,7 @@ fn each_example_is_a_topology_of_its_way() {
     for way in Way::ALL {
         let topology = parse(&crate::example(way)).unwrap();
         assert_eq!((topology.way, topology.guests.len()), (way, 1));
-        // The keys that are commented out are right too.
+        // The keys that are commented out must be valid too.
         let text = crate::example(way);
         let is_key = |line: &&str| line.starts_with("# ") && (line.contains(" = ") || line.starts_with("# ["));
         let keys: Vec<&str> = text.lines().filter(is_key).map(|line| &line[2..]).collect();

@@ -1,4 +1,4 @@
-//! A stream from the wire to a reader on the tap, in the role of the guest, and back.
+//! Sends a stream from the wire to a reader on the tap, which acts as the guest, and back.
 
 use crate::machine::{node, Machine};
 use latpath_linux::net::{open_tun, PacketSocket};
@@ -22,25 +22,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Frames of the stream: half a second at the rate of Sampled Values at 50 Hz.
+/// Frames in the stream: half a second at the rate of Sampled Values at 50 Hz.
 const FRAMES: u64 = 2000;
-/// Pace of 4,000 frames a second.
+/// Interval between frames: 4,000 per second.
 const PACE: Duration = Duration::from_micros(250);
-/// Maximum number of frames in flight, so that the queue of a starved reader can hold them (a macvtap's has 500).
+/// Maximum number of frames in flight, so that they fit into the queue of a delayed reader (a macvtap's queue holds
+/// 500).
 const ON_THEIR_WAY: u64 = 200;
-/// Pause after which frames that have not come back are lost.
+/// Time after which frames that have not come back count as lost.
 const QUIET: Duration = Duration::from_secs(2);
 /// include/uapi/linux/if_tun.h
 const TUNSETSNDBUF: libc::c_ulong = 0x4004_54d4;
 /// An ethertype for local experiments.
 const ETHERTYPE: u16 = 0x88b5;
-/// Place of the frame's number: behind addresses and ethertype.
+/// Offset of the frame's number: after the addresses and the ethertype.
 const NUMBER: usize = 14;
 const GUEST: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x04, 0, 1];
 const WIRE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// A reader on the guest's tap, which sends each frame of the stream back.
+/// A reader on the guest's tap that sends each frame of the stream back.
 pub struct Tap {
     stop: Arc<AtomicBool>,
     reader: JoinHandle<Result<u64, String>>,
@@ -63,7 +64,7 @@ impl Tap {
         };
         let tap = netns.inside(|| open_tun(&file, "tap0", libc::IFF_TAP))??;
         as_qemu_has_it(&tap)?;
-        // A bridge forwards nothing to a port before the kernel has noticed that the tap was opened.
+        // Until the kernel has noticed that the tap is open, a bridge does not forward to its port.
         let host = topology.namespace.as_deref().ok_or("a namespace")?;
         waits::until("the tap is up", || {
             let shown = machine.ip(&format!("-n {host} -j link show tap0")).unwrap_or_default();
@@ -75,15 +76,15 @@ impl Tap {
         Ok(Self { stop, reader })
     }
 
-    /// Stops the reader; returns the number of the stream's frames that it read.
+    /// Stops the reader; returns how many frames of the stream it read.
     pub fn end(self) -> Result<u64, Failed> {
         self.stop.store(true, Ordering::Relaxed);
         Ok(self.reader.join().map_err(|_| "the reader panicked")??)
     }
 }
 
-/// Makes a tap's descriptor one that never waits and has no limit of bytes, as QEMU does: only then a program of XDP in
-/// the tap's driver runs before the kernel makes a packet of a written frame (tun_can_build_skb).
+/// Makes a tap's descriptor non-blocking and removes its send buffer limit, as QEMU does. Otherwise the kernel
+/// allocates an skb for a written frame before the tap driver runs an XDP program (tun_can_build_skb).
 fn as_qemu_has_it(tap: &File) -> std::io::Result<()> {
     let limit: libc::c_int = libc::c_int::MAX;
     // SAFETY: the request reads an integer, which outlives the call.
@@ -112,7 +113,7 @@ fn echo(mut tap: File, stop: &AtomicBool) -> Result<u64, String> {
     Ok(count)
 }
 
-/// Numbers of frames sent to and received from the wire.
+/// Number of frames sent to the wire and received from it.
 pub struct Sent {
     pub sent: u64,
     pub received: u64,
@@ -138,7 +139,7 @@ pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Resu
     frame.resize(number + 100, 0);
     let (begin, mut lost, mut seen) = (Instant::now(), 0, std::collections::BTreeSet::new());
     for n in 0..FRAMES {
-        // Sampled Values and GOOSE have groups as destinations.
+        // Alternates between unicast and multicast, which Sampled Values and GOOSE use.
         frame[..6].copy_from_slice(if n % 2 == 0 { &guest } else { &GROUP });
         frame[number..number + 8].copy_from_slice(&n.to_be_bytes());
         send(socket.as_fd().as_raw_fd(), &frame, MsgFlags::empty())?;
@@ -148,11 +149,11 @@ pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Resu
             let before = seen.len();
             waits::pace(QUIET);
             collect(&socket, vlan, &mut seen);
-            // Frames that do not return within this time are lost, which the result shows.
+            // Frames that do not return within this time are lost, and missing from the result.
             lost += if seen.len() == before { ON_THEIR_WAY } else { 0 };
         }
     }
-    // A frame that is lost is missing in the count.
+    // Lost frames are missing from the count.
     let mut quiet = 0;
     let mut last = 0;
     waits::until("the stream has come back, or nothing more comes", || {
@@ -164,7 +165,7 @@ pub fn stream(machine: &Machine, topology: &Topology, vlan: Option<u16>) -> Resu
     Ok(Sent { sent: FRAMES, received: seen.len() as u64 })
 }
 
-/// Collects the numbers of returned frames. A tag that the kernel removed is not in the frame.
+/// Collects the numbers of returned frames. If the kernel has stripped the tag, the frame no longer contains it.
 fn collect(socket: &PacketSocket, vlan: Option<u16>, seen: &mut std::collections::BTreeSet<u64>) {
     let mut frame = [0u8; 2048];
     while let Ok(len) = recv(socket.as_fd().as_raw_fd(), &mut frame, MsgFlags::MSG_DONTWAIT) {

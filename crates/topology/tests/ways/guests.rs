@@ -1,4 +1,4 @@
-//! Whole guests: QEMU that a topology starts, and packets from the wire into the guest and back.
+//! Complete guests: a topology starts QEMU, and packets go from the wire into the guest and back.
 
 use crate::{
     machine::{Machine, Snapshot},
@@ -12,9 +12,9 @@ use latpath_vms::TapKind;
 use std::{net::IpAddr, path::Path, time::Duration};
 
 const NEVER: &dyn Fn() -> bool = &|| false;
-/// Maximum time for an emulated guest's boot, and for a script in it.
+/// Maximum time for an emulated guest to boot, and for a script to run in it.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// Set in the lab's hypervisor, which has KVM and vhost for guests.
+/// Environment variable that is set in the lab's hypervisor, where guests have KVM and vhost.
 pub const NESTED: &str = "LATPATH_NESTED_KVM";
 /// The tests that also run in the lab's hypervisor.
 pub const IN_HYPERVISOR: [&str; 9] = [
@@ -29,23 +29,23 @@ pub const IN_HYPERVISOR: [&str; 9] = [
     "a_guest_answers_behind_open_vswitch_with_af_xdp",
 ];
 const WIRE: &str = "192.0.2.1";
-/// The guest resolves the wire's address first; then each request is one packet in each direction.
+/// The guest first resolves the wire's address; each request is then one packet in each direction.
 const PING: &str =
     "ip addr add 192.0.2.2/24 dev eth0; ping -c 3 -w 60 192.0.2.1 >/dev/null; ping -c 50 -i 0.1 192.0.2.1";
 
-/// Bridge, macvtap and XDP with a guest that latpath starts, and macvtap with two queues.
+/// Tests bridge, macvtap and XDP with a guest that latpath starts, and macvtap with two queues.
 pub fn ways() -> Test {
     for way in super::WAYS {
         let machine = Machine::new("guest")?;
         let topology = machine.trial(way, "")?;
         answered(&machine, topology)?;
     }
-    // A vCPU for each queue.
+    // The guest gets one vCPU per queue.
     let machine = Machine::new("queues")?;
     answered(&machine, machine.trial_with_guest("macvtap", "queues = 2")?)
 }
 
-/// Open vSwitch in user space with AF_XDP at the uplink: to a tap, and to vhost-user.
+/// Tests Open vSwitch in user space with AF_XDP at the uplink, to a tap and to vhost-user.
 pub fn afxdp() -> Test {
     for port in [GuestPort::Tap, GuestPort::VhostUser] {
         let machine = Machine::new("ovs")?;
@@ -71,7 +71,7 @@ pub fn afxdp() -> Test {
     Ok(())
 }
 
-/// Open vSwitch on the kernel's datapath, with vhost.
+/// Tests Open vSwitch on the kernel's datapath, with vhost.
 pub fn ovs() -> Test {
     let machine = Machine::new("ovs")?;
     let lab = Lab::new()?;
@@ -86,7 +86,7 @@ pub fn ovs() -> Test {
     equal(&rest, rest.contains("bro"), false)
 }
 
-/// One of this program's tests in a hypervisor, on the kernels of the lab that LATPATH_LAB names.
+/// Runs one of this program's tests in a hypervisor, on each of the lab's kernels that LATPATH_LAB names.
 pub fn in_hypervisor(test: &str) -> Test {
     let own = std::env::current_exe()?;
     let chosen = std::env::var("LATPATH_LAB").unwrap_or_else(|_| "6.1".into());
@@ -103,7 +103,7 @@ pub fn in_hypervisor(test: &str) -> Test {
     Ok(())
 }
 
-/// Starts the guest, which pings the wire; then removes all.
+/// Starts the guest, which pings the wire, then removes everything.
 fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     let lab = Lab::new()?;
     let files = GuestFiles::build(&lab, "guest", &[], &mut |_| (), NEVER)?;
@@ -118,7 +118,7 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
         append: Some(files.append.clone()),
         vhost: nested,
         queue_size: Some(512),
-        // QEMU 7.2 crashes in an emulated guest that masks an interrupt of vhost-user.
+        // QEMU 7.2 crashes when an emulated guest masks an interrupt of a vhost-user device.
         vectors: (!nested && topology.has_vhost_user()).then_some(0),
         arguments: files.arguments.clone(),
         ..Qemu::default()
@@ -143,14 +143,14 @@ fn answered(machine: &Machine, mut topology: Topology) -> Result<(), Failed> {
     equal("its files", Path::new(&latpath_topology::directory(&topology.name)).exists(), false)
 }
 
-/// The guest is found on this host, with its tap, its macvtap, or the program that serves its NIC.
+/// Requires that the guest is found on this host, with its tap, its macvtap, or the program that serves its NIC.
 fn listed(topology: &Topology) -> Result<(), Failed> {
     let found = latpath_vms::find()?;
     let host = Netns::named(topology.namespace.as_deref().ok_or("a namespace")?)?.inode();
     let vm = found.vms.iter().find(|vm| vm.netns == Some(host)).ok_or("the guest is not found")?;
     if topology.has_vhost_user() {
         let [nic] = &vm.vhost_user[..] else { return Err(format!("one NIC over vhost-user: {vm:?}").into()) };
-        // If the kernel's list of sockets is a module, no peer is shown until the module is loaded.
+        // If the kernel's socket diagnostics are a module, the peer is unknown until the module is loaded.
         if nic.peer.is_none() && latpath_linux::would_load_module("unix_diag") {
             return Ok(());
         }

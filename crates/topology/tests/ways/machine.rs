@@ -1,4 +1,4 @@
-//! Namespaces in the role of a host, and a snapshot of everything that a topology could leave on it.
+//! Namespaces that act as a host, and a snapshot of everything that a topology could leave on it.
 
 use latpath_testkit::{Failed, Space};
 use latpath_topology::Topology;
@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// A topology that makes all: both namespaces, the cable, the tap `tap0`.
+    /// A topology that makes everything: both namespaces, the cable and the tap `tap0`.
     pub fn trial(&self, way: &str, further: &str) -> Result<Topology, Failed> {
         let name = &self.name;
         let text = format!(
@@ -56,14 +56,14 @@ impl Machine {
         self.write(&text)
     }
 
-    /// [`Machine::trial`] with further keys of the guest.
+    /// [`Machine::trial`] with additional keys for the guest.
     pub fn trial_with_guest(&self, way: &str, further: &str) -> Result<Topology, Failed> {
         self.trial(way, "")?;
         let text = fs::read_to_string(self.file())? + further + "\n";
         self.write(&text)
     }
 
-    /// A topology of Open vSwitch in user space, whose daemon runs in this namespace.
+    /// A topology with Open vSwitch in user space, whose daemon runs in the namespace `host`.
     pub fn behind(&self, host: &str, database: &str) -> Result<Topology, Failed> {
         let name = &self.name;
         self.write(&format!(
@@ -84,8 +84,8 @@ impl Machine {
         self.host.folder().join("topology.toml")
     }
 
-    /// Makes an uplink with an address, which is down. It has been up, because a device has no queueing discipline
-    /// before it is up for the first time.
+    /// Makes an uplink with an address, and leaves it down. It is up briefly, because a device has no queueing
+    /// discipline until it is up for the first time.
     pub fn lay_uplink(&self) -> Result<(), Failed> {
         let devices = ["link add eno1 type veth peer name far1", "addr add 192.0.2.1/24 dev eno1"];
         for words in devices.into_iter().chain(["link set far1 up", "link set eno1 up", "link set eno1 down"]) {
@@ -94,7 +94,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs this program as a process that makes the topology in the machine's file, and kills itself at this event.
+    /// Runs this program as a process that makes the topology in the machine's file, and kills itself at this event (0:
+    /// never).
     pub fn run_victim(&self, topology: &Topology, kill_at: u32) -> Result<Output, Failed> {
         Ok(self.victim(topology, kill_at)?.output()?)
     }
@@ -138,20 +139,20 @@ impl Snapshot {
         let mut processes = BTreeSet::new();
         for entry in fs::read_dir("/proc")?.flatten() {
             let line = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-            // The victim's own file is no trace.
+            // The victim's topology file has another path, so its command line does not match.
             if line.contains(&format!("topology/{name}")) {
                 processes.insert(line.replace('\0', " "));
             }
         }
         let mut devices: Vec<Value> = json("-d -j link show")?.as_array().cloned().unwrap_or_default();
-        // A device's statistics are history, not state.
+        // Statistics are left out: they always change.
         for device in &mut devices {
             device.as_object_mut().into_iter().for_each(|device| drop(device.remove("stats")));
         }
         Ok(Self { devices, addresses: json("-j addr show")?, files, processes })
     }
 
-    /// Fails unless the machine is as it was.
+    /// Fails unless the machine is in the same state as in the snapshot.
     pub fn is_again(&self, machine: &Machine) -> Result<(), Failed> {
         let now = Self::take(machine)?;
         let lines = |snapshot: &Self| -> BTreeSet<String> {

@@ -17,14 +17,14 @@ use std::{os::unix::fs::PermissionsExt, os::unix::process::ExitStatusExt, path::
 
 type Test = Result<(), Failed>;
 
-/// The guests' VLAN, whose tag the host removes and adds.
+/// VLAN of the guests, whose tag the host removes and adds.
 const VLAN: &str = "[vlan]\nid = 5\ntagged_by = 'host'\n";
 
 const FILE: &str = "LATPATH_TEST_TOPOLOGY";
 const KILL_AT: &str = "LATPATH_TEST_KILL_AT";
-/// If set, the process removes the topology instead.
+/// Environment variable; if it is set, the process removes the topology instead.
 const DOWN: &str = "LATPATH_TEST_DOWN";
-/// Ways that need nothing that this machine may lack.
+/// Ways that work on any machine.
 const WAYS: [&str; 3] = ["bridge", "macvtap", "xdp"];
 
 fn main() -> ExitCode {
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(trials)
 }
 
-/// Makes a topology, and kills itself at one of its events; 0: never. Prints the number of events.
+/// Makes a topology, and kills itself at this event (0: never). Prints the number of events.
 fn victim(file: &Path, kill_at: u32) -> ExitCode {
     let mut events = 0;
     let mut progress = |_: Event<'_>| {
@@ -92,7 +92,7 @@ fn make(topology: &Topology) -> Result<(), Failed> {
     Ok(())
 }
 
-/// 4,000 frames a second to a reader in the role of the guest, which sends each of them back.
+/// Sends 4,000 frames per second to a reader that acts as the guest and sends each frame back.
 fn carries() -> Test {
     for way in WAYS {
         let machine = Machine::new(way)?;
@@ -113,7 +113,7 @@ fn carries() -> Test {
     Ok(())
 }
 
-/// XDP programs handle the tag, or a VLAN device if the kernel has them.
+/// Tests VLAN tags handled by XDP programs and, if the kernel has VLAN devices, by those.
 fn vlan() -> Test {
     for way in WAYS.into_iter().filter(|way| *way == "xdp" || has_vlan_devices()) {
         let machine = Machine::new("vlan")?;
@@ -122,7 +122,7 @@ fn vlan() -> Test {
     Ok(())
 }
 
-/// On the kernel's datapath if there is its module, and in user space.
+/// Tests VLAN tags in user space and, if the module is loaded, on the kernel's datapath.
 fn vlan_of_open_vswitch() -> Test {
     for way in seen::ways_of_open_vswitch() {
         let machine = Machine::new("vlan")?;
@@ -134,7 +134,7 @@ fn vlan_of_open_vswitch() -> Test {
     Ok(())
 }
 
-/// The reader in place of the guest sees no tag; the wire sees the tag on returning frames.
+/// Requires that the reader that acts as the guest sees no tag, and that frames returning to the wire are tagged.
 fn untagged(machine: &Machine, topology: &Topology) -> Test {
     make(topology)?;
     let way = topology.way;
@@ -148,7 +148,7 @@ fn untagged(machine: &Machine, topology: &Topology) -> Test {
     equal(&format!("{way}: frames to the guest, without a tag"), tap.end()?, sent.sent)?;
     equal(&format!("{way}: frames back"), sent.received, sent.sent)?;
     if has_vlan_devices() {
-        // Frames without the tag do not reach this device.
+        // This device receives only frames with the tag.
         let netns = latpath_net::Netns::named(wire)?;
         let tagged = Rtnetlink::open(&netns)?.device("tagged")?.statistics.rx_packets;
         equal(&format!("{way}: {tagged} frames back have the tag"), tagged >= sent.sent, true)?;
@@ -162,7 +162,7 @@ fn has_vlan_devices() -> bool {
     Path::new("/proc/net/vlan").exists()
 }
 
-/// An existing uplink with an address, which is down and not promiscuous.
+/// Requires that an existing uplink, with an address, down and not promiscuous, is restored.
 fn restored() -> Test {
     for way in WAYS {
         let machine = Machine::new("uplink")?;
@@ -213,7 +213,7 @@ fn killed() -> Test {
     Ok(())
 }
 
-/// With a guest that latpath starts, which runs its firmware.
+/// Kills latpath at each event while it makes a topology with a guest, which only runs its firmware.
 fn killed_with_guest() -> Test {
     let machine = Machine::new("guest")?;
     let further = "qemu = { acceleration = 'tcg', vhost = false, memory_mib = 64 }";
@@ -228,14 +228,14 @@ fn killed_with_guest() -> Test {
         let ended = machine.run_victim(&topology, kill_at)?;
         equal(&format!("{kill_at}: {ended:?}"), ended.status.signal(), Some(9))?;
         down(&topology.name)?;
-        // The shell in place of a guest ends on its own.
+        // The shell that has not yet become QEMU ends on its own.
         waits::until("nothing remains", || before.is_again(&machine).is_ok())
             .or_else(|_| before.is_again(&machine).map_err(|e| format!("killed at {kill_at}: {e:?}")))?;
     }
     Ok(())
 }
 
-/// Open vSwitch in user space, which needs no module of the kernel.
+/// Kills latpath at each event while it uses Open vSwitch in user space, which needs no kernel module.
 fn killed_behind_switch() -> Test {
     let machine = Machine::new("killed")?;
     let lab = Lab::new()?;
@@ -245,7 +245,7 @@ fn killed_behind_switch() -> Test {
         let rows = switch.vsctl("show")? + &switch.vsctl("get Open_vSwitch . other_config")?;
         Ok((rows, host.ip("-br link show")?))
     };
-    // Its first bridge leaves devices of the datapath behind until it ends.
+    // The first bridge makes devices of the datapath, which stay until Open vSwitch ends; so they are made beforehand.
     let topology = machine.behind(host.name(), &switch.database())?;
     make(&topology)?;
     down(&topology.name)?;
@@ -269,7 +269,7 @@ fn killed_behind_switch() -> Test {
     Ok(())
 }
 
-/// Replaces ovs-vsctl: adding a bridge waits until a file exists, and creates another file.
+/// Replaces ovs-vsctl: when it adds a bridge, it first waits for a file, and then creates another one.
 const SLOW_VSCTL: &str = "#!/bin/sh
 case \"$*\" in
 *add-br*) echo $$ > $FOLDER/started; until test -e $FOLDER/go; do sleep 0.01; done; touch $FOLDER/committed ;;
@@ -295,7 +295,7 @@ fn killed_during_a_command() -> Test {
     waits::until("it adds the bridge", || started().ends_with('\n'))?;
     victim.kill()?;
     victim.wait()?;
-    // The command line of a process that has not been reaped yet is empty.
+    // A killed process that has not been reaped has an empty command line.
     let words = format!("/proc/{}/cmdline", started().trim());
     waits::until("the command has ended", || std::fs::read(&words).unwrap_or_default().is_empty())?;
     std::fs::write(file("go"), "")?;
@@ -304,7 +304,7 @@ fn killed_during_a_command() -> Test {
     equal(&format!("{undone:?}"), undone.status.success(), true)
 }
 
-/// The start of the next latpath.
+/// Does what the next start of latpath does: sweeps the journal.
 fn sweep() -> Test {
     let notes = Journal::of_this_machine().sweep(&[&Topologies]);
     equal("kind", Topologies::KIND, Kind::Topology)?;
@@ -353,7 +353,7 @@ fn refused() -> Test {
     equal(&error, error.contains("busy0: a device has this name already"), true)?;
     equal(&error, error.contains("is removed again"), true)?;
     before.is_again(&machine)?;
-    // Ctrl-C at the third change.
+    // Simulates Ctrl-C at the third change.
     topology.guests[0].tap = Some("tap0".into());
     let calls = std::cell::Cell::new(0);
     let stop = || {

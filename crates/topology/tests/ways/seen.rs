@@ -1,4 +1,4 @@
-//! Points that `status` names, against those of a recording of a stream to the guest and back.
+//! Compares the points that `status` names with those in a recording of a stream to the guest and back.
 
 use crate::{
     carry::{stream, Tap},
@@ -11,10 +11,10 @@ use latpath_testkit::{equal, latpath, program, waits, Failed, Lack};
 use latpath_topology::{down, status, GuestPort, OvsOptions, PointOnWay, Topology, XdpMode, XdpOptions};
 use std::{collections::BTreeSet, path::Path};
 
-/// Points of the uplink and the tap that a recording may see at most.
+/// Kinds of points at the uplink and the tap that are compared.
 const KINDS: [&str; 6] = ["nic-rx", "tx", "vm-read", "vm-write", "xdp-redirect", "xsk-rx"];
 
-/// Requires the program that records.
+/// Whether the latpath program, which makes the recording, is missing.
 pub fn need_program() -> Lack {
     (!program().exists()).then(|| format!("needs {}, which is not built", program().display()))
 }
@@ -32,7 +32,7 @@ pub fn points() -> Test {
     Ok(())
 }
 
-/// With a tap, on the kernel's datapath if there is its module, and in user space with AF_XDP.
+/// Compares the points with a tap, in user space with AF_XDP and, if the module is loaded, on the kernel's datapath.
 pub fn points_of_open_vswitch() -> Test {
     for way in ways_of_open_vswitch() {
         let machine = Machine::new("seen")?;
@@ -44,34 +44,34 @@ pub fn points_of_open_vswitch() -> Test {
     Ok(())
 }
 
-/// The ways behind Open vSwitch that this kernel can make with a tap.
+/// The ways with Open vSwitch and a tap that this kernel supports.
 pub fn ways_of_open_vswitch() -> impl Iterator<Item = &'static str> {
     ["ovs", "ovs-afxdp"].into_iter().filter(|way| *way != "ovs" || has_module())
 }
 
-/// The topology in the namespace of this Open vSwitch, with a tap.
+/// The topology with a tap, in the namespace of this Open vSwitch.
 pub fn behind(topology: &Topology, host: &Namespace, switch: &OpenVswitch) -> Topology {
     let (bridge, database) = (Some("bro".into()), Some(switch.database()));
     let options = OvsOptions { bridge, database, guest_port: GuestPort::Tap, ..OvsOptions::default() };
     Topology { namespace: Some(host.name().into()), ovs: Some(options), ..topology.clone() }
 }
 
-/// Whether this machine has the kernel's datapath.
+/// Whether the module of the kernel's datapath is loaded.
 pub fn has_module() -> bool {
     Path::new("/sys/module/openvswitch").exists()
 }
 
-/// The points that `status` names are those of a recording.
+/// Requires that the points that `status` names are those in a recording.
 fn same(machine: &Machine, topology: &Topology) -> Test {
     make(topology)?;
     let (seen, on_fast_path) = recorded(machine, topology)?;
     let shown = status(&topology.name)?;
-    // Only a kernel with fentry has the points that need it; the reader here is no vhost.
+    // Points that need fentry exist only on a kernel with it; vhost does not exist because the reader is no guest.
     let is_offered = |needs: Option<&str>| match needs {
         None => true,
         Some(needs) => std::env::var_os(NESTED).is_some() && !needs.contains("vhost"),
     };
-    // A report shows the optional points of Open vSwitch as paths: most packets meet a flow.
+    // A report shows Open vSwitch's optional points as paths; most packets match a flow in the kernel.
     let names_flows = shown.points.iter().any(|point| point.point == "host/ovs-exec@eno1");
     equal(&format!("{}: {on_fast_path} packets on the fast path", topology.way), on_fast_path > 1000, names_flows)?;
     let is_listed = |point: &&PointOnWay| is_offered(point.needs) && !point.point.contains("/ovs-");
@@ -84,7 +84,7 @@ fn same(machine: &Machine, topology: &Topology) -> Test {
     Ok(())
 }
 
-/// The points of uplink and tap in a recording, and its packets on Open vSwitch's fast path.
+/// The points at uplink and tap in a recording, and its number of packets on Open vSwitch's fast path.
 fn recorded(machine: &Machine, topology: &Topology) -> Result<(BTreeSet<String>, u64), Failed> {
     let run = machine.host.folder().join("run");
     let _ = std::fs::remove_dir_all(&run);

@@ -1,35 +1,36 @@
-//! Arrivals by the clock of the send times.
+//! Converts arrivals to the clock of the send times.
 
 use latpath_clock::ClockTie;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_wire::SendClock;
 
-/// Time between two readings of the clocks, ns.
+/// Minimum time between two readings of the clocks, ns.
 const EVERY: Ns = 1_000_000_000;
 const SECOND: Ns = 1_000_000_000;
 
-/// Converts arrivals, whose clock is `CLOCK_REALTIME`, to the clock of the send times.
+/// Converts arrivals from `CLOCK_REALTIME` to the clock of the send times.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrivalClock {
     clock: SendClock,
-    /// To be added to `CLOCK_REALTIME`, ns.
+    /// Send clock minus `CLOCK_REALTIME`, ns.
     offset: Ns,
-    /// Maximum error of `offset`, ns.
+    /// Largest error of `offset` so far, ns.
     error: Ns,
-    /// Next reading, `CLOCK_MONOTONIC`.
+    /// Time of the next reading, `CLOCK_MONOTONIC`, ns.
     next: Ns,
 }
 
 impl ArrivalClock {
-    /// Reads the clocks.
+    /// Creates a converter, and reads the clocks.
     pub fn new(clock: SendClock) -> Self {
         let mut new = Self { clock, offset: 0, error: 0, next: 0 };
         new.read();
         new
     }
 
-    /// Reads the clocks again, at most once a second: a daemon may set the time of day or the kernel's TAI offset.
+    /// Reads the clocks again if the last reading is a second old: a daemon may set the time of day or the kernel's TAI
+    /// offset.
     pub fn follow(&mut self) {
         if monotonic() >= self.next {
             self.read();
@@ -44,7 +45,7 @@ impl ArrivalClock {
         self.next = tie.monotonic_ns + EVERY;
     }
 
-    /// An arrival by the clock of the send times.
+    /// Converts an arrival to the clock of the send times.
     pub fn of(&self, arrival: Ns) -> Ns {
         arrival.saturating_add(self.offset)
     }
@@ -55,12 +56,13 @@ impl ArrivalClock {
     }
 }
 
-/// The offset of a clock from `CLOCK_REALTIME`, and its maximum error.
+/// The offset of a clock from `CLOCK_REALTIME`, and its maximum error, both ns.
 fn offset(clock: SendClock, tie: &ClockTie) -> (Ns, Ns) {
     match clock {
         SendClock::Realtime => (0, 0),
         SendClock::Monotonic => (tie.monotonic_ns - tie.realtime_ns, tie.uncertainty_ns),
-        // The kernel's offset is whole seconds; the two readings are less than half a second apart.
+        // The kernel's offset is a whole number of seconds. Rounding removes the time between the readings, which is
+        // under half a second.
         SendClock::Tai => ((tie.tai_ns - tie.realtime_ns + SECOND / 2).div_euclid(SECOND) * SECOND, 0),
     }
 }

@@ -9,9 +9,9 @@ use std::str::FromStr;
 /// Where the send time is in a frame, and its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTime {
-    /// As `latpath publish --cycle` writes it: in ns, big-endian, after the samples of PhsMeas1.
+    /// As written by `latpath publish --cycle`: in ns, big-endian, after the samples of PhsMeas1.
     Publish,
-    /// At an offset from the destination MAC on, 802.1Q tags not counted.
+    /// At this offset from the destination MAC, not counting 802.1Q tags.
     At(usize, Format),
 }
 
@@ -47,7 +47,7 @@ impl Format {
 }
 
 impl SendTime {
-    /// Reads the send time of a frame with this many tags; `None` if the frame has none there.
+    /// Reads the send time of a frame with this many tags; `None` if it cannot be read.
     pub fn read(self, frame: &[u8], tags: usize) -> Option<Ns> {
         match self {
             Self::Publish => {
@@ -56,7 +56,7 @@ impl SendTime {
                 Format::NsBe64.read(time)
             }
             Self::At(offset, format) => {
-                // Tags follow the two MACs.
+                // Tags come after the two MAC addresses, so they shift only later offsets.
                 let tags = if offset >= 12 { 4 * tags } else { 0 };
                 format.read(frame.get(offset.checked_add(tags)?..)?)
             }
@@ -64,7 +64,7 @@ impl SendTime {
     }
 }
 
-/// Error: the text names no send time.
+/// Error: the text is not a valid send time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: write OFFSET:FORMAT as 42:ns-be64, with a format among ns-be64, ns-le64, ptp80; or publish, for frames of latpath publish --cycle")]
 pub struct BadSendTime(String);
@@ -72,7 +72,7 @@ pub struct BadSendTime(String);
 impl FromStr for SendTime {
     type Err = BadSendTime;
     fn from_str(text: &str) -> Result<Self, BadSendTime> {
-        /// Maximum offset, bytes: the longest frame that is received.
+        /// Maximum offset, bytes: the length of the longest frame that can be received.
         const MOST: usize = 9216;
         if text == "publish" {
             return Ok(Self::Publish);

@@ -1,12 +1,12 @@
-//! The slots of a schedule, and the frames in them.
+//! The slots of a schedule, and how many frames arrive in them.
 
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// Cycles beyond which late frames are no longer told apart.
+/// Cycles of lateness beyond which frames are counted together.
 pub const MOST_CYCLES: u64 = 1000;
 
-/// When a frame is in its slot: once in each cycle, from `from` to `to` (exclusive) after its send time.
+/// The slot of each frame: it repeats every cycle, from `from` to `to` (exclusive) after the frame's send time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRule {
     /// Length of a cycle, ns, above 0.
@@ -17,7 +17,7 @@ pub struct SlotRule {
     pub to: Ns,
 }
 
-/// The slot of a frame.
+/// Where a frame arrived relative to its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SlotClass {
     /// Before its slot.
@@ -29,7 +29,7 @@ pub enum SlotClass {
 }
 
 impl SlotRule {
-    /// How far outside its slot a frame arrived: 0 in it, negative before it, positive from its end on, ns.
+    /// How far outside its slot a frame arrived, ns: 0 in the slot, negative before it, positive from its end on.
     pub fn error(&self, latency: Ns) -> Ns {
         match self.class(latency) {
             SlotClass::InSlot => 0,
@@ -38,7 +38,7 @@ impl SlotRule {
         }
     }
 
-    /// The slot of a frame that arrived this long after its send time.
+    /// Classifies a frame that arrived this long after its send time.
     pub fn class(&self, latency: Ns) -> SlotClass {
         let since = latency.saturating_sub(self.from);
         if since < 0 {
@@ -51,21 +51,21 @@ impl SlotRule {
     }
 }
 
-/// Frames by their slot.
+/// Number of frames by their arrival relative to the slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotCounts {
     /// Frames in their slot.
     pub in_slot: u64,
     /// Frames before their slot.
     pub early: u64,
-    /// Frames after their slot, by whole cycles; those later by [`MOST_CYCLES`] or more are counted together.
+    /// Frames after their slot, by whole cycles; those late by [`MOST_CYCLES`] or more are counted together.
     pub late: BTreeMap<u64, u64>,
-    /// Frames whose class could be another one because of the clock error.
+    /// Frames whose class could differ because of the clock error.
     pub uncertain: u64,
 }
 
 impl SlotCounts {
-    /// Adds a frame that arrived this long after its send time, by clocks that differ by `bound` at most.
+    /// Adds a frame that arrived this long after its send time, by clocks that differ by at most `bound`.
     pub fn note(&mut self, rule: &SlotRule, latency: Ns, bound: Ns) {
         let class = rule.class(latency);
         match class {
@@ -77,12 +77,12 @@ impl SlotCounts {
         self.uncertain += u64::from(bound > 0 && (first != class || last != class));
     }
 
-    /// Late frames.
+    /// Number of late frames.
     pub fn late(&self) -> u64 {
         self.late.values().sum()
     }
 
-    /// All frames.
+    /// Number of all frames.
     pub fn total(&self) -> u64 {
         self.in_slot + self.early + self.late()
     }
@@ -114,12 +114,12 @@ mod tests {
         for latency in [-11, -10, -5, 0, 9, 10, 89, 90, 99, 100, 109, 110, 989, 990, 1009, 1010] {
             counts.note(&rule, latency, 10);
         }
-        // -10, -5, 0, 9; 90, 99, 100, 109; 990, 1009.
+        // Uncertain: -10, -5, 0, 9; 90, 99, 100, 109; 990, 1009.
         assert_eq!(counts.uncertain, 10);
         assert_eq!(counts.total(), 16);
     }
 
-    /// 10^6 frames whose slots are known: of each class, with stamps anywhere in it.
+    /// Classifies 10^6 frames whose slots are known: some in each class, with timestamps spread over it.
     #[test]
     fn the_classes_of_a_million_frames_are_the_true_ones() {
         let mut random: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -11,13 +11,13 @@ const CHUNK: usize = 1 << 16;
 pub(super) enum Fault {
     /// The input ends in the middle of the record.
     Cut,
-    /// The record is damaged or unsupported; the fault.
+    /// The record is damaged or unsupported, for this reason.
     Broken(String),
     /// The system's error.
     Io(io::Error),
 }
 
-/// Input that is decompressed if it is gzip.
+/// Input that is decompressed if it is gzip-compressed.
 pub(super) struct Input<'a> {
     from: Box<dyn Read + 'a>,
     bytes: Vec<u8>,
@@ -37,8 +37,8 @@ impl<'a> Input<'a> {
         Ok(Self { from, bytes: Vec::new(), at: 0, is_end: false, error: None })
     }
 
-    /// Returns the next `n` bytes without consuming them; fewer at the end. Memory only grows with available bytes,
-    /// whatever `n` is.
+    /// Returns the next `n` bytes without consuming them; fewer at the end. Memory grows only with the bytes available,
+    /// however large `n` is.
     pub fn peek(&mut self, n: usize) -> &[u8] {
         while self.bytes.len() - self.at < n && !self.is_end {
             self.read_more();
@@ -60,13 +60,13 @@ impl<'a> Input<'a> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 self.is_end = true;
-                // Compressed data that end too early count as truncated.
+                // Compressed data that end prematurely count as truncated.
                 self.error = Some(error).filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
             }
         }
     }
 
-    /// Consumes `n` bytes, which [`Self::peek`] has returned.
+    /// Consumes `n` bytes that [`Self::peek`] has returned.
     pub fn take(&mut self, n: usize) {
         self.at = (self.at + n).min(self.bytes.len());
     }
@@ -101,13 +101,13 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The reason for missing bytes.
+    /// Why the input has no further bytes.
     fn end(&mut self) -> Fault {
         self.error.take().map_or(Fault::Cut, Fault::Io)
     }
 }
 
-/// Byte order of the numbers of a section.
+/// Byte order of the numbers in a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub is_big: bool,

@@ -1,12 +1,12 @@
-//! Interfaces of a file, whose packets were seen at different points.
+//! The interfaces in a capture file; each saw packets at a different point.
 
 use std::convert::Infallible;
 use std::str::FromStr;
 
-/// An interface of a capture. A pcap file has one without a name.
+/// An interface of a capture. A pcap file has a single one, without a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Number in its section, from 0: tshark's `frame.interface_id`.
+    /// Index in its section, from 0: tshark's `frame.interface_id`.
     pub number: usize,
     /// Name, if the file has one.
     pub name: Option<String>,
@@ -23,7 +23,7 @@ impl std::fmt::Display for Interface {
     }
 }
 
-/// Selects an interface of a file: a name or number, or `*` for all.
+/// Choice of a file's interface: its name or number, or `*` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfaceChoice {
     /// All interfaces.
@@ -53,12 +53,12 @@ impl InterfaceChoice {
     }
 }
 
-/// Error: packets of several interfaces, and no choice between them.
+/// Error: several interfaces have packets, and none was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeveralInterfaces;
 
-/// Selects the packets of one interface of a file: of the chosen one, else of those with one of `names`, else of the
-/// only one with packets.
+/// Selects the packets of one interface of a file: the chosen one, otherwise any whose name is among `names`, otherwise
+/// the only one with packets.
 #[derive(Clone, Debug)]
 pub struct Selection {
     choice: Option<InterfaceChoice>,
@@ -69,7 +69,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Selects by `choice`, else by `names`.
+    /// Creates a selection by `choice`; if that is `None`, by `names`.
     pub fn new(choice: Option<InterfaceChoice>, names: Vec<String>) -> Self {
         Self { choice, names, taken: Vec::new(), only: None }
     }
@@ -114,7 +114,7 @@ impl Selection {
     }
 }
 
-/// The interfaces, for errors: `csin, vnet0`.
+/// Names of the interfaces for errors, e.g. `csin, vnet0`.
 pub(super) fn list(interfaces: &[Interface]) -> String {
     const MOST: usize = 20;
     let mut names: Vec<String> = interfaces.iter().take(MOST).map(ToString::to_string).collect();

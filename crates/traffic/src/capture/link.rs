@@ -1,4 +1,4 @@
-//! Supported link types, converted to Ethernet frames.
+//! Supported link types, and the conversion of their packets to Ethernet frames.
 
 /// A link type (pcap-linktype(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,12 +7,12 @@ pub(super) enum Link {
     /// LINUX_SLL and LINUX_SLL2, written by `tcpdump -i any`.
     Cooked,
     Cooked2,
-    /// Plain IP packets: tunnels.
+    /// Plain IP packets, e.g. of tunnels.
     Ip,
 }
 
 impl Link {
-    /// The link with this number; `None` if its frames carry no streams that latpath follows.
+    /// The link type with this number; `None` if it carries no streams that latpath follows.
     pub fn of(number: u16) -> Option<Self> {
         match number {
             1 => Some(Self::Ethernet),
@@ -23,8 +23,9 @@ impl Link {
         }
     }
 
-    /// Converts the captured bytes of a packet of `len` bytes to an Ethernet frame, and its length. Fields that the
-    /// link lacks are zeros: the destination of a cooked frame, both addresses of an IP packet.
+    /// Converts the captured bytes of a packet of `len` bytes to an Ethernet frame; returns the frame and its length on
+    /// the wire. Fields that the link type lacks are zero: a cooked frame's destination, both addresses of an IP
+    /// packet.
     pub fn frame(self, bytes: Vec<u8>, len: usize) -> (Vec<u8>, usize) {
         let (header, address, ethertype) = match self {
             Self::Ethernet => return (bytes, len),

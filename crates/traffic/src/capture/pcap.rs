@@ -1,25 +1,27 @@
-//! pcap: a header, followed by records. Its variants differ in the length of a record's header, and some share a magic
-//! number: the first records show the variant.
+//! pcap: a header, followed by records. The variants differ in the length of a record's header, and some share a magic
+//! number: the first records then show which variant it is.
 
 use super::input::{Fault, Input, Order};
 use super::Record;
 use latpath_model::Ns;
 
-/// Maximum length of a packet, bytes: writers limit packets of Ethernet to it, so a longer one means a damaged file.
+/// Maximum length of a packet, bytes: writers limit Ethernet packets to it, so a longer one means that the file is
+/// damaged.
 pub(super) const MAX_PACKET: u32 = 262_144;
-/// Records examined to determine the variant.
+/// Number of records examined to determine the variant.
 const TRIED: usize = 3;
 
-/// Magic numbers, in the writer's byte order.
+/// Magic numbers, as read in the writer's byte order.
 const STANDARD: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
-/// Kuznetzov's patches of 1999.
+/// Format written with Kuznetzov's patches of 1999.
 const MODIFIED: u32 = 0xa1b2_cd34;
-/// Ixia: four additional bytes after the header; nanoseconds, and microseconds.
+/// Ixia's formats, with four additional bytes after the file header; times in nanoseconds (hardware) or microseconds
+/// (software).
 const IXIA_HARDWARE: u32 = 0x1c00_01ac;
 const IXIA_SOFTWARE: u32 = 0x1c00_01ab;
 
-/// Length of a record's header, bytes.
+/// Length of a record's header in each variant, bytes.
 const PLAIN: usize = 16;
 const NOKIA: usize = 20;
 const PATCHED: usize = 24;
@@ -30,13 +32,13 @@ const PATCHED_WITH_CPUS: usize = 28;
 enum Lengths {
     CapturedFirst,
     OriginalFirst,
-    /// Version 2.3: the greater one is the original length.
+    /// Version 2.3: the greater of the two is the original length.
     Either,
 }
 
 pub(super) struct Pcap {
     order: Order,
-    /// Unit of a record's second field, ns.
+    /// Unit of the fraction of a second in a record's header, ns.
     unit: Ns,
     /// Length of a record's header, bytes.
     header: usize,
@@ -74,13 +76,13 @@ impl Pcap {
         if version.0 < 2 {
             return Err(Fault::Broken(format!("pcap version {}.{}; 2.0 and later are known", version.0, version.1)));
         }
-        // AIX stores interface types (RFC 1573) instead of link types, and nanoseconds.
+        // AIX stores interface types (RFC 1573) instead of link types, and times in nanoseconds.
         let is_aix = magic == STANDARD && version == (2, 2) && matches!(network, 6 | 9 | 15 | 24);
         if is_aix {
             unit = 1;
             network = if network == 6 { 1 } else { u32::from(u16::MAX) };
         }
-        // The upper bits encode the length of the frames' check sequence; ten of them must be zero.
+        // The upper bits encode the length of the frame check sequence; ten of them must be zero.
         if network & 0x03ff_0000 != 0 {
             return Err(Fault::Broken(format!("link type {network:#010x} has unknown bits set")));
         }
@@ -97,14 +99,14 @@ impl Pcap {
             _ => &[PLAIN],
         };
         if let [_, _, ..] = headers {
-            // The first one with the fewest faults.
+            // Of the header lengths with the fewest faults, the first is used.
             let faults = |header: &&usize| pcap.faults(input, **header);
             pcap.header = headers.iter().min_by_key(faults).copied().unwrap_or(PLAIN);
         }
         Ok(pcap)
     }
 
-    /// Implausibility of the first records with this header length: the faults of the first faulty record.
+    /// Counts the faults of the first implausible record, out of the first few, if record headers have this length.
     fn faults(&self, input: &mut Input<'_>, header: usize) -> u32 {
         let mut at = 0;
         for _ in 0..TRIED {

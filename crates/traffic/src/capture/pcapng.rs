@@ -1,4 +1,4 @@
-//! pcapng (draft-ietf-opsawg-pcapng): blocks, each with type and length. Sections have their own byte order and
+//! pcapng (draft-ietf-opsawg-pcapng): blocks, each with a type and a length. Each section has its own byte order and
 //! interfaces; blocks without packets are skipped.
 
 use super::input::{Fault, Input, Order};
@@ -8,24 +8,24 @@ use latpath_model::{text::printable, Ns};
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
-/// The obsolete packet block.
+/// The obsolete type of packet block.
 const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// Maximum length of a block that is skipped, and of one that is read, bytes.
+/// Maximum length of a block, bytes: of one that is skipped, and of one that is read (`MAX_READ`).
 const MAX_SKIPPED: usize = (128 << 20) + (128 << 10) + 32;
 const MAX_READ: usize = 16 << 20;
-/// Maximum number of interfaces, which bounds memory.
+/// Maximum number of interfaces; limits memory use.
 const MAX_INTERFACES: usize = 1 << 16;
 /// Length of a block's type and its two lengths, bytes.
 const BLOCK: usize = 12;
 
-/// An interface of the section, with the format of its packets' times.
+/// An interface of the section, and how its packets' times are encoded.
 #[derive(Clone, Copy)]
 struct InterfaceDescription {
-    /// Index in the file.
+    /// Index in [`PcapNg::interfaces`].
     id: usize,
     snap_len: u32,
     units_per_second: u64,
@@ -33,8 +33,8 @@ struct InterfaceDescription {
     offset: i64,
 }
 
-/// Whether bytes are the beginning of a pcapng file: the type of a section header block reads the same in both byte
-/// orders.
+/// Whether these bytes are the beginning of a pcapng file: the type of a section header block is the same in either
+/// byte order.
 pub(super) fn is_pcapng(bytes: &[u8]) -> bool {
     bytes.starts_with(&SECTION.to_be_bytes())
 }
@@ -144,7 +144,7 @@ impl PcapNg {
             Ok(())
         })?;
         let (link, number) = (order.u16(body, 0), self.section.len());
-        // Each section may describe the same interface again.
+        // A later section may describe the same interface again.
         let same = |i: &Interface| (i.number, &i.name, i.link) == (number, &name, link);
         let id = match self.interfaces.iter().position(same) {
             Some(id) => id,
@@ -191,7 +191,7 @@ impl PcapNg {
         Ok(Record { t, interface: interface.id, len: len as usize, bytes })
     }
 
-    /// A simple packet block: of the section's first interface, without a time.
+    /// Reads a simple packet block: its packet has no time, and is from the section's first interface.
     fn simple_packet(&self, order: Order, body: &[u8]) -> Result<Record, Fault> {
         let Some(interface) = self.section.first() else { return broken("a packet of no interface") };
         let len = order.u32(body, 0);
@@ -205,7 +205,7 @@ impl PcapNg {
 }
 
 impl InterfaceDescription {
-    /// Converts units of the interface's clock to ns since 1970.
+    /// Converts a time in units of the interface's clock to ns since 1970.
     fn time(&self, units: u64) -> Ns {
         let (per_second, units) = (i128::from(self.units_per_second), i128::from(units));
         let ns = (units / per_second + i128::from(self.offset)) * 1_000_000_000
@@ -214,13 +214,13 @@ impl InterfaceDescription {
     }
 }
 
-/// Units per second (`if_tsresol`: a negative power of ten, or of two with the top bit set).
+/// Decodes `if_tsresol` to units per second: it is a negative power of ten or, if the top bit is set, of two.
 fn units_per_second(resolution: u8) -> u64 {
     let base: u64 = if resolution & 0x80 != 0 { 2 } else { 10 };
     base.checked_pow(u32::from(resolution & 0x7f)).unwrap_or(u64::MAX)
 }
 
-/// Blocks and options are padded to a multiple of four bytes.
+/// Rounds a length up: blocks and options are padded to a multiple of four bytes.
 fn rounded(len: u32) -> usize {
     (len as usize).next_multiple_of(4)
 }
@@ -232,7 +232,7 @@ fn check_end(order: Order, len: usize, end: &[u8]) -> Result<(), Fault> {
     broken("the lengths at a block's beginning and end differ")
 }
 
-/// Calls `each` with the code and the value of each option.
+/// Calls `each` with the code and value of each option.
 fn options(order: Order, mut bytes: &[u8], mut each: impl FnMut(u16, &[u8]) -> Result<(), Fault>) -> Result<(), Fault> {
     while !bytes.is_empty() {
         let (code, len) = (order.u16(bytes, 0), usize::from(order.u16(bytes, 2)));
@@ -242,7 +242,7 @@ fn options(order: Order, mut bytes: &[u8], mut each: impl FnMut(u16, &[u8]) -> R
         }
         match code {
             0 => return Ok(()),
-            // A vendor's options begin with its number.
+            // A vendor-specific option begins with the vendor's number.
             2988 | 2989 | 19372 | 19373 if len < 4 => return broken("a vendor's option is too short"),
             _ => each(code, &bytes[4..4 + len])?,
         }

@@ -27,23 +27,23 @@ pub struct PublishDocument {
     pub hsr: Option<[String; 2]>,
     /// svID of each stream; empty for other streams and files.
     pub svids: Vec<String>,
-    /// The stream of `--stream`.
+    /// The stream given by `--stream`.
     pub stream: Option<String>,
-    /// The file of `--pcap`.
+    /// The file given by `--pcap`.
     pub replay: Option<PathBuf>,
-    /// Frames that the kernel accepted; of two copies those of LAN A.
+    /// Frames that the kernel accepted; with two copies, only those of LAN A are counted.
     pub frames_sent: u64,
     /// Frames that the kernel rejected because a queue was full: lost.
     pub refused: u64,
     /// Frames sent more than one interval after they were due.
     pub late: u64,
-    /// Frames were still overdue a second after the end, and not sent.
+    /// Whether frames were still overdue a second after the end, and so were not sent.
     pub gave_up: bool,
     /// Packets of the file that are not sent.
     pub skipped: u64,
     /// Frames of the file that cannot be read; they are sent unchanged.
     pub malformed: u64,
-    /// The reasons, in descending order of frames.
+    /// The reasons, in descending order of their number of frames.
     pub malformed_reasons: Vec<UnreadReason>,
     /// Frames of the file that the capture truncated.
     pub frames_cut: u64,
@@ -51,15 +51,15 @@ pub struct PublishDocument {
     pub elapsed_ns: Ns,
     /// Requested frames per second of all streams; null for as fast as possible.
     pub target_rate_hz: Option<f64>,
-    /// Frames per second that were sent.
+    /// Frames sent per second.
     pub rate_hz: f64,
     /// Times of all frames.
     #[serde(flatten)]
     pub pacing: Times<Pacing>,
-    /// Times of frames that the thread waited for.
+    /// Times of frames whose deadline the thread waited for.
     #[serde(flatten)]
     pub wakeup: Times<WakeUp>,
-    /// Times of sent frames that the NIC took; absent without `--stamps nic`.
+    /// NIC timestamps of sent frames; absent without `--stamps nic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nic_times: Option<SentNicTimes>,
     /// The schedule; absent without `--cycle` and `--schedule`.
@@ -70,14 +70,14 @@ pub struct PublishDocument {
     pub streams: Option<Vec<PublishedStream>>,
 }
 
-/// Times of sent frames that the NIC took.
+/// Counts of NIC timestamps for sent frames.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SentNicTimes {
-    /// Frames whose time was requested.
+    /// Frames for which a timestamp was requested.
     pub requested: u64,
-    /// Frames whose time arrived.
+    /// Frames whose timestamp arrived.
     pub received: u64,
-    /// Frames whose time was not requested, because that of an earlier frame was pending.
+    /// Frames for which no timestamp was requested, because that of an earlier frame was pending.
     pub skipped: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct SentNicTimes {
 pub struct ScheduleDocument {
     /// Clock of the send times.
     pub clock: String,
-    /// A time at which a cycle begins, ns of the clock.
+    /// A time at which a cycle begins, by that clock, ns.
     pub base_time_ns: Ns,
     /// Length of a cycle, ns.
     pub cycle_ns: Ns,
@@ -103,11 +103,11 @@ pub struct PublishedStream {
     pub pcp: Option<u8>,
     /// Priority of the packets (SO_PRIORITY); null for the default.
     pub priority: Option<u8>,
-    /// Send time within the cycle, ns.
+    /// Send time, relative to the start of the cycle, ns.
     pub offset_ns: Ns,
-    /// Time before its send time at which a frame is handed to the kernel, ns.
+    /// How long before its send time a frame is handed to the kernel, ns.
     pub advance_ns: Ns,
-    /// How the queueing discipline uses the send time, `strict` or `deadline`; null if frames carry none for it.
+    /// How the queueing discipline uses the send time, `strict` or `deadline`; null if it does not get the send time.
     pub txtime: Option<String>,
     /// Frames that the kernel accepted.
     pub frames_sent: u64,
@@ -119,9 +119,9 @@ pub struct PublishedStream {
     pub after_send_time: u64,
     /// Frames that etf discarded: `dropped_missed` + `dropped_invalid`.
     pub dropped_by_etf: u64,
-    /// Frames whose send time passed in the queue of etf.
+    /// Frames whose send time passed while they were in etf's queue.
     pub dropped_missed: u64,
-    /// Frames that etf discarded on arrival: too late for it, or with another clock.
+    /// Frames that etf discarded on arrival, because they were too late or used another clock.
     pub dropped_invalid: u64,
     /// The first 100 discarded frames.
     pub dropped_frames: Vec<DroppedFrame>,
@@ -129,12 +129,12 @@ pub struct PublishedStream {
     pub first_send_time_ns: Ns,
     /// Send time of the last frame, ns of the schedule's clock.
     pub last_send_time_ns: Ns,
-    /// Sampled frames whose times never arrived.
+    /// Sampled frames whose timestamps never arrived.
     pub unstamped: u64,
-    /// Times of sampled frames to the queueing discipline.
+    /// Times from the application to the queueing discipline, of sampled frames.
     #[serde(flatten)]
     pub to_qdisc: Times<ToQdisc>,
-    /// Times of sampled frames to the driver.
+    /// Times from the application to the driver, of sampled frames.
     #[serde(flatten)]
     pub to_driver: Times<ToDriver>,
 }
@@ -142,15 +142,15 @@ pub struct PublishedStream {
 /// A frame that etf discarded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DroppedFrame {
-    /// Number of the frame in its stream, from 0.
+    /// Index of the frame in its stream, from 0.
     pub frame: u64,
     /// Its send time, ns of the schedule's clock.
     pub send_time_ns: Ns,
 }
 
 impl PublishDocument {
-    /// The document of sent frames; the fields of the command's flags and of a file's packets are empty. `stamps`: times
-    /// that the NIC took, if they were requested.
+    /// The document of sent frames, without the fields of the command's flags and of a file's packets. `stamps`: counts
+    /// of NIC timestamps, if they were requested.
     pub fn of(
         sent: &Punctuality,
         target_rate_hz: Option<f64>,

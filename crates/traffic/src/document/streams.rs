@@ -13,21 +13,21 @@ use std::collections::BTreeMap;
 /// Output of `latpath streams --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamsDocument {
-    /// Streams, by protocol, name and interface.
+    /// Streams, sorted by protocol, name and interface.
     pub streams: Vec<StreamDocument>,
     /// Number of frames.
     pub frames: u64,
     /// Frames of a listed protocol that cannot be read.
     pub malformed: u64,
-    /// The reasons, in descending order of frames.
+    /// The reasons, in descending order of their number of frames.
     pub malformed_reasons: Vec<UnreadReason>,
     /// Frames of protocols that are not listed.
     pub other_frames: u64,
-    /// Frames of streams beyond the 4096 that the list has room for.
+    /// Frames of streams beyond the first 4096, which are not listed.
     pub streams_overflow: u64,
-    /// Frames dropped by the kernel because of a full ring.
+    /// Frames dropped by the kernel because the ring was full.
     pub socket_dropped: u64,
-    /// The NICs' times of received frames; null without `--stamps nic`.
+    /// Counts of frames by the use of their NIC timestamps; null without `--stamps nic`.
     pub nic_times: Option<WireCounts>,
 }
 
@@ -36,7 +36,7 @@ pub struct StreamsDocument {
 pub struct StreamDocument {
     /// Protocol: the prefix of `stream`.
     pub protocol: String,
-    /// The stream, as `--stream` takes it.
+    /// The stream, as accepted by `--stream`.
     pub stream: String,
     /// VLAN of the newest frame; null without a tag.
     pub vlan: Option<u16>,
@@ -50,11 +50,11 @@ pub struct StreamDocument {
     pub interface: Option<String>,
     /// Number of frames.
     pub frames: u64,
-    /// Frames per second; null below two frames.
+    /// Frames per second; null with fewer than two frames.
     pub rate_hz: Option<f64>,
     /// Value at which the sequence number starts again at 0; null if not seen yet.
     pub wrap: Option<u64>,
-    /// Lower bound of the frames lost.
+    /// Lower bound of the number of frames lost.
     pub lost: u64,
     /// Duplicate frames.
     pub duplicates: u64,
@@ -65,7 +65,7 @@ pub struct StreamDocument {
     /// Times from the wire to the driver; absent without `--stamps nic`.
     #[serde(flatten)]
     pub wire_to_driver: Option<Times<WireToDriver>>,
-    /// Fields of the protocol: names, and values of the newest frame.
+    /// Names of the protocol's fields, with their values in the newest frame.
     #[serde(flatten)]
     pub details: BTreeMap<String, Detail>,
 }
@@ -76,11 +76,11 @@ pub struct StreamDocument {
 pub enum Detail {
     /// A number.
     Number(u64),
-    /// A rate per second.
+    /// A rate, per second.
     Rate(f64),
-    /// A text, with special characters escaped.
+    /// A string, with special characters escaped.
     Text(String),
-    /// Not contained in the frame, or not known yet.
+    /// Missing from the frame, or not yet known.
     Unknown,
 }
 
@@ -97,8 +97,8 @@ impl Detail {
 }
 
 impl StreamsDocument {
-    /// The document of the streams found on these devices; `dropped`: frames dropped by the kernel; `wire`: the NICs'
-    /// times, if they were taken.
+    /// The document of the streams found on these devices. `dropped`: frames dropped by the kernel; `wire`: counts of
+    /// NIC timestamps, if they were used.
     pub fn of(found: &Discovery, devices: &[String], dropped: u64, wire: Option<WireCounts>) -> Self {
         let row = |s: &&FoundStream| StreamDocument::of(s, devices, wire.is_some());
         Self {

@@ -23,13 +23,13 @@ named_times! {
 pub struct SubscribeDocument {
     /// The device.
     pub interface: String,
-    /// How frames are read: copied from a socket, or from a memory-mapped ring.
+    /// How frames are read: copied from a socket, or in place from a memory-mapped ring.
     pub mode: ReadMode,
     /// Duration, ns.
     pub elapsed_ns: Ns,
     /// Frames of the streams, including duplicates.
     pub received: u64,
-    /// Frames missing in the sequences.
+    /// Frames missing from the sequences.
     pub lost: u64,
     /// Duplicates of frames already received.
     pub duplicates: u64,
@@ -37,17 +37,17 @@ pub struct SubscribeDocument {
     pub out_of_order: u64,
     /// Frames that cannot be read.
     pub malformed: u64,
-    /// The reasons, in descending order of frames.
+    /// The reasons, in descending order of their number of frames.
     pub malformed_reasons: Vec<UnreadReason>,
     /// Frames of other streams.
     pub other_frames: u64,
-    /// Names of the first of these streams.
+    /// Names of the first few of these streams.
     pub other_svids: Vec<String>,
     /// Frames that the kernel dropped because this program did not read them in time.
     pub socket_dropped: u64,
-    /// Frames without the kernel's time of reception: they have no delay.
+    /// Frames without a receive timestamp from the kernel: they have no delay.
     pub unstamped: u64,
-    /// Use of the NICs' times; null without `--stamps nic`.
+    /// Counts of frames by the use of their NIC timestamps; null without `--stamps nic`.
     pub nic_times: Option<WireCounts>,
     /// How frames are judged by the send times in them; null without `--send-time`.
     pub send_times: Option<SendTimeOptions>,
@@ -58,31 +58,31 @@ pub struct SubscribeDocument {
     pub streams: Vec<ReceivedStream>,
 }
 
-/// The messages sent because of events.
+/// Messages sent in response to events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trips {
-    /// The rule.
+    /// The rule: which event causes which message.
     pub rule: String,
-    /// Messages with a new state that were sent because of an event.
+    /// Number of messages with a new state that were sent in response to an event.
     pub sent: u64,
     /// Messages that the kernel rejected because a queue was full: lost.
     pub refused: u64,
-    /// Each of them, with its times of CLOCK_MONOTONIC; the first 65,536.
+    /// The first 65,536 of these messages, with times by CLOCK_MONOTONIC.
     pub each: Vec<Trip>,
 }
 
-/// A message that was sent because of an event.
+/// A message that was sent in response to an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trip {
-    /// Key of the packet that came in: smpCnt, or stNum:sqNum.
+    /// Key of the received packet: smpCnt, or stNum:sqNum.
     pub cause: String,
     /// Key of the message: stNum:sqNum.
     pub effect: String,
-    /// Time at which the application had the packet, ns.
+    /// Time at which the application received the packet, ns.
     pub had_ns: Ns,
-    /// Time directly before the system call that sent the message, ns.
+    /// Time just before the system call that sent the message, ns.
     pub sending_ns: Ns,
-    /// Time directly after it, ns.
+    /// Time just after that system call, ns.
     pub sent_ns: Ns,
 }
 
@@ -113,11 +113,11 @@ pub enum ReadMode {
 /// How frames are judged by the send times in them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SendTimeOptions {
-    /// Place of the send time in a frame.
+    /// Position and format of the send time in a frame.
     pub send_time: String,
     /// Clock of the send times.
     pub clock: String,
-    /// Maximum error of the receiver's clock against the sender's, ns; null if not known.
+    /// Maximum error of the receiver's clock relative to the sender's, ns; null if unknown.
     pub clock_error_ns: Option<Ns>,
     /// Length of a cycle, ns; null without `--cycle`.
     pub cycle_ns: Option<Ns>,
@@ -132,13 +132,13 @@ pub struct SendTimeOptions {
 /// A received stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceivedStream {
-    /// The stream, with its options.
+    /// The stream, including its options.
     pub stream: String,
-    /// Its name alone.
+    /// Only the stream's name.
     pub svid: String,
     /// Frames, including duplicates.
     pub received: u64,
-    /// Frames missing in the sequence.
+    /// Frames missing from the sequence.
     pub lost: u64,
     /// Gaps in the sequence.
     pub gaps: u64,
@@ -146,15 +146,15 @@ pub struct ReceivedStream {
     pub duplicates: u64,
     /// Frames that arrived after a later one.
     pub out_of_order: u64,
-    /// Jumps back of the sequence: the publisher restarted.
+    /// Backward jumps of the sequence: the publisher restarted.
     pub restarts: u64,
-    /// Value at which the sequence returns to 0; null until seen.
+    /// Value at which the sequence number starts again at 0; null if not seen yet.
     pub wrap: Option<u64>,
-    /// Samples of the stream in the newest frame; 0 if its frames have none.
+    /// Samples of the stream in the newest frame; 0 if its frames contain none.
     pub asdus: u16,
     /// Frames per second, from the first to the newest.
     pub rate_hz: f64,
-    /// Negative delays: the system clock was set back.
+    /// Negative delays, which occur if the system clock is set back.
     pub delay_negative: u64,
     /// Times between arrivals.
     #[serde(flatten)]
@@ -165,26 +165,26 @@ pub struct ReceivedStream {
     /// Times from the wire to the driver.
     #[serde(flatten)]
     pub wire_to_driver: Times<WireToDriver>,
-    /// Arrivals after the send times; absent without `--send-time`.
+    /// Arrivals relative to the send times; absent without `--send-time`.
     #[serde(flatten)]
     pub arrivals: Option<StreamArrivals>,
 }
 
-/// Arrivals of a stream's frames after their send times; absent without `--send-time`.
+/// Arrivals of a stream's frames relative to their send times; absent without `--send-time`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamArrivals {
     /// Times from the send time to the arrival.
     #[serde(flatten)]
     pub latency: Times<Latency>,
-    /// Frames that arrived before their send time: the clocks differ by more than they took.
+    /// Frames that arrived before their send time: the clock error exceeds their true latency.
     pub latency_negative: u64,
-    /// Frames without a send time or a time of reception.
+    /// Frames without a send time or a receive timestamp.
     pub untimed: u64,
-    /// Frames later than the deadline; null without `--deadline`.
+    /// Frames that missed their deadline; null without `--deadline`.
     pub deadline_missed: Option<u64>,
     /// Frames by their slot; null without `--cycle`.
     pub slots: Option<FramesBySlot>,
-    /// Frames by the priority in their VLAN tag, of priorities that arrived.
+    /// Frames by the priority in their VLAN tag, for each priority that occurred.
     pub pcp: Vec<FramesByPcp>,
     /// Frames without a VLAN tag.
     pub untagged: u64,
@@ -203,9 +203,9 @@ pub struct FramesBySlot {
     pub late: u64,
     /// Late frames by whole cycles.
     pub late_by_cycles: Vec<LateByCycles>,
-    /// Frames that could be in another class because of the clocks' error; null if that error is not known.
+    /// Frames that could be in another class because of the clock error; null if that error is unknown.
     pub uncertain: Option<u64>,
-    /// Times outside the slot.
+    /// Distances of arrivals from their slots.
     #[serde(flatten)]
     pub error: Times<SlotError>,
 }
@@ -213,7 +213,7 @@ pub struct FramesBySlot {
 /// Frames that are late by the same number of cycles.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LateByCycles {
-    /// Whole cycles after the slot: 0 before the slot of the next cycle; 1000 means 1000 or more.
+    /// Whole cycles after the slot: 0 if before the slot of the next cycle; 1000 means 1000 or more.
     pub cycles: u64,
     /// Number of frames.
     pub frames: u64,
@@ -229,8 +229,8 @@ pub struct FramesByPcp {
 }
 
 impl SubscribeDocument {
-    /// The document of received frames; `measured`: the measurements by send times, and their clock; `trips`: the
-    /// messages sent, with their causes.
+    /// The document of received frames. `measured`: measurements by send times, and their clock; `trips`: the messages
+    /// sent, and the rule.
     pub fn of(
         s: &Subscription,
         (interface, mode): (&str, ReadMode),

@@ -1,34 +1,34 @@
-//! The frames of a talker's streams: Sampled Values with the send time.
+//! The frames of a talker's streams: Sampled Values that contain the send time.
 
 use latpath_model::Ns;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec, Waveform, PHSMEAS1_LEN};
 use latpath_protocols::BuildError;
 use latpath_wire::TxTimeMode;
 
-/// Length of the send time in a talker's frame, bytes: it follows the samples of PhsMeas1 as a ninth value, in ns of the
-/// talker's clock, big-endian.
+/// Length of the send time in a talker's frame, bytes: it follows the samples of PhsMeas1 as a ninth value, in ns by
+/// the talker's clock, big-endian.
 pub const SEND_TIME_LEN: usize = 8;
 
 /// A stream of a talker.
 #[derive(Clone, Debug)]
 pub struct TalkerStream {
-    /// The link layer and APPID; its ASDUs are ignored. An all-zero source MAC stands for the device's.
+    /// The link layer and APPID; its ASDUs are ignored. If the source MAC is zero, the device's is used.
     pub header: FrameSpec,
     /// svID.
     pub svid: Vec<u8>,
     /// smpSynch.
     pub smp_synch: u8,
-    /// smpCnt of the first frame; it then counts frames.
+    /// smpCnt of the first frame; each later frame increments it.
     pub first: u16,
     /// The wrap of smpCnt, 1 to 65536.
     pub wrap: u32,
-    /// Send time within the cycle, ns.
+    /// Send time, relative to the start of the cycle, ns.
     pub offset: Ns,
-    /// Time before its send time at which a frame is handed to the kernel, ns.
+    /// How long before its send time a frame is handed to the kernel, ns.
     pub advance: Ns,
     /// Priority (`SO_PRIORITY`), which selects the traffic class.
     pub priority: Option<u8>,
-    /// Passes the send time to the queueing discipline.
+    /// Mode in which the send time is passed to the queueing discipline; `None` if it is not passed.
     pub txtime: Option<TxTimeMode>,
 }
 
@@ -90,12 +90,12 @@ impl Template {
         })
     }
 
-    /// Time at which the frame is handed to the kernel.
+    /// Time at which the frame is to be handed to the kernel.
     pub(super) fn due(&self) -> Ns {
         self.send_time - self.advance
     }
 
-    /// Puts smpCnt, samples and the send time into the frame.
+    /// Writes smpCnt, samples and the send time into the frame.
     pub(super) fn fill(&mut self) {
         let count = ((u64::from(self.first) + self.number) % u64::from(self.wrap)) as u16;
         self.bytes[self.smp_cnt_at..self.smp_cnt_at + 2].copy_from_slice(&count.to_be_bytes());
@@ -104,14 +104,14 @@ impl Template {
         samples[PHSMEAS1_LEN..].copy_from_slice(&self.send_time.to_be_bytes());
     }
 
-    /// Proceeds to the frame of the next cycle.
+    /// Advances to the frame of the next cycle.
     pub(super) fn advance_by(&mut self, cycle: Ns) {
         self.number += 1;
         self.cycle = cycle;
         self.send_time = self.send_time.saturating_add(cycle);
     }
 
-    /// Whether the last bytes of `packet` are the frame of this stream with this send time.
+    /// Whether `packet` ends with this stream's frame for this send time.
     pub(super) fn is(&self, packet: &[u8], send_time: Ns) -> bool {
         let Some(from) = packet.len().checked_sub(self.bytes.len()) else { return false };
         let (frame, at) = (&packet[from..], self.data_at + PHSMEAS1_LEN);
@@ -119,7 +119,7 @@ impl Template {
             && frame[at..at + SEND_TIME_LEN] == send_time.to_be_bytes()
     }
 
-    /// Number of an earlier frame, from 0.
+    /// Index, from 0, of the earlier frame with this send time.
     pub(super) fn number_of(&self, send_time: Ns) -> u64 {
         self.number.saturating_sub(((self.send_time - send_time) / self.cycle).unsigned_abs())
     }

@@ -1,4 +1,4 @@
-//! The sockets of a talker: one for each combination of priority and mode of send times.
+//! The sockets of a talker: one for each combination of priority and txtime mode.
 
 use super::frames::{TalkerStream, Template};
 use latpath_model::Ns;
@@ -10,28 +10,28 @@ use nix::poll::PollFlags;
 
 /// Maximum length of a frame in the error queue, bytes.
 const FRAME: usize = 2048;
-/// Maximum reports that are taken at once.
+/// Maximum number of reports taken at once.
 const REPORTS: usize = 64;
-/// Maximum wait for reports of one socket while others may have some, ns.
+/// Maximum wait for reports on one socket while others may have reports, ns.
 const SLICE: Ns = 1_000_000;
 
 type Class = (Option<u8>, Option<TxTimeMode>);
 
 /// A report on a sent frame.
 pub(super) enum Queue {
-    /// A stamp, `CLOCK_REALTIME`: as the driver got it, or before the queueing discipline.
+    /// A timestamp, `CLOCK_REALTIME`, ns: taken at the driver, or else before the queueing discipline.
     Stamp { driver: bool, time: Ns },
-    /// The NIC's time of a frame, which is for followers of the packets.
+    /// The NIC has taken a frame's timestamp; the time itself is used by other programs, which follow the packets.
     NicTime,
-    /// It was discarded.
+    /// The queueing discipline discarded the frame.
     Discarded(Discarded),
 }
 
 pub(super) struct Sockets {
     sockets: Vec<(Class, PacketSocket)>,
-    /// Frames have send times, so that some may be discarded.
+    /// Whether frames have send times, so that some may be discarded.
     pub(super) has_send_times: bool,
-    /// Time until which the stamps of the sampled frame are waited for, `CLOCK_MONOTONIC`.
+    /// Time until which the sampled frame's timestamps are awaited, `CLOCK_MONOTONIC`, ns.
     pub(super) stamps_until: Ns,
     buffer: Box<[u8]>,
     control: Control,
@@ -79,7 +79,7 @@ impl Sockets {
         socket.send_at(&frame.bytes, frame.txtime.map(|_| frame.send_time), stamps)
     }
 
-    /// Passes on the available reports, with the bytes of their frames.
+    /// Calls `each` with each available report and the bytes of its frame.
     pub(super) fn reports(&mut self, each: &mut dyn FnMut(Queue, &[u8])) -> Result<(), DeviceError> {
         for (_, socket) in &self.sockets {
             let (buffer, control) = (&mut self.buffer, &mut self.control);
@@ -95,7 +95,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Waits for a report, until `deadline` (`CLOCK_MONOTONIC`) at most.
+    /// Waits for a report, at most until `deadline` (`CLOCK_MONOTONIC`, ns).
     pub(super) fn wait(&self, deadline: Ns) {
         let deadline = match self.sockets.len() {
             1 => deadline,

@@ -1,4 +1,4 @@
-//! Generates captures of all forms byte by byte, and damages them.
+//! Generates captures in all formats byte by byte, and damages them.
 
 /// Writes a file's numbers in either byte order.
 pub struct Bytes {
@@ -25,7 +25,7 @@ impl Bytes {
     }
 }
 
-/// Packets per file.
+/// Number of packets per file.
 const PACKETS: u32 = 9;
 
 fn packet(n: u32) -> Vec<u8> {
@@ -34,13 +34,14 @@ fn packet(n: u32) -> Vec<u8> {
     bytes
 }
 
-/// A pcap file: its magic number, version and the bytes between a record's header and its packet.
+/// A pcap file with this magic number, this version and these bytes between each record's header and its packet.
 pub fn pcap(is_big: bool, magic: u32, version: (u16, u16), more: &[u8]) -> Vec<u8> {
     let mut file = Bytes::new(is_big);
     file.u32(magic);
     file.u16(version.0);
     file.u16(version.1);
-    // The unused time zone and accuracy, a snap length that the packets exceed, and Ethernet with check sequences.
+    // The unused time zone and accuracy, a snap length that the packets exceed, and Ethernet with a frame check
+    // sequence.
     for word in [3600, 6, 64, 1 | 0x2400_0000] {
         file.u32(word);
     }
@@ -114,7 +115,7 @@ fn enhanced(file: &mut Bytes, interface: u32, units: u64, n: u32, all: &[(u16, &
     block(file, 6, &body.out);
 }
 
-/// The obsolete packet block.
+/// Writes a packet block of the obsolete type.
 fn old(file: &mut Bytes, interface: u16, units: u64, n: u32) {
     let mut body = Bytes::new(file.is_big);
     let bytes = packet(n);
@@ -153,8 +154,8 @@ pub fn pcapng(is_big: bool) -> Vec<u8> {
     file.out
 }
 
-/// Several interfaces with different time formats, packets of all three kinds, and two sections with different byte
-/// orders.
+/// A pcapng file with interfaces that have different time formats, with all three types of packet blocks, and with two
+/// sections in different byte orders.
 pub fn pcapng_of_sections(is_big: bool) -> Vec<u8> {
     let mut all = Vec::new();
     for is_big in [is_big, !is_big] {
@@ -180,7 +181,7 @@ pub fn pcapng_of_sections(is_big: bool) -> Vec<u8> {
     all
 }
 
-/// A file of each form, with its name.
+/// A file in each format, with its name.
 pub fn all() -> Vec<(String, Vec<u8>)> {
     let patched = [7, 0, 0, 0, 0xba, 0x88, 0, 0];
     let patched_with_cpus = [7, 0, 0, 0, 0xba, 0x88, 0, 1, 1, 0, 0, 0];
@@ -214,14 +215,14 @@ impl Chance {
     }
 }
 
-/// Damages a file in one to three places.
+/// Damages a file at one to three positions.
 pub fn damage(file: &[u8], chance: &mut Chance) -> Vec<u8> {
     let mut bytes = file.to_vec();
     for _ in 0..=chance.below(3) {
         if bytes.is_empty() {
             break;
         }
-        // Headers are at the beginning.
+        // Half of the damage is near the beginning, where the headers are.
         let reach = if chance.below(2) == 0 { bytes.len().min(160) } else { bytes.len() };
         let at = chance.below(reach);
         let word = at / 4 * 4;

@@ -1,5 +1,5 @@
 //! Compares with tshark: both read the same packets, bytes and times, or both reject the file. If a file is damaged in
-//! the middle, both read the part before.
+//! the middle, both read the part before the damage.
 
 mod made;
 mod values;
@@ -74,9 +74,9 @@ fn by_tshark(path: &Path) -> Result<(Vec<(String, Packet)>, bool), String> {
     Ok((all.iter().map(packet).collect(), complains))
 }
 
-/// Whether tshark's `-37.500000000` equals this time. For damaged files tshark's arithmetic overflows: it keeps the
-/// fraction of a second of a pcap file in 32 bits, and multiplies that of a pcapng file in 64, which is too few if
-/// times are `fine`. Times beyond 292 years exceed ns since 1970.
+/// Whether a time printed by tshark, e.g. `-37.500000000`, equals `t`. For damaged files, tshark's arithmetic may
+/// overflow: it stores the fraction of a second of a pcap file in 32 bits, and multiplies that of a pcapng file in 64
+/// bits, too few for `fine` times. Times beyond 292 years do not fit into ns since 1970.
 fn is_time(text: &str, t: i64, fine: bool) -> bool {
     let Some((whole, fraction)) = text.split_once('.').filter(|(_, fraction)| fraction.len() == 9) else { return true };
     let (Ok(seconds), Ok(fraction)) = (whole.parse::<i128>(), fraction.parse::<i128>()) else { return false };
@@ -87,7 +87,7 @@ fn is_time(text: &str, t: i64, fine: bool) -> bool {
     i64::try_from(ns).is_err() || apart == 0 || overflown.contains(&0) || fine && apart.abs() < 1_000_000_000
 }
 
-/// Whether an interface has times (`if_tsresol`) finer than 10⁻¹⁰ or 2⁻³⁴ s.
+/// Whether an interface's time resolution (`if_tsresol`) is finer than 10⁻¹⁰ or 2⁻³⁴ s.
 fn has_fine_times(file: &[u8]) -> bool {
     let is_fine = |w: &[u8]| {
         let is_option = matches!(w[..4], [9, 0, 1, 0] | [0, 9, 0, 1]);
@@ -103,7 +103,7 @@ fn by_latpath(path: &Path) -> (Vec<(i64, Packet)>, bool) {
     loop {
         match capture.next_record() {
             Ok(Some(r)) => {
-                // tshark reports no greater length.
+                // tshark reports lengths up to this value only.
                 let len = r.len.min(i32::MAX as usize) as u64;
                 let bytes = r.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                 packets.push((r.t, Packet { len, bytes }));
@@ -121,10 +121,10 @@ fn difference(path: &Path) -> Result<Option<String>, String> {
     let fine = has_fine_times(&bytes);
     let same = |(a, b): (&(String, Packet), &(i64, Packet))| a.1 == b.1 && is_time(&a.0, b.0, fine);
     let is_refused = CaptureFile::open(path).map_or(true, |mut capture| {
-        // A packet with an unsupported link counts as a packet; tshark rejects unknown link types.
+        // A capture whose only link type is unsupported is also refused, because tshark rejects unknown link types.
         matches!(capture.next_packet(), Err(CaptureError::Link { .. })) && capture.interfaces().len() == 1
     });
-    // tshark takes a damaged header for that of another format, most of whose packets have no times.
+    // If the header is damaged, tshark may take the file for another format, in which most packets have no times.
     let is_other_format = !is_capture(&bytes) || expected.iter().all(|(time, _)| time.is_empty());
     let refuses = complains && expected.is_empty();
     if is_refused && (refuses || found.is_empty() && is_other_format) {
@@ -142,7 +142,7 @@ fn difference(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("{}: {what}", path.display())))
 }
 
-/// Compares the files, two at a time.
+/// Compares the files in two threads.
 fn compare(files: &[PathBuf]) -> Result<(), Failed> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -193,7 +193,7 @@ fn tshark_is(version: &str) -> Result<bool, Failed> {
 
 fn damaged(seeds: std::ops::Range<u64>) -> Result<(), Failed> {
     let (folder, mut whole) = (tempfile::tempdir()?, made::all());
-    // Versions of tshark differ in guessing the old variant of a damaged file; latpath agrees with 4.0, Debian's.
+    // Versions of tshark differ in which old variant they assume for a damaged file; latpath agrees with Debian's, 4.0.
     if !tshark_is("4.0.")? {
         whole.retain(|(name, _)| {
             name.starts_with("nanoseconds") || name.starts_with("pcapng") || name.starts_with("sections")
@@ -256,7 +256,7 @@ fn writers() -> Result<(), Failed> {
     all_of(folder, 24)
 }
 
-/// Captures of various tools from a device, in a namespace without other traffic.
+/// Compares captures made with various tools on a device, in a namespace without other traffic.
 fn captured() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();

@@ -1,4 +1,4 @@
-//! Compares the decoded values of samples and GOOSE messages.
+//! Compares the decoded values of samples and GOOSE messages with tshark's.
 
 use latpath_protocols::goose;
 use latpath_protocols::protocol::FrameLink;
@@ -8,10 +8,10 @@ use latpath_testkit::Failed;
 use std::path::Path;
 use std::process::Command;
 
-/// Frames of each protocol.
+/// Number of frames per protocol.
 const FRAMES: u32 = 60;
 
-/// Numbers that look random.
+/// A reproducible pseudorandom number.
 fn number(n: u32) -> u32 {
     n.wrapping_mul(0x9e37_79b9).rotate_left(13).wrapping_mul(0x85eb_ca6b)
 }
@@ -30,7 +30,7 @@ fn samples(n: u32) -> Vec<u8> {
 fn message(n: u32) -> Vec<u8> {
     let boolean = |k: u32| [0x83, 1, (number(n + k) % 3) as u8];
     let mut all_data = boolean(1).to_vec();
-    // A structure of a bit string and a BOOLEAN, an INTEGER, and a BOOLEAN.
+    // After the first BOOLEAN: a structure of a bit string and a BOOLEAN, then an INTEGER, then a BOOLEAN.
     all_data.extend([0xa2, 8, 0x84, 3, 3, 0, 0]);
     all_data.extend(boolean(2));
     all_data.extend([0x85, 2, (n >> 8) as u8 & 0x7f, n as u8]);
@@ -39,7 +39,7 @@ fn message(n: u32) -> Vec<u8> {
     frame.build(&FrameLink::default()).expect("a valid frame")
 }
 
-/// These fields of each packet as tshark shows them, those of one packet separated by commas.
+/// The values of this field as printed by tshark, one line per packet; several in one packet are separated by commas.
 fn by_tshark(file: &Path, field: &str) -> Result<Vec<String>, Failed> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-o", "sv.decode_data_as_phsmeas:TRUE", "-T", "fields", "-e", field, "-r"]).arg(file);
@@ -91,7 +91,7 @@ pub fn compare() -> Result<(), Failed> {
     };
     let own: Vec<String> = frames.iter().map(booleans).collect();
     let its = by_tshark(&path, "goose.boolean")?;
-    // Versions of tshark write a BOOLEAN as True or as 1.
+    // Depending on its version, tshark prints a BOOLEAN as True or as 1.
     let its = its.iter().map(|text| text.replace('1', "True").replace('0', "False")).collect();
     latpath_testkit::equal("values of messages", own, its)
 }

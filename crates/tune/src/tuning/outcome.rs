@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 /// How a plan is applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyOptions {
-    /// Continues after a step that disturbs, and after one that fails.
+    /// Whether to continue after a step that fails or disturbs traffic.
     pub force: bool,
-    /// Leaves the change unconfirmed: it is undone when this process ends, unless another process joins it
+    /// Whether to leave the change unconfirmed: it is undone when this process ends, unless another process joins it
     /// ([`crate::Tuning::guard`]) or it is confirmed.
     pub unconfirmed: bool,
 }
@@ -19,11 +19,11 @@ pub struct ApplyOptions {
 /// Progress of an apply.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// The traffic before the first step is being measured.
+    /// The traffic is being measured before the first step.
     Baseline,
     /// A step was performed.
     Step(&'a AppliedStep),
-    /// Steps have reset settings; a further round sets them.
+    /// Steps have reset this many values, which another round sets again.
     Again(usize),
     /// The change is being reverted.
     Reverting(&'a Stopped),
@@ -34,13 +34,13 @@ pub enum Progress<'a> {
 pub struct AppliedStep {
     /// The step.
     pub step: Planned,
-    /// Its effect on the traffic; null if nothing was watched.
+    /// Its effect on the traffic; null if traffic was not watched.
     pub effect: Option<Effect>,
-    /// Why the step, or some of its places, did not get the value; null if all did.
+    /// Why the value was not set at some or all of the step's places; null if it was set at all.
     pub failed: Option<String>,
 }
 
-/// Cause of the early end of an apply.
+/// Why an apply ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCause {
@@ -52,12 +52,12 @@ pub enum StopCause {
     User,
 }
 
-/// Why an apply ended early.
+/// Where and why an apply ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stopped {
     /// The cause.
     pub cause: StopCause,
-    /// The step, as `SETTING of PLACE`.
+    /// The step, as `SETTING of PLACES`.
     pub step: String,
     /// The reason.
     pub why: String,
@@ -68,13 +68,13 @@ pub struct Stopped {
 pub struct Applied {
     /// The profile's name.
     pub profile: String,
-    /// Subject of the journal's entry.
+    /// Subject of the journal entry.
     pub subject: String,
     /// The steps that were performed, in order.
     pub steps: Vec<AppliedStep>,
-    /// Why the apply ended early; null if all steps were performed.
+    /// Where and why the apply ended early; null if all steps were performed.
     pub stopped: Option<Stopped>,
-    /// Changes that were reverted, if the apply ended early.
+    /// Changes that were reverted because the apply ended early.
     pub reverted: Vec<String>,
     /// Changes that could not be reverted.
     pub not_reverted: Vec<String>,
@@ -82,12 +82,12 @@ pub struct Applied {
     pub unconfirmed: bool,
 }
 
-/// A profile that is applied.
+/// An applied profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tuned {
     /// The profile's name.
     pub profile: String,
-    /// Subject of the journal's entry.
+    /// Subject of the journal entry.
     pub subject: String,
     /// Number of changes in the journal.
     pub changes: usize,
@@ -100,13 +100,13 @@ pub struct Tuned {
 pub struct Drift {
     /// The profile's name.
     pub profile: String,
-    /// Subject of the journal's entry; null if the profile is not applied.
+    /// Subject of the journal entry; null if the profile is not applied.
     pub subject: Option<String>,
     /// Settings whose value differs from the profile's.
     pub drifted: Vec<Planned>,
-    /// Settings that need a start of the machine or of a virtual machine.
+    /// Settings that need a restart of the machine or of a virtual machine.
     pub later: Vec<Later>,
-    /// Number of settings with the profile's value.
+    /// Number of settings that have the profile's value.
     pub met: usize,
 }
 
@@ -128,7 +128,7 @@ pub enum TuneError {
         /// The profile's name.
         profile: String,
     },
-    /// Another process applies the profile, or its change is not confirmed.
+    /// Another process is applying the profile, or its change is unconfirmed.
     #[error(
         "{subject}: another latpath applies it, or it waits to be confirmed (latpath tune confirm, latpath tune undo)"
     )]
@@ -141,10 +141,10 @@ pub enum TuneError {
     NotApplied {
         /// The subject.
         subject: String,
-        /// The applied profiles.
+        /// Subjects of the applied profiles.
         applied: Vec<String>,
     },
-    /// Nothing waits to be confirmed.
+    /// No change waits to be confirmed.
     #[error("{subject}: no change waits to be confirmed: it was confirmed, undone, or its time is over")]
     NotPending {
         /// The subject.
@@ -171,13 +171,13 @@ fn others(applied: &[String]) -> String {
 }
 
 impl Drift {
-    /// The difference between a profile and a machine, from a plan.
+    /// Derives the differences between a profile and a machine from a plan.
     pub fn of(plan: Plan) -> Self {
         let Plan { profile, steps, later, met, .. } = plan;
         Self { profile, subject: None, drifted: steps, later, met: met.len() }
     }
 
-    /// Whether the machine matches the profile in all settings that latpath writes.
+    /// Whether all settings that latpath writes match the profile.
     pub fn is_none(&self) -> bool {
         self.drifted.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A machine in a folder with the settings of a new installation, and snapshots of it.
+//! A machine in a folder with the settings of a fresh installation, and snapshots of it.
 
 use latpath_testkit::machine_folder::MachineFolder;
 use latpath_tune::{Machine, Variables};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub const VHOST: u32 = 5610;
 pub const VCPUS: [u32; 2] = [6154, 6155];
 
-/// A guest with two vCPUs, a main loop and a vhost worker on all CPUs.
+/// A guest with two vCPUs, a main loop and a vhost worker, all allowed on all CPUs.
 pub fn guest() -> Vm {
     let thread = |tid, role, vcpu| Thread {
         tid,
@@ -39,7 +39,7 @@ pub fn guest() -> Vm {
     }
 }
 
-/// Lays a machine out in a folder: four CPUs, none of them isolated, a NIC and the guest.
+/// Creates a machine in a folder: four CPUs, none isolated, a NIC and the guest.
 pub fn lay_out(folder: &Path) -> Machine {
     let machine = MachineFolder::lay_out(folder);
     for (path, text) in [
@@ -82,7 +82,7 @@ pub fn lay_out(folder: &Path) -> Machine {
     Machine::below(folder, vec![guest()])
 }
 
-/// CPUs 2 and 3 isolated, eth0 served by CPU 1.
+/// CPUs 2 and 3 are isolated, and CPU 1 serves eth0.
 pub fn variables() -> Variables {
     Variables {
         isolated: "2-3".parse().ok(),
@@ -92,7 +92,7 @@ pub fn variables() -> Variables {
     }
 }
 
-/// All files of a folder with their texts, and links with their targets.
+/// All files in a folder with their contents, and links with their targets.
 pub fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -108,7 +108,7 @@ pub fn snapshot(folder: &Path) -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// Files that differ, with both texts.
+/// Files that differ, with their contents before and after.
 pub fn differences(before: &BTreeMap<PathBuf, String>, after: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let paths: std::collections::BTreeSet<&PathBuf> = before.keys().chain(after.keys()).collect();
     let differ = paths.into_iter().filter(|path| before.get(*path) != after.get(*path));

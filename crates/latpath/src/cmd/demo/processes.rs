@@ -107,7 +107,7 @@ impl DemoProcesses {
         Ok(processes)
     }
 
-    /// Waits until the run can be opened and the application listens: they would miss earlier frames.
+    /// Waits until the run can be opened and the application listens, so that neither misses a frame.
     fn wait_until_ready(
         &mut self,
         scenario: &Scenario,
@@ -199,7 +199,7 @@ impl DemoProcesses {
         Ok(())
     }
 
-    /// Ends the publishing and the recording when the other processes cannot continue: the recording so far is kept.
+    /// Ends the publisher and the recorder when the other processes cannot continue: the recording so far is kept.
     pub fn keep_recording(mut self) -> Result<()> {
         self.stop_publishing()?;
         self.recorder.end().map(drop)
@@ -255,7 +255,7 @@ impl DemoCommand {
         let (stdout, stderr) = (folder.join(format!("{name}.out")), folder.join(format!("{name}.err")));
         let create = |path: &Path| File::create(path).with_context(|| format!("write {}", path.display()));
         command.stdin(Stdio::null()).stdout(create(&stdout)?).stderr(create(&stderr)?);
-        // If the demo dies, a recorder ends as by Ctrl-C and completes its run.
+        // If the demo dies, a recorder ends as with Ctrl-C and completes its run.
         let running = space.start(command, Signal::SIGTERM)?;
         Ok(Self { name, running, stdout, stderr })
     }

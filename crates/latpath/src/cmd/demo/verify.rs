@@ -136,7 +136,7 @@ impl Evidence {
             ));
             (VETH, (APPLICATION, format!("host/nic-rx@{APPLICATION}")), format!("host/app-read@{RELAY}"))
         };
-        // Lost packets: last seen at this point.
+        // Compares a kernel counter of drops with the lost packets that were last seen at this point.
         let lost = |what, by: String, kernel, point: String| {
             let latpath = self.seen.contains_key(&point).then(|| self.last.get(&point).copied().unwrap_or(0));
             Check::new(what, by, kernel, format!("last seen at {point}"), latpath)

@@ -19,7 +19,7 @@ pub fn is_missing(caps: &Caps, needed: &[String]) -> bool {
     needed.iter().any(|need| caps.works(need) == Some(Works::No))
 }
 
-/// The text of the commands.
+/// The section about the commands, as text.
 pub fn text(caps: &Caps) -> String {
     let style = style();
     let mark = style.letters.ellipsis();

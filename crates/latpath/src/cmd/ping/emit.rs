@@ -83,7 +83,7 @@ pub struct Args {
     /// Fail if no answer arrives for this time
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::cmd::values::time)]
     timeout: Duration,
-    /// Do not start the flight recorder; this machine's activity around a breach is then unknown, and recording delays
+    /// Do not start the flight recorder; this machine's activity around a breach is then unknown, but recording delays
     /// no wake-up
     #[arg(long, requires = "threshold")]
     no_flight: bool,
@@ -229,7 +229,7 @@ fn measure(mut args: Args) -> Result<Outcome> {
     Ok(if breached { Outcome::LimitBroken } else { outcome })
 }
 
-/// Text of the mark at a breach.
+/// What to do at a breach; `None` for what is not requested.
 #[derive(Clone, Copy, Default)]
 struct Reactions<'a> {
     freeze: Option<&'a BreachTrace>,

@@ -15,11 +15,11 @@ use std::time::Duration;
 pub(crate) const EVENTS: &str =
     "sched:sched_switch,sched:sched_wakeup,irq:*,net:netif_receive_skb,net:net_dev_start_xmit,napi:napi_poll";
 
-/// Flags of breaches, and of the trace.
+/// Flags for breaches, and for the trace.
 #[derive(ClapArgs, Debug)]
 pub struct Freeze {
-    /// Packets are late above this time: a longer round trip (reflect: a longer time from T2 app to T3 app) is a breach
-    /// and ends the run with exit code 3
+    /// Packets are late if they take longer than this: a longer round trip (reflect: a longer time from T2 app to T3
+    /// app) is a breach and ends the run with exit code 3
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     pub threshold: Option<Duration>,
     /// Continue after a breach; the exit code is still 3
@@ -27,22 +27,22 @@ pub struct Freeze {
     pub keep_going: bool,
     #[command(flatten)]
     on_spike: OnSpike,
-    /// Also record the kernel's events in this tracefs instance: a breach writes a mark, takes a snapshot, stops the
-    /// trace and saves it. An existing instance is used as it is; otherwise latpath creates one and removes it at the
-    /// end
+    /// Also record the kernel's events in this tracefs instance. On a breach, latpath writes a mark, takes a snapshot,
+    /// stops the trace and saves it. An existing instance is used as is; otherwise latpath creates one and removes it
+    /// at the end
     #[arg(long = "trace-instance", value_name = "NAME")]
     trace: Option<String>,
-    /// Events to record, as sched:sched_switch or irq:* [default: sched_switch, sched_wakeup, irq, napi_poll, and
+    /// Events to record, e.g. sched:sched_switch or irq:* [default: sched_switch, sched_wakeup, irq, napi_poll, and
     /// packets in and out; in your own instance: the enabled ones]
     #[arg(long, value_name = "EVENTS", value_delimiter = ',', requires = "trace")]
     trace_events: Vec<String>,
-    /// Tracer to use, as function or function_graph
+    /// Tracer to use, e.g. function or function_graph
     #[arg(long, value_name = "TRACER", requires = "trace")]
     tracer: Option<String>,
     /// Memory for events, KiB for each CPU
     #[arg(long, value_name = "KIB", requires = "trace")]
     trace_buffer: Option<u64>,
-    /// Only events of these CPUs, as 0-3,8
+    /// Only events of these CPUs, e.g. 0-3,8
     #[arg(long, value_name = "LIST", requires = "trace")]
     trace_cpus: Option<Cpus>,
     /// Take no snapshot
@@ -57,8 +57,8 @@ pub struct Freeze {
 }
 
 impl Freeze {
-    /// Starts the thread that runs the user's command for breaches, if there is one; off the CPU of the measuring
-    /// thread.
+    /// Starts the thread that runs the user's command for breaches, if there is one, on other CPUs than the measuring
+    /// thread's.
     pub fn command(&self, measuring: Option<usize>) -> Result<Option<SpikeCommand>> {
         if self.on_spike.is_requested() && self.threshold.is_none() {
             return Err(Usage("--on-spike needs --threshold".into()).into());

@@ -51,7 +51,7 @@ pub struct Link {
     /// Poll for messages without sleeping: fastest, and occupies a whole CPU
     #[arg(long)]
     pub spin: bool,
-    /// Let the kernel poll the NIC this long in each wait (SO_BUSY_POLL), as 50us
+    /// Let the kernel poll the NIC this long in each wait (SO_BUSY_POLL), e.g. 50us
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     busy_poll: Option<Duration>,
     /// Keep the NIC's interrupts off while polling (SO_PREFER_BUSY_POLL)
@@ -66,7 +66,7 @@ pub struct Link {
     /// Pass frames directly to the driver, without the queueing discipline (Ethernet)
     #[arg(long)]
     pub bypass_qdisc: bool,
-    /// Bypass the kernel's network stack by AF_XDP (Ethernet); one emitter or reflector per device
+    /// Bypass the kernel's network stack with AF_XDP (Ethernet); one emitter or reflector per device
     #[arg(long)]
     pub xdp: bool,
     /// Where the XDP program runs [default: in the driver, if it supports XDP]
@@ -208,7 +208,7 @@ impl Link {
     }
 }
 
-/// The watch of a NIC's clock.
+/// Watches a NIC's clock.
 struct NicWatch {
     phc: Phc,
     watch: PhcWatch,

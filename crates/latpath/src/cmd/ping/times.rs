@@ -16,7 +16,7 @@ const LISTED: usize = 100;
 /// Flags of a histogram with buckets of equal width.
 #[derive(ClapArgs, Debug)]
 pub struct Drawn {
-    /// Draw the times as a histogram, with buckets of this width, as 1us: round trips, or a reflector's own times
+    /// Draw the times as a histogram, with buckets of this width, e.g. 1us: round trips, or a reflector's own times
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     pub bucket: Option<Duration>,
     /// End of the histogram; longer times are listed one by one
@@ -40,17 +40,17 @@ impl Drawn {
     }
 }
 
-/// The table's lines in full width: a session's result is not fitted to the terminal.
+/// The table's lines at full width: a session's result is not fitted to the terminal.
 pub fn table_lines(table: &Table) -> Vec<String> {
     table.lines(0, usize::MAX, '…')
 }
 
-/// A time in a table; `None` is a percentile beyond which less than one of the times would be.
+/// A time in a table; `None` is a percentile for which there are too few times.
 pub fn cell(time: Option<Ns>) -> String {
     time.map_or("-".into(), duration)
 }
 
-/// A table of named times, with `names_probes` also the probes with the extreme ones.
+/// A table of named times; with `names_probes`, also the probes with the extreme times.
 pub fn table(rows: &[(&str, &SequencedFigures)], names_probes: bool) -> Vec<String> {
     let names = Percentile::ALL.into_iter().map(|p| p.name);
     let mut table = Table::new(&["<", "min", "mean"].into_iter().chain(names).chain(["max"]).collect::<Vec<_>>());

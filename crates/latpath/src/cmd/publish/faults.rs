@@ -5,7 +5,7 @@ use crate::cmd::values::{some_time, whole};
 use latpath_stats::units::duration;
 use latpath_traffic::Faults;
 
-/// Default duration of a fault, ns, unless it would be over half of the time between two.
+/// Default duration of a fault, ns, unless it would exceed half of the time between two faults.
 const LASTS: i64 = 100_000_000;
 
 /// Parses `TIME[,for=TIME][,times=N]`.

@@ -25,9 +25,9 @@ use std::time::Duration;
 const CYCLES: std::ops::RangeInclusive<Ns> = 10_000..=60_000_000_000;
 /// Maximum time before its send time at which a frame is handed over, ns.
 const MOST_ADVANCE: Ns = 1_000_000_000;
-/// The same with a queueing discipline that holds the frame, if the user names none, ns.
+/// Default of this time with a queueing discipline that holds the frame, ns.
 const ADVANCE: Ns = 500_000;
-/// Maximum streams of a schedule.
+/// Maximum number of streams in a schedule.
 const MOST_STREAMS: usize = 256;
 /// Maximum size of a schedule's file, bytes.
 const FILE: u64 = 1 << 20;
@@ -65,7 +65,7 @@ fn base_time(text: &str) -> Result<Ns, String> {
     read.ok_or_else(|| format!("write the ns since the clock's epoch, 0 to {}", Ns::MAX / 2))
 }
 
-/// A time of a file.
+/// A time in a schedule's file.
 #[derive(Clone, Copy, Default)]
 struct Time(Duration);
 
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// A value of a file that is written as text.
+/// A value that is a string in a schedule's file.
 struct Text<T>(T);
 
 impl<'de, T: std::str::FromStr<Err = String>> Deserialize<'de> for Text<T> {
@@ -123,7 +123,7 @@ pub(super) struct Plan {
     what: SentStream,
 }
 
-/// The schedule of the flags; `None` if they name none.
+/// The plan that the flags request; `None` if they request no schedule.
 pub(super) fn plan(args: &super::Args) -> Result<Option<Plan>> {
     let of = &args.schedule;
     let (schedule, streams) = match (&of.schedule, of.cycle) {
@@ -246,8 +246,7 @@ pub(super) struct Prepared {
 }
 
 impl Plan {
-    /// Opens the sockets.
-    /// `nic_times`: requests the NIC's times of sent frames.
+    /// Opens the sockets. `nic_times`: requests the NIC's timestamps of sent frames.
     pub(super) fn open(self, interface: &str, bypass_qdisc: bool, nic_times: bool) -> Result<Prepared> {
         let talker = Talker::open(interface, self.schedule, self.streams.clone(), bypass_qdisc, nic_times)?;
         Ok(Prepared { talker, plan: self })

@@ -9,10 +9,10 @@ use std::time::Duration;
 /// Maximum time for which a capture waits for packets in flight; after that they count as lost. Nothing else waits for
 /// the capture.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-/// [`MAX_WAIT`] if the recording ends with the capture.
+/// The same if the recording ends with the capture.
 const SHORT_WAIT: Duration = Duration::from_millis(300);
 
-/// Flags of spikes.
+/// Flags for spikes.
 #[derive(ClapArgs, Debug)]
 pub struct Args {
     /// Keep the N worst spikes: the time around late packets, on all machines
@@ -24,9 +24,9 @@ pub struct Args {
     /// Stop at the first spike
     #[arg(long = "stop-on-spike", conflicts_with = "no_flight")]
     pub stop: bool,
-    /// Also record the kernel's events in this tracefs instance: the first spike writes a mark, takes a snapshot and
-    /// stops the trace, which is saved as RUN/trace.txt. An existing instance is used as it is; otherwise latpath
-    /// creates one and removes it at the end
+    /// Also record the kernel's events in this tracefs instance. On the first spike, latpath writes a mark, takes a
+    /// snapshot and stops the trace, which is saved as RUN/trace.txt. An existing instance is used as is; otherwise
+    /// latpath creates one and removes it at the end
     #[arg(long, value_name = "NAME", conflicts_with = "no_flight")]
     pub trace_instance: Option<String>,
 }
@@ -46,7 +46,7 @@ impl Args {
     }
 }
 
-/// `17 late packets, 3 spikes kept`; `None` without late packets.
+/// Formats the counts, e.g. `17 late packets, 3 spikes kept`; `None` without late packets.
 pub fn described(record: &SpikesRecord) -> Option<String> {
     let late: u64 = record.late.iter().sum();
     let s = |n: u64| if n == 1 { "" } else { "s" };

@@ -56,10 +56,10 @@ pub struct Isolation {
 /// Streams, loads and lengths of a built-in plan.
 #[derive(ClapArgs)]
 struct Measured {
-    /// The stream into the guest, as svid:MU01
+    /// The stream into the guest, e.g. svid:MU01
     #[arg(long, value_name = "STREAM")]
     into: String,
-    /// The device, as eth0 or eth0%NAMESPACE, on which latpath sends the stream into the guest [default: another
+    /// The device, e.g. eth0 or eth0%NAMESPACE, on which latpath sends the stream into the guest [default: another
     /// program sends it]
     #[arg(long, value_name = "IF")]
     publish_on: Option<String>,
@@ -82,12 +82,12 @@ struct Measured {
     /// Add a load, as NAME=COMMAND: a shell command that runs until it is stopped; can be repeated
     #[arg(long = "load", value_name = "NAME=COMMAND", value_parser = named)]
     loads: Vec<(String, String)>,
-    /// Also watch this guest, as guest0=ssh:root@guest or guest0=vsock:CID:PORT; an agent runs there; relay@b=ADDRESS
+    /// Also watch this guest, where an agent runs, e.g. guest0=ssh:root@guest or guest0=vsock:CID:PORT; relay@b=ADDRESS
     /// for a guest that runs on machine b instead of this one; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS")]
     machines: Vec<NamedMachine>,
-    /// Measure once this shell command succeeds, for a guest without an agent that has to boot, as "ping -c 1 -W 1
-    /// 10.0.0.2": it is repeated until then
+    /// Start to measure when this shell command succeeds, e.g. "ping -c 1 -W 1 10.0.0.2"; it is repeated until then;
+    /// for a guest without an agent that has to boot
     #[arg(long, value_name = "COMMAND")]
     ready: Option<String>,
     /// Trials of each cell
@@ -99,7 +99,7 @@ struct Measured {
     /// Record each trial for this time
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     record_for: Duration,
-    /// Packets are late above this time, as 200us
+    /// Packets are late if they take longer than this, e.g. 200us
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = some_time)]
     threshold: Duration,
     /// Do not start the flight recorder; the causes of late packets are then unknown
@@ -115,12 +115,12 @@ fn named(text: &str) -> Result<(String, String), String> {
     parts.map(|(name, value)| (name.into(), value.into())).ok_or_else(|| "write NAME=COMMAND".into())
 }
 
-/// A rate, as `latpath publish` takes it.
+/// Checks a rate, in the form that `latpath publish` accepts.
 fn pace(text: &str) -> Result<String, String> {
     text.parse::<Pace>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// A text in a TOML file: JSON's strings are TOML's basic strings.
+/// A string in a TOML file: JSON's strings are TOML's basic strings.
 fn text(value: &str) -> String {
     Value::from(value).to_string()
 }

@@ -61,8 +61,8 @@ pub fn keep(folder: &Directory, one: &Configuration) -> Result<()> {
     write("json", &(serde_json::to_string(one)? + "\n"))
 }
 
-/// Draws differential flame graphs of the first configuration and each other one, in both directions: a call chain has
-/// no width on a side that does not have it.
+/// Draws differential flame graphs of the first configuration and each other one, in both directions, because a call
+/// chain has no width on a side that lacks it.
 pub fn draw_differences(folder: &Directory, all: &[Configuration]) -> Result<()> {
     let profiles = all.iter().filter_map(|one| Some((&one.name, one.profile().filter(|p| !p.stacks.is_empty())?)));
     let profiles: Vec<_> = profiles.collect();

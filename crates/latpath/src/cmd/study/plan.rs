@@ -39,7 +39,7 @@ pub struct Run {
 /// Where a study is kept, and how it is made and shown.
 #[derive(ClapArgs)]
 pub struct Target {
-    /// Keep the trials in this directory; a study in it continues
+    /// Keep the trials in this directory; an existing study there is continued
     #[arg(short, long, value_name = "STUDY")]
     output: PathBuf,
     /// Repeat failed trials
@@ -83,7 +83,7 @@ pub struct Report {
 #[derive(ClapArgs)]
 pub struct Example {}
 
-/// What a study starts of latpath itself.
+/// Arguments of a latpath process that a study starts.
 #[derive(ClapArgs)]
 pub struct Child {
     request: String,
@@ -115,7 +115,7 @@ pub fn make(plan: Plan, current: PathBuf, target: &Target, command: &str) -> Res
         return Ok(Outcome::Done);
     }
     let finish = study.run(&stop, target.repeat_failed, &mut |progress| show(&progress, target.quiet))?;
-    // The table is read as by any other reader.
+    // Releases the study: the table reads it like any other reader.
     drop(study);
     if let Finish::Stopped { left } = finish {
         let (left, study) = (number_of(left as u64, "trial"), quoted(&target.output));
@@ -145,7 +145,7 @@ fn write_documents(args: &Report) -> Result<()> {
     }
     if let Some(file) = &args.asciidoc {
         let stem = file.file_stem().map_or_else(|| "study".into(), |stem| stem.to_string_lossy().into_owned());
-        // A file's name is part of a macro in the document.
+        // AsciiDoc image macros contain the file name, so characters that are special in a macro are replaced.
         let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
         let stem: String = stem.chars().map(plain).collect();
         let (text, pictures) = study_table_asciidoc(&table, &series, &stem);

@@ -28,11 +28,11 @@ use std::rc::Rc;
   latpath study vhost --measure vhost=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
   latpath study vhost -o STUDY --html study.html")]
 pub struct Args {
-    /// Measure this VM as this configuration, as vhost=relay1; can be repeated, for one measurement after the other
+    /// Measure this VM as this configuration, e.g. vhost=relay1; can be repeated, for one measurement after the other
     #[arg(long = "measure", value_name = "CONFIGURATION=VM", value_parser = configured)]
     vms: Vec<(String, String)>,
-    /// Also watch this guest, as relay1=ssh:root@relay1 or relay1=vsock:CID:PORT: the VM's name, and the address of the
-    /// agent in it; can be repeated
+    /// Also watch this guest, e.g. relay1=ssh:root@relay1 or relay1=vsock:CID:PORT: the VM's name, and the address of
+    /// the agent in it; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = crate::cmd::following::machine)]
     machines: Vec<(String, Address)>,
     /// Also create the VMs: one without and one with vhost, in the lab (docs/lab.md)

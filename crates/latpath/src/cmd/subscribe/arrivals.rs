@@ -25,13 +25,13 @@ const LISTENER: &str = "listener";
 /// Arrivals of frames with a send time.
 #[derive(ClapArgs)]
 pub(super) struct ArrivalArgs {
-    /// Where frames have their send time: publish (what publish --cycle sends), or OFFSET:FORMAT as 42:ns-be64
+    /// Where frames contain their send time: publish (what publish --cycle sends), or OFFSET:FORMAT, e.g. 42:ns-be64
     #[arg(long, value_name = "PLACE")]
     send_time: Option<SendTime>,
     /// Clock of the send times: tai, realtime or monotonic
     #[arg(long, value_name = "CLOCK", default_value_t = SendClock::Tai)]
     clock: SendClock,
-    /// Maximum error of the receiver's clock against the sender's, as 1us; 0s on one machine [default: not known]
+    /// Maximum error of the receiver's clock against the sender's, e.g. 1us; 0s on one machine [default: not known]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "send_time")]
     clock_error: Option<Duration>,
     /// Length of a cycle of the sender: shows which frames are in their slot, early, or late by how many cycles

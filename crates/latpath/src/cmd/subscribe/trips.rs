@@ -10,7 +10,7 @@ use latpath_traffic::{Responder, Responses};
 use latpath_wire::{Listen, PacketSocket};
 use std::time::Duration;
 
-/// What is sent because of what is received.
+/// Flags for answers to received events.
 #[derive(ClapArgs)]
 pub(super) struct TripArgs {
     /// Answer each event of a received stream with a GOOSE message, like the trip of a relay:

@@ -1,4 +1,4 @@
-//! Settings that explain's advice on a run names.
+//! The settings that the advice of `latpath explain` on a run names.
 
 use super::super::quoted;
 use anyhow::{bail, Result};

@@ -114,7 +114,7 @@ fn make(args: &Apply, machine: &Machine, plan: &Plan, watch: &mut dyn Watch, sto
     Ok(applied)
 }
 
-/// An apply without a change.
+/// The result of an apply that changes nothing.
 fn nothing(plan: &Plan) -> Applied {
     Applied {
         profile: plan.profile.clone(),

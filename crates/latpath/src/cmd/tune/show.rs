@@ -146,7 +146,7 @@ fn reasons(plan: &Plan) -> String {
     text
 }
 
-/// `workqueue-cpus: ff -> 03, CPU stall; max 41 us (before 38 us), 0 lost, 0 late`
+/// A line about a step, e.g. `workqueue-cpus: ff -> 03, CPU stall; max 41 us (before 38 us), 0 lost, 0 late`.
 pub(super) fn step(done: &AppliedStep) -> String {
     let AppliedStep { step, effect, failed } = done;
     let from = step.from().into_iter().map(value).collect::<Vec<_>>().join(" or ");

@@ -25,20 +25,22 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What is watched while settings change.
 #[derive(ClapArgs, Debug)]
 pub struct Watching {
-    /// Stream to follow, as svid:MU01; a step after which one of its packets is lost or late is reverted; can be
+    /// Stream to follow, e.g. svid:MU01; a step after which one of its packets is lost or late is reverted; can be
     /// repeated
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// Change settings without watching a stream
     #[arg(long, conflicts_with = "streams")]
     no_watch: bool,
-    /// Also watch this machine, as guest0=ssh:root@guest; an agent runs there; can be repeated
+    /// Also watch this machine, where an agent runs, e.g. guest0=ssh:root@guest; can be repeated
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine, requires = "streams")]
     machines: Vec<(String, Address)>,
-    /// Only use points that match this pattern, as host/nic-rx@eth0; can be repeated [default: all that see the stream]
+    /// Only use points that match this pattern, e.g. host/nic-rx@eth0; can be repeated [default: all that see the
+    /// stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',', requires = "streams")]
     points: Vec<String>,
-    /// Packets are late above this time [default: 3 times the p99.9 before the first step, or twice the maximum]
+    /// Packets are late if they take longer than this [default: 3 times the p99.9 before the first step, or twice the
+    /// maximum]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "streams")]
     threshold: Option<Duration>,
     /// Time for which the stream is measured before the first step
@@ -102,7 +104,7 @@ pub struct LiveWatch {
 }
 
 impl LiveWatch {
-    /// Follows the streams for a time; less if the user stops it.
+    /// Follows the streams for this time, or until the user stops it.
     fn follow(&mut self, time: Duration) -> Result<(), String> {
         let end = Instant::now() + time;
         while Instant::now() < end && !self.stop.load(Ordering::Relaxed) {

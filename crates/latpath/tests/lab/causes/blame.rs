@@ -11,11 +11,11 @@ pub const GUEST: &str = "guest0";
 pub struct Blame {
     /// Name of the fault, for messages.
     pub fault: &'static str,
-    /// One of these causes …
+    /// The expected causes; any of them is right.
     pub causes: Causes,
-    /// … on this machine …
+    /// Machine of the expected cause.
     pub machine: &'static str,
-    /// … by an actor whose name starts with one of these. For a cause without a culprit, this is the delayed actor.
+    /// Prefixes of the culprit's name; for a cause without a culprit, of the delayed actor's name.
     pub who: &'static [&'static str],
 }
 
@@ -23,7 +23,7 @@ pub struct Blame {
 #[derive(Clone, Copy, Debug)]
 pub enum Causes {
     These(&'static [Cause]),
-    /// All causes that such a rival can produce, according to the table of causes.
+    /// All causes that this kind of rival can produce, according to the table of causes.
     Of(Rival),
 }
 
@@ -55,14 +55,15 @@ pub const BURST: Blame = of("burst", Causes::These(&[Cause::QueuedBehind]), HOST
 pub const GATE: Blame = of("gate", Causes::These(&[Cause::QdiscHeld]), HOST, ANYONE);
 pub const STOP: Blame = of("stop", Causes::These(&[Cause::Stopped]), HOST, ANYONE);
 pub const HALT: Blame = of("halt", Causes::These(&[Cause::VcpuHalted]), HOST, ANYONE);
-/// The runtime that the kernel reserves for ordinary threads: real-time throttling, or a wait behind such a thread.
+/// CPU time that the kernel reserves for ordinary threads: it appears as real-time throttling, or as a wait for an
+/// ordinary thread.
 pub const FAIR_SERVER: Blame =
     of("fair server", Causes::These(&[Cause::WaitingForCpu, Cause::VcpuPreempted, Cause::Throttled]), HOST, ANYONE);
 pub const THROTTLE: Blame = of("throttle", Causes::These(&[Cause::Throttled]), HOST, ANYONE);
 /// The application itself, in any of its activities.
 pub const OWN: Blame = of("own work", Causes::These(&[Cause::Work]), HOST, &["relay"]);
 pub const FAULTS: Blame = of("page faults", Causes::These(&[Cause::Work]), HOST, &["relay"]);
-/// Part of the time is a wait, also for the kernel thread that reclaims memory.
+/// Part of the time is spent waiting, partly for the kernel thread that reclaims memory.
 pub const RECLAIM: Blame = of("reclaim", Causes::These(&[Cause::Work, Cause::Blocked]), HOST, ANYONE);
 pub const SERVER: Blame = of("server", Causes::These(&[Cause::PollInterval]), HOST, &["server"]);
 pub const HOLDER: Blame = of("lock", Causes::These(&[Cause::Work]), HOST, &["holder"]);
@@ -86,7 +87,7 @@ impl Blame {
             return 0;
         }
         let named = |name: &str| self.who.iter().any(|who| name.starts_with(who));
-        // A wait that the thread chose itself ends with its own timer.
+        // A thread ends its poll interval itself, by its own timer; the actor is then the culprit.
         if held.by.is_empty() || held.cause == Cause::PollInterval {
             let actor = held.actor.as_ref().is_some_and(|a| named(&a.name));
             return if actor { held.excess_ns } else { 0 };
@@ -97,7 +98,7 @@ impl Blame {
         (i128::from(held.excess_ns) * i128::from(by) / i128::from(held.time_ns.max(1))) as Ns
     }
 
-    /// Whether the culprit is the first cause.
+    /// Whether the culprit accounts for most of the first cause.
     pub fn is_first(&self, attribution: &Attribution) -> bool {
         attribution.first().is_some_and(|held| self.hop(held) * 2 > held.excess_ns)
     }

@@ -82,7 +82,7 @@ impl FromStr for Injection {
     }
 }
 
-/// `KIND key=value …`
+/// The parsed arguments of a fault: `KIND key=value …`
 pub struct Words {
     kind: String,
     values: HashMap<String, String>,
@@ -233,7 +233,7 @@ fn run(words: &Words) -> io::Result<()> {
                 Ok(Done::Now)
             })
         }
-        // A cgroup v1.
+        // The freezer of cgroup v1.
         "freeze" => {
             let state = words.get::<PathBuf>("group")?.join("freezer.state");
             rounds.each(|busy| {
@@ -259,7 +259,7 @@ fn run(words: &Words) -> io::Result<()> {
             let _costly = storm::CostlyIrq::new(words.get("irq")?, words.time("cost")?)?;
             application::flood(words, &rounds)
         }
-        // Frames from one device to all devices behind another.
+        // Broadcasts frames from one device to all devices that they reach.
         "flood" => application::flood(words, &rounds),
         "burst" => {
             let (program, words): (PathBuf, String) = (words.get("program")?, words.get("words")?);

@@ -56,7 +56,7 @@ const GOES_ON: &str = "times=320 busy=15000 every=120000";
 const STILL_THERE: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The commands advised for the first cause of a recording: those of the fix that contains this word.
+/// Returns the commands advised for the first cause of a recording, from the fix that contains this word.
 pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Failed> {
     let output = latpath(&format!("explain {} --json", seen.run.display())).output()?;
     let explained: ExplanationDocument = serde_json::from_slice(&output.stdout)?;
@@ -67,7 +67,7 @@ pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Fa
     found.ok_or_else(|| format!("nothing with {word:?} is advised: {:?}", first.advice).into())
 }
 
-/// Runs the advised commands in this shell. One of several alternatives must succeed.
+/// Runs the advised commands in this shell until one succeeds: they are alternatives.
 pub fn follow(commands: &[String], shell: impl Fn() -> Command) -> Result<(), Failed> {
     let mut said = String::new();
     for command in commands {
@@ -81,7 +81,7 @@ pub fn follow(commands: &[String], shell: impl Fn() -> Command) -> Result<(), Fa
     Err(said.into())
 }
 
-/// Number of explained packets whose first cause is this one; with `cpu`, only those delayed on that CPU.
+/// Number of explained packets whose first cause is `blame`; with `cpu`, only those delayed on that CPU.
 pub fn held(seen: &Seen, blame: &Blame, cpu: Option<usize>) -> usize {
     let is_held = |late: &&Late| {
         let on = late.attribution.first().and_then(|share| share.cpus.first()).map(|(cpu, _)| *cpu as usize);
@@ -93,9 +93,9 @@ pub fn held(seen: &Seen, blame: &Blame, cpu: Option<usize>) -> usize {
 /// A fault, its expected cause and the expected advice.
 struct Case<'a> {
     blame: &'a Blame,
-    /// A word of one of the advised commands.
+    /// A string that occurs in the expected fix.
     word: &'a str,
-    /// Delays on other CPUs do not count.
+    /// CPU on which delays count; `None`: any.
     cpu: Option<usize>,
     /// The process that causes the fault, if any.
     goes_on: Option<Started>,
@@ -107,7 +107,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Judges while the fault continues, applies the fix, and judges again.
+/// Expects the fault to delay packets, applies the advised fix, and expects no more delays while the fault continues.
 fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
     let Case { blame, word, cpu, goes_on } = case;
     latpath_testkit::waits::fault_for(FAULT);
@@ -151,7 +151,7 @@ fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
     }
 }
 
-/// A fault in the hypervisor's namespace, while this application runs.
+/// Tests the fix of a fault in the hypervisor's namespace, while this application runs.
 fn beside(reader: &Reader, words: &str, blame: &Blame, word: &str) -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;
@@ -171,15 +171,15 @@ fn real_time() -> Result<(), Failed> {
     beside(&Reader::ORDINARY, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD, "chrt -f -p 1 ")
 }
 
-/// Other frames arrive through the stream's device, sent on the application's CPU; behind the bridge each costs its
-/// softirq time. When another CPU takes them over, the stream's packets wait there, which is a different cause.
+/// Other frames, sent on the application's CPU, arrive through the stream's device; behind the bridge, each costs
+/// softirq time. Once another CPU handles them, the stream's packets wait there, which is a different cause.
 fn steered() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     let (space, publisher) = (scenario.bench.path.hypervisor.clone(), scenario.bench.path.publisher.clone());
     for words in ["link add lpf0 type veth peer name lpf1", "link set lpf0 master br0 up", "link set lpf1 up"] {
         space.ip(words)?;
     }
-    // Broadcasts are forwarded there; the stream's packets are not.
+    // The bridge forwards broadcasts to lpf0, but not the stream's packets.
     let only = Command::new("bridge")
         .args(["-n", space.name(), "link", "set", "dev", "lpf0", "flood", "off", "mcast_flood", "off"])
         .output()?;
@@ -200,7 +200,7 @@ fn taken_off() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::GATE, "qdisc del "))
 }
 
-/// Work of 14 ms with a quota of 12 ms per 100 ms.
+/// Rounds of 14 ms of work, with a quota ([`LITTLE`]) of 12 ms per 100 ms.
 const SHORT_WORK: &str = "times=200 busy=14000 every=300000";
 const LITTLE: Duration = Duration::from_millis(12);
 
@@ -214,7 +214,7 @@ fn unlimited() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "cpu.max"))
 }
 
-/// An emulated guest needs more than a fraction of a CPU.
+/// The quota is 30 ms per 100 ms, less than an emulated guest needs.
 fn unlimited_qemu() -> Result<(), Failed> {
     let group = Group::new()?;
     let mut scenario = Scenario::lay(true)?;
@@ -260,7 +260,7 @@ fn real_time_group() -> Result<(), Failed> {
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "sched_rt_runtime_us=-1"))
 }
 
-/// The disk gives the application 128 KiB/s.
+/// A limit on block I/O lets the application read 128 KiB/s.
 fn io() -> Result<(), Failed> {
     let disk = fs::metadata(std::env::temp_dir())?.dev();
     let limit = format!("{}:{} 131072", libc::major(disk), libc::minor(disk));

@@ -58,7 +58,7 @@ fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[Point
     noted(cause, actor, by, points, None)
 }
 
-/// The same for a cause with a note.
+/// Like [`advice`], for a cause with a note.
 fn noted(
     cause: Cause,
     actor: Option<Actor>,
@@ -86,7 +86,7 @@ fn noted(
     advise(&held, Some(0), &known)
 }
 
-/// Commands of the advice that has this word in one of them.
+/// Commands of the first advice with a command that contains this word.
 fn commands(all: Vec<Advice>, word: &str) -> Result<Vec<String>, Failed> {
     let found = all.iter().find(|advice| advice.commands.iter().any(|c| c.contains(word)));
     Ok(found.ok_or_else(|| format!("no command with {word:?}: {all:?}"))?.commands.clone())
@@ -123,7 +123,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Threads of a process of which only two were seen.
+/// The advised command moves the two threads that were seen, and no other thread of the process.
 fn moved() -> Result<(), Failed> {
     const NAME: &str = "lp (x)+ .*y";
     let (sender, tids) = mpsc::channel();
@@ -191,7 +191,7 @@ fn lifted() -> Result<(), Failed> {
     if !shown.contains(&format!("{}: 50000", group.path().display())) {
         return Err(format!("the limit is not in {shown}").into());
     }
-    // The first alternative that fits the setup is enough.
+    // The commands are alternatives: exactly the one for this cgroup version succeeds.
     let mut commands = commands(all, "cpu.max")?;
     commands.retain(|line| line.starts_with("echo "));
     let done: Vec<bool> = commands.iter().map(|line| shell(line).is_ok()).collect();
@@ -248,7 +248,7 @@ fn shows_io() -> Result<(), Failed> {
     }
 }
 
-/// Raises the runtime, at most to the deadline.
+/// The advised command raises the runtime, at most to the deadline.
 fn runs_longer() -> Result<(), Failed> {
     let sleeper = Sleeper::new()?;
     let pid = sleeper.0.id();
@@ -267,7 +267,7 @@ fn runs_longer() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Names the namespace once by name and once by number.
+/// The advised commands find the device, whether its namespace is given by name, by number or not at all.
 fn taken_off() -> Result<(), Failed> {
     let bench = bench()?;
     let space = bench.application();

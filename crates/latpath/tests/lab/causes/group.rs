@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-/// A control group of this process with the `cpu` controller, and an empty one that always has a limit. Without the
-/// second, the kernel would patch its scheduler's code (a static key) when the first group gets a limit and the last
+/// A control group of this process with the `cpu` controller, and an empty group that always has a limit. Without the
+/// empty group, the kernel would patch its own code (a static key) when the first group gets a limit and when the last
 /// one loses it, and an emulated CPU fails on code that changes while it runs.
 pub struct Group {
     path: PathBuf,
@@ -46,7 +46,7 @@ impl Group {
 
 const NO_GROUPS: &str = "no control groups with the cpu controller";
 
-/// Whether [`Group`] can be created; returns the reason if not.
+/// Returns why [`Group`] cannot be created, if so.
 pub fn need_group() -> Option<String> {
     Group::new().err().map(|e| format!("needs a cpu control group: {e}"))
 }
@@ -64,11 +64,11 @@ impl Drop for Group {
     }
 }
 
-/// A cgroup v1 of another controller.
+/// A control group of another controller, in cgroup v1.
 pub struct OldGroup(PathBuf);
 
 impl OldGroup {
-    /// Creates the group, and writes these of its files.
+    /// Creates the group, and writes these files in it: pairs of name and content.
     pub fn new(controller: &str, files: &[(&str, String)]) -> io::Result<Self> {
         let group = Path::new("/sys/fs/cgroup").join(controller).join(format!("latpath-{}", std::process::id()));
         fs::create_dir(&group)?;
@@ -96,7 +96,7 @@ impl Drop for OldGroup {
     }
 }
 
-/// Whether [`OldGroup`] can be created with this file; returns the reason if not.
+/// Returns why [`OldGroup`] cannot be created with this file, if so.
 pub fn need_old_group(controller: &str, file: &str) -> Option<String> {
     let lack = || Some(format!("needs the {controller} controller of control groups of version 1, with {file}"));
     OldGroup::new(controller, &[]).ok().filter(|group| group.0.join(file).exists()).map_or_else(lack, |_| None)

@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// Longer than without a guest: an emulated guest always takes some ms for a packet.
+/// Number, duration and interval of the injections, the times in µs. Longer than without a guest, since an emulated
+/// guest takes some ms for every packet.
 const ROUNDS: &str = "times=40 busy=30000 every=150000";
 
 /// One guest shared by all tests; the last one drops it.
@@ -57,7 +58,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 pub enum Qemu {
     /// The main loop has a CPU of its own.
     MainAlone,
-    /// The same, with ordinary priority.
+    /// The main loop has a CPU of its own and ordinary priority; the vCPU is real-time.
     OrdinaryMainAlone,
     /// The vCPU has a CPU of its own.
     VcpuAlone,
@@ -79,7 +80,8 @@ pub fn prepare(scenario: &Scenario, kind: Qemu) -> Result<(), Failed> {
     }
 }
 
-/// Runs the scenario again on the same path.
+/// Runs the scenario with a fault, on the path of the previous test; returns the recording's contents and the
+/// injections.
 fn judge(
     scenario: &mut Scenario,
     kind: Qemu,
@@ -150,7 +152,7 @@ fn guest_storm(scenario: &mut Scenario) -> Result<(), Failed> {
 
 fn guest_sleeper(scenario: &mut Scenario) -> Result<(), Failed> {
     let wait = |_: &mut Scenario| {
-        // Duration of the faults.
+        // The application's stalls take this long in total.
         latpath_testkit::waits::fault_for(Duration::from_secs(6));
         Ok(Vec::new())
     };

@@ -48,7 +48,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Sets up the path, starts all processes, injects the fault, and judges.
+/// Sets up the path, starts all processes, injects the fault, and checks which cause latpath blames.
 fn judge(reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;
@@ -64,7 +64,8 @@ fn none() -> Result<(), Failed> {
     scenario.end()?.0.expect_no_fault()
 }
 
-/// The slowest packets of short recordings without a fault, while ordinary threads read directories on both CPUs.
+/// Expects no fault to be blamed for the slowest packets of short recordings, while ordinary threads read directories
+/// on both CPUs.
 fn twenty() -> Result<(), Failed> {
     const RECORDINGS: usize = 20;
     const SLOWEST: &str = "--capture-worst 200";
@@ -136,7 +137,7 @@ fn sleeper() -> Result<(), Failed> {
     by_itself(&Reader { rounds: ROUNDS, ..Reader::URGENT }, 6, &blame::SLEEPER, |_| Ok(()))
 }
 
-/// The application itself is the fault.
+/// Tests a fault of the application itself.
 fn by_itself(
     reader: &Reader,
     seconds: u64,
@@ -146,7 +147,7 @@ fn by_itself(
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;
     prepare(&scenario)?;
-    // Duration of the faults.
+    // The application's faults take this long in total.
     latpath_testkit::waits::fault_for(Duration::from_secs(seconds));
     let (seen, truth) = scenario.end()?;
     seen.expect(&truth, blame)
@@ -215,7 +216,7 @@ fn group_crowd() -> Result<(), Failed> {
     seen.expect(&truth, &blame::CROWD)
 }
 
-/// Work of 14 ms with a quota of 12 ms per 100 ms.
+/// Rounds of 14 ms of work, with a runtime of 12 ms per 100 ms.
 const SHORT_WORK: &str = "times=44 busy=14000 every=300000";
 
 fn deadline() -> Result<(), Failed> {
@@ -235,7 +236,7 @@ fn reclaim() -> Result<(), Failed> {
     by_itself(&reader, 6, &blame::RECLAIM, |scenario| Ok(group.take(scenario.application()?)?))
 }
 
-/// The disk gives the application 128 KiB/s.
+/// A limit on block I/O lets the application read 128 KiB/s.
 fn io() -> Result<(), Failed> {
     let disk = std::fs::metadata(std::env::temp_dir())?.dev();
     let limit = format!("{}:{} 131072", libc::major(disk), libc::minor(disk));

@@ -33,9 +33,9 @@ pub const THRESHOLD: Duration = Duration::from_millis(5);
 /// The threshold on the way into a guest: faults last twice as long there, and in an emulated guest each frame's
 /// own work takes 1 ms.
 const GUEST_THRESHOLD: Duration = Duration::from_millis(10);
-/// Number, duration and interval of the injections, µs.
+/// Number, duration and interval of the injections; the times in µs.
 pub const ROUNDS: &str = "times=44 busy=15000 every=120000";
-/// No faults of the application itself.
+/// Rounds of an application without faults of its own.
 pub const NO_ROUNDS: &str = "times=0 busy=0 every=0";
 
 /// Settings of the application.
@@ -116,7 +116,7 @@ impl Scenario {
             (small(program(), "latpath"), "/bin/latpath".into()),
             (small(std::env::current_exe()?, "faults"), "/bin/faults".into()),
         ];
-        // With a single CPU, its thread can be real-time without waiting for a vCPU that does not run.
+        // With a single vCPU, its thread can be real-time without spinning for another vCPU that does not run.
         let plan = GuestPlan { programs, name: GUEST.into(), cpus: 1, ..GuestPlan::default() };
         let mut guest = boot(&self.bench.lab, &self.bench.path, &plan)?;
         guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
@@ -160,8 +160,7 @@ impl Scenario {
             }
         }
         self.record(recording)?;
-        // An emulated guest needs so much time per packet that at a higher rate the queue behind a fault would last
-        // as long as the fault.
+        // At a higher rate, an emulated guest would need as long to drain the queue behind a fault as the fault lasted.
         let rate = match self.guest {
             Some(_) => 250,
             // On the hog's CPU the publisher and its timer would take 20 % of the hog's time.
@@ -175,7 +174,7 @@ impl Scenario {
         self.knows(rate)
     }
 
-    /// Waits until the recording has `packets` packets of the whole route.
+    /// Waits until the route to the reader is known, and `packets` journeys are recorded.
     pub fn knows(&mut self, packets: u64) -> Result<(), Failed> {
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader) && run.journeys() >= packets;
@@ -298,8 +297,8 @@ impl Qemu {
         Ok(())
     }
 
-    /// Sets the SCHED_FIFO priority of the vCPU threads and of all others; with priority 0 a thread is not
-    /// real-time, and has this nice value.
+    /// Sets the SCHED_FIFO priority of the vCPU threads and of all others. Priority 0 means ordinary scheduling with
+    /// the nice value `nice`.
     pub fn urgent(&self, vcpus: i32, others: i32, nice: i32) -> Result<(), Failed> {
         for (tid, name) in &self.threads {
             let priority = if name.starts_with("CPU ") { vcpus } else { others };

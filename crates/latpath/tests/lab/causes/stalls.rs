@@ -22,7 +22,7 @@ use std::{
 /// An activity that takes at least this time.
 pub type Stall = Box<dyn FnMut(Duration) -> io::Result<()>>;
 
-/// The stall named by `stall=`.
+/// Returns the stall that `stall=` names.
 pub fn stall(words: &Words) -> io::Result<Stall> {
     let kind: String = words.get("stall").unwrap_or("sleep".into());
     Ok(match kind.as_str() {
@@ -54,7 +54,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
         }
         "faults" => Box::new(|busy| until(busy, || touch_new_memory(1 << 20))),
         "reclaim" => {
-            // The file's holes become pages of the page cache, which are charged to the control group.
+            // Reading the file's holes fills pages of the page cache, which are charged to the control group.
             let (file, mut at, mut piece) = (nameless("reclaim", 0)?, 0, vec![0; 256 << 10]);
             file.set_len(WHOLE_FILE)?;
             Box::new(move |busy| {
@@ -64,7 +64,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
                 })
             })
         }
-        // Its duration depends on the limit of the control group.
+        // The duration of a read depends on the control group's limit.
         "io" => {
             const PIECE: usize = 32 << 10;
             let file = nameless("io", libc::O_DIRECT)?;
@@ -80,7 +80,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
 
 const WHOLE_FILE: u64 = 1 << 30;
 
-/// A file that is removed with this process.
+/// Creates a file without a name, which is removed when this process ends.
 fn nameless(name: &str, flags: i32) -> io::Result<File> {
     let path = std::env::temp_dir().join(format!("latpath-{name}-{}", std::process::id()));
     let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(flags).open(&path)?;
@@ -96,7 +96,7 @@ fn until(busy: Duration, mut piece: impl FnMut() -> io::Result<()>) -> io::Resul
     Ok(())
 }
 
-/// Touches new memory, in which each page is missing at first.
+/// Touches newly mapped memory: the first access to each page is a page fault.
 fn touch_new_memory(bytes: usize) -> io::Result<()> {
     // SAFETY: a new mapping, unmapped before its address is dropped.
     unsafe {
@@ -112,7 +112,7 @@ fn touch_new_memory(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Helper thread of the application, on the publisher's CPU.
+/// Makes the calling thread a real-time helper of the application on the publisher's CPU.
 fn beside_the_publisher(name: &str) {
     set_name(name);
     pin(ITS_CPU).expect("the publisher is there too");
@@ -129,7 +129,7 @@ pub enum Lock {
 }
 
 impl Lock {
-    /// The lock named by `lock=`. [`Self::hold`] starts the thread that holds it.
+    /// Creates the lock that `lock=` names. [`Self::hold`] starts the thread that holds it.
     pub fn of(words: &Words) -> io::Result<Option<Self>> {
         let kind: String = words.get("lock").unwrap_or_default();
         Ok(match kind.as_str() {
@@ -154,7 +154,7 @@ impl Lock {
     }
 
     /// Starts a thread that takes the lock from time to time and works while it holds it. With `hog=1`, a real-time
-    /// thread then takes its CPU.
+    /// thread takes the CPU of that thread meanwhile.
     pub fn hold(self, words: &Words) -> io::Result<JoinHandle<io::Result<()>>> {
         let (rounds, is_hogged) = (Rounds::of(words)?, words.get("hog").unwrap_or(0) == 1);
         let after = matches!(self, Self::Kernel(_)).then_some(Duration::from_millis(1));
@@ -178,7 +178,7 @@ impl Lock {
                         wait();
                         file.write_all_at(&memory, 0)?;
                         let end = monotonic();
-                        // Otherwise the hog ran after the lock was released.
+                        // If the hog ended after the lock was released, the injection does not count.
                         hog.as_ref().map(|hog| Some(hog.ended()).filter(|p| p.bounds().1 < end).unwrap_or_default())
                     }
                 };
@@ -216,7 +216,7 @@ impl Hog {
         self.thread.thread().unpark();
     }
 
-    /// The intervals in which the hog had the CPU, after its end.
+    /// Waits until the hog is done; returns the intervals in which it had the CPU.
     fn ended(&self) -> Injection {
         loop {
             if let Some(pieces) = self.pieces.lock().expect("nothing fails while it is held").take() {

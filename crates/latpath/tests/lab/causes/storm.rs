@@ -1,4 +1,4 @@
-//! Long times in the kernel: eBPF programs that spin in a timer interrupt and in the softirq that receives packets.
+//! Delays in the kernel: eBPF programs that spin in a timer interrupt and in the softirq that receives packets.
 
 use super::fault::ns;
 use latpath_linux::monotonic;
@@ -17,7 +17,7 @@ const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
 const PERF_EVENT_IOC_DISABLE: u32 = 0x2401;
 const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
 
-/// Maximum clock readings of a program: the verifier must see that the loop ends.
+/// Maximum number of clock readings in a program: the verifier must see that the loop ends.
 const LOOKS: i32 = 20_000;
 /// Bytes copied between two readings, so that [`LOOKS`] readings take long enough.
 const COPIED: usize = 32 << 10;
@@ -40,9 +40,10 @@ fn insn(code: u32, registers: (u8, u8), off: i16, imm: i32) -> bpf_insn {
     insn
 }
 
-/// Spins until the time stored at the beginning of the map, or for `time` if that is 0.
+/// Returns a program that spins until the time stored at the beginning of the map, or for `time` if that is 0.
 ///
-/// `r6 = map[0].until ?: ktime() + time; for r7 in 0..LOOKS { if ktime() >= r6 { return -1 } map[0] = map[0] } return -1`
+/// `r6 = map[0].until ?: ktime() + time; for r7 in 0..LOOKS { if ktime() >= r6 { return -1 } map[0] = map[0] } return
+/// -1`
 fn program(map: RawFd, time: Duration) -> Vec<bpf_insn> {
     let set = |to, value| insn(BPF_ALU64 | BPF_MOV | BPF_K, (to, 0), 0, value);
     let copy = |to, from| insn(BPF_ALU64 | BPF_MOV | BPF_X, (to, from), 0, 0);
@@ -85,7 +86,7 @@ impl Spinner {
         Self::load_after(kind, time, &[])
     }
 
-    /// Loads the program with these instructions before it.
+    /// Loads the program, preceded by the instructions `first`.
     fn load_after(kind: u32, time: Duration, first: &[bpf_insn]) -> io::Result<Self> {
         // SAFETY: the pointers are to values that outlive the calls and have the given lengths.
         let map = unsafe { bpf_map_create(BPF_MAP_TYPE_ARRAY, c"lp_until".as_ptr(), 4, COPIED as u32, 1, ptr::null()) };
@@ -102,25 +103,25 @@ impl Spinner {
     fn until(&self, t: u64) -> io::Result<()> {
         let (key, mut value) = (0u32, [0u64; COPIED / 8]);
         value[0] = t;
-        // SAFETY: both outlive the call, and have the map's sizes.
+        // SAFETY: key and value outlive the call, and have the map's sizes.
         let put =
             unsafe { bpf_map_update_elem(self.map.as_raw_fd(), ptr::from_ref(&key).cast(), value.as_ptr().cast(), 0) };
         checked(put, "set the time").map(drop)
     }
 }
 
-/// A timer interrupt that keeps a CPU for long: a perf event of the kernel's software clock with a program
+/// A timer interrupt that occupies a CPU for a long time: a perf event of the kernel's software clock with a program
 /// attached.
 pub struct Storm {
     event: OwnedFd,
     spinner: Spinner,
-    /// Duration of each of many interrupts; `None`: a single one lasts for the whole time.
+    /// Duration of each interrupt of a storm; `None`: a single interrupt lasts for the whole storm.
     piece: Option<Duration>,
 }
 
 impl Storm {
-    /// `period`: interval of perf's interrupt. It must be long enough that few interrupts occur between the end of
-    /// the long one and the end of the event, since each takes an emulated guest long.
+    /// `period`: interval of perf's interrupt. It must be so long that few interrupts occur between the end of the long
+    /// interrupt and the end of the event, since each of them is slow in an emulated guest.
     pub fn new(cpu: i32, period: Duration, piece: Option<Duration>) -> io::Result<Self> {
         let spinner = Spinner::load(BPF_PROG_TYPE_PERF_EVENT, piece.unwrap_or_default())?;
         let mut attr = perf_event_attr {
@@ -197,7 +198,8 @@ fn ask(event: &OwnedFd, what: u32, value: i32) -> io::Result<()> {
     }
 }
 
-/// From now on, as long as the device exists, each packet that it receives costs its softirq `time` and is dropped.
+/// Makes each packet that the device receives cost its softirq `time` before it is dropped, for as long as the device
+/// exists.
 pub fn make_costly(device: &str, time: Duration) -> io::Result<()> {
     let spinner = Spinner::load(BPF_PROG_TYPE_SCHED_CLS, time)?;
     let name = CString::new(device)?;

@@ -92,7 +92,8 @@ impl Seen {
         Ok(Self { journeys, late, explained, captures, on_time: baseline.packets(), offset, run, kept: None })
     }
 
-    /// Expects packets that spent most of their time with ovs-vswitchd to be attributed to it for that time.
+    /// Expects packets that spent at least half of their time with ovs-vswitchd to have at least [`SHARE`] % of that
+    /// time attributed to it.
     pub fn expect_upcalls(&self, truth: &[Injection]) -> Result<(), Failed> {
         let asked: Vec<&Late> = self.explained.iter().filter(|p| p.with_daemon * 2 >= p.last - p.first).collect();
         let is_daemons =
@@ -118,7 +119,7 @@ impl Seen {
         truth.iter().map(|i| i.earlier_by(self.offset)).collect()
     }
 
-    /// Maximum latency of the late packets in flight during an injection; `None` if there are none.
+    /// Latency of the slowest late packet in flight during an injection; `None` if there is none.
     fn worst(&self, injection: &Injection) -> Option<Ns> {
         let (begin, end) = injection.bounds();
         let under_way = self.late.iter().filter(|(first, last)| *first < end && *last > begin);
@@ -184,8 +185,8 @@ impl Seen {
             let lines: String = truth.iter().map(|i| format!("{i}\n")).collect();
             std::fs::write(kept.join("truth"), format!("{name}\n{lines}"))?;
         }
-        // A packet belongs to the fault if the fault was active for 90 % of its excess. Of other packets the test
-        // cannot expect 80 % of the excess to be attributed to it.
+        // A packet belongs to the fault if the fault was active for 90 % of its excess. For other packets, the test
+        // cannot expect [`SHARE`] % of the excess to be attributed to the fault.
         let during =
             |packet: &Late, i: &Injection| i.during(packet.first, packet.last) * 10 >= packet.attribution.excess_ns * 9;
         let injected: Vec<&Late> =
@@ -230,7 +231,7 @@ impl Seen {
         Ok(())
     }
 
-    /// Expects that no kind of injected fault is blamed for the machine's other work.
+    /// For runs without a fault: expects that latpath blames no fault of the kinds that the tests inject.
     pub fn expect_no_fault(&self) -> Result<(), Failed> {
         use Cause::{PollInterval, QdiscHeld, Stopped, Throttled, Upcall};
         let injected = |p: &&Late| {

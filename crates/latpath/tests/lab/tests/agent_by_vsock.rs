@@ -1,5 +1,5 @@
-//! Reaches the agent in the guest over a vsock served by the hypervisor's kernel; the agent also runs commands for a
-//! user who watches its VM.
+//! Reaches the agent in the guest over a vsock served by the hypervisor's kernel. The agent also runs commands for a
+//! user on the hypervisor who observes its VM.
 
 use crate::{
     stage::{plain, Reach, Stage, Stream, CID, GUEST, PORT},
@@ -27,14 +27,14 @@ fn run(_: &Scale) -> Outcome {
     ensure!(["ptp_kvm", "tsc-offset"].contains(&guest.method.as_str()), "the clock is known by {guest:?}");
     ensure!(guest.fault.is_none(), "the clock has a fault: {guest:?}");
 
-    // Run as root, so the commands connect from a reserved port.
+    // latpath runs as root here, so the commands connect from a reserved port.
     for command in ["exits", "queues", "ladder", "profile"] {
         runs_inside(&stage, command).with_context(|| command.to_owned())?;
     }
     Ok(())
 }
 
-/// The command that ends the window ran in the guest, and its output precedes latpath's.
+/// The command given to latpath ran in the guest, and its output precedes latpath's.
 fn runs_inside(stage: &Stage, command: &str) -> Outcome {
     let words = format!("{command} --in {GUEST}=vsock:{CID}:{PORT} -- cat /proc/cmdline");
     let ended = stage.start(&stage.path().hypervisor, &words)?.finish(Duration::from_secs(120)).map_err(plain)?;

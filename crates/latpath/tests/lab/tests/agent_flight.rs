@@ -17,8 +17,8 @@ use std::time::Duration;
 pub const TEST: Test = Test { name: "agent_flight", smoke: false, only_whole: false, seconds: 400, run };
 
 const NET_RX: u32 = 3;
-/// Maximum time between a sighting and the recorder's event, ns, unless the error bound of the clocks' difference is
-/// larger.
+/// Maximum time between a sighting and the matching event of the recorder, ns, unless twice the error bound of the
+/// clocks' offset is larger.
 const NEAR: Ns = 20_000;
 const WINDOW: Ns = 400_000_000;
 
@@ -78,7 +78,7 @@ fn check(
 ) -> Outcome {
     let GuestWindow { offset_ns, error_bound_ns, snapshot } = window;
     let record = &snapshot.window;
-    // The sighting was converted to the host's clock with an earlier estimate of the difference than the record.
+    // Sighting and record were converted with different estimates of the clocks' offset, each with this error bound.
     let near = NEAR.max(2 * error_bound_ns);
     let events: usize = record.cpus.iter().map(|cpu| cpu.events.len()).sum();
     let bytes = snapshot.encode().len();

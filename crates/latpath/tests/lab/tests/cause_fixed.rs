@@ -26,15 +26,16 @@ struct Case<'a> {
     stream: Stream,
     threshold: Duration,
     blame: &'a Blame,
-    /// A word of one of the advised commands.
+    /// A string that occurs in the expected fix.
     word: &'a str,
-    /// Delays on other CPUs do not count.
+    /// CPU on which delays count; `None`: any.
     cpu: Option<usize>,
-    /// Minimum number of packets delayed by the fault, and maximum once it is fixed.
+    /// Minimum number of packets delayed by the fault, and maximum number after the fix.
     held: (usize, usize),
 }
 
-/// Judges during the fault, applies the fix, and judges during the fault again.
+/// Expects the fault to delay packets, applies the advised fix, and expects no more than the permitted delays from the
+/// same fault.
 fn is_fixed(
     stage: &mut Stage,
     case: Case,
@@ -55,8 +56,8 @@ fn is_fixed(
     Ok(())
 }
 
-/// Real-time work fills the CPU, and the kernel reserves 5 % of it for ordinary threads: from Linux 6.12 on only if any
-/// of them waits, before that in any case.
+/// Real-time work fills the CPU. The kernel reserves 5 % of the CPU for ordinary threads: from Linux 6.12 on only while
+/// such a thread waits, in earlier kernels always.
 fn fair(_: &Scale) -> Outcome {
     const SERVER: &str = "/sys/kernel/debug/sched/fair_server/cpu1/runtime";
     let has_server = Path::new(SERVER).exists();
@@ -88,7 +89,7 @@ fn fair(_: &Scale) -> Outcome {
                 ]);
                 stage.start_command(&stage.path().hypervisor, command)
             };
-            // Dropping these values ends them.
+            // Both processes end when these values are dropped.
             let _crowd = start(&format!("crowd cpu={CPU} threads=1"))?;
             let _hog = start(&format!("hog cpu={CPU} fifo=60"))?;
             latpath_testkit::waits::fault_for(Duration::from_secs(10));
@@ -106,7 +107,7 @@ fn irq(_: &Scale) -> Outcome {
     let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
     let _reader = listen_here(&stage, CPU)?;
     let interrupts = fs::read_to_string("/proc/interrupts")?;
-    // With several queues, packets arrive through the one with this name.
+    // If the NIC has several queues, packets arrive through queue 0.
     let is_its = |line: &&str| line.ends_with(&format!(" {device}-rx-0")) || line.ends_with(&format!(" {device}"));
     let line = interrupts.lines().find(is_its).with_context(|| format!("no interrupt of {device}: {interrupts}"))?;
     let number: u32 = line.trim().split(':').next().context("a number")?.parse()?;
@@ -139,13 +140,13 @@ fn flows(_: &Scale) -> Outcome {
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=100")?;
     let folder = stage.open_vswitch()?.folder().to_owned();
     let case = Case {
-        // Flows are revalidated twice a second.
+        // A rate below that at which flows are revalidated, twice a second.
         stream: Stream::sv("MU01", 60).rate(1).publish("--cpu 0"),
         threshold: Duration::from_millis(1),
         blame: &blame::UPCALL,
         word: "max-idle",
         cpu: None,
-        // The first packet finds no flow.
+        // The first packet never finds a flow.
         held: (8, 1),
     };
     let shell = || {

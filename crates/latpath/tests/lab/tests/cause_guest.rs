@@ -31,7 +31,7 @@ fn run(_: &Scale) -> Outcome {
 
     listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=5"))?;
     let (seen, _) = record_during(&mut stage, THRESHOLD, |_| {
-        // Duration of the faults.
+        // The application's faults take this long in total.
         latpath_testkit::waits::fault_for(Duration::from_secs(25));
         Ok(Vec::new())
     })?;

@@ -16,7 +16,7 @@ pub const CPU: Test = Test { name: "cause_host_cpu", smoke: false, only_whole: t
 pub const STOPPED: Test =
     Test { name: "cause_host_stopped", smoke: false, only_whole: true, seconds: 400, run: stopped };
 
-/// CPUs of vhost, beside the fault, and of the vCPU, beside the publisher.
+/// CPU of vhost, on which the fault runs, and CPU of the vCPU, on which the publisher runs.
 const CPUS: (usize, usize) = (1, 0);
 
 /// A guest with its application, and the verdict on each fault.
@@ -48,7 +48,7 @@ impl Faults {
     }
 }
 
-/// Other threads occupy its CPU. (No interrupt storm, and no hog on the vCPU's CPU: under emulation these crash the
+/// Other threads occupy vhost's CPU. (No interrupt storm, and no hog on the vCPU's CPU: under emulation these crash the
 /// guest or the machine around it.)
 fn cpu(_: &Scale) -> Outcome {
     let mut faults = Faults::begin()?;
@@ -57,7 +57,7 @@ fn cpu(_: &Scale) -> Outcome {
     faults.end()
 }
 
-/// The thread is not allowed to run.
+/// QEMU's threads are not allowed to run: they are stopped, or throttled.
 fn stopped(_: &Scale) -> Outcome {
     let mut faults = Faults::begin()?;
     faults.one(&format!("stop pid={}", faults.vm.pid), &blame::STOP)?;

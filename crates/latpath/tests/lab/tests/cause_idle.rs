@@ -30,11 +30,11 @@ const OTHERS_CPU: usize = 0;
 /// Exit latency of the slow state.
 const EXIT: Duration = Duration::from_millis(40);
 const THRESHOLD: Duration = Duration::from_millis(20);
-/// Rounds in which the slow state is on. The CPU leaves it once or twice in each.
+/// Number of rounds in which the slow state is enabled. The CPU leaves it once or twice in each.
 const ROUNDS: usize = 30;
 const ROUND: Duration = Duration::from_millis(30);
 const PAUSE: Duration = Duration::from_millis(800);
-/// Duration of each count of slow exits, before and after the fix.
+/// Duration for which slow exits are counted, before and after the fix.
 const WATCHED: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -48,7 +48,7 @@ fn run(_: &Scale) -> Outcome {
     let mut reader = listen_here(&stage, CPU)?;
     listens(&mut reader).map_err(plain)?;
     let mut outcomes = Vec::new();
-    // The reader's thread waits for the CPU; if frames are steered to it, so does their softirq.
+    // An exit delays the reader's thread or, if frames are steered to this CPU, their softirq.
     for steered in [false, true] {
         if steered {
             if !may_steer()? {
@@ -80,13 +80,13 @@ fn run(_: &Scale) -> Outcome {
     all(outcomes)
 }
 
-/// Applies the advised fix while the fault continues.
+/// Applies the advised fix while the fault continues, and expects no more slow exits.
 fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     let publishing = stage.start_publishing(&stream())?;
     states.slow(true)?;
     let before = states.exits_in(WATCHED)?;
     let fix = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
-    // The CPU still leaves the idle state that it entered before the fix.
+    // The CPU may still be in the idle state that it entered before the fix, so wait until it has left it.
     latpath_testkit::waits::fault_for(2 * EXIT);
     let after = states.exits_in(WATCHED)?;
     publishing.interrupt();
@@ -98,8 +98,8 @@ fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     Ok(())
 }
 
-/// Whether packets can be steered. RPS raises a softirq in another CPU's function call, which PREEMPT_RT kernels report
-/// as a fault before 6.10, where a thread does it.
+/// Whether this kernel can steer packets. RPS raises a softirq from a function call on another CPU. PREEMPT_RT kernels
+/// before 6.10 report that as a fault; later ones use a thread instead.
 fn may_steer() -> Result<bool> {
     let real_time = fs::read_to_string("/proc/version")?.contains("PREEMPT_RT");
     let threads = fs::read_dir("/proc")?.flatten().filter_map(|e| fs::read_to_string(e.path().join("comm")).ok());
@@ -119,16 +119,16 @@ fn done(started: Started) -> Outcome {
     Ok(())
 }
 
-/// The first command advised for a cause.
+/// Returns the first command advised for a cause.
 fn advised(cause: &CauseOfAll) -> Result<String> {
     let command = cause.advice.first().and_then(|fix| fix.commands.first());
     Ok(command.with_context(|| format!("nothing is advised: {cause:?}"))?.to_owned())
 }
 
-/// Index of the state in the driver.
+/// Indexes of the ordinary and the slow state in the driver.
 const HALT: usize = 0;
 const SLOW: usize = 1;
-/// Name of the state.
+/// Name of the slow state.
 const SLOW_NAME: &str = "LP-SLOW";
 
 /// The lab's idle states (crates/lab/module/slow_idle.c). Dropping it removes them.
@@ -142,7 +142,7 @@ impl States {
         Ok(states)
     }
 
-    /// Whether the application's CPU uses the slow state whenever it is idle.
+    /// Sets whether the application's CPU uses the slow state when it is idle.
     fn slow(&self, slow: bool) -> Outcome {
         let (on, off) = if slow { (SLOW, HALT) } else { (HALT, SLOW) };
         for (state, disable) in [(on, "0"), (off, "1")] {
@@ -152,7 +152,7 @@ impl States {
         Ok(())
     }
 
-    /// Exits from the slow state in the following `time`.
+    /// Exits from the slow state during `time`: when the CPU was woken, and when it had left the state, ns.
     fn exits_in(&self, time: Duration) -> Result<Vec<(Ns, Ns)>> {
         self.0.set("exits", "0")?;
         latpath_testkit::waits::fault_for(time);
@@ -172,7 +172,7 @@ impl States {
         Ok(exits)
     }
 
-    /// One interval in which the CPU is slow, with all its exits.
+    /// Enables the slow state for one round; returns all exits from it.
     fn round(&self) -> Result<Injection> {
         latpath_testkit::waits::fault_for(PAUSE);
         self.slow(true)?;

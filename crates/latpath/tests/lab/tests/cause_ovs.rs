@@ -1,7 +1,7 @@
-//! Causes of late packets on the host alone: they pass through ovs-vswitchd because no flow exists, the daemon gets no
-//! CPU, or a taprio gate is closed.
+//! Causes of late packets on the host alone: packets pass through ovs-vswitchd because no flow exists, the daemon gets
+//! no CPU, or a taprio gate is closed.
 //!
-//! Without a guest, since an emulated guest takes longer for a packet than an upcall.
+//! There is no guest, since an emulated guest takes longer for a packet than an upcall.
 
 use crate::{
     blame,
@@ -30,7 +30,7 @@ pub const TEST: Test = Test { name: "cause_ovs", smoke: false, only_whole: true,
 
 /// Threshold that upcalls exceed here and the fast path does not.
 const SHORT: Duration = Duration::from_millis(1);
-/// The gate is open in the first part of each cycle and closed in the rest, ns.
+/// Time for which the gate is open at the beginning of each cycle, ns; it is closed for the rest of the cycle.
 const OPEN: Ns = 700_000_000;
 const CYCLE: Ns = 850_000_000;
 
@@ -62,8 +62,8 @@ fn run(_: &Scale) -> Outcome {
     })?;
     outcomes.push(seen.expect(&truth, &blame::GATE));
 
-    // All of the daemon's threads are on one CPU, and flows are removed repeatedly, also while another thread occupies
-    // that CPU.
+    // All of the daemon's threads are pinned to one CPU, which another thread occupies at times; meanwhile flows are
+    // removed repeatedly, so that packets need the daemon.
     let mut set = CpuSet::new();
     set.set(1)?;
     for thread in fs::read_dir(format!("/proc/{}/task", stage.open_vswitch()?.daemon()))?.flatten() {
@@ -90,7 +90,7 @@ fn run(_: &Scale) -> Outcome {
     all(outcomes)
 }
 
-/// Closes the gate to the application at times (taprio).
+/// Closes the gate to the application periodically (taprio).
 fn shut_at_times(stage: &Stage) -> Outcome {
     tool(stage, &format!("ethtool -L {VETH} tx 2"))?;
     let shut = CYCLE - OPEN;

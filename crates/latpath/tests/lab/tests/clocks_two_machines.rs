@@ -1,8 +1,8 @@
-//! Two machines whose NICs' clocks are synchronised by ptp4l: `latpath clocks` agrees with pmc, reports injected faults
-//! within two seconds, and packets between the machines have times that are right within the stated bound.
+//! Two machines whose NICs' clocks are synchronised by ptp4l: `latpath clocks` agrees with pmc and reports injected
+//! faults within two seconds, and the times of packets between the machines are correct within the stated bound.
 //!
-//! Both are namespaces of one kernel, so the true difference between their `CLOCK_MONOTONIC` is zero; the second one's
-//! agent has another boot ID.
+//! Both machines are namespaces of one kernel, so the true difference between their `CLOCK_MONOTONIC` is zero; the
+//! second machine's agent has another boot ID.
 
 use crate::{
     linked::{plain, run as command, Linked},
@@ -26,11 +26,12 @@ pub const TEST: Test = Test { name: "clocks_two_machines", smoke: false, only_wh
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time within which a fault has to be reported, ns.
 const SOON: i64 = 2_000_000_000;
-/// Offset below which the servo has settled, ns, and readings for which it has to stay there.
+/// Offset below which the servo has settled, ns, and ([`STEADY`]) the number of successive readings below it.
 const SETTLED: i64 = 2_000;
 const STEADY: u32 = 24;
-/// Time of a packet from the first probe's program to that of the other machine at the same place of the kernel, ns: the
-/// emulated CPU is slow. An interrupt between the two takes longer, and so does one packet in [`INTERRUPTED`] at most.
+/// Maximum time of a packet from the first probe's program to the other machine's program at the same place in the
+/// kernel, ns; it is long because the emulated CPU is slow. A packet takes longer if an interrupt occurs in between, at
+/// most one packet in [`INTERRUPTED`].
 const PROGRAMS_APART: i64 = 50_000;
 const INTERRUPTED: u64 = 50;
 const GRANDMASTERS: [&str; 2] = ["020000.fffe.00000a", "020000.fffe.00000b"];
@@ -45,7 +46,7 @@ fn run(scale: &Scale) -> Outcome {
     faults_are_reported(&nics, master, &slave)
 }
 
-/// A ptp4l that takes its NIC's timestamps; dropping it ends it.
+/// A ptp4l that uses its NIC's timestamps; it ends when this value is dropped.
 struct Ptp4l {
     nic: usize,
     socket: String,
@@ -55,7 +56,7 @@ struct Ptp4l {
 impl Ptp4l {
     fn start(linked: &Linked, nic: usize, words: &str) -> Result<Self> {
         let socket = format!("/run/latpath-lab-ptp{nic}");
-        // Messages eight times a second, so that a servo has soon settled.
+        // Eight messages per second, so that the servo settles quickly.
         let words = format!(
             "-i {} -2 -H -m --uds_address={socket} --tx_timestamp_timeout=500 --logAnnounceInterval=-1 \
              --logSyncInterval=-3 --logMinDelayReqInterval=-3 --summary_interval=3 --fault_reset_interval=1 {words}",
@@ -75,7 +76,7 @@ impl Ptp4l {
         linked.latpath(self.nic, &words, PATIENCE)?.json().map_err(plain)
     }
 
-    /// Whether the clock stays near its grandmaster's.
+    /// Whether the clock's offset from its grandmaster stays below [`SETTLED`].
     fn is_settled(&self, linked: &Linked) -> Result<bool> {
         for _ in 0..STEADY {
             let clocks = self.clocks(linked)?;
@@ -89,7 +90,7 @@ impl Ptp4l {
         Ok(true)
     }
 
-    /// A field of pmc's answer to GET `set`.
+    /// A field of pmc's response to GET `set`.
     fn pmc(&self, linked: &Linked, set: &str, field: &str) -> Result<String> {
         let mut pmc = Command::new("pmc");
         pmc.args(["-u", "-b", "0", "-s", &self.socket, &format!("GET {set}")]);
@@ -128,7 +129,8 @@ fn agrees_with_pmc(linked: &Linked, slave: &Ptp4l) -> Outcome {
     Ok(())
 }
 
-/// Packets from the first machine to the second, where both machines' probes see them.
+/// Sends packets from the first machine to the second, and compares the times at which both machines' probes saw each
+/// of them.
 fn times_are_within_their_bound(nics: &StampingNics, master: &Ptp4l, slave: &Ptp4l, frames: u64) -> Outcome {
     let run = "/tmp/latpath-lab-two-machines";
     let _ = std::fs::remove_dir_all(run);
@@ -138,7 +140,7 @@ fn times_are_within_their_bound(nics: &StampingNics, master: &Ptp4l, slave: &Ptp
     record.args(["--ptp-socket", &master.socket, "-o", run]);
     let mut recording = nics.start_command(0, record)?;
     until("the recording has begun", || Run::open(Path::new(run)).is_ok() || !recording.runs()).map_err(plain)?;
-    // The servo's offsets of ten seconds are in the bound.
+    // The bound covers the servo's offsets of the last ten seconds.
     fault_for(Duration::from_secs(3));
     let words = format!("publish -i lpn0 --svid MU01 --rate 500 --wrap 65536 --count {frames} --json");
     nics.latpath(0, &words, PATIENCE.max(Duration::from_millis(4 * frames)))?;
@@ -241,7 +243,7 @@ fn faults_are_reported(nics: &StampingNics, master: Ptp4l, slave: &Ptp4l) -> Out
     slave.process.signal(Signal::SIGCONT);
     expect("a stopped ptp4l", at, &[SyncEventKind::Starvation])?;
 
-    // ptp4l: "timed out while polling for tx timestamp".
+    // ptp4l then reports "timed out while polling for tx timestamp".
     let at = monotonic();
     nics.set("tx_lost", "0,1")?;
     fault_for(Duration::from_secs(3));

@@ -1,5 +1,5 @@
-//! Open vSwitch's datapath, queried by generic netlink, reports the same as Open vSwitch's own tools, including upcalls
-//! dropped at a full queue while ovs-vswitchd was stopped.
+//! Open vSwitch's datapath, queried over generic netlink, reports the same figures as Open vSwitch's own tools,
+//! including upcalls dropped at a full queue while ovs-vswitchd was stopped.
 
 use crate::{
     stage::{Stage, Stream},
@@ -17,13 +17,13 @@ use std::{fs, os::unix::fs::MetadataExt, path::PathBuf};
 
 pub const TEST: Test = Test { name: "counters", smoke: false, only_whole: true, seconds: 120, run };
 
-/// More than fits into the queues of two CPUs, about 12,000 each.
+/// More frames than fit into the upcall queues of two CPUs, about 12,000 each.
 const FRAMES: u64 = 30_000;
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::OpenVswitch)?;
     let netns = fs::metadata(format!("/run/netns/{}", stage.path().hypervisor.name()))?.ino() as u32;
-    // Output of the tools, together with latpath's snapshot.
+    // Compares latpath's snapshot with the output of the tools.
     let both = || -> Result<(Snapshot, Datapath)> {
         let lookups = stage.open_vswitch()?.lookups()?;
         let snapshot = Snapshot::everywhere();
@@ -53,7 +53,7 @@ fn run(_: &Scale) -> Outcome {
         .sum::<u64>();
     ensure!(received == 500, "{NIC} received {received} of 500 frames");
 
-    // Each frame without a flow is an upcall, until the queue is full.
+    // Each frame without a flow causes an upcall; when the queue is full, upcalls are lost.
     stage.open_vswitch()?.forget_flows()?;
     let (begin, before) = both()?;
     let daemon = daemon()?;

@@ -1,4 +1,4 @@
-//! Faults that are put into a hypervisor tuned for a guest: each is the first finding of `latpath doctor`, and gone
+//! Injects faults into a hypervisor tuned for a guest: each must be the first finding of `latpath doctor`, and be gone
 //! once it is fixed. crates/doctor/tests/faults covers features that no emulated machine has (idle states, frequencies,
 //! NUMA).
 
@@ -19,8 +19,8 @@ pub const TEST: Test = Test { name: "doctor_faults", smoke: false, only_whole: t
 
 const FOLDER: &str = "/srv/faults";
 
-/// A fault: the finding, the commands that cause it, and the commands that fix it. `$MAIN`, `$VCPU` and `$VHOST` are
-/// the guest's threads, `$IRQS` the interrupts of the hypervisor's file systems.
+/// A fault: the expected finding, the commands that cause it, and the commands that fix it. `$MAIN`, `$VCPU` and
+/// `$VHOST` are the TIDs of the guest's threads, `$IRQS` the interrupts of the hypervisor's file systems.
 type Fault = (&'static str, &'static str, &'static str);
 
 const FAULTS: &[Fault] = &[
@@ -41,7 +41,7 @@ const FAULTS: &[Fault] = &[
          echo '50000 100000' >/sys/fs/cgroup/quota/cpu.max; echo $MAIN >/sys/fs/cgroup/quota/cgroup.procs",
         "echo $MAIN >/sys/fs/cgroup/cgroup.procs; rmdir /sys/fs/cgroup/quota",
     ),
-    // An interrupt moves to its new CPU only when it occurs again.
+    // The last command causes interrupts: an interrupt moves to its new CPU only when it occurs again.
     (
         "interrupt-on-vcpu",
         "for irq in $IRQS; do echo 2 >/proc/irq/$irq/smp_affinity_list; done; echo >/out/moves",
@@ -71,7 +71,7 @@ const FAULTS: &[Fault] = &[
     ),
 ];
 
-/// Faults of the guest's command line: the finding, and the key that replaces one in the topology.
+/// Faults in the guest's command line: the finding, and the keys in the topology that cause it.
 const AT_START: &[(&str, &str)] = &[
     ("vm-emulated", "acceleration = \"tcg\"\nvhost = true"),
     ("vm-without-vhost", "acceleration = \"kvm\"\nvhost = false"),
@@ -82,12 +82,12 @@ fn run(_: &Scale) -> Outcome {
     let lab = Lab::new()?;
     fs::create_dir_all(FOLDER)?;
     let files = GuestFiles::build(&lab, "relay1", &[], &mut |line| eprintln!("{line}"), &|| false)?;
-    // A host whose clock nobody sets is a finding.
+    // A host whose clock is not synchronised would be a finding, so start chronyd.
     let clock = format!("chronyd -d -x -u root -f /dev/null >{FOLDER}/chronyd.log 2>&1 & echo $! >clock");
     shell(&clock, &[])?;
     start(&files, SOUND)?;
     let judged = trials(&files);
-    // Also after a trial that failed.
+    // Runs even if a trial failed.
     end()?;
     shell("kill $(cat clock)", &[])?;
     judged
@@ -105,7 +105,7 @@ fn trials(files: &GuestFiles) -> Outcome {
         judge(finding, inject, &found, &mut wrong);
         let mut left = diagnosis()?;
         if left.iter().any(|one| one.id == "interrupt-on-vcpu") {
-            // None of its interrupts has occurred yet.
+            // The interrupt has not occurred since its affinity was changed: cause it.
             shell("sync; echo >/out/moves; sync", &threads)?;
             left = diagnosis()?;
         }
@@ -146,7 +146,8 @@ fn start(files: &GuestFiles, keys: &str) -> Outcome {
     );
     fs::write(Path::new(FOLDER).join("faults.toml"), text)?;
     done("net up faults.toml")?;
-    // The last of KVM's helper threads starts with the guest's first instruction, on the CPUs of its vCPU.
+    // The last of KVM's helper threads starts when the guest executes its first instruction, and it starts on the
+    // vCPU's CPUs, so wait for that before tuning.
     if keys == SOUND {
         until("the guest runs", || guest_ticks().is_ok_and(|ticks| ticks > 0)).map_err(crate::stage::plain)?;
     }

@@ -1,7 +1,7 @@
-//! The guest's door (`--door`): if the guest has an agent too, each packet is read, then announced, then a vCPU runs
-//! with it, and the guest sees it last, unless it polls while the interrupt arrives; a packet from the guest is sent
-//! before its kick, and vhost takes it after the kick. Without an agent, faults that keep packets from the guest are
-//! found.
+//! The guest's door (`--door`). With an agent in the guest, each packet to the guest is first read by vhost, then
+//! announced, then a vCPU runs in the guest, and finally the guest sees the packet, unless it polls while the interrupt
+//! arrives. A packet from the guest is sent before its kick, and vhost takes it after the kick. Without an agent,
+//! faults that delay packets on their way into the guest are found.
 
 use crate::{
     blame,
@@ -20,7 +20,7 @@ use latpath_testkit::waits::fault_for;
 use latpath_vms::Role;
 use std::{path::Path, time::Duration};
 
-/// A test of one path of packets to the guest's door.
+/// A test of the guest's door on one path.
 const fn way(name: &'static str, run: fn(&Scale) -> Outcome) -> Test {
     Test { name, smoke: false, only_whole: false, seconds: 300, run }
 }
@@ -32,12 +32,13 @@ pub const RELAYED: Test = way("door_tap_relayed", |scale| served(scale, Switch::
 pub const QEMU: Test = way("door_tap_qemu", |scale| served(scale, Switch::LinuxBridge, NicService::Qemu));
 pub const FAULTS: Test = Test { name: "door_faults", smoke: false, only_whole: true, seconds: 900, run: faults };
 
-/// Number of times that the guest halts with packets.
+/// Number of times that the guest halts while packets wait.
 const HALTS: u32 = 32;
-/// Maximum number of packets that may lack a time at the door, because no interrupt of their queue has been seen yet.
+/// Maximum number of packets without a time at the door, which are the ones before the first interrupt of their queue
+/// is seen.
 const FIRST: u64 = 50;
 
-/// Frames per second that an emulated guest can receive for long.
+/// Frames per second that an emulated guest can receive continuously.
 fn rate(service: NicService) -> u64 {
     match service {
         NicService::Qemu => 400,
@@ -138,11 +139,11 @@ struct Counts {
     signalled: u64,
     entered: u64,
     shared: u64,
-    /// Packets that the guest saw before their interrupt: a guest that ends polling checks its queue again.
+    /// Packets that the guest saw before their interrupt: when a guest stops polling, it checks its queue again.
     polled: u64,
 }
 
-/// Expects each packet's times in the order of its route, within the error bound of the guest's clock.
+/// Expects each packet's times to be in the order of its route, within the error bound of the guest's clock.
 fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
     let run = Run::open(run)?;
     let [read, signal, enter] = [point(&run, &door[0])?, point(&run, &door[1])?, point(&run, &door[2])?];
@@ -174,8 +175,8 @@ fn expect_order(run: &Path, door: &[String; 3]) -> Result<Counts> {
     Ok(counts)
 }
 
-/// The guest's thread is not allowed to run; the guest halts with packets that it polls for later; QEMU, which relays
-/// the interrupts, gets no CPU. (A hog on the vCPU's CPU crashes an emulated guest.)
+/// Three faults: the guest's threads are not allowed to run; the guest halts while packets wait that it polls for
+/// later; QEMU, which relays the interrupts, gets no CPU. (A hog on the vCPU's CPU crashes an emulated guest.)
 fn faults(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.boot_guest()?;
@@ -206,7 +207,7 @@ fn faults(_: &Scale) -> Outcome {
     all(outcomes)
 }
 
-/// The guest's driver polls its queue by a timer instead of interrupts, and the guest halts in between.
+/// Makes the guest's driver poll its queue by a timer instead of using interrupts, so that the guest halts in between.
 fn halts(stage: &mut Stage) -> Result<Vec<Injection>> {
     let device = format!("/sys/class/net/{GUEST_DEVICE}");
     let defer = |polls: u32, timeout: u32| {

@@ -22,7 +22,7 @@ const CPUIDS: u16 = 300;
 
 fn run(scale: &Scale) -> Outcome {
     let outs = scale.frames(1000, 60_000) as u16;
-    // The guest is known beforehand, or starts while latpath watches.
+    // The guest is created before latpath starts to watch, or afterwards.
     for known in [true, false] {
         let guest = known.then(BareGuest::new).transpose()?;
         let mut watching = Watching::start()?;
@@ -135,7 +135,7 @@ fn check(seen: &Observation<ExitsFigures>, outs: u64, returns: u64) -> Outcome {
     ensure!(all.exits == all.entries, "{} exits of {} entries", all.exits, all.entries);
     let kvms = vm.kvm.context("KVM's own counters are missing")?.exits;
     ensure!(kvms == all.exits, "KVM counted {kvms} exits, latpath {}", all.exits);
-    // KVM's events of the guest's instructions, and those that are counted together with the exits.
+    // KVM's events for the guest's instructions, and the events that occur once per exit.
     for (name, count) in [("kvm_pio", outs), ("kvm_cpuid", CPUIDS.into()), ("kvm_exit", kvms), ("kvm_entry", kvms)] {
         ensure!(event(vm, name) == (count, count), "{name}: {:?}, not {count}", event(vm, name));
     }

@@ -1,7 +1,7 @@
 //! Exits of a Linux guest that receives a stream through vhost while loops keep its vCPUs and the host's CPUs busy. The
 //! intervals of each vCPU's time have no gap and agree with the kernel scheduler's figures for the same threads; the
-//! number of exits equals KVM's counters, and their reasons those of `perf kvm stat`. QEMU is stopped at the begin and
-//! the end of the window, so that all of them see the same exits.
+//! number of exits equals KVM's counters, and the counts by reason equal those of `perf kvm stat`. QEMU is stopped at
+//! the begin and the end of the window, so that all of these count the same exits.
 
 use crate::{
     stage::{plain, Reach, Stage, Stream},
@@ -37,7 +37,7 @@ fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", 1000 * (seconds + 600));
     stage.subscribe(&stream)?;
     let publishing = stage.start_publishing(&stream)?;
-    // The guest must not report the seconds for which QEMU is stopped as a fault.
+    // The guest must not report a stall because QEMU is stopped for seconds.
     let quiet = "echo 0 >/proc/sys/kernel/watchdog; echo 1 >/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress";
     stage.guest()?.expect(quiet, &|| false)?;
     let load = seconds as u32 + 900;
@@ -62,7 +62,7 @@ fn run(scale: &Scale) -> Outcome {
 /// Figures of latpath, the kernel's scheduler and perf for the same window.
 struct Seen {
     document: Observation<ExitsFigures>,
-    /// Account of each vCPU thread, by TID.
+    /// The scheduler's figures for each vCPU thread, by TID.
     accounts: BTreeMap<u32, Account>,
     perf: Option<Reported>,
 }
@@ -91,7 +91,7 @@ fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> R
     Ok(Seen { document: serde_json::from_str(&ended.stdout)?, accounts, perf })
 }
 
-/// A stopped QEMU with all its vCPUs: they make no exits, and their accounts do not change.
+/// A QEMU that is stopped with all its vCPUs: they cause no exits, and the scheduler's figures for them do not change.
 struct Frozen {
     qemu: u32,
     vcpus: Vec<u32>,
@@ -157,11 +157,11 @@ impl Account {
 struct Reported {
     /// Exits by reason.
     exits: BTreeMap<String, u64>,
-    /// Total time of all exits until the next entry.
+    /// Total time from all exits to the next entry.
     outside_ns: i64,
 }
 
-/// `perf kvm stat record` on all CPUs, controlled by commands.
+/// A running `perf kvm stat record` on all CPUs, controlled through FIFOs.
 struct Recorded {
     perf: Started,
     folder: tempfile::TempDir,
@@ -185,7 +185,7 @@ impl Recorded {
         Ok(Self { perf, commands: open(&commands)?, answers: BufReader::new(open(&answers)?), folder })
     }
 
-    /// Sends a command to perf, and waits until it is done.
+    /// Sends a command to perf, and waits for the acknowledgement.
     fn control(&mut self, word: &str) -> Outcome {
         writeln!(self.commands, "{word}")?;
         let mut answer = String::new();
@@ -215,8 +215,8 @@ impl Recorded {
     }
 }
 
-/// Parses a line `PF excp   12   0.40%   1.02%   …`: the name, which may contain spaces, and the number before the
-/// first percentage.
+/// Parses a line such as `PF excp   12   0.40%   1.02%   …`: the name, which may contain spaces, and the number before
+/// the first percentage.
 fn row(line: &str) -> Option<(String, u64)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let percent = words.iter().position(|word| word.ends_with('%'))?;
@@ -269,7 +269,8 @@ fn check(seen: &Seen) -> Outcome {
     ensure!(accepted > 100 && accepted == by_vector, "{accepted} interrupts, by vector {by_vector}");
     let event = |name: &str| vm.events.iter().find(|event| event.event == name).map(|event| event.count);
     ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
-    // KVM's event does not identify the VM; some occur while the CPU is idle or in another process.
+    // KVM's event does not identify the VM: events that occur while the CPU is idle or runs another process are counted
+    // separately.
     let others = document.figures.other_events.as_ref();
     let idle = others.and_then(|others| others.counts.get("kvm_apic_accept_irq")).unwrap_or(&0);
     let shown = event("kvm_apic_accept_irq").unwrap_or(0) + idle;

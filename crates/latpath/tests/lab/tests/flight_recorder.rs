@@ -1,5 +1,6 @@
 //! The flight recorder agrees with the kernel's own trace of the same interval: the same events with the same fields
-//! and times, in the same order on each CPU. The tracepoints that it reports as missing do not exist in this kernel.
+//! and times, in the same order on each CPU. The tracepoints that the recorder reports as missing do not exist in this
+//! kernel.
 
 use crate::{
     kernel_trace::{of_recorder, of_trace, Differ, LoggedEvent, EVENTS},
@@ -87,7 +88,7 @@ fn run(_: &Scale) -> Outcome {
     for kind in expected.split(' ') {
         ensure!(counts.get(kind).is_some_and(|n: &usize| *n > 0), "no {kind} at all");
     }
-    // Two programs on the same tracepoint read the clock one after the other.
+    // The recorder and the kernel's tracer read the clock one after the other at the same tracepoint.
     apart.sort_unstable();
     let (median, most) = (apart[apart.len() / 2], apart[apart.len() - 1]);
     eprintln!("their times: {median} ns apart in the median, {most} ns at most, of {}", apart.len());
@@ -118,7 +119,7 @@ fn lines(said: &BTreeMap<u32, Vec<LoggedEvent>>) -> String {
     lines.collect()
 }
 
-/// Each code corresponds to exactly one of the kernel's names.
+/// Expects each exit code to correspond to exactly one of the kernel's names.
 fn exits_have_their_reasons(
     ours: &BTreeMap<u32, Vec<LoggedEvent>>,
     theirs: &BTreeMap<u32, Vec<LoggedEvent>>,

@@ -1,5 +1,6 @@
-//! The kernel's own driver of redundant networks (PRP, HSR) sends, receives and discards the copies: each packet is one
-//! journey, a discarded copy is no loss, and the losses of a LAN are those of the kernel and of tcpdump.
+//! The kernel's own driver for redundant networks (PRP, HSR) sends, receives and discards the copies. Each packet is
+//! one journey, a discarded copy does not count as lost, and latpath's losses on each LAN equal those reported by the
+//! kernel and tcpdump.
 //!
 //! ```text
 //!  namespace pub                 namespace sub
@@ -25,9 +26,10 @@ pub const TEST: Test = Test { name: "hsr_kernel", smoke: false, only_whole: fals
 
 /// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Packets that the sender's driver may drop while a port goes down or comes up, and copies that tcpdump may miss.
+/// Maximum number of packets that the sender's driver drops while a port goes down or comes up, and of copies that
+/// tcpdump misses.
 const MOST_DROPPED: u64 = 4;
-/// Addresses of the two nodes: each sends from both ports with one.
+/// MAC addresses of the two nodes; a node uses the same address on both ports.
 const NODES: [&str; 2] = ["02:00:00:00:0a:01", "02:00:00:00:0a:02"];
 
 fn run(scale: &Scale) -> Outcome {
@@ -40,7 +42,7 @@ fn run(scale: &Scale) -> Outcome {
 
 struct Protocol {
     name: &'static str,
-    /// Parameters of the device.
+    /// Parameters of the HSR device for `ip link`.
     device: &'static str,
     /// tcpdump's filter for the stream's frames.
     filter: &'static str,
@@ -50,7 +52,7 @@ const PRP: Protocol = Protocol { name: "PRP", device: "proto 1", filter: "ether 
 const HSR: Protocol =
     Protocol { name: "HSR", device: "version 1", filter: "ether[12:2] = 0x892f and ether[18:2] = 0x88ba" };
 
-/// Two nodes, each with a device of the driver over two ports.
+/// Two nodes, each with an HSR device over two ports.
 struct Nodes([Space; 2]);
 
 /// Names of a node's device and ports.
@@ -89,7 +91,7 @@ impl Nodes {
         delivered().map_err(plain)
     }
 
-    /// Changes the sender's port of a LAN.
+    /// Sets the sender's port of a LAN up or down.
     fn set(&self, port: &str, state: &str) -> Outcome {
         self.0[0].ip(&format!("link set {port} {state}"))?;
         match state {
@@ -98,7 +100,7 @@ impl Nodes {
         }
     }
 
-    /// Captures the frames that a port of the receiver receives.
+    /// Captures the incoming frames on a port of the receiver.
     fn capture(&self, port: &str) -> Result<(Started, PathBuf)> {
         let file = self.0[1].folder().join(format!("{port}.pcap"));
         let mut tcpdump = Command::new("tcpdump");
@@ -143,7 +145,7 @@ fn of_kernel(protocol: &Protocol, frames: u64) -> Outcome {
         tcpdump.interrupt();
         tcpdump.finish(PATIENCE).map_err(plain)?;
         let lines = command(Command::new("tcpdump").args(["-n", "-r"]).arg(file).arg(protocol.filter))?;
-        // A line of a packet's bytes begins with a tab.
+        // Count one line per packet: continuation lines with a packet's bytes begin with a tab.
         *count = lines.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count() as u64;
     }
     let by_both = 3 * frames - MOST_DROPPED..=3 * frames;

@@ -1,7 +1,7 @@
-//! The commands of docs/hypervisor-guide.md, run on a hypervisor in the order of the page.
+//! Runs the commands of docs/hypervisor-guide.md on a hypervisor, in the order of the page.
 //!
-//! A block of the page is a list of commands, except a block after "*By hand:*" and the block of `relay.toml`. Three
-//! things differ from the page, because the emulated hypervisor is slow: the guest's files, the stream's rate, and the
+//! Each block of the page is a list of commands, except those after "*By hand:*" and that of `relay.toml`. Three things
+//! differ from the page, because the emulated hypervisor is slow: the guest's files, the stream's rate, and the
 //! threshold of `tune apply`. After the page's steps, a profile that stops the stream is applied, and must be reverted.
 
 use crate::{expect::Report, Outcome, Scale, Test};
@@ -20,14 +20,14 @@ pub const TEST: Test = Test { name: "hypervisor_guide", smoke: false, only_whole
 
 const PAGE: &str = include_str!("../../../../../docs/hypervisor-guide.md");
 const FOLDER: &str = "/srv/relay1";
-/// Frames per second: the most that an emulated hypervisor can carry while latpath follows them.
+/// Rate of the stream, frames/s: the maximum that an emulated hypervisor can carry while latpath follows them.
 const RATE: &str = "--svid MU01 --rate 200";
-/// Emulated packets may be delayed for a tenth of a second even without a change; a setting that stalls a host delays
-/// them for seconds.
+/// Threshold that ordinary delays do not reach: emulated packets may take a tenth of a second even without a change,
+/// while a setting that stalls a host delays them for seconds.
 const THRESHOLD: &str = " --threshold 400ms --window 2s";
 /// Maximum boot time of the page's guest.
 const BOOT: Duration = Duration::from_secs(120);
-/// Frames of the stream are longer than the smallest MTU, so that none reaches the guest any more.
+/// A profile that stops the stream: the smallest MTU is shorter than its frames, so that none reaches the guest.
 const STOPS: &str = "name = \"stops\"\nabout = \"A step that stops the stream.\"\n\
                      [[line]]\nsetting = \"device-gro-timeout\"\nat = \"interface\"\nvalue = \"1234\"\nwhy = \"\"\nsource = \"-\"\n\
                      [[line]]\nsetting = \"device-mtu\"\nat = \"interface\"\nvalue = \"68\"\nwhy = \"\"\nsource = \"-\"\n";
@@ -41,7 +41,7 @@ latpath report after --json > after.json
 ip -j link show tap-relay1 > tap-after.json
 latpath tune verify
 ";
-/// The commands of the page behind it.
+/// The page's last command.
 const LAST: &str = "kill %1";
 
 /// A block of the page.
@@ -52,7 +52,7 @@ enum Block {
     ByHand,
 }
 
-/// The blocks of the page: groups of lines that are indented by four spaces.
+/// Splits the page into its blocks: groups of lines that are indented by four spaces.
 fn blocks(page: &str) -> Vec<Block> {
     let mut all = Vec::new();
     let mut before = "";

@@ -33,8 +33,8 @@ fn run(_: &Scale) -> Outcome {
     }
     drop(pair);
 
-    // Kernel stamps replace those that the NIC lacks. The NIC stamps one frame at a time, and skips frames sent before
-    // that is done.
+    // Kernel stamps replace those that the NIC lacks. The NIC stamps one frame at a time, and skips frames that are
+    // sent before it has finished with the previous one.
     let reflector = Reflector::start(&nics, &format!("--bind {}", ADDRESSES[1]))?;
     let session = Session::run(&nics, "--count 100 --rate 50")?;
     reflector.end()?;

@@ -1,6 +1,6 @@
 //! `latpath ladder` with a guest whose NIC is served in three ways: it identifies the variant of each queue and
-//! direction, the rungs add up to the transfers, and no effect precedes its cause. At full length over 100,000
-//! transfers.
+//! direction, the times between steps add up to those of the transfers, and no effect precedes its cause. At full
+//! length, the test covers 100,000 transfers.
 
 use crate::{
     stage::{plain, Stage, Stream},
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ladder", smoke: false, only_whole: false, seconds: 1800, run };
 
-/// Service of the NIC, the resulting variant, and the page's text for it.
+/// How the NIC is served, the resulting variant, and the text shown for the variant.
 const SERVICES: [(NicService, Variant, &str); 3] = [
     (NicService::Default, Variant::Irqfd, "C: vhost carries the packets"),
     (NicService::Relayed, Variant::Relayed, "B: vhost carries the packets, QEMU relays the interrupt"),
@@ -35,7 +35,7 @@ fn run(scale: &Scale) -> Outcome {
     Ok(())
 }
 
-/// Returns the number of the streams' transfers.
+/// Checks the transfers of a guest with this NIC service; returns the number of transfers of the streams.
 fn served(scale: &Scale, service: NicService, variant: Variant, says: &str) -> Result<u64> {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.service = service;
@@ -72,11 +72,11 @@ pub fn expect_nothing_wrong(report: &Observation<LadderFigures>) -> Outcome {
     Ok(())
 }
 
-/// Output of `latpath ladder` for two streams, one in each direction.
+/// Runs `latpath ladder` during two streams, one in each direction; returns its output.
 fn streams(stage: &mut Stage, frames: u64) -> Result<String> {
     const RATE: u64 = 500;
     let stream = Stream::sv("IN", frames).rate(RATE);
-    // QEMU only passes on groups that a process in the guest has joined.
+    // QEMU forwards multicast only for groups that a process in the guest has joined.
     stage.subscribe(&stream)?;
     let mut ladder = stage.start(&stage.path().hypervisor, "ladder --vm latpath-guest0 --json")?;
     let begins = |ladder: &mut Started| ladder.said().contains("following transfers") || !ladder.runs();
@@ -95,7 +95,7 @@ fn streams(stage: &mut Stage, frames: u64) -> Result<String> {
     Ok(ended.stdout)
 }
 
-/// Output of `latpath ladder` for `times` round trips.
+/// Runs `latpath ladder` during `times` round trips; returns its output.
 fn ladder(stage: &Stage, flags: &str, times: u64) -> Result<String> {
     let words = format!("ladder --vm latpath-guest0 {flags} -- busybox ping -q -c {times} -i 0.02 -W 20 192.0.2.2");
     let ended = stage.start(&stage.path().publisher, &words)?.finish(Duration::from_secs(150));
@@ -104,7 +104,8 @@ fn ladder(stage: &Stage, flags: &str, times: u64) -> Result<String> {
     Ok(ended.stdout)
 }
 
-/// Expects all transfers of a tap's queue to be of this variant, reach this step, and add up.
+/// Checks a tap's queue: at least half of `times` transfers are of this variant, they reach the step `last`, and the
+/// times between steps add up.
 pub fn expect_queue(
     figures: &LadderFigures,
     direction: Direction,
@@ -125,7 +126,7 @@ pub fn expect_queue(
     Ok(())
 }
 
-/// The tap's queue of this direction; the guest's NIC has one for each.
+/// The tap's queue in this direction; the guest's NIC has one queue for each direction.
 fn queue(figures: &LadderFigures, direction: Direction) -> Result<&QueueReport> {
     let is = |queue: &&QueueReport| queue.direction == direction && queue.device.as_deref() == Some(TAP);
     let queues: Vec<&QueueReport> = figures.queues.iter().filter(is).collect();
@@ -133,8 +134,8 @@ fn queue(figures: &LadderFigures, direction: Direction) -> Result<&QueueReport> 
     Ok(queue)
 }
 
-/// Numbers of transfers of a tap's queue by variant: this one, or without an interrupt. Expects the rungs of each to
-/// add up.
+/// Number of transfers of the tap's queue for `variant` and for `NoInterrupt`. Fails if the times between a variant's
+/// steps do not add up to its total, or if there is any other variant.
 fn transfers_of(figures: &LadderFigures, direction: Direction, variant: Variant) -> Result<Vec<(Variant, u64)>> {
     let queue = queue(figures, direction)?;
     let mut transfers = Vec::new();

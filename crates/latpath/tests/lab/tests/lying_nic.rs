@@ -26,7 +26,7 @@ fn run(_: &Scale) -> Outcome {
         caps.expect(lie, CheckState::Fails)?;
         caps.expect_used(lie, false)?;
     }
-    // Without latpath there are no stamps either.
+    // The NIC does not stamp without latpath either.
     let pair = Pair::open(&nics)?;
     let (_, arrived) = pair.send()?;
     ensure!(arrived.is_none(), "it stamps what it receives");

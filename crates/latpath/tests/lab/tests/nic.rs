@@ -17,7 +17,7 @@ fn run(scale: &Scale) -> Outcome {
     let [left, right] = &emulated("e1000e")?;
     for (nic, space) in [(left, &stage.path().publisher), (right, &hypervisor)] {
         command(Command::new("ip").args(["link", "set", nic, "netns", space.name()]))?;
-        // NICs filter multicast.
+        // Otherwise the NIC would filter the stream's multicast frames.
         space.ip(&format!("link set {nic} promisc on up"))?;
     }
     has_link(&hypervisor, right)?;

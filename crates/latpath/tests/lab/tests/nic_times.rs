@@ -1,5 +1,5 @@
-//! A recording with the NICs' own times: every journey has them, the time on the wire is exact, and the mapped times
-//! are as right as they claim; NICs that lose or invent times are noticed.
+//! A recording with the NICs' own times: every journey has them, the time on the wire is exact, and the error of the
+//! mapped times is within the stated bound; NICs that lose or invent times are noticed.
 
 use crate::{
     linked::{plain, Linked},
@@ -17,7 +17,7 @@ use std::{fs, path::Path, time::Duration};
 pub const TEST: Test = Test { name: "nic_times", smoke: false, only_whole: false, seconds: 240, run };
 
 const WIRE_NS: i64 = 20_000;
-/// Without tx-done, where the route would end for packets sent by this host.
+/// All points except tx-done, at which the route would end for packets sent by this host.
 const POINTS: &str = "--points host/tx@*,host/nic-*,host/app-read@*";
 /// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ fn run(scale: &Scale) -> Outcome {
     let frames = scale.frames(2_000, 20_000);
     let recorded = Recorded::of(&nics, frames, "")?;
     recorded.expect_count(ARRIVED, DRIVER, frames)?;
-    // The NIC's time of a frame is requested unless that of the previous frame is still pending.
+    // A NIC time is requested for each frame, unless that of the previous frame is still pending.
     let SentNicTimes { requested, skipped, .. } = recorded.sent;
     ensure!(requested + skipped == frames && requested * 10 >= frames * 9, "{:?}", recorded.sent);
     recorded.expect_count(SENT, ARRIVED, requested)?;
@@ -45,7 +45,7 @@ fn run(scale: &Scale) -> Outcome {
 
     expect_of_a_cycle(&nics)?;
 
-    // Each fourth frame, of the stream or another, arrives without a time.
+    // Every fourth frame that the NIC receives, of this stream or another, has no time.
     let recorded = Recorded::of(&nics, 400, "rx_lost")?;
     nics.set("rx_lost", "0,0")?;
     let count = recorded.segment(ARRIVED, DRIVER)?.times.count;
@@ -62,8 +62,8 @@ fn run(scale: &Scale) -> Outcome {
     Ok(())
 }
 
-/// A talker's frames have the NIC's times, one request at a time; a subscriber measures from the wire to the driver, with
-/// each frame counted, and the receive filter is restored.
+/// A talker's frames have NIC times, requested one at a time. A subscriber measures the time from the wire to the
+/// driver, accounts for each frame, and restores the receive filter.
 fn expect_of_a_cycle(nics: &StampingNics) -> Outcome {
     const FRAMES: u64 = 400;
     let mut reader = nics.start(1, "subscribe -i lpn1 -s svid:MU02 --stamps nic --json")?;
@@ -92,12 +92,12 @@ struct Recorded {
     report: Report<'static>,
     notes: String,
     csv: String,
-    /// Counts of the requested times of sent frames.
+    /// The sender's counts of NIC times.
     sent: SentNicTimes,
 }
 
 impl Recorded {
-    /// Records a stream. With `lost`, each fourth frame of it arrives without a time.
+    /// Records a stream. `lost` names the NIC parameter that removes the time of every fourth frame received.
     fn of(nics: &StampingNics, frames: u64, lost: &str) -> Result<Self> {
         let run = "/tmp/latpath-lab-nic-times";
         let _ = fs::remove_dir_all(run);
@@ -139,8 +139,8 @@ impl Recorded {
         Ok(())
     }
 
-    /// The driver cannot get a frame before it arrives from the wire, so an earlier time must lie within the error
-    /// bound.
+    /// The driver cannot get a frame before it arrives from the wire; a driver time that is earlier must be within the
+    /// error bound.
     fn expect_within_the_bound(&self) -> Outcome {
         let segment = self.segment(ARRIVED, DRIVER)?;
         let (times, bound) = (&segment.times, segment.error_bound_ns);

@@ -17,8 +17,8 @@ const WINDOW: Duration = Duration::from_secs(4);
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
-    // Frames of 8 ASDUs, about 1 KB, of which fewer fit into the daemon's socket. They are sent from one CPU: each CPU
-    // has its own queue, and a single one must overflow.
+    // Frames of 8 ASDUs, about 1 KB, so that few fit into the daemon's socket. They are sent from one CPU, because each
+    // CPU has its own queue and one must overflow.
     let large = "--profile 9-2le-50-meas --wrap 65536 --cpu 0";
     let with_flow = Stream::sv("MU01", 500).rate(200).publish(large);
     let without = Stream::sv("MU01", 7_000).rate(3000).publish(&format!("{large} --first 4000"));
@@ -40,7 +40,8 @@ fn run(_: &Scale) -> Outcome {
     eprintln!("Open vSwitch lost {lost}; {}", report.in_short());
     ensure!(lost > 0, "the daemon's queue did not overflow");
     ensure!(report.journeys_by("upcall") >= without.frames, "not all asked the daemon");
-    // Packets that did not fit into the queue and those still in it: the kernel reports neither as dropped.
+    // Both packets that did not fit into the queue and packets that are still in it; the kernel reports neither as
+    // dropped.
     let at = report.lost_at("host/ovs-upcall@nic0");
     ensure!(at == without.frames && report.lost() == at, "{at} of {} got as far as the upcall", without.frames);
     // The datapath's count, read before the daemon resumed.

@@ -13,7 +13,8 @@ fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
     let stream = Stream::sv("MU01", scale.frames(3_000, 60_000));
-    // Frames sent before their flow exists go to ovs-vswitchd; in this test all must find the flow.
+    // Frames sent before their flow exists go to ovs-vswitchd. In this test all frames must find the flow, so it is
+    // installed first and kept.
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=600000")?;
     stage.publish(&Stream::sv("MU01", 10).rate(10))?;
     let before = stage.open_vswitch()?.lookups()?;

@@ -1,5 +1,5 @@
-//! Why Open vSwitch had no flow for a packet: an idle flow, an emptied table, a changed rule, a purge and a first
-//! packet are each named, with the times of the packet's visit to the daemon.
+//! Why Open vSwitch had no flow for a packet: each reason (an idle flow, an emptied table, a changed rule, a purge, a
+//! first packet) is named, with the times of the packet's visit to the daemon.
 
 use crate::{
     faults::{goes_on, listen_here},
@@ -26,7 +26,7 @@ fn run(_: &Scale) -> Outcome {
     let fast = || Stream::sv("MU01", 400_000).rate(500).publish("--cpu 0");
     let slow = Stream::sv("MU02", 400).rate(1).publish("--cpu 0");
 
-    // Revalidators check flows twice a second.
+    // Revalidators check flows twice a second, so a flow used once a second is removed as idle.
     stage.open_vswitch()?.vsctl("set Open_vSwitch . other_config:max-idle=500")?;
     let visits = visits_during(&mut stage, &slow, |_, publishing| {
         latpath_testkit::waits::fault_for(Duration::from_secs(12));
@@ -47,12 +47,11 @@ fn run(_: &Scale) -> Outcome {
         Ok(publishing)
     })?;
     expect(&visits, NoFlow::Emptied)?;
-    // The daemon believes that the flows are still installed, and installs none until it has removed its record of
-    // them.
+    // The daemon does not notice that the flows are gone, and installs none until its own record of them is purged.
     stage.open_vswitch()?.forget_flows()?;
 
     let visits = visits_during(&mut stage, &fast(), |stage, publishing| {
-        // Flows so far match packets with any mark.
+        // The existing flows match packets with any mark; the new rule makes them invalid.
         stage.open_vswitch()?.ofctl("add-flow", "priority=1000,pkt_mark=0,dl_type=0x88ba,actions=NORMAL")?;
         Ok(publishing)
     })?;
@@ -64,7 +63,7 @@ fn run(_: &Scale) -> Outcome {
     })?;
     expect(&visits, NoFlow::Purged)?;
 
-    // The stream continues to another address.
+    // The stream is restarted with another destination address, for which no flow ever existed.
     let visits = visits_during(&mut stage, &fast(), |stage, publishing| {
         end(publishing)?;
         stage.start_publishing(&fast().publish("--dst 01:0c:cd:04:00:77"))
@@ -112,7 +111,8 @@ fn visits_during(
     Ok(visits)
 }
 
-/// All visits have this reason, except for a stream's first packets, which come before its flow is installed.
+/// Expects all visits to have this reason, except those of a stream's first packets, which arrive before its flow is
+/// installed.
 fn expect(visits: &[VisitDocument], reason: NoFlow) -> Outcome {
     let named = visits.iter().filter(|visit| visit.reason == reason).count();
     let is_other = |visit: &&VisitDocument| ![reason, NoFlow::NeverThere, NoFlow::Installed].contains(&visit.reason);

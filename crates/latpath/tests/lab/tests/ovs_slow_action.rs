@@ -14,7 +14,7 @@ fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
     let stream = Stream::sv("MU01", scale.frames(500, 2_000)).rate(200);
-    // The daemon handles each of these packets itself: its flow in the datapath is a userspace action.
+    // The daemon handles each packet of this rule itself: its flow in the datapath has a userspace action.
     stage.open_vswitch()?.ofctl("add-flow", "dl_type=0x88ba,actions=controller(max_len=0),normal")?;
 
     let report = stage.follow(&stream)?;

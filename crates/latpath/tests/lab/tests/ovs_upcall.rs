@@ -18,7 +18,7 @@ fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", scale.frames(3_000, 20_000)).rate(500);
     stage.subscribe(&stream)?;
     let recording = stage.record(&stream, "")?;
-    // The kernel programs of `live` count independently at the same time.
+    // `live`, with its own programs in the kernel, counts independently at the same time.
     let words = format!("live --stream {} --window 4s --json", stream.spec());
     let mut live = stage.start(&stage.path().hypervisor, &words)?;
     until("live is attached", || !live.printed().is_empty() || !live.runs()).map_err(plain)?;
@@ -49,7 +49,7 @@ fn run(scale: &Scale) -> Outcome {
     let last = live.stdout.lines().last().context("live said nothing")?;
     let live = Report::parse(last)?;
     eprintln!("live: {}", live.in_short());
-    // It counts from the time at which it knows the route.
+    // `live` counts only from the time at which the route is known.
     let (fast, upcall) = (live.journeys_by("fast path"), live.journeys_by("upcall"));
     ensure!(upcall > 0 && upcall <= missed && fast > 0 && fast <= hit, "live: {fast} and {upcall}");
     // A packet that took longer than live's window lacks the points that identify its path.

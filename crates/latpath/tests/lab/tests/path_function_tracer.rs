@@ -39,7 +39,8 @@ fn run(_: &Scale) -> Outcome {
 
     let tracer = Tracer::new(&listed)?;
     let stream = Stream::sv("MU01", 20).rate(20);
-    // The bridge learns the sender from its first packet, and sends other packets to announce it.
+    // Must precede the search: the bridge learns the sender from its first packet, and then sends packets of its own to
+    // announce it.
     stage.publish(&stream)?;
     let search = Search::start(&stage, &format!("--stream {} --count {PACKETS}", stream.spec()), "")?;
     tracer.begin()?;
@@ -47,7 +48,7 @@ fn run(_: &Scale) -> Outcome {
     let calls = tracer.end()?;
     let found = search.end()?;
 
-    // With single kprobes only some of the functions are covered.
+    // With single kprobes, latpath covers only some of the functions; compare only those.
     let shown: Option<HashSet<&str>> =
         found.attached.functions_shown.as_ref().map(|names| names.iter().map(String::as_str).collect());
     let is_shown = |name: &str| shown.as_ref().map_or(listed.contains(name), |s| s.contains(name));
@@ -62,7 +63,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// Compares a packet's functions with the calls in its window; returns their number.
+/// Compares a packet's functions with the tracer's calls in the same window; returns the number of functions compared.
 fn compare(packet: &PacketDocument, calls: &[&Call]) -> Result<usize> {
     let cpus: HashSet<u16> = packet.steps.iter().map(|s| s.cpu).collect();
     let mut compared = 0;
@@ -72,8 +73,8 @@ fn compare(packet: &PacketDocument, calls: &[&Call]) -> Result<usize> {
         let time = |s: &StepDocument| packet.monotonic_ns + s.since_first_ns;
         let (Some(first), Some(last)) = (on_cpu.first(), on_cpu.last()) else { continue };
         let ours: Vec<&str> = on_cpu.iter().map(|s| s.name.as_str()).collect();
-        // The tracer's times are in whole microseconds and are taken before the programs', so calls at the edges may be
-        // outside the window.
+        // The tracer's times are in whole microseconds and are taken before the programs' times, so the window is
+        // widened at both ends.
         let window = time(first) / 1000 - EDGE..=time(last) / 1000 + 1;
         let theirs: Vec<&str> = calls
             .iter()
@@ -96,7 +97,7 @@ fn compare(packet: &PacketDocument, calls: &[&Call]) -> Result<usize> {
 /// Maximum time between the tracer's clock reading and a program's on an emulated machine, µs.
 const EDGE: i64 = 500;
 
-/// Both lists, from the first difference.
+/// Shows both lists from shortly before the first difference.
 fn differ(ours: &[&str], theirs: &[&str]) -> String {
     let from = (0..theirs.len()).max_by_key(|at| theirs[*at..].iter().zip(ours).take_while(|(a, b)| a == b).count());
     let theirs = &theirs[from.unwrap_or(0)..];
@@ -126,7 +127,7 @@ impl Tracer {
         let folder = tracing.join(format!("instances/latpath-{}", process::id()));
         fs::create_dir(&folder).context("make a tracer's instance")?;
         let tracer = Self { folder };
-        // By index: for each name, the kernel would search all its functions.
+        // Select functions by index: for each name, the kernel would search all its functions.
         let all = fs::read_to_string(tracing.join("available_filter_functions"))?;
         let selected =
             all.lines().enumerate().filter(|(_, l)| l.split(' ').next().is_some_and(|n| functions.contains(n)));
@@ -160,7 +161,7 @@ impl Drop for Tracer {
     }
 }
 
-/// `publish-233 [001] ..s1. 123.456789: veth_xmit <-dev_hard_start_xmit`
+/// Parses a line such as `publish-233 [001] ..s1. 123.456789: veth_xmit <-dev_hard_start_xmit`.
 fn call(line: &str) -> Option<Call> {
     let (_, rest) = line.split_once(" [")?;
     let (cpu, rest) = rest.split_once(']')?;

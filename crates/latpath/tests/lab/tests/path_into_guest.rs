@@ -1,5 +1,5 @@
-//! `latpath path` follows a packet to the vhost worker, which takes it off the tap for the guest, and packets sent by
-//! the guest from the tap on.
+//! `latpath path` follows a packet to the vhost worker, which reads it from the tap for the guest, and follows packets
+//! sent by the guest from the tap onwards.
 
 use crate::{
     search::{in_order, Search},
@@ -16,7 +16,7 @@ fn run(_: &Scale) -> Outcome {
     stage.boot_guest()?;
     let stream = Stream::sv("MU01", 40).rate(20);
     stage.subscribe(&stream)?;
-    // The switch learns its flow from earlier packets.
+    // Earlier packets install the switch's flow.
     stage.publish(&stream)?;
 
     let search = Search::start(&stage, &format!("--stream {} --count 10 -i {NIC}", stream.spec()), "")?;

@@ -62,7 +62,7 @@ fn run(_: &Scale) -> Outcome {
         ensure!(back.skb != upcall.skb, "it is another skb");
         let thread = &back.thread;
         ensure!(thread.starts_with("handler"), "{thread} handed it back, not ovs-vswitchd's handler");
-        // The message to ovs-vswitchd also contains the packet.
+        // The message to ovs-vswitchd contains a copy of the packet.
         let copied = packet.iter().any(|s| s.kind == StepName::Copy && s.name == "skb_zerocopy");
         ensure!(copied, "the message to ovs-vswitchd is not followed");
     }

@@ -13,7 +13,7 @@ pub const TEST: Test = Test { name: "path_pcap_filter", smoke: false, only_whole
 
 fn run(_: &Scale) -> Outcome {
     let stage = Stage::lay(Switch::OpenVswitch)?;
-    // On a port of the switch, where the tag has already been removed.
+    // Searches at a port of the switch, where the tag has already been removed; returns the number of packets found.
     let count = |expression: &str, words: &str| -> anyhow::Result<usize> {
         let search = Search::start(&stage, &format!("--count 100 --with tracepoints {words}"), expression)?;
         for (vlan, svid) in [("--vlan 7", "MU07"), ("--vlan 8", "MU08"), ("", "MU00")] {

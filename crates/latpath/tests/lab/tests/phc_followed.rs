@@ -64,7 +64,8 @@ fn disturbances_are_reported(nics: &StampingNics) -> Outcome {
     let after = monotonic();
     let step = followed.until_disturbed()?;
     let Trouble::Step { by_ns } = step.trouble else { bail!("a step is said to be {step:?}") };
-    // The step is between two readings, and the clock advanced between them.
+    // The step occurred between two readings, and the clock also advanced in that time, so its size is known only to
+    // within the time between them.
     let between = step.until_ns - step.after_ns;
     ensure!((by_ns + 250_000_000).abs() <= between, "a step by -0.25 s is said to be by {by_ns} ns");
     ensure!(step.after_ns <= after && before <= step.until_ns, "from {before} to {after}, not as said: {step:?}");
@@ -95,7 +96,7 @@ fn open(nics: &StampingNics, nic: usize) -> Result<Phc> {
     Ok(Phc::open(index)?)
 }
 
-/// A followed clock.
+/// A clock that is read periodically.
 struct Followed {
     clock: Phc,
     watch: PhcWatch,

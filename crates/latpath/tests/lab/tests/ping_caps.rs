@@ -21,7 +21,7 @@ fn run(_: &Scale) -> Outcome {
     let faults: [(&str, &str, &str, &[&str]); 7] = [
         ("tx_lost", "1,0", "0,0", &["tx_nic"]),
         ("tx_zero", "1,0", "0,0", &["tx_nic"]),
-        // Later than the command waits.
+        // Later than the command's time limit for a stamp.
         ("tx_late_ms", "2000,0", "0,0", &["tx_nic"]),
         ("rx_lost", "1,0", "0,0", &["rx_nic"]),
         ("frozen", "1,1", "0,0", &["clock"]),
@@ -34,7 +34,7 @@ fn run(_: &Scale) -> Outcome {
         let caps = Caps::of(&nics, 0)?;
         nics.set(parameter, none)?;
         for what in ALL {
-            // For stamps of a stopped clock, the finding is about the clock.
+            // With a stopped clock, the stamps' own states are not checked: the fault is reported for the clock.
             let stands_still = parameter == "frozen" && what.ends_with("nic");
             if !stands_still {
                 caps.expect(what, if fail.contains(&what) { CheckState::Fails } else { CheckState::Works })?;
@@ -45,7 +45,7 @@ fn run(_: &Scale) -> Outcome {
         }
     }
 
-    // Stamps of PTP frames only, as in most NICs.
+    // The NIC stamps only received PTP frames, like most NICs.
     nics.set("rx_filters", &(1 | 1 << 12).to_string())?;
     let caps = Caps::of(&nics, 0)?;
     caps.expect("tx_nic", CheckState::Works)?;

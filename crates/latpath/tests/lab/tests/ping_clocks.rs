@@ -1,4 +1,4 @@
-//! `latpath ping` between NICs whose clocks have an offset, drift, step or stop: reported times between clocks are
+//! `latpath ping` between NICs whose clocks have an offset, drift, step or stop: the reported times between clocks are
 //! correct within the stated bound, and disturbances are reported with their time and size.
 
 use crate::{
@@ -41,7 +41,7 @@ fn run(_: &Scale) -> Outcome {
     Ok(())
 }
 
-/// lpn1's clock is 7 s ahead.
+/// Loads NICs with two clocks; lpn1's is 7 s ahead.
 fn two_clocks(drift_ppb: i64) -> anyhow::Result<StampingNics> {
     StampingNics::load(&format!("wire_ns={WIRE_NS} phcs=2 offset_ns=0,7000000000 drift_ppb=0,{drift_ppb}"))
 }
@@ -75,7 +75,7 @@ fn two_machines(nics: &StampingNics) -> Outcome {
         let session = Session::run(nics, &format!("--count 600 --rate 200 {words}"))?;
         reflector.end()?;
         expect_all_and_undisturbed(&session, Relation::Estimated).context(words)?;
-        // The times between the machines are the wire's, within the bound.
+        // The times between the machines equal the wire's, within the bound.
         let (there, back) = match stamps {
             "nic" => ("wire there", "wire back"),
             "kernel" => ("there: driver → kernel", "back: driver → kernel"),
@@ -93,7 +93,7 @@ fn two_machines(nics: &StampingNics) -> Outcome {
     Ok(())
 }
 
-/// In a time namespace, such as that of a migrated container, CLOCK_MONOTONIC differs.
+/// CLOCK_MONOTONIC has an offset in a time namespace, e.g. that of a migrated container.
 fn two_times_of_one_kernel(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start_in_time_namespace(nics, AHEAD_S, &bind())?;
     let session = Session::run(nics, "--count 600 --rate 200")?;
@@ -105,7 +105,7 @@ fn two_times_of_one_kernel(nics: &StampingNics) -> Outcome {
 fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
-    // In the middle of the run.
+    // The disturbance occurs in the middle of the run.
     latpath_testkit::waits::fault_for(Duration::from_secs(2));
     let before = monotonic();
     nics.phc_ctl(0, "adj -0.25")?;
@@ -117,9 +117,9 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let by = said.split("by ").nth(1).and_then(|rest| rest.split(' ').next()).context("by how much?")?;
     let wrong = by.parse::<i64>()? + 250_000_000;
     ensure!(wrong.abs() < 100_000, "a step of -0.25 s is reported as {said}");
-    // It is also the reflector's clock, and the reflector's report shows that.
+    // The reflector's NIC shares this clock, so its report must also contain the step.
     ensure!(reflected.contains("was set"), "the reflector does not report it: {reflected}");
-    // Times between two clocks of which one was set are wrong, and reported as such.
+    // Times between this clock and others may be wrong around the step; the reported figures must account for that.
     for name in ["emitter app → nic", "reflector nic → app", "reflector app → nic", "emitter nic → app"] {
         let (min, max, bound) = session.extremes(name)?;
         ensure!(min >= -bound && max < 250_000_000 + bound, "{name} takes {min} to {max} ns, ± {bound}");
@@ -130,7 +130,7 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
 fn a_clock_that_stands_still_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
-    // In the middle of the run.
+    // The disturbance occurs in the middle of the run.
     latpath_testkit::waits::fault_for(Duration::from_secs(2));
     let before = monotonic();
     nics.set("frozen", "1,1")?;

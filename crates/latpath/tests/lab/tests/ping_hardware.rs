@@ -48,7 +48,7 @@ fn round_trips_are_exact(nics: &StampingNics, probes: u64, target: &str, words: 
     }
     let report = &session.0.report;
     ensure!(report.missing.is_empty(), "missing: {:?}", report.missing);
-    // No frame is passed on before it is stamped.
+    // No frame is forwarded before it is stamped, so no time is negative.
     for part in &report.segments {
         ensure!(part.times.count == probes && part.times.negative == 0, "{part:?}");
     }
@@ -84,7 +84,7 @@ fn a_nic_that_fails_from_the_start_is_done_without(nics: &StampingNics) -> Outco
         for stamp in lacking {
             ensure!(!stamps.contains(stamp), "{parameter} {value}: {stamp:?} is asked for: {stamps:?}");
         }
-        // Another stamp replaces it, and all parts exist.
+        // Another stamp replaces the missing one, so that all parts have times.
         session.expect_parts_to_add_up()?;
         ensure!(report.counts.incomplete == 0, "{parameter} {value}: {:?}", report.missing);
     }
@@ -137,7 +137,7 @@ fn late_stamps_find_their_probe(nics: &StampingNics) -> Outcome {
     ensure!(session.missing(Stamp::T1Nic) == 0, "missing: {:?}", session.0.report.missing);
     let (min, max, _) = session.extremes("wire there")?;
     ensure!((min, max) == (WIRE_NS, WIRE_NS), "the wire takes {min} to {max} ns");
-    // The reflector sends its late stamps with a later answer.
+    // The reflector sends late stamps with a later reply.
     let (min, max, _) = session.extremes("wire back")?;
     ensure!((min, max) == (WIRE_NS, WIRE_NS), "the wire back takes {min} to {max} ns");
     Ok(())

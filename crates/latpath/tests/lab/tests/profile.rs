@@ -21,7 +21,7 @@ use std::{
 
 pub const TEST: Test = Test { name: "profile", smoke: false, only_whole: false, seconds: 900, run };
 
-/// Time limit for naming the last samples of such a slow guest.
+/// Time limit for naming the guest's last samples, since the guest is slow.
 const PATIENCE: Duration = Duration::from_secs(240);
 const BUSY: &str = "busy";
 /// QEMU's name of the guest.
@@ -80,13 +80,15 @@ pub fn schedstats(pids: &[String]) -> String {
     pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>().join(" ")
 }
 
-/// First number of each of these files in the guest, read by one command, since starting a program takes long there.
+/// Reads the first number in each of these files in the guest, with a single command, since starting a program takes
+/// long there.
 pub fn first_numbers(stage: &mut Stage, files: &str) -> anyhow::Result<Vec<f64>> {
     let output = stage.guest()?.run(&format!("cat {files}"), PATIENCE, &|| false)?.text;
     output.lines().map(|line| Ok(line.split(' ').next().unwrap_or_default().parse()?)).collect()
 }
 
-/// Output of `latpath profile WORDS --json`, and the results of `read` at the begin and end of its window.
+/// Runs `latpath profile WORDS --json`; returns its output, and the results of `read` at the begin and the end of its
+/// window.
 pub fn watch<T>(
     stage: &mut Stage,
     words: &str,
@@ -102,20 +104,20 @@ pub fn watch<T>(
     let window = Duration::from_secs(seconds);
     waits::until_within(PATIENCE, "the window ends", || begun.elapsed() >= window || !watching.runs())
         .map_err(plain)?;
-    // Afterwards the agent has less to do.
+    // At the end of the window, before the agent's work that follows changes the figures.
     let after = read(stage)?;
     let finished = watching.finish(PATIENCE).map_err(plain)?;
     eprintln!("{}", finished.stderr.trim());
     Ok((serde_json::from_str(&finished.stdout).context("the profile's JSON")?, [before, after]))
 }
 
-/// Figures that explain a failure.
+/// Figures that help to explain a failure.
 pub fn in_short(seen: &Observation<ProfileFigures>) -> String {
     let ProfileFigures { modes, kernel_account, processes, .. } = &seen.figures;
     format!("{modes:?} {kernel_account:?} {processes:?}")
 }
 
-/// Time of all CPUs, which the sum of all modes must equal.
+/// Expects the times of all modes to add up to the time of all CPUs; returns it.
 fn adds_up(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
     let sum = seen.figures.modes.total_ns() as f64;
     let all = seen.figures.cpu_count as f64 * seen.window_ns as f64;
@@ -124,8 +126,8 @@ fn adds_up(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
 }
 
 /// Time in guests: the sum of the times from each of KVM's entries to the next exit. Its share of the CPUs must equal
-/// that of the kernel's tick-based account, unless ticks are missing, as on an overloaded emulated machine. The guest's
-/// samples must cover nearly all of it.
+/// that in the kernel's tick-based account, unless ticks are missing, as on an overloaded emulated machine. The guest's
+/// samples must cover nearly all of this time.
 pub fn in_guests(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
     let (figures, all) = (&seen.figures, adds_up(seen)?);
     let guest = figures.modes.guest_ns() as f64;
@@ -149,17 +151,18 @@ pub fn in_guests(seen: &Observation<ProfileFigures>) -> anyhow::Result<f64> {
     Ok(guest)
 }
 
-/// Nearly all samples are checked against the times at which their vCPU was in the guest, and none is outside these.
+/// Expects most samples to have been checked against the times at which their vCPU was in the guest, and none to be
+/// outside these.
 fn in_their_guest(guest: &GuestHeader) -> Outcome {
     let (samples, causality) = (guest.samples, guest.causality.context("no causality")?);
     eprintln!("causality: {causality:?}, of {samples} samples, within {} ns", guest.clock_error_ns);
     ensure!(causality.violations == 0, "causality: {causality:?}");
-    // The agent also samples before the window.
+    // The agent also samples before the window; these samples cannot be checked.
     ensure!(causality.checked * 2 >= samples, "{causality:?} of {samples}");
     Ok(())
 }
 
-/// Time of a process in the guest.
+/// Time of a process in the guest, ns.
 pub fn of_process(figures: &ProfileFigures, name: &str) -> f64 {
     let is = |process: &&ProcessFigures| process.guest.as_deref() == Some(VM) && process.process == name;
     figures.processes.iter().filter(is).map(|process| process.total_ns as f64).sum()

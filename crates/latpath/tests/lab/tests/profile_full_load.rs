@@ -31,7 +31,7 @@ fn run(scale: &Scale) -> Outcome {
     let on = LOOPS.map(|(_, vcpu)| format!("taskset {:x} {BUSY}", 1 << vcpu));
     let loops =
         [busy::script(&on[0], 100, lasts), busy::script(&on[1], 99, lasts), busy::realtime_script(&on[2], 50, lasts)];
-    // Started together, since the guest's shell is slow once they run.
+    // All loops are started together, since the guest's shell is slow once they run.
     guest.start("loops", &format!("sh -c '{} & wait'", loops.join(" & ")), false, &|| false)?;
     let socket = guest.agent_socket().display().to_string();
     let pids = pids_of(&mut stage, &LOOPS.map(|(name, _)| name))?;

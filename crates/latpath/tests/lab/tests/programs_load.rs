@@ -29,7 +29,7 @@ fn run(_: &Scale) -> Outcome {
     let others = ["udp::5000", "ether:0x1234", "goose:IED1LD0/LLN0.gcb01", "ptp:sync"];
     let others = others.map(|spec| format!("--stream {spec}")).join(" ");
     let stream = Stream::sv("MU01", 200).publish("--wrap 65536");
-    // With the code for times of NICs, which is left out otherwise.
+    // `--stamps nic` adds the code for NIC times, which is otherwise left out.
     let recording = stage.record(&stream, &format!("{others} --stamps nic"))?;
     stage.publish(&stream)?;
     stage.wait_for_quiet()?;
@@ -62,7 +62,7 @@ fn run(_: &Scale) -> Outcome {
         let words = format!("path --stream svid:MU01 --with {kind} --duration 1s --json");
         serde_json::from_str::<PathDocument>(&stage.latpath(&words)?).with_context(|| words)?;
     }
-    // These kernels have all features; only 6.1 cannot attach to all functions at once.
+    // The tested kernels have all features, except that 6.1 cannot attach to all functions at once.
     let doctor: DoctorDocument = serde_json::from_str(&stage.latpath("doctor --commands --json")?)?;
     for command in doctor.capabilities.context("no commands")?.commands {
         let is_path = command.commands == ["path"];
@@ -71,7 +71,7 @@ fn run(_: &Scale) -> Outcome {
     pings(&stage)
 }
 
-/// Sends frames through AF_XDP over the bridge and back.
+/// Sends frames over AF_XDP through the bridge and back.
 fn pings(stage: &Stage) -> Outcome {
     let links: Value = serde_json::from_slice(&stage.application().ip(&format!("-j link show {APPLICATION}"))?)?;
     let mac = links[0]["address"].as_str().context("no address")?;

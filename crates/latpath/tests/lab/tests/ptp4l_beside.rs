@@ -70,7 +70,7 @@ fn ptp4l(nics: &StampingNics, at: usize, role: &str) -> Result<Started> {
              logMinDelayReqInterval -3\ntx_timestamp_timeout 50\nuds_address {FOLDER}/{name}.sock\n"
         ),
     )?;
-    // It prints to stdout.
+    // ptp4l prints to stdout.
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec ptp4l -f {config} -i {name} -m -q -l 6 {role} > {log} 2>&1")]);
     nics.start_command(at, command)

@@ -43,7 +43,7 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
     let (in_frames, out_frames) = (scale.frames(2000, 60_000), scale.frames(500, 20_000));
 
     let stream = Stream::sv("IN", in_frames);
-    // QEMU only passes on groups that a process in the guest has joined.
+    // QEMU forwards multicast only for groups that a process in the guest has joined.
     stage.subscribe(&stream)?;
     let host = watch_host(&stage)?;
     watch_guest(&mut stage)?;
@@ -117,7 +117,7 @@ fn both_ways(stage: &mut Stage, iperf3: &Path, mib: u64) -> Outcome {
     Ok(())
 }
 
-/// Starts `latpath queues` in the hypervisor; returns once it watches.
+/// Starts `latpath queues` in the hypervisor; returns once it is attached.
 fn watch_host(stage: &Stage) -> Result<Started> {
     let mut host = stage.start(&stage.path().hypervisor, "queues --json")?;
     waits::says(&mut host, "watching").map_err(plain)?;
@@ -238,7 +238,8 @@ impl Rings {
         Ok(Self { used: index(0, "used-idx")?, taken: index(1, "last-avail-idx")? })
     }
 
-    /// The driver received the buffers that QEMU used, and QEMU took all buffers that the driver posted for sending.
+    /// Expects the driver to have received the buffers that QEMU used, and QEMU to have taken all buffers that the
+    /// driver posted for sending.
     fn expect_since(&self, before: &Self, nic: &Device) -> Outcome {
         let moved = |now: u64, then: u64| now.wrapping_sub(then) % (1 << 16);
         let (used, taken) = (moved(self.used, before.used), moved(self.taken, before.taken));
@@ -251,9 +252,10 @@ impl Rings {
     }
 }
 
-/// The pages of both sides during a stream.
+/// Checks the pages that both sides print during a stream.
 fn expect_pages(stage: &mut Stage) -> Outcome {
-    // Runs until it is stopped: the programs' load time is unknown. An emulated guest has no time for anything else.
+    // The stream runs until it is stopped, since the programs' load time is unknown. Its rate is low: an emulated guest
+    // has no time for more.
     let stream = Stream::sv("IN", 120_000).rate(200);
     let publishing = stage.start_publishing(&stream)?;
     let in_guest = stage.guest()?.expect("latpath queues --cost -- sleep 1", NEVER)?;
@@ -269,7 +271,7 @@ fn expect_pages(stage: &mut Stage) -> Outcome {
     Ok(())
 }
 
-/// vhost's counts equal the driver's.
+/// Expects vhost's counts to equal the driver's.
 fn expect_vhost(figures: &QueuesFigures, nic: &Device, service: NicService) -> Outcome {
     let is_tap = |device: &&Device| device.side == Side::Vhost && device.name.as_deref() == Some(TAP);
     let tap = figures.devices.iter().find(is_tap).with_context(|| format!("no {TAP}: {figures:#?}"))?;

@@ -1,5 +1,5 @@
-//! Studies with a guest, each by one command: five ways into the guest and back, a profile of settings against the
-//! machine as it is, and a talker at set times without and with gates.
+//! Studies with a guest, each run by one command: five ways into the guest and back, a profile of settings compared
+//! with the unchanged machine, and a talker with scheduled send times, without and with gates.
 //!
 //! ```text
 //!  namespace study-wire: publish      hypervisor                        relay: agent, subscribe, publish, iperf3
@@ -26,11 +26,11 @@ pub const ISOLATION: Test =
 pub const GATES: Test = Test { name: "study_gates", smoke: false, only_whole: true, seconds: 3000, run: gates };
 
 const FOLDER: &str = "/srv/study";
-/// Copied out of the hypervisor.
+/// Directory that is copied out of the hypervisor.
 const OUT: &str = "/out";
-/// The guest's activity from boot on: it receives a stream, sends one, and is the peer of the load. It has no agent,
-/// whose start takes a minute in an emulated guest, and each trial boots a guest. So the route ends at the tap. The
-/// guest gets its address once the port of iperf3 (5201) is open.
+/// Script that the guest runs from boot on: it receives a stream, sends one, and is the peer of the load. The guest has
+/// no agent, whose start takes a minute under emulation, since each trial boots a guest; the route therefore ends at
+/// the tap. The guest gets its address once iperf3's port (5201) is open.
 const SERVICES: &str = "#!/bin/sh
 latpath subscribe -i eth0 --stream svid:MU01 --name relay >/dev/null &
 latpath publish -i eth0 --svid RELAY --rate 100 >/dev/null &
@@ -39,20 +39,20 @@ until grep -q ':1451 ' /proc/net/tcp*; do sleep 1; done
 ip addr add 192.0.2.2/24 dev eth0
 wait
 ";
-/// Three UDP flows into the guest, like the three netperf of the bridge study. A frame redirected by XDP cannot request
-/// a checksum, so the sender computes it.
+/// Three UDP flows into the guest, like the three netperf flows of the bridge study. Checksums cannot be offloaded for
+/// frames that XDP redirects, so the sender computes them.
 const LOAD: &str = "ip netns exec study-wire ethtool -K wire0 tx off >/dev/null
 exec ip netns exec study-wire iperf3 -c 192.0.2.2 -u -P 3 -b 400K -l 1000 -t 0
 ";
-/// Flags of both studies. The emulated hypervisor's delays are milliseconds; its flight recorder would exceed its
-/// budget, and be attached and detached repeatedly.
+/// Flags of both studies. Delays on the emulated hypervisor are milliseconds, so its flight recorder would exceed its
+/// budget, and would be attached and detached repeatedly.
 const COMMON: &str = "--into svid:MU01 --publish-on wire0%study-wire --rate 200 --warm-for 1s --record-for 4s \
                       --threshold 20ms --no-flight";
 /// Succeeds once the guest has booted; its services are ready as soon as it has its address.
 const READY: &str = "ip -n study-wire addr replace 192.0.2.1/24 dev wire0
 exec ip netns exec study-wire busybox ping -c 1 -W 1 192.0.2.2";
 
-/// The topology that starts the guest, whose files must stay.
+/// The topology that starts the guest. The guest's files are kept until this value is dropped.
 struct Bench {
     _files: GuestFiles,
     topology: PathBuf,
@@ -106,12 +106,12 @@ impl Bench {
     }
 }
 
-/// Runs latpath, whose messages appear as they come.
+/// Runs latpath; its messages are shown while it runs.
 fn latpath(words: &str) -> Result<Output> {
     latpath_with(words, &[])
 }
 
-/// [`latpath`] with further arguments, which have spaces.
+/// Like [`latpath`], with further arguments, which may contain spaces.
 fn latpath_with(words: &str, beside: &[&str]) -> Result<Output> {
     let mut command = Command::new(program());
     command.args(words.split_whitespace()).args(beside).current_dir(FOLDER).stdin(Stdio::null());
@@ -119,7 +119,7 @@ fn latpath_with(words: &str, beside: &[&str]) -> Result<Output> {
 }
 
 /// Runs a study in the hypervisor's output directory, so that a later start can resume it, with a load in addition to
-/// those of its plan. Keeps its table as text, page and AsciiDoc, and returns it as JSON.
+/// those of its plan. Saves its table as text, HTML and AsciiDoc, and returns the table read from JSON.
 fn study(name: &str, words: &str, load: Option<&str>) -> Result<StudyTable> {
     let began = Instant::now();
     let beside: Vec<&str> = load.into_iter().flat_map(|load| ["--load", load, "--ready", "sh ready.sh"]).collect();
@@ -192,9 +192,9 @@ open = [\"rest\"]
 interval = \"9ms\"
 ";
 
-/// A talker with a cycle of 20 ms, which sends 2 ms after its start, without and with gates on its device, alone and
-/// with UDP flows, by three ways into the guest. A packet is in its slot if it reaches the host within 8 ms after its
-/// send time: then the gate closes.
+/// A talker with a cycle of 20 ms, which sends 2 ms after the start of each cycle, without and with gates on its
+/// device, alone and beside UDP flows, by three ways into the guest. A packet is in its slot if it reaches the host
+/// within 8 ms of its send time, which is when the gate closes.
 fn gates(_: &Scale) -> Outcome {
     let lab = Lab::new()?;
     let _bench = Bench::with(&lab, None, &listener("svid:RT"), "")?;
@@ -203,7 +203,7 @@ fn gates(_: &Scale) -> Outcome {
     for line in [
         "ip netns add study-wire",
         "ip link add wire0 netns study-wire numtxqueues 4 type veth peer name eno1",
-        // With NAPI, a veth receives frames that XDP redirects to its peer.
+        // GRO enables NAPI, which a veth device needs to receive frames that XDP redirects to its peer.
         "ip netns exec study-wire ethtool -K wire0 gro on",
         "ip -n study-wire link set wire0 up",
         "ip link set eno1 up",
@@ -249,8 +249,8 @@ fn gates(_: &Scale) -> Outcome {
 /// Verdicts that claim a difference.
 const CLAIMS: [Verdict; 5] = [Verdict::Faster, Verdict::Slower, Verdict::Fewer, Verdict::More, Verdict::Differ];
 
-/// The profile sv-hypervisor against the unchanged machine, without load, and while other programs compete for its two
-/// other CPUs.
+/// The profile sv-hypervisor compared with the unchanged machine, without load, and while other programs compete for
+/// the machine's two other CPUs.
 fn isolation(_: &Scale) -> Outcome {
     let lab = Lab::new()?;
     let bench = Bench::with(&lab, None, &listener("svid:MU01"), CABLE)?;
@@ -273,7 +273,8 @@ fn isolation(_: &Scale) -> Outcome {
             ensure!(is_named, "under {load} the table does not name {setting}: {changed:#?}");
         }
     }
-    // An emulated machine is noisy: whether the profile helps is open, but nothing below the noise is a difference.
+    // An emulated machine is noisy: the test does not expect the profile to help, but no difference below the noise may
+    // be claimed.
     for figure in table.differences.iter().flat_map(|one| &one.figures) {
         let noise = figure.difference_per_noise.unwrap_or(0.0).abs();
         let is_claimed = CLAIMS.contains(&figure.row.verdict);

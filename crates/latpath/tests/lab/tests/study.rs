@@ -20,7 +20,7 @@ fn run(_: &Scale) -> Outcome {
     let began = Instant::now();
     let ended = latpath(&format!("study vhost --in-lab --repeat 1 --json -o {kept}"))?;
     ensure!(ended.status.success(), "{}", ended.status);
-    // scripts/bench study judges the duration.
+    // The duration is not checked here, but by scripts/bench study.
     eprintln!("the study took {:.0} s", began.elapsed().as_secs_f64());
     let all: Vec<Configuration> = serde_json::from_slice(&ended.stdout)?;
     fs::write("/out/study.json", &ended.stdout)?;

@@ -1,6 +1,6 @@
-//! A talker with gates (taprio with assisted packet times, and etf) on the stamping NICs: the listener's slot of each
-//! frame is that of the NIC's own time of arrival, and the frames that etf discarded, as the talker reports them, are
-//! those that the kernel counts.
+//! A talker with gates (taprio in txtime-assist mode, and etf) on the stamping NICs: the listener assigns each frame to
+//! the slot that corresponds to the NIC's arrival time, and the talker's count of frames discarded by etf equals the
+//! kernel's.
 //!
 //! ```text
 //!  namespace pub: publish, gates        namespace app: record, subscribe
@@ -22,14 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const MS: i64 = 1_000_000;
 /// Length of the schedule's cycle.
 const CYCLE_MS: u64 = 200;
-/// The cycle by which the listener counts late frames: shorter, so that a frame that waits for its gate is late by
-/// cycles.
+/// Cycle in which the listener counts late frames, ns. It is shorter than the schedule's, so that a frame that waits
+/// for its gate is late by whole cycles.
 const LISTENERS_CYCLE: i64 = 50 * MS;
-/// End of the slot after the send time; it starts there.
+/// Length of the slot, which starts at the send time, ns.
 const SLOT: i64 = 20 * MS;
-/// Maximum difference between the NIC's and the kernel's time of an arrival, unless the CPU is delayed for long.
+/// Maximum difference between the NIC's and the kernel's arrival times, ns, unless the CPU is delayed for long.
 const NEAR: i64 = 3 * MS;
-/// The gates of a class open for 50 ms, so the times of an emulated machine matter little.
+/// Each gate is open for 50 ms, so that the timing errors of an emulated machine matter little.
 const GATES: &str = r#"
 device = "lpn0"
 mode = "txtime-assist"
@@ -57,8 +57,8 @@ interval = "50ms"
 open = ["rest"]
 interval = "50ms"
 "#;
-/// etf sends EARLY up to `etf_delta` before its send time, and IN and the others within their gate. DROP is handed over
-/// only at its send time.
+/// etf sends EARLY up to `etf_delta` before its send time, and IN and the LATE streams while their gates are open. DROP
+/// is handed over only at its send time, which is too late, so etf drops it.
 const STREAMS: &str = r#"
 cycle = "200ms"
 [[stream]]
@@ -116,7 +116,7 @@ fn run(scale: &Scale) -> Outcome {
     judge(&talked?, after?)
 }
 
-/// Packets that the kernel's etf has dropped, by `gates show`, which must agree with tc.
+/// Packets that the kernel's etf has dropped, according to `gates show`, which must agree with tc.
 fn dropped_by_etf(nics: &StampingNics) -> Result<u64> {
     let shown: Value = nics.latpath(0, "gates show lpn0 --json", PATIENCE)?.json().map_err(plain)?;
     let listed: Value = serde_json::from_str(&nics.run(0, "tc -s -j qdisc show dev lpn0")?)?;
@@ -177,14 +177,15 @@ fn class(latency: i64) -> i64 {
     }
 }
 
-/// Frames of a stream by class, and those so near to another class that the kernel's time may be in it.
+/// Number of frames of a stream in each class, and of those so close to another class that the kernel's arrival time
+/// may be in it.
 #[derive(Default)]
 struct Truth {
     classes: BTreeMap<i64, u64>,
     near: u64,
 }
 
-/// The classes by the NIC's times of arrival and the send times in the packets, by stream.
+/// Classifies the frames of each stream by the NIC's arrival times and the send times in the packets.
 fn truths(csv: &str) -> Result<BTreeMap<String, Truth>> {
     let mut lines = csv.lines();
     let names: Vec<&str> = lines.next().context("no header")?.split(',').collect();

@@ -17,7 +17,7 @@ fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.boot_guest()?;
     stage.path().hypervisor.ip(&format!("link set {TAP} txqueuelen 10"))?;
-    // Nothing is taken off the queue during a burst: the publisher occupies vhost's CPU.
+    // vhost takes nothing off the queue during a burst: the publisher occupies its CPU.
     pin(&vm()?, Role::Vhost, CPU)?;
     let stream = Stream::sv("MU01", 2_000).publish(&format!("--burst 200 --fifo 50 --cpu {CPU}"));
     stage.subscribe(&stream)?;

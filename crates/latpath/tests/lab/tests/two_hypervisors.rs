@@ -1,5 +1,5 @@
-//! From a virtual machine on one hypervisor over the wire to a virtual machine on another, where both the hypervisor
-//! and the guest have agents: every packet's journey is joined, and the bounds of the clocks hold.
+//! A stream from a virtual machine on one hypervisor over the wire to a virtual machine on another, where both the
+//! hypervisor and the guest have agents: every packet's journey is joined, and the clocks' error bounds hold.
 //!
 //! ```text
 //!  guest0 ── vhost ── vnet0 ── br0 ── nic0 ──wire── nic1 ── br0 ── vnet1 ── vhost ── guest1: subscribe
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Both hypervisors are namespaces of one kernel, so the true difference between their `CLOCK_MONOTONIC` is zero; b's
-//! agent has another boot ID. b's guest is tied by ptp_kvm through b. Each recorder sees the devices of both, which
-//! therefore have different names.
+//! agent has another boot ID. The clock of b's guest is related to b's by ptp_kvm. Each recorder sees the devices of
+//! both hypervisors, which therefore have different names.
 
 use crate::{
     expect::Report,
@@ -45,7 +45,7 @@ fn run(scale: &Scale) -> Outcome {
     near.boot_guest_reached_by(Reach::Vsock)?;
     far.boot_guest_reached_by(Reach::Vsock)?;
     let space = &far.path().hypervisor;
-    // Linux renames devices that are up from 6.2 on.
+    // Before Linux 6.2, a device has to be down to be renamed.
     for words in [format!("{TAP} down"), format!("{TAP} name {FAR_TAP}"), format!("{FAR_TAP} up")] {
         space.ip(&format!("link set {words}"))?;
     }
@@ -53,7 +53,7 @@ fn run(scale: &Scale) -> Outcome {
     for (cpu, vm) in latpath_vms::find()?.vms.iter().enumerate() {
         pin(vm, Role::Vcpu, cpu)?;
     }
-    // Ten minutes.
+    // Ten minutes at full length.
     let stream = Stream::sv("MU01", scale.frames(4_000, 60_000)).rate(100);
     far.subscribe(&stream)?;
 
@@ -99,7 +99,7 @@ fn run(scale: &Scale) -> Outcome {
     expect_bounds(run, &route)
 }
 
-/// Replaces the cables to the publishers by one between the two hypervisors.
+/// Replaces the cables to the publishers with one between the two hypervisors.
 fn connect(near: &Stage, far: &Stage) -> Outcome {
     let ends = [(near, NIC), (far, FAR_NIC)].map(|(stage, nic)| (&stage.path().hypervisor, nic));
     for (space, _) in ends {
@@ -137,8 +137,8 @@ fn route() -> [String; 8] {
     ]
 }
 
-/// No packet arrives before it was sent, by more than the clocks' bounds; and b's clock is this host's, within each
-/// bound.
+/// Expects that no packet arrives before it was sent, by more than the clocks' bounds, and that the offset of b's
+/// clock, which is truly zero, is always within its bound.
 fn expect_bounds(run: &Path, route: &[String]) -> Outcome {
     let run = Run::open(run)?;
     let manifest = run.manifest();

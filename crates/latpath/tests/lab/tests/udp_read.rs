@@ -17,7 +17,7 @@ const READER: &str = "udp-reader";
 enum Kind {
     /// In one piece.
     Short,
-    /// By IP fragments.
+    /// In IP fragments.
     Fragmented,
     /// Sent as two pieces, the second in a page of its own.
     Paged,

@@ -61,7 +61,7 @@ fn rows(table: &Value) -> usize {
     length
 }
 
-/// Number of samples by process and call chain, in the form of folded lines.
+/// Counts the samples by process and call chain, in the form of folded lines.
 fn counts(profile: &Value) -> BTreeMap<String, usize> {
     let shared = &profile["shared"];
     let (stacks, frames, functions) = (&shared["stackTable"], &shared["frameTable"], &shared["funcTable"]);

@@ -21,7 +21,8 @@ fn example() -> Profile {
     ])
 }
 
-/// Times of all frames of a drawing, by call chain in the form of folded lines; each chain starts at the root, `all`.
+/// Reads the times of all frames of a drawing, by call chain in the form of folded lines; each chain starts at the
+/// root, `all`.
 fn drawn(svg: &str) -> BTreeMap<String, i128> {
     let document = roxmltree::Document::parse(svg).expect("XML");
     let (mut open, mut times) = (Vec::new(), BTreeMap::new());
@@ -37,7 +38,7 @@ fn drawn(svg: &str) -> BTreeMap<String, i128> {
     times
 }
 
-/// Times computed from the folded lines, for every prefix of each call chain, starting at the process.
+/// Computes the times from the folded lines, for every prefix of each call chain, starting at the process.
 fn folded(profile: &Profile) -> BTreeMap<String, i128> {
     let mut times = BTreeMap::from([("all".to_owned(), 0)]);
     for line in profile.folded() {
@@ -82,7 +83,7 @@ fn frames_are_as_wide_as_their_time_and_lie_within_their_callers() {
 fn a_difference_has_the_colours_of_the_frames_own_times() {
     let before = profile(&[("a;main", 10_000_000), ("a;main;f", 50_000_000), ("a;gone", 5_000_000)]);
     let mut after = profile(&[("a;main", 40_000_000), ("a;main;f", 20_000_000), ("a;new", 4_000_000)]);
-    // A window twice as long: times of `before` count twice.
+    // The second window is twice as long, so times of `before` count twice.
     after.window_ns *= 2;
     let svg = flame_graph_of_difference(&before, &after).expect("a drawing");
     assert_eq!(drawn(&svg), folded(&after), "of the later one");

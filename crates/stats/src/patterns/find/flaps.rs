@@ -7,17 +7,17 @@ use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::BTreeMap;
 
-/// Minimum length of a flap, ns.
+/// Minimum duration of a flap, ns.
 const SHORTEST: Ns = 5_000_000;
-/// Minimum overlap of two streams' outages of one flap, as a part of the shorter one.
+/// Minimum overlap of two streams' outages in the same flap, as a fraction of the shorter one.
 const OVERLAP: f64 = 0.5;
-/// Maximum time from an outage to the release of a queue that explains its losses: the queue was full.
+/// Maximum time between an outage and a release of a queue for the release to explain the losses: the queue was full.
 const NEAR_RELEASE: Ns = 100_000_000;
 
 type OfStream = (StreamId, Outage);
 
 pub fn find(gathered: &Patterns, names: &Names, released: &[DetectedPattern]) -> Vec<DetectedPattern> {
-    // Gaps by the points between which no packet came.
+    // Outages by the two points between which the packets were lost.
     let mut places: BTreeMap<(Option<PointId>, PointId), Vec<OfStream>> = BTreeMap::new();
     for (id, stream) in gathered.streams.iter().enumerate() {
         for outage in stream.outages.clone().finish() {
@@ -62,7 +62,8 @@ fn span(flap: &[OfStream]) -> (Ns, Ns) {
     (from, flap.iter().map(|(_, o)| o.to).max().unwrap_or(0))
 }
 
-/// Whether it is long enough, and no stream passed meanwhile: each is missing, or had no packet to send.
+/// Whether the outages last long enough and affect all streams of the link; a stream that had no packet to send
+/// meanwhile is disregarded.
 fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[OfStream]) -> bool {
     let (begin, end) = span(flap);
     let goes_there = |id: &usize| {
@@ -75,7 +76,7 @@ fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[
     let sends = |id: usize| {
         let packets: u64 = gathered.streams[id].point_sets.counts().map(|(_, _, n)| n).sum();
         let span = gathered.slots.count() as Ns * gathered.slots.length();
-        // Twice the usual time between two of its packets.
+        // The outage lasts longer than twice the stream's mean interval between packets.
         packets > 0 && 2 * span / (packets as Ns) < end - begin
     };
     let is_missing = |id: usize| flap.iter().any(|(missing, _)| usize::from(*missing) == id);

@@ -8,10 +8,10 @@ use latpath_journey::{PathClass, Paths};
 use latpath_model::{Ns, StreamId};
 use std::collections::BTreeMap;
 
-/// Noise of a share; changes must exceed 2 % of the packets.
+/// Noise assumed for a share: eight times this, 2 % of the packets, is the minimum change.
 const NOISE: f64 = 0.0025;
 
-/// Slots on each side over which shares are averaged.
+/// Number of slots on each side of a change over which the share is measured.
 const LEVEL: usize = 60;
 
 struct Change {
@@ -35,10 +35,11 @@ pub fn find(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     all.chunk_by(alike).map(|changes| one(gathered, names, changes)).collect()
 }
 
-/// A path or point, and its share in each slot.
+/// Name of a path or point, and its share in each slot.
 type Share = (String, Vec<f64>);
 
-/// The share of each class and each point of the route among a stream's packets, in each slot with packets.
+/// The slots with packets (index, number of packets), and the share of each path class and of each point of the route
+/// among the stream's packets in these slots.
 fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, Vec<Share>) {
     let mut slots: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
     stream.point_sets.counts().for_each(|(slot, set, n)| slots.entry(slot).or_default().push((set, n)));
@@ -54,7 +55,8 @@ fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, 
     (slots.iter().map(|(slot, sets)| (*slot, total(sets))).collect(), all)
 }
 
-/// A stream's changes. Of simultaneous changes only increases are kept, or else decreases, paths before points.
+/// The changes of a stream's paths. Of several simultaneous changes only one is kept: paths have priority over points,
+/// and then increases over decreases.
 fn changes(id: StreamId, stream: &Stream, paths: &Paths, names: &Names) -> Vec<Change> {
     let (slots, all) = shares(stream, paths, names);
     let mut found: Vec<(usize, bool, usize, f64, f64)> = Vec::new();
@@ -78,7 +80,7 @@ fn changes(id: StreamId, stream: &Stream, paths: &Paths, names: &Names) -> Vec<C
     found.iter().zip(ends).map(change).collect()
 }
 
-/// Merges the same change of several streams.
+/// Merges the simultaneous occurrences of one change in several streams into a pattern.
 fn one(gathered: &Patterns, names: &Names, changes: &[Change]) -> DetectedPattern {
     let first = &changes[0];
     let from = gathered.slots.begin(first.slot);

@@ -7,11 +7,11 @@ use crate::patterns::period::{train, Train};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::Ns;
 
-/// Numbers of the highest spikes that are searched for a period, in this order.
+/// Numbers of spikes among which a period is searched, always taking the highest ones; tried in this order.
 const HIGHEST: [usize; 6] = [16, 64, 256, 1024, 4096, usize::MAX];
-/// Maximum time between the beginnings of several streams' excursions of one spike.
+/// Maximum time between the starts of successive excursions that belong to the same spike, ns.
 const SAME_SPIKE: Ns = 2_000_000;
-/// Maximum time between the releases of several streams' packets from one queue.
+/// Maximum time from the end of one stream's release to the start of another's, if both are from the same queue, ns.
 const SAME_QUEUE: Ns = 20_000_000;
 
 pub fn releases(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
@@ -53,7 +53,7 @@ pub fn periodic(gathered: &Patterns, names: &Names) -> Vec<DetectedPattern> {
     (0..gathered.watched.len()).filter_map(of_segment).collect()
 }
 
-/// Excursions of all streams, with simultaneous ones grouped.
+/// The excursions of all streams; simultaneous ones are grouped into one spike.
 fn spikes(excursions: &[Excursion]) -> Vec<Vec<Excursion>> {
     let mut all = excursions.to_vec();
     all.sort_by_key(|one| (one.from, one.stream));

@@ -7,16 +7,17 @@ use crate::patterns::shifts::{shifts, Shift};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, StreamId};
 
-/// Slots on each side over which the height of a step is measured; over more, levels drift.
+/// Number of slots on each side over which the height of a step is measured; over more slots, levels drift.
 const LEVEL: usize = 10;
-/// Minimum time of a level on each side of a step.
+/// Minimum duration of a level on each side of a step, ns.
 const LASTS: Ns = 5_000_000_000;
-/// Minimum sum of several changes within [`LASTS`], as a part of the greatest of them; otherwise they are an episode.
+/// Minimum sum of several changes within [`LASTS`], as a fraction of the greatest one. If the sum is less, they are an
+/// episode rather than a step.
 const ADDS_UP: f64 = 0.6;
 
 struct Step {
     slot: usize,
-    /// The slot after its last.
+    /// The slot after the last one with the new level.
     end: usize,
     packets: u64,
     before: f64,
@@ -57,7 +58,8 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize) -> Vec<Step> {
 }
 
 /// Changes before and after which the level is stable for [`LASTS`]. Changes in quick succession are merged if they
-/// lead to another level, and dropped if the level returns. `slots`: of each value of the series, each `length` long.
+/// lead to another level, and dropped if the level returns. `slots`: slot of each value of the series; each slot has
+/// this `length`, ns.
 fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
     let apart = |from: usize, to: usize| (to.saturating_sub(from) as Ns).saturating_mul(length);
     let (Some(begin), Some(end)) = (slots.first(), slots.last().map(|last| last + 1)) else { return Vec::new() };
@@ -73,7 +75,7 @@ fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
     groups.iter().filter_map(together).collect()
 }
 
-/// Merges the same step of several streams.
+/// Merges the simultaneous steps of several streams into a pattern.
 fn one(gathered: &Patterns, names: &Names, segment: usize, steps: &[Step]) -> DetectedPattern {
     let mean = |of: fn(&Step) -> f64| (steps.iter().map(of).sum::<f64>() / steps.len() as f64) as Ns;
     let levels = [mean(|s| s.before), mean(|s| s.after)];
@@ -109,12 +111,12 @@ mod tests {
         let found = |shifts: &[Shift], length| lasting(shifts, &slots, length);
         let step = shift(30, 10.0, 50.0);
         assert_eq!(found(&[step], SECOND), [step]);
-        // Up and down again: an episode of 3 s; in 20 s, two steps.
+        // Up and down again: after 3 s an episode, after 20 s two steps.
         assert_eq!(found(&[step, shift(33, 50.0, 11.0)], SECOND), []);
         assert_eq!(found(&[step, shift(50, 50.0, 11.0)], SECOND).len(), 2);
-        // In two stages.
+        // A step in two stages.
         assert_eq!(found(&[shift(30, 10.0, 30.0), shift(32, 30.0, 50.0)], SECOND), [step]);
-        // At the beginning, at the end, and in a recording of a few seconds.
+        // Changes too close to the start or the end, or in a recording of a few seconds, are not steps.
         assert_eq!(found(&[shift(4, 10.0, 50.0), shift(56, 50.0, 10.0)], SECOND), []);
         assert_eq!(found(&[step], SECOND / 10), [], "six seconds");
         assert_eq!(lasting(&[], &[], SECOND), []);

@@ -1,4 +1,4 @@
-//! Finds swings of one machine's clock against another's.
+//! Finds swings of one machine's clock relative to another's.
 
 use super::{DetectedPattern, Names, Touched};
 use crate::patterns::gather::Patterns;
@@ -8,13 +8,13 @@ use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, StreamId};
 use std::collections::BTreeMap;
 
-/// Minimum correlation of streams and segments that a clock moves together.
+/// Minimum correlation of each lane with the mean of all lanes if a clock moves them together.
 const ALIKE: f64 = 0.7;
 /// Minimum share of slots in which a lane has packets.
 const THERE: f64 = 0.5;
 
-/// The level of one lane of a segment between two machines, from the first in the order of names to the second:
-/// negative in the other direction.
+/// The level of one lane of a segment between two machines. The sign refers to the direction from the first machine to
+/// the second, in the order of names: the level of the opposite direction is negated.
 struct Lane {
     at: usize,
     backwards: bool,
@@ -51,7 +51,7 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize, backwards: bool) -> Opti
     })
 }
 
-/// A swing common to all lanes between two machines.
+/// A swing that all lanes between two machines have in common.
 fn one(gathered: &Patterns, names: &Names, lanes: &[Lane]) -> Option<DetectedPattern> {
     let in_all = |slot: &usize| lanes.iter().all(|lane| lane.quartiles.contains_key(slot));
     let slots: Vec<usize> = lanes.first()?.quartiles.keys().copied().filter(in_all).collect();

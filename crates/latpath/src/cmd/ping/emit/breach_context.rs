@@ -55,7 +55,7 @@ pub fn lines(context: &BreachContext) -> Vec<String> {
     folded.collect()
 }
 
-/// `rustc (18491) 4.9 ms, irq 25 virtio0 18 µs`.
+/// Formats run times, e.g. `rustc (18491) 4.9 ms, irq 25 virtio0 18 µs`.
 fn list(ran: &[RunTime], of: Ns) -> String {
     let worth = |r: &&RunTime| r.ns > of / 1000 * LEAST_PER_MILLE || r.ns == of;
     ran.iter().filter(worth).map(|r| format!("{} {}", r.what, duration(r.ns))).collect::<Vec<_>>().join(", ")

@@ -78,7 +78,7 @@ impl Observer for Watching<'_> {
 
     fn breach(&mut self, t: &Transaction) {
         let breach = BreachedProbe::of(self.session, t, self.figures.route(), &self.figures.medians());
-        // The trace first: a delay loses events.
+        // The trace is stopped first, because it loses events during a delay.
         if let Some(freeze) = self.reactions.freeze {
             freeze.breach(&breach);
         }
@@ -126,7 +126,7 @@ impl Observer for Watching<'_> {
 }
 
 impl Watching<'_> {
-    /// Marks the begin or the end of this session's measurement in the kernel's trace.
+    /// Marks the beginning or the end of this session's measurement in the kernel's trace.
     fn mark(&self, edge: Edge) {
         if let Some(freeze) = self.reactions.freeze {
             freeze.mark(edge, &format!("session {:08x}", self.session));
@@ -137,7 +137,7 @@ impl Watching<'_> {
 /// A session to run: its reflector, plan and recorders.
 pub struct Session<'a> {
     pub args: &'a Args,
-    /// Limits for which to find the longest row of probes over the limit.
+    /// Limits for which to find the longest run of consecutive probes over the limit.
     pub row_limits: &'a [Ns],
     pub target: Target,
     pub plan: Plan,

@@ -25,18 +25,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MOST_CELLS: usize = 1000;
 /// Percentiles of the table.
 const SHOWN: [&str; 4] = ["p50", "p95", "p99", "p99.9"];
-/// Counters of a limit that a sweep does not measure.
+/// Counters in limits that a sweep does not measure.
 const NOT_MEASURED: [&str; 8] =
     ["consecutive", "incomplete", "malformed", "negative", "never_seen", "over", "pacing", "sightings_dropped"];
 
 /// Flags of a sweep.
 #[derive(ClapArgs, Debug)]
 pub struct Sweep {
-    /// Measure each of these message sizes in turn, bytes, as 64,128,512; --count or --duration applies to each size
+    /// Measure each of these message sizes in turn, bytes, e.g. 64,128,512; --count or --duration applies to each size
     /// and rate of a round
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = super::size, conflicts_with_all = ["size", "log", "threshold", "bucket", "detail"])]
     sweep_size: Vec<usize>,
-    /// Measure each of these rates in turn, packets per second, as 1k,4k
+    /// Measure each of these rates in turn, packets per second, e.g. 1k,4k
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["rate", "flood", "log", "threshold", "bucket", "detail"])]
     sweep_rate: Vec<Pace>,
     /// Measure all sizes and rates of a sweep N times, each time in another order
@@ -178,7 +178,7 @@ fn cells(args: &Args) -> Result<Vec<Cell>> {
     Ok(sizes.iter().flat_map(of_size).collect())
 }
 
-/// The numbers below `n`, in random order: so that a change during the sweep affects all cells alike.
+/// The numbers below `n` in random order, so that a change during the sweep affects all cells alike.
 fn shuffled(n: usize) -> Vec<usize> {
     // The keys of `RandomState` are random.
     let keys = RandomState::new();

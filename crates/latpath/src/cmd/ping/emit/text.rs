@@ -58,7 +58,7 @@ fn head(done: &Done, args: &Args) -> String {
     format!("{}{over}, {} bytes, {pacing}", done.target, args.size)
 }
 
-/// The stamps taken, by their source.
+/// Names of the stamps taken, grouped by their source.
 fn stamps(taken: u16) -> String {
     let of = |source: Source| {
         let mut names: Vec<&str> = Stamp::ALL

@@ -1,4 +1,4 @@
-//! The reflector's own times: shown while it runs, judged by limits, and as its result.
+//! The reflector's own times: shown while it runs, judged by limits, and reported as its result.
 
 use crate::cmd::limits::{check, Measures};
 use crate::cmd::ping::times;
@@ -47,7 +47,7 @@ pub fn verdicts(all: &AllTurnarounds, limits: &[Limit]) -> Vec<LimitVerdict> {
             from: REFLECTOR.into(),
             to: REFLECTOR.into(),
             times: times.some_figures()?.times,
-            // The threshold judges the probe, by the clock nearest to the wire.
+            // The threshold applies to the time by the clock nearest to the wire.
             over_threshold: if source == outermost(all.taken) { all.times.over } else { 0 },
             ..SegmentFigures::default()
         })
@@ -63,7 +63,7 @@ pub fn verdicts(all: &AllTurnarounds, limits: &[Limit]) -> Vec<LimitVerdict> {
     check(limits, &summary)
 }
 
-/// The times as a table, with the probes of the extremes if all are of one session; nothing without times.
+/// The times as a table; if all are from one session, also the probes with the extreme times. Empty without times.
 pub fn table(all: &Turnarounds, is_one_session: bool) -> Vec<String> {
     let figures = all.all().map(|(source, _, times)| (title(source), times.some_figures()));
     let rows: Vec<(&str, &SequencedFigures)> =
@@ -107,12 +107,12 @@ fn ends(taken: u16) -> String {
     [nic, kernel, app].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Shared by the reflector's thread and that of the progress line.
+/// State shared by the reflector's thread and that of the progress line.
 #[derive(Default)]
 struct Progressing {
     /// The times for the next line.
     now: Mutex<Option<AllTurnarounds>>,
-    /// Whether a line is due: a copy of the times delays the reflector by some µs.
+    /// Whether a line is due: the times are copied only then, because a copy delays the reflector by some µs.
     is_due: AtomicBool,
     over: AtomicBool,
 }
@@ -124,12 +124,12 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Starts the thread, unless the user wants no progress.
+    /// Starts the thread, unless `quiet`.
     pub fn begin(quiet: bool, limits: &[Limit]) -> Self {
         let state = Arc::new(Progressing::default());
         let (theirs, limits) = (Arc::clone(&state), limits.to_vec());
         let run = move || print_progress(&theirs, &limits);
-        // Without a thread there is no progress.
+        // If the thread cannot be started, there is no progress line.
         let thread = (!quiet).then(|| std::thread::Builder::new().name("ping-progress".into()).spawn(run).ok());
         Self { state, thread: thread.flatten() }
     }

@@ -83,7 +83,7 @@ pub(super) struct Sessions<'a> {
 }
 
 impl<'a> Sessions<'a> {
-    /// No sessions yet.
+    /// Creates an empty list of sessions.
     pub fn new(
         json: bool,
         quiet: bool,
